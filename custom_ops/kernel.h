@@ -1,0 +1,87 @@
+// What a generated translation unit and the runtime share: arguments of a launch, and the list of compiled kernels.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace onnxbolt {
+
+constexpr int kConfigWidth = 23;  // onnxbolt/kernels/config.py: ROW_WIDTH
+constexpr int kMaxVectors = 4, kMaxTensors = 2, kMaxParams = 8;
+
+// Columns of a configuration row, in the order of KernelConfig's fields.
+enum Column {
+  kArch, kMinM, kMaxM, kFamily, kTileM, kTileN, kTileK, kWarpM, kWarpN, kWarpK, kInstructionM, kInstructionN,
+  kInstructionK, kStages, kSwizzle, kClusterM, kClusterN, kSchedule, kAlignA, kAlignB, kAlignC, kIterator, kSplitK
+};
+
+// Operands of the epilogue's steps, each list in the order of the steps that use it.
+struct EpilogueArguments {
+  const float* vectors[kMaxVectors] = {};      // one value per output channel
+  const void* tensors[kMaxTensors] = {};       // shaped like the output, in the kernel's element type
+  int64_t tensor_pitch[kMaxTensors] = {};      // elements from one row (pixel) to the next
+  float params[kMaxParams] = {};
+};
+
+// D[m, n] = epilogue(A[m, k] B[n, k]^T). Pitches are elements from one row to the next; a channel offset is part of the pointer.
+struct GemmArguments {
+  int64_t m, n, k;
+  const void *a, *b;
+  void* d;
+  int64_t lda, ldb, ldd;
+  EpilogueArguments epilogue;
+};
+
+// y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c]), cross-correlation. A pitch is elements from one pixel to the next.
+struct ConvArguments {
+  int n, h, w, c, k, r, s, p, q;
+  int pad_top, pad_left, pad_bottom, pad_right, stride_h, stride_w, dilation_h, dilation_w, groups;
+  const void *x, *filter;
+  void* y;
+  int64_t x_pitch, y_pitch;
+  EpilogueArguments epilogue;
+};
+
+enum class PoolKind : int { kMax = 0, kAverage = 1 };
+
+// y[n, p, q, c] = max or mean over windows of x[n, h, w, c]; a global pooling is a window of the whole image.
+struct PoolArguments {
+  PoolKind kind;
+  int n, h, w, c, p, q;
+  int window_h, window_w, pad_top, pad_left, pad_bottom, pad_right, stride_h, stride_w, dilation_h, dilation_w;
+  int count_include_pad;
+  const void* x;
+  void* y;
+  int64_t x_pitch, y_pitch;
+};
+
+struct Launch {
+  void* workspace;
+  const int64_t* config;  // the node's row: run-time choices (swizzle on 3.x, split_k) are read from it
+  cudaStream_t stream;
+  int sm_count;
+};
+
+// One compiled instance. Every function returns nullptr when all is well, else a static text that says what is wrong.
+struct Kernel {
+  const char* epilogue;   // the chain's key, e.g. "Bias,Add,Relu"
+  int element, output;    // ONNX element types of inputs and of the output
+  int64_t config[kConfigWidth];
+  int shared_memory;      // bytes of dynamic shared memory of one block
+  const char* (*prepare)();                                              // once per device, at kernel creation
+  const char* (*can_implement)(const void* arguments);                  // GemmArguments, ConvArguments or PoolArguments
+  size_t (*workspace_size)(const void* arguments, const int64_t* config);
+  const char* (*run)(const void* arguments, const Launch& launch);
+  Kernel* next = nullptr;
+};
+
+// Generated units put their instances into this list before the library is used (static initialization).
+void RegisterKernel(Kernel* kernel);
+const Kernel* FirstKernel();
+
+struct KernelRegistration {
+  explicit KernelRegistration(Kernel* kernel) { RegisterKernel(kernel); }
+};
+
+}  // namespace onnxbolt

@@ -1,0 +1,66 @@
+"""One table of the element types that kernels know: ONNX, numpy, CUTLASS and command-line names."""
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from onnx import TensorProto
+
+
+@dataclass(frozen=True)
+class _Row:
+    onnx: int  # TensorProto.DataType
+    numpy: np.dtype
+    storage: str  # C++ element as stored
+    multiply: str  # C++ element as the tensor core multiplies it
+    bytes: int
+
+
+class DType(enum.Enum):
+    """Element type of a kernel's tensors; the value is the suffix in op type names."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"  # multiplied as TF32, as ONNX Runtime's CUDA provider does by default
+
+    @property
+    def onnx(self) -> int:
+        return _TABLE[self].onnx
+
+    @property
+    def numpy(self) -> np.dtype:
+        return _TABLE[self].numpy
+
+    @property
+    def storage(self) -> str:
+        return _TABLE[self].storage
+
+    @property
+    def multiply(self) -> str:
+        return _TABLE[self].multiply
+
+    @property
+    def bytes(self) -> int:
+        return _TABLE[self].bytes
+
+    @property
+    def alignment(self) -> int:
+        """Elements in one 16-byte access."""
+        return 16 // self.bytes
+
+    @classmethod
+    def of(cls, numpy_dtype: object) -> DType | None:
+        """The DType stored as `numpy_dtype`, None where kernels have none."""
+        for member, row in _TABLE.items():
+            if row.numpy == numpy_dtype:
+                return member
+        return None
+
+
+_TABLE = {
+    DType.F16: _Row(TensorProto.FLOAT16, np.dtype(np.float16), "cutlass::half_t", "cutlass::half_t", 2),
+    DType.BF16: _Row(TensorProto.BFLOAT16, np.dtype(ml_dtypes.bfloat16), "cutlass::bfloat16_t", "cutlass::bfloat16_t", 2),
+    DType.F32: _Row(TensorProto.FLOAT, np.dtype(np.float32), "float", "cutlass::tfloat32_t", 4),
+}

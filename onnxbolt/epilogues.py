@@ -1,0 +1,134 @@
+"""The one table of epilogue steps: ONNX body, C++ functor, numpy reference.
+
+A fused node's epilogue is a *chain* of steps applied in fp32 to the accumulator of a GEMM or convolution (Bolt, section
+3.1.1: element-wise operators, column broadcasts, data type conversion). A step may take an operand: a *vector* along
+the output channels (float32) or a *tensor* of the output's shape (the node's element type); operands are the node's
+inputs 2, 3, .. in the order of the steps. Parameters are compile-time facts of the node's function body and run-time
+numbers of the kernel (`epilogue_params`, in the order of the steps).
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxbolt.dtypes import DType
+
+Array = np.ndarray
+Emit = Callable[..., str]  # emit(op, inputs, **attributes) -> output name; emit("Const", value) -> name of a scalar
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """One row: how a step reads in ONNX, in C++ and in numpy."""
+
+    name: str
+    operand: str  # "", "vector" or "tensor"
+    params: tuple[str, ...]
+    functor: str  # C++ type in namespace onnxbolt::epilogue, custom_ops/epilogue/steps.h
+    body: Callable[[Emit, int, str, str, tuple[float, ...]], str]  # (emit, opset, x, operand, params) -> y
+    reference: Callable[..., Array]  # (x, operand or None, *params) in the input's precision
+    cost: float  # fp32 instructions per element, for the cost model
+
+
+@dataclass(frozen=True)
+class Step:
+    """One use of a row of the table."""
+
+    name: str
+    params: tuple[float, ...] = ()
+
+    @property
+    def row(self) -> Epilogue:
+        return EPILOGUES[self.name]
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def _softplus(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _erf(x: Array) -> Array:
+    return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
+
+
+def _unary(op: str, *names: str) -> Callable[[Emit, int, str, str, tuple[float, ...]], str]:
+    """A body of one standard op whose attributes are the step's parameters."""
+    return lambda emit, opset, x, operand, params: emit(op, [x], **dict(zip(names, params, strict=True)))
+
+
+def _binary(op: str) -> Callable[[Emit, int, str, str, tuple[float, ...]], str]:
+    return lambda emit, opset, x, operand, params: emit(op, [x, operand])
+
+
+def _clip(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
+    return emit("Clip", [x, emit("Const", params[0]), emit("Const", params[1])])
+
+
+def _gelu_erf(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
+    # written as PyTorch exports it below opset 20, which is the form that ONNX Runtime's own fusions look for
+    inner = emit("Add", [emit("Erf", [emit("Div", [x, emit("Const", math.sqrt(2.0))])]), emit("Const", 1.0)])
+    return emit("Mul", [emit("Mul", [x, inner]), emit("Const", 0.5)])
+
+
+def _gelu_tanh(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
+    cubed = emit("Mul", [emit("Mul", [x, x]), x])
+    inner = emit("Add", [x, emit("Mul", [cubed, emit("Const", 0.044715)])])
+    tanh = emit("Tanh", [emit("Mul", [inner, emit("Const", math.sqrt(2.0 / math.pi))])])
+    return emit("Mul", [emit("Mul", [x, emit("Add", [tanh, emit("Const", 1.0)])]), emit("Const", 0.5)])
+
+
+def _silu(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
+    return emit("Mul", [x, emit("Sigmoid", [x])])
+
+
+def _hard_swish(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
+    return emit("Mul", [x, emit("HardSigmoid", [x], alpha=1.0 / 6.0, beta=0.5)])
+
+
+def _mish(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
+    return emit("Mul", [x, emit("Tanh", [emit("Softplus", [x])])])
+
+
+def _cast(dtype: DType) -> Callable[[Emit, int, str, str, tuple[float, ...]], str]:
+    return lambda emit, opset, x, operand, params: emit("Cast", [x], to=dtype.onnx)
+
+
+def _gelu_tanh_reference(x: Array) -> Array:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+_ROWS = (
+    Epilogue("Bias", "vector", (), "Bias", _binary("Add"), lambda x, v: x + v, 1),
+    Epilogue("Scale", "vector", (), "Scale", _binary("Mul"), lambda x, v: x * v, 1),
+    Epilogue("PRelu", "vector", (), "PRelu", _binary("PRelu"), lambda x, v: np.where(x > 0, x, x * v), 2),
+    Epilogue("Add", "tensor", (), "Add", _binary("Add"), lambda x, t: x + t, 1),
+    Epilogue("Mul", "tensor", (), "Mul", _binary("Mul"), lambda x, t: x * t, 1),
+    Epilogue("Relu", "", (), "Relu", _unary("Relu"), lambda x, _: np.maximum(x, 0), 1),
+    Epilogue("LeakyRelu", "", ("alpha",), "LeakyRelu", _unary("LeakyRelu", "alpha"), lambda x, _, a: np.where(x > 0, x, a * x), 2),
+    Epilogue("Clip", "", ("min", "max"), "Clip", _clip, lambda x, _, lo, hi: np.clip(x, lo, hi), 2),
+    Epilogue("Sigmoid", "", (), "Sigmoid", _unary("Sigmoid"), lambda x, _: _sigmoid(x), 6),
+    Epilogue("Tanh", "", (), "Tanh", _unary("Tanh"), lambda x, _: np.tanh(x), 6),
+    Epilogue("GeluErf", "", (), "GeluErf", _gelu_erf, lambda x, _: 0.5 * x * (1 + _erf(x / math.sqrt(2))), 20),
+    Epilogue("GeluTanh", "", (), "GeluTanh", _gelu_tanh, lambda x, _: _gelu_tanh_reference(x), 10),
+    Epilogue("Silu", "", (), "Silu", _silu, lambda x, _: x * _sigmoid(x), 7),
+    Epilogue("HardSwish", "", (), "HardSwish", _hard_swish, lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1), 4),
+    Epilogue("HardSigmoid", "", ("alpha", "beta"), "HardSigmoid", _unary("HardSigmoid", "alpha", "beta"),
+             lambda x, _, a, b: np.clip(a * x + b, 0, 1), 3),
+    Epilogue("Softplus", "", (), "Softplus", _unary("Softplus"), lambda x, _: _softplus(x), 8),
+    Epilogue("Elu", "", ("alpha",), "Elu", _unary("Elu", "alpha"), lambda x, _, a: np.where(x > 0, x, a * np.expm1(np.minimum(x, 0))), 6),
+    Epilogue("Mish", "", (), "Mish", _mish, lambda x, _: x * np.tanh(_softplus(x)), 10),
+    # a conversion of the result, always the last step; the kernel's output element follows from it
+    Epilogue("CastF32", "", (), "", _cast(DType.F32), lambda x, _: x, 0),
+    Epilogue("CastF16", "", (), "", _cast(DType.F16), lambda x, _: x, 0),
+    Epilogue("CastBF16", "", (), "", _cast(DType.BF16), lambda x, _: x, 0),
+)
+
+EPILOGUES = {row.name: row for row in _ROWS}
+CASTS = {DType.F32: "CastF32", DType.F16: "CastF16", DType.BF16: "CastBF16"}
+MAX_VECTORS, MAX_TENSORS, MAX_PARAMS = 4, 2, 8  # custom_ops/kernel.h: EpilogueArguments

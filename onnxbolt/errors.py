@@ -1,0 +1,47 @@
+"""Every error that onnxbolt raises on purpose. Each message says what, where, and what to do.
+
+OnnxboltError                 exit code 1
+├── InputError                the model, a file or an option is not usable as given
+│   └── OpsetError            opset or IR version outside what onnx and ONNX Runtime know
+├── BuildError                the CUDA compiler or the linker failed; carries the command, its log and the source
+│   └── ToolchainError        no compiler, no CUTLASS: names the extra to install
+├── LibraryError              a custom-op library is missing, damaged, or belongs to another model
+└── AccuracyError             exit code 3: an output differs by more than its limit
+"""
+from __future__ import annotations
+
+
+class OnnxboltError(Exception):
+    """Base of all; `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class InputError(OnnxboltError):
+    """A model, file or option that cannot be used as given."""
+
+
+class OpsetError(InputError):
+    """The model's opset or IR version is outside the supported range."""
+
+
+class BuildError(OnnxboltError):
+    """Compiling or linking failed."""
+
+    def __init__(self, message: str, command: str = "", log: str = "", source: str = "") -> None:
+        super().__init__(message)
+        self.command, self.log, self.source = command, log, source
+
+
+class ToolchainError(BuildError):
+    """A compiler or its headers are missing."""
+
+
+class LibraryError(OnnxboltError):
+    """The custom-op library is missing, damaged, or was built for another model."""
+
+
+class AccuracyError(OnnxboltError):
+    """The optimized model's answers differ from the original's by more than their limit."""
+
+    exit_code = 3

@@ -1,0 +1,132 @@
+"""Problems, configurations and launch limits: the data that planning, code generation and the C++ library share.
+
+A `KernelConfig` is written to a fused node as one row of int64 numbers (`row`), in the order of its fields;
+custom_ops/kernel.h declares the same order. Names are derived from it and never parsed back.
+"""
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+
+from onnxbolt.dtypes import DType
+
+CONFIG_VERSION = 1
+UNBOUNDED = 2**31 - 1
+
+
+class Family(enum.IntEnum):
+    """Kernel family; the number is what nodes carry."""
+
+    GEMM_2X = 1  # CUTLASS 2.x, mma.sync, sm_75 and later
+    GEMM_3X = 2  # CUTLASS 3.x, TMA and wgmma, sm_90a
+    CONV_2X = 3  # CUTLASS 2.x implicit GEMM, sm_75 and later
+    POOL = 4  # our NHWC pooling kernels, any architecture
+
+
+class Schedule(enum.IntEnum):
+    """3.x kernel schedule."""
+
+    NONE = 0
+    COOPERATIVE = 1
+    PINGPONG = 2
+
+
+class Iterator(enum.IntEnum):
+    """2.x implicit GEMM: how the activation tensor is walked."""
+
+    NONE = 0
+    ANALYTIC = 1
+    OPTIMIZED = 2
+    FIXED_CHANNELS = 3  # input channels == align_a (4 or 8): filter positions are packed along k
+
+
+@dataclass(frozen=True, order=True)
+class KernelConfig:
+    """One row of a node's configuration table. Shapes in elements; m counts rows of the (implicit) GEMM."""
+
+    arch: int  # 75, 80, 86, 89, 90 (90 means sm_90a)
+    min_m: int  # the row serves min_m <= m <= max_m
+    max_m: int
+    family: Family
+    threadblock: tuple[int, int, int]
+    warp: tuple[int, int, int] = (0, 0, 0)
+    instruction: tuple[int, int, int] = (0, 0, 0)
+    stages: int = 0  # 0: as many as shared memory holds (3.x)
+    swizzle: int = 1
+    cluster: tuple[int, int] = (1, 1)
+    schedule: Schedule = Schedule.NONE
+    align_a: int = 8
+    align_b: int = 8
+    align_c: int = 8
+    iterator: Iterator = Iterator.NONE
+    split_k: int = 1
+
+    def row(self) -> list[int]:
+        """The configuration as numbers, in field order."""
+        numbers: list[int] = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            numbers.extend(int(v) for v in value) if isinstance(value, tuple) else numbers.append(int(value))
+        return numbers
+
+    @classmethod
+    def from_row(cls, numbers: list[int]) -> KernelConfig:
+        """The inverse of `row`."""
+        n = [int(v) for v in numbers]
+        if len(n) != ROW_WIDTH:
+            raise ValueError(f"a configuration row has {ROW_WIDTH} numbers, not {len(n)}")
+        return cls(
+            n[0], n[1], n[2], Family(n[3]), (n[4], n[5], n[6]), (n[7], n[8], n[9]), (n[10], n[11], n[12]), n[13], n[14],
+            (n[15], n[16]), Schedule(n[17]), n[18], n[19], n[20], Iterator(n[21]), n[22],
+        )
+
+    def instance(self) -> KernelConfig:
+        """What has to be compiled: the row without what a launch decides."""
+        swizzle = 1 if self.family is Family.GEMM_3X else self.swizzle
+        return dataclasses.replace(self, min_m=0, max_m=UNBOUNDED, split_k=1, swizzle=swizzle)
+
+
+ROW_WIDTH = 23
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """D[M, N] = epilogue(A[M, K] B[N, K]^T); pitches in elements."""
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]  # epilogue step names, see epilogues.py
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """NHWC x KRSC -> NPQK; channels as stored (padding included)."""
+
+    n: int
+    h: int
+    w: int
+    c: int
+    k: int
+    r: int
+    s: int
+    p: int
+    q: int
+    pads: tuple[int, int, int, int]  # top, left, bottom, right
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    groups: int
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.n * self.p * self.q * self.k * self.r * self.s * self.c // self.groups

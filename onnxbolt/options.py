@@ -1,0 +1,59 @@
+"""What a user can choose, in one frozen place; the only module that reads environment variables."""
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from onnxbolt.errors import InputError
+
+PRECISIONS = ("fp16", "bf16", "keep")
+FUSE = ("winning", "all")
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `optimize`; the command line's flags have the same names."""
+
+    precision: str = "fp16"
+    fuse: str = "winning"
+    archs: tuple[str, ...] = ()  # empty: the local GPU's, else sm_80 and sm_90a
+    library: bool = True
+    verify: bool = True
+    inputs: Path | None = None  # .npz for verification
+    atol: float | None = None
+    rtol: float | None = None
+    keep_failed: bool = False
+    save_as_external_data: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise InputError(f"--precision {self.precision}: choose one of {', '.join(PRECISIONS)}")
+        if self.fuse not in FUSE:
+            raise InputError(f"--fuse {self.fuse}: choose one of {', '.join(FUSE)}")
+        for arch in self.archs:
+            if arch not in ARCHS:
+                raise InputError(f"--arch {arch}: choose one of {', '.join(ARCHS)}")
+        if len(set(self.archs)) != len(self.archs):
+            raise InputError(f"--arch {' '.join(self.archs)}: each architecture once")
+
+
+def arch_number(arch: str) -> int:
+    """'sm_90a' -> 90, the number that configurations carry."""
+    return int(arch.removeprefix("sm_").removesuffix("a"))
+
+
+def cache_directory() -> Path:
+    """ONNXBOLT_CACHE_DIR, else the platform's cache directory."""
+    chosen = os.environ.get("ONNXBOLT_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("onnxbolt"))
+
+
+def cuda_home() -> Path | None:
+    """CUDA_HOME, where the user chose a toolkit."""
+    chosen = os.environ.get("CUDA_HOME")
+    return Path(chosen) if chosen else None
