@@ -1,45 +1,76 @@
 """What matching hands on: candidates and refusals, as data."""
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import Step
 
 
-@dataclass(frozen=True)
-class Operand:
-    """What a step of the chain reads: a constant vector of the output channels, or another tensor of the output's shape."""
-
-    tensor: gs.Tensor
-    vector: bool
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Anchor:
-    """A Conv or a product with a constant weight, and the nodes that make it.
+    """A convolution or a product with a constant weight.
 
-    `weight` is [K, C/groups, *spatial] for Conv and [N, K] for Gemm, already scaled by what matching folded in.
+    `weight` is [K, C, *spatial] for "conv" and [K, N] for "gemm"; `dtype` is the element type of x and weight.
     """
 
-    kind: str  # "conv" or "gemm"
+    kind: str
     node: gs.Node
     x: gs.Tensor
     weight: gs.Constant
-    transposed: bool  # Gemm: the stored constant is [K, N] and is transposed when packed
+    dtype: DType
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A chain that one kernel can compute: the anchor, then steps in order, covering `nodes`, producing `output`."""
+@dataclass(frozen=True, eq=False)
+class Link:
+    """One step of a chain: what it reads besides the chain, the nodes it covers, the tensor it produces."""
 
-    anchor: Anchor
-    steps: tuple[Step, ...]
-    operands: tuple[Operand, ...]
+    step: Step
+    operand: gs.Tensor | None
     nodes: tuple[gs.Node, ...]
     output: gs.Tensor
-    rule: str
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A chain that one kernel can compute: the anchor, then links in order."""
+
+    anchor: Anchor
+    links: tuple[Link, ...]
+
+    @property
+    def output(self) -> gs.Tensor:
+        return self.links[-1].output if self.links else self.anchor.node.outputs[0]
+
+    @property
+    def nodes(self) -> tuple[gs.Node, ...]:
+        """Every node that the kernel replaces, each once, the anchor first."""
+        covered = [self.anchor.node, *(node for link in self.links for node in link.nodes)]
+        return tuple({id(node): node for node in covered}.values())
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The names of the steps, a final cast included."""
+        return tuple(link.step.name for link in self.links)
+
+    @property
+    def out(self) -> DType:
+        """Element type of the output."""
+        casts = {"CastF32": DType.F32, "CastF16": DType.F16, "CastBF16": DType.BF16}
+        return casts.get(self.chain[-1], self.anchor.dtype) if self.links else self.anchor.dtype
+
+    @property
+    def rule(self) -> str:
+        """What the report and the node's provenance call it, e.g. `conv+Bias+Relu`."""
+        return "+".join((self.anchor.kind, *self.chain))
+
+    def before(self, node: gs.Node) -> Candidate:
+        """The longest prefix of the chain that does not cover `node`."""
+        count = next((i for i, link in enumerate(self.links) if any(n is node for n in link.nodes)), len(self.links))
+        return dataclasses.replace(self, links=self.links[:count])
 
 
 @dataclass(frozen=True)

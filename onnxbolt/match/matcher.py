@@ -1,0 +1,58 @@
+"""Candidates and refusals of a graph: from each anchor the chain is followed as far as the patterns go.
+
+Chains of different anchors may overlap (both convolutions before a residual Add can take it); `partition` chooses.
+"""
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS
+from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
+from onnxbolt.patterns import anchors, steps
+
+
+def match(graph: gs.Graph) -> tuple[list[Candidate], list[Refusal]]:
+    """Every anchor's longest chain, in the graph's order, and why the other anchors stay as they were."""
+    pinned = {tensor.name for tensor in graph.outputs} | set(graph.captured)
+    candidates: list[Candidate] = []
+    refusals: list[Refusal] = []
+    for node in graph.nodes:
+        pattern = anchors().get(node.op) if node.domain in (None, "", "ai.onnx") else None
+        if pattern is None:
+            continue
+        found = pattern.match(node)
+        if isinstance(found, Refusal):
+            refusals.append(found)
+        else:
+            candidates.append(_follow(*found, pinned, refusals))
+    return candidates, refusals
+
+
+def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], refusals: list[Refusal]) -> Candidate:
+    chain = list(links)
+    tensor = anchor.node.outputs[0]
+    while link := _next(anchor, chain, tensor, pinned, refusals):
+        chain.append(link)
+        tensor = link.output
+    return Candidate(anchor, tuple(chain))
+
+
+def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str], refusals: list[Refusal]) -> Link | None:
+    """The step behind `tensor`; a value that is used elsewhere, or is a graph output, has to be produced, so it ends the chain."""
+    if tensor.name in pinned or len(tensor.outputs) != 1 or (chain and chain[-1].step.name in CASTS.values()):
+        return None
+    node = tensor.outputs[0]
+    for pattern in steps().get(node.op, ()):
+        found = pattern.match(node, tensor, anchor)
+        if isinstance(found, str):
+            refusals.append(Refusal(node.name, node.op, f"not in the epilogue of {anchor.node.name}: {found}", tensor.name))
+        elif found is not None:
+            return found if _fits([*chain, found]) else None
+    return None
+
+
+def _fits(chain: list[Link]) -> bool:
+    """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and parameters."""
+    operands = [link.step.row.operand for link in chain]
+    params = sum(len(link.step.params) for link in chain)
+    return operands.count("vector") <= MAX_VECTORS and operands.count("tensor") <= MAX_TENSORS and params <= MAX_PARAMS

@@ -1,0 +1,24 @@
+"""Chooses among overlapping chains: every node belongs to one candidate at most."""
+from __future__ import annotations
+
+from onnxbolt.match.types import Candidate
+
+
+def partition(candidates: list[Candidate]) -> list[Candidate]:
+    """Disjoint candidates, in the given order.
+
+    Where two chains meet at a node (a residual Add behind two convolutions), the longer one keeps it, and of two equal
+    ones the later: then the other's result is computed early and read as the residual. The loser ends before the node.
+    """
+    order = sorted(range(len(candidates)), key=lambda i: (-len(candidates[i].links), -i))
+    chosen: dict[int, Candidate] = {}
+    owned: set[int] = set()
+    for i in order:
+        candidate = candidates[i]
+        for node in candidate.nodes:
+            if id(node) in owned:
+                candidate = candidate.before(node)
+                break
+        owned.update(id(node) for node in candidate.nodes)
+        chosen[i] = candidate
+    return [chosen[i] for i in sorted(chosen)]

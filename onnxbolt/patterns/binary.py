@@ -1,0 +1,65 @@
+"""Add, Sub, Mul, Div and PRelu with a channel vector, a scalar, or a tensor of the output's shape.
+
+x + c, x - c, x * c, x / c with a constant c become the steps Bias and Scale with a float32 vector; a tensor of the same
+shape becomes Add (residual) or Mul (gate).
+"""
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.epilogues import Step
+from onnxbolt.match.types import Anchor, Link
+from onnxbolt.patterns import StepPattern
+
+
+def channel_vector(constant: gs.Constant, tensor: gs.Tensor, anchor: Anchor) -> np.ndarray | None:
+    """`constant` as float32 [channels] where it broadcasts over `tensor` along the output channels alone, else None."""
+    channels = int(anchor.weight.shape[0 if anchor.kind == "conv" else 1])
+    rank = len(tensor.shape)
+    axis = 1 if anchor.kind == "conv" else rank - 1
+    shape = (1,) * (rank - len(constant.shape)) + tuple(constant.shape)
+    if len(shape) > rank or any(dim != 1 for i, dim in enumerate(shape) if i != axis) or shape[axis] not in (1, channels):
+        return None
+    return np.ascontiguousarray(np.broadcast_to(constant.values.astype(np.float32).reshape(-1), (channels,)))
+
+
+def _match(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | str | None:
+    if tensor.shape is None or len(node.inputs) != 2 or node.inputs[0] is node.inputs[1]:
+        return None
+    left = node.inputs[0] is tensor
+    other = node.inputs[1] if left else node.inputs[0]
+    if isinstance(other, gs.Constant):
+        return _constant(node, tensor, anchor, other, left)
+    if node.op not in ("Add", "Mul"):
+        return None
+    if other.shape is None or list(other.shape) != list(tensor.shape) or None in tensor.shape:
+        return f"{node.op} with {other.name}, whose shape {other.shape} is not known to be the chain's {tensor.shape}"
+    if other.dtype != tensor.dtype:
+        return f"{node.op} with {other.name} of another element type"
+    return Link(Step(node.op), other, (node,), node.outputs[0])
+
+
+def _constant(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, constant: gs.Constant, left: bool) -> Link | str | None:
+    vector = channel_vector(constant, tensor, anchor)
+    if vector is None:
+        return f"{node.op} with {constant.name}, a constant that is no channel vector"
+    if node.op == "PRelu":
+        return _link("PRelu", vector, constant, node) if left else None
+    if node.op in ("Sub", "Div") and not left:
+        return None  # c - x and c / x
+    if node.op == "Div" and not np.all(vector):
+        return f"Div by {constant.name}, which holds a zero"
+    name, values = {
+        "Add": ("Bias", vector), "Sub": ("Bias", -vector), "Mul": ("Scale", vector),
+        "Div": ("Scale", np.divide(1, vector, where=vector != 0)),
+    }[node.op]
+    return _link(name, values.astype(np.float32), constant, node)
+
+
+def _link(step: str, vector: np.ndarray, constant: gs.Constant, node: gs.Node) -> Link:
+    # a detached constant: rewriting stores it under a name of its own
+    return Link(Step(step), gs.Constant(constant.name, vector), (node,), node.outputs[0])
+
+
+STEPS = (StepPattern(("Add", "Sub", "Mul", "Div", "PRelu"), _match),)

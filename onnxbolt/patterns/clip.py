@@ -1,0 +1,26 @@
+"""Clip with constant bounds, ReLU6 among them (ONNX Clip, opset 11 and later)."""
+from __future__ import annotations
+
+import math
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.epilogues import Step
+from onnxbolt.match.types import Anchor, Link
+from onnxbolt.patterns import StepPattern
+
+
+def _match(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | str | None:
+    if node.inputs[0] is not tensor:
+        return None
+    bounds = [-math.inf, math.inf]
+    for i, bound in enumerate(node.inputs[1:3]):
+        if not bound.name:
+            continue
+        if not isinstance(bound, gs.Constant):
+            return f"Clip with a bound that is computed at run time, {bound.name}"
+        bounds[i] = float(bound.values)
+    return Link(Step("Clip", (bounds[0], bounds[1])), None, (node,), node.outputs[0])
+
+
+STEPS = (StepPattern(("Clip",), _match),)

@@ -1,0 +1,53 @@
+"""Conv with a constant weight, 1-D and 2-D (ONNX Conv)."""
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import Step
+from onnxbolt.match.types import Anchor, Link, Refusal
+from onnxbolt.patterns import AnchorPattern
+
+
+def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
+    refuse = _refusal(node)
+    if refuse:
+        return refuse
+    x, weight = node.inputs[0], node.inputs[1]
+    dtype = DType.of(weight.dtype)
+    assert dtype is not None  # _refusal has looked
+    anchor = Anchor("conv", node, x, weight, dtype)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    links = (Link(Step("Bias"), bias, (node,), node.outputs[0]),) if bias is not None and bias.name else ()
+    return anchor, links
+
+
+def _refusal(node: gs.Node) -> Refusal | None:
+    def because(reason: str, tensor: str = "", remedy: str = "") -> Refusal:
+        return Refusal(node.name, node.op, reason, tensor, remedy)
+
+    x, weight = node.inputs[0], node.inputs[1]
+    if not isinstance(weight, gs.Constant):
+        return because("its weight is computed at run time", weight.name, "make the weight an initializer")
+    rank = len(weight.shape)
+    if rank not in (3, 4):
+        return because(f"a {rank - 2}-D convolution stays with ONNX Runtime", weight.name)
+    if node.attrs.get("group", 1) != 1:
+        return because("depthwise and grouped convolutions stay with ONNX Runtime", weight.name, "group=1")
+    if DType.of(weight.dtype) is None or x.dtype != weight.dtype:
+        return because(f"no kernel for elements of type {x.dtype}", x.name)
+    if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        return because("auto_pad with an unknown input size", x.name, "give the model a static height and width")
+    if len(node.inputs) > 2 and node.inputs[2].name and not isinstance(node.inputs[2], gs.Constant):
+        return because("its bias is computed at run time", node.inputs[2].name, "make the bias an initializer")
+    if x.shape is None or not isinstance(x.shape[1], int):
+        return because("the input's rank or channels are unknown", x.name)
+    return None
+
+
+def _transposed(node: gs.Node) -> Refusal:
+    return Refusal(node.name, node.op, "ConvTranspose stays with ONNX Runtime", node.outputs[0].name,
+                   "nearest-neighbour Resize followed by Conv")
+
+
+ANCHORS = (AnchorPattern(("Conv",), _match), AnchorPattern(("ConvTranspose",), _transposed))

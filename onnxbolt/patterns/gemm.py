@@ -1,0 +1,37 @@
+"""MatMul of activations [.., K] by a constant [K, N], a GEMM of M = the product of the leading dimensions (ONNX MatMul).
+
+Gemm arrives in this form from canonicalization.
+"""
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.dtypes import DType
+from onnxbolt.match.types import Anchor, Link, Refusal
+from onnxbolt.patterns import AnchorPattern
+
+
+def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
+    def because(reason: str, tensor: str = "", remedy: str = "") -> Refusal:
+        return Refusal(node.name, node.op, reason, tensor, remedy)
+
+    x, weight = node.inputs[0], node.inputs[1]
+    if not isinstance(weight, gs.Constant):
+        return because("both operands are computed at run time", weight.name)
+    if isinstance(x, gs.Constant) or len(weight.shape) != 2:
+        return because("the constant operand is not a right-hand [K, N] matrix", weight.name)
+    dtype = DType.of(weight.dtype)
+    if dtype is None or x.dtype != weight.dtype:
+        return because(f"no kernel for elements of type {x.dtype}", x.name)
+    if x.shape is None or len(x.shape) < 2:
+        return because("the left operand's rank is unknown or below 2", x.name)
+    if 0 in weight.shape:
+        return because("an empty weight", weight.name)
+    return Anchor("gemm", node, x, weight, dtype), ()
+
+
+def _general(node: gs.Node) -> Refusal:
+    return Refusal(node.name, node.op, "its second operand is computed at run time", node.inputs[1].name)
+
+
+ANCHORS = (AnchorPattern(("MatMul",), _match), AnchorPattern(("Gemm",), _general))
