@@ -1,0 +1,171 @@
+"""The command line: each command is a few lines over the library.
+
+Exit codes: 0 well, 1 error, 2 wrong usage, 3 accuracy gate failed, 130 interrupted. An error is one line on stderr.
+"""
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxbolt.errors import AccuracyError, OnnxboltError
+from onnxbolt.options import ARCHS, FUSE, PRECISIONS, Options
+
+USAGE, INTERRUPTED = 2, 130
+FILE = click.Path(path_type=Path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line on `arguments` (default: the process's) and return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = commands.main(arguments, prog_name="onnxbolt", standalone_mode=False)
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "onnxbolt"
+        return _fail(f"{error.format_message()} See {where} --help.", USAGE)
+    except click.Abort:
+        return _fail("interrupted", INTERRUPTED)
+    except OnnxboltError as error:
+        return _fail(str(error), error.exit_code)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), OnnxboltError.exit_code)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    if logging.getLogger("onnxbolt").isEnabledFor(logging.INFO):
+        traceback.print_exc()
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    return code
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per log record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps({"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()})
+
+
+def _set_up_logging(verbose: int, quiet: bool, log_format: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if log_format == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("onnxbolt")
+    logger.handlers = [handler]
+    logger.setLevel(logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
+
+
+class Command(click.Command):
+    """A command with the flags that every command has; of these only `quiet` reaches its function."""
+
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        super().__init__(*positional, **named)
+        self.params += [
+            click.Option(["-v", "--verbose"], count=True, help="Log what is done, twice for details; errors with a traceback."),
+            click.Option(["-q", "--quiet"], is_flag=True, help="Print nothing but errors."),
+            click.Option(["--log-format"], type=click.Choice(["text", "json"]), default="text", show_default=True),
+        ]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        _set_up_logging(ctx.params.pop("verbose"), ctx.params["quiet"], ctx.params.pop("log_format"))
+        return super().invoke(ctx)
+
+
+class Group(click.Group):
+    """The group whose commands are `Command`s."""
+
+    command_class = Command
+
+
+def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The flags of commands that compare two models."""
+    for option in (
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs."),
+        click.option("--rtol", type=float, help="With --atol: a further elementwise condition |y - y0| <= atol + rtol |y0|."),
+        click.option("--atol", type=float, help="See --rtol."),
+        click.option("--inputs", type=FILE, help="Compare on these inputs (.npz, one array per graph input) instead of random ones."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(cls=Group, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="onnxbolt")
+def commands() -> None:
+    """Fuse chains around GEMM and Conv of an ONNX model into CUTLASS kernels for ONNX Runtime."""
+
+
+@commands.command()
+@click.argument("source", metavar="IN.onnx", type=FILE)
+@click.argument("out", metavar="OUT.onnx", type=FILE)
+@click.option("--precision", type=click.Choice(PRECISIONS), default="fp16", show_default=True,
+              help="Type of weights and compute; keep: as in the model, fp32 on TF32 tensor cores.")
+@click.option("--fuse", type=click.Choice(FUSE), default="winning", show_default=True,
+              help="Which fusions to keep: those predicted to beat ONNX Runtime's own kernels, or all.")
+@click.option("--arch", "archs", type=click.Choice(ARCHS), multiple=True,
+              help="GPU architecture; may be given several times, the first one decides the plan. "
+                   "Default: the local GPU's, else sm_80 and sm_90a.")
+@click.option("--no-library", is_flag=True, help="Write the model alone and compile nothing; see `onnxbolt build`.")
+@click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
+@click.option("--keep-failed", is_flag=True, help="Write the output although verification failed.")
+@click.option("--report", "report_path", metavar="FILE.json|FILE.md", type=FILE, help="Write the report there too.")
+@click.option("--save-as-external-data", is_flag=True, help="Write weights to OUT.onnx.data; always above 2 GB.")
+@click.option("--dry-run", is_flag=True, help="Plan and report; write and compile nothing.")
+@_comparison
+def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, quiet: bool, no_library: bool, no_verify: bool,
+             **values: Any) -> None:
+    """Fuse IN.onnx, write OUT.onnx and, beside it, its library OUT.onnxbolt.so."""
+    from onnxbolt import pipeline
+
+    options = Options(library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values)
+    report = pipeline.optimize(source, None if dry_run else out, options=options, progress=None if quiet else _progress)
+    if report_path:
+        report.save(report_path)
+    if not quiet:
+        click.echo(report.text())
+
+
+def _progress(message: str) -> None:
+    click.echo(message, err=True)
+
+
+@commands.command()
+@click.argument("model", metavar="OUT.onnx", type=FILE)
+def build(model: Path, quiet: bool) -> None:
+    """Compile the library of an optimized model, beside it."""
+    from onnxbolt import library
+
+    path = library.build_for(model, progress=None if quiet else _progress)
+    if not quiet:
+        click.echo(path)
+
+
+@commands.command()
+@click.argument("original", metavar="ORIGINAL.onnx", type=FILE)
+@click.argument("optimized", metavar="OPTIMIZED.onnx", type=FILE)
+@_comparison
+def verify(original: Path, optimized: Path, quiet: bool, **values: Any) -> int:
+    """Compare every output, and every fused node's output, of two models on the same inputs."""
+    from onnxbolt.verify import verify as compare
+
+    result = compare(original, optimized, **values)
+    if not quiet:
+        click.echo(result.text())
+    return 0 if result.passed else AccuracyError.exit_code
+
+
+@commands.command()
+@click.argument("model", metavar="OUT.onnx", type=FILE)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def inspect(model: Path, as_json: bool, quiet: bool) -> None:
+    """List the fused nodes with configuration, FLOPs and provenance."""
+    from onnxbolt.inspection import inspect_model
+
+    inspection = inspect_model(model)
+    if not quiet:
+        click.echo(inspection.json() if as_json else inspection.text())

@@ -1,0 +1,147 @@
+"""What an optimized model holds: its fused nodes with configuration, FLOPs and provenance."""
+from __future__ import annotations
+
+import dataclasses
+import enum
+import io
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto
+from rich.console import Console
+from rich.table import Table
+
+from onnxbolt.errors import InputError
+from onnxbolt.kernels.config import ROW_WIDTH, UNBOUNDED, KernelConfig
+
+DOMAIN = "com.onnxbolt"
+FORMAT = 1
+Shape = tuple[int | str, ...]  # a str is a symbolic dimension
+
+
+@dataclass(frozen=True)
+class Flops:
+    """`count` floating-point operations, times each dimension that the model leaves open."""
+
+    count: int
+    symbols: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        thousands = min(int(math.log10(max(self.count, 1))) // 3, 4)
+        return " x ".join([f"{self.count / 1000**thousands:.3g} {' KMGT'[thousands]}".rstrip(), *self.symbols])
+
+
+@dataclass(frozen=True)
+class FusedNode:
+    """One node of domain com.onnxbolt, read back from its attributes (docs/node-format.md)."""
+
+    name: str
+    op_type: str
+    shape: Shape | None  # of output 0; None where shape inference does not know it
+    flops: Flops | None  # None for pooling, and where the shape is not known
+    configs: tuple[KernelConfig, ...]
+    config_source: str
+    tensor: str
+    rule: str
+    source_nodes: tuple[str, ...]
+    layout: str
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The model's onnxbolt metadata and its fused nodes, in graph order."""
+
+    metadata: dict[str, str]
+    nodes: tuple[FusedNode, ...]
+
+    def json(self) -> str:
+        """Everything as JSON; configurations by field name, enumerations by name."""
+        return json.dumps(dataclasses.asdict(self, dict_factory=_named), indent=2)
+
+    def text(self, width: int = 180) -> str:
+        """A table for the terminal, one line per configuration."""
+        table = Table("op type", "output", "FLOPs", "configuration", "stands for", "from", "rule", box=None, pad_edge=False)
+        for node in self.nodes:
+            configs = "\n".join(f"{describe(config)}, {node.config_source}" for config in node.configs)
+            shape = "x".join(map(str, node.shape)) if node.shape is not None else "?"
+            table.add_row(node.op_type, shape, str(node.flops or ""), configs, node.tensor, ", ".join(node.source_nodes), node.rule)
+        console = Console(file=io.StringIO(), width=width)
+        with console.capture() as captured:
+            console.print("\n".join(f"{key}: {value}" for key, value in self.metadata.items()), highlight=False)
+            console.print(f"fused nodes: {len(self.nodes)}", highlight=False)
+            console.print(table)
+        return captured.get().rstrip()
+
+
+def describe(config: KernelConfig) -> str:
+    """A configuration in one line: 'sm_80 CONV_2X 128x128x32 / 64x64x32 x3'."""
+    tile, warp = ("x".join(map(str, sizes)) for sizes in (config.threadblock, config.warp))
+    parts = [f"sm_{config.arch}", config.family.name, tile]
+    parts += [f"warp {warp}"] if any(config.warp) else []
+    parts += [f"{config.stages} stages"] if config.stages else []
+    parts += [f"cluster {config.cluster[0]}x{config.cluster[1]} {config.schedule.name.lower()}"] if config.schedule else []
+    parts += [f"split {config.split_k}"] if config.split_k > 1 else []
+    parts += [f"m {config.min_m}..{config.max_m}"] if (config.min_m, config.max_m) > (1, 0) and config.max_m < UNBOUNDED else []
+    return " ".join(parts)
+
+
+def _named(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value.name.lower() if isinstance(value, enum.Enum) else value for name, value in fields}
+
+
+def inspect_model(model: ModelProto) -> Inspection:
+    """Read the fused nodes of `model`. Raises InputError for a node of a format that this version does not know."""
+    # weights play no part and may be gigabytes
+    shapes = _shapes(model)
+    nodes = tuple(_fused_node(node, shapes) for node in model.graph.node if node.domain == DOMAIN)
+    metadata = {entry.key: entry.value for entry in model.metadata_props if entry.key.startswith("onnxbolt.")}
+    return Inspection(metadata, nodes)
+
+
+def _shapes(model: ModelProto) -> dict[str, Shape]:
+    """The shape of every tensor for which it is known."""
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    for value in (*inferred.input, *inferred.value_info, *inferred.output):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape"):
+            shapes[value.name] = tuple(d.dim_param or (d.dim_value if d.HasField("dim_value") else "?") for d in tensor.shape.dim)
+    return shapes
+
+
+def _fused_node(node: NodeProto, shapes: dict[str, Shape]) -> FusedNode:
+    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if values.get("format") != FORMAT:
+        raise InputError(f"node {node.name}: format {values.get('format')} is not known to this version (it knows {FORMAT}); update onnxbolt")
+    shape = shapes.get(node.output[0])
+    return FusedNode(
+        name=node.name,
+        op_type=node.op_type,
+        shape=shape,
+        flops=_flops(shape, shapes.get(node.input[1])) if len(node.input) > 1 else None,
+        configs=_configs(values.get("configs", [])),
+        config_source=_text(values.get("config_source", b"")),
+        tensor=_text(values.get("tensor", b"")),
+        rule=_text(values.get("rule", b"")),
+        source_nodes=tuple(_text(name) for name in values.get("source_nodes", [])),
+        layout=_text(values.get("layout", b"")),
+    )
+
+
+def _flops(output: Shape | None, weight: Shape | None) -> Flops | None:
+    """Two per multiply-add: each element of the output ([N,P,Q,K] or [..,N]) takes one row of the weight ([K,R,S,C] or [N,K])."""
+    if output is None or weight is None:
+        return None
+    sizes: list[Any] = [2, *output, *weight[1:]]
+    return Flops(math.prod(s for s in sizes if isinstance(s, int)), tuple(s for s in sizes if isinstance(s, str)))
+
+
+def _configs(numbers: list[int]) -> tuple[KernelConfig, ...]:
+    return tuple(KernelConfig.from_row(list(numbers[at : at + ROW_WIDTH])) for at in range(0, len(numbers), ROW_WIDTH))
+
+
+def _text(value: bytes) -> str:
+    return value.decode()

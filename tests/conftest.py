@@ -1,0 +1,31 @@
+"""What all tests share: a cache of compiled kernels that is not the user's, and the zoo's models."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.zoo.materialize import materialize
+
+ROOT = Path(__file__).parents[1]
+ZOO = Path(__file__).with_name("zoo")
+
+# kept between runs: compiling is most of the time that the tests take
+os.environ.setdefault("ONNXBOLT_CACHE_DIR", str(ROOT / "build" / "test-cache"))
+
+
+@pytest.fixture(scope="session")
+def zoo() -> Callable[[str], onnx.ModelProto]:
+    """zoo("resnet50.ts") draws that graph's weights and returns the runnable model, up to 0.5 GB."""
+    return lambda name: materialize(onnx.load(ZOO / f"{name}.onnx", load_external_data=False))
+
+
+@pytest.fixture
+def small_model(tmp_path: Path) -> Path:
+    """The smallest graph of the zoo that has GEMMs with activations, in a file."""
+    path = tmp_path / "small.onnx"
+    onnx.save(materialize(onnx.load(ZOO / "dcnv2.ts.onnx", load_external_data=False)), path)
+    return path
