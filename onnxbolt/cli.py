@@ -164,8 +164,9 @@ def verify(original: Path, optimized: Path, quiet: bool, **values: Any) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def inspect(model: Path, as_json: bool, quiet: bool) -> None:
     """List the fused nodes with configuration, FLOPs and provenance."""
+    from onnxbolt.graph.importer import load_model
     from onnxbolt.inspection import inspect_model
 
-    inspection = inspect_model(model)
+    inspection = inspect_model(load_model(model))
     if not quiet:
         click.echo(inspection.json() if as_json else inspection.text())

@@ -94,7 +94,6 @@ def _named(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def inspect_model(model: ModelProto) -> Inspection:
     """Read the fused nodes of `model`. Raises InputError for a node of a format that this version does not know."""
-    # weights play no part and may be gigabytes
     shapes = _shapes(model)
     nodes = tuple(_fused_node(node, shapes) for node in model.graph.node if node.domain == DOMAIN)
     metadata = {entry.key: entry.value for entry in model.metadata_props if entry.key.startswith("onnxbolt.")}
@@ -115,7 +114,7 @@ def _shapes(model: ModelProto) -> dict[str, Shape]:
 def _fused_node(node: NodeProto, shapes: dict[str, Shape]) -> FusedNode:
     values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     if values.get("format") != FORMAT:
-        raise InputError(f"node {node.name}: format {values.get('format')} is not known to this version (it knows {FORMAT}); update onnxbolt")
+        raise InputError(f"node {node.name}: format {values.get('format')} is not the {FORMAT} that this version reads; update onnxbolt")
     shape = shapes.get(node.output[0])
     return FusedNode(
         name=node.name,

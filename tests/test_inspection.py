@@ -1,0 +1,73 @@
+"""Inspection reads back what the rewriter writes on a fused node."""
+from __future__ import annotations
+
+import json
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnxbolt.errors import InputError
+from onnxbolt.inspection import Flops, describe, inspect_model
+from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig, Schedule
+
+SM80 = KernelConfig(80, 1, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 3, split_k=2)
+SM90 = KernelConfig(90, 1, 64, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE)
+
+
+def fused_model(format: int = 1) -> onnx.ModelProto:
+    """One FusedGemm of x [batch, 10, 64] and weight [32, 64] before an untouched Relu."""
+    fused = helper.make_node(
+        "FusedGemm_f16", ["x", "w"], ["y"], name="fc", domain="com.onnxbolt", format=format, configs=SM80.row() + SM90.row(),
+        config_source="predicted", source_nodes=["fc/MatMul", "fc/Cast"], rule="gemm", tensor="fc_out", layout="",
+    )
+    body = [helper.make_node("Transpose", ["weight"], ["t"], perm=[1, 0]), helper.make_node("MatMul", ["x", "t"], ["y"])]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.onnxbolt", 1)]
+    graph = helper.make_graph(
+        [fused, helper.make_node("Relu", ["y"], ["z"])], "fused",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["batch", 10, 64])],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT16, ["batch", 10, 32])],
+        [helper.make_tensor("w", TensorProto.FLOAT16, [32, 64], bytes(2 * 32 * 64), raw=True)],
+    )
+    function = helper.make_function("com.onnxbolt", "FusedGemm_f16", ["x", "weight"], ["y"], body, opsets[:1])
+    model = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8)
+    helper.set_model_props(model, {"onnxbolt.precision": "fp16", "author": "someone"})
+    return model
+
+
+def test_fused_nodes_are_read_back_whole() -> None:
+    inspection = inspect_model(fused_model())
+    (node,) = inspection.nodes
+    assert inspection.metadata == {"onnxbolt.precision": "fp16"}
+    assert node.configs == (SM80, SM90)
+    assert node.shape == ("batch", 10, 32)
+    assert node.flops == Flops(2 * 10 * 32 * 64, ("batch",))
+    assert node.source_nodes == ("fc/MatMul", "fc/Cast")
+    assert (node.rule, node.tensor, node.config_source) == ("gemm", "fc_out", "predicted")
+
+
+def test_json_names_the_fields_of_a_configuration() -> None:
+    (node,) = json.loads(inspect_model(fused_model()).json())["nodes"]
+    assert [config["family"] for config in node["configs"]] == ["gemm_2x", "gemm_3x"]
+    assert node["configs"][1]["schedule"] == "cooperative"
+
+
+def test_text_has_a_line_per_configuration() -> None:
+    lines = inspect_model(fused_model()).text().splitlines()
+    assert any("FusedGemm_f16" in line and describe(SM80) in line and "41 K x batch" in line for line in lines)
+    assert any(describe(SM90) in line for line in lines)
+
+
+def test_unknown_format_is_refused() -> None:
+    with pytest.raises(InputError, match="format 7"):
+        inspect_model(fused_model(format=7))
+
+
+@pytest.mark.parametrize(("flops", "text"), [(Flops(0), "0"), (Flops(999), "999"), (Flops(4_100_000_000, ("N",)), "4.1 G x N")])
+def test_flops_are_written_in_thousands(flops: Flops, text: str) -> None:
+    assert str(flops) == text
+
+
+def test_describe_tells_what_differs() -> None:
+    assert describe(SM80) == "sm_80 GEMM_2X 128x128x32 warp 64x64x32 3 stages split 2"
+    assert describe(SM90) == "sm_90 GEMM_3X 128x128x64 cluster 2x1 cooperative m 1..64"
