@@ -1,0 +1,133 @@
+"""Function bodies: each fused op type is also a model-local function of standard ONNX ops.
+
+They are what a session without the custom-op library runs (ONNX, FunctionProto). A body is interpreted at the model's own
+opset, and ONNX Runtime accepts one body per op type, so whatever changes a body changes the name.
+"""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import AttributeProto, FunctionProto, NodeProto, helper, numpy_helper
+
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import Step
+
+DOMAIN = "com.onnxbolt"
+TO_CHANNELS_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
+TO_CHANNELS_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
+_REFERENCED = {"conv": ("strides", "pads", "dilations", "group"), "max_pool": ("kernel_shape", "strides", "pads", "dilations", "ceil_mode"),
+               "average_pool": ("kernel_shape", "strides", "pads", "ceil_mode", "count_include_pad"), "global_average_pool": ()}
+_SCALAR_ATTRIBUTES = ("group", "ceil_mode", "count_include_pad")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """All that a body depends on. `kind` is "conv", "gemm" or a pooling; `rank` is that of x (0: any, for gemm)."""
+
+    kind: str
+    dtype: DType
+    rank: int = 0
+    steps: tuple[Step, ...] = ()
+
+
+class _Body:
+    """Nodes of a function in the making; the callable is what epilogues.py names `Emit`."""
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = dtype
+        self.nodes: list[NodeProto] = []
+
+    def __call__(self, op: str, inputs: Sequence[str] | float, output: str = "", **attributes: object) -> str:
+        name = output or f"t{len(self.nodes)}"
+        if op == "Const":
+            value = numpy_helper.from_array(np.array(inputs, np.float32).astype(self.dtype.numpy), name)
+            self.nodes.append(helper.make_node("Constant", [], [name], value=value))
+        else:
+            self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))  # type: ignore[arg-type]
+        return name
+
+    def refer(self, names: Sequence[str]) -> None:
+        """Give the last node attributes that it takes from the calling node."""
+        for name in names:
+            kind = AttributeProto.INT if name in _SCALAR_ATTRIBUTES else AttributeProto.INTS
+            self.nodes[-1].attribute.append(AttributeProto(name=name, ref_attr_name=name, type=kind))
+
+
+def build(signature: Signature, opset: int) -> FunctionProto:
+    """The function of an op type, its name included."""
+    body = _Body(signature.dtype)
+    operands = [f"operand{i}" for i, step in enumerate(s for s in signature.steps if s.row.operand)]
+    if signature.kind == "gemm":
+        _gemm(body, signature, opset, operands)
+    elif signature.kind == "conv":
+        _conv(body, signature, opset, operands)
+    else:
+        _pool(body, signature)
+    body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
+    inputs = ["x"] if signature.kind.endswith("pool") else ["x", "weight", *operands]
+    return helper.make_function(DOMAIN, _name(signature, body.nodes), inputs, ["y"], body.nodes,
+                                [helper.make_opsetid("", opset)], list(_REFERENCED.get(signature.kind, ())))
+
+
+def _gemm(body: _Body, signature: Signature, opset: int, operands: list[str]) -> str:
+    result = body("MatMul", ["x", body("Transpose", ["weight"], perm=[1, 0])])
+    return _epilogue(body, signature, opset, result, operands, lambda name, step: name)
+
+
+def _conv(body: _Body, signature: Signature, opset: int, operands: list[str]) -> str:
+    """In channels-first throughout: ONNX Runtime fuses the bias and ReLU there, and the Transposes of neighbouring bodies cancel."""
+    first, last = TO_CHANNELS_FIRST[signature.rank], TO_CHANNELS_LAST[signature.rank]
+    inputs = [body("Transpose", ["x"], perm=first), body("Transpose", ["weight"], perm=first)]
+    steps, operands = list(signature.steps), list(operands)
+    if steps and steps[0].name == "Bias":
+        inputs.append(body("Cast", [operands.pop(0)], to=signature.dtype.onnx))
+        steps.pop(0)
+    result = body("Conv", inputs)
+    body.refer(_REFERENCED["conv"])
+
+    def shaped(name: str, step: Step) -> str:
+        if step.row.operand == "tensor":
+            return body("Transpose", [name], perm=first)
+        shape = numpy_helper.from_array(np.array([-1] + [1] * (signature.rank - 2), np.int64), "shape")
+        body.nodes.append(helper.make_node("Constant", [], [f"s{len(body.nodes)}"], value=shape))
+        return body("Reshape", [name, body.nodes[-1].output[0]])
+
+    result = _epilogue(body, Signature("conv", signature.dtype, signature.rank, tuple(steps)), opset, result, operands, shaped)
+    return body("Transpose", [result], perm=last)
+
+
+def _epilogue(body: _Body, signature: Signature, opset: int, result: str, operands: list[str],
+              shaped: Callable[[str, Step], str]) -> str:
+    remaining = iter(operands)
+    for step in signature.steps:
+        operand = ""
+        if step.row.operand:
+            operand = next(remaining)
+            if step.row.operand == "vector" and signature.dtype is not DType.F32:
+                operand = body("Cast", [operand], to=signature.dtype.onnx)
+            operand = shaped(operand, step)
+        result = step.row.body(body, opset, result, operand, step.params)
+    return result
+
+
+def _pool(body: _Body, signature: Signature) -> str:
+    op = {"max_pool": "MaxPool", "average_pool": "AveragePool", "global_average_pool": "GlobalAveragePool"}[signature.kind]
+    result = body(op, [body("Transpose", ["x"], perm=TO_CHANNELS_FIRST[4])])
+    body.refer(_REFERENCED[signature.kind])
+    return body("Transpose", [result], perm=TO_CHANNELS_LAST[4])
+
+
+def _name(signature: Signature, nodes: Sequence[NodeProto]) -> str:
+    if signature.kind.endswith("pool"):
+        return {"max_pool": "MaxPool", "average_pool": "AveragePool",
+                "global_average_pool": "GlobalAveragePool"}[signature.kind] + f"_nhwc_{signature.dtype.value}"
+    parts = ["FusedConv" if signature.kind == "conv" else "FusedGemm", *(step.name for step in signature.steps), signature.dtype.value]
+    if signature.kind == "conv" and signature.rank == 3:
+        parts.append("1d")
+    if any(step.params for step in signature.steps):
+        text = b"".join(node.SerializeToString(deterministic=True) for node in nodes)
+        parts.append(hashlib.sha256(text).hexdigest()[:6])
+    return "_".join(parts)

@@ -1,0 +1,164 @@
+"""Decides the stored form of every tensor, in one forward pass over the graph.
+
+Fused convolutions read and write channels last; ordinary ops follow their inputs where a rule knows how (rules/);
+everything else reads tensors as ONNX has them. Outputs of fused nodes are padded to the alignment of 16-byte accesses where
+that is free: where everything behind them works on padded channels. So the pass starts with all of them padded, notes
+which padding would have to be taken away again, and runs anew without it.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.layout.form import PLAIN, Form, padded_channels
+from onnxbolt.match.types import Candidate
+
+if TYPE_CHECKING:
+    from onnxbolt.rewrite import Rewriter
+
+
+@dataclass(frozen=True)
+class Carry:
+    """How an ordinary node works on stored forms: what it reads (per input; constants are its own business), what it writes,
+    and how its replacement is written."""
+
+    reads: tuple[Form | None, ...]
+    writes: tuple[Form, ...]
+    emit: Callable[[Rewriter, gs.Node, Carry], None]
+
+
+@dataclass
+class Assignment:
+    """The decisions: forms by tensor name, rules by node, fused reads, and the conversions that they need."""
+
+    candidates: list[Candidate]
+    last: dict[int, Candidate]  # by id of a chain's last node
+    anchors: dict[int, str]  # kind, by id of the anchor's node
+    covered: set[int]  # ids of nodes inside chains
+    padded: set[str]
+    forms: dict[str, Form] = field(default_factory=dict)
+    carries: dict[int, Carry] = field(default_factory=dict)
+    carried: dict[int, gs.Node] = field(default_factory=dict)  # the nodes of `carries`
+    fused_reads: dict[int, Form] = field(default_factory=dict)  # form of x, by id of the anchor's node
+    sources: dict[str, frozenset[str]] = field(default_factory=dict)  # padded fused outputs that a tensor's padding comes from
+    conversions: dict[tuple[str, Form], gs.Tensor] = field(default_factory=dict)
+    unfree: set[str] = field(default_factory=set)  # padded outputs whose padding something had to take away
+
+    def form(self, tensor: gs.Tensor) -> Form:
+        return self.forms.get(tensor.name, PLAIN)
+
+    def reads_last(self, tensor: gs.Tensor) -> bool:
+        """Whether a fused convolution reads this tensor as its activation."""
+        return any(self._anchor_reads(node, tensor, "conv") for node in tensor.outputs)
+
+    def only_gemms_read(self, tensor: gs.Tensor) -> bool:
+        """Whether fused GEMMs alone read this tensor."""
+        return bool(tensor.outputs) and all(self._anchor_reads(node, tensor, "gemm") for node in tensor.outputs)
+
+    def _anchor_reads(self, node: gs.Node, tensor: gs.Tensor, kind: str) -> bool:
+        return self.anchors.get(id(node)) == kind and node.inputs[0] is tensor
+
+    def demand(self, tensor: gs.Tensor, form: Form, reader: frozenset[str] = frozenset()) -> None:
+        """Note that someone reads `tensor` in `form`; `reader` is the padding that asks for a padded form."""
+        native = self.form(tensor)
+        if native == form or isinstance(tensor, gs.Constant) or (tensor.name, form) in self.conversions:
+            return  # as it lies, or converted for another reader already
+        self.conversions[tensor.name, form] = tensor
+        if native.padded and native.channels != form.channels:
+            self.unfree |= self.sources.get(tensor.name, frozenset())
+        if form.padded and native.last == form.last and native.channels != form.channels:
+            self.unfree |= reader
+
+    def write(self, tensor: gs.Tensor, form: Form, sources: frozenset[str] = frozenset()) -> None:
+        self.forms[tensor.name] = form
+        self.sources[tensor.name] = sources if form.padded else frozenset()
+
+
+def assign(graph: gs.Graph, candidates: list[Candidate]) -> Assignment:
+    """The forms of all tensors for this choice of candidates. `graph.nodes` is in topological order."""
+    padded = {c.output.name for c in candidates if _channels(c) % c.anchor.dtype.alignment}
+    while True:
+        assignment = _pass(graph, candidates, padded)
+        if not assignment.unfree & padded:
+            return assignment
+        padded = padded - assignment.unfree
+
+
+def _pass(graph: gs.Graph, candidates: list[Candidate], padded: set[str]) -> Assignment:
+    from onnxbolt.layout.rules import rule_for
+
+    last = {id(last_node(c)): c for c in candidates}
+    anchors = {id(c.anchor.node): c.anchor.kind for c in candidates}
+    state = Assignment(candidates, last, anchors, {id(n) for c in candidates for n in c.nodes}, padded)
+    for node in graph.nodes:
+        if id(node) in last:
+            _fused(state, last[id(node)])
+        elif id(node) not in state.covered:
+            rule = rule_for(node)
+            carry = rule(node, state) if rule else None
+            _ordinary(state, node, carry)
+    for tensor in plain_at_the_end(graph):
+        state.demand(tensor, PLAIN)
+    return state
+
+
+def _ordinary(state: Assignment, node: gs.Node, carry: Carry | None) -> None:
+    if carry is None:
+        for tensor in node.inputs:
+            state.demand(tensor, PLAIN)
+        return
+    state.carries[id(node)] = carry
+    state.carried[id(node)] = node
+    sources = frozenset[str]().union(*(state.sources.get(t.name, frozenset()) for t in node.inputs))
+    for tensor, form in zip(node.inputs, carry.reads, strict=True):
+        if form is not None:
+            state.demand(tensor, form, sources)
+    for tensor, form in zip(node.outputs, carry.writes, strict=True):
+        state.write(tensor, form, sources)
+
+
+def _fused(state: Assignment, candidate: Candidate) -> None:
+    anchor = candidate.anchor
+    reads = _x_form(state, candidate)
+    state.fused_reads[id(anchor.node)] = reads
+    # padding at a region's entry is part of the conversion; only what another fused node padded can be unfree
+    state.demand(anchor.x, reads)
+    channels = padded_channels(_channels(candidate), anchor.dtype.alignment) if candidate.output.name in state.padded else None
+    writes = Form(anchor.kind == "conv", channels)
+    own = frozenset({candidate.output.name})
+    for link in candidate.links:
+        if link.step.row.operand == "tensor" and link.operand is not None:
+            state.demand(link.operand, writes, own)
+    state.write(candidate.output, writes, own)
+
+
+def _x_form(state: Assignment, candidate: Candidate) -> Form:
+    """In which form a fused node reads its activations: as they lie, else padded on the way in."""
+    anchor = candidate.anchor
+    native = state.form(anchor.x)
+    conv = anchor.kind == "conv"
+    if native.last == conv and (native != PLAIN or conv):
+        return native
+    count = int(anchor.weight.shape[1 if conv else 0])
+    if conv:
+        few = count <= 4 and anchor.dtype.bytes == 2  # packed along k by the few-channels iterator
+        return Form(True, padded_channels(count, 4 if few else anchor.dtype.alignment))
+    return Form(False, padded_channels(count, anchor.dtype.alignment)) if count >= 64 else PLAIN
+
+
+def _channels(candidate: Candidate) -> int:
+    return int(candidate.anchor.weight.shape[0 if candidate.anchor.kind == "conv" else 1])
+
+
+def last_node(candidate: Candidate) -> gs.Node:
+    """The node in whose place the fused node stands."""
+    return candidate.links[-1].nodes[-1] if candidate.links else candidate.anchor.node
+
+
+def plain_at_the_end(graph: gs.Graph) -> list[gs.Tensor]:
+    """Tensors that have to exist as ONNX has them: graph outputs, and what subgraphs read from outside."""
+    captured = [t for node in graph.nodes for t in node.outputs if t.name in graph.captured]
+    return [*graph.outputs, *captured]

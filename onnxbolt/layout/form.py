@@ -1,0 +1,70 @@
+"""A tensor's stored form: channels last or as ONNX has it, and which stored channel is which original one."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+FIRST_TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
+LAST_TO_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a tensor lies in memory.
+
+    `last`: the channels (axis 1) are stored as the last axis: NHWC, NLC. `channels`: for each place of the stored last
+    axis the original index, -1 for a zero of padding; None where that axis is stored as it is.
+    """
+
+    last: bool = False
+    channels: tuple[int, ...] | None = None
+
+    @property
+    def padded(self) -> bool:
+        return self.channels is not None and -1 in self.channels
+
+
+PLAIN = Form()
+CHANNELS_LAST = Form(last=True)
+
+
+def padded_channels(count: int, multiple: int) -> tuple[int, ...] | None:
+    """The map of `count` channels followed by padding up to a multiple, None where nothing is needed."""
+    extra = -count % multiple
+    return tuple(range(count)) + (-1,) * extra if extra else None
+
+
+def concatenated(parts: Sequence[tuple[tuple[int, ...] | None, int]]) -> tuple[int, ...] | None:
+    """The map of a concatenation of tensors, each with its map and its original channel count."""
+    if all(channels is None for channels, _ in parts):
+        return None
+    whole: list[int] = []
+    offset = 0
+    for channels, count in parts:
+        whole.extend(c + offset if c >= 0 else -1 for c in (channels if channels is not None else range(count)))
+        offset += count
+    return tuple(whole)
+
+
+def take(values: np.ndarray, channels: tuple[int, ...] | None, axis: int, fill: float = 0.0) -> np.ndarray:
+    """`values` with `axis` stored by the map; padding holds `fill`."""
+    if channels is None:
+        return values
+    index = np.asarray(channels)
+    taken = np.take(values, np.maximum(index, 0), axis=axis)
+    where = [slice(None)] * values.ndim
+    where[axis] = index < 0  # type: ignore[call-overload]
+    taken[tuple(where)] = fill
+    return taken
+
+
+def stored_shape(shape: Sequence[int | str | None] | None, form: Form) -> list[int | str | None] | None:
+    """The shape as stored, of a tensor whose ONNX shape is `shape`."""
+    if shape is None:
+        return None
+    stored = [shape[i] for i in FIRST_TO_LAST[len(shape)]] if form.last else list(shape)
+    if form.channels is not None:
+        stored[-1] = len(form.channels)
+    return stored

@@ -1,0 +1,81 @@
+"""Elementwise ops keep any form, as long as all their inputs have it; constants are stored to fit."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.form import FIRST_TO_LAST, PLAIN, Form, take
+
+if TYPE_CHECKING:
+    from onnxbolt.rewrite import Rewriter
+
+# ops whose value at a padded zero is finite whatever the constants are, so that zero weights behind them remove it
+_BOUNDED = frozenset({
+    "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "HardSwish", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish",
+    "Erf", "Abs", "Neg", "Sqrt", "Cast", "Identity", "Floor", "Ceil", "Round", "Sign", "PRelu", "Add", "Sub", "Mul", "Max", "Min",
+    "GeluErf", "GeluTanh", "Silu", "Gelu", "ThresholdedRelu",
+})
+OPS = tuple(sorted(_BOUNDED | {"Div", "Pow", "Exp", "Log", "Reciprocal"}))
+_PARAMETERS = {"Clip": 1}  # from this input on, inputs are scalars and no tensors
+
+
+def rule(node: gs.Node, state: Assignment) -> Carry | None:
+    count = _PARAMETERS.get(node.op, len(node.inputs))
+    data = [t for t in node.inputs[:count] if not isinstance(t, gs.Constant)]
+    out = node.outputs[0].shape
+    if not data or out is None or any(t.shape is None or len(t.shape) > len(out) for t in data):
+        return None
+    form = _common_form(node, state, data)
+    if form == PLAIN or (form.padded and node.op not in _BOUNDED):
+        return None
+    channel = 1 if form.last else len(out) - 1
+    whole = out[channel]
+    reads: list[Form | None] = []
+    for tensor in node.inputs:
+        if tensor not in data:
+            reads.append(None)
+        elif len(tensor.shape) != len(out) or tensor.shape[channel] not in (1, whole):
+            return None
+        else:
+            reads.append(form if tensor.shape[channel] == whole else Form(form.last))
+    return Carry(tuple(reads), (form,), _emit)
+
+
+def _common_form(node: gs.Node, state: Assignment, data: list[gs.Tensor]) -> Form:
+    """The form that most bytes have already, or that a fused convolution behind the node wants."""
+    out = node.outputs[0].shape
+    full = [t for t in data if list(t.shape) == list(out)] or data
+    shaped = [state.form(t) for t in full if state.form(t) != PLAIN]
+    if not shaped or (2 * len(shaped) < len(full) and not state.reads_last(node.outputs[0])):
+        return PLAIN
+    form = shaped[0]
+    if form.last and len(out) not in (3, 4):
+        return PLAIN
+    return form
+
+
+def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    form = carry.writes[0]
+    rank = len(node.outputs[0].shape)
+    inputs = [
+        tensor if not tensor.name or (i >= _PARAMETERS.get(node.op, len(node.inputs)))
+        else stored_constant(rewriter, tensor, rank, form, 1.0 if node.op == "Div" else 0.0) if read is None
+        else rewriter.get(tensor, read)
+        for i, (tensor, read) in enumerate(zip(node.inputs, carry.reads, strict=True))
+    ]
+    rewriter.replace(node, inputs, form)
+
+
+def stored_constant(rewriter: Rewriter, constant: gs.Constant, rank: int, form: Form, fill: float) -> gs.Constant:
+    """A constant that broadcasts against tensors of this rank in this form."""
+    if constant.values.size == 1 or (not form.last and form.channels is None):
+        return constant
+    values = constant.values.reshape((1,) * (rank - constant.values.ndim) + constant.values.shape)
+    if form.last:
+        values = values.transpose(FIRST_TO_LAST[rank])
+    if values.shape[-1] != 1:
+        values = take(values, form.channels, -1, fill)
+    return rewriter.constant(constant.name, np.ascontiguousarray(values))

@@ -1,0 +1,39 @@
+"""Pad with constant pads: the two halves of `pads` follow the axes; channels themselves are not padded here."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.form import FIRST_TO_LAST
+from onnxbolt.layout.rules import channels_last, constant_values
+
+if TYPE_CHECKING:
+    from onnxbolt.rewrite import Rewriter
+
+OPS = ("Pad",)
+
+
+def rule(node: gs.Node, state: Assignment) -> Carry | None:
+    x = node.inputs[0]
+    pads = constant_values(node, 1)
+    if not channels_last(x, state) or pads is None or len(node.inputs) > 3 or len(pads) != 2 * len(x.shape):
+        return None
+    if pads[1] or pads[1 + len(x.shape)]:
+        return None
+    fill = constant_values(node, 2)
+    form = state.form(x)
+    if form.padded and fill and not np.isfinite(fill[0]):
+        return None  # an infinite border would meet zero weights
+    reads = (form, *(None for _ in node.inputs[1:]))
+    return Carry(reads, (form,), _emit)
+
+
+def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    form = carry.writes[0]
+    rank = len(node.inputs[0].shape)
+    pads = node.inputs[1].values.reshape(2, rank)[:, FIRST_TO_LAST[rank]].reshape(-1)
+    inputs = [rewriter.get(node.inputs[0], form), rewriter.constant(node.inputs[1].name, np.ascontiguousarray(pads)), *node.inputs[2:]]
+    rewriter.replace(node, inputs, form)

@@ -1,0 +1,62 @@
+"""Pooling in channels last: our own nodes, since ONNX Runtime has no NHWC pooling in fp16.
+
+MaxPool, AveragePool, GlobalAveragePool, and ReduceMean over height and width, which is a global pooling.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.dtypes import DType
+from onnxbolt.graph.functions import Signature
+from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.rules import channels_last, constant_values
+
+if TYPE_CHECKING:
+    from onnxbolt.rewrite import Rewriter
+
+OPS = ("MaxPool", "AveragePool", "GlobalAveragePool", "ReduceMean")
+_KINDS = {"MaxPool": "max_pool", "AveragePool": "average_pool", "GlobalAveragePool": "global_average_pool",
+          "ReduceMean": "global_average_pool"}
+
+
+def rule(node: gs.Node, state: Assignment) -> Carry | None:
+    x = node.inputs[0]
+    if not channels_last(x, state) or len(x.shape) != 4 or DType.of(x.dtype) is None:
+        return None
+    if len(node.outputs) != 1 or node.attrs.get("auto_pad", "NOTSET") != "NOTSET" or node.attrs.get("storage_order", 0):
+        return None
+    if node.op == "AveragePool" and any(d != 1 for d in node.attrs.get("dilations", ())):
+        return None
+    form = state.form(x)
+    if node.op == "ReduceMean":
+        if reduced_axes(node) != [2, 3] or not node.attrs.get("keepdims", 1):
+            return None
+        return Carry((form, *(None for _ in node.inputs[1:])), (form,), _emit)
+    return Carry((form,), (form,), _emit)
+
+
+def reduced_axes(node: gs.Node) -> list[int] | None:
+    """The axes of a reduction, sorted and non-negative, None where unknown."""
+    axes = node.attrs.get("axes") or constant_values(node, 1)
+    return sorted(a % len(node.inputs[0].shape) for a in axes) if axes else None
+
+
+def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    form = carry.writes[0]
+    x, y = node.inputs[0], node.outputs[0]
+    dtype = DType.of(x.dtype)
+    assert dtype is not None  # the rule has looked
+    kind = _KINDS[node.op]
+    attributes: dict[str, object] = {}
+    if kind != "global_average_pool":
+        attributes = {"kernel_shape": node.attrs["kernel_shape"], "strides": node.attrs.get("strides", [1, 1]),
+                      "pads": node.attrs.get("pads", [0, 0, 0, 0]), "ceil_mode": node.attrs.get("ceil_mode", 0)}
+    if kind == "max_pool":
+        attributes["dilations"] = node.attrs.get("dilations", [1, 1])
+    if kind == "average_pool":
+        attributes["count_include_pad"] = node.attrs.get("count_include_pad", 0)
+    rewriter.own(Signature(kind, dtype, 4), node, [rewriter.get(x, form)], y, form, attributes, f"{node.op} in NHWC", (node,))
+
+

@@ -1,0 +1,39 @@
+"""Reductions with constant axes that keep their dimensions: the axes follow; channels with padding are not reduced."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.form import FIRST_TO_LAST, Form
+from onnxbolt.layout.rules import channels_last
+from onnxbolt.layout.rules.pool import reduced_axes
+
+if TYPE_CHECKING:
+    from onnxbolt.rewrite import Rewriter
+
+OPS = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
+
+
+def rule(node: gs.Node, state: Assignment) -> Carry | None:
+    x = node.inputs[0]
+    if not channels_last(x, state) or not node.attrs.get("keepdims", 1):
+        return None
+    axes = reduced_axes(node)
+    form = state.form(x)
+    if not axes or (1 in axes and form.channels is not None):
+        return None
+    writes = Form(True) if 1 in axes else form
+    return Carry((form, *(None for _ in node.inputs[1:])), (writes,), _emit)
+
+
+def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    axes = sorted(FIRST_TO_LAST[len(node.inputs[0].shape)].index(a) for a in reduced_axes(node) or ())
+    inputs = [rewriter.get(node.inputs[0], carry.reads[0])]
+    changes: dict[str, object] = {"axes": axes}
+    if len(node.inputs) > 1:
+        inputs.append(rewriter.constant(node.inputs[1].name, np.array(axes, np.int64)))
+        changes = {}
+    rewriter.replace(node, inputs, carry.writes[0], changes)

@@ -1,0 +1,62 @@
+"""From a candidate and the assigned forms to the problem that a kernel solves."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxbolt.epilogues import CASTS
+from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.layout.assign import Assignment
+from onnxbolt.match.types import Candidate
+from onnxbolt.rewrite import conv_attributes
+
+SYMBOLIC = 8  # what a symbolic dimension counts as while nothing is known about it
+Problem = ConvProblem | GemmProblem
+
+
+def problem_of(candidate: Candidate, assignment: Assignment | None) -> Problem:
+    """The problem as stored; without an assignment, as ONNX has it (what ONNX Runtime solves)."""
+    anchor = candidate.anchor
+    weight = [int(d) for d in anchor.weight.shape]
+    if assignment is None:
+        c, k = (weight[1], weight[0]) if anchor.kind == "conv" else (weight[0], weight[1])
+    else:
+        reads, writes = assignment.fused_reads[id(anchor.node)], assignment.form(candidate.output)
+        c = len(reads.channels) if reads.channels is not None else (weight[1] if anchor.kind == "conv" else weight[0])
+        k = len(writes.channels) if writes.channels is not None else (weight[0] if anchor.kind == "conv" else weight[1])
+    chain = tuple(name for name in candidate.chain if name not in CASTS.values())
+    x = sizes(anchor.x.shape)
+    if anchor.kind == "gemm":
+        rows = 1
+        for d in x[:-1]:
+            rows *= d
+        return GemmProblem(rows, k, c, anchor.dtype, candidate.out, chain)
+    return _conv(candidate, x, weight, c, k, chain)
+
+
+def _conv(candidate: Candidate, x: list[int], weight: list[int], c: int, k: int, chain: tuple[str, ...]) -> ConvProblem:
+    attributes = conv_attributes(candidate.anchor.node)
+    strides, pads, dilations = (list(attributes[name]) for name in ("strides", "pads", "dilations"))  # type: ignore[call-overload]
+    spatial, filters = x[2:], weight[2:]
+    if len(spatial) == 1:  # one-dimensional: height 1
+        spatial, filters, strides, dilations, pads = [1, *spatial], [1, *filters], [1, *strides], [1, *dilations], [0, pads[0], 0, pads[1]]
+    p, q = (
+        (size + pads[i] + pads[i + 2] - dilations[i] * (filters[i] - 1) - 1) // strides[i] + 1 for i, size in enumerate(spatial)
+    )
+    return ConvProblem(x[0], spatial[0], spatial[1], c, k, filters[0], filters[1], max(p, 1), max(q, 1),
+                       (pads[0], pads[1], pads[2], pads[3]), (strides[0], strides[1]), (dilations[0], dilations[1]), 1,
+                       candidate.anchor.dtype, candidate.out, chain)
+
+
+def sizes(shape: Sequence[int | str | None] | None) -> list[int]:
+    """A shape with SYMBOLIC in the place of what is unknown."""
+    return [d if isinstance(d, int) else SYMBOLIC for d in shape or ()]
+
+
+def elements(shape: Sequence[int | str | None] | None) -> int:
+    """Number of elements, SYMBOLIC for each unknown dimension."""
+    count = 1
+    for d in sizes(shape):
+        count *= d
+    return count
+
+

@@ -1,0 +1,198 @@
+"""The only change to the graph after canonicalization: fused nodes take the place of their chains, in the assigned forms."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import FunctionProto
+
+from onnxbolt.graph.functions import DOMAIN, Signature, build
+from onnxbolt.graph.names import fresh
+from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.layout.assign import Assignment, plain_at_the_end
+from onnxbolt.layout.convert import convert
+from onnxbolt.layout.form import PLAIN, Form, stored_shape, take
+from onnxbolt.match.types import Candidate, Link
+
+FORMAT = 1
+
+
+def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]]) -> Rewriter:
+    """Replace nodes in place. `configs` holds each candidate's rows by the id of its anchor's node."""
+    rewriter = Rewriter(graph, assignment, configs)
+    for node in list(graph.nodes):
+        candidate = assignment.last.get(id(node))
+        carry = assignment.carries.get(id(node))
+        if candidate is not None:
+            rewriter.fuse(candidate)
+        elif carry is not None:
+            carry.emit(rewriter, node, carry)
+        elif id(node) not in assignment.covered:
+            rewriter.keep(node)
+    rewriter.finish()
+    return rewriter
+
+
+class Rewriter:
+    """Writes the new node list; `get` and `produce` are how nodes name a tensor in a stored form."""
+
+    def __init__(self, graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]]) -> None:
+        self.graph, self.assignment, self.configs = graph, assignment, configs
+        self.nodes: list[gs.Node] = []
+        self.functions: dict[Signature, FunctionProto] = {}
+        self._stored: dict[tuple[str, Form], gs.Tensor] = {}
+        self._constants: dict[tuple[object, ...], gs.Constant] = {}
+
+    # tensors
+
+    def get(self, tensor: gs.Tensor, form: Form | None) -> gs.Tensor:
+        """`tensor` as stored in `form`, converted once for all who read it."""
+        if form is None or isinstance(tensor, gs.Constant) or not tensor.name:
+            return tensor
+        found = self._stored.get((tensor.name, form))
+        if found is None:
+            native = self.assignment.form(tensor)
+            if native == form:
+                return tensor
+            stored = self._stored.get((tensor.name, native), tensor)
+            found = convert(self, tensor, stored, native, form, tensor if form == PLAIN else None)
+            self._stored[tensor.name, form] = found
+        return found
+
+    def produce(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
+        """The variable that a new node writes for `tensor` in `form`; the original variable is the plain form."""
+        stored = tensor if form == PLAIN else self.variable(tensor, form)
+        self._stored[tensor.name, form] = stored
+        return stored
+
+    def variable(self, tensor: gs.Tensor, form: Form) -> gs.Variable:
+        """A new variable for `tensor` as stored in `form`."""
+        suffix = "__nhwc" if form.last else "__stored"
+        return gs.Variable(fresh(self.graph, tensor.name + suffix), tensor.dtype, stored_shape(tensor.shape, form))
+
+    def scratch(self, tensor: gs.Tensor, dtype: np.dtype | type) -> gs.Variable:
+        """A new variable of another element type, its shape left to inference."""
+        return gs.Variable(fresh(self.graph, f"{tensor.name}__{np.dtype(dtype).name}"), np.dtype(dtype))
+
+    def constant(self, base: str, values: np.ndarray) -> gs.Constant:
+        """A new initializer; small equal ones are shared."""
+        key = (values.dtype.str, values.shape, values.tobytes()) if values.size <= 64 else (id(values),)
+        if key not in self._constants:
+            self._constants[key] = gs.Constant(fresh(self.graph, f"{base}__packed"), values)
+        return self._constants[key]
+
+    # nodes
+
+    def add(self, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], attributes: dict[str, object],
+            about: gs.Tensor, source: gs.Node | None = None, domain: str | None = None) -> gs.Node:
+        """Append a new node; `about` names it, `source` is where it comes from."""
+        node = gs.Node(op, fresh(self.graph, f"{about.name}/{op}"), dict(attributes), list(inputs), list(outputs), domain=domain)
+        node.origin = None
+        node.provenance = getattr(source, "provenance", ())
+        self.nodes.append(node)
+        return node
+
+    def keep(self, node: gs.Node) -> None:
+        """A node that stays as it was reads tensors as ONNX has them."""
+        for i, tensor in enumerate(node.inputs):
+            plain = self.get(tensor, PLAIN)
+            if plain is not tensor:
+                node.inputs[i] = plain
+        self.nodes.append(node)
+
+    def replace(self, node: gs.Node, inputs: Sequence[gs.Tensor], form: Form, changes: dict[str, object] | None = None) -> None:
+        """The same op on stored forms."""
+        outputs = [self.produce(tensor, form) for tensor in node.outputs]
+        node.attrs.update(changes or {})
+        node.origin = None
+        node.outputs.clear()
+        node.inputs = list(inputs)
+        node.outputs = outputs
+        self.nodes.append(node)
+
+    def alias(self, node: gs.Node, stored: gs.Tensor, form: Form) -> None:
+        """The node's result is what `stored` holds already."""
+        self._stored[node.outputs[0].name, form] = stored
+        self.drop(node)
+
+    def drop(self, node: gs.Node) -> None:
+        """Take a node out of the graph."""
+        node.inputs.clear()
+        node.outputs.clear()
+
+    def own(self, signature: Signature, source: gs.Node, inputs: Sequence[gs.Tensor], y: gs.Tensor, form: Form,
+            attributes: dict[str, object], rule: str, covered: Sequence[gs.Node], configs: Sequence[KernelConfig] = ()) -> gs.Node:
+        """Append a node of our domain for `y`, with its function body, provenance and configurations."""
+        if signature not in self.functions:
+            self.functions[signature] = build(signature, self.graph.opset)
+        attributes = {
+            "format": FORMAT, **attributes, "config_source": "predicted",
+            "source_nodes": [name for node in covered for name in getattr(node, "provenance", (node.name,))],
+            "rule": rule, "tensor": y.name, "layout": "NHWC" if form.last else "",
+            "configs": [number for config in configs for number in config.row()],
+            "channel_map": list(form.channels or ()),
+        }
+        attributes = {name: value for name, value in attributes.items() if value != []}
+        for node in covered:
+            self.drop(node)
+        name = self.functions[signature].name
+        return self.add(name, inputs, [self.produce(y, form)], attributes, y, source, DOMAIN)
+
+    def fuse(self, candidate: Candidate) -> None:
+        """One fused node in the place of a chain."""
+        anchor, output = candidate.anchor, candidate.output
+        reads = self.assignment.fused_reads[id(anchor.node)]
+        writes = self.assignment.form(output)
+        inputs = [self.get(anchor.x, reads), self._weight(candidate, reads, writes)]
+        for link in candidate.links:
+            if link.step.row.operand == "vector":
+                inputs.append(self._vector(candidate, link, writes))
+            elif link.step.row.operand == "tensor":
+                inputs.append(self.get(link.operand, writes))
+        steps = tuple(link.step for link in candidate.links)
+        signature = Signature(anchor.kind, anchor.dtype, len(anchor.x.shape) if anchor.kind == "conv" else 0, steps)
+        attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
+        if anchor.kind == "conv":
+            attributes.update(conv_attributes(anchor.node))
+        self.own(signature, anchor.node, inputs, output, writes, attributes, candidate.rule, candidate.nodes,
+                 self.configs.get(id(anchor.node), ()))
+
+    def finish(self) -> None:
+        """Graph outputs and what subgraphs read exist in plain form, under their names."""
+        for tensor in plain_at_the_end(self.graph):
+            plain = self.get(tensor, PLAIN)
+            if plain is not tensor:
+                self.add("Identity", [plain], [tensor], {}, tensor)
+        self.graph.nodes = self.nodes
+
+    def _weight(self, candidate: Candidate, reads: Form, writes: Form) -> gs.Constant:
+        """[K, *spatial, C] for Conv, [N, K] for Gemm, channels stored as the activations are."""
+        anchor = candidate.anchor
+        key = (id(anchor.weight), anchor.kind, reads.channels, writes.channels)
+        if key not in self._constants:
+            values = anchor.weight.values
+            out_axis, in_axis = (0, 1) if anchor.kind == "conv" else (1, 0)
+            values = take(take(values, reads.channels, in_axis), writes.channels, out_axis)
+            packed = np.ascontiguousarray(np.moveaxis(values, in_axis, -1))
+            self._constants[key] = gs.Constant(fresh(self.graph, f"{anchor.weight.name}__packed"), packed)
+        return self._constants[key]
+
+    def _vector(self, candidate: Candidate, link: Link, writes: Form) -> gs.Constant:
+        """A float32 vector over the stored output channels."""
+        anchor = candidate.anchor
+        count = int(anchor.weight.shape[0 if anchor.kind == "conv" else 1])
+        assert link.operand is not None  # patterns give vector steps an operand
+        values = np.broadcast_to(link.operand.values.astype(np.float32).reshape(-1), (count,))
+        return self.constant(link.operand.name, np.ascontiguousarray(take(np.array(values), writes.channels, 0)))
+
+
+def conv_attributes(node: gs.Node) -> dict[str, object]:
+    """Explicit Conv attributes with ONNX's defaults filled in."""
+    spatial = len(node.inputs[1].shape) - 2
+    return {
+        "strides": list(node.attrs.get("strides", [1] * spatial)), "pads": list(node.attrs.get("pads", [0] * 2 * spatial)),
+        "dilations": list(node.attrs.get("dilations", [1] * spatial)), "group": int(node.attrs.get("group", 1)),
+    }
+
+
