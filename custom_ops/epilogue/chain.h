@@ -1,0 +1,55 @@
+// An epilogue chain as a type: Chain<Bias, Relu, Add> applies its steps in fp32 to a fragment of the accumulator.
+#pragma once
+#include "cutlass/array.h"
+#include "epilogue/steps.h"
+#include "kernel.h"
+
+namespace onnxbolt {
+namespace epilogue {
+
+template <class... Steps>
+struct Chain {
+  static constexpr int kVectors = (0 + ... + (Steps::kOperand == Operand::kVector));
+  static constexpr int kTensors = (0 + ... + (Steps::kOperand == Operand::kTensor));
+  static constexpr int kParams = (0 + ... + Steps::kParams);
+  static constexpr bool kHeavy = (false || ... || Steps::kHeavy);
+
+  static_assert(kVectors <= kMaxVectors, "a chain has at most kMaxVectors vectors along the channels");
+  static_assert(kTensors <= kMaxTensors, "a chain has at most kMaxTensors tensor operands");
+  static_assert(kParams <= kMaxParams, "a chain has at most kMaxParams parameters");
+
+  // The operands' values for one fragment of N neighbouring channels, in the order of the steps that take them.
+  template <int N>
+  struct Operands {
+    cutlass::Array<float, N> vectors[kVectors > 0 ? kVectors : 1];
+    cutlass::Array<float, N> tensors[kTensors > 0 ? kTensors : 1];
+  };
+
+  template <int N>
+  __device__ static cutlass::Array<float, N> apply(
+      cutlass::Array<float, N> x, const Operands<N>& operands, const float* params) {
+    apply_from<0, 0, 0, N, Steps...>(x, operands, params);
+    return x;
+  }
+
+ private:
+  // Vector, Tensor and Param count what earlier steps have taken, so that every index is a constant.
+  template <int Vector, int Tensor, int Param, int N>
+  __device__ static void apply_from(cutlass::Array<float, N>&, const Operands<N>&, const float*) {}
+
+  template <int Vector, int Tensor, int Param, int N, class Step, class... Rest>
+  __device__ static void apply_from(cutlass::Array<float, N>& x, const Operands<N>& operands, const float* params) {
+    constexpr bool kVector = Step::kOperand == Operand::kVector, kTensor = Step::kOperand == Operand::kTensor;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) {
+      float operand = 0.f;
+      if constexpr (kVector) operand = operands.vectors[Vector][i];
+      if constexpr (kTensor) operand = operands.tensors[Tensor][i];
+      x[i] = Step::apply(x[i], operand, params + Param);
+    }
+    apply_from<Vector + kVector, Tensor + kTensor, Param + Step::kParams, N, Rest...>(x, operands, params);
+  }
+};
+
+}  // namespace epilogue
+}  // namespace onnxbolt

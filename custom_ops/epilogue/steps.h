@@ -1,0 +1,107 @@
+// Device functions of the steps of onnxbolt/epilogues.py: one struct per row, named by its `functor` column.
+//
+// A step maps one fp32 value, its operand and its parameters to one fp32 value. Comparisons are written so that NaN passes
+// through, as it does through the ONNX operators; fminf and fmaxf would swallow it.
+#pragma once
+#include <cuda_runtime.h>
+
+namespace onnxbolt {
+namespace epilogue {
+
+enum class Operand { kNone, kVector, kTensor };
+
+// What a step takes; kHeavy marks long code, for which an epilogue's outer loop is better left rolled.
+template <Operand Kind, int Params = 0, bool Heavy = false>
+struct Step {
+  static constexpr Operand kOperand = Kind;
+  static constexpr int kParams = Params;
+  static constexpr bool kHeavy = Heavy;
+};
+
+__device__ inline float clamp(float x, float low, float high) { return x < low ? low : (x > high ? high : x); }
+
+// Two ulp instead of a full division; for |divisor| > 2^126 the quotient is 0, which is where it tends to here.
+__device__ inline float sigmoid(float x) { return __fdividef(1.f, 1.f + expf(-x)); }
+
+struct Bias : Step<Operand::kVector> {
+  __device__ static float apply(float x, float vector, const float*) { return x + vector; }
+};
+
+struct Scale : Step<Operand::kVector> {
+  __device__ static float apply(float x, float vector, const float*) { return x * vector; }
+};
+
+struct PRelu : Step<Operand::kVector> {
+  __device__ static float apply(float x, float slope, const float*) { return x < 0.f ? x * slope : x; }
+};
+
+struct Add : Step<Operand::kTensor> {
+  __device__ static float apply(float x, float tensor, const float*) { return x + tensor; }
+};
+
+struct Mul : Step<Operand::kTensor> {
+  __device__ static float apply(float x, float tensor, const float*) { return x * tensor; }
+};
+
+struct Relu : Step<Operand::kNone> {
+  __device__ static float apply(float x, float, const float*) { return x < 0.f ? 0.f : x; }
+};
+
+struct LeakyRelu : Step<Operand::kNone, 1> {
+  __device__ static float apply(float x, float, const float* alpha) { return x < 0.f ? x * alpha[0] : x; }
+};
+
+struct Clip : Step<Operand::kNone, 2> {
+  __device__ static float apply(float x, float, const float* bounds) { return clamp(x, bounds[0], bounds[1]); }
+};
+
+struct Sigmoid : Step<Operand::kNone> {
+  __device__ static float apply(float x, float, const float*) { return sigmoid(x); }
+};
+
+// tanh.approx has 11 bits: enough for fp16 outputs, too few for what follows a TF32 product.
+struct Tanh : Step<Operand::kNone, 0, true> {
+  __device__ static float apply(float x, float, const float*) { return tanhf(x); }
+};
+
+struct GeluErf : Step<Operand::kNone, 0, true> {
+  __device__ static float apply(float x, float, const float*) { return 0.5f * x * (1.f + erff(x * 0.70710678f)); }
+};
+
+// (1 + tanh u) / 2 = sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3).
+struct GeluTanh : Step<Operand::kNone> {
+  __device__ static float apply(float x, float, const float*) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
+};
+
+struct Silu : Step<Operand::kNone> {
+  __device__ static float apply(float x, float, const float*) { return x * sigmoid(x); }
+};
+
+struct HardSwish : Step<Operand::kNone> {
+  __device__ static float apply(float x, float, const float*) { return x * clamp(x * (1.f / 6.f) + 0.5f, 0.f, 1.f); }
+};
+
+struct HardSigmoid : Step<Operand::kNone, 2> {
+  __device__ static float apply(float x, float, const float* p) { return clamp(p[0] * x + p[1], 0.f, 1.f); }
+};
+
+// log(1 + e^x) without overflow for large x.
+struct Softplus : Step<Operand::kNone, 0, true> {
+  __device__ static float apply(float x, float, const float*) { return (x < 0.f ? 0.f : x) + log1pf(expf(-fabsf(x))); }
+};
+
+struct Elu : Step<Operand::kNone, 1, true> {
+  __device__ static float apply(float x, float, const float* alpha) { return x < 0.f ? alpha[0] * expm1f(x) : x; }
+};
+
+// tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2) for e = e^x; from x = 20 on it is 1 in fp32.
+struct Mish : Step<Operand::kNone> {
+  __device__ static float apply(float x, float, const float*) {
+    float e = expf(x > 20.f ? 20.f : x);
+    float numerator = e * (e + 2.f);
+    return x * __fdividef(numerator, numerator + 2.f);
+  }
+};
+
+}  // namespace epilogue
+}  // namespace onnxbolt

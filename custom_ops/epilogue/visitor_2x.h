@@ -1,0 +1,121 @@
+// A chain as the single visitor of a CUTLASS 2.x epilogue: loads its operands, applies the steps, converts, stores.
+//
+// One node instead of a tree of CUTLASS's own: VisitorCompute hands no run-time parameters to its functor, and a node that
+// sees the whole chain keeps one set of coordinates and bounds.
+#pragma once
+#include "cutlass/epilogue/threadblock/epilogue_with_visitor_callbacks.h"
+#include "cutlass/epilogue/threadblock/fusion/visitors.hpp"
+#include "cutlass/numeric_conversion.h"
+#include "epilogue/chain.h"
+
+namespace onnxbolt {
+namespace epilogue {
+
+// N values in one access of at most 16 bytes at a time.
+template <class T, int N>
+using Access = cutlass::AlignedArray<T, N, (N * sizeof(T) < 16 ? N * sizeof(T) : 16)>;
+
+// ThreadMap: cutlass::epilogue::threadblock::OutputTileThreadLayout of the kernel.
+template <class ThreadMap, class Chain, class Element, class Output>
+struct ChainVisitor {
+  static constexpr int kAccess = ThreadMap::kElementsPerAccess;
+  static constexpr int kColumns = ThreadMap::Iterations::kColumn, kRows = ThreadMap::Iterations::kRow;
+  using Fragment = cutlass::Array<float, kAccess>;
+
+  struct Arguments {
+    EpilogueArguments operands;
+    Output* d;
+    int64_t ldd;
+  };
+  using Params = Arguments;
+  struct SharedStorage {};
+
+  template <class ProblemShape>
+  static Params to_underlying_arguments(const ProblemShape&, const Arguments& arguments, void*) {
+    return arguments;
+  }
+
+  CUTLASS_HOST_DEVICE ChainVisitor() {}
+  CUTLASS_HOST_DEVICE ChainVisitor(const Params& params, const SharedStorage&) : params(&params) {}
+
+  const Params* params;
+
+  // Coordinates: (element of the access, column, row, step) -> (m, n, batch).
+  template <class Coordinates>
+  struct Callbacks : cutlass::epilogue::threadblock::EmptyCallbacks {
+    CUTLASS_DEVICE Callbacks(Coordinates coordinates, int m, int n, const Params* params)
+        : coordinates(coordinates), m(m), n(n), params(params) {}
+
+    // Vectors stay in registers: a thread keeps its columns through all steps.
+    CUTLASS_DEVICE void begin_epilogue() {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Chain::kVectors * kColumns; ++i) {
+        int column = cute::get<1>(coordinates(0, i % kColumns, 0, 0));
+        vectors[i].clear();
+        if (column < n) vectors[i] = *reinterpret_cast<const Access<float, kAccess>*>(params->operands.vectors[i / kColumns] + column);
+      }
+    }
+
+    // Tensors are read a step ahead of their use, so that the accumulator's way through shared memory hides the latency.
+    CUTLASS_DEVICE void begin_step(int step) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Chain::kTensors * kRows * kColumns; ++i) {
+        int operand = i / (kRows * kColumns), fragment = i % (kRows * kColumns);
+        auto coordinate = coordinates(0, fragment % kColumns, fragment / kColumns, step);
+        tensors[i].clear();
+        if (contains(coordinate)) tensors[i] = *source(operand, coordinate);
+      }
+    }
+
+    template <class Accumulator, int N>
+    CUTLASS_DEVICE Fragment visit(int step, int row, int column, int fragment, const cutlass::Array<Accumulator, N>& accumulator) {
+      typename Chain::template Operands<N> operands;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Chain::kVectors; ++i) operands.vectors[i] = vectors[i * kColumns + column];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Chain::kTensors; ++i) {
+        operands.tensors[i] = cutlass::NumericArrayConverter<float, Element, N>{}(tensors[i * kRows * kColumns + fragment]);
+      }
+      Fragment result = Chain::apply(Fragment(accumulator), operands, params->operands.params);
+      auto coordinate = coordinates(0, column, row, step);
+      if (contains(coordinate)) store(coordinate, cutlass::NumericArrayConverter<Output, float, N>{}(result));
+      return result;
+    }
+
+   private:
+    template <class Coordinate>
+    CUTLASS_DEVICE bool contains(const Coordinate& coordinate) const {
+      return cute::get<0>(coordinate) < m && cute::get<1>(coordinate) < n;
+    }
+
+    template <class Coordinate>
+    CUTLASS_DEVICE const Access<Element, kAccess>* source(int operand, const Coordinate& coordinate) const {
+      int64_t offset = cute::get<0>(coordinate) * params->operands.tensor_pitch[operand] + cute::get<1>(coordinate);
+      auto tensor = static_cast<const Element*>(params->operands.tensors[operand]);
+      return reinterpret_cast<const Access<Element, kAccess>*>(tensor + offset);
+    }
+
+    template <class Coordinate>
+    CUTLASS_DEVICE void store(const Coordinate& coordinate, const cutlass::Array<Output, kAccess>& values) {
+      Access<Output, kAccess> access;
+      static_cast<cutlass::Array<Output, kAccess>&>(access) = values;
+      int64_t offset = cute::get<0>(coordinate) * params->ldd + cute::get<1>(coordinate);
+      *reinterpret_cast<Access<Output, kAccess>*>(params->d + offset) = access;
+    }
+
+    Coordinates coordinates;
+    int m, n;
+    const Params* params;
+    Fragment vectors[Chain::kVectors > 0 ? Chain::kVectors * kColumns : 1];
+    cutlass::Array<Element, kAccess> tensors[Chain::kTensors > 0 ? Chain::kTensors * kRows * kColumns : 1];
+  };
+
+  template <class ProblemShape>
+  CUTLASS_DEVICE auto get_callbacks(cutlass::gemm::GemmCoord tile, int thread, ProblemShape shape) {
+    auto coordinates = cute::group_modes<3, 6>(ThreadMap::partition(cute::make_identity_tensor(shape), thread, tile));
+    return Callbacks<decltype(coordinates)>(coordinates, cute::get<0>(shape), cute::get<1>(shape), params);
+  }
+};
+
+}  // namespace epilogue
+}  // namespace onnxbolt

@@ -1,0 +1,93 @@
+"""Kernel instances to CUDA source: a translation unit names types of the headers in custom_ops/, nothing more."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jinja2
+
+from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import CASTS, EPILOGUES
+from onnxbolt.kernels.config import Family, Iterator, KernelConfig, Schedule
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One kernel to compile. `config` is a `KernelConfig.instance()`; `chain` holds step names without a final cast."""
+
+    config: KernelConfig
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.config != self.config.instance():
+            raise ValueError(f"{self.config} carries launch choices: pass config.instance()")
+        if unknown := [step for step in self.chain if step not in EPILOGUES or step in CASTS.values()]:
+            raise ValueError(f"chain {self.chain}: {unknown} are no steps of a kernel")
+        if self.config.family is Family.POOL and (self.chain or self.out is not self.dtype):
+            raise ValueError("pooling has no epilogue and keeps its element type")
+
+    @property
+    def key(self) -> str:
+        """The kernel's `epilogue` field in the library."""
+        return ",".join(self.chain)
+
+
+def instance_name(instance: Instance) -> str:
+    """A C++ identifier that differs for instances that differ, e.g. gemm_2x_sm80_f16_f16_128x128x32_..._bias_relu."""
+    c = instance.config
+    words = [c.family.name, f"sm{c.arch}", instance.dtype.value, instance.out.value]
+    if c.family is not Family.POOL:
+        words += [_shape(c.threadblock), f"a{c.align_a}_{c.align_b}_{c.align_c}"]
+    if c.family in (Family.GEMM_2X, Family.CONV_2X):
+        words += [f"w{_shape(c.warp)}", f"i{_shape(c.instruction)}", f"z{c.swizzle}"]
+    if c.family is Family.GEMM_3X:
+        words += [f"c{_shape(c.cluster)}"]
+    if c.family is not Family.POOL:
+        words += [f"s{c.stages}"]
+    words += [c.schedule.name] if c.schedule is not Schedule.NONE else []
+    words += [c.iterator.name] if c.iterator is not Iterator.NONE else []
+    return "_".join([*words, *instance.chain]).lower()
+
+
+def render_unit(instances: Sequence[Instance]) -> str:
+    """One translation unit that registers `instances`, all of one family and architecture, in the order given."""
+    targets = {(instance.config.family, instance.config.arch) for instance in instances}
+    if len(targets) != 1:
+        raise ValueError(f"a translation unit holds one family and architecture, not {sorted(targets)}")
+    if len(set(instances)) != len(instances):
+        raise ValueError("an instance appears twice in a translation unit")
+    family = instances[0].config.family.name.lower()
+    template = _environment().get_template(f"{family}/unit.cu.j2")
+    return template.render(header=f"{family}.h", kernels=[_fields(instance) for instance in instances])
+
+
+def _fields(instance: Instance) -> dict[str, str]:
+    """What the templates read of an instance."""
+    return {
+        "name": instance_name(instance),
+        "key": instance.key,
+        "row": ", ".join(str(number) for number in instance.config.row()),
+        "element": instance.dtype.storage,
+        "output": instance.out.storage,
+        "steps": ", ".join(f"onnxbolt::epilogue::{EPILOGUES[step].functor}" for step in instance.chain),
+    }
+
+
+def _shape(extents: tuple[int, ...]) -> str:
+    return "x".join(str(extent) for extent in extents)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resource_dir("templates")),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # C++, not HTML
+    )

@@ -1,0 +1,102 @@
+"""Generated translation units: golden texts, distinct names, refusals. `python -m tests.codegen.test_render` rewrites the texts."""
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from onnxbolt.codegen.render import Instance, instance_name, render_unit
+from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import CASTS, EPILOGUES
+from onnxbolt.errors import ToolchainError
+from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig, Schedule
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+GEMM_2X = KernelConfig(80, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 4)
+GEMM_3X = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE)
+CONV_2X = dataclasses.replace(GEMM_2X, family=Family.CONV_2X, iterator=Iterator.OPTIMIZED)
+POOL = KernelConfig(80, 0, UNBOUNDED, Family.POOL, (0, 0, 0))
+
+UNITS = {
+    "gemm_2x": (Instance(GEMM_2X, DType.F16, DType.F16, ("Bias", "Relu")), Instance(GEMM_2X, DType.F16, DType.F32)),
+    "gemm_3x": (Instance(GEMM_3X, DType.F16, DType.F16, ("Bias", "Add", "GeluErf")),),
+    "conv_2x": (Instance(CONV_2X, DType.BF16, DType.BF16, ("Bias", "Clip")),),
+    "pool": (Instance(POOL, DType.F16, DType.F16), Instance(POOL, DType.F32, DType.F32)),
+}
+
+
+@pytest.mark.parametrize("family", UNITS)
+def test_unit_is_golden(family: str) -> None:
+    assert render_unit(UNITS[family]) == (GOLDEN / f"{family}.cu").read_text()
+
+
+def test_templates_stay_thin() -> None:
+    for template in resource_dir("templates").glob("*/unit.cu.j2"):
+        assert len(template.read_text().splitlines()) <= 20
+
+
+def test_names_differ_where_instances_differ() -> None:
+    base = Instance(CONV_2X, DType.F16, DType.F16, ("Relu",))
+    changes = {
+        "arch": 90, "threadblock": (64, 128, 32), "warp": (32, 64, 32), "instruction": (16, 8, 8), "stages": 3, "swizzle": 4,
+        "align_a": 4, "align_b": 4, "align_c": 4, "iterator": Iterator.ANALYTIC, "family": Family.GEMM_2X,
+    }
+    variants = [dataclasses.replace(base, config=dataclasses.replace(CONV_2X, **{field: value})) for field, value in changes.items()]
+    variants += [dataclasses.replace(base, out=DType.F32), dataclasses.replace(base, chain=("Relu", "Bias"))]
+    names = {instance_name(instance) for instance in [base, *variants]}
+    assert len(names) == len(variants) + 1
+    assert all(name.isidentifier() for name in names)
+
+
+def test_names_of_3x_differ_by_cluster_and_schedule() -> None:
+    configs = [GEMM_3X, dataclasses.replace(GEMM_3X, cluster=(1, 2)), dataclasses.replace(GEMM_3X, schedule=Schedule.PINGPONG)]
+    assert len({instance_name(Instance(config, DType.F16, DType.F16)) for config in configs}) == len(configs)
+
+
+@pytest.mark.parametrize("chain", [("CastF32",), ("Bias", "Unheard")])
+def test_chain_of_unknown_steps_or_casts_is_refused(chain: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="no steps of a kernel"):
+        Instance(GEMM_2X, DType.F16, DType.F16, chain)
+
+
+def test_launch_choices_are_refused() -> None:
+    with pytest.raises(ValueError, match="launch choices"):
+        Instance(dataclasses.replace(GEMM_2X, split_k=2), DType.F16, DType.F16)
+
+
+def test_pooling_has_no_epilogue() -> None:
+    with pytest.raises(ValueError, match="no epilogue"):
+        Instance(POOL, DType.F16, DType.F32)
+
+
+def test_unit_of_mixed_families_is_refused() -> None:
+    with pytest.raises(ValueError, match="one family"):
+        render_unit([*UNITS["gemm_2x"], *UNITS["conv_2x"]])
+    with pytest.raises(ValueError, match="one family"):
+        render_unit([])
+
+
+def test_repeated_instance_is_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        render_unit([*UNITS["pool"], UNITS["pool"][0]])
+
+
+def test_every_step_has_its_functor_in_the_header() -> None:
+    header = (resource_dir("custom_ops") / "epilogue" / "steps.h").read_text()
+    kinds = {"": "kNone", "vector": "kVector", "tensor": "kTensor"}
+    for name, row in EPILOGUES.items():
+        if name not in CASTS.values():
+            arguments = f"Operand::{kinds[row.operand]}" + (f", {len(row.params)}" if row.params else "")
+            assert f"struct {row.functor} : Step<{arguments}" in header
+
+
+def test_missing_resources_name_the_cure() -> None:
+    with pytest.raises(ToolchainError, match="reinstall onnxbolt"):
+        resource_dir("no_such_directory")
+
+
+if __name__ == "__main__":
+    for family, instances in UNITS.items():
+        (GOLDEN / f"{family}.cu").write_text(render_unit(instances))
