@@ -1,0 +1,44 @@
+"""Convolution kernels: CUTLASS 2.x implicit GEMM (NHWC, KRSC) on every architecture.
+
+The implicit GEMM is M = N*P*Q pixels, N = K output channels, K = R*S*C (section 3.1 of "CUTLASS Convolution",
+CUTLASS's documentation).
+"""
+from __future__ import annotations
+
+from onnxbolt.archs import Arch
+from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
+from onnxbolt.kernels.feasibility import alignment, is_feasible, needs_two_stages
+from onnxbolt.kernels.gemm import SWIZZLE
+from onnxbolt.kernels.tiles import tiles_2x
+
+_MASK_BITS = 32  # the optimized iterator keeps a filter row's and a filter column's predicates in one word each
+
+
+def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
+    """Every feasible configuration for `problem` on `arch`, each for all m; empty for groups and for types without tensor cores."""
+    if not arch.supports(problem.dtype) or problem.groups != 1:
+        return ()
+    align_c, align_k = alignment(problem.c, problem.dtype), alignment(problem.k, problem.dtype)
+    configs = (
+        KernelConfig(
+            arch.number, 0, UNBOUNDED, Family.CONV_2X, tile.threadblock(problem.dtype), tile.warp_shape(problem.dtype),
+            arch.mma[problem.dtype], stages, SWIZZLE, align_a=align_c, align_b=align_c, align_c=align_k,
+            iterator=iterator(problem),
+        )
+        for tile in tiles_2x(arch)
+        for stages in ((2,) if needs_two_stages(align_c, problem.dtype) else tile.stages)
+    )
+    return tuple(config for config in dict.fromkeys(configs) if is_feasible(config, problem.dtype, arch))
+
+
+def iterator(problem: ConvProblem) -> Iterator:
+    """How CUTLASS walks the activations.
+
+    FIXED_CHANNELS packs filter positions along k, so that 4 or 8 channels do not waste the rest of a K tile; OPTIMIZED
+    precomputes predicates per filter row and column; ANALYTIC has no limits.
+    """
+    if problem.c in (4, 8) and problem.c <= problem.dtype.alignment:
+        return Iterator.FIXED_CHANNELS
+    if problem.r > _MASK_BITS or problem.s > _MASK_BITS:
+        return Iterator.ANALYTIC
+    return Iterator.OPTIMIZED

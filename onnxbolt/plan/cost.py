@@ -1,0 +1,271 @@
+"""Predicted run times, without a GPU: of fused kernels, and of what ONNX Runtime does with the same nodes.
+
+Everything is a pure function and answers in microseconds, for the reference GPU of an architecture. A tiled kernel's time
+is that of its most loaded SM (wave quantization): tiles x (prologue + K steps + epilogue), where a K step is bound by
+the tensor cores, by shared memory or by L2, whichever is slowest; device memory is a second bound for the whole kernel.
+The constants were fitted to measurements on one H200 (tests/plan/test_cost.py holds them); on other architectures the
+same formulas run with that architecture's facts.
+"""
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch, get
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.errors import InputError
+from onnxbolt.kernels import conv, gemm
+from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
+from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
+
+Problem = GemmProblem | ConvProblem
+
+_US = 1e6
+_TENSOR_EFFICIENCY = 0.80  # of the data sheet's rate that long main loops sustain
+_MEMORY_EFFICIENCY = 0.90  # of the data sheet's bandwidth that a copy reaches
+_OVERLAP_LOSS = 0.3  # part of the shorter of (compute, memory) that is not hidden behind the longer
+_SHARED_BYTES_PER_CLOCK = 128  # one SM's shared memory, reads and writes together
+_WARPS_FOR_FULL_RATE = 8  # two to each tensor core, so that one's loads hide behind the other's products
+_PROLOGUE_US = 0.8  # a tile's index arithmetic and first loads
+_EPILOGUE_US = 0.5  # a tile's staging through shared memory and last store
+_FP32_LANES = 128  # instructions a clock on one SM
+# how much of the load rate remains where an access has fewer bytes than 16 (more instructions for the same tile)
+_ACCESS_RATE = {16: 1.0, 8: 0.7, 4: 0.5, 2: 0.3}
+# Of a copy's bandwidth, what elementwise kernels (broadcast bias, activation, residual), transposes and poolings reach.
+_ELEMENTWISE_EFFICIENCY = 0.83
+_TRANSPOSE_EFFICIENCY = 0.6
+_POOL_EFFICIENCY = 0.7
+
+
+def predict(problem: Problem, arch_number: int) -> tuple[KernelConfig, float]:
+    """The best candidate for `problem` on architecture 75, 80, 86, 89 or 90, and its predicted microseconds.
+
+    Raises InputError where the architecture has no kernel for it (a type without tensor cores, groups); ask `supports` first.
+    """
+    return _predict(problem, arch_number)
+
+
+def supports(problem: Problem, arch_number: int) -> bool:
+    """Whether the architecture has any kernel for `problem`."""
+    return bool(_candidates(problem, get(arch_number)))
+
+
+@functools.lru_cache(maxsize=4096)  # models repeat their layers
+def _predict(problem: Problem, arch_number: int) -> tuple[KernelConfig, float]:
+    arch = get(arch_number)
+    timed = [(fused_us(problem, config, arch), config) for config in _candidates(problem, arch)]
+    if not timed:
+        raise InputError(f"{arch.name}: no kernel for {problem}; plan for another --arch or leave the node to ONNX Runtime")
+    us, config = min(timed)
+    return config, us
+
+
+def _candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
+    return conv.candidates(problem, arch) if isinstance(problem, ConvProblem) else gemm.candidates(problem, arch)
+
+
+def fused_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
+    """One launch of the kernel `config`, epilogue chain included."""
+    tile = _tile(problem, config, arch)
+    m, n = _extent(problem)
+    tiles = _ceil(m, config.threadblock[0]) * _ceil(n, config.threadblock[1])
+    compute = _sm_us(_ceil(tiles, arch.sm_count), _resident(config, problem.dtype, arch), tile)
+    return arch.launch_us + _overlapped(compute, _memory_us(problem, arch))
+
+
+def ort_us(problem: Problem, arch: Arch) -> float:
+    """What ONNX Runtime's CUDA provider takes for the same nodes: cuDNN's or cuBLAS's kernel, and one elementwise kernel
+    for each step of the chain that it does not fuse."""
+    m, n = _extent(problem)
+    size = m * n * problem.dtype.bytes
+    steps = _unfused_steps(problem)
+    return library_us(problem, arch) + sum(elementwise_us(size * _tensors_moved(step), arch) for step in steps)
+
+
+def elementwise_us(size: int, arch: Arch) -> float:
+    """An elementwise kernel that reads and writes `size` bytes in all."""
+    return arch.launch_us + size / (_ELEMENTWISE_EFFICIENCY * _bandwidth(arch)) * _US
+
+
+def transpose_us(elements: int, dtype: DType, arch: Arch) -> float:
+    """A layout change of `elements` values, each read and written once."""
+    return arch.launch_us + 2 * elements * dtype.bytes / (_TRANSPOSE_EFFICIENCY * _bandwidth(arch)) * _US
+
+
+def pool_us(read: int, written: int, dtype: DType, arch: Arch) -> float:
+    """A pooling that reads `read` values (overlapping windows meet in the cache) and writes `written`."""
+    return arch.launch_us + (read + written) * dtype.bytes / (_POOL_EFFICIENCY * _bandwidth(arch)) * _US
+
+
+def library_us(problem: Problem, arch: Arch) -> float:
+    """cuDNN's convolution or cuBLAS's GEMM alone: the best of the tiles that such libraries have, K split where that helps."""
+    return min(_library_tile_us(problem, m, n, split, arch) for m, n in _LIBRARY_TILES for split in _LIBRARY_SPLITS)
+
+
+# --- one tile -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """One tile's microseconds on an SM that it has to itself."""
+
+    mainloop: float
+    epilogue: float
+
+
+def _tile(problem: Problem, config: KernelConfig, arch: Arch) -> _Tile:
+    steps = _k_steps(problem, config.threadblock[2], config.iterator)
+    access = _ACCESS_RATE[config.align_a * problem.dtype.bytes]
+    store = _ACCESS_RATE[config.align_c * problem.dtype.bytes]
+    mainloop = _PROLOGUE_US + steps * _step_us(config, problem.dtype, access, arch)
+    return _Tile(mainloop, _epilogue_us(problem, config.threadblock[:2], arch) / store)
+
+
+def _step_us(config: KernelConfig, dtype: DType, access: float, arch: Arch) -> float:
+    """One step along K of one tile: the slowest of products, shared-memory traffic and loads from L2."""
+    m, n, k = config.threadblock
+    rate = arch.flops[dtype] * _TENSOR_EFFICIENCY / arch.sm_count
+    loaded = tile_bytes(config, dtype)
+    if config.family is Family.GEMM_3X:
+        # each consumer warpgroup reads its 64 rows of A, and all of B; a cluster shares what its blocks load
+        read = max(m // 64, 1) * (64 + n) * k * dtype.bytes
+        fetched = (m / config.cluster[1] + n / config.cluster[0]) * k * dtype.bytes
+    else:
+        rate *= arch.mma_sync_share * min(1.0, _issue_rate(config, dtype, arch))
+        read = warps(config) * (config.warp[0] + config.warp[1]) * k * dtype.bytes
+        fetched = float(loaded)
+    products = 2 * m * n * k / rate
+    shared = (read + loaded) / (_SHARED_BYTES_PER_CLOCK * arch.clock)
+    l2 = fetched / (arch.l2_bandwidth / arch.sm_count * access)
+    return max(products, shared, l2) * _US
+
+
+def _issue_rate(config: KernelConfig, dtype: DType, arch: Arch) -> float:
+    """Part of the tensor cores' rate that the warps resident on an SM can keep busy."""
+    resident = warps(config) * blocks_per_sm(config, dtype, arch)
+    return 0.6 + 0.4 * min(1.0, resident / _WARPS_FOR_FULL_RATE)
+
+
+def _epilogue_us(problem: Problem, shape: tuple[int, ...], arch: Arch) -> float:
+    """Writing one tile, reading its residuals, and the chain's instructions, at this SM's share of the GPU."""
+    m, n = _extent(problem)
+    elements = min(shape[0], m) * min(shape[1], n)
+    tensors = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain)
+    moved = elements * (problem.out.bytes + tensors * problem.dtype.bytes)
+    instructions = elements * sum(EPILOGUES[step].cost for step in problem.chain)
+    arithmetic = instructions / (_FP32_LANES * arch.clock) * _US
+    return _EPILOGUE_US + moved / (_bandwidth(arch) / arch.sm_count) * _US + arithmetic
+
+
+# --- one kernel -----------------------------------------------------------------------------------------------------------
+
+
+def _sm_us(tiles: int, resident: float, tile: _Tile) -> float:
+    """An SM that works through `tiles`: with several resident, one's epilogue hides behind another's main loop."""
+    shorter, longer = sorted((tiles * tile.mainloop, tiles * tile.epilogue))
+    return longer + shorter / min(resident, tiles)
+
+
+def _resident(config: KernelConfig, dtype: DType, arch: Arch) -> float:
+    """Tiles that overlap on an SM. Pingpong alternates two; a cooperative kernel loads the next tile during its epilogue."""
+    if config.family is not Family.GEMM_3X:
+        return blocks_per_sm(config, dtype, arch)
+    return 2.0 if config.schedule is Schedule.PINGPONG else 1.5
+
+
+def _memory_us(problem: Problem, arch: Arch) -> float:
+    """Each tensor once through device memory."""
+    m, n = _extent(problem)
+    tensors = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain)
+    size = _input_elements(problem) * problem.dtype.bytes + m * n * (problem.out.bytes + tensors * problem.dtype.bytes)
+    return size / _bandwidth(arch) * _US
+
+
+def _overlapped(compute: float, memory: float) -> float:
+    return max(compute, memory) + _OVERLAP_LOSS * min(compute, memory)
+
+
+def _bandwidth(arch: Arch) -> float:
+    return arch.bandwidth * _MEMORY_EFFICIENCY
+
+
+# --- the problem as a GEMM --------------------------------------------------------------------------------------------------
+
+
+def _extent(problem: Problem) -> tuple[int, int]:
+    """Rows and columns of the (implicit) GEMM."""
+    if isinstance(problem, ConvProblem):
+        return problem.n * problem.p * problem.q, problem.k
+    return problem.m, problem.n
+
+
+def _input_elements(problem: Problem) -> int:
+    """Activation and weight."""
+    if isinstance(problem, ConvProblem):
+        weight = problem.k * problem.r * problem.s * problem.c // problem.groups
+        return problem.n * problem.h * problem.w * problem.c + weight
+    return (problem.m + problem.n) * problem.k
+
+
+def _k_steps(problem: Problem, tile_k: int, iterator: Iterator) -> int:
+    """Main-loop steps: an implicit GEMM walks the channels of one filter position after the other, unless they are packed."""
+    if not isinstance(problem, ConvProblem):
+        return _ceil(problem.k, tile_k)
+    if iterator is Iterator.FIXED_CHANNELS:
+        return _ceil(problem.r * problem.s * problem.c, tile_k)
+    return problem.r * problem.s * _ceil(problem.c // problem.groups, tile_k)
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+# --- ONNX Runtime -----------------------------------------------------------------------------------------------------------
+
+_LIBRARY_TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (64, 256), (128, 64), (64, 64))
+_LIBRARY_SPLITS = (1, 2, 4)
+_LIBRARY_K = 64  # elements of 2 bytes
+_MULTICAST = 1.7  # of a Hopper library kernel: tile loads that one read of L2 serves, on average over clusters of 2 and 4
+
+# Elementwise kernels that ONNX Runtime launches for a step, where not one: compositions that it has no fused kernel for.
+_ORT_KERNELS = {"HardSwish": 2, "Mish": 3}
+# A bias and the GELU behind it are one kernel (BiasGelu, FastGelu).
+_ORT_BIAS_FUSED = ("GeluErf", "GeluTanh")
+# In fp32 alone cuDNN and cuBLASLt kernels with these epilogues are used (FusedConv, Gemm with bias).
+_ORT_FUSED_F32 = {"conv": (("Bias", "Add", "Relu"), ("Bias", "Relu"), ("Bias",)), "gemm": (("Bias",),)}
+
+
+def _library_tile_us(problem: Problem, m: int, n: int, split: int, arch: Arch) -> float:
+    """A vendor kernel with tile m x n: the products at full tensor-core rate, loads from L2, and no epilogue chain."""
+    rows, columns = _extent(problem)
+    k = _LIBRARY_K * 2 // problem.dtype.bytes
+    size = problem.dtype.bytes
+    products = 2 * m * n * k / (arch.flops[problem.dtype] * _TENSOR_EFFICIENCY / arch.sm_count)
+    read = (_ceil(m, 64) * (64 + n) + m + n) * k * size / (_SHARED_BYTES_PER_CLOCK * arch.clock)
+    loads = (m + n) * k * size / (arch.l2_bandwidth / arch.sm_count * (_MULTICAST if arch.wgmma else 1.0))
+    step = max(products, read, loads) * _US
+    steps = _ceil(_k_steps(problem, k, Iterator.OPTIMIZED), split)
+    partial = m * n * 8 * (split - 1) / split / (arch.l2_bandwidth / arch.sm_count) * _US  # fp32, written and read again
+    store = _EPILOGUE_US + m * n * size / (_bandwidth(arch) / arch.sm_count) * _US + partial
+    tiles = _ceil(rows, m) * _ceil(columns, n) * split
+    compute = _sm_us(_ceil(tiles, arch.sm_count), 2, _Tile(_PROLOGUE_US + steps * step, store))
+    memory = (_input_elements(problem) + rows * columns) * size / _bandwidth(arch) * _US
+    return arch.launch_us + _overlapped(compute, memory)
+
+
+def _unfused_steps(problem: Problem) -> tuple[str, ...]:
+    """The chain's steps that ONNX Runtime runs as kernels of their own."""
+    chain = problem.chain
+    if problem.dtype is DType.F32:
+        for fused in _ORT_FUSED_F32["conv" if isinstance(problem, ConvProblem) else "gemm"]:
+            if chain[: len(fused)] == fused:
+                return chain[len(fused):]
+    kept = [step for step, after in itertools.pairwise((*chain, "")) if not (step == "Bias" and after in _ORT_BIAS_FUSED)]
+    return tuple(step for step in kept for _ in range(_ORT_KERNELS.get(step, 1)))
+
+
+def _tensors_moved(step: str) -> int:
+    """Tensors of the output's size that a step's kernel reads and writes."""
+    return 3 if EPILOGUES[step].operand == "tensor" else 2
