@@ -1,0 +1,279 @@
+#include "fused_kernel.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <climits>
+#include <functional>
+#include <numeric>
+
+#include "device.h"
+#include "kernel_table.h"
+
+namespace onnxbolt {
+namespace {
+
+using ort::Check;
+using ort::Shape;
+using ort::Succeeds;
+using ort::ToString;
+
+constexpr int64_t kNodeFormat = 1;  // docs/architecture.md, "The fused node"
+
+class KernelAttributes : public Attributes {
+ public:
+  explicit KernelAttributes(const OrtKernelInfo* info) : info_(info) {}
+
+  Shape Ints(const char* name) const override { return Array<int64_t>(ort::KernelInfoGetInts, name); }
+  std::vector<float> Floats(const char* name) const { return Array<float>(ort::KernelInfoGetFloats, name); }
+
+  int64_t Int(const char* name, int64_t otherwise) const override {
+    int64_t value = 0;
+    return Succeeds(ort::KernelInfoGetInt(info_, name, &value)) ? value : otherwise;
+  }
+
+ private:
+  template <class Element, class Get>
+  std::vector<Element> Array(const Get& get, const char* name) const {
+    size_t count = 0;
+    if (!Succeeds(get(info_, name, static_cast<Element*>(nullptr), &count))) return {};
+    std::vector<Element> values(count);
+    Check(get(info_, name, values.data(), &count));
+    return values;
+  }
+
+  const OrtKernelInfo* info_;
+};
+
+void CheckCuda(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw ort::Error(ort::kExecutionProviderFail, std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+// Makes a device current and the one before it again at the end: the thread is ORT's.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    CheckCuda(cudaGetDevice(&previous_), "cudaGetDevice");
+    changed_ = device != previous_;
+    if (changed_) CheckCuda(cudaSetDevice(device), "cudaSetDevice");
+  }
+  ~DeviceScope() {
+    if (changed_) cudaSetDevice(previous_);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int previous_ = 0;
+  bool changed_ = false;
+};
+
+// Scratch memory tagged with ORT's stream, so that a concurrent run on another stream does not get it too early.
+class Scratch {
+ public:
+  Scratch(const OrtKernelContext* context, OrtAllocator* allocator, size_t bytes) : allocator_(allocator) {
+    if (bytes == 0) return;
+    const OrtMemoryInfo* memory = nullptr;
+    Check(ort::AllocatorGetInfo(allocator, &memory));
+    Check(ort::GetScratchBuffer(context, memory, bytes, &data_));
+  }
+  ~Scratch() {
+    if (data_) Succeeds(ort::AllocatorFree(allocator_, data_));
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  OrtAllocator* allocator_;
+  void* data_ = nullptr;
+};
+
+int DeviceOf(const OrtMemoryInfo* memory) {
+  int device = 0;
+  Check(ort::MemoryInfoGetId(memory, &device));
+  return device;
+}
+
+int64_t Elements(const Shape& shape) { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
+
+const OrtValue* Input(const OrtKernelContext* context, size_t index) {
+  const OrtValue* value = nullptr;
+  Check(ort::GetInput(context, index, &value));
+  if (!value) throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(index) + " is missing");
+  return value;
+}
+
+int AsInt(int64_t value) {
+  if (value > INT_MAX) throw ort::Error(ort::kInvalidArgument, "a dimension of " + std::to_string(value) + " is above 2^31 - 1");
+  return static_cast<int>(value);
+}
+
+}  // namespace
+
+struct FusedKernel::Tensors {
+  const OrtValue* x;
+  Shape x_shape, weight_shape, y_shape;
+  const void *x_data, *weight_data;
+  void* y_data;
+  EpilogueArguments epilogue;
+
+  int64_t rows() const { return Elements(y_shape) / y_shape.back(); }
+};
+
+std::string DescribeNode(const Op& op, const OrtKernelInfo* info) {
+  size_t size = 0;
+  std::string name;
+  Succeeds(ort::KernelInfoGetNodeName(info, nullptr, &size));
+  name.resize(size);
+  if (!Succeeds(ort::KernelInfoGetNodeName(info, name.data(), &size))) name.clear();
+  return std::string(op.name) + " '" + name.c_str() + "'";
+}
+
+FusedKernel::FusedKernel(const Op& op, std::string where, const OrtKernelInfo* info) : op_(op), where_(std::move(where)) {
+  const KernelAttributes attributes(info);
+  if (const int64_t format = attributes.Int("format", 0); format != kNodeFormat) {
+    throw ort::Error(ort::kInvalidArgument, "node format " + std::to_string(format) + ", this library reads " + std::to_string(kNodeFormat) +
+                                                ": run onnxbolt optimize again");
+  }
+  geometry_.emplace(op.kind, attributes);
+  configs_ = attributes.Ints("configs");
+  params_ = attributes.Floats("epilogue_params");
+  if (configs_.empty() || configs_.size() % kConfigWidth != 0 || params_.size() > kMaxParams) {
+    throw ort::Error(ort::kInvalidArgument, "attribute configs or epilogue_params is damaged");
+  }
+  OrtAllocator* allocator = nullptr;
+  Check(ort::KernelInfoGetAllocator(info, ort::kDeviceMemory, &allocator));
+  allocator_.reset(allocator);
+  ChooseKernels();
+}
+
+void FusedKernel::ChooseKernels() {
+  const OrtMemoryInfo* memory = nullptr;
+  Check(ort::AllocatorGetInfo(allocator_.get(), &memory));
+  const int device = DeviceOf(memory);
+  const Selection selection = SelectArch(device);
+  if (!selection.arch) throw ort::Error(ort::kExecutionProviderFail, selection.reason);
+  const DeviceScope scope(device);
+  CheckCuda(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  for (const int64_t* row = configs_.data(); row != configs_.data() + configs_.size(); row += kConfigWidth) {
+    if (row[kArch] != selection.arch) continue;
+    const Kernel* kernel = FindKernel(op_, row);
+    if (!kernel) {
+      throw ort::Error(ort::kNotImplemented, "the library has no kernel " + DescribeConfig(op_, row) + ". Run: onnxbolt build <model>");
+    }
+    if (const char* error = kernel->prepare()) throw ort::Error(ort::kExecutionProviderFail, DescribeConfig(op_, row) + ": " + error);
+    rows_.push_back({row, kernel});
+  }
+  if (rows_.empty()) {
+    throw ort::Error(ort::kNotImplemented, "the node has no configuration for " + ArchName(selection.arch) +
+                                               ". Run: onnxbolt optimize with --arch " + ArchName(selection.arch));
+  }
+}
+
+const FusedKernel::Row& FusedKernel::RowFor(int64_t m) const {
+  const auto row = std::find_if(rows_.begin(), rows_.end(), [m](const Row& r) { return r.config[kMinM] <= m && m <= r.config[kMaxM]; });
+  if (row == rows_.end()) throw ort::Error(ort::kNotImplemented, "no configuration serves m = " + std::to_string(m));
+  return *row;
+}
+
+EpilogueArguments FusedKernel::ReadEpilogue(const OrtKernelContext* context, const Shape& y) const {
+  EpilogueArguments epilogue;
+  std::copy(params_.begin(), params_.end(), epilogue.params);
+  size_t vectors = 0, tensors = 0;
+  for (size_t i = 0; op_.operands[i]; ++i) {
+    const OrtValue* value = Input(context, 2 + i);
+    const bool vector = op_.operands[i] == 'v';
+    const Shape shape = ort::ShapeOf(value), expected = vector ? Shape{y.back()} : y;
+    if (shape != expected) {
+      throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(2 + i) + " has shape " + ToString(shape) + ", expected " + ToString(expected));
+    }
+    if (vector) {
+      epilogue.vectors[vectors++] = static_cast<const float*>(ort::DataOf(value));
+    } else {
+      epilogue.tensor_pitch[tensors] = y.back();
+      epilogue.tensors[tensors++] = ort::DataOf(value);
+    }
+  }
+  return epilogue;
+}
+
+void FusedKernel::Compute(OrtKernelContext* context) const {
+  Tensors tensors{};
+  tensors.x = Input(context, 0);
+  tensors.x_shape = ort::ShapeOf(tensors.x);
+  tensors.x_data = ort::DataOf(tensors.x);
+  if (HasWeight(op_.kind)) {
+    const OrtValue* weight = Input(context, 1);
+    tensors.weight_shape = ort::ShapeOf(weight);
+    tensors.weight_data = ort::DataOf(weight);
+  }
+  tensors.y_shape = geometry_->Output(tensors.x_shape, tensors.weight_shape);
+  tensors.epilogue = ReadEpilogue(context, tensors.y_shape);
+  OrtValue* y = nullptr;
+  Check(ort::GetOutput(context, 0, tensors.y_shape.data(), tensors.y_shape.size(), &y));
+  if (Elements(tensors.y_shape) == 0) return;
+  tensors.y_data = ort::DataOf(y);
+  if (op_.kind == Kind::kGemm) return RunGemm(context, tensors);
+  return IsConv(op_.kind) ? RunConv(context, tensors) : RunPool(context, tensors);
+}
+
+void FusedKernel::RunGemm(OrtKernelContext* context, const Tensors& t) const {
+  const int64_t n = t.weight_shape[0], k = t.weight_shape[1];
+  const GemmArguments arguments{t.rows(), n, k, t.x_data, t.weight_data, t.y_data, k, k, n, t.epilogue};
+  LaunchRow(context, t, &arguments);
+}
+
+void FusedKernel::RunConv(OrtKernelContext* context, const Tensors& t) const {
+  const Window window = geometry_->WindowOver(t.x_shape, t.weight_shape);
+  const Image x(t.x_shape), y(t.y_shape);
+  ConvArguments a{};
+  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w), a.k = AsInt(y.c);
+  a.r = AsInt(window.kernel[0]), a.s = AsInt(window.kernel[1]);
+  a.pad_top = AsInt(window.begin[0]), a.pad_left = AsInt(window.begin[1]);
+  a.pad_bottom = AsInt(window.end[0]), a.pad_right = AsInt(window.end[1]);
+  a.stride_h = AsInt(window.stride[0]), a.stride_w = AsInt(window.stride[1]);
+  a.dilation_h = AsInt(window.dilation[0]), a.dilation_w = AsInt(window.dilation[1]);
+  a.groups = AsInt(geometry_->groups);
+  a.x = t.x_data, a.filter = t.weight_data, a.y = t.y_data;
+  a.x_pitch = x.c, a.y_pitch = y.c;
+  a.epilogue = t.epilogue;
+  LaunchRow(context, t, &a);
+}
+
+void FusedKernel::RunPool(OrtKernelContext* context, const Tensors& t) const {
+  const Window window = geometry_->WindowOver(t.x_shape, {});
+  const Image x(t.x_shape), y(t.y_shape);
+  PoolArguments a{};
+  a.kind = op_.kind == Kind::kMaxPool ? PoolKind::kMax : PoolKind::kAverage;
+  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w);
+  a.window_h = AsInt(window.kernel[0]), a.window_w = AsInt(window.kernel[1]);
+  a.pad_top = AsInt(window.begin[0]), a.pad_left = AsInt(window.begin[1]);
+  a.pad_bottom = AsInt(window.end[0]), a.pad_right = AsInt(window.end[1]);
+  a.stride_h = AsInt(window.stride[0]), a.stride_w = AsInt(window.stride[1]);
+  a.dilation_h = AsInt(window.dilation[0]), a.dilation_w = AsInt(window.dilation[1]);
+  a.count_include_pad = geometry_->count_include_pad;
+  a.x = t.x_data, a.y = t.y_data;
+  a.x_pitch = x.c, a.y_pitch = x.c;
+  LaunchRow(context, t, &a);
+}
+
+void FusedKernel::LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const {
+  const Row& row = RowFor(tensors.rows());
+  const auto check = [&](const char* error) {
+    if (error) {
+      throw ort::Error(ort::kExecutionProviderFail, DescribeConfig(op_, row.config) + ", x " + ToString(tensors.x_shape) + ": " + error);
+    }
+  };
+  check(row.kernel->can_implement(arguments));
+  const OrtMemoryInfo* memory = nullptr;
+  Check(ort::GetTensorMemoryInfo(tensors.x, &memory));
+  const DeviceScope scope(DeviceOf(memory));
+  void* stream = nullptr;
+  Check(ort::GetGpuComputeStream(context, &stream));
+  const Scratch scratch(context, allocator_.get(), row.kernel->workspace_size(arguments, row.config));
+  check(row.kernel->run(arguments, Launch{scratch.data(), row.config, static_cast<cudaStream_t>(stream), sm_count_}));
+}
+
+}  // namespace onnxbolt

@@ -1,0 +1,54 @@
+// One fused node of a session: its kernels, chosen and prepared at creation, launched by Compute.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "geometry.h"
+#include "kernel.h"
+#include "manifest.h"
+#include "ort_objects.h"
+
+namespace onnxbolt {
+
+// Immutable once it is made: ORT calls Compute from many threads at once.
+class FusedKernel {
+ public:
+  // Reads the node's attributes, finds and prepares its kernels for the session's device; throws ort::Error.
+  FusedKernel(const Op& op, std::string where, const OrtKernelInfo* info);
+
+  // Launches on ORT's stream. It neither synchronizes nor allocates (but for scratch memory of ORT's arena), so CUDA graphs may
+  // capture it.
+  void Compute(OrtKernelContext* context) const;
+
+  const std::string& where() const { return where_; }
+
+ private:
+  struct Row {
+    const int64_t* config;
+    const Kernel* kernel;
+  };
+  struct Tensors;
+
+  void ChooseKernels();
+  const Row& RowFor(int64_t m) const;
+  EpilogueArguments ReadEpilogue(const OrtKernelContext* context, const ort::Shape& y) const;
+  void RunGemm(OrtKernelContext* context, const Tensors& tensors) const;
+  void RunConv(OrtKernelContext* context, const Tensors& tensors) const;
+  void RunPool(OrtKernelContext* context, const Tensors& tensors) const;
+  void LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;
+
+  const Op& op_;
+  std::string where_;  // op type and node name, for messages
+  std::optional<Geometry> geometry_;
+  ort::OwnedAllocator allocator_;
+  int sm_count_ = 0;
+  ort::Shape configs_;     // all rows of the node, end to end
+  std::vector<Row> rows_;  // those of the device's architecture
+  std::vector<float> params_;
+};
+
+// "FusedGemm_Bias_f16 'node name'"
+std::string DescribeNode(const Op& op, const OrtKernelInfo* info);
+
+}  // namespace onnxbolt

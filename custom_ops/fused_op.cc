@@ -1,0 +1,80 @@
+#include "fused_op.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "fused_kernel.h"
+#include "ort_objects.h"
+#include "shape_inference.h"
+
+#ifndef ONNXBOLT_PROVIDER  // the tests run the library on ORT's CPU provider
+#define ONNXBOLT_PROVIDER "CUDAExecutionProvider"
+#endif
+
+namespace onnxbolt {
+namespace {
+
+constexpr int kFloat = 1;  // ONNX TensorProto.FLOAT
+
+const Op& Of(const OrtCustomOp* self) { return static_cast<const FusedOp*>(self)->op; }
+
+const char* Name(const OrtCustomOp* self) { return Of(self).name; }
+const char* Provider(const OrtCustomOp*) { return ONNXBOLT_PROVIDER; }
+
+size_t FirstOperand(const Op& op) { return HasWeight(op.kind) ? 2 : 1; }
+size_t InputCount(const OrtCustomOp* self) { return FirstOperand(Of(self)) + std::strlen(Of(self).operands); }
+size_t OutputCount(const OrtCustomOp*) { return 1; }
+
+int InputType(const OrtCustomOp* self, size_t index) {
+  const Op& op = Of(self);
+  const size_t first = FirstOperand(op);
+  return index >= first && op.operands[index - first] == 'v' ? kFloat : op.element;
+}
+int OutputType(const OrtCustomOp* self, size_t) { return Of(self).output; }
+
+int Required(const OrtCustomOp*, size_t) { return ort::kRequired; }
+int DeviceMemory(const OrtCustomOp*, size_t) { return ort::kDeviceMemory; }
+int One(const OrtCustomOp*) { return 1; }
+int Forever(const OrtCustomOp*) { return INT_MAX; }
+
+OrtStatus* Create(const OrtCustomOp* self, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
+  const std::string where = DescribeNode(Of(self), info);
+  return ort::AsStatus(where, [&] { *kernel = new FusedKernel(Of(self), where, info); });
+}
+
+OrtStatus* Compute(void* kernel, OrtKernelContext* context) {
+  const auto& fused = *static_cast<const FusedKernel*>(kernel);
+  return ort::AsStatus(fused.where(), [&] { fused.Compute(context); });
+}
+
+void Destroy(void* kernel) { delete static_cast<FusedKernel*>(kernel); }
+
+OrtStatus* Infer(const OrtCustomOp* self, OrtShapeInferContext* context) {
+  return ort::AsStatus(Of(self).name, [&] { InferShape(Of(self), context); });
+}
+
+}  // namespace
+
+FusedOp::FusedOp(const Op& description, int ort_minor) : OrtCustomOp{}, op(description) {
+  version = static_cast<uint32_t>(std::min(ort_minor, ort::kCustomOpFields));
+  GetName = Name;
+  GetExecutionProviderType = Provider;
+  GetInputType = InputType;
+  GetInputTypeCount = InputCount;
+  GetOutputType = OutputType;
+  GetOutputTypeCount = OutputCount;
+  GetInputCharacteristic = Required;
+  GetOutputCharacteristic = Required;
+  GetInputMemoryType = DeviceMemory;
+  GetVariadicInputMinArity = GetVariadicInputHomogeneity = One;
+  GetVariadicOutputMinArity = GetVariadicOutputHomogeneity = One;
+  CreateKernelV2 = Create;
+  KernelComputeV2 = Compute;
+  KernelDestroy = Destroy;
+  InferOutputShapeFn = Infer;
+  GetStartVersion = One;
+  GetEndVersion = Forever;
+}
+
+}  // namespace onnxbolt

@@ -1,0 +1,106 @@
+#include "geometry.h"
+
+namespace onnxbolt {
+namespace {
+
+using ort::Shape;
+using ort::ToString;
+
+[[noreturn]] void Refuse(const std::string& text) { throw ort::Error(ort::kInvalidArgument, text); }
+
+void RequireRank(const char* what, const Shape& shape, size_t rank) {
+  if (shape.size() != rank) Refuse(std::string(what) + " has shape " + ToString(shape) + ", expected rank " + std::to_string(rank));
+}
+
+void RequireChannels(const Shape& x, const Shape& weight, int64_t groups) {
+  const int64_t channels = x.back(), per_group = weight.back();
+  if (channels != kUnknown && per_group != kUnknown && channels != per_group * groups) {
+    Refuse("x " + ToString(x) + " and weight " + ToString(weight) + " do not fit: " + std::to_string(channels) + " channels, expected " +
+           std::to_string(per_group * groups));
+  }
+}
+
+// Puts 1 or 2 numbers into the last places of a pair, so that a one-dimensional attribute is the width's.
+void Assign(const char* what, const int64_t* values, size_t rank, int64_t (&pair)[2]) {
+  if (rank < 1 || rank > 2) Refuse(std::string(what) + " has " + std::to_string(rank) + " spatial dimensions, expected 1 or 2");
+  for (size_t i = 0; i < rank; ++i) pair[2 - rank + i] = values[i];
+}
+
+void AssignIfPresent(const Attributes& attributes, const char* name, int64_t (&pair)[2]) {
+  const Shape values = attributes.Ints(name);
+  if (!values.empty()) Assign(name, values.data(), values.size(), pair);
+}
+
+Window ReadWindow(const Attributes& attributes) {
+  Window window;
+  AssignIfPresent(attributes, "kernel_shape", window.kernel);
+  AssignIfPresent(attributes, "strides", window.stride);
+  AssignIfPresent(attributes, "dilations", window.dilation);
+  if (const Shape pads = attributes.Ints("pads"); !pads.empty()) {
+    const size_t rank = pads.size() / 2;
+    Assign("pads", pads.data(), rank, window.begin);
+    Assign("pads", pads.data() + rank, rank, window.end);
+  }
+  for (int axis = 0; axis < 2; ++axis) {
+    if (window.stride[axis] < 1 || window.dilation[axis] < 1) Refuse("strides and dilations have to be 1 or more");
+  }
+  window.ceil_mode = attributes.Int("ceil_mode", 0) != 0;
+  return window;
+}
+
+}  // namespace
+
+int64_t Window::Extent(int axis, int64_t input) const {
+  if (input == kUnknown) return kUnknown;
+  const int64_t span = input + begin[axis] + end[axis] - dilation[axis] * (kernel[axis] - 1) - 1;
+  if (span < 0) return 0;
+  if (!ceil_mode) return span / stride[axis] + 1;
+  const int64_t extent = (span + stride[axis] - 1) / stride[axis] + 1;
+  // ONNX, MaxPool and AveragePool: no window begins in the padding at the end
+  return (extent - 1) * stride[axis] >= input + begin[axis] ? extent - 1 : extent;
+}
+
+bool Window::Keeps(int axis) const {
+  return stride[axis] == 1 && begin[axis] + end[axis] == dilation[axis] * (kernel[axis] - 1);
+}
+
+Image::Image(const Shape& shape)
+    : n(shape.front()), h(shape.size() == 3 ? 1 : shape[1]), w(shape[shape.size() - 2]), c(shape.back()) {}
+
+Geometry::Geometry(Kind node_kind, const Attributes& attributes)
+    : kind(node_kind),
+      window(ReadWindow(attributes)),
+      groups(attributes.Int("group", 1)),
+      count_include_pad(attributes.Int("count_include_pad", 0) != 0) {}
+
+Window Geometry::WindowOver(const Shape& x, const Shape& weight) const {
+  RequireRank("x", x, kind == Kind::kConv1d ? 3 : 4);
+  Window over = window;
+  if (IsConv(kind)) {
+    RequireRank("weight", weight, x.size());
+    Assign("weight", weight.data() + 1, weight.size() - 2, over.kernel);
+  } else if (kind == Kind::kGlobalAveragePool) {
+    Assign("x", x.data() + 1, 2, over.kernel);
+  }
+  return over;
+}
+
+Shape Geometry::Output(const Shape& x, const Shape& weight) const {
+  if (kind == Kind::kGemm) {
+    RequireRank("weight", weight, 2);
+    if (x.empty()) Refuse("x is a scalar, expected [.., K]");
+    RequireChannels(x, weight, 1);
+    Shape y = x;
+    y.back() = weight[0];
+    return y;
+  }
+  const Window over = WindowOver(x, weight);
+  const Image image(x);
+  if (kind == Kind::kGlobalAveragePool) return {image.n, 1, 1, image.c};
+  const int64_t p = over.Extent(0, image.h), q = over.Extent(1, image.w);
+  if (!IsConv(kind)) return {image.n, p, q, image.c};
+  RequireChannels(x, weight, groups);
+  return kind == Kind::kConv1d ? Shape{image.n, q, weight[0]} : Shape{image.n, p, q, weight[0]};
+}
+
+}  // namespace onnxbolt

@@ -1,0 +1,45 @@
+// Shapes of the fused nodes' outputs, for shape inference (dimensions may be kUnknown) and for runs alike.
+#pragma once
+#include "manifest.h"
+#include "ort_objects.h"
+
+namespace onnxbolt {
+
+constexpr int64_t kUnknown = -1;
+
+// A node's attributes, wherever they are read from.
+struct Attributes {
+  virtual ~Attributes() = default;
+  virtual ort::Shape Ints(const char* name) const = 0;  // empty where absent
+  virtual int64_t Int(const char* name, int64_t otherwise) const = 0;
+};
+
+// The window that a convolution or pooling slides over height and width; what is one-dimensional has height 1.
+struct Window {
+  int64_t kernel[2] = {1, 1}, stride[2] = {1, 1}, dilation[2] = {1, 1}, begin[2] = {0, 0}, end[2] = {0, 0};
+  bool ceil_mode = false;
+
+  int64_t Extent(int axis, int64_t input) const;
+  bool Keeps(int axis) const;  // the output's extent is the input's, whatever that is
+};
+
+// NHWC, or NLC as height 1.
+struct Image {
+  explicit Image(const ort::Shape& shape);
+  int64_t n, h, w, c;
+};
+
+// What a node's attributes say about shapes. The members throw where ranks or channels do not fit.
+struct Geometry {
+  Geometry(Kind kind, const Attributes& attributes);
+
+  Window WindowOver(const ort::Shape& x, const ort::Shape& weight) const;
+  ort::Shape Output(const ort::Shape& x, const ort::Shape& weight) const;
+
+  Kind kind;
+  Window window;  // without the extent that a filter or a whole image gives it
+  int64_t groups;
+  bool count_include_pad;
+};
+
+}  // namespace onnxbolt

@@ -1,0 +1,31 @@
+// What the generated manifest (templates/library/manifest.cc.j2) tells the rest of the library about its model.
+#pragma once
+#include <cstddef>
+
+namespace onnxbolt {
+
+enum class Kind { kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool };
+
+constexpr bool IsConv(Kind kind) { return kind == Kind::kConv || kind == Kind::kConv1d; }
+constexpr bool HasWeight(Kind kind) { return IsConv(kind) || kind == Kind::kGemm; }
+
+// One op type of domain com.onnxbolt. Types are ONNX element types.
+struct Op {
+  const char* name;
+  Kind kind;
+  int element, output;
+  const char* epilogue;  // key of its kernels, e.g. "Bias,Add,Relu"
+  const char* operands;  // what inputs 2, 3, .. are: 'v' a float32 vector [N], 't' a tensor of the output's shape
+};
+
+struct Manifest {
+  const Op* ops;
+  size_t op_count;
+  const int* archs;  // descending; 90 means sm_90a
+  size_t arch_count;
+  const char* json;  // {"format", "digest", "archs", "ops"}
+};
+
+extern const Manifest kManifest;
+
+}  // namespace onnxbolt

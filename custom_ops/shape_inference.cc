@@ -1,0 +1,102 @@
+#include "shape_inference.h"
+
+#include <optional>
+
+#include "geometry.h"
+#include "ort_objects.h"
+
+namespace onnxbolt {
+namespace {
+
+using ort::Check;
+using ort::Shape;
+using ort::Succeeds;
+
+class InferenceAttributes : public Attributes {
+ public:
+  explicit InferenceAttributes(const OrtShapeInferContext* context) : context_(context) {}
+
+  Shape Ints(const char* name) const override {
+    int64_t values[8];  // the longest is pads of two spatial dimensions
+    size_t bytes = 0;
+    const OrtOpAttr* attribute = Find(name);
+    if (!attribute || !Succeeds(ort::ReadAttribute(attribute, ort::kInts, values, sizeof values, &bytes))) return {};
+    return Shape(values, values + bytes / sizeof *values);
+  }
+
+  int64_t Int(const char* name, int64_t otherwise) const override {
+    int64_t value = 0;
+    size_t bytes = 0;
+    const OrtOpAttr* attribute = Find(name);
+    return attribute && Succeeds(ort::ReadAttribute(attribute, ort::kInt, &value, sizeof value, &bytes)) ? value : otherwise;
+  }
+
+ private:
+  const OrtOpAttr* Find(const char* name) const {
+    const OrtOpAttr* attribute = nullptr;
+    return Succeeds(ort::ShapeInferGetAttribute(context_, name, &attribute)) ? attribute : nullptr;
+  }
+
+  const OrtShapeInferContext* context_;
+};
+
+struct SymbolicShape {
+  Shape dims;
+  std::vector<std::string> symbols;  // "" for a known dimension, and for one that has no name
+};
+
+SymbolicShape InputShape(const OrtShapeInferContext* context, size_t index) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  Check(ort::ShapeInferGetInput(context, index, &info));  // stays the context's
+  SymbolicShape shape{ort::Dimensions(info), {}};
+  std::vector<const char*> symbols(shape.dims.size(), "");
+  if (!symbols.empty()) Check(ort::GetSymbolicDimensions(info, symbols.data(), symbols.size()));
+  shape.symbols.assign(symbols.begin(), symbols.end());
+  return shape;
+}
+
+// A name for an extent that follows from a named one. It is the formula, so that equal extents, and only they, are equally named.
+std::string ExtentName(const Window& window, int axis, const std::string& input) {
+  if (input.empty() || window.Keeps(axis)) return input;
+  const int64_t padding = window.begin[axis] + window.end[axis] - window.dilation[axis] * (window.kernel[axis] - 1) - 1;
+  return std::string(window.ceil_mode ? "ceil" : "floor") + "((" + input + "+" + std::to_string(padding) + ")/" +
+         std::to_string(window.stride[axis]) + ")+1" + (window.ceil_mode ? ",begin<" + input + "+" + std::to_string(window.begin[axis]) : "");
+}
+
+// Names of the output's dimensions; those of known dimensions are not used.
+std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicShape& x, const Shape& weight) {
+  std::vector<std::string> symbols = x.symbols;
+  symbols.back() = geometry.kind == Kind::kGemm || IsConv(geometry.kind) ? "" : symbols.back();
+  if (geometry.kind == Kind::kGemm) return symbols;
+  const Window window = geometry.WindowOver(x.dims, weight);
+  for (size_t i = 1; i + 1 < symbols.size(); ++i) symbols[i] = ExtentName(window, static_cast<int>(i + 4 - symbols.size()) - 1, symbols[i]);
+  return symbols;
+}
+
+void SetOutput(OrtShapeInferContext* context, int type, const Shape& dims, const std::vector<std::string>& symbols) {
+  std::vector<const char*> names;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const bool known = dims[i] != kUnknown;
+    if (!known && symbols[i].empty()) return;  // ORT has no word for an anonymous dimension: better no shape than a wrong one
+    names.push_back(known ? "" : symbols[i].c_str());
+  }
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  Check(ort::CreateTensorTypeAndShape(&info));
+  const ort::OwnedShape owned(info);
+  Check(ort::SetElementType(info, type));
+  Check(ort::SetDimensions(info, dims.data(), dims.size()));
+  Check(ort::SetSymbolicDimensions(info, names.data(), names.size()));
+  Check(ort::ShapeInferSetOutput(context, 0, info));
+}
+
+}  // namespace
+
+void InferShape(const Op& op, OrtShapeInferContext* context) {
+  const Geometry geometry(op.kind, InferenceAttributes(context));
+  const SymbolicShape x = InputShape(context, 0);
+  const Shape weight = HasWeight(op.kind) ? InputShape(context, 1).dims : Shape{};
+  if (x.dims.empty()) return;  // unknown rank
+  SetOutput(context, op.output, geometry.Output(x.dims, weight), OutputSymbols(geometry, x, weight));
+}
+
+}  // namespace onnxbolt
