@@ -1,0 +1,255 @@
+"""gs.Graph -> ModelProto -> file: what no rule touched is copied from the source model, byte for byte."""
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from onnxbolt.errors import InputError
+from onnxbolt.graph.edit import Constant, onnx_dtype
+from onnxbolt.graph.importer import tensor_type
+from onnxbolt.graph.order import in_order
+
+FUSED_DOMAIN, INTERNAL_DOMAIN = "com.onnxbolt", "onnxbolt.internal"
+LEAST_IR = 8  # the first with model-local functions
+PROTOBUF_LIMIT = 2**31 - 2**24  # bytes; protobuf refuses 2 GiB, some room is left for what is not counted
+_EXTERNAL_FROM, _ALIGNMENT = 1024, 4096  # bytes
+
+
+def export_model(graph: gs.Graph, functions: Sequence[FunctionProto] = (), metadata: Mapping[str, str] | None = None) -> ModelProto:
+    """The model of a graph made by `import_model`, with `functions` and `metadata` (keys of metadata_props) added.
+
+    Raises ValueError where a stage left a cycle or a node of the internal domain behind.
+    """
+    source: ModelProto = graph.source
+    model = ModelProto()
+    _copy_fields(source, model, skip=("graph", "functions", "metadata_props"))
+    _copy_fields(source.graph, model.graph, skip=(
+        "node", "initializer", "sparse_initializer", "value_info", "input", "output", "quantization_annotation"))
+    model.ir_version = max(source.ir_version, LEAST_IR)
+    if any(node.domain == FUSED_DOMAIN for node in graph.nodes) and not any(o.domain == FUSED_DOMAIN for o in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(FUSED_DOMAIN, 1))
+    new = {(f.domain, f.name) for f in functions}
+    model.functions.extend([f for f in source.functions if (f.domain, f.name) not in new] + list(functions))
+    properties = {entry.key: entry.value for entry in source.metadata_props} | dict(metadata or {})
+    onnx.helper.set_model_props(model, properties)
+    _fill(graph, model.graph)
+    return model
+
+
+def _copy_fields(source: Message, target: Message, skip: Sequence[str]) -> None:
+    for field, value in source.ListFields():
+        if field.name in skip:
+            continue
+        if field.is_repeated:
+            getattr(target, field.name).extend(value)
+        elif field.message_type is not None:
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)
+
+
+def _fill(graph: gs.Graph, target: GraphProto) -> None:
+    """Write nodes, constants and the types of what is left of them."""
+    source: GraphProto = graph.source.graph
+    constants = used_constants(graph)
+    target.node.extend(node_proto(item) for item in in_order(graph, [c for c in constants.values() if _is_node(c)]))
+    variables = used_variables(graph)
+    alive = constants.keys() | variables.keys() | graph.captured | {t.name for t in graph.outputs}
+    target.initializer.extend(_initializers(graph, {n: c for n, c in constants.items() if not _is_node(c)}))
+    target.sparse_initializer.extend(s for s in source.sparse_initializer if s.values.name in alive)
+    target.quantization_annotation.extend(a for a in source.quantization_annotation if a.tensor_name in alive)
+    declared = {value.name: value for value in (*source.input, *source.output)}
+    target.input.extend(value_info(tensor, declared.get(tensor.name)) for tensor in graph.inputs)
+    target.output.extend(value_info(tensor, declared.get(tensor.name)) for tensor in graph.outputs)
+    target.value_info.extend(_inner_types(graph, variables | constants))
+
+
+def used_constants(graph: gs.Graph) -> dict[str, gs.Constant]:
+    """Constants that a node, an output or a subgraph reads, by name, in order of first use."""
+    tensors = [tensor for node in graph.nodes for tensor in node.inputs] + list(graph.outputs)
+    tensors += [graph.constants[name] for name in sorted(graph.captured) if name in graph.constants]
+    used: dict[str, gs.Constant] = {}
+    for tensor in tensors:
+        if isinstance(tensor, gs.Constant):
+            used.setdefault(tensor.name, tensor)
+    return used
+
+
+def used_variables(graph: gs.Graph) -> dict[str, gs.Variable]:
+    tensors = (tensor for node in graph.nodes for tensor in (*node.inputs, *node.outputs))
+    return {tensor.name: tensor for tensor in tensors if isinstance(tensor, gs.Variable) and tensor.name}
+
+
+def _initializers(graph: gs.Graph, constants: dict[str, gs.Constant]) -> Iterator[TensorProto]:
+    """Those of the source in its order, overridable ones included, then new ones."""
+    overridable = {tensor.name for tensor in graph.inputs}
+    for tensor in graph.source.graph.initializer:
+        if tensor.name in overridable:
+            yield tensor
+        elif tensor.name in constants:
+            yield tensor_proto(constants.pop(tensor.name))
+    for constant in constants.values():
+        yield tensor_proto(constant)
+
+
+def _is_node(constant: gs.Constant) -> bool:
+    """Whether the constant is still the Constant node that it was."""
+    if not isinstance(constant, Constant) or constant.origin is None:
+        return False
+    return constant.untouched and constant.name == constant.origin.output[0]
+
+
+def tensor_proto(constant: gs.Constant) -> TensorProto:
+    if not isinstance(constant, Constant) or not constant.untouched:
+        return onnx.numpy_helper.from_array(constant.values, constant.name)
+    tensor = constant.proto
+    if constant.name != tensor.name or constant.source_values.base_dir:
+        tensor = TensorProto()
+        tensor.CopyFrom(constant.proto)
+        tensor.name = constant.name
+        if constant.source_values.base_dir and onnx.external_data_helper.uses_external_data(tensor):
+            tensor = onnx.numpy_helper.from_array(constant.values, constant.name)
+    return tensor
+
+
+def node_proto(item: Any) -> NodeProto:
+    """The NodeProto of a node: its origin where it has one, with the inputs and outputs of today."""
+    if isinstance(item, Constant) and item.origin is not None:
+        return item.origin
+    if item.domain == INTERNAL_DOMAIN:
+        raise ValueError(f"node {item.name!r} is {INTERNAL_DOMAIN}.{item.op}: call canonicalize.activations.restore before export")
+    inputs, outputs = [t.name for t in item.inputs], [t.name for t in item.outputs]
+    origin: NodeProto | None = getattr(item, "origin", None)
+    if origin is not None and (list(origin.input), list(origin.output)) == (inputs, outputs):
+        return origin
+    node = NodeProto()
+    if origin is not None:
+        node.CopyFrom(origin)
+        del node.input[:], node.output[:]
+    else:
+        node.op_type, node.name, node.domain = item.op, item.name, item.domain or ""
+        node.attribute.extend(_attribute(item, name, value) for name, value in item.attrs.items())
+    node.input.extend(inputs)
+    node.output.extend(outputs)
+    return node
+
+
+def _attribute(node: gs.Node, name: str, value: Any) -> onnx.AttributeProto:
+    if isinstance(value, onnx.AttributeProto):
+        return value
+    if isinstance(value, np.ndarray):
+        value = onnx.numpy_helper.from_array(value)
+    if isinstance(value, (list, tuple)) and not value:
+        return onnx.helper.make_attribute(name, [], attr_type=_list_type(node, name))
+    return onnx.helper.make_attribute(name, value)
+
+
+def _list_type(node: gs.Node, name: str) -> int:
+    """The type of an empty list, which does not show it: from the operator's schema, else integers."""
+    if onnx.defs.has(node.op, node.domain or ""):
+        attributes = onnx.defs.get_schema(node.op, node.domain or "").attributes
+        if name in attributes:
+            return int(attributes[name].type)  # type: ignore[call-overload, no-any-return]  # an IntEnum
+    return int(onnx.AttributeProto.INTS)
+
+
+def value_info(tensor: gs.Tensor, source: ValueInfoProto | None) -> ValueInfoProto:
+    """The type of a tensor: the source's own entry as long as it is still true."""
+    if source is not None and _still_true(tensor, source):
+        return source
+    return onnx.helper.make_tensor_value_info(tensor.name, onnx_dtype(tensor.dtype), None if tensor.shape is None else list(tensor.shape))
+
+
+def _still_true(tensor: gs.Tensor, source: ValueInfoProto) -> bool:
+    dtype, shape = tensor_type(source.type)
+    if dtype is None or tensor.dtype is None:  # a sequence, a map, or nothing known
+        return True
+    if dtype != tensor.dtype:
+        return False
+    if shape is None or tensor.shape is None:
+        return True
+    return len(shape) == len(tensor.shape) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in zip(shape, tensor.shape, strict=True))
+
+
+def _inner_types(graph: gs.Graph, tensors: Mapping[str, gs.Tensor]) -> Iterator[ValueInfoProto]:
+    """Types of inner tensors: the source's entries that are still true, then those of tensors that the source did not have."""
+    source: GraphProto = graph.source.graph
+    ends = {tensor.name for tensor in (*graph.inputs, *graph.outputs)}
+    for value in source.value_info:
+        if value.name in tensors and value.name not in ends:
+            tensor = tensors[value.name]
+            if tensor.shape is not None or _still_true(tensor, value):
+                yield value_info(tensor, value)
+    for name, tensor in tensors.items():
+        if name not in graph.source_tensors and isinstance(tensor, gs.Variable) and tensor.dtype is not None and tensor.shape is not None:
+            yield value_info(tensor, None)
+
+
+def save_model(model: ModelProto, path: Path | str, external: bool = False) -> None:
+    """Write the model, whole or not at all; weights go to `<path>.data` where asked for, or where a protobuf cannot hold them.
+
+    Raises InputError where the disk is full or the place cannot be written to.
+    """
+    path = Path(path)
+    if not external and sum(tensor.ByteSize() for tensor in model.graph.initializer) < PROTOBUF_LIMIT:
+        _write([(path, lambda file: file.write(model.SerializeToString(deterministic=True)))])
+    else:
+        data = path.with_name(path.name + ".data")
+        skeleton, large = _without_data(model, data.name)
+        _write([
+            (data, lambda file: _write_data(file, large)),
+            (path, lambda file: file.write(skeleton.SerializeToString(deterministic=True))),
+        ])
+
+
+def _without_data(model: ModelProto, location: str) -> tuple[ModelProto, list[TensorProto]]:
+    """A copy of the model whose large initializers point into the file `location`, and these initializers in its order."""
+    skeleton, large, offset = ModelProto(), [], 0
+    _copy_fields(model, skeleton, skip=("graph",))
+    _copy_fields(model.graph, skeleton.graph, skip=("initializer",))
+    for tensor in model.graph.initializer:
+        size = len(tensor.raw_data)
+        if size < _EXTERNAL_FROM:
+            skeleton.graph.initializer.append(tensor)
+            continue
+        moved = skeleton.graph.initializer.add()
+        _copy_fields(tensor, moved, skip=("raw_data",))
+        moved.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
+            moved.external_data.add(key=key, value=value)
+        large.append(tensor)
+        offset += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return skeleton, large
+
+
+def _write_data(file: BinaryIO, tensors: Iterable[TensorProto]) -> None:
+    for tensor in tensors:
+        file.write(tensor.raw_data)
+        file.write(bytes(-file.tell() % _ALIGNMENT))
+
+
+def _write(files: Sequence[tuple[Path, Callable[[BinaryIO], object]]]) -> None:
+    """Write all files beside their places, then move them there: a failure leaves what was there before."""
+    temporaries = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path, _ in files]
+    try:
+        for temporary, (_, write) in zip(temporaries, files, strict=True):
+            with open(temporary, "wb") as file:
+                write(file)
+        for temporary, (path, _) in zip(temporaries, files, strict=True):
+            os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"{files[-1][0]}: cannot be written: {error.strerror or error}; make room or choose another place") from error
+    finally:
+        for temporary in temporaries:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)

@@ -1,0 +1,294 @@
+"""ONNX file -> ModelProto -> gs.Graph, losing nothing: what onnxbolt does not understand stays the proto it was."""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from onnxbolt.errors import InputError, OpsetError
+from onnxbolt.graph.edit import Constant, Node, numpy_dtype
+
+OLDEST_OPSET = 11
+_CONSTANT_VALUES = ("value", "value_float", "value_floats", "value_int", "value_ints")
+
+
+def load_model(path: Path | str) -> ModelProto:
+    """Read an ONNX file with its external data.
+
+    Raises InputError where the file or its data is missing, damaged or not ONNX, OpsetError where its versions are out of range.
+    """
+    path = Path(path)
+    try:
+        model = onnx.load_model(path, format="protobuf", load_external_data=False)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except DecodeError as error:
+        raise InputError(f"{path}: not an ONNX model, or cut off; export or download it again") from error
+    if not model.ir_version or not model.HasField("graph") or not model.graph.output:
+        raise InputError(f"{path}: not an ONNX model, or cut off: it has no graph with outputs; export or download it again")
+    check_versions(model, str(path))
+    for tensor in _all_tensors(model):
+        _load_data(tensor, path)
+    return model
+
+
+def check_versions(model: ModelProto, where: str = "the model") -> None:
+    """Raise OpsetError where onnx or the installed ONNX Runtime do not know the model's opset or IR version."""
+    opset, (newest, newest_ir) = default_opset(model), _newest_versions()
+    if opset is None:
+        raise OpsetError(f"{where}: no opset of the default ONNX domain is imported; supported are {OLDEST_OPSET} to {newest}")
+    if not OLDEST_OPSET <= opset <= newest:
+        raise OpsetError(
+            f"{where}: opset {opset} is not supported, {OLDEST_OPSET} to {newest} are (what onnx {onnx.__version__} and the installed"
+            " ONNX Runtime know); convert it with onnx.version_converter or export it again"
+        )
+    if not 3 <= model.ir_version <= newest_ir:
+        raise OpsetError(f"{where}: IR version {model.ir_version} is not supported, 3 to {newest_ir} are; export the model again")
+
+
+def default_opset(model: ModelProto) -> int | None:
+    """The imported version of the default domain."""
+    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+
+
+@functools.cache
+def _newest_versions() -> tuple[int, int]:
+    """The newest opset and IR version that onnx and ONNX Runtime both take; ONNX Runtime tells only by refusing."""
+    opset, ir = onnx.defs.onnx_opset_version(), int(onnx.IR_VERSION)
+    while ir > 3 and not _runtime_takes(OLDEST_OPSET, ir):
+        ir -= 1
+    while opset > OLDEST_OPSET and not _runtime_takes(opset, ir):
+        opset -= 1
+    return opset, ir
+
+
+def _runtime_takes(opset: int, ir: int) -> bool:
+    try:
+        import onnxruntime
+    except ImportError:  # an extra: without it onnx alone decides
+        return True
+    x, y = (onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "probe", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the base of all that ONNX Runtime raises
+        if type(error).__module__.startswith("onnxruntime"):
+            return False
+        raise
+    return True
+
+
+def _all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor that may hold external data."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            yield from _node_tensors(node)
+
+
+def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    for node in graph.node:
+        yield from _node_tensors(node)
+
+
+def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for graph in subgraphs(attribute):
+            yield from _graph_tensors(graph)
+
+
+def _load_data(tensor: TensorProto, path: Path) -> None:
+    """Bring external data into the tensor, and see that no byte is missing."""
+    if onnx.external_data_helper.uses_external_data(tensor):
+        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        try:
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
+        except (OSError, ValueError, onnx.checker.ValidationError) as error:
+            raise InputError(
+                f"{path}: tensor {tensor.name!r} has its data in {path.parent / location}, which is missing or cannot be read; "
+                "put the data file beside the model"
+            ) from error
+        tensor.ClearField("data_location")
+        tensor.ClearField("external_data")
+        dtype = numpy_dtype(tensor.data_type)
+        if isinstance(dtype, np.dtype) and len(tensor.raw_data) < _stored_bytes(tensor, dtype):
+            raise InputError(f"{path}: tensor {tensor.name!r}: its data file {location} is cut off; copy it again")
+
+
+def _stored_bytes(tensor: TensorProto, dtype: Any) -> int:
+    packed: dict[int, int] = {  # elements in a byte
+        TensorProto.INT4: 2, TensorProto.UINT4: 2, TensorProto.FLOAT4E2M1: 2, TensorProto.INT2: 4, TensorProto.UINT2: 4}
+    elements: int = math.prod(tensor.dims)
+    per_byte: int = packed.get(tensor.data_type, 0)
+    return -(-elements // per_byte) if per_byte else elements * dtype.itemsize
+
+
+def import_model(model: ModelProto, base_dir: Path | None = None) -> gs.Graph:
+    """The model's main graph; subgraphs and functions stay protos. `base_dir` is where external data not yet loaded lies.
+
+    Beside graphsurgeon's fields the graph has `source` (the model), `captured` (names that must still be produced because
+    subgraphs, training information or quantization annotations read them), `constants` (by name, all of the source),
+    `source_tensors` (names) and `taken_names`; see docs/architecture.md for the fields of nodes and constants.
+    """
+    proto, directory = model.graph, str(base_dir or "")
+    overridable = {value.name for value in proto.input} if model.ir_version >= 4 else set()
+    constants = {t.name: Constant(t.name, t, directory) for t in proto.initializer if t.name not in overridable}
+    constants |= {name: constant for i, node in enumerate(proto.node) for name, constant in _constant_node(node, i)}
+    tensors: dict[str, gs.Tensor] = dict(constants)
+    for sparse in proto.sparse_initializer:  # no stage computes with these: variables that no node produces
+        tensors[sparse.values.name] = gs.Variable(sparse.values.name, numpy_dtype(sparse.values.data_type), list(sparse.dims))
+    for value in (*proto.input, *proto.output, *proto.value_info):
+        if value.name not in tensors:
+            tensors[value.name] = _variable(value)
+    nodes = [_import_node(node, i, tensors) for i, node in enumerate(proto.node) if not (node.output and node.output[0] in constants)]
+    graph = gs.Graph(
+        nodes, [tensors[v.name] for v in proto.input if v.name not in constants], [tensors[v.name] for v in proto.output], name=proto.name,
+        doc_string=proto.doc_string, opset=default_opset(model), import_domains=model.opset_import, producer_name=model.producer_name,
+        producer_version=model.producer_version, ir_version=model.ir_version,
+    )
+    graph.source, graph.constants, graph.captured = model, constants, frozenset(_captured(model))
+    graph.source_tensors = frozenset(tensors)
+    graph.taken_names = set(tensors) | set(_names(proto))
+    return graph
+
+
+def _variable(value: onnx.ValueInfoProto) -> gs.Variable:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return gs.Variable(value.name, type=kind or "tensor_type")
+    dtype, shape = tensor_type(value.type)
+    return gs.Variable(value.name, dtype=dtype, shape=shape)
+
+
+def tensor_type(kind: onnx.TypeProto) -> tuple[Any, list[int | str | None] | None]:
+    """(dtype, shape) of a tensor's type: a symbolic dimension is a string, an unknown one None, an unknown rank no shape."""
+    if not kind.HasField("tensor_type"):
+        return None, None
+    tensor = kind.tensor_type
+    if not tensor.HasField("shape"):
+        return numpy_dtype(tensor.elem_type), None
+    return numpy_dtype(tensor.elem_type), [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim]
+
+
+def _constant_node(node: NodeProto, position: int) -> Iterator[tuple[str, Constant]]:
+    """The Constant of a Constant node; none for the sparse and string forms, which stay nodes."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
+        return
+    attribute, name = node.attribute[0], node.output[0]
+    if attribute.name not in _CONSTANT_VALUES or attribute.ref_attr_name:
+        return
+    tensor = attribute.t if attribute.name == "value" else _scalar_or_list(attribute, name)
+    yield name, Constant(name, tensor, origin=node, position=position)
+
+
+def _scalar_or_list(attribute: AttributeProto, name: str) -> TensorProto:
+    dtype = np.float32 if "float" in attribute.name else np.int64
+    return onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(attribute), dtype), name)
+
+
+def _import_node(proto: NodeProto, position: int, tensors: dict[str, gs.Tensor]) -> Node:
+    def tensor(name: str) -> gs.Tensor:
+        return tensors.setdefault(name, gs.Variable(name)) if name else gs.Variable.empty()
+
+    node = Node(
+        proto.op_type, proto.name, {a.name: _attribute(a) for a in proto.attribute}, [tensor(n) for n in proto.input],
+        [tensor(n) for n in proto.output], "" if proto.domain == "ai.onnx" else proto.domain, (proto.name or next(iter(proto.output), ""),),
+    )
+    node.origin, node.position = proto, position
+    return node
+
+
+def _attribute(attribute: AttributeProto) -> Any:
+    """Numbers, lists, strings and tensors in Python's and numpy's types; anything else as the proto it is."""
+    if attribute.ref_attr_name:
+        return attribute
+    decode: dict[int, Callable[[], Any]] = {
+        AttributeProto.INT: lambda: attribute.i,
+        AttributeProto.FLOAT: lambda: attribute.f,
+        AttributeProto.STRING: lambda: _text(attribute.s),
+        AttributeProto.INTS: lambda: list(attribute.ints),
+        AttributeProto.FLOATS: lambda: list(attribute.floats),
+        AttributeProto.STRINGS: lambda: [_text(s) for s in attribute.strings],
+        AttributeProto.TENSOR: lambda: _array(attribute.t),
+    }
+    return decode.get(attribute.type, lambda: attribute)()
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _array(tensor: TensorProto) -> np.ndarray | TensorProto:
+    """A small tensor's values; large and external ones stay protos, nobody computes with them."""
+    known = isinstance(numpy_dtype(tensor.data_type), np.dtype) and not onnx.external_data_helper.uses_external_data(tensor)
+    return onnx.numpy_helper.to_array(tensor) if known and math.prod(tensor.dims) <= 4096 else tensor
+
+
+def subgraphs(attribute: AttributeProto) -> Iterator[GraphProto]:
+    """The graphs that an attribute holds."""
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def outer_reads(graph: GraphProto) -> set[str]:
+    """Names that a subgraph, or one inside it, reads from outside."""
+    bound = {value.name for value in graph.input} | {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    reads = {value.name for value in graph.output}
+    for node in graph.node:
+        bound.update(node.output)
+        reads.update(node.input)
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                reads |= outer_reads(inner)
+    return reads - bound - {""}
+
+
+def _captured(model: ModelProto) -> Iterator[str]:
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            for graph in subgraphs(attribute):
+                yield from outer_reads(graph)
+    for training in model.training_info:
+        yield from outer_reads(training.initialization)
+        yield from outer_reads(training.algorithm)
+        for binding in (*training.initialization_binding, *training.update_binding):
+            yield binding.key
+    for annotation in model.graph.quantization_annotation:
+        for entry in annotation.quant_parameter_tensor_names:
+            yield entry.value
+
+
+def _names(graph: GraphProto) -> Iterator[str]:
+    """Every name in use, inside subgraphs too: ONNX lets no inner tensor shadow an outer one."""
+    for value in (*graph.input, *graph.initializer):
+        yield value.name
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name
+    for node in graph.node:
+        yield node.name
+        yield from node.output
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                yield from _names(inner)

@@ -1,0 +1,84 @@
+"""Types and shapes of all tensors, by onnx's own inference with data propagation.
+
+Inference is given a skeleton of the model: large initializers are replaced by inputs of their type and shape, which
+keeps it fast and below protobuf's 2 GiB; small ones stay, since shapes are computed from their values.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import ModelProto, NodeProto
+
+from onnxbolt.graph.exporter import INTERNAL_DOMAIN, LEAST_IR, node_proto, tensor_proto, used_constants, used_variables, value_info
+from onnxbolt.graph.importer import tensor_type
+from onnxbolt.graph.order import in_order
+
+_LARGE = 1024  # elements; a tensor that holds a shape has a handful
+
+
+def infer(graph: gs.Graph) -> None:
+    """Set `dtype` and `shape` of every Variable as far as known; a symbolic dimension is a string, an unknown one None."""
+    variables = used_variables(graph)
+    inferred = onnx.shape_inference.infer_shapes(_skeleton(graph), check_type=False, strict_mode=False, data_prop=True)
+    for value in (*inferred.graph.value_info, *inferred.graph.output):
+        if value.name in variables:
+            _refine(variables[value.name], value)
+
+
+def _refine(tensor: gs.Variable, value: onnx.ValueInfoProto) -> None:
+    """Take over what was inferred; a dimension that inference lost keeps what was known before."""
+    dtype, shape = tensor_type(value.type)
+    if dtype is None:
+        return
+    tensor.dtype = dtype
+    if shape is None:
+        return
+    if tensor.shape is not None and len(tensor.shape) == len(shape):
+        shape = [_better(new, old) for new, old in zip(shape, tensor.shape, strict=True)]
+    tensor.shape = shape
+
+
+def _better(new: int | str | None, old: int | str | None) -> int | str | None:
+    if isinstance(new, int) or old is None:
+        return new
+    generated = isinstance(new, str) and new.startswith("unk__")
+    return old if new is None or generated or isinstance(old, int) else new
+
+
+def _skeleton(graph: gs.Graph) -> ModelProto:
+    source: ModelProto = graph.source
+    model = ModelProto(ir_version=max(source.ir_version, LEAST_IR), opset_import=source.opset_import, functions=source.functions)
+    known = {"", INTERNAL_DOMAIN} | {entry.domain for entry in source.opset_import}
+    new = sorted({node.domain or "" for node in graph.nodes} - known)
+    model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in new)
+    model.graph.name = source.graph.name or "graph"
+    declared = {value.name: value for value in source.graph.input}
+    model.graph.input.extend(value_info(tensor, declared.get(tensor.name)) for tensor in graph.inputs)
+    for constant in used_constants(graph).values():
+        if np.prod(constant.shape) > _LARGE:
+            model.graph.input.append(value_info(constant, None))
+        else:
+            model.graph.initializer.append(tensor_proto(constant))
+    model.graph.input.extend(value_info(tensor, None) for tensor in _opaque_sources(graph))
+    model.graph.node.extend(_stand_in(item) for item in in_order(graph))
+    # outputs without a type: what the source says of them is merged in afterwards, so that it cannot contradict inference
+    model.graph.output.extend(onnx.ValueInfoProto(name=tensor.name) for tensor in graph.outputs)
+    return model
+
+
+def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:
+    """Tensors that neither a node nor an input brings: sparse initializers."""
+    inputs = {tensor.name for tensor in graph.inputs}
+    for tensor in used_variables(graph).values():
+        if not tensor.inputs and tensor.name not in inputs and tensor.dtype is not None:
+            yield tensor
+
+
+def _stand_in(node: gs.Node) -> NodeProto:
+    """The node itself; for a recognized activation, which inference does not know, one of the same type and shape."""
+    if node.domain != INTERNAL_DOMAIN:
+        return node_proto(node)
+    return onnx.helper.make_node("Identity", [node.inputs[0].name], [node.outputs[0].name])

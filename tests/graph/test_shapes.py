@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnxbolt.graph.exporter import INTERNAL_DOMAIN
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.shapes import infer
+from tests.conftest import ZOO
+from tests.graph.planted import everything, model, value
+
+
+def test_symbolic_shapes_pass_through_shape_arithmetic() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["batch"]),
+        helper.make_node("Concat", ["batch", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["y"]),
+        helper.make_node("MatMul", ["y", "w"], ["z"]),
+    ]
+    made = model(nodes, [value("x", shape=("n", 6))], [value("z", shape=("n", 2, "w"))], {
+        "zero": np.array([0]), "rest": np.array([2, 3]), "w": np.zeros((3, 5000), np.float32)})
+    graph = import_model(made)
+    infer(graph)
+    by_name = {t.name: t for node in graph.nodes for t in node.outputs}
+    assert by_name["y"].shape == ["n", 2, 3]
+    assert by_name["z"].shape == ["n", 2, 5000]
+    assert by_name["z"].dtype == np.float32
+
+
+def test_recognized_activations_keep_type_and_shape() -> None:
+    nodes = [helper.make_node("Gelu", ["x"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    made = model(nodes, [value("x")], [value("y", shape=("a", "b"))])
+    graph = import_model(made)
+    graph.nodes[0].op, graph.nodes[0].domain, graph.nodes[0].origin = "GeluErf", INTERNAL_DOMAIN, None
+    infer(graph)
+    assert graph.nodes[0].outputs[0].shape == [2, 4]
+    assert graph.outputs[0].shape == [2, 4]
+
+
+def test_what_inference_does_not_know_keeps_what_the_model_says() -> None:
+    made = model([helper.make_node("Odd", ["x"], ["h"], domain="odd"), helper.make_node("Relu", ["h"], ["y"])], [value("x")],
+                 [value("y", shape=("a", 4))])
+    made.opset_import.append(helper.make_opsetid("odd", 1))
+    graph = import_model(made)
+    infer(graph)
+    assert graph.nodes[0].outputs[0].shape is None
+    assert graph.outputs[0].shape == ["a", 4]
+    assert graph.outputs[0].dtype == np.float32
+
+
+def test_everything_survives() -> None:
+    graph = import_model(everything())
+    infer(graph)
+    assert {t.name: t.shape for node in graph.nodes for t in node.outputs}["reduced"] == [4]
+
+
+@pytest.mark.parametrize("name", ["bert_base.ts", "detr_r50.ts", "vgg16.ts"])
+def test_large_models_need_no_weights(name: str) -> None:
+    source = onnx.load(ZOO / f"{name}.onnx", load_external_data=False)
+    graph = import_model(source)
+    infer(graph)
+    ranks = [t.shape for node in graph.nodes for t in node.outputs if t.name]
+    assert all(shape is not None for shape in ranks)
+    assert all(t.dtype is not None for node in graph.nodes for t in node.outputs if t.name)
+    assert graph.inputs[0].shape[0] == "batch"
+    assert TensorProto.FLOAT not in {t.dtype for t in graph.outputs}
