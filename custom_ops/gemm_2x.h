@@ -35,13 +35,7 @@ struct Gemm2x {
 
   static const char* can_implement(const void* arguments) {
     const auto& gemm = *static_cast<const GemmArguments*>(arguments);
-    if (const char* error = CheckExtents(gemm.m, gemm.n, gemm.k)) return error;
-    if (gemm.k % Row::at(kAlignA) != 0 || gemm.lda % Row::at(kAlignA) != 0 || !IsAligned(gemm.a, Row::at(kAlignA) * sizeof(Element)))
-      return "A, its pitch or k is not aligned to align_a elements";
-    if (gemm.k % Row::at(kAlignB) != 0 || gemm.ldb % Row::at(kAlignB) != 0 || !IsAligned(gemm.b, Row::at(kAlignB) * sizeof(Element)))
-      return "B, its pitch or k is not aligned to align_b elements";
-    if (gemm.n % Row::at(kAlignC) != 0 || gemm.ldd % Row::at(kAlignC) != 0 || !IsAligned(gemm.d, Row::at(kAlignC) * sizeof(Output)))
-      return "D, its pitch or n is not aligned to align_c elements";
+    if (const char* error = CheckGemm<Row, Element, Output>(gemm)) return error;
     return CheckOperands<Chain, Element>(gemm.epilogue, Row::at(kAlignC));
   }
 
