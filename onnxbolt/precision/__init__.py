@@ -1,0 +1,46 @@
+"""Stage 3: fp32 parts of a graph become fp16 or bf16 where that is safe.
+
+Weights and compute are 16-bit, graph inputs and outputs keep their types. Which operations stay in fp32, and why, is
+data (`Kept`): see `ops` for the tables, `decide` for the rules, `apply` for the change itself.
+"""
+from __future__ import annotations
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from onnxbolt.dtypes import DType
+from onnxbolt.precision.apply import Conversion
+from onnxbolt.precision.constants import Constants
+from onnxbolt.precision.decide import Decision, Kept
+
+__all__ = ["Kept", "convert", "rounded_original"]
+
+LOW = {"fp16": DType.F16, "bf16": DType.BF16}
+
+
+def convert(graph: gs.Graph, precision: str) -> list[Kept]:
+    """Convert `graph` in place ("fp16", "bf16"; "keep": no change) and say which nodes stay in fp32.
+
+    Tensors' dtypes have to be known (shapes.infer) and are right afterwards.
+    """
+    if precision not in LOW:
+        return []
+    constants = Constants(LOW[precision])
+    decision = Decision(graph, LOW[precision], constants)
+    kept = decision.kept(graph)
+    Conversion(graph, decision, constants).run()
+    return kept
+
+
+def rounded_original(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
+    """The model itself, only its types changed: the error that rounding alone makes, by which verification judges."""
+    from onnxbolt.graph.exporter import export_model
+    from onnxbolt.graph.importer import import_model
+    from onnxbolt.graph.shapes import infer
+
+    if precision not in LOW:
+        return model
+    graph = import_model(model)
+    infer(graph)
+    convert(graph, precision)
+    return export_model(graph)

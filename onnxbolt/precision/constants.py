@@ -1,0 +1,58 @@
+"""Constants in 16 bits: converted once, and checked for what the conversion would lose."""
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.dtypes import DType
+
+LARGEST = 65504.0  # fp16
+MAX_FLUSHED = 0.5  # share of the nonzero values that become zero
+
+
+class Constants:
+    """The 16-bit values of a graph's fp32 constants, by name."""
+
+    def __init__(self, low: DType) -> None:
+        self.low = low
+        self._converted: dict[str, np.ndarray] = {}
+        self._hazards: dict[str, str] = {}
+
+    def converted(self, constant: gs.Constant) -> np.ndarray:
+        """The values rounded to the 16-bit type (nearest even)."""
+        if constant.name not in self._converted:
+            with np.errstate(over="ignore"):
+                self._converted[constant.name] = constant.values.astype(self.low.numpy)
+        return self._converted[constant.name]
+
+    def hazard(self, constant: gs.Constant) -> str:
+        """Why the constant must stay fp32; empty where it need not. bf16 has fp32's range, so only fp16 has hazards."""
+        if self.low is not DType.F16 or constant.values.size == 0:
+            return ""
+        if constant.name not in self._hazards:
+            self._hazards[constant.name] = _hazard(constant.values, self.converted(constant))
+        return self._hazards[constant.name]
+
+    def spreads(self, constant: gs.Constant) -> bool:
+        """Whether what is computed from a hazardous constant is hazardous too: large values are, and so is a scalar that
+        guards against a division by zero; small weights among others are not."""
+        return constant.values.size == 1 or _largest_finite(constant.values) > LARGEST
+
+
+def _hazard(values: np.ndarray, low: np.ndarray) -> str:
+    largest = _largest_finite(values)
+    if largest > LARGEST:
+        return f"holds {largest:.3g}, beyond fp16's {LARGEST:g}"
+    nonzero = int(np.count_nonzero(values))
+    flushed = nonzero - int(np.count_nonzero(low))
+    if flushed > MAX_FLUSHED * nonzero:
+        return f"{flushed} of its {nonzero} nonzero values are zero in fp16"
+    return ""
+
+
+def _largest_finite(values: np.ndarray) -> float:
+    largest = max(float(values.max()), -float(values.min()))
+    if np.isfinite(largest):
+        return largest
+    finite = values[np.isfinite(values)]
+    return float(np.abs(finite).max()) if finite.size else 0.0

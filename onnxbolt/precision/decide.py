@@ -1,0 +1,231 @@
+"""Which nodes stay in fp32, and why.
+
+One walk in the order of the data. A node stays for one of five reasons: its op (table `KEPT`, no kernel, another domain),
+a constant that 16 bits cannot hold, values that another such node hands on, integers turned into floats (fp16 counts
+exactly only up to 2048), or because it stands between nodes that stay, where it would only cost Casts.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.graph.exporter import INTERNAL_DOMAIN
+from onnxbolt.graph.order import in_order
+from onnxbolt.precision import ops
+from onnxbolt.precision.constants import LARGEST, Constants
+
+_TYPE = {DType.F16: "tensor(float16)", DType.BF16: "tensor(bfloat16)"}
+COUNTS = "works on integers (or other types) that 16 bits hold exactly only while they are small"
+BETWEEN = "stands between operations that stay in fp32"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A node that stays in fp32."""
+
+    node: str
+    op: str
+    reason: str
+
+
+def is_float(tensor: gs.Tensor) -> bool:
+    """Whether a tensor is fp32; nothing else is ever converted."""
+    return bool(tensor.name) and tensor.dtype == np.float32
+
+
+def reads_any(node: gs.Node) -> bool:
+    """Whether the node takes floats of any type and writes none: what comes in decides, and nothing has to be converted."""
+    return domain_of(node) == "" and node.op in ops.ANY_INPUT and not any(is_float(t) for t in node.outputs)
+
+
+def domain_of(node: gs.Node) -> str:
+    """The domain's canonical name: "" for ai.onnx."""
+    return "" if node.domain in (None, "", "ai.onnx") else str(node.domain)
+
+
+@lru_cache(maxsize=4096)
+def _slots(op: str, opset: int, low: DType, inputs: bool) -> tuple[tuple[bool, ...], bool]:
+    """For each formal parameter of an ONNX op whether its type may be `low`; and whether the last one repeats."""
+    schema = onnx.defs.get_schema(op, opset, "")
+    allowed = {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in schema.type_constraints}
+    formals = schema.inputs if inputs else schema.outputs
+    fits = tuple(_TYPE[low] in allowed.get(formal.type_str, {formal.type_str}) for formal in formals)
+    return fits, bool(formals) and formals[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+
+
+def may_be_low(node: gs.Node, index: int, low: DType, opset: int, inputs: bool = True) -> bool:
+    """Whether ONNX (or our own kernel, whatever the opset) lets input or output `index` be of type `low`."""
+    if domain_of(node) == INTERNAL_DOMAIN:
+        return True
+    if inputs and index in ops.FP32_INPUTS.get(node.op, ()):
+        return False
+    if low is DType.BF16 and (node.op in ops.POOLING | ops.EPILOGUES_ONLY or node.op == "Conv"):
+        return True
+    fits, variadic = _slots(node.op, opset, low, inputs)
+    return fits[min(index, len(fits) - 1) if variadic else index]
+
+
+class Decision:
+    """The walk's state; `reasons` maps id(node) to why it stays in fp32, for nodes that touch fp32 at all."""
+
+    def __init__(self, graph: gs.Graph, low: DType, constants: Constants) -> None:
+        self.low, self.constants, self.opset = low, constants, int(graph.opset)
+        self.reasons: dict[int, str] = {}
+        self.converted: set[int] = set()
+        self._carried: dict[str, str] = {}  # tensor name -> what it carries that 16 bits cannot hold
+        self._counting: set[str] = set()  # names of tensors that are integers in fp32, or made of such alone
+        nodes = [node for node in in_order(graph) if any(is_float(t) for t in (*node.inputs, *node.outputs)) and not reads_any(node)]
+        for node in nodes:
+            self._visit(node)
+        self._absorb(nodes)
+
+    def kept(self, graph: gs.Graph) -> list[Kept]:
+        """The decision as data, in the graph's order."""
+        return [Kept(node.name, node.op, self.reasons[id(node)]) for node in graph.nodes if id(node) in self.reasons]
+
+    def _visit(self, node: gs.Node) -> None:
+        reason = self._structural(node) or self._constant(node) or self._received(node) or self._squares(node)
+        counts = not reason and self._counts(node)
+        if counts:
+            reason = COUNTS
+            self._counting.update(t.name for t in node.outputs)
+        if reason:
+            self.reasons[id(node)] = reason
+        else:
+            self.converted.add(id(node))
+        cause = "" if self.low is not DType.F16 else self._cause(node)
+        if cause and not self._bounds(node):
+            self._carried.update((t.name, cause) for t in node.outputs if is_float(t))
+
+    def _structural(self, node: gs.Node) -> str:
+        """Reasons that lie in the op itself."""
+        if domain_of(node) == INTERNAL_DOMAIN:
+            return "" if node.op in EPILOGUES else f"unknown internal operation {node.op}"
+        if domain_of(node):
+            return f"operation of domain {node.domain}: its types are not known"
+        if node.op in ops.KEPT:
+            return ops.KEPT[node.op]
+        if any(t.name and t.dtype is None for t in (*node.inputs, *node.outputs)):
+            return "the type of one of its tensors is not known"
+        if not self._has_kernel(node):
+            return f"ONNX Runtime has no {self.low.value} CUDA kernel"
+        if not self._is_declared(node):
+            return f"ONNX defines it for no {self.low.value} at opset {self.opset}"
+        return ""
+
+    def _is_declared(self, node: gs.Node) -> bool:
+        def any_of(tensors: list[gs.Tensor], inputs: bool) -> bool:
+            return any(is_float(t) and may_be_low(node, i, self.low, self.opset, inputs) for i, t in enumerate(tensors))
+
+        return any_of(node.inputs, True) or any_of(node.outputs, False)
+
+    def _has_kernel(self, node: gs.Node) -> bool:
+        if self.low is DType.F16:
+            return node.op in ops.FP16_KERNELS
+        return node.op in ops.BF16_KERNELS or self._ours(node)
+
+    def _ours(self, node: gs.Node) -> bool:
+        """Nodes that become (part of) a fused node, whatever ONNX Runtime has."""
+        if node.op == "Conv":
+            weight = node.inputs[1]
+            return node.attrs.get("group", 1) == 1 and isinstance(weight, gs.Constant) and len(weight.shape) in (3, 4)
+        if node.op in ops.POOLING:
+            shape = node.inputs[0].shape
+            return len(node.outputs) == 1 and shape is not None and len(shape) == 4
+        if node.op not in ops.EPILOGUES_ONLY or not node.inputs[0].inputs:
+            return False
+        source = node.inputs[0].inputs[0]
+        return len(node.inputs[0].outputs) == 1 and source.op in ops.ANCHORS and id(source) in self.converted
+
+    def _constant(self, node: gs.Node) -> str:
+        for constant in self._data_constants(node):
+            if hazard := self.constants.hazard(constant):
+                return f"constant {constant.name} {hazard}"
+        return ""
+
+    def _data_constants(self, node: gs.Node) -> Iterator[gs.Constant]:
+        """The constants that would be converted with the node."""
+        if domain_of(node) not in ("", INTERNAL_DOMAIN) or node.op in ops.KEPT:
+            return
+        for index, tensor in enumerate(node.inputs):
+            if isinstance(tensor, gs.Constant) and is_float(tensor) and may_be_low(node, index, self.low, self.opset):
+                yield tensor
+
+    def _received(self, node: gs.Node) -> str:
+        cause = next((self._carried[t.name] for t in node.inputs if t.name in self._carried), "")
+        return f"receives values that fp16 cannot hold: {cause}" if cause else ""
+
+    def _squares(self, node: gs.Node) -> str:
+        same = node.op == "Mul" and self.low is DType.F16 and node.inputs[0].name == node.inputs[1].name
+        return "squares its input" if same else ""
+
+    def _counts(self, node: gs.Node) -> bool:
+        if node.op == "Cast" and any(is_float(t) for t in node.outputs) and not is_float(node.inputs[0]):
+            source = node.inputs[0].dtype
+            return not isinstance(source, np.dtype) or source.name not in (*ops.EXACT, self.low.numpy.name)
+        variables = [t.name for t in node.inputs if is_float(t) and not isinstance(t, gs.Constant)]
+        return node.op not in ops.ANCHORS and bool(variables) and all(name in self._counting for name in variables)
+
+    def _cause(self, node: gs.Node) -> str:
+        """What this node's outputs may carry beyond fp16's range."""
+        for constant in self._data_constants(node):
+            if self.constants.hazard(constant) and self.constants.spreads(constant):
+                return f"constant {constant.name} {self.constants.hazard(constant)}"
+        for tensor in node.inputs:
+            if tensor.name in self._carried:
+                return self._carried[tensor.name]
+        if (domain_of(node) == "" and node.op in ops.WIDENING and not _shrinks(node)) or self._squares(node):
+            return f"the result of {node.op} {node.name}"
+        return ""
+
+    def _bounds(self, node: gs.Node) -> bool:
+        """Whether the outputs are within range whatever comes in."""
+        if node.op in ops.BOUNDING:
+            return True
+        if node.op == "Div":  # a large divisor makes small results; a sum of large values divides them back into range
+            numerator, denominator = (self._is_wide(t) for t in node.inputs)
+            return denominator or not numerator
+        if node.op == "Clip" and not any(self._is_wide(t) for t in node.inputs[1:]):
+            bounds = [t.values for t in node.inputs[1:3] if isinstance(t, gs.Constant)]
+            return len(bounds) == 2 and all(abs(float(b)) <= LARGEST for b in bounds)
+        return False
+
+    def _is_wide(self, tensor: gs.Tensor) -> bool:
+        if isinstance(tensor, gs.Constant):
+            return is_float(tensor) and bool(self.constants.hazard(tensor))
+        return tensor.name in self._carried
+
+    def _absorb(self, nodes: list[gs.Node]) -> None:
+        """Nodes all of whose neighbours stay would only cost Casts; an anchor is worth them."""
+        before = {id(n) for n in nodes if id(n) in self.reasons}
+        after = set(before)
+        for node in nodes:
+            sources = [s for t in node.inputs if is_float(t) and not isinstance(t, gs.Constant) for s in t.inputs or [None]]
+            if _light(node) and sources and all(id(s) in before for s in sources):
+                before.add(id(node))
+        for node in reversed(nodes):
+            users = [user for t in node.outputs for user in t.outputs]
+            if _light(node) and users and all(id(user) in after for user in users):
+                after.add(id(node))
+        for node in nodes:
+            key = id(node)
+            if key in self.converted and key in before and key in after:
+                self.reasons[key] = BETWEEN
+                self.converted.discard(key)
+
+
+def _light(node: gs.Node) -> bool:
+    return node.op not in ops.ANCHORS and domain_of(node) == ""
+
+
+def _shrinks(node: gs.Node) -> bool:
+    """A power whose exponent is known to be at most 1 in magnitude above zero, or negative: square roots and their reciprocals."""
+    exponent = node.inputs[1] if node.op == "Pow" else None
+    return isinstance(exponent, gs.Constant) and bool(np.all(np.asarray(exponent.values, dtype=np.float64) <= 1))

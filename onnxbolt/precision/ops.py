@@ -1,0 +1,74 @@
+"""Which operations may run in 16 bits: the tables that `decide` reads.
+
+Kernels: what ONNX Runtime's CUDA provider implements (its docs/OperatorKernels.md). A node in a 16-bit type that has no
+kernel there would run on the CPU between two copies. LayerNormalization, Softmax, ReduceMean, ReduceSum, pooling and
+products are in the tables because those kernels read 16 bits and accumulate in fp32.
+"""
+from __future__ import annotations
+
+# any type: they move values and compute nothing
+MOVEMENT = frozenset({
+    "Compress", "Concat", "ConstantOfShape", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
+    "Identity", "Pad", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze",
+    "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+})
+BF16_KERNELS = frozenset({
+    "Add", "Cast", "Div", "Gemm", "LayerNormalization", "MatMul", "Max", "Min", "Mul", "ReduceSum", "Relu", "Sigmoid", "Softmax",
+    "Sub", "Sum", "Tanh",
+}) | MOVEMENT - {"DepthToSpace", "SpaceToDepth", "Pad", "Tile"}
+FP16_KERNELS = frozenset({
+    "Abs", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Conv", "ConvTranspose", "Einsum", "Elu", "Equal",
+    "Erf", "Floor", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "Greater", "GreaterOrEqual", "GroupNormalization", "HardSigmoid",
+    "HardSwish", "InstanceNormalization", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "LogSoftmax", "MaxPool", "Mish", "Mod", "Neg",
+    "OneHot", "PRelu", "ReduceMax", "ReduceMean", "ReduceMin", "Resize", "Round", "Selu", "Sign", "Softplus", "Softsign", "Sqrt",
+    "ThresholdedRelu", "TopK",
+}) | BF16_KERNELS | MOVEMENT
+
+_SUMS = "adds up many terms, which may leave half precision's range"
+_STATE = "carries its state through every step, so that roundings add up"
+_SCALES = "its scales are calibrated in fp32"
+_BODY = "its body is typed for fp32"
+KEPT = {
+    "CumSum": _SUMS,
+    "Cos": "turns a rounded angle into an error of its own size",
+    "Exp": "its result leaves fp16's range from 11.1 on",
+    "GRU": _STATE,
+    "If": _BODY,
+    "LRN": "squares its input",
+    "LSTM": _STATE,
+    "Log": "small arguments flush to zero, whose logarithm is -inf",
+    "Loop": _BODY,
+    "Pow": "its result may leave half precision's range",
+    "QuantizeLinear": _SCALES,
+    "DequantizeLinear": _SCALES,
+    "DynamicQuantizeLinear": _SCALES,
+    "RNN": _STATE,
+    "Range": "counts by repeated addition",
+    "Reciprocal": "small arguments leave half precision's range",
+    "ReduceL1": _SUMS,
+    "ReduceL2": _SUMS,
+    "ReduceLogSum": _SUMS,
+    "ReduceLogSumExp": _SUMS,
+    "ReduceProd": _SUMS,
+    "ReduceSumSquare": _SUMS,
+    "RoiAlign": "half precision resolves pixels only to 1/2 beyond 512",
+    "Scan": _BODY,
+    "SequenceMap": _BODY,
+    "Sin": "turns a rounded angle into an error of its own size",
+}
+# of the kept ones: what follows has to be in fp32 too, since the result itself may be out of range
+WIDENING = frozenset({"CumSum", "Exp", "Pow", "ReduceProd", "ReduceSumSquare"})
+# whatever comes in, what goes out is small (or no float): an fp32 region that was needed for range ends here
+BOUNDING = frozenset({
+    "ArgMax", "ArgMin", "Cos", "Erf", "GroupNormalization", "HardSigmoid", "InstanceNormalization", "LayerNormalization", "Log",
+    "LpNormalization", "MeanVarianceNormalization", "Reciprocal", "Sigmoid", "Sign", "Sin", "Softmax", "Softsign", "Tanh",
+})
+ANCHORS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+# activations that ONNX Runtime has in no bf16 form, but an epilogue of ours has
+EPILOGUES_ONLY = frozenset({"Clip", "Elu", "HardSigmoid", "LeakyRelu", "PRelu", "Softplus"})
+POOLING = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool"})
+# float inputs by position that are coordinates or counts, not data: fp32 even where ONNX allows another type
+FP32_INPUTS = {"OneHot": (0, 1), "Resize": (1, 2)}
+# they read a float tensor of any type and write none of the same type
+ANY_INPUT = frozenset({"Cast", "CastLike", "Shape", "Size"})
+EXACT = ("bool", "int8", "uint8")  # types all of whose values either 16-bit type holds exactly
