@@ -61,8 +61,12 @@ def render_unit(instances: Sequence[Instance]) -> str:
     if len(set(instances)) != len(instances):
         raise ValueError("an instance appears twice in a translation unit")
     family = instances[0].config.family.name.lower()
-    template = _environment().get_template(f"{family}/unit.cu.j2")
-    return template.render(header=f"{family}.h", kernels=[_fields(instance) for instance in instances])
+    return render(f"{family}/unit.cu.j2", header=f"{family}.h", kernels=[_fields(instance) for instance in instances])
+
+
+def render(template: str, **values: object) -> str:
+    """A template of templates/ with its values; a value that the template lacks is an error."""
+    return _environment().get_template(template).render(values)
 
 
 def _fields(instance: Instance) -> dict[str, str]:

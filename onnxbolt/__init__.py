@@ -1,0 +1,36 @@
+"""Fuses chains around GEMM and Conv of an ONNX model into CUTLASS kernels for ONNX Runtime.
+
+optimize(source, out=None, **options) -> Report      what the command line does
+session_options(model, ..), get_library_path(model)  for deployment; they import neither onnx nor the optimizer
+Options, Report, and the errors of onnxbolt.errors
+"""
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnxbolt.errors import AccuracyError, BuildError, InputError, LibraryError, OnnxboltError, OpsetError, ToolchainError
+    from onnxbolt.options import Options
+    from onnxbolt.pipeline import optimize
+    from onnxbolt.report import Report
+    from onnxbolt.runtime import OnnxboltWarning, get_library_path, session_options
+
+__all__ = [
+    "AccuracyError", "BuildError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError", "Options", "Report",
+    "ToolchainError", "get_library_path", "optimize", "session_options",
+]
+
+_MODULES = {"Options": "options", "optimize": "pipeline", "Report": "report", "OnnxboltWarning": "runtime", "get_library_path": "runtime",
+            "session_options": "runtime"}
+
+
+def __getattr__(name: str) -> Any:
+    # found when asked for, so that a deployment machine never imports the optimizer
+    if name not in __all__:
+        raise AttributeError(f"module 'onnxbolt' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"onnxbolt.{_MODULES.get(name, 'errors')}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,135 @@
+"""The CUDA toolchain: where nvcc and CUTLASS are, and the command lines that compile and link a library.
+
+Looked for in this order: the toolkit of CUDA_HOME, nvcc on the PATH, the pip wheels of the extra `onnxbolt[cuda]`.
+"""
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxbolt import archs
+from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.errors import ToolchainError
+from onnxbolt.options import cuda_home
+
+MINIMUM = (12, 8)  # CUTLASS 4.2 compiles sm_90a kernels without spills from here on
+REMEDY = "Install the compiler with: pip install 'onnxbolt[cuda]', choose a toolkit by CUDA_HOME, or pass --no-library to compile nothing"
+
+# what the wheels of the extra bring, one file of each
+_WHEEL_FILES = {
+    "nvidia-cuda-nvcc": "bin/nvcc", "nvidia-nvvm": "nvvm/bin/cicc", "nvidia-cuda-crt": "include/crt/host_defines.h",
+    "nvidia-cuda-runtime": "lib/libcudart_static.a", "nvidia-cuda-cccl": "include/cccl",
+}
+
+_COMPILE = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC,-fvisibility=hidden")
+# the C++ runtime goes into the library, and nothing but the C functions of exports.map out of it: it is loaded beside anything
+_LINK = ("-shared", "-nodlink", "-cudart=static", "-Xcompiler=-static-libstdc++,-static-libgcc")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler that works, with CUTLASS's headers."""
+
+    nvcc: Path
+    version: str  # "13.0.88"
+    cutlass: Path  # holds include/ and tools/util/include/
+    library_dir: Path | None = None  # of libcudart_static.a, where nvcc does not know it
+
+    def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
+        """Compile CUDA source for `arch` (80, 90, ..), or host code where it is 0."""
+        return [str(self.nvcc), *_COMPILE, *_target(arch), *self._includes(), "-c", source, "-o", output]
+
+    def link_command(self, objects: Sequence[str], output: str) -> list[str]:
+        """Link objects into a shared library that carries the CUDA runtime and needs no driver to be loaded."""
+        search = [f"-L{self.library_dir}"] if self.library_dir else []
+        exports = f"-Xlinker=--version-script={resource_dir('custom_ops') / 'exports.map'}"
+        return [str(self.nvcc), *_LINK, exports, *search, *objects, "-o", output]
+
+    def _includes(self) -> list[str]:
+        system = (self.cutlass / "include", self.cutlass / "tools/util/include")
+        return [f"-I{resource_dir('custom_ops')}", *(f"-isystem={path}" for path in system)]
+
+
+def _target(arch: int) -> list[str]:
+    if not arch:
+        return []
+    name = archs.get(arch).nvcc
+    return [f"-gencode=arch=compute_{name},code=sm_{name}"]
+
+
+def find_toolchain() -> Toolchain:
+    """The first usable toolchain. Raises ToolchainError that names what is missing and how to install it."""
+    nvcc, library_dir = _find_nvcc()
+    if shutil.which("g++") is None:
+        raise ToolchainError("no host compiler: nvcc needs g++ on the PATH. Install it (apt-get install g++), or pass --no-library")
+    return Toolchain(nvcc, _version(nvcc), _find_cutlass(), library_dir)
+
+
+def _find_nvcc() -> tuple[Path, Path | None]:
+    """The path of nvcc, and the directory of the CUDA runtime where nvcc has to be told."""
+    if home := cuda_home():
+        nvcc = home / "bin" / "nvcc"
+        if not nvcc.is_file():
+            raise ToolchainError(f"CUDA_HOME is {home}, but {nvcc} does not exist. Correct CUDA_HOME or unset it")
+        if not _recent(_version(nvcc)):
+            raise ToolchainError(f"CUDA_HOME is {home}, CUDA {_version(nvcc)}: {_dotted(MINIMUM)} or later is needed")
+        return nvcc, None
+    on_path = shutil.which("nvcc")
+    if on_path and _recent(_version(Path(on_path))):
+        return Path(on_path), None
+    wheels = _wheel_root()
+    if wheels:
+        return wheels / "bin" / "nvcc", wheels / "lib"  # nvcc looks in lib64, the wheels have lib
+    if on_path:
+        raise ToolchainError(f"{on_path} is CUDA {_version(Path(on_path))}: {_dotted(MINIMUM)} or later is needed. {REMEDY}")
+    raise ToolchainError(f"no CUDA compiler found. {REMEDY}")
+
+
+def _wheel_root() -> Path | None:
+    """The directory that the compiler's wheels share; None where the compiler's wheel is not installed."""
+    spec = importlib.util.find_spec("nvidia")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        for root in sorted(Path(location).glob("cu[0-9]*"), reverse=True):
+            if not (root / "bin" / "nvcc").is_file():
+                continue
+            missing = [wheel for wheel, file in _WHEEL_FILES.items() if not (root / file).exists()]
+            if missing:
+                raise ToolchainError(f"the CUDA compiler in {root} is incomplete: {', '.join(missing)} is missing. {REMEDY}")
+            return root
+    return None
+
+
+def _find_cutlass() -> Path:
+    # found without being imported: the wheel's package pulls in modules that nothing here needs
+    spec = importlib.util.find_spec("cutlass_library")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        source = Path(location) / "source"
+        if (source / "include" / "cutlass" / "version.h").is_file():
+            return source
+    raise ToolchainError(f"CUTLASS's headers are missing (wheel nvidia-cutlass). {REMEDY}")
+
+
+@functools.cache
+def _version(nvcc: Path) -> str:
+    try:
+        result = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ToolchainError(f"{nvcc} does not run: {error}. {REMEDY}") from error
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", result.stdout)
+    if not found:
+        raise ToolchainError(f"{nvcc} --version names no version: {result.stdout.strip()[:200]!r}. {REMEDY}")
+    return found.group(1)
+
+
+def _recent(version: str) -> bool:
+    return tuple(int(number) for number in version.split(".")[:2]) >= MINIMUM
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(str(number) for number in version)

@@ -1,0 +1,153 @@
+"""Deployment: session options that use a model's library where this machine can, with one script for every machine.
+
+| state                                                              | what session_options does                            |
+|--------------------------------------------------------------------|------------------------------------------------------|
+| the library holds kernels for this GPU                             | registers it                                         |
+| no library; no GPU; old driver; architecture not held; an          | registers nothing, function bodies run; one          |
+| onnxruntime without CUDA; onnxbolt.enable set to "0"               | OnnxboltWarning, or LibraryError if strict           |
+| providers without CUDA                                             | sets onnxbolt.enable to "0"; function bodies run     |
+| damaged library, another model's library                           | LibraryError                                         |
+
+Imports neither onnx nor the optimizer, and onnxruntime only when it is used.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxbolt.errors import LibraryError
+from onnxbolt.metadata import Source, read_metadata
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+CUDA = "CUDAExecutionProvider"
+ENABLE, DEVICE = "onnxbolt.enable", "onnxbolt.device"  # session configuration entries that the library reads
+Provider = str | tuple[str, dict[str, Any]]
+
+
+class OnnxboltWarning(UserWarning):
+    """The fused kernels are not used here; the nodes' function bodies run instead."""
+
+
+def get_library_path(model: Path | str) -> Path:
+    """The path of a model's library, out.onnx -> out.onnxbolt.so, whether it exists or not."""
+    return Path(model).with_suffix(".onnxbolt.so")
+
+
+def session_options(model: Source, *, providers: Sequence[Provider] | None = None, strict: bool = False, library: Path | str | None = None,
+                    options: ort.SessionOptions | None = None) -> ort.SessionOptions:
+    """`options` (new ones by default) with the model's library registered where this machine can use it.
+
+    `model` is a path or the bytes of the file; `library` is by default the file beside the model; `providers` are those that the
+    session will get (by default all that onnxruntime has). Raises LibraryError for a library that does not fit or, if `strict`, is not used, and
+    InputError for a file that is no ONNX model.
+    """
+    import onnxruntime as ort
+
+    options = options or ort.SessionOptions()
+    digest = read_metadata(model).get("onnxbolt.digest", "")
+    if not digest:
+        return options  # no fused nodes
+    available = ort.get_available_providers()
+    wanted = _settings(available if providers is None else providers)
+    if providers is not None and CUDA not in wanted:
+        options.add_session_config_entry(ENABLE, "0")
+        return options
+    device = int(wanted.get(CUDA, {}).get("device_id", 0))
+    reason = _why_not(options, available) or _load(model, library, digest, device, options)
+    if reason and strict:
+        raise LibraryError(f"the fused kernels cannot be used: {reason}")
+    if reason:
+        warnings.warn(f"the fused kernels are not used, the nodes' function bodies run: {reason}", OnnxboltWarning, stacklevel=2)
+    return options
+
+
+def _settings(providers: Sequence[Provider]) -> dict[str, dict[str, Any]]:
+    """Provider options by provider name."""
+    return dict((provider, {}) if isinstance(provider, str) else provider for provider in providers)
+
+
+def _why_not(options: ort.SessionOptions, available: Sequence[str]) -> str:
+    """What forbids the library before it is looked at."""
+    if _entry(options, ENABLE) == "0":
+        return f'the session configuration entry {ENABLE} is "0"'
+    if CUDA not in available:
+        return "this onnxruntime has no CUDA provider: install onnxruntime-gpu"
+    return ""
+
+
+def _entry(options: ort.SessionOptions, key: str) -> str:
+    try:
+        return str(options.get_session_config_entry(key))
+    except RuntimeError:  # onnxruntime's answer where the entry is not set
+        return ""
+
+
+def _load(model: Source, library: Path | str | None, digest: str, device: int, options: ort.SessionOptions) -> str:
+    """Register the library, or say why this machine cannot use it."""
+    if library is None and isinstance(model, bytes):
+        return "the model was given as bytes, so no file lies beside it: name its library"
+    path = Path(library) if library is not None else get_library_path(model)
+    if not path.exists():
+        return f"{path} does not exist. Run: onnxbolt build {_name(model)}"
+    loaded = Library(path, remedy=f"Run: onnxbolt build {_name(model)}")
+    if loaded.digest != digest:
+        raise LibraryError(f"{path} is the library of another model than {_name(model)} (digest {loaded.digest[:12]}, the model's is "
+                           f"{digest[:12]}). {loaded.remedy}")
+    arch, reason = loaded.probe(device)
+    if not arch:
+        return reason
+    options.add_session_config_entry(DEVICE, str(device))
+    options.register_custom_ops_library(str(path))
+    return ""
+
+
+def _name(model: Source) -> str:
+    return "<model>" if isinstance(model, bytes) else str(model)
+
+
+class Library:
+    """A library file, loaded; that takes no GPU. Raises LibraryError, which ends in `remedy`, where it is damaged or none of onnxbolt's."""
+
+    def __init__(self, path: Path, remedy: str) -> None:
+        self.path, self.remedy = path, remedy
+        if not _is_whole(path):
+            raise LibraryError(f"{path} is damaged: it is not a whole shared library. {remedy}")
+        try:
+            self._library = ctypes.CDLL(str(path.resolve()))
+            manifest, self._probe = self._library.onnxbolt_manifest, self._library.onnxbolt_probe
+        except OSError as error:
+            raise LibraryError(f"{path} is damaged: {error}. {remedy}") from error
+        except AttributeError as error:
+            raise LibraryError(f"{path} is not a library of onnxbolt. {remedy}") from error
+        manifest.restype = ctypes.c_char_p
+        self._probe.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
+        self.manifest: dict[str, Any] = json.loads(manifest())  # format, digest, archs, ops
+
+    @property
+    def digest(self) -> str:
+        """Ties the library to its models."""
+        return str(self.manifest["digest"])
+
+    def probe(self, device: int = 0) -> tuple[int, str]:
+        """The architecture whose kernels GPU `device` would run, 80 say; or 0, and why there is none."""
+        reason = ctypes.create_string_buffer(1000)
+        arch = int(self._probe(device, reason, len(reason)))
+        return arch, reason.value.decode(errors="replace")
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether an ELF file reaches to the end of its last part, the section headers: loading one that is cut off kills the process."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or header[:4] != b"\x7fELF":
+        return False
+    start, = struct.unpack_from("<Q", header, 40)
+    size, count = struct.unpack_from("<HH", header, 58)
+    return path.stat().st_size >= int(start) + int(size) * int(count)
