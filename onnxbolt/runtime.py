@@ -45,8 +45,8 @@ def session_options(model: Source, *, providers: Sequence[Provider] | None = Non
     """`options` (new ones by default) with the model's library registered where this machine can use it.
 
     `model` is a path or the bytes of the file; `library` is by default the file beside the model; `providers` are those that the
-    session will get (by default all that onnxruntime has). Raises LibraryError for a library that does not fit or, if `strict`, is not used, and
-    InputError for a file that is no ONNX model.
+    session will get (by default all that onnxruntime has). Raises LibraryError for a library that does not fit or, if `strict`, is not
+    used, and InputError for a file that is no ONNX model.
     """
     import onnxruntime as ort
 
@@ -91,9 +91,12 @@ def _entry(options: ort.SessionOptions, key: str) -> str:
 
 def _load(model: Source, library: Path | str | None, digest: str, device: int, options: ort.SessionOptions) -> str:
     """Register the library, or say why this machine cannot use it."""
-    if library is None and isinstance(model, bytes):
+    if library is not None:
+        path = Path(library)
+    elif isinstance(model, bytes):
         return "the model was given as bytes, so no file lies beside it: name its library"
-    path = Path(library) if library is not None else get_library_path(model)
+    else:
+        path = get_library_path(model)
     if not path.exists():
         return f"{path} does not exist. Run: onnxbolt build {_name(model)}"
     loaded = Library(path, remedy=f"Run: onnxbolt build {_name(model)}")
