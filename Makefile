@@ -7,14 +7,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PACKAGES := apt-get install g++ make python3-venv
 
-# The GPU of this machine, where kernels for it exist: "8.6" becomes --arch sm_86. sm_90 is in the demo anyway.
-LOCAL_ARCH := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | sed -n 's/^\(7\)\.\(5\)$$\|^\(8\)\.\([069]\)$$/sm_\1\2\3\4/p')
-DEMO_ARCHS := --arch sm_90a $(addprefix --arch ,$(LOCAL_ARCH))
+# kernels for Hopper, and for this machine's GPU where that is another one
+LOCAL_ARCH := from onnxbolt.gpu import local_arch; arch = local_arch(); print(f"--arch {arch}" if arch not in (None, "sm_90a") else "")
 
 .PHONY: demo test test-zoo lint bench
 demo: .venv/.demo
+	mkdir -p build
 	$(BIN)/python -m models resnet50 build/resnet50.onnx --batch 1
-	$(BIN)/onnxbolt optimize build/resnet50.onnx build/resnet50.bolt.onnx $(DEMO_ARCHS)
+	$(BIN)/onnxbolt optimize build/resnet50.onnx build/resnet50.bolt.onnx --arch sm_90a $$($(BIN)/python -c '$(LOCAL_ARCH)')
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n auto

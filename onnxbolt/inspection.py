@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from onnxbolt.errors import InputError
-from onnxbolt.kernels.config import ROW_WIDTH, UNBOUNDED, KernelConfig
+from onnxbolt.graph.functions import DOMAIN
+from onnxbolt.kernels.config import UNBOUNDED, KernelConfig
+from onnxbolt.library import configs_of_node, metadata
+from onnxbolt.rewrite import FORMAT
 
-DOMAIN = "com.onnxbolt"
-FORMAT = 1
 Shape = tuple[int | str, ...]  # a str is a symbolic dimension
 
 
@@ -96,8 +97,9 @@ def inspect_model(model: ModelProto) -> Inspection:
     """Read the fused nodes of `model`. Raises InputError for a node of a format that this version does not know."""
     shapes = _shapes(model)
     nodes = tuple(_fused_node(node, shapes) for node in model.graph.node if node.domain == DOMAIN)
-    metadata = {entry.key: entry.value for entry in model.metadata_props if entry.key.startswith("onnxbolt.")}
-    return Inspection(metadata, nodes)
+    # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes do not
+    own = {key: value for key, value in metadata(model).items() if key.startswith("onnxbolt.") and key != "onnxbolt.ops"}
+    return Inspection(own, nodes)
 
 
 def _shapes(model: ModelProto) -> dict[str, Shape]:
@@ -121,7 +123,7 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape]) -> FusedNode:
         op_type=node.op_type,
         shape=shape,
         flops=_flops(shape, shapes.get(node.input[1])) if len(node.input) > 1 else None,
-        configs=_configs(values.get("configs", [])),
+        configs=tuple(configs_of_node(node)),
         config_source=_text(values.get("config_source", b"")),
         tensor=_text(values.get("tensor", b"")),
         rule=_text(values.get("rule", b"")),
@@ -136,10 +138,6 @@ def _flops(output: Shape | None, weight: Shape | None) -> Flops | None:
         return None
     sizes: list[Any] = [2, *output, *weight[1:]]
     return Flops(math.prod(s for s in sizes if isinstance(s, int)), tuple(s for s in sizes if isinstance(s, str)))
-
-
-def _configs(numbers: list[int]) -> tuple[KernelConfig, ...]:
-    return tuple(KernelConfig.from_row(list(numbers[at : at + ROW_WIDTH])) for at in range(0, len(numbers), ROW_WIDTH))
 
 
 def _text(value: bytes) -> str:

@@ -1,0 +1,179 @@
+"""Whatever is wrong with what the user gave: one clear line, the right exit code, and no file left behind."""
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxbolt.cli import main
+
+MODEL_ALONE = ("--no-library", "--fuse", "all")
+# more bytes than a test of a full disk lets a file have, fewer than the small model has
+FILE_LIMIT = 256 * 1024
+
+
+@pytest.fixture
+def optimized(small_model: Path) -> Path:
+    out = small_model.with_name("fast.onnx")
+    assert main(["optimize", str(small_model), str(out), *MODEL_ALONE, "--quiet"]) == 0
+    return out
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def fails(capsys: pytest.CaptureFixture[str], directory: Path, *arguments: str | Path) -> tuple[int, str]:
+    """Run a command that must fail: its exit code and its one line; `directory` must be as before."""
+    before = files(directory)
+    code = main([str(argument) for argument in arguments])
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert files(directory) == before
+    return code, line.removeprefix("error: ")
+
+
+def test_optimize_writes_a_model_and_reports_it(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, report = small_model.with_name("fast.onnx"), small_model.with_name("report.json")
+    assert main(["optimize", str(small_model), str(out), *MODEL_ALONE, "--report", str(report)]) == 0
+    printed = capsys.readouterr().out
+    assert "fp16" in printed.splitlines()[0]
+    assert printed.rstrip().splitlines()[-1].startswith("PASSED")
+    onnx.checker.check_model(out, full_check=True)
+    assert report.read_text().startswith("{")
+
+
+def test_dry_run_writes_nothing(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files(small_model.parent)
+    assert main(["optimize", str(small_model), str(small_model.with_name("fast.onnx")), "--dry-run"]) == 0
+    assert files(small_model.parent) == before
+    assert "fp16" in capsys.readouterr().out
+
+
+def test_same_input_and_options_give_the_same_bytes(small_model: Path, optimized: Path) -> None:
+    again = small_model.with_name("again.onnx")
+    assert main(["optimize", str(small_model), str(again), *MODEL_ALONE, "--quiet"]) == 0
+    assert again.read_bytes() == optimized.read_bytes()
+
+
+def test_verify_passes_and_says_so_in_its_last_line(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(small_model), str(optimized)]) == 0
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("PASSED")
+
+
+def test_verify_fails_with_exit_code_3(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = onnx.load(optimized)
+    weight = next(t for t in model.graph.initializer if len(t.dims) == 2)
+    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * np.float16(1.5), weight.name))
+    onnx.save(model, optimized)
+    assert main(["verify", str(small_model), str(optimized)]) == 3
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("FAILED")
+
+
+def test_inspect_prints_a_table_or_json(optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(optimized)]) == 0
+    assert "FusedGemm" in capsys.readouterr().out
+    assert main(["inspect", "--json", str(optimized)]) == 0
+    assert '"configs"' in capsys.readouterr().out
+
+
+def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, line = fails(capsys, tmp_path, "optimize", tmp_path / "none.onnx", tmp_path / "out.onnx")
+    assert code == 1
+    assert "none.onnx" in line
+
+
+@pytest.mark.parametrize("content", [b"", b"no model, a text\n" * 20, b"\x08\x08"])
+def test_not_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
+    source = tmp_path / "in.onnx"
+    source.write_bytes(content)
+    code, line = fails(capsys, tmp_path, "optimize", source, tmp_path / "out.onnx")
+    assert code == 1
+    assert "in.onnx" in line
+    assert "not an ONNX model" in line
+
+
+def test_cut_off_file(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_model.write_bytes(small_model.read_bytes()[:-1000])
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"))
+    assert code == 1
+    assert "cut off" in line
+
+
+def test_missing_external_data(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(onnx.load(small_model), small_model, save_as_external_data=True, location="weights.bin")
+    small_model.with_name("weights.bin").unlink()
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"))
+    assert code == 1
+    assert "weights.bin" in line
+
+
+@pytest.mark.parametrize("flags", [("--arch", "sm_91"), ("--precision", "fp8"), ("--fuse", "some"), ("--nonsense",)])
+def test_wrong_option_is_wrong_usage(small_model: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]) -> None:
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), *flags)
+    assert code == 2
+    assert flags[-1] in line
+
+
+def test_output_equal_to_input(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other_spelling = small_model.parent / "." / ".." / small_model.parent.name / small_model.name
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, other_spelling)
+    assert code == 1
+    assert "small.onnx" in line
+
+
+def test_directory_of_output_is_missing(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = small_model.parent / "nowhere" / "out.onnx"
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, out, *MODEL_ALONE, "--no-verify")
+    assert code == 1
+    assert "nowhere" in line
+
+
+def test_full_disk(small_model: Path) -> None:
+    """A limit on the size of files makes write() fail halfway, as a full disk does."""
+    before = files(small_model.parent)
+    script = (
+        "import resource, sys; from onnxbolt.cli import main;"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({FILE_LIMIT}, {FILE_LIMIT}));"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", script, "optimize", small_model, small_model.with_name("out.onnx"), *MODEL_ALONE, "--no-verify"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
+    assert "out.onnx" in done.stderr
+    assert files(small_model.parent) == before
+
+
+def test_failed_gate_leaves_no_file(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strict = ("--atol", "0", "--rtol", "0")
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), *MODEL_ALONE, *strict)
+    assert code == 3
+    assert "--keep-failed" in line
+
+
+def test_keep_failed_writes_the_output(small_model: Path) -> None:
+    out = small_model.with_name("out.onnx")
+    assert main(["optimize", str(small_model), str(out), *MODEL_ALONE, "--atol", "0", "--rtol", "0", "--keep-failed", "--quiet"]) == 3
+    onnx.checker.check_model(out)
+
+
+def test_inputs_that_do_not_fit(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = small_model.with_name("x.npz")
+    np.savez(inputs, other=np.zeros(3, np.float32))
+    out = small_model.with_name("out.onnx")
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, out, *MODEL_ALONE, "--inputs", inputs)
+    assert code == 1
+    assert "in0" in line
+
+
+def test_interrupt(monkeypatch: pytest.MonkeyPatch, small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("onnxbolt.pipeline.optimize", interrupted)
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"))
+    assert (code, line) == (130, "interrupted")
