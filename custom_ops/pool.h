@@ -1,0 +1,199 @@
+// NHWC max and average pooling with ONNX's semantics: up to 16 bytes of channels per access, fp32 arithmetic.
+//
+// Two kernels: usually a thread computes one vector of channels of one output pixel; where windows are large and outputs
+// few, as in global pooling, the threads of a block share a window and add up through shared memory.
+#pragma once
+#include "cutlass/array.h"
+#include "cutlass/fast_math.h"
+#include "instance.h"
+
+namespace onnxbolt {
+namespace pool {
+
+constexpr int kThreads = 256;       // of a block whose threads work alone
+constexpr int kSharedThreads = 512; // of a block whose threads share windows
+constexpr int kLargeWindow = 32;    // positions
+
+struct Params : PoolArguments {
+  cutlass::FastDivmod groups, by_q, by_p, by_window_w;  // groups: vectors of channels
+  int outputs;
+
+  Params(const PoolArguments& pool, int width)
+      : PoolArguments(pool), groups(pool.c / width), by_q(pool.q), by_p(pool.p), by_window_w(pool.window_w),
+        outputs(pool.n * pool.p * pool.q * (pool.c / width)) {}
+};
+
+// The window of one output pixel, which may reach beyond the image.
+struct Window {
+  int pixel, n, top, left;
+
+  __device__ Window(const Params& pool, int pixel) : pixel(pixel) {
+    int row, p, q;
+    pool.by_q(row, q, pixel);
+    pool.by_p(n, p, row);
+    top = p * pool.stride_h - pool.pad_top;
+    left = q * pool.stride_w - pool.pad_left;
+  }
+
+  // What ONNX divides a mean by. Included padding ends with the padded image: ceil_mode may let a window reach further.
+  __device__ float count(const Params& pool) const {
+    bool padded = pool.count_include_pad;
+    int rows = positions(top, pool.window_h, pool.dilation_h, padded ? -pool.pad_top : 0, pool.h + (padded ? pool.pad_bottom : 0));
+    int columns = positions(left, pool.window_w, pool.dilation_w, padded ? -pool.pad_left : 0, pool.w + (padded ? pool.pad_right : 0));
+    return float(rows) * float(columns);
+  }
+
+ private:
+  // How many of start, start + dilation, .. (window of them) lie in [begin, end).
+  __device__ static int positions(int start, int window, int dilation, int begin, int end) {
+    int first = start < begin ? (begin - start + dilation - 1) / dilation : 0;
+    int last = min(window, (end - start + dilation - 1) / dilation);
+    return max(last - first, 0);
+  }
+};
+
+template <class Element, int Width, PoolKind Kind>
+struct Accumulator {
+  using Access = cutlass::AlignedArray<Element, Width>;
+  cutlass::Array<float, Width> values;
+
+  __device__ Accumulator() { values.fill(Kind == PoolKind::kMax ? -INFINITY : 0.f); }
+
+  __device__ void add(int channel, float x) {
+    float& value = values[channel];
+    if constexpr (Kind == PoolKind::kAverage) value += x;
+    else value = x > value || x != x ? x : value;  // NaN wins, as in ORT's CUDA provider
+  }
+
+  // Positions first, first + step, .. of the window.
+  __device__ void scan(const Params& pool, const Window& window, int group, int first, int step) {
+    auto x = static_cast<const Element*>(pool.x) + int64_t(window.n) * pool.h * pool.w * pool.x_pitch + group * Width;
+#pragma unroll 4
+    for (int i = first; i < pool.window_h * pool.window_w; i += step) {
+      int r, s;
+      pool.by_window_w(r, s, i);
+      int h = window.top + r * pool.dilation_h, w = window.left + s * pool.dilation_w;
+      if (h < 0 || h >= pool.h || w < 0 || w >= pool.w) continue;
+      Access access = *reinterpret_cast<const Access*>(x + (int64_t(h) * pool.w + w) * pool.x_pitch);
+      CUTLASS_PRAGMA_UNROLL
+      for (int channel = 0; channel < Width; ++channel) add(channel, float(access[channel]));
+    }
+  }
+
+  __device__ void store(const Params& pool, const Window& window, int group) const {
+    float scale = Kind == PoolKind::kAverage ? 1.f / window.count(pool) : 1.f;
+    Access result;
+    CUTLASS_PRAGMA_UNROLL
+    for (int channel = 0; channel < Width; ++channel) result[channel] = Element(values[channel] * scale);
+    *reinterpret_cast<Access*>(static_cast<Element*>(pool.y) + int64_t(window.pixel) * pool.y_pitch + group * Width) = result;
+  }
+};
+
+// static: units of other architectures hold kernels of the same name, which the linker must not merge.
+template <class Element, int Width, PoolKind Kind>
+static __global__ void __launch_bounds__(kThreads) by_thread(const __grid_constant__ Params pool) {
+  int output = blockIdx.x * kThreads + threadIdx.x;
+  if (output >= pool.outputs) return;
+  int pixel, group;
+  pool.groups(pixel, group, output);
+  Window window(pool, pixel);
+  Accumulator<Element, Width, Kind> sum;
+  sum.scan(pool, window, group, 0, 1);
+  sum.store(pool, window, group);
+}
+
+// Block (x, y): x neighbouring groups of channels, so that accesses coalesce, times y shares of the window.
+template <class Element, int Width, PoolKind Kind>
+static __global__ void __launch_bounds__(kSharedThreads) by_block(const __grid_constant__ Params pool) {
+  __shared__ float partial[Width][kSharedThreads];
+  int group = blockIdx.y * blockDim.x + threadIdx.x, thread = threadIdx.y * blockDim.x + threadIdx.x;
+  bool inside = group < pool.groups.divisor;
+  Window window(pool, blockIdx.x);
+  Accumulator<Element, Width, Kind> sum;
+  if (inside) sum.scan(pool, window, group, threadIdx.y, blockDim.y);
+  for (int half = blockDim.y / 2; half > 0; half /= 2) {
+    for (int channel = 0; channel < Width; ++channel) partial[channel][thread] = sum.values[channel];
+    __syncthreads();
+    if (threadIdx.y < half) {
+      for (int channel = 0; channel < Width; ++channel) sum.add(channel, partial[channel][thread + half * blockDim.x]);
+    }
+    __syncthreads();
+  }
+  if (inside && threadIdx.y == 0) sum.store(pool, window, group);
+}
+
+}  // namespace pool
+
+// One kernel serves both kinds and every shape of an element type: what fits is picked at launch.
+template <class Config, class ElementType>
+struct Pool {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = ElementType;
+  using Function = void (*)(pool::Params);
+  static constexpr int kSharedMemory = 0;  // the dynamic part
+
+  static const char* prepare() {
+    for (const Variant& variant : kVariants) {
+      for (Function function : variant.functions) {
+        if (const char* error = ReserveSharedMemory(function, 0)) return error;
+      }
+    }
+    return nullptr;
+  }
+
+  static const char* can_implement(const void* arguments) {
+    const auto& args = *static_cast<const PoolArguments*>(arguments);
+    if (args.window_h < 1 || args.window_w < 1 || args.c < 0 || args.dilation_h < 1 || args.dilation_w < 1) return "an extent is not positive";
+    return CheckExtents(int64_t(args.n) * args.p * args.q * args.c, args.c, int64_t(args.window_h) * args.window_w);
+  }
+
+  static size_t workspace_size(const void*, const int64_t*) { return 0; }
+
+  static const char* run(const void* arguments, const Launch& launch) {
+    const auto& args = *static_cast<const PoolArguments*>(arguments);
+    if (args.n == 0 || args.p == 0 || args.q == 0 || args.c == 0) return nullptr;
+    const Variant& variant = widest(args);
+    pool::Params params(args, variant.width);
+    int pixels = args.n * args.p * args.q, kind = static_cast<int>(args.kind);
+    bool shared = args.window_h * args.window_w >= pool::kLargeWindow && params.outputs < 2048 * launch.sm_count;
+    if (shared) {
+      int x = 32;
+      while (x > 4 && pixels * ((params.groups.divisor + x - 1) / x) < 2 * launch.sm_count) x /= 2;
+      dim3 grid(pixels, (params.groups.divisor + x - 1) / x);
+      variant.functions[2 + kind]<<<grid, dim3(x, pool::kSharedThreads / x), 0, launch.stream>>>(params);
+    } else {
+      int blocks = (params.outputs + pool::kThreads - 1) / pool::kThreads;
+      variant.functions[kind]<<<blocks, pool::kThreads, 0, launch.stream>>>(params);
+    }
+    return ErrorText(cudaGetLastError());
+  }
+
+ private:
+  struct Variant {
+    int width;              // channels of an access
+    Function functions[4];  // by thread: max, average; by block: max, average
+  };
+
+  template <int Width>
+  static constexpr Variant variant() {
+    return {Width,
+            {pool::by_thread<Element, Width, PoolKind::kMax>, pool::by_thread<Element, Width, PoolKind::kAverage>,
+             pool::by_block<Element, Width, PoolKind::kMax>, pool::by_block<Element, Width, PoolKind::kAverage>}};
+  }
+
+  // Widest first; 1 always fits.
+  static constexpr Variant kVariants[3] = {variant<16 / sizeof(Element)>(), variant<4 / sizeof(Element)>(), variant<1>()};
+
+  static const Variant& widest(const PoolArguments& args) {
+    for (const Variant& variant : kVariants) {
+      size_t bytes = variant.width * sizeof(Element);
+      if (args.c % variant.width == 0 && args.x_pitch % variant.width == 0 && args.y_pitch % variant.width == 0 &&
+          IsAligned(args.x, bytes) && IsAligned(args.y, bytes))
+        return variant;
+    }
+    return kVariants[2];
+  }
+};
+
+}  // namespace onnxbolt
