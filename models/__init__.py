@@ -1,0 +1,49 @@
+"""The models that onnxbolt is measured with, as seeded builders in numpy and onnx alone.
+
+`python -m models resnet50 out.onnx --batch 4` writes one. Convolutional models come with BatchNormalization folded, except
+resnet18 and repvgg_* (training form), which keep it; repvgg_*_deploy is the same function re-parameterized.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import onnx
+
+from models.builder import Builder
+from models.mobilenet import mobilenet_v3_large
+from models.recommender import dcn_v2, mlp
+from models.repvgg import repvgg
+from models.resnet import resnet
+from models.transformer import bert_base, vit_b16
+from models.vgg import vgg
+
+_BUILDERS: dict[str, Callable[[Builder], None]] = {
+    "vgg16": partial(vgg, depth=16),
+    "vgg19": partial(vgg, depth=19),
+    "resnet18": partial(resnet, depth=18),
+    "resnet50": partial(resnet, depth=50),
+    **{f"repvgg_{v}": partial(repvgg, variant=v, deploy=False) for v in ("a0", "a1", "b0")},
+    **{f"repvgg_{v}_deploy": partial(repvgg, variant=v, deploy=True) for v in ("a0", "a1", "b0")},
+    "mobilenet_v3_large": mobilenet_v3_large,
+    "bert_base": bert_base,
+    "vit_b16": vit_b16,
+    "dlrm_mlp": partial(mlp, widths=(256, 64, 16)),
+    "dlrm_bottom": partial(mlp, widths=(13, 512, 256, 64, 16)),
+    "dlrm_top": partial(mlp, widths=(367, 512, 256, 1), last="Sigmoid"),
+    "dcn_v2": dcn_v2,
+}
+
+NAMES = tuple(_BUILDERS)
+
+
+def build(
+    name: str, batch: int | str = 1, precision: str = "fp32", seed: int = 0, opset: int = 17, io: str | None = None
+) -> onnx.ModelProto:
+    """One of NAMES; `batch` is a number or a symbolic dimension's name, `precision` "fp32" or "fp16" for weights and
+    arithmetic, `io` the same for the graph's inputs and outputs (default: as `precision`). Raises ValueError for anything else."""
+    if name not in _BUILDERS:
+        raise ValueError(f"model {name!r}: choose one of {', '.join(NAMES)}")
+    builder = Builder(batch, precision, seed, opset, io or precision)
+    _BUILDERS[name](builder)
+    return builder.model(name)
