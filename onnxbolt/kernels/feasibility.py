@@ -17,6 +17,7 @@ _ACCUMULATORS_3X = {Schedule.COOPERATIVE: 32768, Schedule.PINGPONG: 16384}
 _BARRIERS_PER_STAGE = 16
 _MIN_STAGES_3X = 3
 _SMALLEST_CP_ASYNC = 4  # bytes
+_MAX_PREDICATES = 64  # of a thread: CUTLASS's GEMM iterator keeps one bit per access to a tile, in four words of 16
 
 
 def alignment(elements: int, dtype: DType) -> int:
@@ -72,6 +73,12 @@ def blocks_per_sm(config: KernelConfig, dtype: DType, arch: Arch) -> int:
     return min(by_memory, by_registers, arch.threads_per_sm // threads(config))
 
 
+def predicates(config: KernelConfig) -> int:
+    """Guarded accesses that one thread of a 2.x GEMM makes to load the larger of its two tiles."""
+    m, n, k = config.threadblock
+    return max(m // config.align_a, n // config.align_b) * k // threads(config)
+
+
 def is_feasible(config: KernelConfig, dtype: DType, arch: Arch) -> bool:
     """Whether `config` compiles without spills and its block fits an SM of `arch`."""
     if config.family is Family.GEMM_3X:
@@ -88,5 +95,6 @@ def is_feasible(config: KernelConfig, dtype: DType, arch: Arch) -> bool:
         and (arch.cp_async or config.stages == 2)
         and shared_memory(config, dtype) <= arch.shared_memory_per_block
         and registers(config) <= arch.registers_per_thread
+        and (config.family is not Family.GEMM_2X or predicates(config) <= _MAX_PREDICATES)
         and blocks_per_sm(config, dtype, arch) >= 1
     )

@@ -1,4 +1,6 @@
 """Feasibility formulas against numbers known from CUTLASS builds."""
+import dataclasses
+
 import pytest
 
 from onnxbolt.archs import get
@@ -49,6 +51,13 @@ def test_shared_memory_decides_between_architectures() -> None:
 def test_turing_has_two_stages() -> None:
     assert is_feasible(_2x((128, 128, 32), (64, 64, 32), 2), DType.F16, get(75))
     assert not is_feasible(_2x((128, 128, 32), (64, 64, 32), 3), DType.F16, get(75))
+
+
+def test_single_element_accesses_to_a_large_tile_exceed_the_predicates() -> None:
+    wide = KernelConfig(80, 0, UNBOUNDED, Family.GEMM_2X, (64, 256, 64), (64, 64, 64), (16, 8, 16), 2, align_a=2, align_b=2)
+    assert is_feasible(wide, DType.F16, get(80))
+    assert not is_feasible(dataclasses.replace(wide, align_a=1, align_b=1), DType.F16, get(80))
+    assert is_feasible(dataclasses.replace(wide, align_a=1, align_b=1, family=Family.CONV_2X), DType.F16, get(80))
 
 
 def test_3x_stages_and_limits() -> None:
