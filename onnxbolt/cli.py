@@ -16,6 +16,7 @@ import click
 
 from onnxbolt.errors import AccuracyError, OnnxboltError
 from onnxbolt.options import ARCHS, FUSE, PRECISIONS, Options
+from onnxbolt.version import __version__
 
 USAGE, INTERRUPTED = 2, 130
 FILE = click.Path(path_type=Path)
@@ -95,7 +96,7 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.group(cls=Group, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="onnxbolt")
+@click.version_option(__version__)
 def commands() -> None:
     """Fuse chains around GEMM and Conv of an ONNX model into CUTLASS kernels for ONNX Runtime."""
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import itertools
 import json
 import math
@@ -137,7 +136,7 @@ def configs_of_node(node: NodeProto) -> list[KernelConfig]:
 def metadata_of(manifest: Manifest, precision: str, archs: Sequence[int]) -> dict[str, str]:
     """What a written model says of itself in metadata_props (docs/architecture.md)."""
     return {
-        "onnxbolt.format": str(FORMAT), "onnxbolt.version": importlib.metadata.version("onnxbolt"),
+        "onnxbolt.format": str(FORMAT), "onnxbolt.version": __version__,
         "onnxbolt.digest": manifest.digest if manifest.ops else "", "onnxbolt.precision": precision,
         "onnxbolt.archs": ",".join(str(arch) for arch in archs), "onnxbolt.ops": ops_to_json(manifest.ops),
     }

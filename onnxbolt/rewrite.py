@@ -7,20 +7,24 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import FunctionProto
 
+from onnxbolt.codegen.render import Instance
+from onnxbolt.epilogues import CASTS
+from onnxbolt.graph.edit import Node
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
 from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.layout.assign import Assignment, plain_at_the_end
 from onnxbolt.layout.convert import convert
 from onnxbolt.layout.form import PLAIN, Form, stored_shape, take
+from onnxbolt.library import OpSpec
 from onnxbolt.match.types import Candidate, Link
 
 FORMAT = 1
 
 
-def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]]) -> Rewriter:
+def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]], archs: Sequence[int]) -> Rewriter:
     """Replace nodes in place. `configs` holds each candidate's rows by the id of its anchor's node."""
-    rewriter = Rewriter(graph, assignment, configs)
+    rewriter = Rewriter(graph, assignment, configs, archs)
     for node in list(graph.nodes):
         candidate = assignment.last.get(id(node))
         carry = assignment.carries.get(id(node))
@@ -37,10 +41,12 @@ def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[Ker
 class Rewriter:
     """Writes the new node list; `get` and `produce` are how nodes name a tensor in a stored form."""
 
-    def __init__(self, graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]]) -> None:
-        self.graph, self.assignment, self.configs = graph, assignment, configs
+    def __init__(self, graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]], archs: Sequence[int]) -> None:
+        self.graph, self.assignment, self.configs, self.archs = graph, assignment, configs, archs
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
+        self.instances: set[Instance] = set()
+        self._packed: list[gs.Constant] = []
         self._stored: dict[tuple[str, Form], gs.Tensor] = {}
         self._constants: dict[tuple[object, ...], gs.Constant] = {}
 
@@ -85,11 +91,9 @@ class Rewriter:
     # nodes
 
     def add(self, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], attributes: dict[str, object],
-            about: gs.Tensor, source: gs.Node | None = None, domain: str | None = None) -> gs.Node:
+            about: gs.Tensor, source: gs.Node | None = None, domain: str = "") -> gs.Node:
         """Append a new node; `about` names it, `source` is where it comes from."""
-        node = gs.Node(op, fresh(self.graph, f"{about.name}/{op}"), dict(attributes), list(inputs), list(outputs), domain=domain)
-        node.origin = None
-        node.provenance = getattr(source, "provenance", ())
+        node = Node(op, fresh(self.graph, f"{about.name}/{op}"), attributes, inputs, outputs, domain, getattr(source, "provenance", ()))
         self.nodes.append(node)
         return node
 
@@ -136,8 +140,25 @@ class Rewriter:
         attributes = {name: value for name, value in attributes.items() if value != []}
         for node in covered:
             self.drop(node)
-        name = self.functions[signature].name
-        return self.add(name, inputs, [self.produce(y, form)], attributes, y, source, DOMAIN)
+        spec = self._spec(signature)
+        self.instances.update(spec.instance(config) for config in configs)
+        return self.add(spec.name, inputs, [self.produce(y, form)], attributes, y, source, DOMAIN)
+
+    @property
+    def ops(self) -> list[OpSpec]:
+        """What the library has to know of the op types that are used."""
+        return sorted((self._spec(signature) for signature in self.functions), key=lambda op: op.name)
+
+    @property
+    def shared_weights(self) -> list[str]:
+        """Weights that are stored twice: packed, and as they were for nodes that stay."""
+        return sorted({weight.name for weight in self._packed if any(node in self.nodes for node in weight.outputs)})
+
+    def _spec(self, signature: Signature) -> OpSpec:
+        kind = "conv1d" if signature.kind == "conv" and signature.rank == 3 else signature.kind
+        chain = tuple(step.name for step in signature.steps)
+        output = next((dtype for dtype, cast in CASTS.items() if chain[-1:] == (cast,)), signature.dtype)
+        return OpSpec(self.functions[signature].name, kind, signature.dtype, output, chain)
 
     def fuse(self, candidate: Candidate) -> None:
         """One fused node in the place of a chain."""
@@ -176,6 +197,7 @@ class Rewriter:
             values = take(take(values, reads.channels, in_axis), writes.channels, out_axis)
             packed = np.ascontiguousarray(np.moveaxis(values, in_axis, -1))
             self._constants[key] = gs.Constant(fresh(self.graph, f"{anchor.weight.name}__packed"), packed)
+            self._packed.append(anchor.weight)
         return self._constants[key]
 
     def _vector(self, candidate: Candidate, link: Link, writes: Form) -> gs.Constant:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -181,3 +182,11 @@ def prune(graph: gs.Graph) -> int:
         count += len(dead)
         pending = list(feeders.values()) if dead else []
     return count
+
+
+def is_float(tensor: gs.Tensor) -> bool:
+    """Whether the tensor holds floating-point numbers that arithmetic in float64 can stand for."""
+    return isinstance(tensor.dtype, np.dtype) and tensor.dtype in _FLOATS
+
+
+_FLOATS = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.float64))

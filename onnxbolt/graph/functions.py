@@ -83,7 +83,8 @@ def _conv(body: _Body, signature: Signature, opset: int, operands: list[str]) ->
     inputs = [body("Transpose", ["x"], perm=first), body("Transpose", ["weight"], perm=first)]
     steps, operands = list(signature.steps), list(operands)
     if steps and steps[0].name == "Bias":
-        inputs.append(body("Cast", [operands.pop(0)], to=signature.dtype.onnx))
+        bias = operands.pop(0)
+        inputs.append(bias if signature.dtype is DType.F32 else body("Cast", [bias], to=signature.dtype.onnx))
         steps.pop(0)
     result = body("Conv", inputs)
     body.refer(_REFERENCED["conv"])

@@ -50,11 +50,9 @@ def _constant(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, constant: gs.Con
         return None  # c - x and c / x
     if node.op == "Div" and not np.all(vector):
         return f"Div by {constant.name}, which holds a zero"
-    name, values = {
-        "Add": ("Bias", vector), "Sub": ("Bias", -vector), "Mul": ("Scale", vector),
-        "Div": ("Scale", np.divide(1, vector, where=vector != 0)),
-    }[node.op]
-    return _link(name, values.astype(np.float32), constant, node)
+    step, negate, invert = {"Add": ("Bias", 0, 0), "Sub": ("Bias", 1, 0), "Mul": ("Scale", 0, 0), "Div": ("Scale", 0, 1)}[node.op]
+    vector = -vector if negate else 1 / vector if invert else vector
+    return _link(step, vector.astype(np.float32), constant, node)
 
 
 def _link(step: str, vector: np.ndarray, constant: gs.Constant, node: gs.Node) -> Link:

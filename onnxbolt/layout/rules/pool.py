@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.functions import Signature
+from onnxbolt.kernels.pool import PoolProblem, candidates
 from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.form import stored_shape
 from onnxbolt.layout.rules import channels_last, constant_values
 
 if TYPE_CHECKING:
@@ -57,6 +60,9 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
         attributes["dilations"] = node.attrs.get("dilations", [1, 1])
     if kind == "average_pool":
         attributes["count_include_pad"] = node.attrs.get("count_include_pad", 0)
-    rewriter.own(Signature(kind, dtype, 4), node, [rewriter.get(x, form)], y, form, attributes, f"{node.op} in NHWC", (node,))
+    stored = [d if isinstance(d, int) else 1 for d in (*(stored_shape(x.shape, form) or ()), *(stored_shape(y.shape, form) or [1] * 4)[1:3])]
+    problem = PoolProblem(*stored, dtype)
+    configs = [candidates(problem, ARCHS[number])[0] for number in rewriter.archs]
+    rewriter.own(Signature(kind, dtype, 4), node, [rewriter.get(x, form)], y, form, attributes, f"{node.op} in NHWC", (node,), configs)
 
 

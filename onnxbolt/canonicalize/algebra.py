@@ -1,0 +1,100 @@
+"""Reading a decomposed activation as a formula: products and sums, whatever their order and association.
+
+Only tensors with a single reader are taken apart. The argument x of an activation worth recognizing is read more than
+once, or by a node that is no product, so taking apart stops at x by itself.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.graph.edit import is_float, producer, scalar, sole_use
+
+TOLERANCE = 1e-3  # relative; constants rounded to fp16 or bfloat16's printed digits are still recognized
+
+
+def close(value: float, expected: float) -> bool:
+    return math.isclose(value, expected, rel_tol=TOLERANCE)
+
+
+@dataclass
+class Product:
+    """coefficient * factors[0] * factors[1] * .., and the nodes that multiply."""
+
+    coefficient: float = 1.0
+    factors: list[gs.Tensor] = field(default_factory=list)
+    nodes: list[gs.Node] = field(default_factory=list)
+
+    def scale(self, factor: float, power: float) -> None:
+        self.coefficient *= factor**power if factor or power > 0 else math.nan
+
+    def others(self, x: gs.Tensor, power: int = 1) -> list[gs.Tensor] | None:
+        """The factors but x, if x is there just `power` times."""
+        rest = [tensor for tensor in self.factors if tensor is not x]
+        return rest if len(self.factors) - len(rest) == power else None
+
+
+def product(graph: gs.Graph, node: gs.Node) -> Product:
+    """The product that `node` computes; a node that is neither Mul nor Div nor Pow gives its output as the only factor."""
+    result = Product()
+    if not _is_product(node):
+        result.factors.append(node.outputs[0])
+    else:
+        _expand(graph, node, result)
+    return result
+
+
+def product_of(graph: gs.Graph, tensor: gs.Tensor) -> Product:
+    """The product that computes `tensor`, which must have one reader to be taken apart."""
+    node = producer(tensor)
+    if node is None or sole_use(graph, tensor) is None:
+        return Product(factors=[tensor])
+    return product(graph, node)
+
+
+def _is_product(node: gs.Node) -> bool:
+    if node.domain:
+        return False
+    if node.op == "Div":
+        return scalar(node.inputs[1]) is not None
+    if node.op == "Pow":
+        return scalar(node.inputs[1]) in (2.0, 3.0)
+    return bool(node.op == "Mul")
+
+
+def _expand(graph: gs.Graph, node: gs.Node, result: Product) -> None:
+    result.nodes.append(node)
+    if node.op == "Pow":
+        result.factors += [node.inputs[0]] * int(scalar(node.inputs[1]) or 0)
+        return
+    for index, tensor in enumerate(node.inputs):
+        value = scalar(tensor) if is_float(tensor) else None
+        if value is not None:
+            result.scale(value, -1 if node.op == "Div" else 1)
+            continue
+        maker = producer(tensor) if index == 0 or node.op == "Mul" else None
+        if maker is not None and _is_product(maker) and sole_use(graph, tensor) is node:
+            _expand(graph, maker, result)
+        else:
+            result.factors.append(tensor)
+
+
+def plus(graph: gs.Graph, tensor: gs.Tensor, constant: float) -> tuple[gs.Tensor, gs.Node] | None:
+    """(z, the node) where `tensor` is z + constant and has one reader."""
+    node = producer(tensor)
+    if node is None or node.op not in ("Add", "Sub") or node.domain or sole_use(graph, tensor) is None:
+        return None
+    a, b = node.inputs
+    for kept, other in ((a, b), (b, a)) if node.op == "Add" else ((a, b),):
+        value = scalar(other)
+        if value is not None and close(value if node.op == "Add" else -value, constant):
+            return kept, node
+    return None
+
+
+def applied(graph: gs.Graph, tensor: gs.Tensor, op: str) -> gs.Node | None:
+    """The node of type `op` whose output is `tensor`, if that has one reader."""
+    node = producer(tensor)
+    return node if node is not None and node.op == op and sole_use(graph, tensor) is not None else None

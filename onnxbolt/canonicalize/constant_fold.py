@@ -1,0 +1,119 @@
+"""Replace what depends on constants alone by its value.
+
+    f(constants) = its value, by onnx's reference evaluator;  Shape(x) = x's shape where inference knows it, and
+    Gather(Shape(x), i) = Slice(Shape(x), ..) = dimensions of x where it knows these.
+
+Not folded: random and stateful operators, control flow, DequantizeLinear (its point is to keep weights small), what has
+a type that the evaluator lacks, and what would make the model much larger, like the Expand of a scalar.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx.reference import ReferenceEvaluator
+
+from onnxbolt.graph.edit import constant_values, onnx_dtype, pinned, producer, prune, remove, replace_uses
+from onnxbolt.graph.exporter import node_proto
+
+_NEVER = frozenset({
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout",
+    "If", "Loop", "Scan", "QuantizeLinear", "DequantizeLinear", "Identity",
+})
+_FREE_BYTES = 1 << 18  # a result up to here is folded whatever it is made of: shapes, masks, position indices
+
+
+def run(graph: gs.Graph) -> int:
+    """Fold until nothing is left to fold; returns how many nodes went."""
+    before = len(graph.nodes)
+    for node in list(graph.nodes):  # in topological order, so that one sweep is enough
+        for tensor, values in _results(graph, node):
+            constant = gs.Constant(tensor.name, values)
+            replace_uses(tensor, constant)
+    prune(graph)
+    return before - len(graph.nodes)
+
+
+def _results(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray]]:
+    """The node's outputs with their values, if these are known and their names may become constants'."""
+    named = [tensor for tensor in node.outputs if tensor.name]
+    if node.domain or node.op in _NEVER or any(pinned(graph, tensor) for tensor in named) or not any(tensor.outputs for tensor in named):
+        return
+    values = _from_shape(node)
+    if values is None and node.inputs and all(isinstance(t, gs.Constant) or not t.name for t in node.inputs):
+        yield from _evaluated(graph, node)
+    elif values is not None:
+        yield node.outputs[0], values
+
+
+def _evaluated(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray]]:
+    inputs = {tensor.name: constant_values(tensor) for tensor in node.inputs if tensor.name}
+    if any(values is None or values.dtype == object for values in inputs.values()) or _has_subgraph(node):
+        return
+    allowed = max(_FREE_BYTES, sum(values.nbytes for values in inputs.values() if values is not None))
+    if any(_bytes(tensor) > allowed for tensor in node.outputs):
+        return
+    try:
+        results = ReferenceEvaluator(_model(graph, node)).run(None, inputs)
+    except Exception:  # whatever the evaluator cannot compute stays in the model
+        return
+    outputs = [tensor for tensor in node.outputs if tensor.name]
+    if all(isinstance(r, (np.ndarray, np.generic)) and r.nbytes <= allowed and _same_type(t, r) for t, r in zip(outputs, results, strict=True)):
+        yield from ((tensor, np.asarray(result)) for tensor, result in zip(outputs, results, strict=True))
+
+
+def _same_type(tensor: gs.Variable, values: np.ndarray) -> bool:
+    return tensor.dtype is None or tensor.dtype == values.dtype
+
+
+def _has_subgraph(node: gs.Node) -> bool:
+    return any(isinstance(value, onnx.AttributeProto) for value in node.attrs.values())
+
+
+def _bytes(tensor: gs.Variable) -> int:
+    """Size of the tensor where it is known, else 0."""
+    if tensor.shape is None or not isinstance(tensor.dtype, np.dtype) or not all(isinstance(d, int) for d in tensor.shape):
+        return 0
+    return math.prod(tensor.shape) * tensor.dtype.itemsize
+
+
+def _model(graph: gs.Graph, node: gs.Node) -> onnx.ModelProto:
+    inputs = {t.name: onnx.helper.make_tensor_value_info(t.name, onnx_dtype(t.dtype), list(t.shape)) for t in node.inputs if t.name}
+    outputs = [onnx.ValueInfoProto(name=t.name) for t in node.outputs if t.name]
+    body = onnx.helper.make_graph([node_proto(node)], "constant", list(inputs.values()), outputs)
+    return onnx.helper.make_model(body, opset_imports=[onnx.helper.make_opsetid("", graph.opset)])
+
+
+def _from_shape(node: gs.Node) -> np.ndarray | None:
+    """Values that follow from a tensor's shape rather than from constants."""
+    if node.op == "Shape":
+        return _known(_dimensions(node))
+    source = producer(node.inputs[0]) if node.op in ("Gather", "Slice") else None
+    if source is None or source.op != "Shape" or source.domain:
+        return None
+    dimensions = _dimensions(source)
+    indices = [constant_values(tensor) for tensor in node.inputs[1:]]
+    if dimensions is None or any(values is None for values in indices):
+        return None
+    if node.op == "Gather":
+        chosen = np.array(dimensions, object)[indices[0]]
+        return _known(chosen.tolist() if isinstance(chosen, np.ndarray) else chosen)
+    start, end, *rest = (int(values.reshape(-1)[0]) for values in indices if values is not None)
+    return _known(dimensions[start:end:rest[1] if len(rest) > 1 else 1])
+
+
+def _dimensions(shape: gs.Node) -> list[int | str | None] | None:
+    """What a Shape node gives, symbols included; None where not even the rank is known."""
+    full = shape.inputs[0].shape
+    if full is None:
+        return None
+    part: list[int | str | None] = list(full)[shape.attrs.get("start", 0):shape.attrs.get("end", len(full))]
+    return part
+
+
+def _known(dimensions: object) -> np.ndarray | None:
+    values = np.array(dimensions, object)
+    return values.astype(np.int64) if dimensions is not None and all(isinstance(v, int) for v in values.reshape(-1)) else None

@@ -1,0 +1,54 @@
+"""Write out every attribute of Conv.
+
+    kernel_shape, strides, dilations, group and pads are present and `auto_pad` is gone:  VALID = pads of 0;
+    SAME = total pads of max((ceil(in / stride) - 1) * stride + (kernel - 1) * dilation + 1 - in, 0), the odd one at the end for
+    SAME_UPPER and at the begin for SAME_LOWER (ONNX, Conv). With stride 1 the total does not depend on the input.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_graphsurgeon as gs
+
+
+def run(graph: gs.Graph) -> int:
+    """Complete the attributes of all Convs; returns how many changed."""
+    count = 0
+    for node in graph.nodes:
+        if node.op == "Conv" and not node.domain:
+            attrs = _attributes(node)
+            if attrs is not None and attrs != node.attrs:
+                node.attrs, node.origin = attrs, None
+                count += 1
+    return count
+
+
+def _attributes(node: gs.Node) -> dict[str, Any] | None:
+    """The complete attributes; None where the kernel's or a needed input size is unknown."""
+    shape = node.inputs[1].shape
+    kernel = node.attrs.get("kernel_shape", None if shape is None else list(shape[2:]))
+    if not kernel or not all(isinstance(size, int) for size in kernel):
+        return None
+    ones = [1] * len(kernel)
+    attrs = {"dilations": node.attrs.get("dilations", ones), "group": node.attrs.get("group", 1), "kernel_shape": list(kernel),
+             "strides": node.attrs.get("strides", ones)}
+    mode = node.attrs.get("auto_pad", "NOTSET")
+    pads = node.attrs.get("pads", [0] * 2 * len(kernel)) if mode == "NOTSET" else _automatic(mode, attrs, node.inputs[0].shape)
+    return None if pads is None else attrs | {"pads": pads}
+
+
+def _automatic(mode: str, attrs: dict[str, Any], shape: list[int | str | None] | None) -> list[int] | None:
+    if mode == "VALID":
+        return [0] * 2 * len(attrs["kernel_shape"])
+    totals = []
+    sizes = [None] * len(attrs["kernel_shape"]) if shape is None else shape[2:]
+    for size, kernel, stride, dilation in zip(sizes, attrs["kernel_shape"], attrs["strides"], attrs["dilations"], strict=True):
+        reach = (kernel - 1) * dilation + 1
+        if stride == 1:
+            totals.append(reach - 1)
+        elif isinstance(size, int):
+            totals.append(max((-(-size // stride) - 1) * stride + reach - size, 0))
+        else:
+            return None
+    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return small + large if mode == "SAME_UPPER" else large + small

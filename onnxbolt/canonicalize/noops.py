@@ -1,0 +1,125 @@
+"""Remove nodes that compute nothing.
+
+    Identity(x) = x;  Dropout(x) = x in inference;  Transpose(x) by the identity permutation = x;  Reshape(x) to x's own shape = x;
+    Cast(x) to x's own type = x;  Pad(x) by zeros = x;  Concat(x) = Sum(x) = Max(x) = Min(x) = Mean(x) = x;  Slice of everything = x;
+    x + 0 = 0 + x = x - 0 = x;  x * 1 = 1 * x = x / 1 = x where the constant does not widen x's shape.
+
+The readers of y read x instead. Where y must keep its name (a graph output), the producer of x writes y itself, if x's name
+may go; else the node stays. Weights that PyTorch's exporter shares through Identity nodes stay shared.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.graph.edit import constant_values, onnx_dtype, pinned, producer, remove, replace_uses
+
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
+_COMMUTATIVE = ("Add", "Mul")
+
+
+def run(graph: gs.Graph) -> int:
+    """Remove what computes nothing; returns how many nodes."""
+    return sum(_bypass(graph, node) for node in list(graph.nodes))
+
+
+def _bypass(graph: gs.Graph, node: gs.Node) -> bool:
+    if node.domain or len([t for t in node.outputs if t.name]) != 1 or not node.outputs[0].name:
+        return False
+    rule = _RULES.get(node.op)
+    source = rule(node) if rule else None
+    if source is None or not source.name:
+        return False
+    result, maker = node.outputs[0], producer(source)
+    if not pinned(graph, result):
+        replace_uses(result, source)
+    elif maker is not None and not pinned(graph, source):
+        remove(graph, [node])
+        replace_uses(source, result)
+        maker.outputs[next(i for i, tensor in enumerate(maker.outputs) if tensor is source)] = result
+        return True
+    else:
+        return False
+    remove(graph, [node])
+    return True
+
+
+def _first(node: gs.Node) -> gs.Tensor | None:
+    return node.inputs[0]
+
+
+def _only(node: gs.Node) -> gs.Tensor | None:
+    return node.inputs[0] if len(node.inputs) == 1 else None
+
+
+def _dropout(node: gs.Node) -> gs.Tensor | None:
+    if len(node.inputs) < 3 or not node.inputs[2].name:
+        return node.inputs[0]
+    training = constant_values(node.inputs[2])
+    return node.inputs[0] if training is not None and not training.any() else None
+
+
+def _transpose(node: gs.Node) -> gs.Tensor | None:
+    order = node.attrs.get("perm")
+    return node.inputs[0] if order is not None and list(order) == list(range(len(order))) else None
+
+
+def _reshape(node: gs.Node) -> gs.Tensor | None:
+    """Same rank and all dimensions but one equal: the number of elements makes the last one equal too."""
+    old, new = node.inputs[0].shape, node.outputs[0].shape
+    if old is None or new is None or len(old) != len(new) or 0 in old or 0 in new:
+        return None
+    unproven = [1 for a, b in zip(old, new, strict=True) if not (isinstance(a, int) and a == b)]
+    return node.inputs[0] if len(unproven) <= 1 else None
+
+
+def _cast(node: gs.Node) -> gs.Tensor | None:
+    dtype = node.inputs[0].dtype
+    return node.inputs[0] if dtype is not None and onnx_dtype(dtype) == node.attrs["to"] else None
+
+
+def _pad(node: gs.Node) -> gs.Tensor | None:
+    pads = constant_values(node.inputs[1]) if len(node.inputs) > 1 else None
+    return node.inputs[0] if pads is not None and not pads.any() else None
+
+
+def _slice(node: gs.Node) -> gs.Tensor | None:
+    shape = node.inputs[0].shape
+    parts = [constant_values(tensor) if tensor.name else None for tensor in node.inputs[1:]] + [None] * 2
+    starts, ends, axes, steps = parts[:4]
+    if shape is None or starts is None or ends is None or starts.any() or (steps is not None and (steps != 1).any()):
+        return None
+    if any(tensor.name and part is None for tensor, part in zip(node.inputs[1:], parts, strict=False)):
+        return None
+    chosen = range(len(ends)) if axes is None else axes
+    endless = np.iinfo(np.int32).max  # what exporters write for "to the end"
+    whole = all(end >= endless or (isinstance(shape[axis], int) and end >= shape[axis]) for axis, end in zip(chosen, ends, strict=True))
+    return node.inputs[0] if whole else None
+
+
+def _neutral(node: gs.Node) -> gs.Tensor | None:
+    sides = [(0, 1), (1, 0)] if node.op in _COMMUTATIVE else [(0, 1)]
+    for kept, other in sides:
+        x, constant = node.inputs[kept], node.inputs[other]
+        if isinstance(constant, gs.Constant) and _fits(constant.shape, x.shape):
+            values = constant_values(constant)
+            if values is not None and (values == _NEUTRAL[node.op]).all():
+                return x
+    return None
+
+
+def _fits(constant: tuple[int, ...], shape: list[int | str | None] | None) -> bool:
+    """Whether broadcasting with the constant leaves x's shape as it is."""
+    if not constant:
+        return True
+    if shape is None or len(constant) > len(shape):
+        return False
+    return all(c == 1 or c == s for c, s in zip(constant[::-1], shape[::-1], strict=False))
+
+
+_RULES: dict[str, Callable[[gs.Node], gs.Tensor | None]] = {
+    "Identity": _first, "Dropout": _dropout, "Transpose": _transpose, "Reshape": _reshape, "Cast": _cast, "Pad": _pad, "Slice": _slice,
+    **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), _only), **dict.fromkeys(_NEUTRAL, _neutral),
+}

@@ -1,0 +1,35 @@
+"""The local GPU, asked through the driver alone: no CUDA toolkit, no framework."""
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+from onnxbolt.options import ARCHS, arch_number
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+
+
+@cache
+def compute_capability() -> tuple[int, int] | None:
+    """(major, minor) of device 0, None where there is no driver or no device."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
+    driver.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
+    return major.value, minor.value
+
+
+def local_arch() -> str | None:
+    """The architecture to build for on this machine: the GPU's own, or the nearest lower one of its generation."""
+    capability = compute_capability()
+    if capability is None:
+        return None
+    major, minor = capability
+    held = [arch for arch in ARCHS if arch_number(arch) // 10 == major and arch_number(arch) % 10 <= minor]
+    exact_only = [arch for arch in held if not arch.endswith("a") or minor == arch_number(arch) % 10]
+    return max(exact_only, key=arch_number, default=None)

@@ -1,0 +1,156 @@
+"""Inputs for a model: from a file, or random by type and by what they index."""
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from onnxbolt.errors import InputError
+from onnxbolt.graph.edit import numpy_dtype
+from onnxbolt.graph.importer import tensor_type
+
+Feeds: TypeAlias = dict[str, np.ndarray]
+
+# they hand on an index unchanged, so that its bound is found behind them
+_PASSING = {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+# op -> (position of the indices, how the bound follows from the indexed tensor's shape)
+_INDEXING = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Values for symbolic dimensions."""
+
+    batch: int  # the first dimension
+    image: int  # height and width of a rank-4 input
+    other: int
+
+
+# two shows faults that one hides; models that bake a size in are tried with the usual ones
+ATTEMPTS = (Sizes(2, 64, 16), Sizes(1, 64, 16), Sizes(1, 224, 128))
+
+
+def graph_inputs(model: ModelProto) -> list[ValueInfoProto]:
+    """The inputs that a caller has to feed: those that no initializer gives a value."""
+    given = {tensor.name for tensor in model.graph.initializer} | {s.values.name for s in model.graph.sparse_initializer}
+    return [value for value in model.graph.input if value.name not in given]
+
+
+def read_feeds(path: Path, model: ModelProto) -> Feeds:
+    """The arrays of an .npz, one per graph input, of the input's type."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
+        raise InputError(f"--inputs {path}: not a readable .npz file: {error}") from error
+    wanted = {value.name: numpy_dtype(value.type.tensor_type.elem_type) for value in graph_inputs(model)}
+    if set(arrays) != set(wanted):
+        raise InputError(f"--inputs {path}: holds {', '.join(sorted(arrays))}; the model's inputs are {', '.join(wanted)}")
+    for name, array in arrays.items():
+        if array.dtype != wanted[name]:
+            raise InputError(f"--inputs {path}: {name} is {array.dtype}, the model takes {wanted[name]}; convert the array")
+    return arrays
+
+
+def working_feeds(model: ModelProto, seed: int) -> Feeds:
+    """Random inputs that the model runs on; symbolic dimensions are tried with several sizes."""
+    from onnxbolt.verify.session import RUNTIME_ERRORS, Runner
+
+    runner, cause = Runner(model, "CPUExecutionProvider"), ""
+    symbolic = any(not isinstance(size, int) for value in graph_inputs(model) for size in tensor_type(value.type)[1] or ())
+    for sizes in ATTEMPTS if symbolic else ATTEMPTS[:1]:
+        feeds = random_feeds(model, seed, sizes)
+        try:
+            runner.run(feeds, [])
+        except RUNTIME_ERRORS as error:
+            cause = cause or str(error)
+        else:
+            return feeds
+    raise InputError(f"the original model does not run on random inputs; give it some with --inputs x.npz. ONNX Runtime says: {cause}")
+
+
+def random_feeds(model: ModelProto, seed: int = 0, sizes: Sizes = ATTEMPTS[0]) -> Feeds:
+    """Float inputs standard normal, indices below what they index, other integers ones (masks, sizes), bytes of any value."""
+    rng, symbols = np.random.default_rng(seed), dict[str, int]()
+    bounds = Bounds(model)
+    return {value.name: _draw(value, _shape(value, sizes, symbols), rng, bounds) for value in graph_inputs(model)}
+
+
+def _shape(value: ValueInfoProto, sizes: Sizes, symbols: dict[str, int]) -> tuple[int, ...]:
+    dims = tensor_type(value.type)[1]
+    if dims is None:
+        raise InputError(f"input {value.name} has no rank; give inputs with --inputs x.npz")
+    shape = []
+    for axis, dim in enumerate(dims):
+        default = sizes.batch if axis == 0 else sizes.image if len(dims) == 4 and axis > 1 else sizes.other
+        shape.append(dim if isinstance(dim, int) else symbols.setdefault(dim, default) if dim else default)
+    return tuple(shape)
+
+
+def _draw(value: ValueInfoProto, shape: tuple[int, ...], rng: np.random.Generator, bounds: Bounds) -> np.ndarray:
+    dtype = numpy_dtype(value.type.tensor_type.elem_type)
+    if not isinstance(dtype, np.dtype) or dtype.kind in "OSUc":
+        raise InputError(f"input {value.name}: no random values for its type; give inputs with --inputs x.npz")
+    if dtype.kind in "fV":  # ml_dtypes' types are of kind V
+        return rng.standard_normal(shape).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    bound = bounds.of(value.name)
+    if bound is None and dtype.itemsize == 1:
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    return np.ones(shape, dtype) if bound is None else rng.integers(0, max(bound, 1), shape).astype(dtype)
+
+
+class Bounds:
+    """Upper bounds of integer inputs, found at the nodes that use them as indices."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.readers: dict[str, list[NodeProto]] = {}
+        for node in model.graph.node:
+            for name in dict.fromkeys(node.input):
+                self.readers.setdefault(name, []).append(node)
+        self.shapes: dict[str, tuple[int, ...]] = {t.name: tuple(t.dims) for t in model.graph.initializer}
+        for node in model.graph.node:
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].type == node.attribute[0].TENSOR:
+                self.shapes[node.output[0]] = tuple(node.attribute[0].t.dims)
+        self.depths = {t.name: _scalar(t) for t in model.graph.initializer if math.prod(t.dims) == 1}
+
+    def of(self, name: str) -> int | None:
+        """The smallest number of entries that the input, or what is made of it by moving alone, selects from."""
+        return min(self._found({name}), default=None)
+
+    def _found(self, names: set[str]) -> Iterator[int]:
+        pending = sorted(names)
+        while pending:
+            name = pending.pop()
+            for node in self.readers.get(name, ()):
+                if (bound := self._bound(node, name)) is not None:
+                    yield bound
+                if node.op_type in _PASSING and node.input[0] == name and node.output[0] not in names:
+                    names.add(node.output[0])
+                    pending.append(node.output[0])
+
+    def _bound(self, node: NodeProto, name: str) -> int | None:
+        if node.op_type == "OneHot" and node.input[0] == name:
+            return self.depths.get(node.input[1])
+        if node.op_type == "EmbedLayerNormalization":  # com.microsoft: ids and their tables
+            table = {0: 2, 1: 4, 8: 3}.get(list(node.input).index(name))
+            shape = self.shapes.get(node.input[table]) if table is not None else None
+            return shape[0] if shape else None
+        if _INDEXING.get(node.op_type) is None or node.input[1] != name or node.input[0] not in self.shapes:
+            return None
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        return self.shapes[node.input[0]][axis]
+
+
+def _scalar(tensor: TensorProto) -> int:
+    from onnx import numpy_helper
+
+    return int(numpy_helper.to_array(tensor).reshape(()))

@@ -1,0 +1,147 @@
+"""Run a model and look at any of its tensors, without copying its weights for each look."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+from onnxbolt.runtime import session_options
+
+# ONNX Runtime's own exception classes derive from Exception alone
+RUNTIME_ERRORS: tuple[type[Exception], ...] = (
+    *(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)), RuntimeError, ValueError,
+)
+_SHARED_FROM = 1024  # bytes; smaller initializers stay in the model, since shapes are computed from them
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+class Runner:
+    """A model on one execution provider; each `run` exposes other tensors as outputs, the weights are shared by all."""
+
+    def __init__(self, model: ModelProto, provider: str, library: Path | None = None, tf32: bool = False) -> None:
+        self.provider, self.library, self.tf32 = provider, library, tf32
+        self.skeleton, self.weights = without_weights(model)
+        self.identity = identity(model)
+        self.outputs = [value.name for value in model.graph.output]
+        self.bfloat16 = uses_bfloat16(model)
+
+    def run(self, feeds: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """The values of `names`, any tensors of the main graph (none: the model just runs); bfloat16 comes as float32.
+
+        Raises one of RUNTIME_ERRORS where ONNX Runtime cannot load or run the model, LibraryError where the library does not fit.
+        """
+        model = ModelProto()
+        model.CopyFrom(self.skeleton)
+        exposed = _expose(model, names or self.outputs, as_float=self.bfloat16)
+        session = self._session(model)
+        return dict(zip(names or self.outputs, session.run(exposed, feeds), strict=True))
+
+    def _session(self, model: ModelProto) -> ort.InferenceSession:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        if self.weights:
+            options.add_external_initializers(list(self.weights), list(self.weights.values()))
+        if self.library is not None:
+            session_options(self.identity, library=self.library, options=options, strict=True)
+        providers: list[object] = [CPU] if self.provider == CPU else [(self.provider, {"use_tf32": str(int(self.tf32))}), CPU]
+        return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+
+
+def identity(model: ModelProto) -> bytes:
+    """A model of nothing but the metadata, by which a library is known to belong to it."""
+    return bytes(ModelProto(metadata_props=model.metadata_props).SerializeToString())
+
+
+def without_weights(model: ModelProto) -> tuple[ModelProto, dict[str, ort.OrtValue]]:
+    """The model with its large initializers taken out, and these as values to be shared by sessions."""
+    skeleton, weights = ModelProto(), {}
+    for field, value in model.ListFields():
+        if field.name != "graph":
+            _copy_field(skeleton, field.name, value)
+    for field, value in model.graph.ListFields():
+        if field.name != "initializer":
+            _copy_field(skeleton.graph, field.name, value)
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) < _SHARED_FROM:
+            skeleton.graph.initializer.append(tensor)
+            continue
+        outside = skeleton.graph.initializer.add(
+            name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, data_location=TensorProto.EXTERNAL
+        )
+        for key, value in (("location", "memory"), ("offset", "0"), ("length", str(len(tensor.raw_data)))):
+            outside.external_data.add(key=key, value=value)
+        weights[tensor.name] = _ort_value(tensor)
+    return skeleton, weights
+
+
+def _copy_field(message: ModelProto | GraphProto, name: str, value: object) -> None:
+    target = getattr(message, name)
+    if hasattr(target, "extend"):
+        target.extend(value)
+    elif hasattr(target, "CopyFrom"):
+        target.CopyFrom(value)
+    else:
+        setattr(message, name, value)
+
+
+def _ort_value(tensor: TensorProto) -> ort.OrtValue:
+    values = onnx.numpy_helper.to_array(tensor)
+    if tensor.data_type == TensorProto.BFLOAT16:  # numpy has no such type; ONNX Runtime takes the bits
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(values.view(np.uint16), TensorProto.BFLOAT16)
+    return ort.OrtValue.ortvalue_from_numpy(values)
+
+
+def _expose(model: ModelProto, names: Iterable[str], as_float: bool) -> list[str]:
+    """Make `names` the only outputs of the model, and say under which names they come."""
+    graph = model.graph
+    types = {value.name: value for value in (*graph.output, *graph.input, *graph.value_info)}
+    outputs = []
+    for name in dict.fromkeys(names):
+        if as_float and _may_be_float(types.get(name)):
+            graph.node.append(onnx.helper.make_node("Cast", [name], [f"{name}//float"], to=TensorProto.FLOAT))
+            outputs.append(ValueInfoProto(name=f"{name}//float"))
+        else:
+            outputs.append(types.get(name) or ValueInfoProto(name=name))
+    kept = [ValueInfoProto.FromString(value.SerializeToString()) for value in outputs]
+    del graph.output[:]
+    graph.output.extend(kept)
+    return [value.name for value in kept]
+
+
+def _may_be_float(value: ValueInfoProto | None) -> bool:
+    """Whether a tensor can be bfloat16: known as that, or of unknown type."""
+    return value is None or value.type.tensor_type.elem_type in (TensorProto.UNDEFINED, TensorProto.BFLOAT16)
+
+
+def uses_bfloat16(model: ModelProto) -> bool:
+    """Whether any initializer, input or Cast of the model is bfloat16."""
+    graph = model.graph
+    return (
+        any(tensor.data_type == TensorProto.BFLOAT16 for tensor in graph.initializer)
+        or any(value.type.tensor_type.elem_type == TensorProto.BFLOAT16 for value in (*graph.input, *graph.value_info, *graph.output))
+        or any(node.op_type == "Cast" and node.attribute and node.attribute[0].i == TensorProto.BFLOAT16 for node in graph.node)
+    )
+
+
+@functools.cache
+def available_providers() -> tuple[str, ...]:
+    """The CPU provider, and CUDA where it is installed and a GPU works."""
+    if CUDA not in ort.get_available_providers():
+        return (CPU,)
+    value = functools.partial(onnx.helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=[1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Abs", ["x"], ["y"])], "probe", [value("x")], [value("y")])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=[CUDA, CPU])
+        session.run(None, {"x": np.ones(1, np.float32)})
+    except RUNTIME_ERRORS:
+        return (CPU,)
+    return (CPU, CUDA) if CUDA in session.get_providers() else (CPU,)

@@ -1,0 +1,66 @@
+"""Function bodies: they compute what the epilogue table's numpy reference computes, and their names follow from them."""
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import CASTS, EPILOGUES, Step
+from onnxbolt.graph.functions import DOMAIN, Signature, build
+
+PARAMS = {"LeakyRelu": (0.1,), "Clip": (-0.5, 0.7), "HardSigmoid": (0.3, 0.4), "Elu": (0.8,)}
+
+
+def call(signature: Signature, feeds: dict[str, np.ndarray], opset: int, **attributes: object) -> np.ndarray:
+    function = build(signature, opset)
+    node = helper.make_node(function.name, list(feeds), ["y"], domain=DOMAIN, **attributes)
+    inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in feeds.items()]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.UNDEFINED, None)])
+    graph.output[0].type.Clear()
+    out = next((d.onnx for d, cast in CASTS.items() if signature.steps and signature.steps[-1].name == cast), signature.dtype.onnx)
+    graph.output[0].type.tensor_type.elem_type = out
+    model = helper.make_model(graph, functions=[function], ir_version=8,
+                              opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)])
+    onnx.checker.check_model(model)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    result: np.ndarray = session.run(None, feeds)[0]
+    return result
+
+
+@pytest.mark.parametrize("opset", [11, 17, 20])
+@pytest.mark.parametrize("name", sorted(EPILOGUES))
+def test_gemm_bodies_compute_the_reference(name: str, opset: int) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = rng.standard_normal((3, 4, 6)).astype(np.float32), rng.standard_normal((5, 6)).astype(np.float32)
+    step = Step(name, PARAMS.get(name, ()))
+    operand = {"": None, "vector": rng.standard_normal(5), "tensor": rng.standard_normal((3, 4, 5))}[step.row.operand]
+    feeds = {"x": x, "weight": weight, **({"operand": operand.astype(np.float32)} if operand is not None else {})}
+    product = x.astype(np.float64) @ weight.T.astype(np.float64)
+    expected = step.row.reference(product, operand, *step.params)
+    got = call(Signature("gemm", DType.F32, 0, (step,)), feeds, opset)
+    limit = {"CastF16": 1e-3, "CastBF16": 8e-3}.get(name, 1e-5)
+    assert np.linalg.norm(got.astype(np.float64) - expected) <= limit * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("name", ["Bias", "Scale", "PRelu", "Add", "Mul", "Relu"])
+def test_convolution_bodies_take_operands_in_channels_last(name: str) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = rng.standard_normal((1, 4, 5, 3)).astype(np.float32), rng.standard_normal((2, 1, 1, 3)).astype(np.float32)
+    steps = (Step("Relu"), Step(name))
+    operand = {"": None, "vector": rng.standard_normal(2), "tensor": rng.standard_normal((1, 4, 5, 2))}[steps[1].row.operand]
+    feeds = {"x": x, "weight": weight, **({"operand": operand.astype(np.float32)} if operand is not None else {})}
+    expected = steps[1].row.reference(np.maximum(x @ weight.reshape(2, 3).T, 0), operand)
+    got = call(Signature("conv", DType.F32, 4, steps), feeds, 17, strides=[1, 1], pads=[0, 0, 0, 0], dilations=[1, 1], group=1)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_names_tell_the_chain_and_differ_where_bodies_differ() -> None:
+    steps = (Step("Bias"), Step("Add"), Step("Relu"))
+    assert build(Signature("conv", DType.F16, 4, steps), 17).name == "FusedConv_Bias_Add_Relu_f16"
+    assert build(Signature("conv", DType.F16, 3, steps), 17).name == "FusedConv_Bias_Add_Relu_f16_1d"
+    six, seven = (build(Signature("gemm", DType.F16, 0, (Step("Clip", (0.0, high)),)), 17).name for high in (6.0, 7.0))
+    assert six != seven
+    assert six.startswith("FusedGemm_Clip_f16_")

@@ -1,0 +1,162 @@
+"""Forms: what is padded, where Transposes remain, and that every rule computes the same."""
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxbolt.layout.form import concatenated, padded_channels, take
+from tests.support import Net, assert_same, ops
+
+
+def transposes(model: onnx.ModelProto) -> int:
+    return ops(model).count("Transpose")
+
+
+def attribute(node: onnx.NodeProto, name: str) -> object:
+    return next((onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name), None)
+
+
+def weights(model: onnx.ModelProto) -> list[list[int]]:
+    shapes = {t.name: list(t.dims) for t in model.graph.initializer}
+    return [shapes[node.input[1]] for node in model.graph.node if node.op_type.startswith("Fused")]
+
+
+def test_channel_maps() -> None:
+    assert padded_channels(5, 8) == (0, 1, 2, 3, 4, -1, -1, -1)
+    assert padded_channels(16, 8) is None
+    assert concatenated([((0, 1, -1), 2), (None, 1)]) == (0, 1, -1, 2)
+    assert take(np.arange(3.0), (2, -1, 0), 0, 7.0).tolist() == [2, 7, 0]
+
+
+def test_a_chain_of_convolutions_has_transposes_at_its_ends_alone() -> None:
+    net = Net({"x": (2, 8, 9, 9)})
+    y = net.node("Relu", net.conv("x", 8, 16, 3, pads=[1, 1, 1, 1]))
+    y = net.node("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    y = net.node("Relu", net.node("Add", net.conv(y, 16, 16), y))
+    optimized = assert_same(net.model(net.conv(y, 16, 8, 3)))
+    assert transposes(optimized) == 2
+    assert "MaxPool_nhwc_f32" in ops(optimized)
+
+
+def test_odd_channels_between_convolutions_are_padded_once_and_for_all() -> None:
+    net = Net({"x": (1, 3, 8, 8)})
+    y = net.node("Sigmoid", net.conv("x", 3, 5, 3))
+    optimized = assert_same(net.model(net.conv(y, 5, 8)))
+    assert weights(optimized) == [[8, 3, 3, 4], [8, 1, 1, 8]]
+    assert ops(optimized).count("Pad") == 1  # of the input
+    assert attribute(optimized.graph.node[2], "channel_map") == [0, 1, 2, 3, 4, -1, -1, -1]
+
+
+def test_padding_that_something_else_would_have_to_take_away_is_not_made() -> None:
+    net = Net({"x": (1, 8, 8, 8)})
+    y = net.conv("x", 8, 5)
+    optimized = assert_same(net.model(net.conv(y, 5, 8), net.node("Softmax", y, axis=1)))
+    assert weights(optimized)[0] == [5, 1, 1, 8]
+
+
+def test_concat_joins_channel_maps() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    parts = [net.conv("x", 8, k) for k in (5, 12, 8)]
+    optimized = assert_same(net.model(net.conv(net.node("Concat", *parts, axis=1), 25, 8)))
+    assert weights(optimized)[-1] == [8, 1, 1, 32]
+    assert transposes(optimized) == 2
+
+
+def test_flatten_permutes_the_weights_of_the_gemm_behind_it() -> None:
+    net = Net({"x": (2, 8, 4, 4)})
+    y = net.node("Flatten", net.conv("x", 8, 5))
+    optimized = assert_same(net.model(net.linear(y, 80, 10)))
+    assert transposes(optimized) == 1
+
+
+def test_global_pooling_and_flatten_need_no_transpose() -> None:
+    for pool in ({"op": "GlobalAveragePool"}, {"op": "ReduceMean", "axes": [2, 3], "keepdims": 1}):
+        net = Net({"x": (2, 8, 5, 5)})
+        attributes = {k: v for k, v in pool.items() if k != "op"}
+        y = net.node("Flatten", net.node(str(pool["op"]), net.conv("x", 8, 12), **attributes))
+        optimized = assert_same(net.model(net.linear(y, 12, 10)))
+        assert transposes(optimized) == 1
+        assert "GlobalAveragePool_nhwc_f32" in ops(optimized)
+
+
+def test_squeeze_and_excite_stays_in_channels_last() -> None:
+    net = Net({"x": (2, 8, 5, 5)})
+    y = net.conv("x", 8, 12)
+    gate = net.node("HardSigmoid", net.conv(net.node("Relu", net.conv(net.node("GlobalAveragePool", y), 12, 4)), 4, 12))
+    optimized = assert_same(net.model(net.conv(net.node("Mul", y, gate), 12, 8)))
+    assert transposes(optimized) == 2
+
+
+@pytest.mark.parametrize("op", ["Relu", "Exp", "Abs", "Softplus", "Erf"])
+def test_unary_ops_follow(op: str) -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    y = net.conv("x", 8, 6)
+    optimized = assert_same(net.model(net.conv(net.node(op, net.node("Neg", y)), 6, 8)))
+    assert transposes(optimized) == 2
+
+
+@pytest.mark.parametrize("shape", [(), (6, 1, 1), (1, 6, 1, 1), (5, 5), (1, 6, 5, 5)])
+def test_constants_are_stored_to_fit(shape: tuple[int, ...]) -> None:
+    net = Net({"x": (1, 8, 5, 5)})
+    y = net.node("Neg", net.conv("x", 8, 6))
+    optimized = assert_same(net.model(net.conv(net.node("Div", y, net.const(net.rng.uniform(1, 2, shape))), 6, 8)))
+    assert transposes(optimized) == 2
+
+
+def test_pad_resize_reduce_and_batchnorm_follow() -> None:
+    net = Net({"x": (1, 8, 5, 5)})
+    y = net.node("Relu", net.batchnorm(net.node("Abs", net.conv("x", 8, 6)), 6))
+    y = net.node("Pad", y, net.const([0, 0, 1, 2, 0, 0, 3, 0], np.int64))
+    y = net.node("Resize", y, "", net.const([1, 1, 2, 2]), mode="nearest", coordinate_transformation_mode="asymmetric",
+                 nearest_mode="floor")
+    y = net.node("Add", y, net.node("ReduceMax", y, axes=[2], keepdims=1))
+    optimized = assert_same(net.model(net.conv(y, 6, 8)))
+    assert transposes(optimized) == 2
+
+
+def test_linear_resize_stays_channels_first() -> None:
+    net = Net({"x": (1, 8, 5, 5)})
+    y = net.node("Resize", net.conv("x", 8, 8), "", net.const([1, 1, 2, 2]), mode="linear")
+    assert transposes(assert_same(net.model(net.conv(y, 8, 8)))) == 4
+
+
+def test_a_transpose_behind_a_convolution_vanishes() -> None:
+    net = Net({"x": (1, 8, 5, 5)})
+    y = net.node("Transpose", net.conv("x", 8, 8), perm=[0, 2, 3, 1])
+    assert transposes(assert_same(net.model(net.node("Softmax", y)))) == 1
+
+
+def test_one_dimensional_convolutions() -> None:
+    net = Net({"x": (2, 8, 30)})
+    y = net.node("Conv", "x", net.normal(16, 8, 3), net.normal(16), pads=[1, 2], strides=[2])
+    y = net.node("Conv", net.node("Relu", y), net.normal(8, 16, 5), dilations=[2])
+    optimized = assert_same(net.model(y))
+    assert transposes(optimized) == 2
+    assert [op for op in ops(optimized) if op.startswith("Fused")] == ["FusedConv_Bias_Relu_f32_1d", "FusedConv_f32_1d"]
+
+
+def test_asymmetric_padding_stride_and_dilation() -> None:
+    net = Net({"x": (1, 8, 13, 11)})
+    y = net.conv("x", 8, 8, 3, pads=[0, 1, 2, 3], strides=[2, 1], dilations=[1, 2])
+    assert_same(net.model(y))
+
+
+def test_odd_gemms_are_padded_between_each_other() -> None:
+    net = Net({"x": (4, 429)})
+    y = net.node("Relu", net.linear("x", 429, 131))
+    optimized = assert_same(net.model(net.linear(net.node("Add", net.node("Abs", y), y), 131, 3)))
+    assert weights(optimized) == [[132, 432], [3, 132]]
+
+
+def test_symbolic_batch() -> None:
+    net = Net({"x": ("n", 3, 12, 12)})
+    y = net.node("Flatten", net.node("GlobalAveragePool", net.node("Relu", net.conv("x", 3, 8, 3))))
+    assert_same(net.model(net.linear(y, 8, 4)))
+
+
+def test_fp16_keeps_the_types_of_the_graphs_ends() -> None:
+    net = Net({"x": (2, 3, 12, 12)})
+    y = net.node("Flatten", net.node("GlobalAveragePool", net.node("Relu", net.conv("x", 3, 8, 3))))
+    optimized = assert_same(net.model(net.linear(y, 8, 4)), limit=1e-2, precision="fp16")
+    assert any(op.endswith("CastF32_f16") for op in ops(optimized))

@@ -1,0 +1,122 @@
+"""Chains: how far they go, where they end, and why anchors are left alone."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support import Net, matched
+
+
+def rules(net: Net, *outputs: str) -> list[str]:
+    return [candidate.rule for candidate in matched(net.model(*outputs))[0]]
+
+
+def test_chain_follows_bias_residual_and_activation() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    a = net.conv("x", 8, 8, 3, pads=[1, 1, 1, 1])
+    assert rules(net, net.node("Relu", net.node("Add", a, "x"))) == ["conv+Bias+Add+Relu"]
+
+
+def test_residual_behind_the_activation() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    assert rules(net, net.node("Add", "x", net.node("Relu", net.conv("x", 8, 8)))) == ["conv+Bias+Relu+Add"]
+
+
+@pytest.mark.parametrize(("op", "attributes", "step", "params"), [
+    ("Relu", {}, "Relu", ()), ("LeakyRelu", {"alpha": 0.1}, "LeakyRelu", (0.1,)), ("LeakyRelu", {}, "LeakyRelu", (0.01,)),
+    ("Sigmoid", {}, "Sigmoid", ()), ("Tanh", {}, "Tanh", ()), ("HardSigmoid", {}, "HardSigmoid", (0.2, 0.5)),
+    ("HardSwish", {}, "HardSwish", ()), ("Softplus", {}, "Softplus", ()), ("Elu", {}, "Elu", (1.0,)),
+])
+def test_single_op_activations(op: str, attributes: dict[str, float], step: str, params: tuple[float, ...]) -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    (candidate,), _ = matched(net.model(net.node(op, net.conv("x", 8, 8), **attributes)))
+    assert candidate.chain == ("Bias", step)
+    assert candidate.links[-1].step.params == pytest.approx(params)
+
+
+def test_clip_with_one_bound_is_open_on_the_other_side() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    (candidate,), _ = matched(net.model(net.node("Clip", net.conv("x", 8, 8), "", net.const(6.0))))
+    assert candidate.links[-1].step.params == (-np.inf, 6.0)
+
+
+def test_prelu_with_a_slope_per_channel() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    assert rules(net, net.node("PRelu", net.conv("x", 8, 8), net.normal(8, 1, 1))) == ["conv+Bias+PRelu"]
+
+
+def test_a_value_used_elsewhere_is_still_produced() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    a = net.conv("x", 8, 8)
+    net_output = net.node("Relu", a)
+    assert rules(net, net_output, net.node("Exp", a)) == ["conv+Bias"]
+
+
+def test_a_graph_output_ends_the_chain() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    a = net.conv("x", 8, 8)
+    assert rules(net, a, net.node("Relu", a)) == ["conv+Bias"]
+
+
+def test_two_convolutions_meet_at_an_add_and_one_takes_it() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    a, b = net.conv("x", 8, 8), net.conv("x", 8, 8)
+    assert sorted(rules(net, net.node("Relu", net.node("Add", a, b)))) == ["conv+Bias", "conv+Bias+Add+Relu"]
+
+
+def test_matmul_of_rank_three_is_a_gemm() -> None:
+    net = Net({"x": (2, 5, 16)})
+    assert rules(net, net.node("Relu", net.linear("x", 16, 8))) == ["gemm+Bias+Relu"]
+
+
+def test_scale_vector_behind_an_activation() -> None:
+    net = Net({"x": (2, 16)})
+    y = net.node("Mul", net.node("Relu", net.linear("x", 16, 8)), net.normal(8))
+    (candidate,), _ = matched(net.model(y))
+    assert candidate.chain == ("Bias", "Relu", "Scale")
+
+
+def test_division_becomes_a_scale_by_the_reciprocal() -> None:
+    net = Net({"x": (2, 16)})
+    (candidate,), _ = matched(net.model(net.node("Div", net.node("Relu", net.linear("x", 16, 8)), net.const(4.0))))
+    assert candidate.chain[-1] == "Scale"
+    assert candidate.links[-1].operand.values == pytest.approx(0.25)  # type: ignore[union-attr]
+
+
+def test_a_constant_divided_by_the_chain_is_no_step() -> None:
+    net = Net({"x": (2, 16)})
+    assert rules(net, net.node("Div", net.const(4.0), net.node("Relu", net.linear("x", 16, 8)))) == ["gemm+Bias+Relu"]
+
+
+@pytest.mark.parametrize(("shape", "weight", "attributes", "reason"), [
+    ((1, 8, 6, 6), (8, 1, 3, 3), {"group": 8}, "grouped"),
+    ((1, 8, 6, 6, 6), (8, 8, 1, 1, 1), {}, "3-D"),
+])
+def test_refused_convolutions_say_why(shape: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, int], reason: str) -> None:
+    net = Net({"x": shape})
+    candidates, refusals = matched(net.model(net.node("Conv", "x", net.normal(*weight), **attributes)))
+    assert not candidates
+    assert reason in refusals[0].reason
+
+
+def test_transposed_convolution_and_run_time_weights_say_why() -> None:
+    net = Net({"x": (1, 8, 6, 6), "w": (8, 8, 1, 1), "a": (4, 4)})
+    outputs = [net.node("ConvTranspose", "x", net.normal(8, 4, 2, 2), strides=[2, 2]), net.node("Conv", "x", "w"), net.node("MatMul", "a", "a")]
+    candidates, refusals = matched(net.model(*outputs))
+    assert not candidates
+    assert [refusal.reason.split(" ")[0] for refusal in refusals] == ["ConvTranspose", "its", "both"]
+
+
+def test_a_broadcast_residual_is_a_near_miss_with_its_shape() -> None:
+    net = Net({"x": (1, 8, 6, 6), "g": (1, 8, 1, 1)})
+    candidates, refusals = matched(net.model(net.node("Mul", net.conv("x", 8, 8), "g")))
+    assert [c.rule for c in candidates] == ["conv+Bias"]
+    assert "whose shape [1, 8, 1, 1]" in refusals[0].reason
+
+
+def test_a_third_residual_does_not_fit_the_kernel() -> None:
+    net = Net({"x": (1, 8, 6, 6), "a": (1, 8, 6, 6), "b": (1, 8, 6, 6), "c": (1, 8, 6, 6)})
+    y = net.conv("x", 8, 8)
+    for name in "abc":
+        y = net.node("Add", y, name)
+    assert rules(net, y) == ["conv+Bias+Add+Add"]
