@@ -20,6 +20,7 @@ from onnxbolt.epilogues import CASTS, EPILOGUES
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import ROW_WIDTH, Family, KernelConfig
 from onnxbolt.runtime import get_library_path
+from onnxbolt.version import __version__
 
 FORMAT = 1
 DOMAIN = "com.onnxbolt"
