@@ -67,7 +67,8 @@ def _replace(graph: gs.Graph, root: gs.Node, op: str, x: gs.Tensor, inner: list[
     nodes = [node for node in graph.nodes if id(node) in covered]
     at = next(i for i, node in enumerate(graph.nodes) if node is root)
     y = root.outputs[0]
-    expansion, constants = [], {}
+    expansion: list[onnx.NodeProto] = []
+    constants: dict[str, gs.Constant] = {}
     for node in nodes:
         constants.update({t.name: t for t in node.inputs if isinstance(t, gs.Constant)})
         if node.domain == INTERNAL_DOMAIN:
@@ -197,7 +198,8 @@ def _standard(graph: gs.Graph, node: gs.Node) -> Match | None:
 
 
 _RULES: dict[str, tuple[Callable[[gs.Graph, gs.Node], Match | None], ...]] = {
-    "Mul": (_gelu, _gated), "Div": (_gelu, _gated), "Log": (_softplus,), **dict.fromkeys(("Gelu", "Swish", "HardSwish", "Mish"), (_standard,)),
+    "Mul": (_gelu, _gated), "Div": (_gelu, _gated), "Log": (_softplus,),
+    "Gelu": (_standard,), "Swish": (_standard,), "HardSwish": (_standard,), "Mish": (_standard,),
 }
 
 
@@ -234,7 +236,7 @@ def _written_out(graph: gs.Graph, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> 
     nodes: list[Node] = []
 
     def emit(op: str, inputs: list[str] | float, **attributes: object) -> str:
-        if op == "Const":
+        if not isinstance(inputs, list):  # emit("Const", value)
             constant = add_constant(graph, f"{y.name}_constant", np.array(inputs, np.float64).astype(x.dtype))
             tensors[constant.name] = constant
             return str(constant.name)

@@ -46,25 +46,25 @@ def fold(graph: gs.Graph, node: gs.Node, x: gs.Tensor, scale: np.ndarray, shift:
     """Fold `node`, which computes scale * x + shift (float64 [channels]), into what computes x, if nothing else reads x."""
     if sole_use(graph, x) is not node:
         return False
-    maker = producer(x)
+    maker = x.inputs[0]
     return _into_conv(graph, maker, node, scale, shift) if maker.op == "Conv" else _into_product(graph, maker, node, scale, shift)
 
 
 def _into_conv(graph: gs.Graph, conv: gs.Node, node: gs.Node, scale: np.ndarray, shift: np.ndarray) -> bool:
     weight = conv.inputs[1]
     given = conv.inputs[2] if len(conv.inputs) > 2 and conv.inputs[2].name else None
-    bias = np.zeros(len(scale)) if given is None else constant_values(given)
-    if bias is None:
+    old = np.zeros(len(scale)) if given is None else constant_values(given)
+    if old is None:
         return False
     scaled = _rounded(weight, weight.values.astype(np.float64) * scale.reshape(-1, *[1] * (weight.values.ndim - 1)))
-    shifted = _rounded(weight, bias.astype(np.float64) * scale + shift)
+    shifted = _rounded(weight, old.astype(np.float64) * scale + shift)
     if scaled is None or shifted is None:
         return False
     if (scale != 1).any():
         conv.inputs[1] = add_constant(graph, f"{weight.name}_scaled", scaled)
     if shifted.any() or given is not None:
-        del conv.inputs[2:]
-        conv.inputs.append(add_constant(graph, f"{(given or weight).name}_shifted", shifted))
+        bias = add_constant(graph, f"{(weight if given is None else given).name}_shifted", shifted)
+        conv.inputs = [*conv.inputs[:2], bias]
     _take_over(graph, conv, node)
     return True
 

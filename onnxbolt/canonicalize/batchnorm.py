@@ -2,8 +2,8 @@
 
     BN(x) = s x + (B - mean s)  with  s = scale / sqrt(var + epsilon)      (ONNX, BatchNormalization, inference)
 
-is affine per channel, see affine.py. Gemm is MatMul, Add by then. A BatchNormalization in training mode, with parameters that are no constants, or after a
-tensor that has other readers stays.
+is affine per channel, see affine.py. Gemm is MatMul, Add by then. A BatchNormalization in training mode, with parameters that
+are no constants, or after a tensor that has other readers stays.
 """
 from __future__ import annotations
 

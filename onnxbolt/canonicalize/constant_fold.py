@@ -16,7 +16,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx.reference import ReferenceEvaluator
 
-from onnxbolt.graph.edit import constant_values, onnx_dtype, pinned, producer, prune, remove, replace_uses
+from onnxbolt.graph.edit import constant_values, onnx_dtype, pinned, producer, prune, replace_uses
 from onnxbolt.graph.exporter import node_proto
 
 _NEVER = frozenset({
@@ -61,12 +61,15 @@ def _evaluated(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np
     except Exception:  # whatever the evaluator cannot compute stays in the model
         return
     outputs = [tensor for tensor in node.outputs if tensor.name]
-    if all(isinstance(r, (np.ndarray, np.generic)) and r.nbytes <= allowed and _same_type(t, r) for t, r in zip(outputs, results, strict=True)):
+    if all(_is_value(tensor, result, allowed) for tensor, result in zip(outputs, results, strict=True)):
         yield from ((tensor, np.asarray(result)) for tensor, result in zip(outputs, results, strict=True))
 
 
-def _same_type(tensor: gs.Variable, values: np.ndarray) -> bool:
-    return tensor.dtype is None or tensor.dtype == values.dtype
+def _is_value(tensor: gs.Variable, result: object, allowed: int) -> bool:
+    """Whether the result is a tensor (not a sequence), small enough and of the type that ONNX says."""
+    if not isinstance(result, (np.ndarray, np.generic)) or result.nbytes > allowed:
+        return False
+    return tensor.dtype is None or tensor.dtype == result.dtype
 
 
 def _has_subgraph(node: gs.Node) -> bool:
@@ -77,7 +80,8 @@ def _bytes(tensor: gs.Variable) -> int:
     """Size of the tensor where it is known, else 0."""
     if tensor.shape is None or not isinstance(tensor.dtype, np.dtype) or not all(isinstance(d, int) for d in tensor.shape):
         return 0
-    return math.prod(tensor.shape) * tensor.dtype.itemsize
+    size: int = math.prod(tensor.shape) * tensor.dtype.itemsize
+    return size
 
 
 def _model(graph: gs.Graph, node: gs.Node) -> onnx.ModelProto:

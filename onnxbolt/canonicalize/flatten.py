@@ -3,11 +3,12 @@
     1. Reshape(x [.., K] -> [M, K]), MatMul by [K, N], row-wise steps, Reshape([M, N] -> [.., N])  =  MatMul and the steps on x itself:
        a product over the last axis does not care how the rows are arranged.
     2. Reshape(x [B, ..] -> [B, K]) before a MatMul  =  Flatten(x, axis=1): one form, whose batch need not be known.
-    3. Reshape by a computed shape that is known but for one dimension  =  Reshape by a constant with -1 there; a dimension that is the same symbol
-       as x's in the same place is a 0. What computed the shape falls away.
+    3. Reshape by a computed shape that is known but for one dimension  =  Reshape by a constant with -1 there; a dimension that
+       is the same symbol as x's in the same place is a 0. What computed the shape falls away.
 """
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -16,7 +17,8 @@ import onnx_graphsurgeon as gs
 from onnxbolt.graph.edit import add_constant, add_variable, insert, producer, remove, sole_use
 
 Shape = list[int | str | None]
-_ROWWISE = frozenset({"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "HardSigmoid", "Softplus", "Clip", "PRelu", "Add", "Sub", "Mul", "Div", "Cast"})
+_ROWWISE = frozenset({
+    "Relu", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "Elu", "HardSigmoid", "Softplus", "Clip", "Add", "Sub", "Mul", "Div", "Cast"})
 _INTERNAL = "onnxbolt.internal"
 
 
@@ -40,7 +42,7 @@ def _around_product(graph: gs.Graph, first: gs.Node) -> bool:
         return False
     # inner tensors change shape, and so their names; the last one's output is what the second Reshape gave
     steps[0].inputs[0] = x
-    for step, after in zip(steps, steps[1:], strict=False):
+    for step, after in itertools.pairwise(steps):
         old = step.outputs[0]
         new = add_variable(graph, f"{old.name}_rows", old)
         new.shape = wide
@@ -69,8 +71,10 @@ def _steps(graph: gs.Graph, first: gs.Node) -> list[gs.Node]:
 
 
 def _is_product(node: gs.Node, tensor: gs.Tensor) -> bool:
-    weight = node.inputs[-1]
-    return node.op == "MatMul" and not node.domain and node.inputs[0] is tensor and isinstance(weight, gs.Constant) and len(weight.shape) == 2
+    if node.op != "MatMul" or node.domain or node.inputs[0] is not tensor:
+        return False
+    weight = node.inputs[1]
+    return isinstance(weight, gs.Constant) and len(weight.shape) == 2
 
 
 def _is_rowwise(node: gs.Node, tensor: gs.Tensor) -> bool:
