@@ -1,0 +1,132 @@
+"""What a run did, as data: fused nodes and their predicted times, what was turned down and why, what stayed in fp32."""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnx import ModelProto, NodeProto, helper
+
+from onnxbolt.errors import InputError
+from onnxbolt.graph.functions import DOMAIN
+from onnxbolt.inspection import describe
+from onnxbolt.library import Manifest, configs_of_node
+from onnxbolt.match.types import Candidate, Refusal
+from onnxbolt.options import Options
+from onnxbolt.precision import Kept
+from onnxbolt.report import render
+from onnxbolt.report.coverage import coverage
+from onnxbolt.verify import VerifyResult
+
+if TYPE_CHECKING:
+    from onnxbolt.plan.choose import Plan, Prediction
+
+__all__ = ["Fused", "Report"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Fused:
+    """One fused node; a pooling has no FLOPs, configurations and predictions."""
+
+    name: str
+    op: str
+    tensor: str  # of the original, which output 0 is
+    rule: str
+    source_nodes: tuple[str, ...]
+    flops: int = 0  # as executed, padded channels included
+    configs: tuple[str, ...] = ()
+    predicted: tuple[Prediction, ...] = ()  # one per architecture
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that the renderings show; `verification` is None where it was skipped."""
+
+    precision: str
+    fuse: str
+    archs: tuple[int, ...]
+    fused: tuple[Fused, ...]
+    refusals: tuple[Refusal, ...]
+    kept: tuple[Kept, ...]
+    changes: tuple[str, ...]  # what canonicalization did
+    shared_weights: tuple[str, ...]  # stored twice: packed, and as they were for nodes that stay
+    coverage: float  # share of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul in fused nodes
+    digest: str
+    verification: VerifyResult | None = None
+    version: str = field(default_factory=lambda: importlib.metadata.version("onnxbolt"))
+    format: int = FORMAT
+
+    @classmethod
+    def of(cls, original: ModelProto, model: ModelProto, manifest: Manifest, chosen: Plan, refusals: Sequence[Refusal],
+           kept: Sequence[Kept], changes: Sequence[str], shared_weights: Sequence[str], options: Options, archs: Sequence[int]) -> Report:
+        """Gather it from what the stages handed on."""
+        candidates = {name: c for c in chosen.candidates for name in (c.output.name, getattr(c.output, "original", c.output.name))}
+        fused = tuple(_fused(node, candidates, chosen) for node in model.graph.node if node.domain == DOMAIN)
+        share = coverage(original, {source for node in fused for source in node.source_nodes})
+        return cls(options.precision, options.fuse, tuple(archs), fused, (*refusals, *chosen.refusals), tuple(kept), tuple(changes),
+                   tuple(shared_weights), share, manifest.digest)
+
+    def verified(self, verification: VerifyResult) -> Report:
+        """The report with what verification found."""
+        return dataclasses.replace(self, verification=verification)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing that was verified failed."""
+        return self.verification is None or self.verification.passed
+
+    def failure(self) -> str:
+        """One line on what failed; empty where nothing did."""
+        if self.passed or self.verification is None:
+            return ""
+        failures = self.verification.failures
+        worst = max(failures, key=lambda row: math.inf if math.isnan(row.error) else row.error)
+        return (f"{len(failures)} of {len(self.verification.rows)} tensors differ from the original by more than allowed, e.g. "
+                f"{worst.kind} {worst.name}: {worst.reason}; --precision keep rounds nothing, --keep-failed keeps the file")
+
+    def text(self) -> str:
+        """For the terminal: grouped by op type and reason; the last line is PASSED or FAILED where it was verified."""
+        return render.text(self)
+
+    def json(self) -> str:
+        """Everything, keys sorted."""
+        return render.as_json(self)
+
+    def markdown(self) -> str:
+        """Everything, as tables."""
+        return render.markdown(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write JSON or Markdown, by the suffix; the file appears whole or not at all."""
+        path = Path(path)
+        if path.suffix not in (".json", ".md"):
+            raise InputError(f"--report {path}: a report is written as .json or .md")
+        contents = self.json() if path.suffix == ".json" else self.markdown()
+        staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            staged.write_text(contents + "\n")
+            os.replace(staged, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                staged.unlink(missing_ok=True)
+            raise InputError(f"--report {path}: cannot be written: {error.strerror}; choose another place") from error
+
+
+def _fused(node: NodeProto, candidates: dict[str, Candidate], chosen: Plan) -> Fused:
+    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    tensor, sources = values["tensor"].decode(), tuple(name.decode() for name in values.get("source_nodes", ()))
+    row = Fused(node.name, node.op_type, tensor, values["rule"].decode(), sources)
+    candidate = candidates.get(tensor)
+    if candidate is None:
+        return row
+    key = id(candidate.anchor.node)
+    configs = tuple(describe(config) for config in configs_of_node(node))
+    return dataclasses.replace(row, flops=chosen.problems[key].flops, configs=configs, predicted=tuple(chosen.predictions[key]))

@@ -1,0 +1,161 @@
+"""A report as text, JSON and Markdown."""
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from onnxbolt.report import Fused, Report
+
+WIDTH = 140
+SHOWN = 12  # groups of refusals, kept operations or weights that the text lists; the files hold all
+PRECISIONS = {
+    "fp16": "precision fp16: weights and compute in fp16, accumulation and epilogues in fp32; graph inputs and outputs keep their types",
+    "bf16": "precision bf16: weights and compute in bf16, accumulation and epilogues in fp32; graph inputs and outputs keep their types",
+    "keep": "precision keep: every type as in the model; fp32 is multiplied as TF32 on tensor cores",
+}
+Lines = list[tuple[Any, ...]]
+
+
+def text(report: Report) -> str:
+    """Grouped, so that a model of thousands of nodes fits a screen."""
+    console = Console(file=io.StringIO(), width=WIDTH)
+    with console.capture() as captured:
+        for title, header, rows in _sections(report):
+            console.print(title, highlight=False, markup=False)
+            if rows:
+                console.print(_table(header, rows[:SHOWN]))
+            if len(rows) > SHOWN:
+                console.print(f"  and {len(rows) - SHOWN} more groups: --report x.md lists all", highlight=False)
+    verification = report.verification.text(WIDTH) if report.verification else "not verified"
+    return f"{captured.get().rstrip()}\n{verification}"
+
+
+def markdown(report: Report) -> str:
+    """The text's tables in full, and one of all fused nodes."""
+    parts = [f"# onnxbolt {report.version}"]
+    for title, header, rows in (*_sections(report), _all_fused(report)):
+        parts.append(title)
+        if rows:
+            parts.append(_markdown_table(header, rows))
+    if report.verification:
+        header = ("tensor", "kind", "on", "rel. L2", "limit", "max abs", "cosine", "verdict")
+        rows: Lines = []
+        for r in report.verification.rows:
+            numbers = (f"{r.error:.2e}", f"{r.limit:.2e}", f"{r.max_abs:.2e}", f"{r.cosine:.6f}")
+            rows.append((r.name, r.kind, r.provider, *numbers, "ok" if r.passed else r.reason))
+        notes = "\n".join(report.verification.notes)
+        parts += [_markdown_table(header, rows), *([notes] if notes else []), "PASSED" if report.verification.passed else "FAILED"]
+    return "\n\n".join(parts)
+
+
+def as_json(report: Report) -> str:
+    """Everything; NaN, which JSON lacks, is null."""
+    values = dataclasses.asdict(report)
+    if report.verification:
+        values["verification"]["passed"] = report.verification.passed
+    return json.dumps(_plain(values), indent=2, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _sections(report: Report) -> Iterable[tuple[str, tuple[str, ...], Lines]]:
+    """(title, column names, rows) of each part."""
+    yield PRECISIONS[report.precision], (), []
+    yield (
+        f"fused: {len(report.fused)} nodes, {report.coverage:.1%} of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul "
+        f"(--fuse {report.fuse}; times are predicted)",
+        ("op type", "nodes", "FLOPs", *(f"sm_{arch} us" for arch in report.archs), *(f"ORT, sm_{arch} us" for arch in report.archs)),
+        _by_op(report.fused, report.archs),
+    )
+    if report.refusals:
+        yield f"left to ONNX Runtime: {len(report.refusals)}", ("op", "nodes", "reason", "remedy", "e.g.", "values"), _by_reason(report)
+    if report.kept:
+        groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for kept in report.kept:
+            groups[kept.op, kept.reason].append(kept.node)
+        yield f"kept in fp32: {len(report.kept)}", ("op", "nodes", "reason", "e.g."), _largest_first(groups)
+    if report.shared_weights:
+        title = f"weights stored twice, since nodes that stay read them too: {len(report.shared_weights)}"
+        yield title, ("weight",), [(name,) for name in report.shared_weights]
+    if report.changes:
+        yield "canonicalized:", ("pass",), [(line,) for line in report.changes]
+
+
+def _by_op(fused: Sequence[Fused], archs: Sequence[int]) -> Lines:
+    groups: dict[str, list[Fused]] = defaultdict(list)
+    for node in fused:
+        groups[node.op].append(node)
+    ordered = sorted(groups.items(), key=lambda group: (-_flops(group[1]), group[0]))
+    rows = [(op, len(nodes), _scaled(_flops(nodes)), *_times(nodes, archs)) for op, nodes in [*ordered, ("total", fused)]]
+    return rows if fused else []
+
+
+def _flops(nodes: Sequence[Fused]) -> int:
+    return sum(node.flops for node in nodes)
+
+
+def _times(nodes: Sequence[Fused], archs: Sequence[int]) -> list[str]:
+    """Sums of ours, then of ONNX Runtime's, per architecture; nothing for pooling, which is not predicted."""
+    def total(arch: int, name: str) -> str:
+        times = [getattr(p, name) for node in nodes for p in node.predicted if p.arch == arch]
+        return f"{sum(times):.1f}" if times else ""
+
+    return [total(arch, name) for name in ("ours_us", "ort_us") for arch in archs]
+
+
+def _by_reason(report: Report) -> Lines:
+    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for refusal in report.refusals:
+        groups[refusal.op, refusal.reason].append(refusal)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [(op, len(members), reason, members[0].remedy, members[0].node, _values(members[0].values)) for (op, reason), members in ordered]
+
+
+def _values(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.1f}" for name, value in values.items())
+
+
+def _largest_first(groups: dict[tuple[str, str], list[str]]) -> Lines:
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [(op, len(nodes), reason, nodes[0]) for (op, reason), nodes in ordered]
+
+
+def _all_fused(report: Report) -> tuple[str, tuple[str, ...], Lines]:
+    rows: Lines = []
+    for node in report.fused:
+        times = "; ".join(f"sm_{p.arch} {p.ours_us:.1f} / {p.ort_us:.1f}" for p in node.predicted)
+        rows.append((node.name, node.op, node.tensor, _scaled(node.flops), "; ".join(node.configs), times))
+    return "## Fused nodes", ("node", "op type", "stands for", "FLOPs", "configurations", "us, ours / ORT"), rows
+
+
+def _scaled(count: int) -> str:
+    """FLOPs with a unit."""
+    power = min(int(math.log10(count)) // 3, 4) if count else 0
+    return f"{count / 1000**power:.3g} {' KMGT'[power]}".strip() if count else ""
+
+
+def _table(header: Sequence[str], rows: Lines) -> Table:
+    table = Table(*header, box=None, pad_edge=True)
+    for row in rows:
+        table.add_row(*(str(cell).replace("[", r"\[") for cell in row))
+    return table
+
+
+def _markdown_table(header: Sequence[str], rows: Lines) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in line) + " |" for line in lines)
