@@ -46,7 +46,7 @@ class KernelAttributes : public Attributes {
 };
 
 void CheckCuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) throw ort::Error(ort::kExecutionProviderFail, std::string(what) + ": " + cudaGetErrorString(error));
+  if (error != cudaSuccess) throw ort::Error(ort::kRuntimeException, std::string(what) + ": " + cudaGetErrorString(error));
 }
 
 // Makes a device current and the one before it again at the end: the thread is ORT's.
@@ -154,7 +154,7 @@ void FusedKernel::ChooseKernels() {
   Check(ort::AllocatorGetInfo(allocator_.get(), &memory));
   const int device = DeviceOf(memory);
   const Selection selection = SelectArch(device);
-  if (!selection.arch) throw ort::Error(ort::kExecutionProviderFail, selection.reason);
+  if (!selection.arch) throw ort::Error(ort::kRuntimeException, selection.reason);
   const DeviceScope scope(device);
   CheckCuda(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
   for (const int64_t* row = configs_.data(); row != configs_.data() + configs_.size(); row += kConfigWidth) {
@@ -163,7 +163,7 @@ void FusedKernel::ChooseKernels() {
     if (!kernel) {
       throw ort::Error(ort::kNotImplemented, "the library has no kernel " + DescribeConfig(op_, row) + ". Run: onnxbolt build <model>");
     }
-    if (const char* error = kernel->prepare()) throw ort::Error(ort::kExecutionProviderFail, DescribeConfig(op_, row) + ": " + error);
+    if (const char* error = kernel->prepare()) throw ort::Error(ort::kRuntimeException, DescribeConfig(op_, row) + ": " + error);
     rows_.push_back({row, kernel});
   }
   if (rows_.empty()) {
@@ -263,7 +263,7 @@ void FusedKernel::LaunchRow(OrtKernelContext* context, const Tensors& tensors, c
   const Row& row = RowFor(tensors.rows());
   const auto check = [&](const char* error) {
     if (error) {
-      throw ort::Error(ort::kExecutionProviderFail, DescribeConfig(op_, row.config) + ", x " + ToString(tensors.x_shape) + ": " + error);
+      throw ort::Error(ort::kRuntimeException, DescribeConfig(op_, row.config) + ", x " + ToString(tensors.x_shape) + ": " + error);
     }
   };
   check(row.kernel->can_implement(arguments));

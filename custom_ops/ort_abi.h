@@ -66,7 +66,8 @@ namespace onnxbolt::ort {
 constexpr int kMinimumOrt = 18;     // 1.18: KernelContext_GetScratchBuffer, KernelInfoGetAllocator
 constexpr int kCustomOpFields = 18;  // the newest `version` of OrtCustomOp that is declared above
 
-enum ErrorCode { kFail = 1, kInvalidArgument = 2, kRuntimeException = 6, kNotImplemented = 9, kExecutionProviderFail = 11 };
+// ORT's EP_FAIL is left out: its Python API answers it by starting the session again without the GPU.
+enum ErrorCode { kInvalidArgument = 2, kRuntimeException = 6, kNotImplemented = 9 };
 enum MemoryType { kDeviceMemory = 0 };
 enum Characteristic { kRequired = 0 };
 enum AttributeType { kInt = 1, kInts = 2 };

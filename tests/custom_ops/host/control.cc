@@ -1,0 +1,9 @@
+// What a test asks of the kernels, and what it makes them answer.
+#include "kernels.h"
+
+EXPORT int64_t host_launches() { return launches; }
+EXPORT int64_t host_last_split_k() { return last_split_k; }
+EXPORT void host_fail(int at_prepare, int at_launch) {
+  prepare_error = at_prepare ? "prepared to fail" : nullptr;
+  launch_error = at_launch ? "launched to fail" : nullptr;
+}

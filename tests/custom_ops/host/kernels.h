@@ -1,0 +1,99 @@
+// Kernels for the CPU, naive and float32, behind the interface of the CUDA ones: what the library hands them can be checked without a GPU.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <limits>
+
+#include "kernel.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+inline std::atomic<int64_t> launches{0}, last_split_k{0};
+inline const char* prepare_error = nullptr;
+inline const char* launch_error = nullptr;
+
+namespace onnxbolt::host {
+
+// Bias (if any), residual (if any), LeakyReLU whose slope is parameter 0.
+inline float Finish(const EpilogueArguments& e, float x, int64_t row, int64_t channel) {
+  if (e.vectors[0]) x += e.vectors[0][channel];
+  if (e.tensors[0]) x += static_cast<const float*>(e.tensors[0])[row * e.tensor_pitch[0] + channel];
+  return x > 0 ? x : e.params[0] * x;
+}
+
+inline void Compute(const GemmArguments& g) {
+  const auto *a = static_cast<const float*>(g.a), *b = static_cast<const float*>(g.b);
+  for (int64_t m = 0; m < g.m; ++m) {
+    for (int64_t n = 0; n < g.n; ++n) {
+      float sum = 0;
+      for (int64_t k = 0; k < g.k; ++k) sum += a[m * g.lda + k] * b[n * g.ldb + k];
+      static_cast<float*>(g.d)[m * g.ldd + n] = Finish(g.epilogue, sum, m, n);
+    }
+  }
+}
+
+// Calls visit(h, w, r, s) for each position of the window at output pixel (p, q) that lies in the image.
+template <class Window, class Visit>
+void ForEachTap(const Window& c, int window_h, int window_w, int p, int q, Visit visit) {
+  for (int r = 0; r < window_h; ++r) {
+    for (int s = 0; s < window_w; ++s) {
+      const int h = p * c.stride_h - c.pad_top + r * c.dilation_h, w = q * c.stride_w - c.pad_left + s * c.dilation_w;
+      if (h >= 0 && h < c.h && w >= 0 && w < c.w) visit(h, w, r, s);
+    }
+  }
+}
+
+inline void Compute(const ConvArguments& c) {
+  const auto *x = static_cast<const float*>(c.x), *filter = static_cast<const float*>(c.filter);
+  const int group_c = c.c / c.groups, group_k = c.k / c.groups;
+  for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
+    const int n = row / (c.p * c.q), p = row / c.q % c.p, q = row % c.q;
+    for (int k = 0; k < c.k; ++k) {
+      float sum = 0;
+      ForEachTap(c, c.r, c.s, p, q, [&](int h, int w, int r, int s) {
+        const float* pixel = x + ((int64_t{n} * c.h + h) * c.w + w) * c.x_pitch + k / group_k * group_c;
+        for (int i = 0; i < group_c; ++i) sum += pixel[i] * filter[((int64_t{k} * c.r + r) * c.s + s) * group_c + i];
+      });
+      static_cast<float*>(c.y)[row * c.y_pitch + k] = Finish(c.epilogue, sum, row, k);
+    }
+  }
+}
+
+inline void Compute(const PoolArguments& c) {
+  const auto* x = static_cast<const float*>(c.x);
+  for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
+    const int n = row / (c.p * c.q), p = row / c.q % c.p, q = row % c.q;
+    for (int channel = 0; channel < c.c; ++channel) {
+      float sum = 0, largest = -std::numeric_limits<float>::infinity();
+      int count = 0;
+      ForEachTap(c, c.window_h, c.window_w, p, q, [&](int h, int w, int, int) {
+        const float value = x[((int64_t{n} * c.h + h) * c.w + w) * c.x_pitch + channel];
+        sum += value, largest = std::max(largest, value), ++count;
+      });
+      if (c.count_include_pad) count = c.window_h * c.window_w;
+      static_cast<float*>(c.y)[row * c.y_pitch + channel] = c.kind == PoolKind::kMax ? largest : sum / count;
+    }
+  }
+}
+
+template <class Arguments>
+struct HostKernel {
+  Kernel kernel;
+
+  HostKernel(const char* epilogue, int shared_memory, const int64_t (&row)[kConfigWidth])
+      : kernel{epilogue, 1, 1, {}, shared_memory, [] { return prepare_error; }, [](const void*) -> const char* { return nullptr; },
+               [](const void*, const int64_t*) -> size_t { return 0; }, Run} {
+    std::copy(std::begin(row), std::end(row), kernel.config);
+    RegisterKernel(&kernel);
+  }
+
+  static const char* Run(const void* arguments, const Launch& launch) {
+    ++launches;
+    last_split_k = launch.config[kSplitK];
+    if (!launch_error) Compute(*static_cast<const Arguments*>(arguments));
+    return launch_error;
+  }
+};
+
+}  // namespace onnxbolt::host

@@ -1,0 +1,218 @@
+"""The library's C++ side inside ONNX Runtime: shapes, operands, choice of kernel, statuses, threads. Kernels run on the CPU."""
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from onnxbolt.kernels.config import Family
+from tests import library_fixtures as fx
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> fx.HostLibrary:
+    return fx.host_library(tmp_path_factory.mktemp("library") / "host.onnxbolt.so", archs=(80, 90), shared_memory=90_000)
+
+
+@pytest.fixture
+def library(built: fx.HostLibrary) -> Iterator[fx.HostLibrary]:
+    built.machine()
+    built.fail()
+    yield built
+    built.machine()
+    built.fail()
+
+
+def session(model: onnx.ModelProto, library: fx.HostLibrary | None, **entries: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # refusals are expected; the tests read them from the exception
+    for key, value in entries.items():
+        options.add_session_config_entry(f"onnxbolt.{key}", value)
+    if library:
+        options.register_custom_ops_library(str(library.path))
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def compare(model: onnx.ModelProto, library: fx.HostLibrary, *shapes: tuple[int, ...]) -> np.ndarray:
+    """Run kernel and body on the same random inputs; they have to agree."""
+    random = np.random.default_rng(1)
+    feeds = {value.name: random.standard_normal(shape).astype(np.float32) for value, shape in zip(model.graph.input, shapes, strict=True)}
+    before = library.launches
+    ours, = session(model, library).run(None, feeds)
+    assert library.launches == before + 1
+    body, = session(model, None).run(None, feeds)
+    np.testing.assert_allclose(ours, body, rtol=1e-5, atol=1e-5)
+    return ours
+
+
+CONV_ATTRIBUTES = {"strides": [2, 1], "pads": [0, 1, 2, 3], "dilations": [1, 2], "group": 2}
+CASES = {
+    "gemm": (fx.fused_model(fx.GEMM, ["B", "S", 24], (16, 24), [[16]]), [(2, 5, 24)]),
+    "gemm with residual": (fx.fused_model(fx.GEMM_ADD, [7, 24], (16, 24), [[16], [7, 16]], epilogue_params=[0.25]), [(7, 24), (7, 16)]),
+    "conv": (fx.fused_model(fx.CONV, ["N", 9, 11, 8], (6, 3, 2, 4), [[6], ["N", 5, 13, 6]], **CONV_ATTRIBUTES),
+             [(2, 9, 11, 8), (2, 5, 13, 6)]),
+    "conv 1d": (fx.fused_model(fx.CONV_1D, [2, "L", 4], (6, 3, 4), [[6]], strides=[2], pads=[1, 2], dilations=[1], group=1), [(2, 12, 4)]),
+    "global pool": (fx.fused_model(fx.GLOBAL_POOL, [2, "H", "W", 3]), [(2, 5, 7, 3)]),
+}
+POOL_SHAPES = [(height, ceil) for height in (5, 6, 7, 8) for ceil in (0, 1)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernel_agrees_with_body(library: fx.HostLibrary, case: str) -> None:
+    model, shapes = CASES[case]
+    compare(model, library, *shapes)
+
+
+@pytest.mark.parametrize(("height", "ceil"), POOL_SHAPES)
+@pytest.mark.parametrize("op", [fx.MAX_POOL, fx.AVERAGE_POOL], ids=["max", "average"])
+def test_pools_agree_with_body(library: fx.HostLibrary, op: fx.Fused, height: int, ceil: int) -> None:
+    extra = {"dilations": [1, 1]} if op is fx.MAX_POOL else {"count_include_pad": 0}
+    model = fx.fused_model(op, ["N", "H", "W", 3], kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], ceil_mode=ceil, **extra)
+    compare(model, library, (2, height, 6, 3))
+
+
+def test_shapes_follow_symbols(library: fx.HostLibrary, tmp_path: Path) -> None:
+    model, _ = CASES["conv"]
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "resolved.onnx")
+    options.register_custom_ops_library(str(library.path))
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    same = model.graph.node.add(op_type="Identity", input=["y"], output=["z"], name="behind")
+    model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
+    del model.graph.output[0]
+    assert same.name == "behind"
+    resolved_by_ort = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert resolved_by_ort.get_outputs()[0].shape == ["N", 5, 13, 6]
+
+
+def test_rows_are_chosen_by_m_at_run_time(library: fx.HostLibrary) -> None:
+    rows = [fx.config(Family.GEMM_2X, max_m=9, split_k=1), fx.config(Family.GEMM_2X, min_m=10, max_m=99, split_k=3)]
+    one = session(fx.fused_model(fx.GEMM, ["M", 8], (16, 8), [[16]], rows=rows), library)
+    for m, split_k in ((1, 1), (10, 3), (9, 1)):
+        one.run(None, {"x": np.ones((m, 8), np.float32)})
+        assert library.last_split_k == split_k
+    with pytest.raises(Exception, match=r"the node.*no configuration serves m = 100"):
+        one.run(None, {"x": np.ones((100, 8), np.float32)})
+
+
+def test_lower_minor_serves_where_its_kernels_fit(library: fx.HostLibrary) -> None:
+    model, shapes = CASES["gemm"]
+    library.machine(sm=86, shared_memory=101_376)
+    compare(model, library, *shapes)
+
+
+def test_empty_tensors_are_fine(library: fx.HostLibrary) -> None:
+    model, _ = CASES["gemm"]
+    before = library.launches
+    assert session(model, library).run(None, {"x": np.zeros((0, 5, 24), np.float32)})[0].shape == (0, 5, 16)
+    assert library.launches == before
+
+
+def test_eight_threads_share_a_session(library: fx.HostLibrary) -> None:
+    model, _ = CASES["gemm"]
+    ours, body = session(model, library), session(model, None)
+    inputs = [np.random.default_rng(i).standard_normal((1 + i % 5, 3, 24)).astype(np.float32) for i in range(64)]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda x: ours.run(None, {"x": x})[0], inputs))
+    for x, y in zip(inputs, results, strict=True):
+        np.testing.assert_allclose(y, body.run(None, {"x": x})[0], rtol=1e-5, atol=1e-5)
+
+
+def test_sessions_of_many_threads_share_the_domain(library: fx.HostLibrary) -> None:
+    model, _ = CASES["gemm"]
+    x = np.ones((1, 1, 24), np.float32)
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: session(model, library).run(None, {"x": x})[0], range(16)))
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
+def gemm_with(**attributes: object) -> onnx.ModelProto:
+    return fx.fused_model(fx.GEMM, [4, 8], (16, 8), [[16]], **attributes)
+
+
+@pytest.mark.parametrize(("attributes", "message"), [
+    ({"format": 2}, "node format 2.*run onnxbolt optimize again"),
+    ({"configs": [80, 0, 7]}, "configs or epilogue_params is damaged"),
+    ({"configs": dataclasses.replace(fx.config(Family.GEMM_2X), stages=5).row()}, "no kernel sm_80.*stages 5.*Run: onnxbolt build"),
+    ({"configs": fx.config(Family.GEMM_2X, 90).row()}, "no configuration for sm_80.*--arch sm_80"),
+    ({"epilogue_params": [0.0] * 9}, "configs or epilogue_params is damaged"),
+])
+def test_session_is_refused(library: fx.HostLibrary, attributes: dict[str, object], message: str) -> None:
+    with pytest.raises(Exception, match=f"{fx.GEMM.spec.name} 'the node'.*{message}"):
+        session(gemm_with(**attributes), library)
+
+
+def test_kernel_that_cannot_be_prepared(library: fx.HostLibrary) -> None:
+    library.fail(prepare=True)
+    with pytest.raises(Exception, match=r"the node.*prepared to fail"):
+        session(gemm_with(), library)
+
+
+def test_launch_that_fails(library: fx.HostLibrary, capfd: pytest.CaptureFixture[str]) -> None:
+    library.fail(launch=True)
+    with pytest.raises(Exception, match=r"the node.*x \[4,8\]: launched to fail"):
+        session(gemm_with(), library).run(None, {"x": np.ones((4, 8), np.float32)})
+    assert "Falling back" not in capfd.readouterr().out  # onnxruntime starts again without the GPU where it sees EP_FAIL
+
+
+@pytest.mark.parametrize(("weight", "operand", "x", "message"), [
+    ((16, 9), [16], (4, 8), "do not fit: 8 channels, expected 9"),
+    ((16, 8), [15], (4, 8), r"input 2 has shape \[15\], expected \[16\]"),
+    ((16, 8, 1), [16], (4, 8), "weight has shape .*expected rank 2"),
+])
+def test_operands_are_checked(library: fx.HostLibrary, weight: tuple[int, ...], operand: list[int], x: tuple[int, ...],
+                              message: str) -> None:
+    model = fx.fused_model(fx.GEMM, ["M", "K"], weight, [operand])
+    with pytest.raises(Exception, match=message):
+        session(model, library).run(None, {"x": np.ones(x, np.float32)})
+
+
+def test_residual_of_another_shape_is_refused(library: fx.HostLibrary) -> None:
+    model = fx.fused_model(fx.GEMM_ADD, ["M", 24], (16, 24), [[16], ["R", 16]], epilogue_params=[0.25])
+    with pytest.raises(Exception, match=r"input 3 has shape \[1,16\], expected \[7,16\]"):
+        session(model, library).run(None, {"x": np.ones((7, 24), np.float32), "operand2": np.ones((1, 16), np.float32)})
+
+
+MACHINES = {
+    "no gpu": ({"error": 100, "count": 0}, "no NVIDIA GPU or driver is visible"),
+    "no driver": ({"error": 35, "driver": 0, "count": 0}, "no NVIDIA GPU or driver is visible"),
+    "old driver": ({"error": 35, "driver": 12040, "count": 0}, "driver supports CUDA 12.4 and the library needs CUDA 13.0"),
+    "cuda fails": ({"error": 999, "count": 0}, "CUDA does not start"),
+    "older gpu": ({"sm": 75}, r"GPU 0 is sm_75 and the library holds kernels for sm_90a, sm_80"),
+    "newer gpu": ({"sm": 100}, r"GPU 0 is sm_100"),
+    "little shared memory": ({"sm": 86, "shared_memory": 80_000}, r"GPU 0 is sm_86"),
+}
+
+
+@pytest.mark.parametrize("case", MACHINES)
+def test_machine_that_cannot_run_the_kernels(library: fx.HostLibrary, case: str, capfd: pytest.CaptureFixture[str]) -> None:
+    machine, reason = MACHINES[case]
+    library.machine(**machine)
+    model, _ = CASES["gemm"]
+    before = library.launches
+    session(model, library).run(None, {"x": np.ones((1, 1, 24), np.float32)})
+    assert library.launches == before
+    warnings = capfd.readouterr().err.splitlines()
+    assert len(warnings) == 1
+    assert warnings[0].startswith("onnxbolt: warning:")
+    assert re.search(reason, warnings[0])
+
+
+def test_disabled_library_is_silent(library: fx.HostLibrary, capfd: pytest.CaptureFixture[str]) -> None:
+    model, _ = CASES["gemm"]
+    before = library.launches
+    session(model, library, enable="0").run(None, {"x": np.ones((1, 1, 24), np.float32)})
+    assert (library.launches, capfd.readouterr().err) == (before, "")
+
+
+def test_device_of_the_session_is_asked(library: fx.HostLibrary, capfd: pytest.CaptureFixture[str]) -> None:
+    model, _ = CASES["gemm"]
+    session(model, library, device="1")
+    assert "there is no GPU 1, 1 are visible" in capfd.readouterr().err

@@ -1,0 +1,133 @@
+"""A library for a machine without GPU: the product's C++ side, kernels for the CPU, and a CUDA runtime that tests fill in.
+
+It is built through the product's own cache and toolchain; what differs is the units that hold the kernels, the provider
+that its ops are registered for, and the CUDA runtime that it is linked with.
+"""
+from __future__ import annotations
+
+import ctypes
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from onnxbolt.codegen.artifacts import Unit, compile_units
+from onnxbolt.codegen.nvcc import find_toolchain
+from onnxbolt.codegen.render import Instance
+from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import Step
+from onnxbolt.graph.functions import DOMAIN, Signature
+from onnxbolt.graph.functions import build as build_body
+from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
+from onnxbolt.library import Manifest, OpSpec, generated_sources, make_manifest, metadata_of
+
+HOST = Path(__file__).with_name("custom_ops") / "host"
+OPSET = 17
+ARGUMENTS = {Family.GEMM_2X: "GemmArguments", Family.CONV_2X: "ConvArguments", Family.POOL: "PoolArguments"}
+
+
+def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
+    """A row that serves every m."""
+    return KernelConfig(arch, changes.pop("min_m", 0), changes.pop("max_m", UNBOUNDED), family, (128, 64, 32), **changes)  # type: ignore[arg-type]
+
+
+class Fused:
+    """An op type of the tests: its description, its body, and its family of kernels."""
+
+    def __init__(self, kind: str, *steps: Step, rank: int = 0, family: Family = Family.POOL) -> None:
+        self.family = family
+        self.body = build_body(Signature("conv" if kind == "conv1d" else kind, DType.F32, rank, steps), OPSET)
+        self.spec = OpSpec(self.body.name, kind, DType.F32, DType.F32, tuple(step.name for step in steps))
+
+
+GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_2X)
+GEMM_ADD = Fused("gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.GEMM_2X)
+CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=Family.CONV_2X)
+CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=Family.CONV_2X)
+MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = Fused("max_pool"), Fused("average_pool"), Fused("global_average_pool")
+ALL = (GEMM, GEMM_ADD, CONV, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL)
+
+
+def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = (), operands: Sequence[Sequence[int | str]] = (), *,
+                rank: int = 0, rows: Sequence[KernelConfig] | None = None, digest: str = "", **attributes: object) -> ModelProto:
+    """One fused node between graph inputs x, tensor operands and output y; weight and vector operands are initializers."""
+    random = np.random.default_rng(0)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)]
+    names, initializers = ["x"], []
+    if weight:
+        operands = [list(weight), *operands]
+    for i, shape in enumerate(operands):
+        names.append(name := f"operand{i}" if weight else f"input{i}")
+        if len(shape) == 1 or (weight and i == 0):
+            initializers.append(numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
+        else:
+            inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    rows = rows or [config(fused.family)]
+    attributes = {"format": 1, "configs": [n for row in rows for n in row.row()], **attributes}
+    node = helper.make_node(fused.spec.name, names, ["y"], "the node", domain=DOMAIN, **attributes)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * (rank or len(x)))
+    graph = helper.make_graph([node], "graph", inputs, [y], initializers)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, functions=[fused.body], opset_imports=opsets, ir_version=8)
+    manifest = Manifest((fused.spec,), (), (80,), digest)
+    helper.set_model_props(model, metadata_of(manifest, "keep", (80,)))
+    return model
+
+
+class HostLibrary:
+    """A built library and what its stand-ins for kernels and CUDA can be asked and told."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+        self._library = ctypes.CDLL(str(path))
+        self._library.host_launches.restype = self._library.host_last_split_k.restype = ctypes.c_int64
+
+    def machine(self, *, error: int = 0, driver: int = 13000, runtime: int = 13000, count: int = 1, sm: int = 80,
+                shared_memory: int = 166912) -> None:
+        """What the CUDA runtime says of this machine; without arguments, one A100."""
+        self._library.host_set_machine((ctypes.c_int * 7)(error, driver, runtime, count, sm // 10, sm % 10, shared_memory))
+
+    def fail(self, *, prepare: bool = False, launch: bool = False) -> None:
+        """Make kernels fail."""
+        self._library.host_fail(int(prepare), int(launch))
+
+    @property
+    def launches(self) -> int:
+        """Kernels run so far."""
+        return int(self._library.host_launches())
+
+    @property
+    def last_split_k(self) -> int:
+        """Of the row that the last launch was for: tells rows apart."""
+        return int(self._library.host_last_split_k())
+
+
+def host_library(path: Path, ops: Sequence[Fused] = ALL, archs: Sequence[int] = (80,), shared_memory: int = 0,
+                 provider: str = "CPUExecutionProvider") -> HostLibrary:
+    """Build a library with one kernel for each op type and architecture."""
+    kernels = [(op, config(op.family, arch)) for op in ops for arch in archs]
+    manifest = make_manifest((op.spec for op in ops), {Instance(c, DType.F32, DType.F32, op.spec.steps) for op, c in kernels})
+    text = '#include "kernels.h"\nusing namespace onnxbolt;\n'
+    for i, (op, row) in enumerate(kernels):
+        numbers = ", ".join(str(number) for number in row.row())
+        key = ",".join(op.spec.steps)
+        text += f'static host::HostKernel<{ARGUMENTS[row.family]}> kernel{i}("{key}", {shared_memory}, {{{numbers}}});\n'
+    units = [Unit("manifest.cc", generated_sources(manifest)["manifest.cc"]), _host_unit("kernels.cc", text)]
+    units += [_host_unit(name, (HOST / name).read_text()) for name in ("cuda.cc", "control.cc")]
+    define = f'#define ONNXBOLT_PROVIDER "{provider}"\n'
+    units += [Unit(source.name, define + source.read_text()) for source in sorted(resource_dir("custom_ops").glob("*.cc"))]
+    toolchain = find_toolchain()
+    objects = [str(file) for file in compile_units(units, toolchain)]
+    command = [str(toolchain.nvcc), "-shared", "-nodlink", "-cudart=none", *objects, "-o", str(path)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, f"{shlex.join(command)}\n{result.stderr}"
+    return HostLibrary(path, manifest)
+
+
+def _host_unit(name: str, text: str) -> Unit:
+    # the header goes into the text, so that the cache sees it
+    return Unit(name, text.replace('#include "kernels.h"', (HOST / "kernels.h").read_text()))

@@ -1,0 +1,180 @@
+"""One deployment script for every machine: a test for each row of the table in onnxbolt/runtime.py."""
+from __future__ import annotations
+
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import onnxbolt
+from onnxbolt.errors import LibraryError
+from onnxbolt.runtime import CUDA, OnnxboltWarning, get_library_path, session_options
+from tests import library_fixtures as fx
+
+FEEDS = {"x": np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> fx.HostLibrary:
+    return fx.host_library(tmp_path_factory.mktemp("runtime") / "host.onnxbolt.so", [fx.GEMM])
+
+
+@pytest.fixture
+def library(built: fx.HostLibrary) -> Iterator[fx.HostLibrary]:
+    built.machine()
+    yield built
+    built.machine()
+
+
+@pytest.fixture
+def model(library: fx.HostLibrary, tmp_path: Path) -> Path:
+    """A written model without its library."""
+    path = tmp_path / "out.onnx"
+    onnx.save(fx.fused_model(fx.GEMM, [4, 8], (16, 8), [[16]], digest=library.manifest.digest), path)
+    return path
+
+
+@pytest.fixture
+def deployed(model: Path, library: fx.HostLibrary) -> Path:
+    """The model with its library beside it."""
+    get_library_path(model).symlink_to(library.path)
+    return model
+
+
+@pytest.fixture
+def _cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An onnxruntime that says it has the CUDA provider."""
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
+
+
+def uses_kernels(model: Path, options: ort.SessionOptions, library: fx.HostLibrary) -> bool:
+    """Run the model, compare with its bodies, and tell whether a kernel ran."""
+    before = library.launches
+    y, = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, FEEDS)
+    used = library.launches > before
+    body, = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, FEEDS)
+    np.testing.assert_allclose(y, body, rtol=1e-5, atol=1e-5)
+    return used
+
+
+def falls_back(model: Path, reason: str, library: fx.HostLibrary, **arguments: object) -> None:
+    """Bodies run with exactly one warning; with strict, an error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        options = session_options(model, **arguments)
+    assert [warning.category for warning in caught] == [OnnxboltWarning]
+    assert caught[0].filename == __file__  # it points at who asked
+    assert reason in str(caught[0].message)
+    assert not uses_kernels(model, options, library)
+    with pytest.raises(LibraryError, match=r"the fused kernels cannot be used"):
+        session_options(model, strict=True, **arguments)
+
+
+@pytest.mark.usefixtures("_cuda")
+class TestTable:
+    def test_held_gpu_runs_kernels(self, deployed: Path, library: fx.HostLibrary) -> None:
+        assert uses_kernels(deployed, session_options(deployed, strict=True), library)
+        assert uses_kernels(deployed, onnxbolt.session_options(str(deployed), providers=[(CUDA, {"device_id": 0})], strict=True), library)
+
+    def test_no_library(self, model: Path, library: fx.HostLibrary) -> None:
+        falls_back(model, "out.onnxbolt.so does not exist. Run: onnxbolt build", library)
+
+    def test_disabled(self, deployed: Path, library: fx.HostLibrary) -> None:
+        options = ort.SessionOptions()
+        options.add_session_config_entry("onnxbolt.enable", "0")
+        falls_back(deployed, 'onnxbolt.enable is "0"', library, options=options)
+
+    def test_no_gpu(self, deployed: Path, library: fx.HostLibrary) -> None:
+        library.machine(error=100, count=0)
+        falls_back(deployed, "no NVIDIA GPU", library)
+
+    def test_old_driver(self, deployed: Path, library: fx.HostLibrary) -> None:
+        library.machine(error=35, driver=12020, count=0)
+        falls_back(deployed, "update the driver", library)
+
+    def test_architecture_not_held(self, deployed: Path, library: fx.HostLibrary) -> None:
+        library.machine(sm=75)
+        falls_back(deployed, "GPU 0 is sm_75", library)
+
+    def test_device_of_the_providers_is_asked(self, deployed: Path, library: fx.HostLibrary) -> None:
+        falls_back(deployed, "there is no GPU 3", library, providers=[(CUDA, {"device_id": "3"})])
+
+    @pytest.mark.parametrize("providers", [["CPUExecutionProvider"], [("CPUExecutionProvider", {})], []])
+    def test_providers_without_cuda(self, deployed: Path, library: fx.HostLibrary, providers: list[str]) -> None:
+        options = session_options(deployed, providers=providers, strict=True)
+        assert options.get_session_config_entry("onnxbolt.enable") == "0"
+        assert not uses_kernels(deployed, options, library)
+
+    def test_kernel_missing_for_a_held_architecture(self, deployed: Path, library: fx.HostLibrary) -> None:
+        model = onnx.load(deployed)
+        attribute = next(a for a in model.graph.node[0].attribute if a.name == "configs")
+        attribute.ints[13] = 7  # stages
+        onnx.save(model, deployed)
+        options = session_options(deployed)
+        with pytest.raises(Exception, match=r"no kernel sm_80 .*Run: onnxbolt build"):
+            ort.InferenceSession(deployed, options, providers=["CPUExecutionProvider"])
+
+    def test_library_of_another_model(self, deployed: Path) -> None:
+        model = onnx.load(deployed)
+        onnx.helper.set_model_props(model, {"onnxbolt.digest": "0" * 64})
+        onnx.save(model, deployed)
+        with pytest.raises(LibraryError, match=r"library of another model than .*out\.onnx .*Run: onnxbolt build"):
+            session_options(deployed)
+
+    @pytest.mark.parametrize("share", [0.0, 0.0001, 0.3, 0.9, 0.9999])
+    def test_library_that_is_cut_off(self, model: Path, library: fx.HostLibrary, share: float) -> None:
+        whole = library.path.read_bytes()
+        get_library_path(model).write_bytes(whole[:int(share * len(whole))])
+        with pytest.raises(LibraryError, match=r"out\.onnxbolt\.so is damaged.*Run: onnxbolt build"):
+            session_options(model)
+
+    def test_library_that_is_no_library(self, model: Path) -> None:
+        get_library_path(model).write_bytes(b"words, not code" * 100)
+        with pytest.raises(LibraryError, match=r"is damaged.*Run: onnxbolt build"):
+            session_options(model)
+
+    def test_library_that_does_not_load(self, model: Path, library: fx.HostLibrary) -> None:
+        whole = bytearray(library.path.read_bytes())
+        whole[18:20] = b"\xff\xff"  # the machine that it is for
+        get_library_path(model).write_bytes(whole)
+        with pytest.raises(LibraryError, match=r"is damaged.*Run: onnxbolt build"):
+            session_options(model)
+
+    def test_library_of_another_maker(self, model: Path, tmp_path: Path) -> None:
+        (tmp_path / "other.c").write_text("int answer(void) { return 42; }")
+        subprocess.run(["gcc", "-shared", "-fPIC", str(tmp_path / "other.c"), "-o", str(get_library_path(model))], check=True)
+        with pytest.raises(LibraryError, match=r"is not a library of onnxbolt"):
+            session_options(model)
+
+    def test_bytes_and_a_library_elsewhere(self, model: Path, library: fx.HostLibrary) -> None:
+        data = model.read_bytes()
+        assert uses_kernels(model, session_options(data, library=library.path, strict=True), library)
+        with pytest.raises(LibraryError, match=r"given as bytes"):
+            session_options(data, strict=True)
+
+
+def test_onnxruntime_without_cuda(deployed: Path, library: fx.HostLibrary) -> None:
+    falls_back(deployed, "install onnxruntime-gpu", library)
+
+
+def test_model_without_fused_nodes(small_model: Path) -> None:
+    given = ort.SessionOptions()
+    assert session_options(small_model, strict=True, options=given) is given
+
+
+def test_library_path() -> None:
+    assert get_library_path("a/out.onnx") == onnxbolt.get_library_path(Path("a/out.onnx")) == Path("a/out.onnxbolt.so")
+
+
+def test_a_copied_pair_is_as_good(deployed: Path, library: fx.HostLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
+    (tmp_path / "ö ü").mkdir()
+    copy = shutil.copy(deployed, tmp_path / "ö ü" / "renamed.onnx")
+    shutil.copy(library.path, get_library_path(copy))
+    session_options(copy, strict=True)
