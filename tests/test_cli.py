@@ -148,6 +148,25 @@ def test_full_disk(small_model: Path) -> None:
     assert files(small_model.parent) == before
 
 
+def test_no_compiler(small_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setattr("onnxbolt.codegen.nvcc._wheel_root", lambda: None)
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), "--fuse", "all")
+    assert code == 1
+    assert "onnxbolt[cuda]" in line
+    assert "--no-library" in line
+
+
+def test_no_host_compiler(small_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), "--fuse", "all")
+    assert code == 1
+    assert "g++" in line
+    assert "--no-library" in line
+
+
 def test_failed_gate_leaves_no_file(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strict = ("--atol", "0", "--rtol", "0")
     code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), *MODEL_ALONE, *strict)
