@@ -13,7 +13,7 @@ from onnxbolt.graph.edit import Node
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
 from onnxbolt.kernels.config import KernelConfig
-from onnxbolt.layout.assign import Assignment, plain_at_the_end
+from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.convert import convert
 from onnxbolt.layout.form import PLAIN, Form, stored_shape, take
 from onnxbolt.library import OpSpec
@@ -26,6 +26,7 @@ def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[Ker
     """Replace nodes in place. `configs` holds each candidate's rows by the id of its anchor's node."""
     rewriter = Rewriter(graph, assignment, configs, archs)
     for node in list(graph.nodes):
+        captured = [tensor for tensor in node.outputs if tensor.name in graph.captured]
         candidate = assignment.last.get(id(node))
         carry = assignment.carries.get(id(node))
         if candidate is not None:
@@ -34,7 +35,11 @@ def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[Ker
             carry.emit(rewriter, node, carry)
         elif id(node) not in assignment.covered:
             rewriter.keep(node)
-    rewriter.finish()
+        for tensor in captured:
+            rewriter.settle(tensor)
+    for tensor in graph.outputs:
+        rewriter.settle(tensor)
+    graph.nodes = rewriter.nodes
     return rewriter
 
 
@@ -133,7 +138,7 @@ class Rewriter:
         attributes = {
             "format": FORMAT, **attributes, "config_source": "predicted",
             "source_nodes": [name for node in covered for name in getattr(node, "provenance", (node.name,))],
-            "rule": rule, "tensor": y.name, "layout": "NHWC" if form.last else "",
+            "rule": rule, "tensor": getattr(y, "original", y.name), "layout": "NHWC" if form.last else "",
             "configs": [number for config in configs for number in config.row()],
             "channel_map": list(form.channels or ()),
         }
@@ -179,13 +184,12 @@ class Rewriter:
         self.own(signature, anchor.node, inputs, output, writes, attributes, candidate.rule, candidate.nodes,
                  self.configs.get(id(anchor.node), ()))
 
-    def finish(self) -> None:
-        """Graph outputs and what subgraphs read exist in plain form, under their names."""
-        for tensor in plain_at_the_end(self.graph):
-            plain = self.get(tensor, PLAIN)
-            if plain is not tensor:
-                self.add("Identity", [plain], [tensor], {}, tensor)
-        self.graph.nodes = self.nodes
+    def settle(self, tensor: gs.Tensor) -> None:
+        """A graph output, or what a subgraph reads, exists under its name as ONNX has it."""
+        plain = self.get(tensor, PLAIN)
+        if plain is not tensor:
+            self.add("Identity", [plain], [tensor], {}, tensor)
+            self._stored[tensor.name, PLAIN] = tensor
 
     def _weight(self, candidate: Candidate, reads: Form, writes: Form) -> gs.Constant:
         """[K, *spatial, C] for Conv, [N, K] for Gemm, channels stored as the activations are."""

@@ -28,7 +28,7 @@ BETWEEN = "stands between operations that stay in fp32"
 
 @dataclass(frozen=True)
 class Kept:
-    """A node that stays in fp32."""
+    """A node that stays in fp32. The reason is general up to a colon, if it has one; after it come names and numbers."""
 
     node: str
     op: str
@@ -109,7 +109,7 @@ class Decision:
         if domain_of(node) == INTERNAL_DOMAIN:
             return "" if node.op in EPILOGUES else f"unknown internal operation {node.op}"
         if domain_of(node):
-            return f"operation of domain {node.domain}: its types are not known"
+            return f"an operation of another domain: {node.domain}"
         if node.op in ops.KEPT:
             return ops.KEPT[node.op]
         if any(t.name and t.dtype is None for t in (*node.inputs, *node.outputs)):
@@ -147,7 +147,7 @@ class Decision:
     def _constant(self, node: gs.Node) -> str:
         for constant in self._data_constants(node):
             if hazard := self.constants.hazard(constant):
-                return f"constant {constant.name} {hazard}"
+                return f"a constant that fp16 cannot hold: {constant.name} {hazard}"
         return ""
 
     def _data_constants(self, node: gs.Node) -> Iterator[gs.Constant]:
@@ -160,7 +160,7 @@ class Decision:
 
     def _received(self, node: gs.Node) -> str:
         cause = next((self._carried[t.name] for t in node.inputs if t.name in self._carried), "")
-        return f"receives values that fp16 cannot hold: {cause}" if cause else ""
+        return f"values that fp16 may not hold: {cause}" if cause else ""
 
     def _squares(self, node: gs.Node) -> str:
         same = node.op == "Mul" and self.low is DType.F16 and node.inputs[0].name == node.inputs[1].name
@@ -177,7 +177,7 @@ class Decision:
         """What this node's outputs may carry beyond fp16's range."""
         for constant in self._data_constants(node):
             if self.constants.hazard(constant) and self.constants.spreads(constant):
-                return f"constant {constant.name} {self.constants.hazard(constant)}"
+                return f"{constant.name} {self.constants.hazard(constant)}"
         for tensor in node.inputs:
             if tensor.name in self._carried:
                 return self._carried[tensor.name]

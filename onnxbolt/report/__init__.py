@@ -3,11 +3,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from onnxbolt.precision import Kept
 from onnxbolt.report import render
 from onnxbolt.report.coverage import coverage
 from onnxbolt.verify import VerifyResult
+from onnxbolt.version import __version__
 
 if TYPE_CHECKING:
     from onnxbolt.plan.choose import Plan, Prediction
@@ -61,14 +61,14 @@ class Report:
     coverage: float  # share of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul in fused nodes
     digest: str
     verification: VerifyResult | None = None
-    version: str = field(default_factory=lambda: importlib.metadata.version("onnxbolt"))
+    version: str = __version__
     format: int = FORMAT
 
     @classmethod
     def of(cls, original: ModelProto, model: ModelProto, manifest: Manifest, chosen: Plan, refusals: Sequence[Refusal],
            kept: Sequence[Kept], changes: Sequence[str], shared_weights: Sequence[str], options: Options, archs: Sequence[int]) -> Report:
         """Gather it from what the stages handed on."""
-        candidates = {name: c for c in chosen.candidates for name in (c.output.name, getattr(c.output, "original", c.output.name))}
+        candidates = {(c.rule, _sources(c)): c for c in chosen.candidates}
         fused = tuple(_fused(node, candidates, chosen) for node in model.graph.node if node.domain == DOMAIN)
         share = coverage(original, {source for node in fused for source in node.source_nodes})
         return cls(options.precision, options.fuse, tuple(archs), fused, (*refusals, *chosen.refusals), tuple(kept), tuple(changes),
@@ -120,12 +120,16 @@ class Report:
             raise InputError(f"--report {path}: cannot be written: {error.strerror}; choose another place") from error
 
 
-def _fused(node: NodeProto, candidates: dict[str, Candidate], chosen: Plan) -> Fused:
+def _sources(candidate: Candidate) -> tuple[str, ...]:
+    return tuple(name for node in candidate.nodes for name in node.provenance)
+
+
+def _fused(node: NodeProto, candidates: dict[tuple[str, tuple[str, ...]], Candidate], chosen: Plan) -> Fused:
     values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    tensor, sources = values["tensor"].decode(), tuple(name.decode() for name in values.get("source_nodes", ()))
-    row = Fused(node.name, node.op_type, tensor, values["rule"].decode(), sources)
-    candidate = candidates.get(tensor)
-    if candidate is None:
+    rule, sources = values["rule"].decode(), tuple(name.decode() for name in values.get("source_nodes", ()))
+    row = Fused(node.name, node.op_type, values["tensor"].decode(), rule, sources)
+    candidate = candidates.get((rule, sources))
+    if candidate is None:  # a pooling
         return row
     key = id(candidate.anchor.node)
     configs = tuple(describe(config) for config in configs_of_node(node))

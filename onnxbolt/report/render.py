@@ -10,13 +10,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
     from onnxbolt.report import Fused, Report
 
 WIDTH = 140
-SHOWN = 12  # groups of refusals, kept operations or weights that the text lists; the files hold all
+SHOWN = 12  # rows that the text lists of each table, beside the last one; the files hold all
 PRECISIONS = {
     "fp16": "precision fp16: weights and compute in fp16, accumulation and epilogues in fp32; graph inputs and outputs keep their types",
     "bf16": "precision bf16: weights and compute in bf16, accumulation and epilogues in fp32; graph inputs and outputs keep their types",
@@ -32,9 +33,9 @@ def text(report: Report) -> str:
         for title, header, rows in _sections(report):
             console.print(title, highlight=False, markup=False)
             if rows:
-                console.print(_table(header, rows[:SHOWN]))
-            if len(rows) > SHOWN:
-                console.print(f"  and {len(rows) - SHOWN} more groups: --report x.md lists all", highlight=False)
+                console.print(_table(header, [*rows[:SHOWN], *rows[SHOWN:][-1:]]))
+            if len(rows) > SHOWN + 1:
+                console.print(f"  and {len(rows) - SHOWN - 1} more groups: --report x.md lists all", highlight=False)
     verification = report.verification.text(WIDTH) if report.verification else "not verified"
     return f"{captured.get().rstrip()}\n{verification}"
 
@@ -42,18 +43,12 @@ def text(report: Report) -> str:
 def markdown(report: Report) -> str:
     """The text's tables in full, and one of all fused nodes."""
     parts = [f"# onnxbolt {report.version}"]
-    for title, header, rows in (*_sections(report), _all_fused(report)):
+    for title, header, rows in (*_sections(report), _all_fused(report), _all_compared(report)):
         parts.append(title)
         if rows:
             parts.append(_markdown_table(header, rows))
     if report.verification:
-        header = ("tensor", "kind", "on", "rel. L2", "limit", "max abs", "cosine", "verdict")
-        rows: Lines = []
-        for r in report.verification.rows:
-            numbers = (f"{r.error:.2e}", f"{r.limit:.2e}", f"{r.max_abs:.2e}", f"{r.cosine:.6f}")
-            rows.append((r.name, r.kind, r.provider, *numbers, "ok" if r.passed else r.reason))
-        notes = "\n".join(report.verification.notes)
-        parts += [_markdown_table(header, rows), *([notes] if notes else []), "PASSED" if report.verification.passed else "FAILED"]
+        parts += [*report.verification.notes, "PASSED" if report.verification.passed else "FAILED"]
     return "\n\n".join(parts)
 
 
@@ -85,10 +80,7 @@ def _sections(report: Report) -> Iterable[tuple[str, tuple[str, ...], Lines]]:
     if report.refusals:
         yield f"left to ONNX Runtime: {len(report.refusals)}", ("op", "nodes", "reason", "remedy", "e.g.", "values"), _by_reason(report)
     if report.kept:
-        groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for kept in report.kept:
-            groups[kept.op, kept.reason].append(kept.node)
-        yield f"kept in fp32: {len(report.kept)}", ("op", "nodes", "reason", "e.g."), _largest_first(groups)
+        yield f"kept in fp32: {len(report.kept)}", ("op", "nodes", "reason", "e.g.", "details"), _kept(report)
     if report.shared_weights:
         title = f"weights stored twice, since nodes that stay read them too: {len(report.shared_weights)}"
         yield title, ("weight",), [(name,) for name in report.shared_weights]
@@ -122,17 +114,25 @@ def _by_reason(report: Report) -> Lines:
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for refusal in report.refusals:
         groups[refusal.op, refusal.reason].append(refusal)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [(op, len(members), reason, members[0].remedy, members[0].node, _values(members[0].values)) for (op, reason), members in ordered]
+    return [
+        (op, len(members), reason, members[0].remedy, members[0].node, _values(members[0].values)) for (op, reason), members in _ordered(groups)
+    ]
 
 
 def _values(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.1f}" for name, value in values.items())
 
 
-def _largest_first(groups: dict[tuple[str, str], list[str]]) -> Lines:
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [(op, len(nodes), reason, nodes[0]) for (op, reason), nodes in ordered]
+def _kept(report: Report) -> Lines:
+    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for kept in report.kept:
+        groups[kept.op, kept.reason.partition(":")[0]].append(kept)
+    return [(op, len(members), reason, members[0].node, members[0].reason.partition(": ")[2]) for (op, reason), members in _ordered(groups)]
+
+
+def _ordered(groups: dict[tuple[str, str], list[Any]]) -> list[tuple[tuple[str, str], list[Any]]]:
+    """The largest groups first."""
+    return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 def _all_fused(report: Report) -> tuple[str, tuple[str, ...], Lines]:
@@ -143,6 +143,16 @@ def _all_fused(report: Report) -> tuple[str, tuple[str, ...], Lines]:
     return "## Fused nodes", ("node", "op type", "stands for", "FLOPs", "configurations", "us, ours / ORT"), rows
 
 
+def _all_compared(report: Report) -> tuple[str, tuple[str, ...], Lines]:
+    if report.verification is None:
+        return "not verified", (), []
+    rows: Lines = []
+    for row in report.verification.rows:
+        numbers = (f"{value:.2e}" for value in (row.error, row.limit, row.max_abs))
+        rows.append((row.name, row.kind, row.provider, *numbers, f"{row.cosine:.6f}", "ok" if row.passed else row.reason))
+    return "## Verification", ("tensor", "kind", "on", "rel. L2", "limit", "max abs", "cosine", "verdict"), rows
+
+
 def _scaled(count: int) -> str:
     """FLOPs with a unit."""
     power = min(int(math.log10(count)) // 3, 4) if count else 0
@@ -150,9 +160,11 @@ def _scaled(count: int) -> str:
 
 
 def _table(header: Sequence[str], rows: Lines) -> Table:
-    table = Table(*header, box=None, pad_edge=True)
+    """The columns that say anything."""
+    used = [column for column in range(len(header)) if any(str(row[column]) for row in rows)]
+    table = Table(*(header[column] for column in used), box=None)
     for row in rows:
-        table.add_row(*(str(cell).replace("[", r"\[") for cell in row))
+        table.add_row(*(escape(str(row[column])) for column in used))
     return table
 
 

@@ -31,11 +31,11 @@ def test_a_lone_small_convolution_is_not_worth_two_transposes() -> None:
 def test_a_long_chain_of_convolutions_is_one_winning_region() -> None:
     net = Net({"x": (32, 64, 56, 56)})
     y = "x"
-    for _ in range(4):
+    for _ in range(8):
         y = net.node("Relu", net.conv(y, 64, 64, 3, pads=[1, 1, 1, 1]))
     chosen = planned(net, y)
-    assert len(chosen.candidates) == 4
-    assert [len(region.candidates) for region in regions(chosen.assignment)] == [4]
+    assert len(chosen.candidates) == 8
+    assert [len(region.candidates) for region in regions(chosen.assignment)] == [8]
 
 
 def test_regions_are_connected_through_poolings_but_not_through_nodes_that_stay() -> None:
