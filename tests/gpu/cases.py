@@ -1,0 +1,162 @@
+"""What the GPU tests run: kernel instances, and the problems that each one solves.
+
+Every activation once per family and type at full alignment; each residual, scale and cast form and the alignments 4, 2, 1
+with ReLU; the planner's tiles, clusters and iterators in turn, so that each is met by some of them.
+"""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator as Iterable
+from dataclasses import dataclass
+
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.gpu import local_arch
+from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig
+from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
+from onnxbolt.options import arch_number
+
+TYPES = (DType.F16, DType.BF16, DType.F32)
+# a number per parameter, in the order of onnxbolt/epilogues.py
+PARAMS = {"LeakyRelu": (0.1,), "Clip": (-0.4, 0.7), "HardSigmoid": (0.3, 0.45), "Elu": (1.3,)}
+ACTIVATIONS = (
+    "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "Tanh", "GeluErf", "GeluTanh", "Silu", "HardSwish", "HardSigmoid", "Softplus",
+    "Elu", "Mish",
+)
+FORMS: tuple[tuple[str, ...], ...] = (
+    (), ("Add",), ("Bias", "Add", "Relu"), ("Bias", "Relu", "Add"), ("Bias", "Silu", "Mul"), ("Bias", "Add", "Mul", "Clip", "LeakyRelu"),
+    ("Scale", "Bias", "Relu"), ("Bias", "Relu", "Scale", "Scale"), ("Bias", "Elu", "Add", "PRelu"),
+)
+CASTS = ((DType.F16, DType.F32), (DType.F32, DType.F16), (DType.BF16, DType.F32), (DType.F16, DType.BF16))
+
+# m, n, k of a warp tile, and stages; K for 2-byte types
+TILES = (
+    Tile2x(128, 64, 32, (64, 32), (3,)), Tile2x(128, 128, 32, (64, 64), (4,)), Tile2x(64, 64, 64, (32, 32), (5,)),
+    Tile2x(64, 256, 32, (64, 64), (4,)), Tile2x(256, 128, 32, (64, 64), (3,)), Tile2x(32, 64, 64, (16, 32), (5,)),
+    Tile2x(64, 128, 64, (32, 64), (3,)), Tile2x(128, 32, 64, (32, 32), (4,)), Tile2x(64, 16, 64, (16, 16), (5,)),
+)
+ITERATORS = (Iterator.OPTIMIZED, Iterator.ANALYTIC)
+SWIZZLES = (1, 4, 8, 2)
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """Extents of a GEMM; n and k in units of the kernel's alignment. `gap`: that many units lie between rows."""
+
+    m: int
+    n: int
+    k: int
+    gap: int = 0
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """A convolution; c and k in units of the kernel's alignment, pads top, left, bottom, right."""
+
+    n: int
+    h: int
+    w: int
+    c: int
+    k: int
+    r: int
+    s: int
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    strides: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
+    gap: int = 0
+
+
+GEMMS = (
+    GemmShape(1, 16, 8), GemmShape(127, 17, 9, gap=1), GemmShape(300, 8, 25), GemmShape(517, 41, 16, gap=3), GemmShape(64, 1, 1),
+    GemmShape(3, 130, 33),
+)
+CONVS = (
+    ConvShape(2, 15, 17, 2, 3, 3, 3, (1, 1, 1, 1)),
+    ConvShape(1, 14, 13, 3, 2, 3, 3, (0, 0, 1, 1), strides=(2, 2), gap=1),
+    ConvShape(3, 9, 11, 1, 5, 1, 1),
+    ConvShape(1, 20, 13, 5, 1, 3, 3, (2, 2, 2, 2), dilations=(2, 2), gap=2),
+    ConvShape(2, 8, 31, 2, 2, 1, 7, (0, 3, 0, 3)),
+    ConvShape(1, 1, 33, 1, 1, 1, 5, (0, 4, 0, 1), strides=(1, 3)),
+    ConvShape(2, 12, 10, 9, 17, 2, 3, (1, 0, 0, 2), strides=(1, 2), dilations=(3, 1)),
+    ConvShape(1, 1, 1, 4, 4, 1, 1),
+)
+FIRST_LAYERS = (
+    ConvShape(1, 37, 40, 1, 3, 7, 7, (3, 3, 3, 3), strides=(2, 2)),
+    ConvShape(2, 12, 9, 1, 2, 3, 3, (1, 0, 2, 1)),
+    ConvShape(2, 16, 16, 1, 4, 4, 4, strides=(4, 4), gap=1),
+)
+
+
+def mma(dtype: DType, arch: int) -> tuple[int, int, int]:
+    """The 2.x instruction of a type."""
+    return (16, 8, 16) if arch >= 80 and dtype is not DType.F32 else (16, 8, 8)
+
+
+def config_2x(family: Family, arch: int, dtype: DType, turn: int, align: int | None = None) -> KernelConfig:
+    """The configuration of turn `turn` among tiles, swizzles and iterators; small alignments take the smallest tiles."""
+    align = align or dtype.alignment
+    tile = TILES[turn % len(TILES)] if align == dtype.alignment else TILES[0]
+    stages = 2 if arch < 80 or align * dtype.bytes < 4 else tile.stages[0]
+    iterator = ITERATORS[turn % 2] if family is Family.CONV_2X else Iterator.NONE
+    return KernelConfig(
+        arch, 0, UNBOUNDED, family, tile.threadblock(dtype), tile.warp_shape(dtype), mma(dtype, arch), stages,
+        SWIZZLES[turn % len(SWIZZLES)], align_a=align, align_b=align, align_c=align, iterator=iterator,
+    )
+
+
+def config_3x(arch: int, dtype: DType, turn: int) -> KernelConfig:
+    """The configuration of turn `turn` among the planner's 3.x tiles and clusters."""
+    choices: list[tuple[Tile3x, tuple[int, int]]] = [(tile, cluster) for tile in HOPPER for cluster in tile.clusters]
+    tile, cluster = choices[turn % len(choices)]
+    width = dtype.alignment
+    return KernelConfig(
+        arch, 0, UNBOUNDED, Family.GEMM_3X, tile.threadblock(dtype), cluster=cluster, schedule=tile.schedule,
+        align_a=width, align_b=width, align_c=width,
+    )
+
+
+def instances(arch: int) -> list[Instance]:
+    """Every kernel that the tests of `arch` (80 or 90; 75 for fp16 alone) need, each once."""
+    types = TYPES if arch >= 80 else (DType.F16,)
+    found = [*_full_alignment(arch, types), *_small_alignments(arch, types), *_fixed_channels(arch, types)]
+    pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
+    found += [Instance(pool, dtype, dtype) for dtype in types]
+    return list(dict.fromkeys(found))
+
+
+def _full_alignment(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
+    families = [Family.GEMM_2X, Family.CONV_2X] + ([Family.GEMM_3X] if arch == 90 else [])
+    for family, turns in ((family, itertools.count()) for family in families):
+        forms = [(dtype, dtype, ("Bias", activation)) for dtype in types for activation in ACTIVATIONS]
+        forms += [(DType.F16, DType.F16, chain) for chain in FORMS] + [(types[-1], types[-1], FORMS[5])]
+        forms += [(dtype, out, ("Bias", "Relu")) for dtype, out in CASTS if dtype in types]
+        for dtype, out, chain in forms:
+            turn = next(turns)
+            config = config_3x(arch, dtype, turn) if family is Family.GEMM_3X else config_2x(family, arch, dtype, turn)
+            yield Instance(config, dtype, out, chain)
+
+
+def _small_alignments(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
+    for family in (Family.GEMM_2X, Family.CONV_2X):
+        for turn, (dtype, align) in enumerate(itertools.product(types, (4, 2, 1))):
+            if align < dtype.alignment:
+                yield Instance(config_2x(family, arch, dtype, turn, align), dtype, dtype, ("Bias", "Add", "Relu"))
+
+
+def _fixed_channels(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
+    for dtype, channels in itertools.product(types, (4, 8)):
+        if channels <= dtype.alignment:
+            config = dataclasses.replace(
+                config_2x(Family.CONV_2X, arch, dtype, 0), align_a=channels, align_b=channels, iterator=Iterator.FIXED_CHANNELS
+            )
+            yield Instance(config, dtype, dtype, ("Bias", "Relu"))
+
+
+def convolutions(instance: Instance) -> tuple[ConvShape, ...]:
+    """The convolutions that an instance can do."""
+    return FIRST_LAYERS if instance.config.iterator is Iterator.FIXED_CHANNELS else CONVS
+
+
+ARCH = arch_number(local_arch() or "sm_90a")  # without a GPU the tests are listed, not run
+ALL = instances(ARCH)

@@ -1,0 +1,18 @@
+"""The library of test kernels, compiled unless it already is."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.build_kernels import build
+from tests.gpu.cases import ARCH
+from tests.gpu.device import Library
+
+
+@pytest.fixture(scope="session")
+def library() -> Library:
+    path = Path(__file__).parents[2] / "build" / f"test-kernels-sm{ARCH}.so"
+    if not path.exists():
+        build(path, ARCH)
+    return Library(path)

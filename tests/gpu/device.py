@@ -1,0 +1,132 @@
+"""The test library from Python: ctypes mirrors of custom_ops/kernel.h, guarded device memory, launches."""
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxbolt.codegen.render import Instance
+
+GUARD = 4096  # bytes of poison before and behind each tensor, a multiple of any alignment
+POISON = 0xFF  # read as fp16, bf16 or fp32 it is NaN
+
+_I, _L, _P = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+
+
+def _fields(kind: type, names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names.split()]
+
+
+class Epilogue(ctypes.Structure):
+    """EpilogueArguments."""
+
+    _fields_ = [("vectors", _P * 4), ("tensors", _P * 2), ("tensor_pitch", _L * 2), ("params", ctypes.c_float * 8)]
+
+
+class Gemm(ctypes.Structure):
+    """GemmArguments."""
+
+    _fields_ = [*_fields(_L, "m n k"), *_fields(_P, "a b d"), *_fields(_L, "lda ldb ldd"), ("epilogue", Epilogue)]
+
+
+class Conv(ctypes.Structure):
+    """ConvArguments."""
+
+    _fields_ = [
+        *_fields(_I, "n h w c k r s p q pad_top pad_left pad_bottom pad_right stride_h stride_w dilation_h dilation_w groups"),
+        *_fields(_P, "x filter y"), *_fields(_L, "x_pitch y_pitch"), ("epilogue", Epilogue),
+    ]
+
+
+class Pool(ctypes.Structure):
+    """PoolArguments."""
+
+    _fields_ = [
+        *_fields(_I, "kind n h w c p q window_h window_w pad_top pad_left pad_bottom pad_right stride_h stride_w dilation_h dilation_w"),
+        *_fields(_I, "count_include_pad"), *_fields(_P, "x y"), *_fields(_L, "x_pitch y_pitch"),
+    ]
+
+
+class KernelError(Exception):
+    """The text that a kernel's function returned."""
+
+
+class Library:
+    """A library of tests/gpu/build_kernels.py."""
+
+    def __init__(self, path: Path) -> None:
+        self._c = ctypes.CDLL(str(path))
+        for name in ("device_allocate", "device_free", "device_copy", "prepare", "can_implement", "launch", "launch_captured"):
+            getattr(self._c, name).restype = ctypes.c_char_p
+        self._c.find_kernel.restype = _P
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call one of the functions that return an error's text."""
+        if error := getattr(self._c, name)(*arguments):
+            raise KernelError(f"{name}: {error.decode()}")
+
+    def kernel(self, instance: Instance) -> Kernel:
+        """The compiled instance, prepared; KernelError where the library lacks it."""
+        row = (_L * 23)(*instance.config.row())
+        found = self._c.find_kernel(instance.key.encode(), instance.dtype.onnx, instance.out.onnx, row)
+        if not found:
+            raise KernelError(f"no kernel for {instance}: rebuild the library")
+        self.call("prepare", _P(found))
+        return Kernel(self, _P(found), row)
+
+
+class Kernel:
+    """One compiled instance."""
+
+    def __init__(self, library: Library, pointer: _P, row: ctypes.Array[ctypes.c_int64]) -> None:
+        self.library, self._pointer, self._row = library, pointer, row
+
+    def check(self, arguments: ctypes.Structure) -> None:
+        """can_implement; KernelError with its text where it refuses."""
+        self.library.call("can_implement", self._pointer, ctypes.byref(arguments))
+
+    def launch(self, arguments: ctypes.Structure, captured: bool = False, swizzle: int | None = None) -> None:
+        """One launch and a wait, `captured` through a CUDA graph; `swizzle` replaces the row's."""
+        row = (_L * 23)(*self._row)
+        if swizzle is not None:
+            row[14] = swizzle
+        self.library.call("launch_captured" if captured else "launch", self._pointer, ctypes.byref(arguments), row)
+
+
+class Tensor:
+    """Rows of values on the device, `gap` elements of poison between rows, GUARD bytes of it before and behind."""
+
+    def __init__(self, library: Library, values: np.ndarray, gap: int = 0, empty: bool = False) -> None:
+        rows = values.reshape(-1, values.shape[-1])
+        self.library, self.shape, self.dtype = library, values.shape, values.dtype
+        self.width, self.pitch = rows.shape[1], rows.shape[1] + gap
+        self._bytes = GUARD + rows.shape[0] * self.pitch * rows.itemsize + GUARD
+        host = np.full(self._bytes, POISON, np.uint8)
+        if not empty:
+            self._body(host)[:, : self.width] = rows
+        self._base = _P()
+        library.call("device_allocate", ctypes.byref(self._base), ctypes.c_size_t(self._bytes))
+        library.call("device_copy", self._base, host.ctypes.data_as(_P), ctypes.c_size_t(self._bytes))
+
+    def __del__(self) -> None:
+        self.library.call("device_free", self._base)
+
+    @property
+    def pointer(self) -> int:
+        assert self._base.value is not None
+        return self._base.value + GUARD
+
+    def read(self) -> np.ndarray:
+        """The values; AssertionError where poison outside of them was overwritten."""
+        host = np.empty(self._bytes, np.uint8)
+        self.library.call("device_copy", host.ctypes.data_as(_P), self._base, ctypes.c_size_t(self._bytes))
+        values = self._body(host)[:, : self.width].copy().reshape(self.shape)
+        self._body(host)[:, : self.width].view(f"u{self.dtype.itemsize}")[:] = np.iinfo(f"u{self.dtype.itemsize}").max
+        stray = np.flatnonzero(host != POISON)
+        assert stray.size == 0, f"{stray.size} bytes outside the output were written, the first at offset {stray[0] - GUARD}"
+        return values
+
+    def _body(self, host: np.ndarray) -> np.ndarray:
+        return host[GUARD:-GUARD].view(self.dtype).reshape(-1, self.pitch)

@@ -1,0 +1,79 @@
+// C functions around the kernels of a test library: memory, lookup, and launches that wait and report.
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+#include "kernel.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+const char* Text(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }
+
+onnxbolt::Kernel* head = nullptr;
+
+onnxbolt::Launch MakeLaunch(const int64_t* config, cudaStream_t stream) {
+  int device = 0, sm_count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
+  return {nullptr, config, stream, sm_count};
+}
+
+}  // namespace
+
+namespace onnxbolt {
+
+void RegisterKernel(Kernel* kernel) {
+  kernel->next = head;
+  head = kernel;
+}
+
+const Kernel* FirstKernel() { return head; }
+
+}  // namespace onnxbolt
+
+EXPORT const char* device_allocate(void** pointer, size_t bytes) { return Text(cudaMalloc(pointer, bytes)); }
+EXPORT const char* device_free(void* pointer) { return Text(cudaFree(pointer)); }
+EXPORT const char* device_copy(void* to, const void* from, size_t bytes) { return Text(cudaMemcpy(to, from, bytes, cudaMemcpyDefault)); }
+
+EXPORT const onnxbolt::Kernel* find_kernel(const char* epilogue, int element, int output, const int64_t* config) {
+  for (const onnxbolt::Kernel* kernel = head; kernel; kernel = kernel->next) {
+    if (!std::strcmp(kernel->epilogue, epilogue) && kernel->element == element && kernel->output == output &&
+        !std::memcmp(kernel->config, config, sizeof kernel->config))
+      return kernel;
+  }
+  return nullptr;
+}
+
+EXPORT const char* prepare(const onnxbolt::Kernel* kernel) { return kernel->prepare(); }
+EXPORT const char* can_implement(const onnxbolt::Kernel* kernel, const void* arguments) { return kernel->can_implement(arguments); }
+
+// One launch on a stream of its own, waited for.
+EXPORT const char* launch(const onnxbolt::Kernel* kernel, const void* arguments, const int64_t* config) {
+  cudaStream_t stream;
+  if (const char* error = Text(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return error;
+  const char* error = kernel->run(arguments, MakeLaunch(config, stream));
+  if (!error) error = Text(cudaStreamSynchronize(stream));
+  cudaStreamDestroy(stream);
+  return error;
+}
+
+// The launch recorded in a CUDA graph under the strictest capture mode, then replayed.
+EXPORT const char* launch_captured(const onnxbolt::Kernel* kernel, const void* arguments, const int64_t* config) {
+  cudaStream_t stream;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  if (const char* error = Text(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return error;
+  const char* error = Text(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  if (!error) error = kernel->run(arguments, MakeLaunch(config, stream));
+  cudaError_t captured = cudaStreamEndCapture(stream, &graph);
+  if (!error) error = Text(captured);
+  if (!error) error = Text(cudaGraphInstantiate(&executable, graph, 0));
+  if (!error) error = Text(cudaGraphLaunch(executable, stream));
+  if (!error) error = Text(cudaStreamSynchronize(stream));
+  if (executable) cudaGraphExecDestroy(executable);
+  if (graph) cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  return error;
+}

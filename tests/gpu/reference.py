@@ -1,0 +1,68 @@
+"""What the kernels should compute, in float64 with numpy: epilogue chains by the package's own table."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import EPILOGUES
+from tests.gpu.cases import PARAMS, ConvShape
+
+# relative L2 error of one kernel on inputs that are already rounded
+LIMITS = {DType.F16: 1e-3, DType.BF16: 8e-3, DType.F32: 1e-3}
+
+
+def rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
+    """`values` as a kernel of `dtype` multiplies them; float32 keeps the ten bits of TF32."""
+    if dtype is DType.F32:
+        return (values.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32)
+    return values.astype(dtype.numpy)
+
+
+def epilogue(accumulator: np.ndarray, chain: Sequence[str], vectors: Sequence[np.ndarray], tensors: Sequence[np.ndarray]) -> np.ndarray:
+    """The chain's steps on float64, operands taken in order."""
+    operands = {"vector": iter(vectors), "tensor": iter(tensors)}
+    for step in chain:
+        row = EPILOGUES[step]
+        operand = next(operands[row.operand]).astype(np.float64) if row.operand else None
+        accumulator = row.reference(accumulator, operand, *PARAMS.get(step, ()))
+    return accumulator
+
+
+def output_extent(shape: ConvShape) -> tuple[int, int]:
+    """P and Q of a convolution."""
+    top, left, bottom, right = shape.pads
+    (stride_h, stride_w), (dilation_h, dilation_w) = shape.strides, shape.dilations
+    return (
+        (shape.h + top + bottom - dilation_h * (shape.r - 1) - 1) // stride_h + 1,
+        (shape.w + left + right - dilation_w * (shape.s - 1) - 1) // stride_w + 1,
+    )
+
+
+def convolve(x: np.ndarray, weight: np.ndarray, shape: ConvShape) -> np.ndarray:
+    """NHWC x KRSC -> NPQK in float64, one GEMM per filter position."""
+    top, left, bottom, right = shape.pads
+    padded = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    p, q = output_extent(shape)
+    result = np.zeros((shape.n, p, q, weight.shape[0]))
+    for r in range(shape.r):
+        for s in range(shape.s):
+            pixels = taps(padded, r * shape.dilations[0], s * shape.dilations[1], (p, q), shape.strides)
+            result += pixels @ weight[:, r, s, :].astype(np.float64).T
+    return result
+
+
+def taps(padded: np.ndarray, top: int, left: int, extent: tuple[int, int], strides: tuple[int, int]) -> np.ndarray:
+    """The pixels that one filter position meets, as [N, P, Q, C]."""
+    return padded[:, top : top + (extent[0] - 1) * strides[0] + 1 : strides[0], left : left + (extent[1] - 1) * strides[1] + 1 : strides[1]]
+
+
+def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """||y - y0|| / ||y0||, ||y|| itself where y0 is zero; infinite where non-finite values differ in place or sign."""
+    actual = actual.astype(np.float64)
+    finite = np.isfinite(expected)
+    if not np.array_equal(actual[~finite], expected[~finite], equal_nan=True) or not np.isfinite(actual[finite]).all():
+        return float("inf")
+    norm = float(np.linalg.norm(expected[finite]))
+    return float(np.linalg.norm(actual[finite] - expected[finite])) / (norm or 1.0)

@@ -1,0 +1,221 @@
+"""Every kernel family on a GPU against float64: activations, operands, casts, alignments, shapes, pitches.
+
+Build the kernels beforehand, on all cores: `python -m tests.gpu.build_kernels build/test-kernels-sm90.so --arch 90`.
+"""
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from onnxbolt.codegen.render import Instance, instance_name
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.kernels.config import Family
+from tests.gpu.cases import ALL, ARCH, GEMMS, PARAMS, ConvShape, GemmShape, convolutions
+from tests.gpu.device import Conv, Epilogue, Gemm, KernelError, Library, Tensor
+from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, relative_error, rounded
+
+pytestmark = pytest.mark.gpu
+
+GEMM_KERNELS = [instance for instance in ALL if instance.config.family in (Family.GEMM_2X, Family.GEMM_3X)]
+CONV_KERNELS = [instance for instance in ALL if instance.config.family is Family.CONV_2X]
+
+
+class Operands:
+    """An epilogue's operands on the device and on the host; keeps the device's alive."""
+
+    def __init__(self, library: Library, instance: Instance, shape: tuple[int, ...], gap: int, rng: np.random.Generator) -> None:
+        kinds = [EPILOGUES[step].operand for step in instance.chain]
+        self.vectors = [rng.normal(0.4, 0.7, shape[-1:]).astype(np.float32) for _ in range(kinds.count("vector"))]
+        self.tensors = [rng.normal(0, 1, shape).astype(instance.dtype.numpy) for _ in range(kinds.count("tensor"))]
+        self._device = [Tensor(library, vector) for vector in self.vectors] + [Tensor(library, tensor, gap) for tensor in self.tensors]
+        self.arguments = Epilogue()
+        vectors, tensors = self._device[: len(self.vectors)], self._device[len(self.vectors) :]
+        self.arguments.vectors[: len(vectors)] = [vector.pointer for vector in vectors]
+        self.arguments.tensors[: len(tensors)] = [tensor.pointer for tensor in tensors]
+        self.arguments.tensor_pitch[: len(tensors)] = [tensor.pitch for tensor in tensors]
+        params = [number for step in instance.chain for number in PARAMS.get(step, ())]
+        self.arguments.params[: len(params)] = params
+
+
+class GemmProblem:
+    """One GEMM on the device: `arguments` for the kernel, `output`, and `expected` in float64."""
+
+    def __init__(self, library: Library, instance: Instance, shape: GemmShape) -> None:
+        rng = np.random.default_rng(zlib.crc32(repr((instance_name(instance), shape)).encode()))
+        unit, unit_n = instance.config.align_a, _unit_n(instance)
+        m, n, k = shape.m, shape.n * unit_n, shape.k * unit
+        a = rounded(rng.normal(0, 1, (m, k)), instance.dtype)
+        b = rounded(rng.normal(0, k**-0.5, (n, k)), instance.dtype)
+        self.operands = Operands(library, instance, (m, n), shape.gap * unit_n, rng)
+        self.a, self.b = Tensor(library, a, shape.gap * unit), Tensor(library, b, shape.gap * unit)
+        self.output = Tensor(library, np.zeros((m, n), instance.out.numpy), shape.gap * unit_n, empty=True)
+        self.arguments = Gemm(
+            m, n, k, self.a.pointer, self.b.pointer, self.output.pointer, self.a.pitch, self.b.pitch, self.output.pitch,
+            self.operands.arguments,
+        )
+        product = a.astype(np.float64) @ b.astype(np.float64).T
+        self.expected = epilogue(product, instance.chain, self.operands.vectors, self.operands.tensors)
+
+
+class ConvProblem:
+    """One convolution on the device, as GemmProblem."""
+
+    def __init__(self, library: Library, instance: Instance, shape: ConvShape) -> None:
+        rng = np.random.default_rng(zlib.crc32(repr((instance_name(instance), shape)).encode()))
+        unit, unit_k = instance.config.align_a, instance.config.align_c
+        c, k, (p, q) = shape.c * unit, shape.k * unit_k, output_extent(shape)
+        x = rounded(rng.normal(0, 1, (shape.n, shape.h, shape.w, c)), instance.dtype)
+        weight = rounded(rng.normal(0, (shape.r * shape.s * c) ** -0.5, (k, shape.r, shape.s, c)), instance.dtype)
+        self.operands = Operands(library, instance, (shape.n, p, q, k), shape.gap * unit_k, rng)
+        self.x, self.weight = Tensor(library, x, shape.gap * unit), Tensor(library, weight)
+        self.output = Tensor(library, np.zeros((shape.n, p, q, k), instance.out.numpy), shape.gap * unit_k, empty=True)
+        top, left, bottom, right = shape.pads
+        self.arguments = Conv(
+            shape.n, shape.h, shape.w, c, k, shape.r, shape.s, p, q, top, left, bottom, right, *shape.strides, *shape.dilations, 1,
+            self.x.pointer, self.weight.pointer, self.output.pointer, self.x.pitch, self.output.pitch, self.operands.arguments,
+        )
+        self.expected = epilogue(convolve(x, weight, shape), instance.chain, self.operands.vectors, self.operands.tensors)
+
+
+def _unit_n(instance: Instance) -> int:
+    """The multiple that n must be of: TMA writes rows of 16 bytes, whatever the input's type."""
+    return max(instance.config.align_c, 16 // instance.out.bytes if instance.config.family is Family.GEMM_3X else 1)
+
+
+def _limit(instance: Instance) -> float:
+    return max(LIMITS[instance.dtype], LIMITS[instance.out])
+
+
+def _check(library: Library, instance: Instance, problems: Sequence[GemmProblem | ConvProblem]) -> None:
+    kernel = library.kernel(instance)
+    for problem in problems:
+        kernel.check(problem.arguments)
+        kernel.launch(problem.arguments)
+        assert relative_error(problem.output.read(), problem.expected) <= _limit(instance), problem.expected.shape
+
+
+@pytest.mark.parametrize("instance", GEMM_KERNELS, ids=instance_name)
+def test_gemm(library: Library, instance: Instance) -> None:
+    _check(library, instance, [GemmProblem(library, instance, shape) for shape in GEMMS])
+
+
+@pytest.mark.parametrize("instance", CONV_KERNELS, ids=instance_name)
+def test_conv(library: Library, instance: Instance) -> None:
+    _check(library, instance, [ConvProblem(library, instance, shape) for shape in convolutions(instance)])
+
+
+def _example(family: Family, chain: tuple[str, ...] = ("Bias", "Add", "Relu"), dtype: DType = DType.F16) -> Instance:
+    """The first instance of a family that has this chain at full alignment."""
+    found = (i for i in ALL if i.config.family is family and i.chain == chain and i.dtype is dtype and i.config.align_a == dtype.alignment)
+    return next(found, None) or pytest.skip(f"{family.name} is not built for sm_{ARCH}")
+
+
+def _problem(library: Library, instance: Instance) -> GemmProblem | ConvProblem:
+    if instance.config.family is Family.CONV_2X:
+        return ConvProblem(library, instance, convolutions(instance)[0])
+    return GemmProblem(library, instance, GEMMS[1])
+
+
+FAMILIES = (Family.GEMM_2X, Family.GEMM_3X, Family.CONV_2X)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_capture_replays_the_same_bits(library: Library, family: Family) -> None:
+    instance = _example(family)
+    kernel, plain, captured = library.kernel(instance), _problem(library, instance), _problem(library, instance)
+    kernel.launch(plain.arguments)
+    kernel.launch(captured.arguments, captured=True)
+    assert plain.output.read().tobytes() == captured.output.read().tobytes()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_threads_share_a_kernel(library: Library, family: Family) -> None:
+    instance = _example(family)
+    kernel, problems = library.kernel(instance), [_problem(library, instance) for _ in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(len(problems)) as pool:
+        for _ in range(10):
+            list(pool.map(lambda problem: kernel.launch(problem.arguments), problems))
+    for problem in problems:
+        assert relative_error(problem.output.read(), problem.expected) <= _limit(instance)
+
+
+@pytest.mark.parametrize("swizzle", [1, 2, 4, 8])
+def test_3x_swizzle_is_a_launch_choice(library: Library, swizzle: int) -> None:
+    instance = _example(Family.GEMM_3X)
+    problem = GemmProblem(library, instance, GemmShape(1030, 131, 5))
+    library.kernel(instance).launch(problem.arguments, swizzle=swizzle)
+    assert relative_error(problem.output.read(), problem.expected) <= _limit(instance)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("family", [Family.GEMM_2X, Family.GEMM_3X])
+def test_non_finite_inputs_reach_their_rows(library: Library, family: Family, value: float) -> None:
+    instance = _example(family, ("Add",))
+    problem = GemmProblem(library, instance, GemmShape(40, 5, 4))
+    poisoned = np.zeros((40, 5 * instance.config.align_c), np.float16)
+    poisoned[7, 3] = value
+    tensor = Tensor(library, poisoned)
+    problem.arguments.epilogue.tensors[0], problem.arguments.epilogue.tensor_pitch[0] = tensor.pointer, tensor.pitch
+    library.kernel(instance).launch(problem.arguments)
+    actual = problem.output.read()
+    assert np.array_equal(np.argwhere(~np.isfinite(actual)), [[7, 3]])
+    assert np.array_equal(actual[7, 3], np.float16(value), equal_nan=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_empty_problem_is_no_launch(library: Library, family: Family) -> None:
+    instance = _example(family)
+    problem = _problem(library, instance)
+    setattr(problem.arguments, "n" if family is Family.CONV_2X else "m", 0)
+    kernel = library.kernel(instance)
+    kernel.check(problem.arguments)
+    kernel.launch(problem.arguments)
+    assert (problem.output.read().view(np.uint16) == 0xFFFF).all()
+
+
+REFUSALS = {
+    "a": (2, "A, its pitch or k"), "lda": (1, "A, its pitch or k"), "k": (1, "A, its pitch or k"), "b": (2, "B, its pitch or k"),
+    "ldb": (4, "B, its pitch or k"), "d": (8, "D, its pitch or n"), "ldd": (1, "D, its pitch or n"), "n": (1, "D, its pitch or n"),
+}
+
+
+@pytest.mark.parametrize("field", REFUSALS)
+@pytest.mark.parametrize("family", [Family.GEMM_2X, Family.GEMM_3X])
+def test_gemm_refuses_misalignment(library: Library, family: Family, field: str) -> None:
+    instance = _example(family)
+    problem = _problem(library, instance)
+    offset, text = REFUSALS[field]
+    setattr(problem.arguments, field, getattr(problem.arguments, field) + offset)
+    with pytest.raises(KernelError, match=text):
+        library.kernel(instance).check(problem.arguments)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [("groups", 2, "groups == 1"), ("c", 12, "align_a"), ("k", 9, "align_c"), ("y_pitch", 25, "align_c"), ("x_pitch", 2**24, "2.31")],
+)
+def test_conv_refuses(library: Library, field: str, value: int, text: str) -> None:
+    instance = _example(Family.CONV_2X)
+    problem = _problem(library, instance)
+    setattr(problem.arguments, field, value)
+    with pytest.raises(KernelError, match=text):
+        library.kernel(instance).check(problem.arguments)
+
+
+def test_missing_operands_are_refused(library: Library) -> None:
+    instance = _example(Family.GEMM_2X)
+    problem = _problem(library, instance)
+    problem.arguments.epilogue.vectors[0] = None
+    with pytest.raises(KernelError, match="vector is missing"):
+        library.kernel(instance).check(problem.arguments)
+
+
+def test_sizes_of_the_mirrored_structures() -> None:
+    assert ctypes.sizeof(Epilogue) == 8 * 4 + 8 * 2 + 8 * 2 + 4 * 8
+    assert (ctypes.sizeof(Gemm), ctypes.sizeof(Conv)) == (9 * 8 + ctypes.sizeof(Epilogue), 18 * 4 + 8 * 5 + ctypes.sizeof(Epilogue))
