@@ -60,7 +60,8 @@ def _bert_embeddings(g: Builder, ids: str, sequence: int, vocabulary: int) -> st
 
 def _mask_bias(g: Builder, mask: str) -> str:
     """[N, S] of 0 and 1 -> [N, 1, 1, S] of the type's lowest value and 0, added to attention scores."""
-    wide = g.cast(g.node("Unsqueeze", [mask, g.integers("axes", [1, 2])]), g.dtype)
+    rows = g.node("Unsqueeze", [mask, g.integers("axes", [1])])  # one axis at a time, as mask[:, None, None, :] is exported
+    wide = g.cast(g.node("Unsqueeze", [rows, g.integers("axes", [2])]), g.dtype)
     return g.node("Mul", [g.node("Sub", [g.scalar(1.0), wide]), g.scalar(float(np.finfo(g.dtype).min))])
 
 

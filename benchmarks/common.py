@@ -1,0 +1,152 @@
+"""What all benchmarks share: statistics, interleaved rounds, facts of the machine, and the result file.
+
+One JSON per benchmark and GPU, results/<benchmark>-<gpu>.json:
+{"gpu", "driver", "versions", "commit", "command", "rows": [Row, ..]}; times in microseconds, ratio = peer_us / ours_us.
+"""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).with_name("results")
+_PACKAGES = ("onnxbolt", "onnx", "onnxruntime", "onnxruntime-gpu", "nvidia-cutlass", "numpy")
+
+# runs a batch of measurements: how many -> microseconds of each
+Measure = Callable[[int], list[float]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison. `spread` is ours, `error` ours against float32, relative L2; `values` holds whatever is no such pair."""
+
+    name: str
+    batch: int
+    dtype: str
+    ours_us: float | None = None
+    peer: str = ""
+    peer_us: float | None = None
+    ratio: float | None = None
+    floor_us: float | None = None
+    spread: float | None = None
+    error: float | None = None
+    clock_mhz: int | None = None
+    config: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Microseconds of many runs of one thing."""
+
+    times: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+    @property
+    def spread(self) -> float:
+        """The range from the 10th to the 90th percentile, as a part of the median."""
+        deciles = statistics.quantiles(self.times, n=10, method="inclusive")
+        return (deciles[-1] - deciles[0]) / self.median
+
+
+def interleave(measures: Mapping[str, Measure], rounds: int, runs: int) -> dict[str, Sample]:
+    """`rounds` times `runs` measurements of each in turn, so that drifts of clock and temperature meet all alike."""
+    times: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(rounds):
+        for name, measure in measures.items():
+            measure(1)  # the first run after a change of session is no measurement
+            times[name] += measure(runs)
+    return {name: Sample(tuple(values)) for name, values in times.items()}
+
+
+class ClockSampler:
+    """The GPU's SM clock while a `with` block runs, MHz; None where nvidia-smi is missing."""
+
+    def __enter__(self) -> ClockSampler:
+        self.mhz: int | None = None
+        self._process: subprocess.Popen[str] | None = None
+        command = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "--id=0", "--loop-ms=100"]
+        with contextlib.suppress(FileNotFoundError):  # no driver, no clock
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        read = [int(line) for line in self._process.communicate()[0].split() if line.isdigit()]
+        self.mhz = round(statistics.median(read)) if read else None
+
+
+def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, append: bool = False) -> Path:
+    """Write the result file, to `out` or to its place in results/, and return where; a half-written file is never left.
+
+    `append` keeps the rows of an existing file that were not measured again: long benchmarks can run in parts.
+    """
+    gpu = gpu_name()
+    path = out or RESULTS / f"{benchmark}-{gpu.lower().replace(' ', '-')}.json"
+    document = {
+        "gpu": gpu,
+        "driver": _query("driver_version"),
+        "versions": _versions(),
+        "commit": _commit(),
+        "command": shlex.join(["python", *sys.argv]),
+        "rows": (_kept(path, rows) if append else []) + [dataclasses.asdict(row) for row in rows],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(document, indent=1) + "\n")
+    temporary.replace(path)
+    return path
+
+
+def _kept(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    measured = {(row.name, row.batch, row.dtype) for row in rows}
+    existing = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [row for row in existing if (row["name"], row["batch"], row["dtype"]) not in measured]
+
+
+def gpu_name() -> str:
+    """The GPU's name as nvidia-smi has it, or the processor's architecture where there is none."""
+    return _query("name") or f"cpu {platform.machine()}"
+
+
+def _query(what: str) -> str:
+    try:
+        command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader", "--id=0"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return ""
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str:
+    """The checkout's commit, with -dirty where files differ from it; "" outside a checkout."""
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,76 @@
+"""A CUDA stream and events through the driver's own library: no framework is needed to time ONNX Runtime."""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+
+
+class CudaError(RuntimeError):
+    """No driver, or a call of it failed."""
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    """The driver's library, with device 0's primary context (the one that ONNX Runtime uses) made current."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise CudaError(f"no NVIDIA driver here ({error})") from error
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    _check("cuInit", driver.cuInit(0))
+    _check("cuDeviceGet", driver.cuDeviceGet(ctypes.byref(device), 0))
+    _check("cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    _check("cuCtxSetCurrent", driver.cuCtxSetCurrent(context))
+    return driver
+
+
+def _check(call: str, status: int) -> None:
+    if status:
+        raise CudaError(f"{call} failed with CUresult {status}")
+
+
+class Stream:
+    """A stream for ONNX Runtime's `user_compute_stream`; lives as long as the process."""
+
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+        _check("cuStreamCreate", _driver().cuStreamCreate(ctypes.byref(self.handle), _NON_BLOCKING))
+
+    @property
+    def address(self) -> str:
+        """The handle as provider options spell it."""
+        return str(self.handle.value)
+
+    def synchronize(self) -> None:
+        _check("cuStreamSynchronize", _driver().cuStreamSynchronize(self.handle))
+
+    def time(self, run: Callable[[], None], count: int) -> list[float]:
+        """Microseconds between an event before and one behind each of `count` calls of `run`, which enqueues onto this stream."""
+        pairs = [(_Event(), _Event()) for _ in range(count)]
+        self.synchronize()
+        for start, end in pairs:
+            start.record(self)
+            run()
+            end.record(self)
+        self.synchronize()
+        return [start.microseconds_until(end) for start, end in pairs]
+
+
+class _Event:
+    def __init__(self) -> None:
+        self._handle = ctypes.c_void_p()
+        _check("cuEventCreate", _driver().cuEventCreate(ctypes.byref(self._handle), 0))
+
+    def __del__(self) -> None:
+        _driver().cuEventDestroy_v2(self._handle)
+
+    def record(self, stream: Stream) -> None:
+        _check("cuEventRecord", _driver().cuEventRecord(self._handle, stream.handle))
+
+    def microseconds_until(self, other: _Event) -> float:
+        milliseconds = ctypes.c_float()
+        _check("cuEventElapsedTime", _driver().cuEventElapsedTime(ctypes.byref(milliseconds), self._handle, other._handle))
+        return milliseconds.value * 1e3

@@ -1,0 +1,203 @@
+"""Whole models: onnxbolt against ONNX Runtime at its best, on one GPU, in one run.
+
+    python benchmarks/end_to_end.py                        # optimize, compile, measure, write results/end_to_end-<gpu>.json
+    python benchmarks/end_to_end.py --prepare DIR --arch sm_90a   # on a machine without a GPU: compile the libraries only
+    python benchmarks/end_to_end.py --prepared DIR         # measure with these
+
+ONNX Runtime's best is the fastest of {NHWC, NCHW} x {EXHAUSTIVE, HEURISTIC} x {CUDA graph, none}, cuDNN with all the
+workspace it wants and tuned GEMMs, with fp16 or fp32 graph inputs and outputs, and for transformers also of what
+onnxruntime.transformers.optimizer makes of them. onnxbolt's model gets the same settings to choose from. Weights and inputs are
+seeded; errors are against the fp32 model without TF32.
+"""
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from rich.console import Console
+from rich.table import Table
+
+import onnxbolt
+from benchmarks.common import ClockSampler, Row, interleave, write_results
+from benchmarks.cuda import CudaError, Stream
+from benchmarks.floors import floor_us
+from benchmarks.sessions import Arrays, Session, Setting, Source, search
+from models import build
+from onnxbolt.archs import get
+from onnxbolt.gpu import local_arch
+from onnxbolt.options import ARCHS, arch_number
+from onnxbolt.tolerances import relative_l2
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model at a batch; `transformer` is onnxruntime.transformers' name for its kind."""
+
+    model: str
+    batch: int
+    transformer: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}-{self.batch}"
+
+
+TARGETS = (
+    Target("resnet50", 32),
+    Target("vgg16", 32),
+    Target("repvgg_a0_deploy", 32),
+    Target("mobilenet_v3_large", 32),
+    Target("bert_base", 32, "bert"),
+    Target("vit_b16", 1, "vit"),
+    Target("vit_b16", 32, "vit"),
+    Target("dlrm_mlp", 16384),
+)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure."""
+
+    search_runs: int
+    rounds: int
+    runs: int
+
+
+FULL, QUICK = Effort(20, 10, 20), Effort(2, 2, 3)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    targets = [t for t in TARGETS if not chosen.models or chosen.models & {t.model, t.name}]
+    unknown = chosen.models - {name for t in TARGETS for name in (t.model, t.name)}
+    if unknown:
+        print(f"error: --models {','.join(sorted(unknown))}: choose from {', '.join(t.name for t in TARGETS)}", file=sys.stderr)
+        return 2
+    if chosen.prepare:
+        for target in targets:
+            _prepare(target, chosen.prepare, chosen.arch, chosen.fuse)
+        return 0
+    try:
+        stream = None if chosen.provider == "cpu" else Stream()
+    except CudaError as error:
+        print(f"error: {error}; --provider cpu tries the script out without one", file=sys.stderr)
+        return 1
+    rows = []
+    for target in targets:
+        with tempfile.TemporaryDirectory() as scratch:
+            rows.append(_measure(target, Path(scratch), stream, chosen))
+        _print(rows)  # after each: an interrupted run has shown what it knows
+        write_results("end_to_end", rows, chosen.out, chosen.append)
+    return 0
+
+
+def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argparse.Namespace) -> Row:
+    effort = QUICK if chosen.quick else FULL
+    exact = build(target.model, target.batch)
+    feeds = _feeds(exact)
+    reference = Session(Source("fp32", exact.SerializeToString()), Setting(search="HEURISTIC", tf32=False), feeds, stream).outputs()
+    ours = [_optimized(target, scratch, stream is not None, chosen)]
+    found = {"ours": search(ours, feeds, stream, effort.search_runs),
+             "peer": search(_peers(target, exact, scratch), feeds, stream, effort.search_runs)}
+    sessions = {name: Session(source, setting, feeds, stream) for name, (source, setting, _) in found.items()}
+    with ClockSampler() as clock:
+        samples = interleave({name: session.measure for name, session in sessions.items()}, effort.rounds, effort.runs)
+    errors = {name: max(map(relative_l2, session.outputs(), reference)) for name, session in sessions.items()}
+    mine, peer = samples["ours"], samples["peer"]
+    return Row(
+        target.model, target.batch, "fp16", round(mine.median, 2), f"onnxruntime {ort.__version__}, best", round(peer.median, 2),
+        round(peer.median / mine.median, 3), round(floor_us(exact, get(arch_number(_arch(chosen)))), 2), round(mine.spread, 4),
+        float(f"{errors['ours']:.3e}"), clock.mhz, str(found["ours"][1]),
+        {
+            "peer_config": f"{found['peer'][0].label}: {found['peer'][1]}",
+            "peer_spread": round(peer.spread, 4),
+            "peer_error": float(f"{errors['peer']:.3e}"),
+            "tried": found["ours"][2] | found["peer"][2],
+        },
+    )
+
+
+def _feeds(model: onnx.ModelProto) -> Arrays:
+    """Seeded inputs, rounded to fp16 so that every precision gets the same; token numbers below 1000, masks of ones."""
+    rng, feeds = np.random.default_rng(0), Arrays()
+    for value in model.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        if value.type.tensor_type.elem_type != onnx.TensorProto.INT64:
+            feeds[value.name] = rng.standard_normal(shape).astype(np.float16).astype(np.float32)
+        else:
+            feeds[value.name] = np.ones(shape, np.int64) if "mask" in value.name else rng.integers(0, 1000, shape)
+    return feeds
+
+
+def _optimized(target: Target, scratch: Path, compile_library: bool, chosen: argparse.Namespace) -> Source:
+    """Our model, with the library that was prepared, or one compiled now."""
+    out = scratch / f"{target.name}.onnx"
+    library = onnxbolt.get_library_path(chosen.prepared / out.name if chosen.prepared else out)
+    onnxbolt.optimize(build(target.model, target.batch, "fp16"), out, archs=(_arch(chosen),), fuse=chosen.fuse, verify=False,
+                      library=compile_library and not chosen.prepared)
+    return Source("onnxbolt", out.read_bytes(), library)
+
+
+def _prepare(target: Target, directory: Path, arch: str, fuse: str) -> None:
+    """Compile one model's library into `directory`. The model itself is not kept: the same input gives the same bytes again."""
+    directory.mkdir(parents=True, exist_ok=True)
+    out = directory / f"{target.name}.onnx"
+    onnxbolt.optimize(build(target.model, target.batch, "fp16"), out, archs=(arch,), fuse=fuse, verify=False)
+    out.unlink()
+    print(onnxbolt.get_library_path(out))
+
+
+def _peers(target: Target, exact: onnx.ModelProto, scratch: Path) -> list[Source]:
+    """What ONNX Runtime is given: the model in fp16 with fp16 and with fp32 inputs and outputs, and as its own tool optimizes it."""
+    half = {io: build(target.model, target.batch, "fp16", io=io) for io in ("fp16", "fp32")}
+    sources = [Source(f"fp16, {io} inputs", model.SerializeToString()) for io, model in half.items()]
+    if target.transformer:
+        from onnxruntime.transformers import optimizer
+
+        path = scratch / "fp32.onnx"
+        onnx.save(exact, path)
+        fused = optimizer.optimize_model(str(path), model_type=target.transformer, num_heads=12, hidden_size=768, opt_level=0, use_gpu=True)
+        fused.convert_float_to_float16(keep_io_types=False)
+        sources.append(Source("onnxruntime.transformers", fused.model.SerializeToString()))
+    return sources
+
+
+def _arch(chosen: argparse.Namespace) -> str:
+    return chosen.arch or local_arch() or "sm_90a"
+
+
+def _print(rows: Sequence[Row]) -> None:
+    table = Table(title="microseconds, median")
+    for heading in ("model", "batch", "onnxbolt", "ONNX Runtime", "ratio", "floor", "spread", "error", "MHz", "settings"):
+        table.add_column(heading, justify="left" if heading in ("model", "settings") else "right")
+    for row in rows:
+        cells = (row.name, row.batch, row.ours_us, row.peer_us, row.ratio, row.floor_us, row.spread, row.error, row.clock_mhz)
+        table.add_row(*map(str, cells), f"{row.config} / {row.values['peer_config']}")
+    table.caption = f"geometric mean of the ratios: {statistics.geometric_mean(row.ratio for row in rows if row.ratio):.3f}"
+    Console(width=180).print(table)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", type=lambda text: set(text.split(",")), default=set(), help="names, or name-batch, with commas between")
+    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/end_to_end-<gpu>.json)")
+    parser.add_argument("--append", action="store_true", help="keep the result file's rows of other models")
+    parser.add_argument("--prepare", type=Path, metavar="DIR", help="compile the libraries into DIR and stop")
+    parser.add_argument("--prepared", type=Path, metavar="DIR", help="take the libraries from DIR")
+    parser.add_argument("--arch", choices=ARCHS, help="default: the local GPU's, else sm_90a")
+    parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
+    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="cpu: function bodies, to try the script out")
+    parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
