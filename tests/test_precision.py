@@ -142,7 +142,7 @@ def test_decomposed_layer_norm_does_not_overflow(rng: np.random.Generator) -> No
 def test_weights_that_would_vanish_stay() -> None:
     model = model_of("(float[2,8] x) => (float[2,4] y)", "h = MatMul(x, w) y = Relu(h)", {"w": np.full((8, 4), 1e-9, np.float32)})
     _, kept = converted(model)
-    assert kept == [Kept("MatMul_h", "MatMul", "constant w 32 of its 32 nonzero values are zero in fp16")]
+    assert kept == [Kept("MatMul_h", "MatMul", "a constant that fp16 cannot hold: w 32 of its 32 nonzero values are zero in fp16")]
 
 
 def test_integers_stay_exact() -> None:
@@ -188,7 +188,7 @@ def test_foreign_domains_and_missing_kernels_stay() -> None:
     model.opset_import.append(onnx.helper.make_opsetid("com.example", 1))
     _, kept = converted(model)
     assert [k.op for k in kept] == ["Odd", "Neg"]  # nothing says of which type Odd's result is
-    assert "domain com.example" in kept[0].reason
+    assert "com.example" in kept[0].reason
     _, kept = converted(model_of("(float[4] x) => (float[4] y)", "a = Relu(x) b = Asin(a) y = Neg(b)"))
     assert kept == [Kept("Asin_b", "Asin", "ONNX Runtime has no f16 CUDA kernel")]
 

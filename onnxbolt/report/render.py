@@ -114,9 +114,8 @@ def _by_reason(report: Report) -> Lines:
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for refusal in report.refusals:
         groups[refusal.op, refusal.reason].append(refusal)
-    return [
-        (op, len(members), reason, members[0].remedy, members[0].node, _values(members[0].values)) for (op, reason), members in _ordered(groups)
-    ]
+    firsts = [(op, len(members), reason, members[0]) for (op, reason), members in _ordered(groups)]
+    return [(op, count, reason, first.remedy, first.node, _values(first.values)) for op, count, reason, first in firsts]
 
 
 def _values(values: dict[str, float]) -> str:
