@@ -16,7 +16,7 @@ from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name, render, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES
+from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_TENSORS, MAX_VECTORS
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import ROW_WIDTH, Family, KernelConfig
 from onnxbolt.runtime import get_library_path
@@ -41,6 +41,8 @@ class OpSpec:
     def __post_init__(self) -> None:
         if self.kind not in KINDS or any(step not in EPILOGUES for step in self.chain):
             raise InputError(f"op {self.name}: kind {self.kind!r} or epilogue {self.chain} is unknown to this version of onnxbolt")
+        if self.operands.count("v") > MAX_VECTORS or self.operands.count("t") > MAX_TENSORS:
+            raise InputError(f"op {self.name} takes more than {MAX_VECTORS} vectors or {MAX_TENSORS} tensors")
 
     @property
     def steps(self) -> tuple[str, ...]:

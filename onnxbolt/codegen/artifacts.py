@@ -6,6 +6,7 @@ renamed into place. Failures are entries too, so that a source that does not com
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -14,11 +15,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.codegen.resources import resource_dir
@@ -50,7 +51,7 @@ def compile_units(units: Sequence[Unit], toolchain: Toolchain, progress: Progres
     store = cache_directory() / "objects"
     store.mkdir(parents=True, exist_ok=True)
     entries = {unit: store / _key(unit, toolchain) for unit in units}
-    with FileLock(store.with_name("compile.lock")):  # one builder takes all cores; the next one finds its work done
+    with _only_builder(FileLock(store.with_name("compile.lock")), progress):
         missing = {entry: unit for unit, entry in entries.items() if not entry.exists()}
         if missing:
             _compile(missing, toolchain, progress)
@@ -99,6 +100,21 @@ def _headers(cutlass: Path) -> str:
     return text_digest([*read_tree(resource_dir("custom_ops"), "*.h"), ("cutlass/version.h", version)])
 
 
+@contextlib.contextmanager
+def _only_builder(lock: FileLock, progress: Progress | None) -> Iterator[None]:
+    """One builder takes all cores; the next one finds its work done."""
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if progress:
+            progress("waiting for another build to finish")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _compile(missing: dict[Path, Unit], toolchain: Toolchain, progress: Progress | None) -> None:
     """Fill the entries by one run of ninja; what fails for a reason of its own is an entry without object."""
     store = next(iter(missing)).parent
@@ -133,10 +149,13 @@ def _run_ninja(directory: Path, total: int, progress: Progress | None) -> None:
     if progress:
         progress(f"compiling {total} translation units")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if progress and line.startswith("["):
-                progress(f"compiled {line.strip()}")
+        try:
+            for line in process.stdout or ():
+                if progress and line.startswith("["):
+                    progress(f"compiled {line.strip()}")
+        except BaseException:  # an interrupt, say: compilers do not go on alone
+            process.terminate()
+            raise
 
 
 def _is_verdict(log: str) -> bool:

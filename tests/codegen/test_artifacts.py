@@ -1,0 +1,145 @@
+"""The cache of compiled objects, with a compiler that is a shell script: it counts, fails on demand, and is quick."""
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from onnxbolt.codegen.artifacts import Unit, compile_units, link, text_digest
+from onnxbolt.codegen.nvcc import Toolchain
+from onnxbolt.errors import BuildError
+
+SCRIPT = """#!/bin/sh
+# called as: nvcc <flags> -c <source> -o <object>
+echo "$@" >> {calls}
+while [ $# -gt 1 ]; do
+  [ "$1" = -c ] && source=$2
+  [ "$1" = -o ] && object=$2
+  shift
+done
+if [ -n "$source" ]; then
+  grep -q WRONG "$source" && echo "$source(1): error: identifier WRONG is undefined" && exit 2
+  grep -q FULL "$source" && echo "$source(1): fatal error: No space left on device" && touch "$object" && exit 1
+  echo "object of $(cat "$source")" > "$object"
+else
+  echo linked > "$object"
+fi
+"""
+
+
+@pytest.fixture
+def toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toolchain:
+    monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "the cache"))
+    compiler = tmp_path / "nvcc"
+    compiler.write_text(SCRIPT.format(calls=tmp_path / "calls"))
+    compiler.chmod(0o755)
+    version = tmp_path / "cutlass" / "include" / "cutlass" / "version.h"
+    version.parent.mkdir(parents=True)
+    version.write_text("4.2.0")
+    return Toolchain(compiler, "13.0.88", tmp_path / "cutlass")
+
+
+def calls(toolchain: Toolchain) -> int:
+    log = toolchain.nvcc.with_name("calls")
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+UNITS = [Unit("a.cu", "int a;", 80), Unit("b.cu", "int b;", 90), Unit("c.cc", "int c;")]
+
+
+def test_units_are_compiled_once(toolchain: Toolchain) -> None:
+    lines: list[str] = []
+    objects = compile_units(UNITS, toolchain, lines.append)
+    assert [path.read_text() for path in objects] == [f"object of {unit.text}\n" for unit in UNITS]
+    assert lines[0] == "compiling 3 translation units"
+    assert sorted(line.split()[-1] for line in lines[1:]) == ["a.cu", "b.cu", "c.cc"]
+    lines.clear()
+    assert compile_units(UNITS, toolchain, lines.append) == objects
+    assert (calls(toolchain), lines) == (3, [])
+
+
+def test_what_decides_the_object_is_in_the_key(toolchain: Toolchain, tmp_path: Path) -> None:
+    unit = UNITS[0]
+    other_cutlass = tmp_path / "other" / "include" / "cutlass" / "version.h"
+    other_cutlass.parent.mkdir(parents=True)
+    other_cutlass.write_text("4.3.0")
+    variants = [(unit, toolchain), (replace(unit, text="int d;"), toolchain), (replace(unit, arch=86), toolchain),
+                (unit, replace(toolchain, version="13.1.2")), (unit, replace(toolchain, cutlass=tmp_path / "other"))]
+    assert len({compile_units([u], t)[0] for u, t in variants}) == len(variants)
+    assert compile_units([replace(unit, name="renamed.cu")], toolchain) == compile_units([unit], toolchain)
+
+
+def test_equal_units_share_an_object(toolchain: Toolchain) -> None:
+    first, second = compile_units([UNITS[0], replace(UNITS[0], name="twin.cu")], toolchain)
+    assert first == second
+
+
+def test_failure_says_what_and_where_and_is_remembered(toolchain: Toolchain) -> None:
+    units = [*UNITS, Unit("bad.cu", "WRONG", 80)]
+    for _ in range(2):
+        with pytest.raises(BuildError, match=r"bad\.cu does not compile: .*error: identifier WRONG is undefined") as caught:
+            compile_units(units, toolchain)
+        assert "identifier WRONG" in caught.value.log
+        assert Path(caught.value.source).read_text() == "WRONG"
+        assert str(toolchain.nvcc) in caught.value.command
+    before = calls(toolchain)
+    with pytest.raises(BuildError):
+        compile_units([units[-1]], toolchain)
+    assert calls(toolchain) == before
+
+
+def test_full_disk_is_not_remembered(toolchain: Toolchain) -> None:
+    for attempt in (1, 2):
+        with pytest.raises(BuildError, match=r"full\.cu does not compile: .*No space left on device"):
+            compile_units([Unit("full.cu", "FULL", 80)], toolchain)
+        assert calls(toolchain) == attempt
+
+
+def test_nothing_is_left_beside_the_entries(toolchain: Toolchain, tmp_path: Path) -> None:
+    with pytest.raises(BuildError):
+        compile_units([*UNITS, Unit("full.cu", "FULL", 80)], toolchain)
+    assert {path.name for path in (tmp_path / "the cache").iterdir()} <= {"objects", "compile.lock"}
+
+
+def test_builders_at_the_same_time_do_the_work_once(toolchain: Toolchain) -> None:
+    program = ("import sys\nfrom pathlib import Path\nfrom onnxbolt.codegen.artifacts import Unit, compile_units\n"
+               "from onnxbolt.codegen.nvcc import Toolchain\n"
+               f"t = Toolchain(Path({str(toolchain.nvcc)!r}), '13.0.88', Path({str(toolchain.cutlass)!r}))\n"
+               "compile_units([Unit(f'{i}.cu', f'int i{i};', 80) for i in range(5)], t)")
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: subprocess.run([sys.executable, "-c", program], check=True), range(3)))
+    assert calls(toolchain) == 5
+
+
+def test_waiting_for_another_builder_is_said(toolchain: Toolchain, tmp_path: Path) -> None:
+    lines: list[str] = []
+    lock = FileLock(tmp_path / "the cache" / "compile.lock")
+    Path(lock.lock_file).parent.mkdir()
+    with lock, ThreadPoolExecutor(1) as pool:
+        built = pool.submit(compile_units, UNITS, toolchain, lines.append)
+        while not lines:
+            time.sleep(0.01)
+        assert "another build" in lines[0]
+        lock.release()
+        assert len(built.result(timeout=60)) == len(UNITS)
+
+
+def test_library_appears_whole_or_not_at_all(toolchain: Toolchain, tmp_path: Path) -> None:
+    out = tmp_path / "out.so"
+    link(compile_units(UNITS, toolchain), out, toolchain)
+    assert out.read_text() == "linked\n"
+    toolchain.nvcc.write_text("#!/bin/sh\nfor last; do :; done; echo half > $last; echo 'undefined reference to f' >&2; exit 1\n")
+    with pytest.raises(BuildError, match="does not link: undefined reference to f"):
+        link([], out, toolchain)
+    assert out.read_text() == "linked\n"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_digest_keeps_names_and_texts_apart() -> None:
+    assert text_digest([("a", "bc")]) != text_digest([("ab", "c")]) != text_digest([("a", "b"), ("c", "")])
