@@ -130,7 +130,6 @@ inline constexpr Function<77, OrtStatus*(const OrtAllocator*, const OrtMemoryInf
 inline constexpr Function<132, void(OrtAllocator*)> ReleaseAllocator;
 
 // shape inference (1.17)
-inline constexpr Function<267, OrtStatus*(const OrtShapeInferContext*, size_t*)> ShapeInferGetInputCount;
 inline constexpr Function<268, OrtStatus*(const OrtShapeInferContext*, size_t, OrtTensorTypeAndShapeInfo**)> ShapeInferGetInput;
 inline constexpr Function<269, OrtStatus*(const OrtShapeInferContext*, const char* name, const OrtOpAttr**)> ShapeInferGetAttribute;
 inline constexpr Function<270, OrtStatus*(OrtShapeInferContext*, size_t, const OrtTensorTypeAndShapeInfo*)> ShapeInferSetOutput;

@@ -59,7 +59,7 @@ SymbolicShape InputShape(const OrtShapeInferContext* context, size_t index) {
 std::string ExtentName(const Window& window, int axis, const std::string& input) {
   if (input.empty() || window.Keeps(axis)) return input;
   const int64_t padding = window.begin[axis] + window.end[axis] - window.dilation[axis] * (window.kernel[axis] - 1) - 1;
-  return std::string(window.ceil_mode ? "ceil" : "floor") + "((" + input + "+" + std::to_string(padding) + ")/" +
+  return std::string(window.ceil_mode ? "ceil" : "floor") + "((" + input + (padding < 0 ? "" : "+") + std::to_string(padding) + ")/" +
          std::to_string(window.stride[axis]) + ")+1" + (window.ceil_mode ? ",begin<" + input + "+" + std::to_string(window.begin[axis]) : "");
 }
 
