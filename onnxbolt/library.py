@@ -86,11 +86,16 @@ def generated_sources(manifest: Manifest) -> dict[str, str]:
 def build(manifest: Manifest, out_path: Path, progress: Progress | None = None) -> None:
     """Compile and link the library at `out_path`, which appears whole or not at all. Raises BuildError, ToolchainError."""
     toolchain = find_toolchain()
-    fixed = [Unit(path.name, path.read_text()) for path in sorted(resource_dir("custom_ops").glob("*.cc"))]
-    objects = compile_units([*_generated_units(manifest), *fixed], toolchain, progress)
+    objects = compile_units(units(manifest), toolchain, progress)
     link(objects, out_path, toolchain)
     if progress:
         progress(f"linked {out_path}")
+
+
+def units(manifest: Manifest) -> list[Unit]:
+    """Everything that is compiled for a library."""
+    fixed = [Unit(path.name, path.read_text()) for path in sorted(resource_dir("custom_ops").glob("*.cc"))]
+    return [*_generated_units(manifest), *fixed]
 
 
 def build_for(model: Path | str, progress: Progress | None = None) -> Path:

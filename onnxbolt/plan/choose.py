@@ -118,7 +118,9 @@ def _losing(assignment: Assignment, arch: Arch, refusals: list[Refusal]) -> set[
             continue
         for candidate in region.candidates:
             losing.add(id(candidate))
-            reason = f"predicted slower than ONNX Runtime in a region of {len(region.candidates)} fused nodes with its layout changes"
+            alone = len(region.candidates) == 1
+            what = "it and its conversions" if alone else f"its region of {len(region.candidates)} fused nodes and its layout changes"
+            reason = f"predicted slower than ONNX Runtime, {what} together"
             refusals.append(Refusal(candidate.anchor.node.name, candidate.anchor.node.op, reason, candidate.output.name, "--fuse all",
                                     {"ours_us": ours + borders, "ort_us": theirs}))
     return losing

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from onnxbolt.errors import InputError
 from onnxbolt.graph.edit import numpy_dtype
@@ -19,8 +19,7 @@ Feeds: TypeAlias = dict[str, np.ndarray]
 
 # they hand on an index unchanged, so that its bound is found behind them
 _PASSING = {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-# op -> (position of the indices, how the bound follows from the indexed tensor's shape)
-_INDEXING = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
+_INDEXING = ("Gather", "GatherElements", "ScatterElements")  # input 1 selects along an axis of input 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class Bounds:
         for node in model.graph.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].type == node.attribute[0].TENSOR:
                 self.shapes[node.output[0]] = tuple(node.attribute[0].t.dims)
-        self.depths = {t.name: _scalar(t) for t in model.graph.initializer if math.prod(t.dims) == 1}
+        self.depths = {t.name: int(numpy_helper.to_array(t).reshape(())) for t in model.graph.initializer if _is_integer(t)}
 
     def of(self, name: str) -> int | None:
         """The smallest number of entries that the input, or what is made of it by moving alone, selects from."""
@@ -144,13 +143,11 @@ class Bounds:
             table = {0: 2, 1: 4, 8: 3}.get(list(node.input).index(name))
             shape = self.shapes.get(node.input[table]) if table is not None else None
             return shape[0] if shape else None
-        if _INDEXING.get(node.op_type) is None or node.input[1] != name or node.input[0] not in self.shapes:
+        if node.op_type not in _INDEXING or node.input[1] != name or node.input[0] not in self.shapes:
             return None
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         return self.shapes[node.input[0]][axis]
 
 
-def _scalar(tensor: TensorProto) -> int:
-    from onnx import numpy_helper
-
-    return int(numpy_helper.to_array(tensor).reshape(()))
+def _is_integer(tensor: TensorProto) -> bool:
+    return tensor.data_type in (TensorProto.INT64, TensorProto.INT32) and math.prod(tensor.dims) == 1
