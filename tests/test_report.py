@@ -1,0 +1,134 @@
+"""What the report says, in each of its forms, and that writing it is safe."""
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+from onnxbolt.errors import InputError
+from onnxbolt.match.types import Refusal
+from onnxbolt.pipeline import optimize
+from onnxbolt.precision import Kept
+from onnxbolt.report import Report
+from onnxbolt.report.coverage import coverage
+from onnxbolt.verify import Row, VerifyResult
+
+
+def model_of(signature: str, body: str, weights: dict[str, np.ndarray]) -> ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {signature} {{ {body} }}')
+    model.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in weights.items())
+    for node in model.graph.node:
+        node.name = f"{node.op_type}_{node.output[0]}"
+    return model
+
+
+@pytest.fixture(scope="module")
+def mixed() -> ModelProto:
+    """One convolution that can be fused, one depthwise, one product with a weight, one without."""
+    body = """a = Conv(x, w) r = Relu(a) d = Conv<group=8>(r, k) g = GlobalAveragePool(d) f = Flatten(g) m = MatMul(f, v)
+              t = Transpose<perm=[1,0]>(m) s = MatMul(m, t) y = Exp(s)"""
+    rng = np.random.default_rng(0)
+    weights = {name: (rng.standard_normal(shape) / 8).astype(np.float32)
+               for name, shape in {"w": (8, 8, 3, 3), "k": (8, 1, 1, 1), "v": (8, 16)}.items()}
+    return model_of("(float[2,8,10,10] x) => (float[2,2] y)", body, weights)
+
+
+@pytest.fixture(scope="module")
+def report(mixed: ModelProto) -> Report:
+    return optimize(mixed, precision="fp16", fuse="all", library=False, archs=("sm_80", "sm_90a"))
+
+
+def test_report_of_a_run(report: Report) -> None:
+    assert [node.op for node in report.fused if node.flops] == ["FusedConv_Relu_f16", "FusedGemm_f16"]
+    convolution = report.fused[0]
+    assert convolution.flops == 2 * (2 * 8 * 8 * 8) * (8 * 3 * 3)
+    assert (convolution.tensor, convolution.source_nodes) == ("r", ("Conv_a", "Relu_r"))
+    assert [p.arch for p in convolution.predicted] == [80, 90]
+    assert len(convolution.configs) == 2
+    assert report.coverage == 1
+    assert ("Conv_d", "depthwise and grouped convolutions stay with ONNX Runtime") in [(r.node, r.reason) for r in report.refusals]
+    assert [kept.node for kept in report.kept] == ["Exp_y"]
+    assert report.passed
+    assert report.failure() == ""
+
+
+def test_text_begins_with_the_precision_and_ends_with_the_verdict(report: Report) -> None:
+    lines = report.text().splitlines()
+    assert lines[0].startswith("precision fp16: weights and compute in fp16, accumulation and epilogues in fp32")
+    assert lines[-1] == "PASSED"
+    assert dataclasses.replace(report, verification=None).text().endswith("not verified")
+
+
+def test_text_of_a_large_model_stays_short(report: Report) -> None:
+    many = dataclasses.replace(
+        report,
+        fused=report.fused * 500,
+        refusals=tuple(Refusal(f"node{i}", "MatMul", f"reason {i % 40}") for i in range(3000)),
+        kept=tuple(Kept(f"node{i}", "Add", f"values that fp16 may not hold: constant {i}") for i in range(3000)),
+    )
+    text = many.text()
+    assert len(text.splitlines()) < 80
+    assert "left to ONNX Runtime: 3000" in text
+    assert "and 27 more groups" in text
+
+
+def test_names_with_markup_are_shown_as_they_are(report: Report) -> None:
+    strange = dataclasses.replace(report, kept=(Kept("node[bold]", "Add", "reason [/x]"),))
+    assert "node[bold]" in strange.text()
+    assert "reason [/x]" in strange.text()
+
+
+def test_json_holds_everything(report: Report, tmp_path: Path) -> None:
+    report.save(tmp_path / "r.json")
+    values = json.loads((tmp_path / "r.json").read_text())
+    assert list(values) == sorted(values)
+    assert values["format"] == 1
+    assert values["verification"]["passed"] is True
+    assert values["fused"][0]["predicted"][0].keys() == {"arch", "ours_us", "ort_us"}
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_json_writes_nan_as_null(report: Report) -> None:
+    row = Row("t", "output", "CPU", float("nan"), 0.0, float("nan"), float("nan"), reason="shape").judged()
+    values = json.loads(report.verified(VerifyResult("fp16", (row,))).json())
+    assert values["verification"]["rows"][0]["error"] is None
+
+
+def test_markdown_lists_every_fused_node(report: Report, tmp_path: Path) -> None:
+    report.save(tmp_path / "r.md")
+    text = (tmp_path / "r.md").read_text()
+    assert all(f"| {node.name} |" in text for node in report.fused)
+    assert text.rstrip().endswith("PASSED")
+
+
+@pytest.mark.parametrize("name", ["r.txt", "missing/r.json"])
+def test_places_that_cannot_be_written(name: str, report: Report, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--report"):
+        report.save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failure_names_the_worst_tensor(report: Report) -> None:
+    rows = tuple(Row(name, "output", "CPU", error, 1e-2, 0.0, 1.0).judged() for name, error in (("a", 0.5), ("b", 0.001), ("c", 0.9)))
+    failed = report.verified(VerifyResult("fp16", rows))
+    assert not failed.passed
+    assert failed.failure().startswith("2 of 3 tensors differ from the original by more than allowed, e.g. output c: error 9.00e-01")
+
+
+def test_coverage_counts_flops_of_what_could_be_fused(mixed: ModelProto) -> None:
+    convolution, product = 2 * (2 * 8 * 8 * 8) * (8 * 3 * 3), 2 * (2 * 16) * 8
+    assert coverage(mixed, {"Conv_a"}) == pytest.approx(convolution / (convolution + product))
+    assert coverage(mixed, {"Conv_a", "MatMul_m"}) == 1
+    assert coverage(mixed, set()) == 0
+
+
+def test_coverage_of_weights_that_are_computed_from_constants() -> None:
+    body = "t = Transpose<perm=[1,0]>(w) y = MatMul(x, t)"
+    model = model_of("(float[2,4] x) => (float[2,3] y)", body, {"w": np.ones((3, 4), np.float32)})
+    assert coverage(model, set()) == 0
+    assert coverage(model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)", {}), set()) == 1

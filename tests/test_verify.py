@@ -1,0 +1,225 @@
+"""Verification passes what is right, fails what is not, and says which tensor; inputs that a model can run on."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from onnxbolt.errors import InputError
+from onnxbolt.graph.importer import load_model
+from onnxbolt.pipeline import optimize
+from onnxbolt.precision import rounded_original
+from onnxbolt.verify import verify
+from onnxbolt.verify.feeds import Bounds, random_feeds, working_feeds
+from onnxbolt.verify.session import CPU, Runner
+from onnxbolt.verify.widen import widened
+
+Arrays = dict[str, np.ndarray]
+Optimized = Callable[..., ModelProto]
+
+
+def model_of(signature: str, body: str, weights: Arrays | None = None, opset: int = 17) -> ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> g {signature} {{ {body} }}')
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in (weights or {}).items())
+    return model
+
+
+def drawn(seed: int, *shape: int) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(shape) / np.sqrt(max(np.prod(shape[1:]), 1))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def convolutions() -> ModelProto:
+    """Odd channels, a residual, a pooling and a product: every layout and channel map that fused nodes have."""
+    body = """a = Conv<pads=[1,1,1,1]>(x, w0, b0) h = Relu(a)
+              c = Conv<pads=[1,1,1,1]>(h, w1, b1) r = Add(c, h) s = Relu(r) p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(s)
+              g = GlobalAveragePool(p) f = Flatten(g) y = Gemm(f, w2, b2)"""
+    weights = {"w0": drawn(0, 13, 3, 3, 3), "b0": drawn(1, 13), "w1": drawn(2, 13, 13, 3, 3), "b1": drawn(3, 13), "w2": drawn(4, 13, 5),
+               "b2": drawn(5, 5)}
+    return model_of("(float[N,3,12,12] x) => (float[N,5] y)", body, weights)
+
+
+@pytest.fixture(scope="module")
+def optimized(convolutions: ModelProto, tmp_path_factory: pytest.TempPathFactory) -> Optimized:
+    """optimized(precision): the fused model, a fresh copy for each call."""
+    directory, made = tmp_path_factory.mktemp("optimized"), set[Path]()
+
+    def make(precision: str = "fp16") -> ModelProto:
+        path = directory / f"{precision}.onnx"
+        if path not in made:
+            optimize(convolutions, path, precision=precision, fuse="all", library=False, verify=False)
+            made.add(path)
+        return load_model(path)
+
+    return make
+
+
+def fused(model: ModelProto, start: str) -> NodeProto:
+    return next(node for node in model.graph.node if node.op_type.startswith(start))
+
+
+def shift_bias(model: ModelProto, node: NodeProto, amount: float) -> None:
+    tensor = next(t for t in model.graph.initializer if t.name == node.input[2])
+    values = numpy_helper.to_array(tensor).copy()
+    values[0] += amount
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
+def test_right_models_pass_with_a_row_for_each_fused_node(precision: str, convolutions: ModelProto, optimized: Optimized) -> None:
+    model = optimized(precision)
+    result = verify(convolutions, model, providers=[CPU])
+    assert result.passed, result.text()
+    count = sum(node.domain == "com.onnxbolt" for node in model.graph.node)
+    assert [row.kind for row in result.rows] == ["output"] + ["fused node"] * count
+    assert count == 5
+    assert any("bfloat16" in note for note in result.notes) == (precision == "bf16")
+
+
+@pytest.mark.parametrize("start", ["FusedConv_Bias_Relu", "FusedConv_Bias_Add_Relu", "FusedGemm"])
+def test_a_shifted_bias_fails_at_its_node(start: str, convolutions: ModelProto, optimized: Optimized) -> None:
+    model = optimized()
+    node = fused(model, start)
+    shift_bias(model, node, 1.0)
+    result = verify(convolutions, model, providers=[CPU])
+    assert not result.passed
+    assert node.name in {row.node for row in result.failures}
+    assert result.text().endswith("FAILED")
+
+
+def test_exchanged_channels_fail(convolutions: ModelProto, optimized: Optimized) -> None:
+    model = optimized()
+    node = fused(model, "FusedConv_Bias_Relu")
+    channels = next(attribute for attribute in node.attribute if attribute.name == "channel_map")
+    channels.ints[0], channels.ints[1] = channels.ints[1], channels.ints[0]
+    assert [row.node for row in verify(convolutions, model, providers=[CPU]).failures] == [node.name]
+
+
+def test_a_node_that_stands_for_no_tensor_fails(convolutions: ModelProto, optimized: Optimized) -> None:
+    model = optimized()
+    next(a for a in fused(model, "FusedGemm").attribute if a.name == "tensor").s = b"nothing"
+    (row,) = verify(convolutions, model, providers=[CPU]).failures
+    assert (row.name, row.reason) == ("nothing", "the original model has no such tensor")
+
+
+def test_a_model_that_does_not_run_fails(convolutions: ModelProto, optimized: Optimized) -> None:
+    model = optimized()
+    del model.functions[:]
+    result = verify(convolutions, model, providers=[CPU])
+    assert all("does not run" in row.reason for row in result.failures)
+    assert len(result.failures) == len(result.rows)
+
+
+def test_chunks_do_not_change_the_answer(convolutions: ModelProto, optimized: Optimized) -> None:
+    small, large = (verify(convolutions, optimized("keep"), providers=[CPU], memory_limit=limit) for limit in (1, 1 << 30))
+    assert [(row.name, row.passed) for row in small.rows] == [(row.name, row.passed) for row in large.rows]
+
+
+def test_elementwise_bounds_are_a_further_condition(convolutions: ModelProto, optimized: Optimized) -> None:
+    assert verify(convolutions, optimized(), atol=0.1, providers=[CPU]).passed
+    result = verify(convolutions, optimized(), atol=1e-9, rtol=1e-9, providers=[CPU])
+    assert "an element differs" in result.failures[0].reason
+
+
+def test_rounding_that_the_original_shares_is_no_fault() -> None:
+    """Weights around 1000 that cancel: fp16 keeps little of their difference, whoever computes it."""
+    weights = {"w": 1000 + drawn(0, 64, 8), "n": np.full((64, 8), -1000, np.float32)}
+    model = model_of("(float[4,64] x) => (float[4,8] y)", "a = MatMul(x, w) b = MatMul(x, n) y = Add(a, b)", weights)
+    rounded = rounded_original(model, "fp16")
+    rounded.metadata_props.add(key="onnxbolt.precision", value="fp16")
+    (row,) = verify(model, rounded, providers=[CPU]).rows
+    assert row.error > 1e-2
+    assert row.passed
+    assert row.limit == pytest.approx(1.5 * row.error)
+
+
+def test_integers_must_be_equal() -> None:
+    model, other = (model_of("(float[2,4] x) => (int64[2] y)", "h = Add(x, b) y = ArgMax<axis=1, keepdims=0>(h)", {"b": np.float32(b)})
+                    for b in ([9, 0, 0, 0], [0, 9, 0, 0]))
+    assert verify(model, model, providers=[CPU]).passed
+    (row,) = verify(model, other, providers=[CPU]).failures
+    assert row.reason == "2 of 2 values are not equal"
+
+
+def test_infinities_must_have_their_sign() -> None:
+    model, other = (model_of("(float[4] x) => (float[4] y)", "a = Abs(x) y = Mul(a, b)", {"b": np.float32(b)}) for b in (np.inf, -np.inf))
+    assert verify(model, model, providers=[CPU]).passed
+    assert verify(model, other, providers=[CPU]).failures[0].reason == "infinities or NaNs differ"
+
+
+def test_models_with_other_inputs_are_an_error(convolutions: ModelProto) -> None:
+    with pytest.raises(InputError, match="the inputs differ: x and z"):
+        verify(convolutions, model_of("(float[4] z) => (float[4] y)", "y = Relu(z)"))
+
+
+class TestFeeds:
+    def test_indices_stay_below_what_they_select_from(self) -> None:
+        model = model_of("(int64[N,S] ids, int64[N,S] mask, bool[N] flag, uint8[64] bytes, float16[N,4] x) => (float[N,S,2] y)",
+                         "u = Unsqueeze(ids, axis) s = Squeeze(u, axis) y = Gather(table, s)",
+                         {"table": np.zeros((7, 2), np.float32), "axis": np.int64([0])})
+        feeds = random_feeds(model)
+        assert Bounds(model).of("ids") == 7
+        assert feeds["ids"].shape == feeds["mask"].shape == (2, 16)
+        assert feeds["ids"].max() < 7
+        assert feeds["ids"].std() > 0
+        assert (feeds["mask"] == 1).all()
+        assert feeds["bytes"].max() > 127
+        assert (feeds["flag"].dtype, feeds["x"].dtype) == (bool, np.float16)
+
+    def test_same_seed_same_inputs(self, convolutions: ModelProto) -> None:
+        first, second, other = (random_feeds(convolutions, seed)["x"] for seed in (0, 0, 1))
+        assert np.array_equal(first, second)
+        assert not np.array_equal(first, other)
+
+    def test_a_model_with_a_baked_in_batch_gets_one_that_works(self) -> None:
+        model = model_of("(float[N,4] x) => (float[1,4] y)", "y = Reshape(x, s)", {"s": np.int64([1, 4])})
+        assert working_feeds(model, 0)["x"].shape == (1, 4)
+
+    def test_a_model_that_runs_on_nothing_asks_for_inputs(self) -> None:
+        model = model_of("(float[N,4] x) => (float[3,3] y)", "y = Reshape(x, s)", {"s": np.int64([3, 3])})
+        with pytest.raises(InputError, match=r"--inputs x\.npz"):
+            working_feeds(model, 0)
+
+    def test_inputs_from_a_file(self, convolutions: ModelProto, optimized: Optimized, tmp_path: Path) -> None:
+        path = tmp_path / "x.npz"
+        np.savez(path, x=drawn(9, 3, 3, 12, 12))
+        assert verify(convolutions, optimized(), inputs=path, providers=[CPU]).passed
+
+    @pytest.mark.parametrize(("arrays", "message"), [
+        ({"z": np.zeros(4, np.float32)}, "holds z; the model's inputs are x"),
+        ({"x": np.zeros((1, 3, 12, 12), np.float64)}, "x is float64, the model takes float32"),
+    ])
+    def test_files_that_do_not_fit(self, arrays: Arrays, message: str, convolutions: ModelProto, tmp_path: Path) -> None:
+        np.savez(tmp_path / "x.npz", **arrays)
+        with pytest.raises(InputError, match=message):
+            verify(convolutions, convolutions, inputs=tmp_path / "x.npz")
+
+    def test_files_that_are_none(self, convolutions: ModelProto, tmp_path: Path) -> None:
+        (tmp_path / "x.npz").write_text("no archive")
+        for name in ("x.npz", "missing.npz"):
+            with pytest.raises(InputError, match=r"not a readable \.npz"):
+                verify(convolutions, convolutions, inputs=tmp_path / name)
+
+
+def test_runner_exposes_any_tensor_and_shares_weights(convolutions: ModelProto) -> None:
+    runner = Runner(convolutions, CPU)
+    assert "w1" in runner.weights  # not in what is serialized for each session
+    feeds = random_feeds(convolutions)
+    values = runner.run(feeds, ["y", "h", "x"])
+    assert (values["h"] >= 0).all()
+    assert np.array_equal(values["x"], feeds["x"])
+    assert list(runner.run(feeds, [])) == ["y"]
+
+
+def test_widened_bfloat16_model_runs_on_the_cpu() -> None:
+    weight = drawn(0, 4, 4).astype(ml_dtypes.bfloat16)
+    model = model_of("(float[2,4] x) => (float[2,4] y)", "a = Cast<to=16>(x) b = MatMul(a, w) y = Cast<to=1>(b)", {"w": weight})
+    x = drawn(1, 2, 4)
+    y = Runner(widened(model), CPU).run({"x": x}, [])["y"]
+    np.testing.assert_allclose(y, x @ weight.astype(np.float32), rtol=1e-6)
+    assert helper.tensor_dtype_to_np_dtype(model.graph.initializer[0].data_type) == ml_dtypes.bfloat16  # the original is untouched
