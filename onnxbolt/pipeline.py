@@ -9,7 +9,7 @@ import onnx
 
 from onnxbolt import gpu, library, precision
 from onnxbolt.canonicalize import canonicalize
-from onnxbolt.canonicalize.activations import restore
+from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import check_versions, import_model, load_model

@@ -10,7 +10,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxbolt.canonicalize import canonicalize
-from onnxbolt.canonicalize.activations import restore
+from onnxbolt.canonicalize.restore import restore
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
