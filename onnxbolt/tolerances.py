@@ -5,6 +5,8 @@ all in float64. Non-finite values must stand in the same places with the same si
 """
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from onnxbolt.dtypes import DType
@@ -20,26 +22,27 @@ def limit(table: float, yardstick: float = 0.0) -> float:
     return max(table, RATIO * yardstick)
 
 
+@dataclass(frozen=True)
+class Measures:
+    """How far a tensor is from its reference, over finite values."""
+
+    relative_l2: float  # ||y - y0|| / ||y0||; ||y|| where the reference is zero
+    max_abs: float  # the largest |y - y0|
+    cosine: float  # of the angle between them; 1 for two zero vectors, 0 where one is zero
+
+
+def measure(y: np.ndarray, reference: np.ndarray) -> Measures:
+    """All measures of two arrays of one shape, whatever their float types."""
+    y, reference = _finite(y, reference)
+    difference, norm, scale = y - reference, float(np.linalg.norm(y)), float(np.linalg.norm(reference))
+    error = float(np.linalg.norm(difference)) / (scale or 1.0)
+    cosine = float(np.dot(y, reference)) / norm / scale if norm and scale else float(norm == scale)
+    return Measures(error, float(np.abs(difference).max(initial=0.0)), cosine)
+
+
 def relative_l2(y: np.ndarray, reference: np.ndarray) -> float:
-    """||y - reference|| / ||reference|| over finite values; ||y|| where the reference is zero."""
-    y, reference = _finite(y, reference)
-    scale = float(np.linalg.norm(reference))
-    return float(np.linalg.norm(y - reference)) / scale if scale else float(np.linalg.norm(y))
-
-
-def max_abs(y: np.ndarray, reference: np.ndarray) -> float:
-    """The largest |y - reference| over finite values."""
-    y, reference = _finite(y, reference)
-    return float(np.abs(y - reference).max(initial=0.0))
-
-
-def cosine(y: np.ndarray, reference: np.ndarray) -> float:
-    """The cosine of the angle between the two; 1 for two zero vectors, 0 where one of them is zero."""
-    y, reference = _finite(y, reference)
-    norms = float(np.linalg.norm(y)), float(np.linalg.norm(reference))
-    if not all(norms):
-        return float(norms[0] == norms[1])
-    return float(np.dot(y / norms[0], reference / norms[1]))
+    """The measure that limits bound."""
+    return measure(y, reference).relative_l2
 
 
 def same_non_finite(y: np.ndarray, reference: np.ndarray) -> bool:

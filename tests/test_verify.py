@@ -81,6 +81,14 @@ def test_right_models_pass_with_a_row_for_each_fused_node(precision: str, convol
     assert any("bfloat16" in note for note in result.notes) == (precision == "bf16")
 
 
+def test_a_bfloat16_original_passes() -> None:
+    weights = {"w": drawn(0, 4, 4).astype(ml_dtypes.bfloat16)}
+    model = model_of("(bfloat16[2,4] x) => (bfloat16[2,4] y)", "a = MatMul(x, w) y = Relu(a)", weights)
+    result = verify(model, model, providers=[CPU])
+    assert result.passed
+    assert "compared as float32" in result.notes[0]
+
+
 @pytest.mark.parametrize("start", ["FusedConv_Bias_Relu", "FusedConv_Bias_Add_Relu", "FusedGemm"])
 def test_a_shifted_bias_fails_at_its_node(start: str, convolutions: ModelProto, optimized: Optimized) -> None:
     model = optimized()
@@ -178,12 +186,12 @@ class TestFeeds:
 
     def test_a_model_with_a_baked_in_batch_gets_one_that_works(self) -> None:
         model = model_of("(float[N,4] x) => (float[1,4] y)", "y = Reshape(x, s)", {"s": np.int64([1, 4])})
-        assert working_feeds(model, 0)["x"].shape == (1, 4)
+        assert working_feeds(model, Runner(model, CPU), 0)["x"].shape == (1, 4)
 
     def test_a_model_that_runs_on_nothing_asks_for_inputs(self) -> None:
         model = model_of("(float[N,4] x) => (float[3,3] y)", "y = Reshape(x, s)", {"s": np.int64([3, 3])})
         with pytest.raises(InputError, match=r"--inputs x\.npz"):
-            working_feeds(model, 0)
+            working_feeds(model, Runner(model, CPU), 0)
 
     def test_inputs_from_a_file(self, convolutions: ModelProto, optimized: Optimized, tmp_path: Path) -> None:
         path = tmp_path / "x.npz"

@@ -46,8 +46,8 @@ def verify(
         library = get_library_path(optimized)
     source, result = (m if isinstance(m, ModelProto) else load_model(m) for m in (original, optimized))
     _same_interface(source, result)
-    feeds = read_feeds(inputs, source) if inputs else working_feeds(source, seed)
-    comparison = Comparison(source, result, feeds, library, (atol, rtol), memory_limit)
+    comparison = Comparison(source, result, library, (atol, rtol), memory_limit)
+    comparison.feeds = read_feeds(inputs, source) if inputs else working_feeds(source, comparison.on_cpu, seed)
     for provider in providers if providers is not None else available_providers():
         comparison.on(provider)
     return comparison.result()

@@ -51,17 +51,19 @@ class Pair:
 
 
 class Comparison:
-    """Both models, what to compare, and the rows found so far."""
+    """Both models, what to compare, and the rows found so far; `feeds` are set before `on` is called."""
 
-    def __init__(self, original: ModelProto, optimized: ModelProto, feeds: Feeds, library: Path | None,
+    def __init__(self, original: ModelProto, optimized: ModelProto, library: Path | None,
                  elementwise: tuple[float | None, float | None], memory_limit: int) -> None:
-        self.original, self.optimized, self.feeds, self.library = original, optimized, feeds, library
+        self.original, self.optimized, self.library = original, optimized, library
         self.elementwise, self.memory_limit = elementwise, memory_limit
         properties = {entry.key: entry.value for entry in optimized.metadata_props}
         self.precision = properties.get("onnxbolt.precision", "keep")
         self.rows: list[Row] = []
         self.notes: dict[str, None] = {}
         self.pairs, self.orphans = _pairs(original, optimized)
+        self.on_cpu = self._runner(original, CPU)
+        self.feeds: Feeds = {}
         self.sizes: dict[str, int] = {}
         self._rounded: ModelProto | None = None
 
@@ -71,7 +73,7 @@ class Comparison:
     def on(self, provider: str) -> None:
         """Compare everything on one execution provider."""
         library, where = self._library_for(provider), _short(provider)
-        reference = self._runner(self.original, provider)
+        reference = self.on_cpu if provider == CPU else self._runner(self.original, provider)
         candidate = self._runner(self.optimized, provider, library)
         self.sizes = self.sizes or _sizes(reference.skeleton, self.feeds)
         self.rows += [_failed(pair, where, "the original model has no such tensor").judged() for pair in self.orphans]
@@ -122,9 +124,9 @@ class Comparison:
 
     def _compare(self, reference: Runner, candidate: Runner, pairs: Sequence[Pair], where: str) -> list[Row]:
         """Rows without a verdict."""
-        expected = reference.run(_fitting(self.feeds, reference), [pair.name for pair in pairs])
+        expected = reference.run(self.feeds, [pair.name for pair in pairs])
         try:
-            got = candidate.run(_fitting(self.feeds, candidate), [pair.stored for pair in pairs])
+            got = candidate.run(self.feeds, [pair.stored for pair in pairs])
         except RUNTIME_ERRORS as error:
             return [_failed(pair, where, f"the optimized model does not run: {error}") for pair in pairs]
         limit = self._limit(candidate.library)
@@ -141,8 +143,8 @@ class Comparison:
             wrong = int(np.sum(got != expected))
             reason = f"{wrong} of {got.size} values are not equal" if wrong else ""
             return Row(pair.name, pair.kind, where, wrong / max(got.size, 1), 0.0, math.nan, math.nan, reason=reason, node=pair.node)
-        distance, most, angle = (measure(got, expected) for measure in (tolerances.relative_l2, tolerances.max_abs, tolerances.cosine))
-        return Row(pair.name, pair.kind, where, distance, limit, most, angle, reason=self._blemish(got, expected), node=pair.node)
+        found, reason = tolerances.measure(got, expected), self._blemish(got, expected)
+        return Row(pair.name, pair.kind, where, found.relative_l2, limit, found.max_abs, found.cosine, reason=reason, node=pair.node)
 
     def _blemish(self, got: np.ndarray, expected: np.ndarray) -> str:
         """What is wrong with the values beside their error as a whole."""
@@ -163,11 +165,11 @@ class Comparison:
         names = list(dict.fromkeys(row.name for row in rows))
         rounded = self._runner(self._rounded, provider)
         try:
-            got = rounded.run(_fitting(self.feeds, rounded), names)
+            got = rounded.run(self.feeds, names)
         except RUNTIME_ERRORS as error:
             self.notes[f"no yardstick: the original in {self.precision} does not run on {_short(provider)}: {error}"] = None
             return {}
-        expected = reference.run(_fitting(self.feeds, reference), names)
+        expected = reference.run(self.feeds, names)
         return {name: tolerances.relative_l2(got[name], expected[name]) for name in names}
 
 
@@ -197,12 +199,6 @@ def _weights_dtype(model: ModelProto) -> DType | None:
     """The 16-bit type of a model that has weights or inputs in one."""
     types = {t.data_type for t in model.graph.initializer} | {value.type.tensor_type.elem_type for value in model.graph.input}
     return DType.BF16 if TensorProto.BFLOAT16 in types else DType.F16 if TensorProto.FLOAT16 in types else None
-
-
-def _fitting(feeds: Feeds, runner: Runner) -> Feeds:
-    """The feeds as the runner's copy of the model takes them: float32 where its inputs were widened."""
-    types = {value.name: value.type.tensor_type.elem_type for value in runner.skeleton.graph.input}
-    return {name: a.astype(np.float32) if types[name] == TensorProto.FLOAT and a.dtype != np.float32 else a for name, a in feeds.items()}
 
 
 def _sizes(skeleton: ModelProto, feeds: Feeds) -> dict[str, int]:

@@ -14,6 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 from onnxbolt.errors import InputError
 from onnxbolt.graph.edit import numpy_dtype
 from onnxbolt.graph.importer import tensor_type
+from onnxbolt.verify.session import RUNTIME_ERRORS, Runner
 
 Feeds: TypeAlias = dict[str, np.ndarray]
 
@@ -57,11 +58,9 @@ def read_feeds(path: Path, model: ModelProto) -> Feeds:
     return arrays
 
 
-def working_feeds(model: ModelProto, seed: int) -> Feeds:
-    """Random inputs that the model runs on; symbolic dimensions are tried with several sizes."""
-    from onnxbolt.verify.session import RUNTIME_ERRORS, Runner
-
-    runner, cause = Runner(model, "CPUExecutionProvider"), ""
+def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
+    """Random inputs that the model runs on, as `runner` does; symbolic dimensions are tried with several sizes."""
+    cause = ""
     symbolic = any(not isinstance(size, int) for value in graph_inputs(model) for size in tensor_type(value.type)[1] or ())
     for sizes in ATTEMPTS if symbolic else ATTEMPTS[:1]:
         feeds = random_feeds(model, seed, sizes)

@@ -22,7 +22,7 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class Runner:
-    """A model on one execution provider; each `run` exposes other tensors as outputs, the weights are shared by all."""
+    """A model on one execution provider. Each `run` may expose other tensors as outputs; all its sessions share the weights."""
 
     def __init__(self, model: ModelProto, provider: str, library: Path | None = None, tf32: bool = False) -> None:
         self.provider, self.library, self.tf32 = provider, library, tf32
@@ -30,17 +30,25 @@ class Runner:
         self.identity = identity(model)
         self.outputs = [value.name for value in model.graph.output]
         self.bfloat16 = uses_bfloat16(model)
+        self._last: tuple[tuple[str, ...], list[str], ort.InferenceSession] | None = None
 
     def run(self, feeds: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
         """The values of `names`, any tensors of the main graph (none: the model just runs); bfloat16 comes as float32.
 
         Raises one of RUNTIME_ERRORS where ONNX Runtime cannot load or run the model, LibraryError where the library does not fit.
         """
-        model = ModelProto()
-        model.CopyFrom(self.skeleton)
-        exposed = _expose(model, names or self.outputs, as_float=self.bfloat16)
-        session = self._session(model)
-        return dict(zip(names or self.outputs, session.run(exposed, feeds), strict=True))
+        wanted = tuple(dict.fromkeys(names or self.outputs))
+        if self._last is None or self._last[0] != wanted:
+            self._last = None  # its memory goes before the next session takes some
+            model = ModelProto()
+            model.CopyFrom(self.skeleton)
+            exposed = _expose(model, wanted, as_float=self.bfloat16)
+            self._last = wanted, exposed, self._session(model)
+        _, exposed, session = self._last
+        types = {value.name: value.type for value in session.get_inputs()}
+        # an input that was widened takes float32
+        fitting = {name: a.astype(np.float32, copy=False) if types[name] == "tensor(float)" else a for name, a in feeds.items()}
+        return dict(zip(wanted, session.run(exposed, fitting), strict=True))
 
     def _session(self, model: ModelProto) -> ort.InferenceSession:
         options = ort.SessionOptions()
