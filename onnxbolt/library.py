@@ -89,13 +89,13 @@ def build(manifest: Manifest, out_path: Path, progress: Progress | None = None) 
     objects = compile_units(units(manifest), toolchain, progress)
     link(objects, out_path, toolchain)
     if progress:
-        progress(f"linked {out_path}")
+        progress(f"linked {out_path.name}")
 
 
 def units(manifest: Manifest) -> list[Unit]:
-    """Everything that is compiled for a library."""
+    """Everything that is compiled for a library, what takes longest first, so that the cores finish together."""
     fixed = [Unit(path.name, path.read_text()) for path in sorted(resource_dir("custom_ops").glob("*.cc"))]
-    return [*_generated_units(manifest), *fixed]
+    return sorted([*_generated_units(manifest), *fixed], key=lambda unit: -unit.arch)
 
 
 def build_for(model: Path | str, progress: Progress | None = None) -> Path:

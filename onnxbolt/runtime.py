@@ -107,7 +107,7 @@ def _load(model: Source, library: Path | str | None, digest: str, device: int, o
     if not arch:
         return reason
     options.add_session_config_entry(DEVICE, str(device))
-    options.register_custom_ops_library(str(path))
+    options.register_custom_ops_library(str(path.resolve()))  # a bare name would be looked for among the system's libraries
     return ""
 
 

@@ -82,6 +82,10 @@ class TestTable:
         assert uses_kernels(deployed, session_options(deployed, strict=True), library)
         assert uses_kernels(deployed, onnxbolt.session_options(str(deployed), providers=[(CUDA, {"device_id": 0})], strict=True), library)
 
+    def test_relative_path(self, deployed: Path, library: fx.HostLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(deployed.parent)
+        assert uses_kernels(deployed, session_options(deployed.name, strict=True), library)
+
     def test_no_library(self, model: Path, library: fx.HostLibrary) -> None:
         falls_back(model, "out.onnxbolt.so does not exist. Run: onnxbolt build", library)
 
