@@ -49,20 +49,21 @@ def predict(problem: Problem, arch_number: int) -> tuple[KernelConfig, float]:
 
 def supports(problem: Problem, arch_number: int) -> bool:
     """Whether the architecture has any kernel for `problem`."""
-    return bool(_candidates(problem, get(arch_number)))
+    return bool(candidates(problem, get(arch_number)))
 
 
 @functools.lru_cache(maxsize=4096)  # models repeat their layers
 def _predict(problem: Problem, arch_number: int) -> tuple[KernelConfig, float]:
     arch = get(arch_number)
-    timed = [(fused_us(problem, config, arch), config) for config in _candidates(problem, arch)]
+    timed = [(fused_us(problem, config, arch), config) for config in candidates(problem, arch)]
     if not timed:
         raise InputError(f"{arch.name}: no kernel for {problem}; plan for another --arch or leave the node to ONNX Runtime")
     us, config = min(timed)
     return config, us
 
 
-def _candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
+def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
+    """The configurations of whichever kernel family `problem` is for."""
     return conv.candidates(problem, arch) if isinstance(problem, ConvProblem) else gemm.candidates(problem, arch)
 
 
@@ -227,6 +228,7 @@ def _ceil(a: int, b: int) -> int:
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (64, 256), (128, 64), (64, 64))
 _LIBRARY_SPLITS = (1, 2, 4)
 _LIBRARY_K = 64  # elements of 2 bytes
+_FEW_CHANNELS = 16
 _MULTICAST = 1.7  # of a Hopper library kernel: tile loads that one read of L2 serves, on average over clusters of 2 and 4
 
 # Elementwise kernels that ONNX Runtime launches for a step, where not one: compositions that it has no fused kernel for.
@@ -246,13 +248,20 @@ def _library_tile_us(problem: Problem, m: int, n: int, split: int, arch: Arch) -
     read = (_ceil(m, 64) * (64 + n) + m + n) * k * size / (_SHARED_BYTES_PER_CLOCK * arch.clock)
     loads = (m + n) * k * size / (arch.l2_bandwidth / arch.sm_count * (_MULTICAST if arch.wgmma else 1.0))
     step = max(products, read, loads) * _US
-    steps = _ceil(_k_steps(problem, k, Iterator.OPTIMIZED), split)
+    steps = _ceil(_library_steps(problem, k), split)
     partial = m * n * 8 * (split - 1) / split / (arch.l2_bandwidth / arch.sm_count) * _US  # fp32, written and read again
     store = _EPILOGUE_US + m * n * size / (_bandwidth(arch) / arch.sm_count) * _US + partial
     tiles = _ceil(rows, m) * _ceil(columns, n) * split
     compute = _sm_us(_ceil(tiles, arch.sm_count), 2, _Tile(_PROLOGUE_US + steps * step, store))
     memory = (_input_elements(problem) + rows * columns) * size / _bandwidth(arch) * _US
     return arch.launch_us + _overlapped(compute, memory)
+
+
+def _library_steps(problem: Problem, tile_k: int) -> int:
+    """As `_k_steps`, but that cuDNN pads a first layer's few channels to 16 and packs filter positions along k."""
+    if isinstance(problem, ConvProblem) and problem.c // problem.groups < _FEW_CHANNELS:
+        return _ceil(problem.r * problem.s * _FEW_CHANNELS, tile_k)
+    return _k_steps(problem, tile_k, Iterator.OPTIMIZED)
 
 
 def _unfused_steps(problem: Problem) -> tuple[str, ...]:

@@ -57,6 +57,10 @@ def test_convolutions_on_the_h200(shape: tuple[int, ...], cudnn: float, unfused:
     assert _near(ort_us(problem, H200), unfused)
 
 
+def test_a_first_layer_of_three_channels_on_the_h200() -> None:
+    assert _near(ort_us(_conv(224, 3, 64, 7, 2), H200), 226)
+
+
 @pytest.mark.parametrize(("shape", "cublas"), GEMMS)
 def test_library_products_on_the_h200(shape: tuple[int, int, int], cublas: float) -> None:
     assert _near(library_us(_gemm(*shape), H200), cublas)
