@@ -1,0 +1,23 @@
+"""The package's public names, and nothing else."""
+from __future__ import annotations
+
+import pytest
+
+import onnxbolt
+
+
+def test_public_names() -> None:
+    assert dir(onnxbolt) == sorted(onnxbolt.__all__) == [
+        "AccuracyError", "BuildError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError", "Options", "Report",
+        "ToolchainError", "get_library_path", "optimize", "session_options",
+    ]
+
+
+@pytest.mark.parametrize("name", onnxbolt.__all__)
+def test_each_name_is_there(name: str) -> None:
+    assert getattr(onnxbolt, name).__name__ == name
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="module 'onnxbolt' has no attribute 'tune'"):
+        _ = onnxbolt.tune
