@@ -1,0 +1,75 @@
+"""The main job with a real compiler: one kernel of each family for sm_80 and sm_90a, and the model runs without a GPU."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+
+import onnxbolt
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels.config import Family
+from onnxbolt.library import build_for, manifest_of_model
+from onnxbolt.runtime import Library
+from onnxbolt.tolerances import MODEL, relative_l2
+from tests.gpu.build_kernels import build as build_every_instance
+from tests.support import Net, feeds_of, run
+
+ARCHS = ("sm_80", "sm_90a")
+
+
+@pytest.fixture(scope="module")
+def original() -> onnx.ModelProto:
+    """A convolution, a pooling and a product: the smallest model with every family. The product is large enough for CUTLASS 3.x."""
+    net = Net({"image": ["batch", 8, 12, 12], "tokens": ["batch", 512, 128]})
+    features = net.node("Relu", net.conv("image", 8, 16, 3, pads=[1, 1, 1, 1]))
+    pooled = net.node("MaxPool", features, kernel_shape=[2, 2], strides=[2, 2])
+    return net.model(pooled, net.node("Relu", net.linear("tokens", 128, 256)))
+
+
+@pytest.fixture(scope="module")
+def optimized(original: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("e2e") / "out.onnx"
+    assert onnxbolt.optimize(original, out, archs=ARCHS, fuse="all").passed
+    return out
+
+
+def test_library_holds_each_family_for_each_architecture(optimized: Path) -> None:
+    manifest = manifest_of_model(onnx.load(optimized))
+    held = {(instance.config.family, instance.config.arch) for instance in manifest.instances}
+    for arch, gemm in ((80, Family.GEMM_2X), (90, Family.GEMM_3X)):
+        assert {(gemm, arch), (Family.CONV_2X, arch), (Family.POOL, arch)} <= held
+
+
+def test_library_and_model_carry_the_same_digest(optimized: Path) -> None:
+    library = Library(onnxbolt.get_library_path(optimized), remedy="")
+    assert library.digest == manifest_of_model(onnx.load(optimized)).digest
+    assert library.manifest["archs"] == [80, 90]
+
+
+def test_same_script_runs_without_a_gpu(original: onnx.ModelProto, optimized: Path) -> None:
+    options = onnxbolt.session_options(optimized, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(optimized, options, providers=["CPUExecutionProvider"])
+    for batch in (1, 3):
+        feeds = feeds_of(original, batch)
+        for expected, got in zip(run(original, feeds), session.run(None, feeds), strict=True):
+            assert got.dtype == expected.dtype
+            assert relative_l2(got, expected) <= MODEL[DType.F16]
+
+
+def test_library_can_be_built_later(original: onnx.ModelProto, optimized: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    onnxbolt.optimize(original, out, archs=ARCHS, fuse="all", library=False)
+    assert out.read_bytes() == optimized.read_bytes()
+    assert build_for(out) == onnxbolt.get_library_path(out)
+    assert Library(build_for(out), remedy="").digest == Library(onnxbolt.get_library_path(optimized), remedy="").digest
+
+
+@pytest.mark.nvcc
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("arch", [75, 80, 86, 89, 90])
+def test_every_instance_compiles_without_spilled_registers(arch: int, tmp_path: Path) -> None:
+    messages: list[str] = []
+    build_every_instance(tmp_path / "kernels.so", arch, messages.append)
+    assert not [message for message in messages if "spill" in message or "C751" in message]
