@@ -19,6 +19,7 @@ from onnxbolt.match.partition import partition
 from onnxbolt.options import Options, arch_number
 from onnxbolt.output import Output
 from onnxbolt.plan.choose import plan
+from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
 from onnxbolt.rewrite import rewrite
 from onnxbolt.verify import verify
@@ -45,6 +46,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         chosen = plan(graph, partition(candidates), archs, options.fuse)
         rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs)
         restore(graph)
+        kept += widen(graph)
         manifest = library.make_manifest(rewriter.ops, rewriter.instances)
         metadata = library.metadata_of(manifest, options.precision, archs)
         model = export_model(graph, list(rewriter.functions.values()), metadata)

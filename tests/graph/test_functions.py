@@ -36,6 +36,8 @@ def call(signature: Signature, feeds: dict[str, np.ndarray], opset: int, **attri
 @pytest.mark.parametrize("opset", [11, 17, 20])
 @pytest.mark.parametrize("name", sorted(EPILOGUES))
 def test_gemm_bodies_compute_the_reference(name: str, opset: int) -> None:
+    if name == "CastBF16" and opset < 13:
+        pytest.skip("ONNX has no Cast to bfloat16 below opset 13")
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((3, 4, 6)).astype(np.float32), rng.standard_normal((5, 6)).astype(np.float32)
     step = Step(name, PARAMS.get(name, ()))

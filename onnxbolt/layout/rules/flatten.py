@@ -44,9 +44,10 @@ def _flattened(form: Form, channels: int, spatial: int) -> tuple[int, ...]:
 
 
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
-    shape = rewriter.constant(node.outputs[0].name + ".shape", np.array([0, -1], np.int64))
-    rewriter.add("Reshape", [rewriter.get(node.inputs[0], carry.reads[0]), shape],
-                 [rewriter.produce(node.outputs[0], carry.writes[0])], {}, node.outputs[0], node)
+    y, form = node.outputs[0], carry.writes[0]
+    columns = len(form.channels) if form.channels is not None else int(y.shape[1])  # not -1, which an empty batch leaves undefined
+    shape = rewriter.constant(y.name + ".shape", np.array([0, columns], np.int64))
+    rewriter.add("Reshape", [rewriter.get(node.inputs[0], carry.reads[0]), shape], [rewriter.produce(y, form)], {}, y, node)
     rewriter.drop(node)
 
 
