@@ -79,7 +79,7 @@ class Comparison:
         self.rows += [_failed(pair, where, "the original model has no such tensor").judged() for pair in self.orphans]
         for chunk in self._chunks():
             rows = self._compare(reference, candidate, chunk, where)
-            yardsticks = self._yardsticks(reference, provider, [row for row in rows if row.error > row.limit > 0])
+            yardsticks = self._yardsticks(reference, library, [row for row in rows if row.error > row.limit > 0])
             self.rows += [row.judged(yardsticks.get(row.name, 0.0)) for row in rows]
 
     def _library_for(self, provider: str) -> Path | None:
@@ -156,21 +156,27 @@ class Comparison:
         close = np.allclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol, equal_nan=True)
         return "" if close else f"an element differs by more than {atol:g} + {rtol:g} |y0|"
 
-    def _yardsticks(self, reference: Runner, provider: str, rows: Sequence[Row]) -> dict[str, float]:
+    def _yardsticks(self, reference: Runner, library: Path | None, rows: Sequence[Row]) -> dict[str, float]:
         """For rows above the table's limit: what rounding alone does to the same tensors of the original."""
-        if not rows or self.precision not in _LOW:
+        rounded = self._rounded_runner(reference.provider, library) if rows else None
+        if rounded is None:
             return {}
-        if self._rounded is None:
-            self._rounded = rounded_original(self.original, self.precision)
         names = list(dict.fromkeys(row.name for row in rows))
-        rounded = self._runner(self._rounded, provider)
         try:
             got = rounded.run(self.feeds, names)
         except RUNTIME_ERRORS as error:
-            self.notes[f"no yardstick: the original in {self.precision} does not run on {_short(provider)}: {error}"] = None
+            self.notes[f"no yardstick: the original in {self.precision} does not run on {_short(reference.provider)}: {error}"] = None
             return {}
         expected = reference.run(self.feeds, names)
         return {name: tolerances.relative_l2(got[name], expected[name]) for name in names}
+
+    def _rounded_runner(self, provider: str, library: Path | None) -> Runner | None:
+        """The original itself, rounded as the optimized model is: to 16 bits, or to TF32 where our kernels multiply in that."""
+        if self.precision not in _LOW:
+            return Runner(self.original, provider, tf32=True) if library is not None else None
+        if self._rounded is None:
+            self._rounded = rounded_original(self.original, self.precision)
+        return self._runner(self._rounded, provider)
 
 
 def _pairs(original: ModelProto, optimized: ModelProto) -> tuple[list[Pair], list[Pair]]:
