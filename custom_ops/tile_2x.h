@@ -23,10 +23,14 @@ struct Tile2x {
   static_assert(Row::at(kStages) == 2 || Row::at(kAlignA) * sizeof(Element) >= 4, "cp.async copies at least 4 bytes");
   static_assert(Row::at(kStages) == 2 || Row::at(kAlignB) * sizeof(Element) >= 4, "cp.async copies at least 4 bytes");
 
-  // Never called: it only tells CUTLASS the element and the width of an access, for the layout of threads over the tile.
-  using OutputOp = cutlass::epilogue::thread::LinearCombination<Element, Row::at(kAlignC), float, float>;
+  // A warp of the epilogue covers 8 rows, so it needs 4 accesses to a row to be busy: CUTLASS's layout of threads over the
+  // tile is wrong for fewer.
+  static constexpr int kAccess = Row::at(kAlignC) < Threadblock::kN / 4 ? Row::at(kAlignC) : Threadblock::kN / 4;
 
-  using ThreadMap = cutlass::epilogue::threadblock::OutputTileThreadLayout<Threadblock, Warp, Element, Row::at(kAlignC), 1>;
+  // Never called: it only tells CUTLASS the element and the width of an access.
+  using OutputOp = cutlass::epilogue::thread::LinearCombination<Element, kAccess, float, float>;
+
+  using ThreadMap = cutlass::epilogue::threadblock::OutputTileThreadLayout<Threadblock, Warp, Element, kAccess, 1>;
   using Visitor = epilogue::ChainVisitor<ThreadMap, Chain, Element, Output>;
 
   // CUTLASS's own epilogue with our visitor in place of its output operator. Long code is not unrolled: one copy per step
