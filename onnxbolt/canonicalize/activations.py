@@ -9,36 +9,25 @@ The node's op is the step of epilogues.py, its expansion what it stands for. Wit
     Softplus   log(1 + exp(x));  the standard Softplus stays as it is
     Mish       x tanh(softplus(x));  Mish
 
-Only where no inner tensor has another reader, and all constants are scalars. `restore` undoes what was not fused.
+Only where no inner tensor has another reader, and all constants are scalars. `restore` (restore.py) undoes what was not fused.
 """
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.algebra import applied, close, plus, product, product_of
+from onnxbolt.canonicalize.restore import Recognition, restore
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES
-from onnxbolt.graph.edit import Node, add_constant, add_variable, remove, scalar
+from onnxbolt.graph.edit import Node, remove, scalar
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN, node_proto
-from onnxbolt.graph.names import fresh
+
+__all__ = ["restore", "run"]
 
 Match = tuple[str, gs.Tensor, list[gs.Node]]  # step name, x, inner nodes
-
-
-@dataclass(frozen=True)
-class Recognition:
-    """What `restore` needs beside the replaced nodes: the names and type at the time, and the constants that they read."""
-
-    x: str
-    y: str
-    dtype: np.dtype
-    constants: dict[str, gs.Constant]
 
 
 def run(graph: gs.Graph) -> int:

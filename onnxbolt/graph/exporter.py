@@ -158,7 +158,7 @@ def _list_type(node: gs.Node, name: str) -> int:
     if onnx.defs.has(node.op, node.domain or ""):
         attributes = onnx.defs.get_schema(node.op, node.domain or "").attributes
         if name in attributes:
-            return int(attributes[name].type)  # type: ignore[call-overload, no-any-return]  # an IntEnum
+            return int(attributes[name].type)  # type: ignore[call-overload]  # an IntEnum
     return int(onnx.AttributeProto.INTS)
 
 

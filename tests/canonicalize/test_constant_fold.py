@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxbolt.canonicalize.constant_fold import run
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.shapes import infer
+from tests.canonicalize.compare import applied, model, operators, random, unchanged
+
+
+def test_a_chain_of_constants_becomes_one() -> None:
+    source = model([("Transpose", "w", "wt", {"perm": [1, 0]}), ("Mul", "wt two", "scaled"), ("MatMul", "x scaled", "y")],
+                   {"x": ("n", 3)}, {"y": ("n", 4)}, {"w": random(4, 3), "two": np.array(2.0)})
+    graph = applied(source, run, 2)
+    assert operators(graph) == ["MatMul"]
+    assert graph.nodes[0].inputs[1].name == "scaled"
+
+
+def test_all_outputs_of_a_node() -> None:
+    nodes = [("Split", "w", "a b", {"axis": 0}), ("Add", "x a", "h"), ("Mul", "h b", "y")]
+    source = model(nodes, {"x": (3,)}, {"y": (3,)}, {"w": random(6)})
+    assert operators(applied(source, run, 1)) == ["Add", "Mul"]
+
+
+def test_shapes_that_are_known() -> None:
+    nodes = [("Relu", "x", "h"), ("Shape", "h", "shape"), ("Gather", "shape one", "k", {"axis": 0}), ("Slice", "shape one three", "rest"),
+             ("Concat", "minus rest", "target", {"axis": 0}), ("Reshape", "h target", "z"), ("Cast", "k", "kf", {"to": TensorProto.FLOAT}),
+             ("Mul", "z kf", "y")]
+    source = model(nodes, {"x": ("n", 2, 5)}, {"y": ("n", 2, 5)}, {"one": np.array([1]), "three": np.array([3]), "minus": np.array([-1])})
+    assert operators(applied(source, run, 5)) == ["Relu", "Reshape", "Mul"]
+
+
+def test_parts_of_a_shape_that_are_not_known_stay() -> None:
+    nodes = [("Shape", "x", "shape"), ("Gather", "shape zero", "n", {"axis": 0}), ("Cast", "n", "nf", {"to": TensorProto.FLOAT}),
+             ("Mul", "x nf", "y")]
+    unchanged(model(nodes, {"x": ("n", 2)}, {"y": ("n", 2)}, {"zero": np.array(0)}), run)
+
+
+def test_scalars_stay_scalars() -> None:
+    nodes = [("Shape", "x", "shape"), ("Gather", "shape one", "k", {"axis": 0}), ("Range", "zero k one", "ramp"),
+             ("Cast", "ramp", "f", {"to": TensorProto.FLOAT}), ("Add", "x f", "y")]
+    source = model(nodes, {"x": ("n", 4)}, {"y": ("n", 4)}, {"one": np.array(1), "zero": np.array(0)})
+    graph = applied(source, run, 4)
+    assert graph.nodes[0].inputs[1].shape == (4,)
+
+
+def test_what_would_grow_stays() -> None:
+    def expanded(*shape: int) -> onnx.ModelProto:
+        constants = {"one": np.ones(()), "shape": np.array(shape)}
+        return model([("Expand", "one shape", "big"), ("Add", "x big", "y")], {"x": shape}, {"y": shape}, constants)
+
+    unchanged(expanded(500, 1000), run)
+    assert operators(applied(expanded(5, 10), run, 1)) == ["Add"]
+
+
+def test_random_numbers_and_dequantized_weights_stay() -> None:
+    unchanged(model([("RandomUniform", "", "noise", {"shape": [3]}), ("Add", "x noise", "y")], {"x": (3,)}, {"y": (3,)}), run)
+    unchanged(model([("DequantizeLinear", "q scale", "w"), ("MatMul", "x w", "y")], {"x": (2, 3)}, {"y": (2, 4)},
+                    {"q": np.ones((3, 4), np.int8), "scale": np.array(0.5)}), run)
+
+
+def test_strings_and_control_flow_stay() -> None:
+    branch = helper.make_graph([helper.make_node("Identity", ["w"], ["o"])], "branch", [], [helper.make_tensor_value_info("o", 1, (3,))])
+    source = model([("If", "flag", "v", {"then_branch": branch, "else_branch": branch}), ("Add", "x v", "y")], {"x": (3,)}, {"y": (3,)},
+                   {"flag": np.array(True), "w": random(3)})
+    unchanged(source, run)
+
+
+def test_outputs_of_the_model_stay_nodes() -> None:
+    unchanged(model([("Neg", "w", "y"), ("Add", "x w", "z")], {"x": (3,)}, {"y": (3,), "z": (3,)}, {"w": random(3)}), run)
+
+
+def test_overridable_initializers_are_no_constants() -> None:
+    source = model([("Neg", "w", "v"), ("Add", "x v", "y")], {"x": (3,), "w": (3,)}, {"y": (3,)}, {"w": random(3)})
+    unchanged(source, run)
+
+
+def test_bfloat16_weights() -> None:
+    source = model([("Transpose", "w", "wt"), ("MatMul", "x wt", "y")], {"x": ("n", 3)}, {"y": ("n", 4)}, dtype=TensorProto.BFLOAT16,
+                   constants={"w": random(4, 3)})
+    graph = import_model(source)
+    infer(graph)
+    assert run(graph) == 1
+    folded = graph.nodes[0].inputs[1]
+    assert isinstance(folded, gs.Constant)
+    assert folded.dtype == ml_dtypes.bfloat16
+    assert (folded.values == numpy_helper.to_array(source.graph.initializer[0]).T).all()

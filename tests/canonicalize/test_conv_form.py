@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from onnxbolt.canonicalize.conv_form import run
+from onnxbolt.graph.importer import import_model
+from tests.canonicalize.compare import applied, model, random, unchanged
+
+
+def test_defaults_are_written_out() -> None:
+    source = model([("Conv", "x w", "y")], {"x": ("n", 4, 8, 8)}, {"y": ("n", 6, 6, 7)}, {"w": random(6, 4, 3, 2)})
+    graph = applied(source, run, 1)
+    assert graph.nodes[0].attrs == {"dilations": [1, 1], "group": 1, "kernel_shape": [3, 2], "pads": [0] * 4, "strides": [1, 1]}
+
+
+@pytest.mark.parametrize(("stride", "size"), list(itertools.product((1, 2, 3), (7, 8))))
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_automatic_pads(mode: str, stride: int, size: int) -> None:
+    attributes = {"auto_pad": mode, "strides": [stride, 1]}
+    source = model([("Conv", "x w", "y", attributes)], {"x": ("n", 2, size, 9)}, {"y": ("n", 3, "p", "q")}, {"w": random(3, 2, 4, 3)})
+    graph = applied(source, run, 1)
+    assert "auto_pad" not in graph.nodes[0].attrs
+
+
+@pytest.mark.parametrize(("stride", "size"), [(1, 9), (2, 9), (3, 10)])
+def test_automatic_pads_with_dilation(stride: int, size: int) -> None:  # ONNX Runtime refuses to run these
+    attributes = {"auto_pad": "SAME_UPPER", "strides": [stride], "dilations": [3]}
+    graph = import_model(model([("Conv", "x w", "y", attributes)], {"x": (1, 2, size)}, {"y": (1, 3, "l")}, {"w": random(3, 2, 3)}))
+    assert run(graph) == 1
+    begin, end = graph.nodes[0].attrs["pads"]
+    assert (size + begin + end - 7) // stride + 1 == -(-size // stride)
+    assert 0 <= end - begin <= 1
+
+
+def test_one_dimension_and_groups() -> None:
+    source = model([("Conv", "x w b", "y", {"auto_pad": "SAME_LOWER", "group": 2})], {"x": ("n", 4, "l")}, {"y": ("n", 6, "l")},
+                   {"w": random(6, 2, 4), "b": random(6)})
+    assert applied(source, run, 1).nodes[0].attrs["pads"] == [2, 1]
+
+
+def test_unknown_sizes_stay() -> None:
+    attributes: dict[str, object] = {"auto_pad": "SAME_UPPER", "strides": [2, 2]}
+    unchanged(model([("Conv", "x w", "y", attributes)], {"x": ("n", 2, "h", 8)}, {"y": ("n", 3, "p", "q")}, {"w": random(3, 2, 3, 3)}), run)
+    unchanged(model([("Conv", "x w", "y")], {"x": ("n", 2, 8, 8), "w": ("k", 2, "r", "s")}, {"y": ("n", "k", "p", "q")}), run)
+
+
+def test_complete_convolutions_are_left_alone() -> None:
+    attributes: dict[str, object] = {"dilations": [1, 1], "group": 1, "kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}
+    source = model([("Conv", "x w", "y", attributes)], {"x": ("n", 2, 8, 8)}, {"y": ("n", 3, 8, 8)}, {"w": np.ones((3, 2, 3, 3))})
+    unchanged(source, run)
