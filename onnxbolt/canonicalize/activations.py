@@ -80,7 +80,7 @@ def _copy(node: gs.Node) -> onnx.NodeProto:
 def _gelu(graph: gs.Graph, node: gs.Node) -> Match | None:
     """0.5 x (1 + f(..)), both forms."""
     outer = product(graph, node)
-    if len(outer.factors) != 2 or not close(outer.coefficient, 0.5):
+    if len(outer.factors) != 2 or not close(outer.coefficient, 0.5, node.outputs[0]):
         return None
     for x, bracket in (outer.factors, outer.factors[::-1]):
         one = plus(graph, bracket, 1.0)
@@ -96,12 +96,12 @@ def _gelu(graph: gs.Graph, node: gs.Node) -> Match | None:
 
 def _erf_argument(graph: gs.Graph, tensor: gs.Tensor, x: gs.Tensor) -> list[gs.Node] | None:
     argument = product_of(graph, tensor)
-    return argument.nodes if argument.others(x) == [] and close(argument.coefficient, math.sqrt(0.5)) else None
+    return argument.nodes if argument.others(x) == [] and close(argument.coefficient, math.sqrt(0.5), x) else None
 
 
 def _tanh_argument(graph: gs.Graph, tensor: gs.Tensor, x: gs.Tensor) -> list[gs.Node] | None:
     argument = product_of(graph, tensor)
-    if not close(argument.coefficient, math.sqrt(2 / math.pi)):
+    if not close(argument.coefficient, math.sqrt(2 / math.pi), x):
         return None
     for power, rest in ((0, argument.others(x, 0)), (1, argument.others(x, 1))):
         if rest is not None and len(rest) == 1:
@@ -117,14 +117,14 @@ def _cubic(graph: gs.Graph, tensor: gs.Tensor, x: gs.Tensor) -> list[gs.Node] | 
     if node is None or not any(t is x for t in node.inputs):
         return None
     term = product_of(graph, node.inputs[1 if node.inputs[0] is x else 0])
-    return [node, *term.nodes] if term.others(x, 3) == [] and close(term.coefficient, 0.044715) else None
+    return [node, *term.nodes] if term.others(x, 3) == [] and close(term.coefficient, 0.044715, x) else None
 
 
 def _squared(graph: gs.Graph, tensor: gs.Tensor, x: gs.Tensor) -> list[gs.Node] | None:
     """1 + 0.044715 x^2"""
     one = plus(graph, tensor, 1.0)
     term = None if one is None else product_of(graph, one[0])
-    if one is None or term is None or term.others(x, 2) != [] or not close(term.coefficient, 0.044715):
+    if one is None or term is None or term.others(x, 2) != [] or not close(term.coefficient, 0.044715, x):
         return None
     return [one[1], *term.nodes]
 
@@ -136,7 +136,7 @@ def _gated(graph: gs.Graph, node: gs.Node) -> Match | None:
         return None
     for x, gate in (outer.factors, outer.factors[::-1]):
         for name, coefficient, rule in _GATES:
-            inner = rule(graph, gate, x) if close(outer.coefficient, coefficient) else None
+            inner = rule(graph, gate, x) if close(outer.coefficient, coefficient, x) else None
             if inner is not None:
                 return name, x, [*outer.nodes, *inner]
     return None
@@ -151,7 +151,7 @@ def _hard_sigmoid(graph: gs.Graph, gate: gs.Tensor, x: gs.Tensor) -> list[gs.Nod
     node = applied(graph, gate, "HardSigmoid")
     if node is None or node.inputs[0] is not x:
         return None
-    return [node] if close(node.attrs.get("alpha", 0.2), 1 / 6) and close(node.attrs.get("beta", 0.5), 0.5) else None
+    return [node] if close(node.attrs.get("alpha", 0.2), 1 / 6, x) and close(node.attrs.get("beta", 0.5), 0.5, x) else None
 
 
 def _clip6(graph: gs.Graph, gate: gs.Tensor, x: gs.Tensor) -> list[gs.Node] | None:

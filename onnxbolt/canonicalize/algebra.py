@@ -8,15 +8,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import ml_dtypes
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import is_float, producer, scalar, sole_use
 
-TOLERANCE = 1e-3  # relative; constants rounded to fp16 or bfloat16's printed digits are still recognized
+# relative; a formula's constants are recognized after rounding to the model's type, and no constant of another formula is that near
+_TOLERANCES = {np.dtype(ml_dtypes.bfloat16): 8e-3}
+_TOLERANCE = 1e-3
 
 
-def close(value: float, expected: float) -> bool:
-    return math.isclose(value, expected, rel_tol=TOLERANCE)
+def close(value: float, expected: float, like: gs.Tensor) -> bool:
+    """Whether a constant is the expected one, as a tensor of the type of `like` can hold it."""
+    return math.isclose(value, expected, rel_tol=_TOLERANCES.get(like.dtype, _TOLERANCE))
 
 
 @dataclass
@@ -89,7 +94,7 @@ def plus(graph: gs.Graph, tensor: gs.Tensor, constant: float) -> tuple[gs.Tensor
     a, b = node.inputs
     for kept, other in ((a, b), (b, a)) if node.op == "Add" else ((a, b),):
         value = scalar(other)
-        if value is not None and close(value if node.op == "Add" else -value, constant):
+        if value is not None and close(value if node.op == "Add" else -value, constant, tensor):
             return kept, node
     return None
 

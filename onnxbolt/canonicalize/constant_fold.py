@@ -23,18 +23,20 @@ _NEVER = frozenset({
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout",
     "If", "Loop", "Scan", "QuantizeLinear", "DequantizeLinear", "Identity",
 })
+_MOST_GROWTH = 2  # weights stored in fp16 and cast to fp32 are weights all the same
 _FREE_BYTES = 1 << 18  # a result up to here is folded whatever it is made of: shapes, masks, position indices
 
 
 def run(graph: gs.Graph) -> int:
-    """Fold until nothing is left to fold; returns how many nodes went."""
-    before = len(graph.nodes)
+    """Fold all that can be folded; returns how many nodes."""
+    count = 0
     for node in list(graph.nodes):  # in topological order, so that one sweep is enough
-        for tensor, values in _results(graph, node):
-            constant = gs.Constant(tensor.name, values)
-            replace_uses(tensor, constant)
-    prune(graph)
-    return before - len(graph.nodes)
+        results = list(_results(graph, node))
+        for tensor, values in results:
+            replace_uses(tensor, gs.Constant(tensor.name, values))
+        count += bool(results)
+    prune(graph)  # what computed shapes would else count as a reader of the tensors in between
+    return count
 
 
 def _results(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray]]:
@@ -53,7 +55,7 @@ def _evaluated(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np
     inputs = {tensor.name: constant_values(tensor) for tensor in node.inputs if tensor.name}
     if any(values is None or values.dtype == object for values in inputs.values()) or _has_subgraph(node):
         return
-    allowed = max(_FREE_BYTES, sum(values.nbytes for values in inputs.values() if values is not None))
+    allowed = max(_FREE_BYTES, _MOST_GROWTH * sum(values.nbytes for values in inputs.values() if values is not None))
     if any(_bytes(tensor) > allowed for tensor in node.outputs):
         return
     try:

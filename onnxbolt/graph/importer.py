@@ -15,6 +15,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxbolt.errors import InputError, OpsetError
 from onnxbolt.graph.edit import Constant, Node, numpy_dtype
+from onnxbolt.graph.scopes import captured, names, subgraphs
 
 OLDEST_OPSET = 11
 _CONSTANT_VALUES = ("value", "value_float", "value_floats", "value_int", "value_ints")
@@ -147,6 +148,7 @@ def import_model(model: ModelProto, base_dir: Path | None = None) -> gs.Graph:
     Beside graphsurgeon's fields the graph has `source` (the model), `captured` (names that must still be produced because
     subgraphs, training information or quantization annotations read them), `constants` (by name, all of the source),
     `source_tensors` (names) and `taken_names`; see docs/architecture.md for the fields of nodes and constants.
+    Raises InputError where a node reads what nothing produces.
     """
     proto, directory = model.graph, str(base_dir or "")
     overridable = {value.name for value in proto.input} if model.ir_version >= 4 else set()
@@ -164,10 +166,19 @@ def import_model(model: ModelProto, base_dir: Path | None = None) -> gs.Graph:
         doc_string=proto.doc_string, opset=default_opset(model), import_domains=model.opset_import, producer_name=model.producer_name,
         producer_version=model.producer_version, ir_version=model.ir_version,
     )
-    graph.source, graph.constants, graph.captured = model, constants, frozenset(_captured(model))
+    graph.source, graph.constants, graph.captured = model, constants, frozenset(captured(model))
+    _check_produced(graph, overridable | {sparse.values.name for sparse in proto.sparse_initializer})
     graph.source_tensors = frozenset(tensors)
-    graph.taken_names = set(tensors) | set(_names(proto))
+    graph.taken_names = set(tensors) | set(names(proto))
     return graph
+
+
+def _check_produced(graph: gs.Graph, given: set[str]) -> None:
+    given = given | {tensor.name for tensor in graph.inputs}
+    readers = [(f"node {node.name or node.op}", tensor) for node in graph.nodes for tensor in node.inputs]
+    for reader, tensor in [*readers, *(("the graph", tensor) for tensor in graph.outputs)]:
+        if isinstance(tensor, gs.Variable) and tensor.name and not tensor.inputs and tensor.name not in given:
+            raise InputError(f"{reader} needs the tensor {tensor.name!r}, which no node produces: the model is damaged; export it again")
 
 
 def _variable(value: onnx.ValueInfoProto) -> gs.Variable:
@@ -243,52 +254,3 @@ def _array(tensor: TensorProto) -> np.ndarray | TensorProto:
     """A small tensor's values; large and external ones stay protos, nobody computes with them."""
     known = isinstance(numpy_dtype(tensor.data_type), np.dtype) and not onnx.external_data_helper.uses_external_data(tensor)
     return onnx.numpy_helper.to_array(tensor) if known and math.prod(tensor.dims) <= 4096 else tensor
-
-
-def subgraphs(attribute: AttributeProto) -> Iterator[GraphProto]:
-    """The graphs that an attribute holds."""
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
-
-
-def outer_reads(graph: GraphProto) -> set[str]:
-    """Names that a subgraph, or one inside it, reads from outside."""
-    bound = {value.name for value in graph.input} | {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
-    reads = {value.name for value in graph.output}
-    for node in graph.node:
-        bound.update(node.output)
-        reads.update(node.input)
-        for attribute in node.attribute:
-            for inner in subgraphs(attribute):
-                reads |= outer_reads(inner)
-    return reads - bound - {""}
-
-
-def _captured(model: ModelProto) -> Iterator[str]:
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            for graph in subgraphs(attribute):
-                yield from outer_reads(graph)
-    for training in model.training_info:
-        yield from outer_reads(training.initialization)
-        yield from outer_reads(training.algorithm)
-        for binding in (*training.initialization_binding, *training.update_binding):
-            yield binding.key
-    for annotation in model.graph.quantization_annotation:
-        for entry in annotation.quant_parameter_tensor_names:
-            yield entry.value
-
-
-def _names(graph: GraphProto) -> Iterator[str]:
-    """Every name in use, inside subgraphs too: ONNX lets no inner tensor shadow an outer one."""
-    for value in (*graph.input, *graph.initializer):
-        yield value.name
-    for sparse in graph.sparse_initializer:
-        yield sparse.values.name
-    for node in graph.node:
-        yield node.name
-        yield from node.output
-        for attribute in node.attribute:
-            for inner in subgraphs(attribute):
-                yield from _names(inner)

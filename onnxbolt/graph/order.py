@@ -7,7 +7,7 @@ from typing import TypeAlias
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.importer import outer_reads, subgraphs
+from onnxbolt.graph.scopes import outer_reads, subgraphs
 
 Item: TypeAlias = "gs.Node | gs.Constant"  # a Constant here is written as the Constant node that it was
 

@@ -12,6 +12,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, NodeProto
 
+from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN, LEAST_IR, node_proto, tensor_proto, used_constants, used_variables, value_info
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.order import in_order
@@ -20,9 +21,15 @@ _LARGE = 1024  # elements; a tensor that holds a shape has a handful
 
 
 def infer(graph: gs.Graph) -> None:
-    """Set `dtype` and `shape` of every Variable as far as known; a symbolic dimension is a string, an unknown one None."""
+    """Set `dtype` and `shape` of every Variable as far as known; a symbolic dimension is a string, an unknown one None.
+
+    Raises InputError where the model contradicts itself so much that onnx gives up.
+    """
     variables = used_variables(graph)
-    inferred = onnx.shape_inference.infer_shapes(_skeleton(graph), check_type=False, strict_mode=False, data_prop=True)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(_skeleton(graph), check_type=False, strict_mode=False, data_prop=True)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+        raise InputError(f"the model's shapes cannot be inferred: {error}; run onnx.checker.check_model on it") from error
     for value in (*inferred.graph.value_info, *inferred.graph.output):
         if value.name in variables:
             _refine(variables[value.name], value)

@@ -35,8 +35,9 @@ def model(nodes: Sequence[tuple[str, str, str] | tuple[str, str, str, dict[str, 
 
 
 def _typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Floating-point constants in the model's type."""
-    return np.asarray(array).astype(dtype) if np.asarray(array).dtype.kind == "f" else np.asarray(array)
+    """Python's floats in the model's type."""
+    array = np.asarray(array)
+    return array.astype(dtype) if array.dtype == np.float64 else array
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:

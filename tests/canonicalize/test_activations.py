@@ -64,7 +64,7 @@ def recognized(source: onnx.ModelProto) -> gs.Graph:
     return graph
 
 
-@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.FLOAT16])
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
 @pytest.mark.parametrize("name", FORMS)
 def test_written_out_forms(name: str, dtype: int) -> None:
     op, form = FORMS[name]

@@ -111,6 +111,13 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+def test_tensors_that_nothing_produces() -> None:
+    with pytest.raises(InputError, match="node Relu needs the tensor 'absent', which no node produces"):
+        import_model(model([helper.make_node("Relu", ["absent"], ["y"])], [value("x")], [value("y")]))
+    with pytest.raises(InputError, match="the graph needs the tensor 'z'"):
+        import_model(model([helper.make_node("Relu", ["x"], ["y"])], [value("x")], [value("z")]))
+
+
 @pytest.mark.parametrize("opset", [10, 99])
 def test_opsets_out_of_range(opset: int) -> None:
     with pytest.raises(OpsetError, match=f"opset {opset} is not supported, 11 to [0-9]+ are"):

@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
@@ -55,6 +56,15 @@ def test_everything_survives() -> None:
     graph = import_model(everything())
     infer(graph)
     assert {t.name: t.shape for node in graph.nodes for t in node.outputs}["reduced"] == [4]
+
+
+def test_a_model_that_onnx_gives_up_on() -> None:
+    made = model([helper.make_node("F", ["x"], ["y"], domain="local")], [value("x")], [value("y")])
+    made.opset_import.append(helper.make_opsetid("local", 1))
+    body = [helper.make_node("F", ["a"], ["b"], domain="local")]
+    made.functions.append(helper.make_function("local", "F", ["a"], ["b"], body, list(made.opset_import)))
+    with pytest.raises(InputError, match="shapes cannot be inferred"):
+        infer(import_model(made))
 
 
 @pytest.mark.parametrize("name", ["bert_base.ts", "detr_r50.ts", "vgg16.ts"])

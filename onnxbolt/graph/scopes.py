@@ -1,0 +1,56 @@
+"""Names across scopes: what subgraphs and other parts of a model read from its main graph."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import AttributeProto, GraphProto, ModelProto
+
+
+def subgraphs(attribute: AttributeProto) -> Iterator[GraphProto]:
+    """The graphs that an attribute holds."""
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def outer_reads(graph: GraphProto) -> set[str]:
+    """Names that a subgraph, or one inside it, reads from outside."""
+    bound = {value.name for value in graph.input} | {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    reads = {value.name for value in graph.output}
+    for node in graph.node:
+        bound.update(node.output)
+        reads.update(node.input)
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                reads |= outer_reads(inner)
+    return reads - bound - {""}
+
+
+def captured(model: ModelProto) -> Iterator[str]:
+    """Names of the main graph that are read from elsewhere: by subgraphs, training information, quantization annotations."""
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            for graph in subgraphs(attribute):
+                yield from outer_reads(graph)
+    for training in model.training_info:
+        yield from outer_reads(training.initialization)
+        yield from outer_reads(training.algorithm)
+        for binding in (*training.initialization_binding, *training.update_binding):
+            yield binding.key
+    for annotation in model.graph.quantization_annotation:
+        for entry in annotation.quant_parameter_tensor_names:
+            yield entry.value
+
+
+def names(graph: GraphProto) -> Iterator[str]:
+    """Every name in use, inside subgraphs too: ONNX lets no inner tensor shadow an outer one."""
+    for value in (*graph.input, *graph.initializer):
+        yield value.name
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name
+    for node in graph.node:
+        yield node.name
+        yield from node.output
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                yield from names(inner)
