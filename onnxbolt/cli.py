@@ -10,13 +10,16 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnxbolt.errors import AccuracyError, OnnxboltError
 from onnxbolt.options import ARCHS, FUSE, PRECISIONS, Options
 from onnxbolt.version import __version__
+
+if TYPE_CHECKING:
+    from onnxbolt.report import Report
 
 USAGE, INTERRUPTED = 2, 130
 FILE = click.Path(path_type=Path)
@@ -124,9 +127,17 @@ def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, q
     from onnxbolt import pipeline
 
     options = Options(library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values)
-    report = pipeline.optimize(source, None if dry_run else out, options=options, progress=None if quiet else _progress)
-    if report_path:
-        report.save(report_path)
+    try:
+        report = pipeline.optimize(source, None if dry_run else out, options=options, progress=None if quiet else _progress)
+    except AccuracyError as error:
+        _show(error.report, report_path, quiet)
+        raise
+    _show(report, report_path, quiet)
+
+
+def _show(report: Report, path: Path | None, quiet: bool) -> None:
+    if path:
+        report.save(path)
     if not quiet:
         click.echo(report.text())
 

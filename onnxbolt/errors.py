@@ -10,6 +10,11 @@ OnnxboltError                 exit code 1
 """
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnxbolt.report import Report
+
 
 class OnnxboltError(Exception):
     """Base of all; `exit_code` is what the command line returns."""
@@ -42,6 +47,10 @@ class LibraryError(OnnxboltError):
 
 
 class AccuracyError(OnnxboltError):
-    """The optimized model's answers differ from the original's by more than their limit."""
+    """The optimized model's answers differ from the original's by more than their limit; `report` says where."""
 
     exit_code = 3
+
+    def __init__(self, message: str, report: Report) -> None:
+        super().__init__(message)
+        self.report = report

@@ -59,7 +59,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         if report.passed or options.keep_failed:
             output.commit()
     if not report.passed:
-        raise AccuracyError(report.failure())
+        raise AccuracyError(report.failure(), report)
     return report
 
 

@@ -174,6 +174,14 @@ def test_failed_gate_leaves_no_file(small_model: Path, capsys: pytest.CaptureFix
     assert "--keep-failed" in line
 
 
+def test_failed_gate_is_reported(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, report = small_model.with_name("out.onnx"), small_model.with_name("report.md")
+    assert main(["optimize", str(small_model), str(out), *MODEL_ALONE, "--atol", "0", "--rtol", "0", "--report", str(report)]) == 3
+    assert capsys.readouterr().out.rstrip().splitlines()[-1] == "FAILED"
+    assert "FAILED" in report.read_text()
+    assert not out.exists()
+
+
 def test_keep_failed_writes_the_output(small_model: Path) -> None:
     out = small_model.with_name("out.onnx")
     assert main(["optimize", str(small_model), str(out), *MODEL_ALONE, "--atol", "0", "--rtol", "0", "--keep-failed", "--quiet"]) == 3

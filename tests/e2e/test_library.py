@@ -13,7 +13,6 @@ from onnxbolt.kernels.config import Family
 from onnxbolt.library import build_for, manifest_of_model
 from onnxbolt.runtime import Library
 from onnxbolt.tolerances import MODEL, relative_l2
-from tests.gpu.build_kernels import build as build_every_instance
 from tests.support import Net, feeds_of, run
 
 ARCHS = ("sm_80", "sm_90a")
@@ -64,12 +63,3 @@ def test_library_can_be_built_later(original: onnx.ModelProto, optimized: Path, 
     assert out.read_bytes() == optimized.read_bytes()
     assert build_for(out) == onnxbolt.get_library_path(out)
     assert Library(build_for(out), remedy="").digest == Library(onnxbolt.get_library_path(optimized), remedy="").digest
-
-
-@pytest.mark.nvcc
-@pytest.mark.timeout(0)
-@pytest.mark.parametrize("arch", [75, 80, 86, 89, 90])
-def test_every_instance_compiles_without_spilled_registers(arch: int, tmp_path: Path) -> None:
-    messages: list[str] = []
-    build_every_instance(tmp_path / "kernels.so", arch, messages.append)
-    assert not [message for message in messages if "spill" in message or "C751" in message]
