@@ -59,7 +59,8 @@ def _evaluated(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np
     if any(_bytes(tensor) > allowed for tensor in node.outputs):
         return
     try:
-        results = ReferenceEvaluator(_model(graph, node)).run(None, inputs)
+        with np.errstate(all="ignore"):  # infinities in masks are no news
+            results = ReferenceEvaluator(_model(graph, node)).run(None, inputs)
     except Exception:  # whatever the evaluator cannot compute stays in the model
         return
     outputs = [tensor for tensor in node.outputs if tensor.name]
