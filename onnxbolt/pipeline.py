@@ -22,7 +22,7 @@ from onnxbolt.plan.choose import plan
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
 from onnxbolt.rewrite import rewrite
-from onnxbolt.verify import verify
+from onnxbolt.verify import VerifyResult, verify
 
 Source = str | Path | onnx.ModelProto
 
@@ -55,7 +55,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
             library.build(manifest, output.library, progress)
         report = Report.of(original, model, manifest, chosen, refusals, kept, changes, rewriter.shared_weights, options, archs)
         if options.verify:
-            report = report.verified(verify(original, output.model, **_verification(options)))
+            report = report.verified(_verify(original, output.model, options))
         if report.passed or options.keep_failed:
             output.commit()
     if not report.passed:
@@ -76,5 +76,5 @@ def _read(source: Source) -> onnx.ModelProto:
     return load_model(Path(source))
 
 
-def _verification(options: Options) -> dict[str, object]:
-    return {"inputs": options.inputs, "atol": options.atol, "rtol": options.rtol, "seed": options.seed}
+def _verify(original: onnx.ModelProto, optimized: Path, options: Options) -> VerifyResult:
+    return verify(original, optimized, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed)

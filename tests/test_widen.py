@@ -13,7 +13,8 @@ def test_unfused_convolutions_and_poolings_go_back_to_fp32(tmp_path: Path) -> No
     net = Net({"x": (8, 64, 56, 56)})
     y = net.node("Softmax", net.conv(net.node("Softmax", "x", axis=1), 64, 64), axis=1)
     path = tmp_path / "out.onnx"
-    report = onnxbolt.optimize(net.model(net.node("MaxPool", y, kernel_shape=[2, 2])), path, precision="bf16", archs=("sm_90a",), library=False)
+    source = net.model(net.node("MaxPool", y, kernel_shape=[2, 2]))
+    report = onnxbolt.optimize(source, path, precision="bf16", archs=("sm_90a",), library=False)
     model = onnx.load(path)
     inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)  # raises where a type is not allowed
     assert ops(inferred).count("Conv") == 1

@@ -68,6 +68,7 @@ def test_with_library(name: str, precision: str, zoo: Zoo, tmp_path: Path) -> No
     assert onnxbolt.get_library_path(out).is_file()
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", graphs(quick=("dcnv2.ts",)))
 def test_verification_finds_a_fault_in_any_fused_node(name: str, zoo: Zoo, tmp_path: Path) -> None:
     source, out = zoo(name), tmp_path / "out.onnx"

@@ -13,7 +13,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels.pool import PoolProblem, candidates
 from onnxbolt.layout.assign import Assignment, Carry
-from onnxbolt.layout.form import stored_shape
+from onnxbolt.layout.form import Form, stored_shape
 from onnxbolt.layout.rules import channels_last, constant_values
 
 if TYPE_CHECKING:
@@ -60,9 +60,12 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
         attributes["dilations"] = node.attrs.get("dilations", [1, 1])
     if kind == "average_pool":
         attributes["count_include_pad"] = node.attrs.get("count_include_pad", 0)
-    stored = [d if isinstance(d, int) else 1 for d in (*(stored_shape(x.shape, form) or ()), *(stored_shape(y.shape, form) or [1] * 4)[1:3])]
-    problem = PoolProblem(*stored, dtype)
+    (n, h, w, c), (_, p, q, _) = _sizes(x, form), _sizes(y, form)
+    problem = PoolProblem(n, h, w, c, p, q, dtype)
     configs = [candidates(problem, ARCHS[number])[0] for number in rewriter.archs]
     rewriter.own(Signature(kind, dtype, 4), node, [rewriter.get(x, form)], y, form, attributes, f"{node.op} in NHWC", (node,), configs)
 
 
+def _sizes(tensor: gs.Tensor, form: Form) -> list[int]:
+    """The stored shape, with 1 for what is not known."""
+    return [size if isinstance(size, int) else 1 for size in stored_shape(tensor.shape, form) or (1, 1, 1, 1)]

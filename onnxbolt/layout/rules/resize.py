@@ -29,7 +29,8 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     if factors is None:
         return None
     unchanged = x.shape[1] if factors == 3 else 1
-    if (constant_values(node, factors) or [None] * 4)[1] != unchanged:
+    values = constant_values(node, factors)
+    if values is None or values[1] != unchanged:
         return None
     form = state.form(x)
     return Carry((form, *(None for _ in node.inputs[1:])), (form,), _emit)
