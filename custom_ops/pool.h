@@ -159,7 +159,7 @@ struct Pool {
     bool shared = args.window_h * args.window_w >= pool::kLargeWindow && params.outputs < 2048 * launch.sm_count;
     if (shared) {
       int x = 32;
-      while (x > 4 && pixels * ((params.groups.divisor + x - 1) / x) < 2 * launch.sm_count) x /= 2;
+      while (x > 1 && pixels * ((params.groups.divisor + x - 1) / x) < 2 * launch.sm_count) x /= 2;
       dim3 grid(pixels, (params.groups.divisor + x - 1) / x);
       variant.functions[2 + kind]<<<grid, dim3(x, pool::kSharedThreads / x), 0, launch.stream>>>(params);
     } else {

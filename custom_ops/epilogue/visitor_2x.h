@@ -20,6 +20,7 @@ template <class ThreadMap, class Chain, class Element, class Output>
 struct ChainVisitor {
   static constexpr int kAccess = ThreadMap::kElementsPerAccess;
   static constexpr int kColumns = ThreadMap::Iterations::kColumn, kRows = ThreadMap::Iterations::kRow;
+  static constexpr int kSteps = ThreadMap::Count::kTile;
   using Fragment = cutlass::Array<float, kAccess>;
 
   struct Arguments {
@@ -54,17 +55,14 @@ struct ChainVisitor {
         vectors[i].clear();
         if (column < n) vectors[i] = *reinterpret_cast<const Access<float, kAccess>*>(params->operands.vectors[i / kColumns] + column);
       }
+      load_tensors(0);
     }
 
-    // Tensors are read a step ahead of their use, so that the accumulator's way through shared memory hides the latency.
+    // A step's tensors are read one step ahead: its barriers and stores hide the latency.
     CUTLASS_DEVICE void begin_step(int step) {
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Chain::kTensors * kRows * kColumns; ++i) {
-        int operand = i / (kRows * kColumns), fragment = i % (kRows * kColumns);
-        auto coordinate = coordinates(0, fragment % kColumns, fragment / kColumns, step);
-        tensors[i].clear();
-        if (contains(coordinate)) tensors[i] = *source(operand, coordinate);
-      }
+      for (int i = 0; i < kFragments; ++i) tensors[i] = next_tensors[i];
+      if (step + 1 < kSteps) load_tensors(step + 1);
     }
 
     template <class Accumulator, int N>
@@ -83,6 +81,18 @@ struct ChainVisitor {
     }
 
    private:
+    static constexpr int kFragments = Chain::kTensors * kRows * kColumns;  // of all tensors in one step
+
+    CUTLASS_DEVICE void load_tensors(int step) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kFragments; ++i) {
+        int operand = i / (kRows * kColumns), fragment = i % (kRows * kColumns);
+        auto coordinate = coordinates(0, fragment % kColumns, fragment / kColumns, step);
+        next_tensors[i].clear();
+        if (contains(coordinate)) next_tensors[i] = *source(operand, coordinate);
+      }
+    }
+
     template <class Coordinate>
     CUTLASS_DEVICE bool contains(const Coordinate& coordinate) const {
       return cute::get<0>(coordinate) < m && cute::get<1>(coordinate) < n;
@@ -107,7 +117,7 @@ struct ChainVisitor {
     int m, n;
     const Params* params;
     Fragment vectors[Chain::kVectors > 0 ? Chain::kVectors * kColumns : 1];
-    cutlass::Array<Element, kAccess> tensors[Chain::kTensors > 0 ? Chain::kTensors * kRows * kColumns : 1];
+    cutlass::Array<Element, kAccess> tensors[kFragments > 0 ? kFragments : 1], next_tensors[kFragments > 0 ? kFragments : 1];
   };
 
   template <class ProblemShape>

@@ -5,53 +5,33 @@ Objects come from onnxbolt's cache of compiled units, so that a second call only
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from onnxbolt.codegen.artifacts import Unit, compile_units
-from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
-from onnxbolt.codegen.render import Instance, render_unit
+from onnxbolt.codegen.artifacts import Unit
+from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.kernels.config import Family
+from tests.codegen.compilation import compile_all, units, watchful
 from tests.gpu.cases import instances
-
-# kernels to a unit: few where one takes long to compile, so that all cores are busy to the end
-UNIT_SIZE = {Family.GEMM_2X: 4, Family.CONV_2X: 4, Family.GEMM_3X: 2, Family.POOL: 3}
-
-
-def units(kernels: Sequence[Instance]) -> list[Unit]:
-    """Translation units of one family each, the slow ones first."""
-    found = []
-    for family in (Family.GEMM_3X, Family.GEMM_2X, Family.CONV_2X, Family.POOL):
-        members = [kernel for kernel in kernels if kernel.config.family is family]
-        size = UNIT_SIZE[family]
-        for start in range(0, len(members), size):
-            chunk = members[start : start + size]
-            found.append(Unit(f"{family.name.lower()}_{start // size}.cu", render_unit(chunk), chunk[0].config.arch))
-    return found
 
 
 def build(output: Path, arch: int, progress: Callable[[str], None] = print) -> None:
-    """Compile and link the test kernels of `arch`. Raises BuildError with the compiler's log."""
-    toolchain = find_toolchain()
+    """Compile and link the test kernels of `arch`; slow code is reported. Raises BuildError with the compiler's log."""
+    toolchain, kernels = watchful(), instances(arch)
+    # small units, the slow ones first: all cores are busy to the end
+    slow = [kernel for kernel in kernels if kernel.config.family is Family.GEMM_3X]
+    rest = [kernel for kernel in kernels if kernel.config.family is not Family.GEMM_3X]
     launcher = Unit("launcher.cc", Path(__file__).with_name("launcher.cc").read_text())
-    compiled = units(instances(arch))
-    objects = compile_units([launcher, *compiled], toolchain, progress)
-    for unit, path in zip(compiled, objects[1:], strict=True):
-        for complaint in spills(path.with_name("unit.log")):
-            progress(f"{unit.name}: {complaint}")
+    objects, complaints = compile_all([*units(slow, 2), *units(rest, 4), launcher], toolchain, progress)
+    for complaint in complaints:
+        progress(complaint)
     output.parent.mkdir(parents=True, exist_ok=True)
     _link(objects, output, toolchain)
 
 
-def spills(log: Path) -> list[str]:
-    """Lines of a compiler's log that tell of slow code: registers spilled, wgmma serialized."""
-    return [line for line in log.read_text().splitlines() if re.search(r"spilled|C7510|C7511", line)] if log.exists() else []
-
-
 def _link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
-    # not Toolchain.link_command: its export map keeps the launcher's functions in
+    # without the export map of Toolchain.link_command, which would hide the launcher's functions
     command = [part for part in toolchain.link_command([str(path) for path in objects], str(output)) if "version-script" not in part]
     subprocess.run(command, check=True)
 

@@ -1,0 +1,52 @@
+"""Compiling instances for tests, and reading in the compiler's log whether the machine code is slow."""
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnxbolt.codegen.artifacts import Progress, Unit, compile_units
+from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
+from onnxbolt.codegen.render import Instance, render_unit
+
+# ptxas: registers that went to local memory; C7510 and C7511: wgmma instructions that wait for one another
+_SLOW = re.compile(r"spilled to local memory|C7510|C7511")
+
+
+class WatchfulToolchain(Toolchain):
+    """The product's compiler, told to say where it spills."""
+
+    def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
+        watch = ["-Xptxas=-warn-spills"] if arch else []
+        return [*super().compile_command(source, output, arch), *watch]
+
+
+def watchful() -> WatchfulToolchain:
+    """Raises ToolchainError where no compiler is found."""
+    found = find_toolchain()
+    return WatchfulToolchain(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
+
+
+def units(instances: Sequence[Instance], size: int) -> list[Unit]:
+    """Translation units of at most `size` kernels, each of one family and architecture, in the order given."""
+    groups: dict[tuple[int, int], list[Instance]] = {}
+    for instance in instances:
+        groups.setdefault((instance.config.family, instance.config.arch), []).append(instance)
+    return [
+        Unit(f"{members[0].config.family.name.lower()}_sm{arch}_{start // size}.cu", render_unit(members[start : start + size]), arch)
+        for (_, arch), members in groups.items()
+        for start in range(0, len(members), size)
+    ]
+
+
+def compile_all(sources: Sequence[Unit], toolchain: Toolchain, progress: Progress | None = None) -> tuple[list[Path], list[str]]:
+    """The objects, and the complaints about slow code. Raises BuildError where one does not compile."""
+    objects = compile_units(sources, toolchain, progress)
+    return objects, [f"{unit.name}: {line}" for unit, path in zip(sources, objects, strict=True) for line in slow_code(path)]
+
+
+def slow_code(compiled: Path) -> list[str]:
+    """Lines of the log beside an object that tell of slow code."""
+    log = compiled.with_name("unit.log")
+    return [line.strip() for line in log.read_text().splitlines() if _SLOW.search(line)] if log.exists() else []

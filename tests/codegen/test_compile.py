@@ -1,0 +1,46 @@
+"""Generated units compile without spilling: one instance of each family here, every candidate of the planner with -m nvcc."""
+from __future__ import annotations
+
+import pytest
+
+from onnxbolt.archs import ARCHS, get
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels import conv, gemm
+from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
+from tests.codegen.compilation import compile_all, units, watchful
+
+CHAIN = ("Bias", "Add", "Relu")
+
+
+def _families(arch: int) -> list[Instance]:
+    """One instance of each family of an architecture."""
+    tile = ((128, 64, 32), (64, 32, 32), (16, 8, 16), 3)
+    configs = [
+        KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_2X, *tile),
+        KernelConfig(arch, 0, UNBOUNDED, Family.CONV_2X, *tile, iterator=Iterator.OPTIMIZED),
+    ]
+    if arch == 90:
+        configs.append(KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE))
+    pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
+    return [*(Instance(config, DType.F16, DType.F16, CHAIN) for config in configs), Instance(pool, DType.F16, DType.F16)]
+
+
+def test_each_family_compiles() -> None:
+    _, complaints = compile_all(units([*_families(90), *_families(80)], 1), watchful())
+    assert complaints == []
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("dtype", DType, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("number", ARCHS)
+def test_every_candidate_compiles(number: int, dtype: DType) -> None:
+    arch, wide, narrow = get(number), [], []
+    for width in (8, 4, 2, 1):
+        problem = GemmProblem(512, 8 * width, 8 * width, dtype, dtype, CHAIN)
+        image = ConvProblem(2, 14, 14, 9 * width, 9 * width, 3, 3, 14, 14, (1, 1, 1, 1), (1, 1), (1, 1), 1, dtype, dtype, CHAIN)
+        configs = (*gemm.candidates(problem, arch), *conv.candidates(image, arch))
+        (wide if width >= dtype.alignment else narrow).extend(Instance(config.instance(), dtype, dtype, CHAIN) for config in configs)
+    _, complaints = compile_all(units(list(dict.fromkeys(wide)), 4), watchful())
+    assert complaints == []
+    compile_all(units(list(dict.fromkeys(narrow)), 4), watchful())  # a few spilled registers are no matter beside narrow accesses
