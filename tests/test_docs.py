@@ -1,0 +1,62 @@
+"""What the documentation names exists: files, links, options of the command line, attributes of fused nodes."""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import onnx
+import pytest
+
+import onnxbolt
+from onnxbolt.cli import commands
+from onnxbolt.kernels.config import ROW_WIDTH
+from tests.conftest import ROOT
+
+CONTRACTS = ("architecture.md", "tuning.md")  # between parts that are being written; code follows them
+PAGES = sorted(page for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if page.name not in CONTRACTS)
+FOLDERS = ("onnxbolt/", "custom_ops/", "templates/", "tests/", "docs/", "models/", "benchmarks/")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def in_backticks(page: Path) -> Iterator[str]:
+    text = page.read_text()
+    for block in re.findall(r"```.*?```", text, re.DOTALL):
+        yield from block.splitlines()[1:-1]
+    yield from re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_and_paths_exist(page: Path) -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    paths = [code for code in in_backticks(page) if code.startswith(FOLDERS) and re.fullmatch(r"[\w./]+", code)]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_options_exist(page: Path) -> None:
+    options = [option for command in commands.commands.values() for option in command.params if isinstance(option, click.Option)]
+    known = {flag for option in options for flag in option.opts} | {"--no-deps", "--strict", "--batch"}  # of pip, mypy, python -m models
+    named = {flag for code in in_backticks(page) for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)}
+    assert named <= known
+
+
+def test_each_command_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [name for name in commands.commands if f"`onnxbolt {name} " not in text] == []
+
+
+def test_attributes_and_columns_are_documented(small_model: Path) -> None:
+    out = small_model.with_name("out.onnx")
+    onnxbolt.optimize(small_model, out, fuse="all", library=False, verify=False)
+    text = (ROOT / "docs/node-format.md").read_text()
+    model = onnx.load(out)
+    attributes = {attribute.name for node in model.graph.node if node.domain == "com.onnxbolt" for attribute in node.attribute}
+    assert {name for name in attributes | {entry.key for entry in model.metadata_props} if f"`{name}`" not in text} == set()
+    *_, last = re.findall(r"^\| ([0-9, to]+) \|", text, re.MULTILINE)
+    assert last == str(ROW_WIDTH - 1)
