@@ -10,15 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxbolt.errors import AccuracyError, BuildError, InputError, LibraryError, OnnxboltError, OpsetError, ToolchainError
+    from onnxbolt.errors import AccuracyError, BuildError, FrozenError, InputError, LibraryError, OnnxboltError, OpsetError, ToolchainError
     from onnxbolt.options import Options
     from onnxbolt.pipeline import optimize
     from onnxbolt.report import Report
     from onnxbolt.runtime import OnnxboltWarning, get_library_path, session_options
 
 __all__ = [
-    "AccuracyError", "BuildError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError", "Options", "Report",
-    "ToolchainError", "get_library_path", "optimize", "session_options",
+    "AccuracyError", "BuildError", "FrozenError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError", "Options",
+    "Report", "ToolchainError", "get_library_path", "optimize", "session_options",
 ]
 
 _MODULES = {"Options": "options", "optimize": "pipeline", "Report": "report", "OnnxboltWarning": "runtime", "get_library_path": "runtime",

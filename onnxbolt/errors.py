@@ -6,7 +6,8 @@ OnnxboltError                 exit code 1
 ├── BuildError                the CUDA compiler or the linker failed; carries the command, its log and the source
 │   └── ToolchainError        no compiler, no CUTLASS: names the extra to install
 ├── LibraryError              a custom-op library is missing, damaged, or belongs to another model
-└── AccuracyError             exit code 3: an output differs by more than its limit
+├── AccuracyError             exit code 3: an output differs by more than its limit
+└── FrozenError               exit code 5: the lock file lacks what --frozen needs
 """
 from __future__ import annotations
 
@@ -54,3 +55,9 @@ class AccuracyError(OnnxboltError):
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
         self.report = report
+
+
+class FrozenError(OnnxboltError):
+    """With --frozen, a decision that the lock file does not hold, or holds for other kernels."""
+
+    exit_code = 5

@@ -44,7 +44,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         kept = precision.convert(graph, options.precision)
         candidates, refusals = match(graph)
         chosen = plan(graph, partition(candidates), archs, options.fuse)
-        rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs)
+        rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
         restore(graph)
         kept += widen(graph)
         manifest = library.make_manifest(rewriter.ops, rewriter.instances)

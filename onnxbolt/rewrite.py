@@ -22,9 +22,10 @@ from onnxbolt.match.types import Candidate, Link
 FORMAT = 1
 
 
-def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]], archs: Sequence[int]) -> Rewriter:
-    """Replace nodes in place. `configs` holds each candidate's rows by the id of its anchor's node."""
-    rewriter = Rewriter(graph, assignment, configs, archs)
+def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]], archs: Sequence[int],
+            sources: dict[int, str] | None = None) -> Rewriter:
+    """Replace nodes in place. `configs` holds each candidate's rows by the id of its anchor's node, `sources` where they are from."""
+    rewriter = Rewriter(graph, assignment, configs, archs, sources)
     for node in list(graph.nodes):
         captured = [tensor for tensor in node.outputs if tensor.name in graph.captured]
         candidate = assignment.last.get(id(node))
@@ -46,8 +47,9 @@ def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[Ker
 class Rewriter:
     """Writes the new node list; `get` and `produce` are how nodes name a tensor in a stored form."""
 
-    def __init__(self, graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]], archs: Sequence[int]) -> None:
-        self.graph, self.assignment, self.configs, self.archs = graph, assignment, configs, archs
+    def __init__(self, graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]], archs: Sequence[int],
+                 sources: dict[int, str] | None = None) -> None:
+        self.graph, self.assignment, self.configs, self.archs, self.sources = graph, assignment, configs, archs, sources or {}
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
@@ -131,12 +133,13 @@ class Rewriter:
         node.outputs.clear()
 
     def own(self, signature: Signature, source: gs.Node, inputs: Sequence[gs.Tensor], y: gs.Tensor, form: Form,
-            attributes: dict[str, object], rule: str, covered: Sequence[gs.Node], configs: Sequence[KernelConfig] = ()) -> gs.Node:
+            attributes: dict[str, object], rule: str, covered: Sequence[gs.Node], configs: Sequence[KernelConfig] = (),
+            config_source: str = "predicted") -> gs.Node:
         """Append a node of our domain for `y`, with its function body, provenance and configurations."""
         if signature not in self.functions:
             self.functions[signature] = build(signature, self.graph.opset)
         attributes = {
-            "format": FORMAT, **attributes, "config_source": "predicted",
+            "format": FORMAT, **attributes, "config_source": config_source,
             "source_nodes": [name for node in covered for name in getattr(node, "provenance", (node.name,))],
             "rule": rule, "tensor": getattr(y, "original", y.name), "layout": "NHWC" if form.last else "",
             "configs": [number for config in configs for number in config.row()],
@@ -182,7 +185,7 @@ class Rewriter:
         if anchor.kind == "conv":
             attributes.update(conv_attributes(anchor.node))
         self.own(signature, anchor.node, inputs, output, writes, attributes, candidate.rule, candidate.nodes,
-                 self.configs.get(id(anchor.node), ()))
+                 self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"))
 
     def settle(self, tensor: gs.Tensor) -> None:
         """A graph output, or what a subgraph reads, exists under its name as ONNX has it."""

@@ -8,8 +8,8 @@ import onnxbolt
 
 def test_public_names() -> None:
     assert dir(onnxbolt) == sorted(onnxbolt.__all__) == [
-        "AccuracyError", "BuildError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError", "Options", "Report",
-        "ToolchainError", "get_library_path", "optimize", "session_options",
+        "AccuracyError", "BuildError", "FrozenError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError", "Options",
+        "Report", "ToolchainError", "get_library_path", "optimize", "session_options",
     ]
 
 

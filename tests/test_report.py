@@ -89,7 +89,7 @@ def test_json_holds_everything(report: Report, tmp_path: Path) -> None:
     assert list(values) == sorted(values)
     assert values["format"] == 1
     assert values["verification"]["passed"] is True
-    assert values["fused"][0]["predicted"][0].keys() == {"arch", "ours_us", "ort_us"}
+    assert values["fused"][0]["predicted"][0].keys() == {"arch", "ours_us", "ort_us", "measured_us"}
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 
 

@@ -1,6 +1,6 @@
-"""Which candidates are fused, and with which configurations: by prediction, while nothing has been measured.
+"""Which candidates are fused, and with which configurations: by measured times where there are any, else by prediction.
 
-A fusion is kept where it is predicted to beat what ONNX Runtime does with the same nodes: a region of convolutions in one layout as a
+A fusion is kept where it beats what ONNX Runtime does with the same nodes: a region of convolutions in one layout as a
 whole, with the layout changes at its borders, a GEMM by itself, with the padding of its input.
 """
 from __future__ import annotations
@@ -13,80 +13,123 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.dtypes import DType
+from onnxbolt.errors import FrozenError
 from onnxbolt.kernels import conv, gemm
 from onnxbolt.kernels.config import ConvProblem, KernelConfig
 from onnxbolt.layout.assign import Assignment, assign
 from onnxbolt.layout.form import Form
 from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.plan.cost import fused_us, ort_us, supports, transpose_us
-from onnxbolt.plan.problems import Problem, elements, problem_of
+from onnxbolt.plan.problems import Problem, describe_problem, elements, problem_of
+from onnxbolt.plan.regions import Region, regions
+from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 
+_NAMED = 3  # of what a lock file lacks, so many are named
 _SAME = 1.03  # an instance that another problem needs anyway is taken where it is at most this much slower
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Microseconds for one fused node on one architecture."""
+    """Microseconds for one fused node on one architecture, and what its kernel was measured to take, where it was."""
 
     arch: int
     ours_us: float
     ort_us: float
+    measured_us: float | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The cover of the graph. Dictionaries are keyed by the id of the anchor's node."""
+    """The cover of the graph. Dictionaries are keyed by the id of the anchor's node; `used` holds what was decided, in the form in
+    which a plan asks for it."""
 
     assignment: Assignment
     configs: dict[int, list[KernelConfig]]
     problems: dict[int, Problem]
     predictions: dict[int, list[Prediction]]
     refusals: list[Refusal]
+    used: Timings
 
     @property
     def candidates(self) -> list[Candidate]:
         return self.assignment.candidates
 
+    @property
+    def sources(self) -> dict[int, str]:
+        """"predicted" or "measured"; where the rows of a node differ in that, one word for each."""
+        return {key: _sources(rows) for key, rows in self.predictions.items()}
 
-def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], fuse: str) -> Plan:
-    """Choose among disjoint candidates for `archs` (the first one decides); `fuse` is "winning" or "all"."""
+
+def _sources(rows: list[Prediction]) -> str:
+    words = ["predicted" if row.measured_us is None else "measured" for row in rows]
+    return words[0] if len(set(words)) == 1 else ",".join(words)
+
+
+def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], fuse: str, timings: Timings = NOTHING) -> Plan:
+    """Choose among disjoint candidates for `archs` (the first one decides); `fuse` is "winning" or "all".
+
+    Raises FrozenError where `timings` are frozen and do not hold a decision that is needed.
+    """
     refusals: list[Refusal] = []
+    used = Timings(machine=timings.machine)
     chosen = [c for c in candidates if _supported(c, archs, refusals)]
     assignment = assign(graph, chosen)
     while fuse == "winning":
-        losing = _losing(assignment, ARCHS[archs[0]], refusals)
+        losing = _losing(assignment, ARCHS[archs[0]], timings, used, refusals)
         if not losing:
             break
         chosen = [c for c in chosen if id(c) not in losing]
         assignment = assign(graph, chosen)
     problems = {id(c.anchor.node): problem_of(c, assignment) for c in chosen}
+    _require_choices(timings, [(problem, number) for problem in problems.values() for number in archs])
     configs: dict[int, list[KernelConfig]] = defaultdict(list)
     predictions: dict[int, list[Prediction]] = defaultdict(list)
     for number in archs:
         arch = ARCHS[number]
-        picked = configurations([problems[id(c.anchor.node)] for c in chosen], arch)
+        picked = choices([problems[id(c.anchor.node)] for c in chosen], arch, timings)
+        used.choices.update({(problem, number): choice for problem, choice in picked.items()})
         for candidate in chosen:
             key = id(candidate.anchor.node)
-            config = picked[problems[key]]
-            configs[key].append(config)
-            predictions[key].append(Prediction(number, fused_us(problems[key], config, arch), ort_us(problem_of(candidate, None), arch)))
-    return Plan(assignment, dict(configs), problems, dict(predictions), refusals)
+            choice = picked[problems[key]]
+            configs[key].append(choice.config)
+            predictions[key].append(_prediction(candidate, problems[key], choice, arch))
+    return Plan(assignment, dict(configs), problems, dict(predictions), refusals, used)
 
 
-def configurations(problems: Sequence[Problem], arch: Arch) -> dict[Problem, KernelConfig]:
-    """A configuration for each problem: the fastest predicted, or one within 3% of it that is compiled anyway.
+def _prediction(candidate: Candidate, problem: Problem, choice: Choice, arch: Arch) -> Prediction:
+    measured = choice.us if choice.measured else None
+    return Prediction(arch.number, fused_us(problem, choice.config, arch), ort_us(problem_of(candidate, None), arch), measured)
+
+
+def choices(problems: Sequence[Problem], arch: Arch, timings: Timings = NOTHING) -> dict[Problem, Choice]:
+    """What was measured to be best for each problem, else the fastest predicted, or one within 3% of it that is compiled anyway.
 
     Each instance costs seconds of nvcc, so problems share instances; the most expensive problem chooses first.
     """
-    timed = {problem: sorted((fused_us(problem, c, arch), c) for c in _candidates(problem, arch)) for problem in problems}
-    compiled: set[tuple[object, ...]] = set()
-    picked: dict[Problem, KernelConfig] = {}
+    picked = {problem: choice for problem in problems if (choice := timings.choice(problem, arch.number))}
+    compiled = {_instance(problem, choice.config) for problem, choice in picked.items()}
+    unknown = [problem for problem in problems if problem not in picked]
+    timed = {problem: sorted((fused_us(problem, c, arch), c) for c in _candidates(problem, arch)) for problem in unknown}
     for problem in sorted(timed, key=lambda p: (-timed[p][0][0], repr(p))):
         best = timed[problem][0][0]
-        shared = (c for us, c in timed[problem] if us <= _SAME * best and _instance(problem, c) in compiled)
-        picked[problem] = next(shared, timed[problem][0][1])
-        compiled.add(_instance(problem, picked[problem]))
+        shared = ((us, c) for us, c in timed[problem] if us <= _SAME * best and _instance(problem, c) in compiled)
+        us, config = next(shared, timed[problem][0])
+        picked[problem] = Choice(config, us, measured=False)
+        compiled.add(_instance(problem, config))
     return picked
+
+
+def _require_choices(timings: Timings, needed: Sequence[tuple[Problem, int]]) -> None:
+    missing = {f"sm_{arch} {describe_problem(problem)}" for problem, arch in needed if (problem, arch) not in timings.choices}
+    if timings.frozen and missing:
+        raise _frozen(missing, "problems")
+
+
+def _frozen(missing: set[str], what: str) -> FrozenError:
+    named = sorted(missing)
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return FrozenError(f"the lock file lacks {len(named)} {what}: {'; '.join(named[:_NAMED])}{more}. "
+                       "Run once without --frozen and commit the lock file")
 
 
 def _instance(problem: Problem, config: KernelConfig) -> tuple[object, ...]:
@@ -107,23 +150,35 @@ def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusa
     return True
 
 
-def _losing(assignment: Assignment, arch: Arch, refusals: list[Refusal]) -> set[int]:
-    """Ids of the candidates that are predicted to lose, each recorded with both times."""
+def _losing(assignment: Assignment, arch: Arch, timings: Timings, used: Timings, refusals: list[Refusal]) -> set[int]:
+    """Ids of the candidates of regions that lose, each recorded with both times; all comparisons are noted in `used`."""
     losing: set[int] = set()
-    for region in regions(assignment):
-        theirs = sum(ort_us(problem_of(c, None), arch) for c in region.candidates)
-        ours = sum(_fused_best(problem_of(c, assignment), arch) for c in region.candidates)
-        borders = sum(_conversion_us(tensor, form, assignment, arch) for tensor, form in region.conversions)
-        if ours + borders < theirs:
+    found = regions(assignment, arch.number)
+    missing = {region.description for region in found if region.key not in timings.comparisons}
+    if timings.frozen and missing:
+        raise _frozen(missing, "regions")
+    for region in found:
+        comparison = timings.comparisons.get(region.key) or _predicted(region, arch)
+        used.comparisons[region.key] = comparison
+        if comparison.fused:
             continue
+        alone = len(region.candidates) == 1
+        what = "it and its conversions" if alone else f"its region of {len(region.candidates)} fused nodes and its layout changes"
+        reason = f"{'measured' if comparison.measured else 'predicted'} slower than ONNX Runtime, {what} together"
+        times = {"ours_us": comparison.ours_us, "ort_us": comparison.ort_us}
         for candidate in region.candidates:
+            node = candidate.anchor.node
             losing.add(id(candidate))
-            alone = len(region.candidates) == 1
-            what = "it and its conversions" if alone else f"its region of {len(region.candidates)} fused nodes and its layout changes"
-            reason = f"predicted slower than ONNX Runtime, {what} together"
-            refusals.append(Refusal(candidate.anchor.node.name, candidate.anchor.node.op, reason, candidate.output.name, "--fuse all",
-                                    {"ours_us": ours + borders, "ort_us": theirs}))
+            refusals.append(Refusal(node.name, node.op, reason, candidate.output.name, "--fuse all", times))
     return losing
+
+
+def _predicted(region: Region, arch: Arch) -> Comparison:
+    """Both sides predicted: a measured kernel beside a predicted ONNX Runtime would compare two yardsticks."""
+    ours = sum(_fused_best(problem, arch) for problem in region.problems)
+    borders = sum(_conversion_us(tensor, form, region.assignment, arch) for tensor, form in region.conversions)
+    theirs = sum(ort_us(problem_of(c, None), arch) for c in region.candidates)
+    return Comparison(ours + borders, 0.0, theirs, 0.0, measured=False, region=region.description)
 
 
 def _fused_best(problem: Problem, arch: Arch) -> float:
@@ -136,63 +191,3 @@ def _conversion_us(tensor: gs.Tensor, form: Form, assignment: Assignment, arch: 
     shape = tensor.shape or ()
     relabel = form.channels is None and assignment.form(tensor).channels is None and all(d == 1 for d in shape[2:])
     return 0.0 if relabel else transpose_us(count, DType.of(tensor.dtype) or DType.F32, arch)
-
-
-@dataclass(frozen=True)
-class Region:
-    """Fused nodes that stand or fall together, and the conversions at their borders."""
-
-    candidates: list[Candidate]
-    conversions: list[tuple[gs.Tensor, Form]]
-
-
-def regions(assignment: Assignment) -> list[Region]:
-    """Maximal connected sets of fused convolutions in channels-last form; each GEMM by itself."""
-    groups = _Groups()
-    for candidate in assignment.candidates:
-        groups.join(_tensor(candidate.output), ("candidate", id(candidate)))
-        if candidate.anchor.kind == "conv":
-            operands = [link.operand for link in candidate.links if link.step.row.operand == "tensor" and link.operand is not None]
-            for tensor in (candidate.anchor.x, *operands):
-                if assignment.form(tensor).last:
-                    groups.join(_tensor(tensor), ("candidate", id(candidate)))
-    for node_id, carry in assignment.carries.items():
-        node = assignment.carried[node_id]
-        ends = [t for t in (*node.inputs, *node.outputs) if assignment.form(t).last]
-        for tensor in ends[1:] if carry.writes[0].last else ():
-            groups.join(_tensor(ends[0]), _tensor(tensor))
-    found: dict[object, Region] = {}
-    for candidate in assignment.candidates:
-        found.setdefault(groups.root(("candidate", id(candidate))), Region([], [])).candidates.append(candidate)
-    for (name, form), tensor in assignment.conversions.items():
-        for root in {groups.root(end) for end in _ends(assignment, tensor, form, name)}:
-            if root in found:
-                found[root].conversions.append((tensor, form))
-    return list(found.values())
-
-
-def _ends(assignment: Assignment, tensor: gs.Tensor, form: Form, name: str) -> list[tuple[str, object]]:
-    """The region that a conversion belongs to: the tensor's own, else its readers'."""
-    if assignment.form(tensor).last:
-        return [("tensor", name)]
-    readers = [c for c in assignment.candidates if c.anchor.x is tensor or any(link.operand is tensor for link in c.links)]
-    return [("candidate", id(c)) for c in readers]
-
-
-def _tensor(tensor: gs.Tensor) -> tuple[str, object]:
-    return ("tensor", tensor.name)
-
-
-class _Groups:
-    """Disjoint sets."""
-
-    def __init__(self) -> None:
-        self._parent: dict[tuple[str, object], tuple[str, object]] = {}
-
-    def root(self, item: tuple[str, object]) -> tuple[str, object]:
-        while (parent := self._parent.setdefault(item, item)) != item:
-            item = parent
-        return item
-
-    def join(self, one: tuple[str, object], other: tuple[str, object]) -> None:
-        self._parent[self.root(one)] = self.root(other)

@@ -60,3 +60,19 @@ def elements(shape: Sequence[int | str | None] | None) -> int:
     return count
 
 
+
+
+def describe_problem(problem: Problem) -> str:
+    """A problem in one line: 'conv 32x56x56x64 to 64, 3x3, f16, Bias+Relu', 'gemm 128x768x3072, f16' (m, n, k)."""
+    if isinstance(problem, ConvProblem):
+        parts = [f"conv {problem.n}x{problem.h}x{problem.w}x{problem.c} to {problem.k}", f"{problem.r}x{problem.s}"]
+        parts += [f"stride {_pair(problem.strides)}"] if problem.strides != (1, 1) else []
+        parts += [f"dilation {_pair(problem.dilations)}"] if problem.dilations != (1, 1) else []
+    else:
+        parts = [f"gemm {problem.m}x{problem.n}x{problem.k}"]
+    types = problem.dtype.value if problem.out == problem.dtype else f"{problem.dtype.value} to {problem.out.value}"
+    return ", ".join([*parts, types, *(["+".join(problem.chain)] if problem.chain else [])])
+
+
+def _pair(sizes: tuple[int, int]) -> str:
+    return str(sizes[0]) if sizes[0] == sizes[1] else f"{sizes[0]}x{sizes[1]}"

@@ -59,7 +59,7 @@ class Measurement:
 
 def kernel_key(problem: Problem, machine: Machine) -> str:
     """The key of a kernel's time for `problem` on `machine`."""
-    return canonical({"kernel": _plain(problem), "kind": type(problem).__name__, "machine": _plain(machine)})
+    return canonical({"kernel": plain(problem), "kind": type(problem).__name__, "machine": plain(machine)})
 
 
 def canonical(value: object) -> str:
@@ -67,9 +67,10 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """A problem, a machine or a part of one as what JSON holds."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, DType):
         return value.value
     return list(value) if isinstance(value, tuple) else value

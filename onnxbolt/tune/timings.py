@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from onnxbolt.kernels.config import KernelConfig
-from onnxbolt.tune.records import Problem
+from onnxbolt.tune.records import Machine, Problem, wins
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class Choice:
     config: KernelConfig
     us: float
     mad: float = 0.0
+    measured: bool = True  # False: predicted, as a plan and a lock file also hold it
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,29 @@ class Comparison:
     ours_mad: float
     ort_us: float
     ort_mad: float
+    measured: bool = True  # False: both times are predicted
+    decided: bool | None = None  # what a lock file says, whatever rounding did to its times
+    region: str = ""  # in words, for who reads a lock file
+
+    @property
+    def fused(self) -> bool:
+        """Whether the region is fused: measured times have to win by more than the noise, predicted ones know of none."""
+        if self.decided is not None:
+            return self.decided
+        return wins(self.ours_us, self.ours_mad, self.ort_us, self.ort_mad) if self.measured else self.ours_us < self.ort_us
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Choices by (problem, architecture), comparisons by the region's key (`plan/choose.py: Region.key`)."""
+    """Choices by (problem, architecture), comparisons by the region's key (`plan/regions.py: Region.key`)."""
 
     choices: dict[tuple[Problem, int], Choice] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
+    machine: Machine | None = None  # where choices and comparisons were measured
     frozen: bool = False  # what is not here is an error (exit code 5), not predicted
 
     def choice(self, problem: Problem, arch: int) -> Choice | None:
         return self.choices.get((problem, arch))
+
+
+NOTHING = Timings()  # everything is predicted

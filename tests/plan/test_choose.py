@@ -8,7 +8,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
-from onnxbolt.plan.choose import Plan, configurations, plan, regions
+from onnxbolt.plan.choose import Plan, choices, plan, regions
 from onnxbolt.plan.cost import fused_us, predict
 from tests.support import Net, prepare
 
@@ -35,14 +35,14 @@ def test_a_long_chain_of_convolutions_is_one_winning_region() -> None:
         y = net.node("Relu", net.conv(y, 64, 64, 3, pads=[1, 1, 1, 1]))
     chosen = planned(net, y)
     assert len(chosen.candidates) == 8
-    assert [len(region.candidates) for region in regions(chosen.assignment)] == [8]
+    assert [len(region.candidates) for region in regions(chosen.assignment, 90)] == [8]
 
 
 def test_regions_are_connected_through_poolings_but_not_through_nodes_that_stay() -> None:
     net = Net({"x": (4, 16, 16, 16)})
     y = net.node("MaxPool", net.conv("x", 16, 16), kernel_shape=[2, 2], strides=[2, 2])
     y = net.node("Softmax", net.conv(y, 16, 16), axis=1)
-    assert sorted(len(r.candidates) for r in regions(planned(net, net.conv(y, 16, 16), fuse="all").assignment)) == [1, 2]
+    assert sorted(len(r.candidates) for r in regions(planned(net, net.conv(y, 16, 16), fuse="all").assignment, 90)) == [1, 2]
 
 
 def test_every_architecture_gets_a_row() -> None:
@@ -64,7 +64,7 @@ def test_shared_instances_cost_at_most_three_percent(arch: int) -> None:
     problems = [GemmProblem(m, n, 512, DType.F16, DType.F16, ("Bias",)) for m in (256, 512, 1024, 4096) for n in (256, 512, 768)]
     problems += [ConvProblem(8, 28, 28, c, c, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, ("Bias", "Relu"))  # type: ignore[misc]
                  for c in (64, 128, 256)]
-    picked = configurations(problems, ARCHS[arch])
+    picked = {problem: choice.config for problem, choice in choices(problems, ARCHS[arch]).items()}
     for problem, config in picked.items():
         assert fused_us(problem, config, ARCHS[arch]) <= 1.03 * predict(problem, arch)[1]
     assert len({(c.instance(), p.chain) for p, c in picked.items()}) < len(problems)

@@ -1,0 +1,100 @@
+"""Regions: the sets of fused nodes that are kept or left to ONNX Runtime as a whole, since they share their layout changes."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.layout.assign import Assignment
+from onnxbolt.layout.form import Form
+from onnxbolt.match.types import Candidate
+from onnxbolt.plan.problems import Problem, describe_problem, problem_of
+from onnxbolt.tune.records import canonical, plain
+
+
+@dataclass(frozen=True)
+class Region:
+    """Fused nodes that stand or fall together, the ordinary nodes between them, and the conversions at their borders."""
+
+    assignment: Assignment
+    arch: int
+    candidates: list[Candidate] = field(default_factory=list)
+    carried: list[gs.Node] = field(default_factory=list)
+    conversions: list[tuple[gs.Tensor, Form]] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What its kernels solve, as stored."""
+        return [problem_of(c, self.assignment) for c in self.candidates]
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of all that its time follows from, names left out: the same region in another model has the same key."""
+        between = [[node.op, node.outputs[0].shape] for node in self.carried]
+        borders = [[tensor.shape, str(tensor.dtype), plain(self.assignment.form(tensor)), plain(form)] for tensor, form in self.conversions]
+        parts = ([[type(p).__name__, plain(p)] for p in self.problems], between, borders)
+        text = canonical([self.arch, *(sorted(canonical(item) for item in part) for part in parts)])
+        return sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def description(self) -> str:
+        """In words, for messages and lock files."""
+        first, count = describe_problem(self.problems[0]), len(self.candidates)
+        return f"sm_{self.arch} {first}" if count == 1 else f"sm_{self.arch} {count} fused nodes from {first}"
+
+
+def regions(assignment: Assignment, arch: int) -> list[Region]:
+    """Maximal connected sets of fused convolutions in channels-last form; each GEMM by itself."""
+    groups = _Groups()
+    for candidate in assignment.candidates:
+        groups.join(_tensor(candidate.output), ("candidate", id(candidate)))
+        if candidate.anchor.kind == "conv":
+            operands = [link.operand for link in candidate.links if link.step.row.operand == "tensor" and link.operand is not None]
+            for tensor in (candidate.anchor.x, *operands):
+                if assignment.form(tensor).last:
+                    groups.join(_tensor(tensor), ("candidate", id(candidate)))
+    for node_id, carry in assignment.carries.items():
+        node = assignment.carried[node_id]
+        ends = [t for t in (*node.inputs, *node.outputs) if assignment.form(t).last]
+        for tensor in ends[1:] if carry.writes[0].last else ():
+            groups.join(_tensor(ends[0]), _tensor(tensor))
+    found: dict[object, Region] = {}
+    for candidate in assignment.candidates:
+        found.setdefault(groups.root(("candidate", id(candidate))), Region(assignment, arch)).candidates.append(candidate)
+    for node in assignment.carried.values():
+        if (root := groups.root(_tensor(node.outputs[0]))) in found:
+            found[root].carried.append(node)
+    for (name, form), tensor in assignment.conversions.items():
+        for root in {groups.root(end) for end in _ends(assignment, tensor, form, name)}:
+            if root in found:
+                found[root].conversions.append((tensor, form))
+    return list(found.values())
+
+
+def _ends(assignment: Assignment, tensor: gs.Tensor, form: Form, name: str) -> list[tuple[str, object]]:
+    """The region that a conversion belongs to: the tensor's own, else its readers'."""
+    if assignment.form(tensor).last:
+        return [("tensor", name)]
+    readers = [c for c in assignment.candidates if c.anchor.x is tensor or any(link.operand is tensor for link in c.links)]
+    return [("candidate", id(c)) for c in readers]
+
+
+def _tensor(tensor: gs.Tensor) -> tuple[str, object]:
+    return ("tensor", tensor.name)
+
+
+class _Groups:
+    """Disjoint sets."""
+
+    def __init__(self) -> None:
+        self._parent: dict[tuple[str, object], tuple[str, object]] = {}
+
+    def root(self, item: tuple[str, object]) -> tuple[str, object]:
+        while (parent := self._parent.setdefault(item, item)) != item:
+            item = parent
+        return item
+
+    def join(self, one: tuple[str, object], other: tuple[str, object]) -> None:
+        self._parent[self.root(one)] = self.root(other)
