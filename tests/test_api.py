@@ -8,8 +8,8 @@ import onnxbolt
 
 def test_public_names() -> None:
     assert dir(onnxbolt) == sorted(onnxbolt.__all__) == [
-        "AccuracyError", "BuildError", "FrozenError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError", "Options",
-        "Report", "ToolchainError", "get_library_path", "optimize", "session_options",
+        "AccuracyError", "BuildError", "FrozenError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError",
+        "Options", "Report", "ToolchainError", "get_library_path", "optimize", "session_options",
     ]
 
 
@@ -19,5 +19,5 @@ def test_each_name_is_there(name: str) -> None:
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(AttributeError, match="module 'onnxbolt' has no attribute 'tune'"):
-        _ = onnxbolt.tune
+    with pytest.raises(AttributeError, match="module 'onnxbolt' has no attribute 'compile'"):
+        _ = onnxbolt.compile
