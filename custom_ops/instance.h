@@ -53,8 +53,6 @@ const char* CheckOperands(const EpilogueArguments& operands, int align) {
   return nullptr;
 }
 
-
-
 // The int32 extents and the alignments along k and n that every GEMM-like kernel needs.
 inline const char* CheckExtents(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kLimit = 2147483647;

@@ -76,12 +76,8 @@ struct Kernel {
   Kernel* next = nullptr;
 };
 
-// Generated units put their instances into this list before the library is used (static initialization).
+// Generated units put their instances into this list before the library is used (static initialization; instance.h).
 void RegisterKernel(Kernel* kernel);
 const Kernel* FirstKernel();
-
-struct KernelRegistration {
-  explicit KernelRegistration(Kernel* kernel) { RegisterKernel(kernel); }
-};
 
 }  // namespace onnxbolt

@@ -144,7 +144,8 @@ struct Pool {
 
   static const char* can_implement(const void* arguments) {
     const auto& args = *static_cast<const PoolArguments*>(arguments);
-    if (args.window_h < 1 || args.window_w < 1 || args.c < 0 || args.dilation_h < 1 || args.dilation_w < 1) return "an extent is not positive";
+    if (args.window_h < 1 || args.window_w < 1) return "an extent of the window is not positive";
+    if (args.stride_h < 1 || args.stride_w < 1 || args.dilation_h < 1 || args.dilation_w < 1) return "a stride or dilation is not positive";
     return CheckExtents(int64_t(args.n) * args.p * args.q * args.c, args.c, int64_t(args.window_h) * args.window_w);
   }
 
@@ -156,11 +157,9 @@ struct Pool {
     const Variant& variant = widest(args);
     pool::Params params(args, variant.width);
     int pixels = args.n * args.p * args.q, kind = static_cast<int>(args.kind);
-    bool shared = args.window_h * args.window_w >= pool::kLargeWindow && params.outputs < 2048 * launch.sm_count;
-    if (shared) {
-      int x = 32;
-      while (x > 1 && pixels * ((params.groups.divisor + x - 1) / x) < 2 * launch.sm_count) x /= 2;
-      dim3 grid(pixels, (params.groups.divisor + x - 1) / x);
+    if (args.window_h * args.window_w >= pool::kLargeWindow && params.outputs < 2048 * launch.sm_count) {
+      int groups = params.groups.divisor, x = groups_per_block(args.window_h * args.window_w, groups, pixels, launch.sm_count);
+      dim3 grid(pixels, (groups + x - 1) / x);
       variant.functions[2 + kind]<<<grid, dim3(x, pool::kSharedThreads / x), 0, launch.stream>>>(params);
     } else {
       int blocks = (params.outputs + pool::kThreads - 1) / pool::kThreads;
@@ -184,6 +183,13 @@ struct Pool {
 
   // Widest first; 1 always fits.
   static constexpr Variant kVariants[3] = {variant<16 / sizeof(Element)>(), variant<4 / sizeof(Element)>(), variant<1>()};
+
+  // 32 groups make the longest accesses; fewer where that occupies more SMs and still leaves every thread a position.
+  static int groups_per_block(int positions, int groups, int pixels, int sm_count) {
+    int x = 32;
+    while (x > 1 && int64_t(pixels) * ((groups + x - 1) / x) < sm_count && pool::kSharedThreads / x < positions) x /= 2;
+    return x;
+  }
 
   static const Variant& widest(const PoolArguments& args) {
     for (const Variant& variant : kVariants) {
