@@ -13,7 +13,7 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, NodeProto, helper, numpy_helper
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import Step
+from onnxbolt.epilogues import CASTS, Step
 
 DOMAIN = "com.onnxbolt"
 TO_CHANNELS_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
@@ -34,10 +34,13 @@ class Signature:
 
 
 class _Body:
-    """Nodes of a function in the making; the callable is what epilogues.py names `Emit`."""
+    """Nodes of a function in the making; the callable is what epilogues.py names `Emit`.
 
-    def __init__(self, dtype: DType) -> None:
-        self.dtype = dtype
+    bfloat16 is computed in fp32, as the kernels do: neither ONNX (Conv, below opset 22) nor ONNX Runtime has it for most ops.
+    """
+
+    def __init__(self, stored: DType) -> None:
+        self.stored, self.dtype = stored, DType.F32 if stored is DType.BF16 else stored
         self.nodes: list[NodeProto] = []
 
     def __call__(self, op: str, inputs: Sequence[str] | float, output: str = "", **attributes: object) -> str:
@@ -48,6 +51,14 @@ class _Body:
         else:
             self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))  # type: ignore[arg-type]
         return name
+
+    def convert(self, name: str, have: DType, want: DType) -> str:
+        """`name` in another element type, by a Cast where these differ."""
+        return name if have is want else self("Cast", [name], to=want.onnx)
+
+    def load(self, name: str) -> str:
+        """An input in the type that the body computes in."""
+        return self.convert(name, self.stored, self.dtype)
 
     def refer(self, names: Sequence[str]) -> None:
         """Give the last node attributes that it takes from the calling node."""
@@ -61,11 +72,13 @@ def build(signature: Signature, opset: int) -> FunctionProto:
     body = _Body(signature.dtype)
     operands = [f"operand{i}" for i, step in enumerate(s for s in signature.steps if s.row.operand)]
     if signature.kind == "gemm":
-        _gemm(body, signature, opset, operands)
+        result = _gemm(body, signature, opset, operands)
     elif signature.kind == "conv":
-        _conv(body, signature, opset, operands)
+        result = _conv(body, signature, opset, operands)
     else:
-        _pool(body, signature)
+        result = _pool(body, signature)
+    if not any(step.name in CASTS.values() for step in signature.steps):
+        body.convert(result, body.dtype, signature.dtype)
     body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
     inputs = ["x"] if signature.kind.endswith("pool") else ["x", "weight", *operands]
     return helper.make_function(DOMAIN, _name(signature, body.nodes), inputs, ["y"], body.nodes,
@@ -73,18 +86,18 @@ def build(signature: Signature, opset: int) -> FunctionProto:
 
 
 def _gemm(body: _Body, signature: Signature, opset: int, operands: list[str]) -> str:
-    result = body("MatMul", ["x", body("Transpose", ["weight"], perm=[1, 0])])
+    result = body("MatMul", [body.load("x"), body("Transpose", [body.load("weight")], perm=[1, 0])])
     return _epilogue(body, signature, opset, result, operands, lambda name, step: name)
 
 
 def _conv(body: _Body, signature: Signature, opset: int, operands: list[str]) -> str:
     """In channels-first throughout: ONNX Runtime fuses the bias and ReLU there, and the Transposes of neighbouring bodies cancel."""
     first, last = TO_CHANNELS_FIRST[signature.rank], TO_CHANNELS_LAST[signature.rank]
-    inputs = [body("Transpose", ["x"], perm=first), body("Transpose", ["weight"], perm=first)]
+    inputs = [body("Transpose", [body.load(name)], perm=first) for name in ("x", "weight")]
     steps, operands = list(signature.steps), list(operands)
     if steps and steps[0].name == "Bias":
         bias = operands.pop(0)
-        inputs.append(bias if signature.dtype is DType.F32 else body("Cast", [bias], to=signature.dtype.onnx))
+        inputs.append(body.convert(bias, DType.F32, body.dtype))
         steps.pop(0)
     result = body("Conv", inputs)
     body.refer(_REFERENCED["conv"])
@@ -107,8 +120,7 @@ def _epilogue(body: _Body, signature: Signature, opset: int, result: str, operan
         operand = ""
         if step.row.operand:
             operand = next(remaining)
-            if step.row.operand == "vector" and signature.dtype is not DType.F32:
-                operand = body("Cast", [operand], to=signature.dtype.onnx)
+            operand = body.load(operand) if step.row.operand == "tensor" else body.convert(operand, DType.F32, body.dtype)
             operand = shaped(operand, step)
         result = step.row.body(body, opset, result, operand, step.params)
     return result
@@ -116,7 +128,7 @@ def _epilogue(body: _Body, signature: Signature, opset: int, result: str, operan
 
 def _pool(body: _Body, signature: Signature) -> str:
     op = {"max_pool": "MaxPool", "average_pool": "AveragePool", "global_average_pool": "GlobalAveragePool"}[signature.kind]
-    result = body(op, [body("Transpose", ["x"], perm=TO_CHANNELS_FIRST[4])])
+    result = body(op, [body("Transpose", [body.load("x")], perm=TO_CHANNELS_FIRST[4])])
     body.refer(_REFERENCED[signature.kind])
     return body("Transpose", [result], perm=TO_CHANNELS_LAST[4])
 

@@ -10,6 +10,7 @@ from onnx import helper
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, Step
 from onnxbolt.graph.functions import DOMAIN, Signature, build
+from tests.support import Net, assert_same
 
 PARAMS = {"LeakyRelu": (0.1,), "Clip": (-0.5, 0.7), "HardSigmoid": (0.3, 0.4), "Elu": (0.8,)}
 
@@ -69,3 +70,13 @@ def test_names_tell_the_chain_and_differ_where_bodies_differ() -> None:
     six, seven = (build(Signature("gemm", DType.F16, 0, (Step("Clip", (0.0, high)),)), 17).name for high in (6.0, 7.0))
     assert six != seven
     assert six.startswith("FusedGemm_Clip_f16_")
+
+
+def test_bfloat16_bodies_need_no_bfloat16_arithmetic() -> None:
+    """ONNX has no bfloat16 Conv below opset 22, and ONNX Runtime none on the CPU: the bodies compute in fp32."""
+    net = Net({"x": (2, 4, 9, 9)})
+    y = net.node("Relu", net.conv("x", 4, 8, 3))
+    y = net.node("MaxPool", net.node("Add", net.conv(y, 8, 8, 1), y), kernel_shape=[2, 2])
+    model = net.model(net.linear(net.node("Flatten", y), 8 * 36, 5))
+    optimized = assert_same(model, limit=2e-2, precision="bf16")
+    onnx.checker.check_model(optimized, full_check=True)
