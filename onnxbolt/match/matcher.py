@@ -10,6 +10,9 @@ from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS
 from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
 from onnxbolt.patterns import anchors, steps
 
+_UNKNOWN = "its result is no tensor of the original, so nothing could verify it"
+_FULL = f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} tensors and {MAX_PARAMS} parameters at most"
+
 
 def match(graph: gs.Graph) -> tuple[list[Candidate], list[Refusal]]:
     """Every anchor's longest chain, in the graph's order, and why the other anchors stay as they were."""
@@ -24,30 +27,41 @@ def match(graph: gs.Graph) -> tuple[list[Candidate], list[Refusal]]:
         if isinstance(found, Refusal):
             refusals.append(found)
         else:
-            candidates.append(_follow(*found, pinned, refusals))
+            anchor, links = found
+            chain = _follow(anchor, links, pinned, refusals)
+            candidate = Candidate(anchor, chain, graph.source_tensors).prefix(len(chain))
+            if candidate is None:
+                refusals.append(Refusal(node.name, node.op, _UNKNOWN, node.outputs[0].name))
+            else:
+                candidates.append(candidate)
     return candidates, refusals
 
 
-def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], refusals: list[Refusal]) -> Candidate:
+def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], refusals: list[Refusal]) -> tuple[Link, ...]:
     chain = list(links)
     tensor = anchor.node.outputs[0]
     while link := _next(anchor, chain, tensor, pinned, refusals):
         chain.append(link)
         tensor = link.output
-    return Candidate(anchor, tuple(chain))
+    return tuple(chain)
 
 
 def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str], refusals: list[Refusal]) -> Link | None:
-    """The step behind `tensor`; a value that is used elsewhere, or is a graph output, has to be produced, so it ends the chain."""
+    """The step behind `tensor`; a value that is used elsewhere, or is a graph output, has to be produced, so it ends the chain.
+
+    Refusals of a step read "general: details".
+    """
     if tensor.name in pinned or len(tensor.outputs) != 1 or (chain and chain[-1].step.name in CASTS.values()):
         return None
     node = tensor.outputs[0]
     for pattern in steps().get(node.op, ()):
         found = pattern.match(node, tensor, anchor)
         if isinstance(found, str):
-            refusals.append(Refusal(node.name, node.op, f"not in the epilogue of {anchor.node.name}: {found}", tensor.name))
+            refusals.append(Refusal(node.name, node.op, f"not in the epilogue before it, since {found}", tensor.name))
+        elif found is not None and _fits([*chain, found]):
+            return found
         elif found is not None:
-            return found if _fits([*chain, found]) else None
+            refusals.append(Refusal(node.name, node.op, _FULL, tensor.name))
     return None
 
 

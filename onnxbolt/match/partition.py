@@ -8,17 +8,19 @@ def partition(candidates: list[Candidate]) -> list[Candidate]:
     """Disjoint candidates, in the given order.
 
     Where two chains meet at a node (a residual Add behind two convolutions), the longer one keeps it, and of two equal
-    ones the later: then the other's result is computed early and read as the residual. The loser ends before the node.
+    ones the later: then the other's result is computed early and read as the residual. The loser ends before the node, or
+    goes where its result would then be no tensor of the source.
     """
     order = sorted(range(len(candidates)), key=lambda i: (-len(candidates[i].links), -i))
     chosen: dict[int, Candidate] = {}
     owned: set[int] = set()
     for i in order:
-        candidate = candidates[i]
-        for node in candidate.nodes:
-            if id(node) in owned:
-                candidate = candidate.before(node)
-                break
+        candidate: Candidate | None = candidates[i]
+        taken = next((node for node in candidates[i].nodes if id(node) in owned), None)
+        if taken is not None:
+            candidate = candidates[i].before(taken)
+        if candidate is None:
+            continue
         owned.update(id(node) for node in candidate.nodes)
         chosen[i] = candidate
     return [chosen[i] for i in sorted(chosen)]

@@ -36,10 +36,11 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A chain that one kernel can compute: the anchor, then links in order."""
+    """A chain that one kernel can compute: the anchor, then links in order. `originals` are the names of the source's tensors."""
 
     anchor: Anchor
     links: tuple[Link, ...]
+    originals: frozenset[str] = field(repr=False)
 
     @property
     def output(self) -> gs.Tensor:
@@ -67,15 +68,29 @@ class Candidate:
         """What the report and the node's provenance call it, e.g. `conv+Bias+Relu`."""
         return "+".join((self.anchor.kind, *self.chain))
 
-    def before(self, node: gs.Node) -> Candidate:
+    @property
+    def stands_for(self) -> str:
+        """The tensor of the source that the output is, by which verification judges it; "" where there is none."""
+        name = getattr(self.output, "original", self.output.name)
+        return name if name in self.originals else ""
+
+    def prefix(self, count: int) -> Candidate | None:
+        """The longest chain of at most `count` links whose output stands for a tensor of the source; None where there is none."""
+        own = sum(link.nodes == (self.anchor.node,) for link in self.links)  # links inside the anchor's node
+        shorter = (dataclasses.replace(self, links=self.links[:n]) for n in range(count, own - 1, -1))
+        return next((candidate for candidate in shorter if candidate.stands_for), None)
+
+    def before(self, node: gs.Node) -> Candidate | None:
         """The longest prefix of the chain that does not cover `node`."""
-        count = next((i for i, link in enumerate(self.links) if any(n is node for n in link.nodes)), len(self.links))
-        return dataclasses.replace(self, links=self.links[:count])
+        return self.prefix(next((i for i, link in enumerate(self.links) if any(n is node for n in link.nodes)), len(self.links)))
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A near miss: which node stays as it was, the first condition that failed, and what it would take."""
+    """A near miss: which node stays as it was, the first condition that failed, and what it would take.
+
+    The reason is general up to a colon, if it has one; after it come names and numbers.
+    """
 
     node: str
     op: str

@@ -34,22 +34,22 @@ def _match(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | str | Non
     if node.op not in ("Add", "Mul"):
         return None
     if other.shape is None or list(other.shape) != list(tensor.shape) or None in tensor.shape:
-        return f"{node.op} with {other.name}, whose shape {other.shape} is not known to be the chain's {tensor.shape}"
+        return f"its other operand's shape is not known to be the result's: {other.name} {other.shape} and {tensor.shape}"
     if other.dtype != tensor.dtype:
-        return f"{node.op} with {other.name} of another element type"
+        return f"its other operand has another element type: {other.name} {other.dtype}"
     return Link(Step(node.op), other, (node,), node.outputs[0])
 
 
 def _constant(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, constant: gs.Constant, left: bool) -> Link | str | None:
     vector = channel_vector(constant, tensor, anchor)
     if vector is None:
-        return f"{node.op} with {constant.name}, a constant that is no channel vector"
+        return f"its constant is no channel vector: {constant.name} {list(constant.shape)}"
     if node.op == "PRelu":
         return _link("PRelu", vector, constant, node) if left else None
     if node.op in ("Sub", "Div") and not left:
         return None  # c - x and c / x
     if node.op == "Div" and not np.all(vector):
-        return f"Div by {constant.name}, which holds a zero"
+        return f"its constant divisor holds a zero: {constant.name}"
     step, negate, invert = {"Add": ("Bias", 0, 0), "Sub": ("Bias", 1, 0), "Mul": ("Scale", 0, 0), "Div": ("Scale", 0, 1)}[node.op]
     vector = -vector if negate else 1 / vector if invert else vector
     return _link(step, vector.astype(np.float32), constant, node)

@@ -18,7 +18,7 @@ def _match(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | str | Non
         if not bound.name:
             continue
         if not isinstance(bound, gs.Constant):
-            return f"Clip with a bound that is computed at run time, {bound.name}"
+            return f"a bound is computed at run time: {bound.name}"
         bounds[i] = float(bound.values)
     return Link(Step("Clip", (bounds[0], bounds[1])), None, (node,), node.outputs[0])
 

@@ -35,13 +35,15 @@ def _refusal(node: gs.Node) -> Refusal | None:
     if node.attrs.get("group", 1) != 1:
         return because("depthwise and grouped convolutions stay with ONNX Runtime", weight.name, "group=1")
     if DType.of(weight.dtype) is None or x.dtype != weight.dtype:
-        return because(f"no kernel for elements of type {x.dtype}", x.name)
+        return because(f"no kernel for its element type: {x.dtype}", x.name)
     if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
         return because("auto_pad with an unknown input size", x.name, "give the model a static height and width")
     if len(node.inputs) > 2 and node.inputs[2].name and not isinstance(node.inputs[2], gs.Constant):
         return because("its bias is computed at run time", node.inputs[2].name, "make the bias an initializer")
     if x.shape is None or not isinstance(x.shape[1], int):
         return because("the input's rank or channels are unknown", x.name)
+    if 0 in x.shape or 0 in weight.shape:
+        return because("an empty tensor: there is nothing to compute", x.name)
     return None
 
 

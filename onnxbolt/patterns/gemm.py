@@ -22,11 +22,11 @@ def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
         return because("the constant operand is not a right-hand [K, N] matrix", weight.name)
     dtype = DType.of(weight.dtype)
     if dtype is None or x.dtype != weight.dtype:
-        return because(f"no kernel for elements of type {x.dtype}", x.name)
+        return because(f"no kernel for its element type: {x.dtype}", x.name)
     if x.shape is None or len(x.shape) < 2:
         return because("the left operand's rank is unknown or below 2", x.name)
-    if 0 in weight.shape:
-        return because("an empty weight", weight.name)
+    if 0 in weight.shape or 0 in x.shape:
+        return because("an empty tensor: there is nothing to compute", x.name)
     return Anchor("gemm", node, x, weight, dtype), ()
 
 

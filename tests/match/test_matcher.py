@@ -112,7 +112,9 @@ def test_a_broadcast_residual_is_a_near_miss_with_its_shape() -> None:
     net = Net({"x": (1, 8, 6, 6), "g": (1, 8, 1, 1)})
     candidates, refusals = matched(net.model(net.node("Mul", net.conv("x", 8, 8), "g")))
     assert [c.rule for c in candidates] == ["conv+Bias"]
-    assert "whose shape [1, 8, 1, 1]" in refusals[0].reason
+    general, _, details = refusals[0].reason.partition(": ")
+    assert general == "not in the epilogue before it, since its other operand's shape is not known to be the result's"
+    assert details == "g [1, 8, 1, 1] and [1, 8, 6, 6]"
 
 
 def test_a_third_residual_does_not_fit_the_kernel() -> None:
@@ -121,3 +123,39 @@ def test_a_third_residual_does_not_fit_the_kernel() -> None:
     for name in "abc":
         y = net.node("Add", y, name)
     assert rules(net, y) == ["conv+Bias+Add+Add"]
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_product_that_is_no_tensor_of_the_source_is_left_alone(rows: int) -> None:
+    """Gemm adds one number per row; of the sum's first part the source model has no value to verify it by."""
+    net = Net({"x": (5, 4)})
+    candidates, refusals = matched(net.model(net.node("Gemm", "x", net.normal(4, 6), net.normal(rows, 1))))
+    assert [c.rule for c in candidates] == (["gemm+Bias"] if rows == 1 else [])
+    assert [r.reason for r in refusals[1:]] == (["its result is no tensor of the original, so nothing could verify it"] if rows > 1 else [])
+
+
+def test_a_chain_is_cut_back_to_a_tensor_of_the_source() -> None:
+    """Reshape, MatMul, bias, 1/x, Reshape: without the Reshapes only the last result is the source's, and no kernel divides by its sum."""
+    net = Net({"x": (2, 3, 4)})
+    y = net.linear(net.node("Reshape", "x", net.const([-1, 4], np.int64)), 4, 6)
+    y = net.node("Reshape", net.node("Div", net.const(1.0), y), net.const([2, 3, 6], np.int64))
+    candidates, refusals = matched(net.model(y))
+    assert not candidates
+    assert "no tensor of the original" in refusals[-1].reason
+
+
+def test_empty_tensors_stay() -> None:
+    net = Net({"x": (0, 4, 6, 6), "v": (0, 4)})
+    candidates, refusals = matched(net.model(net.conv("x", 4, 8), net.node("MatMul", "v", net.normal(4, 6))))
+    assert not candidates
+    assert {r.reason for r in refusals} == {"an empty tensor: there is nothing to compute"}
+
+
+def test_a_chain_that_fills_the_kernels_arguments_says_so() -> None:
+    net = Net({"x": (1, 8, 6, 6), "a": (1, 8, 6, 6), "b": (1, 8, 6, 6), "c": (1, 8, 6, 6)})
+    y = net.conv("x", 8, 8)
+    for name in "abc":
+        y = net.node("Relu", net.node("Add", y, name))
+    (candidate,), (refusal,) = matched(net.model(y))
+    assert candidate.rule == "conv+Bias+Add+Relu+Add+Relu"
+    assert refusal.reason.startswith("the epilogue before it is full: ")
