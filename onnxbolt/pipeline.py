@@ -22,7 +22,7 @@ from onnxbolt.plan.choose import plan
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
 from onnxbolt.rewrite import rewrite
-from onnxbolt.verify import VerifyResult, verify
+from onnxbolt.verify import verify
 
 Source = str | Path | onnx.ModelProto
 
@@ -54,8 +54,10 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         if options.library and manifest.ops:
             library.build(manifest, output.library, progress)
         report = Report.of(original, model, manifest, chosen, refusals, kept, changes, rewriter.shared_weights, options, archs)
+        report = report.between(source, output.path)
         if options.verify:
-            report = report.verified(_verify(original, output.model, options))
+            found = verify(original, output.model, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed)
+            report = report.verified(found)
         if report.passed or options.keep_failed:
             output.commit()
     if not report.passed:
@@ -74,7 +76,3 @@ def _read(source: Source) -> onnx.ModelProto:
         check_versions(source)
         return source
     return load_model(Path(source))
-
-
-def _verify(original: onnx.ModelProto, optimized: Path, options: Options) -> VerifyResult:
-    return verify(original, optimized, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed)

@@ -64,6 +64,23 @@ def test_text_begins_with_the_precision_and_ends_with_the_verdict(report: Report
     assert dataclasses.replace(report, verification=None).text().endswith("not verified")
 
 
+def test_paths_are_shown_where_there_are_files(mixed: ModelProto, report: Report, tmp_path: Path) -> None:
+    assert (report.original, report.optimized) == ("", "")
+    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(mixed, source)
+    of_files = optimize(source, out, library=False, verify=False)
+    assert f"{source} -> {out}" in of_files.text().splitlines()
+    assert f"a model in memory -> {out}" in optimize(mixed, out, library=False, verify=False).markdown().splitlines()
+
+
+def test_reasons_are_grouped_by_what_they_have_in_common(report: Report) -> None:
+    reasons = ("its other operand's shape is not known: a [1]", "its other operand's shape is not known: b [2]", "predicted slower")
+    refusals = tuple(Refusal(f"n{i}", "Add", reason, values={"ours_us": 2.0}) for i, reason in enumerate(reasons))
+    lines = dataclasses.replace(report, refusals=refusals).markdown().splitlines()
+    assert "| Add | 2 | its other operand's shape is not known |  | n0 | a [1], ours_us 2.0 |" in lines
+    assert "| Add | 1 | predicted slower |  | n2 | ours_us 2.0 |" in lines
+
+
 def test_text_of_a_large_model_stays_short(report: Report) -> None:
     many = dataclasses.replace(
         report,

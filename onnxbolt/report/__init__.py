@@ -61,6 +61,8 @@ class Report:
     coverage: float  # share of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul in fused nodes
     digest: str
     verification: VerifyResult | None = None
+    original: str = ""  # paths, where the models are files
+    optimized: str = ""
     version: str = __version__
     format: int = FORMAT
 
@@ -73,6 +75,11 @@ class Report:
         share = coverage(original, {source for node in fused for source in node.source_nodes})
         return cls(options.precision, options.fuse, tuple(archs), fused, (*refusals, *chosen.refusals), tuple(kept), tuple(changes),
                    tuple(shared_weights), share, manifest.digest)
+
+    def between(self, original: object, optimized: Path | None) -> Report:
+        """The report with the models' paths; a model in memory has none."""
+        path = str(original) if isinstance(original, str | Path) else ""
+        return dataclasses.replace(self, original=path, optimized=str(optimized or ""))
 
     def verified(self, verification: VerifyResult) -> Report:
         """The report with what verification found."""

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from onnxbolt.match.types import Refusal
     from onnxbolt.report import Fused, Report
 
 WIDTH = 140
@@ -31,7 +32,7 @@ def text(report: Report) -> str:
     console = Console(file=io.StringIO(), width=WIDTH)
     with console.capture() as captured:
         for title, header, rows in _sections(report):
-            console.print(title, highlight=False, markup=False)
+            console.print(title, highlight=False, markup=False, soft_wrap=True)  # paths stay whole
             if rows:
                 console.print(_table(header, [*rows[:SHOWN], *rows[SHOWN:][-1:]]))
             if len(rows) > SHOWN + 1:
@@ -71,6 +72,8 @@ def _plain(value: Any) -> Any:
 def _sections(report: Report) -> Iterable[tuple[str, tuple[str, ...], Lines]]:
     """(title, column names, rows) of each part."""
     yield PRECISIONS[report.precision], (), []
+    if report.original or report.optimized:
+        yield f"{report.original or 'a model in memory'} -> {report.optimized or 'nothing written'}", (), []
     yield (
         f"fused: {len(report.fused)} nodes, {report.coverage:.1%} of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul "
         f"(--fuse {report.fuse}; times are predicted)",
@@ -78,7 +81,8 @@ def _sections(report: Report) -> Iterable[tuple[str, tuple[str, ...], Lines]]:
         _by_op(report.fused, report.archs),
     )
     if report.refusals:
-        yield f"left to ONNX Runtime: {len(report.refusals)}", ("op", "nodes", "reason", "remedy", "e.g.", "values"), _by_reason(report)
+        header = ("op", "nodes", "reason", "remedy", "e.g.", "details")
+        yield f"left to ONNX Runtime: {len(report.refusals)}", header, _by_reason(report)
     if report.kept:
         yield f"kept in fp32: {len(report.kept)}", ("op", "nodes", "reason", "e.g.", "details"), _kept(report)
     if report.shared_weights:
@@ -113,13 +117,15 @@ def _times(nodes: Sequence[Fused], archs: Sequence[int]) -> list[str]:
 def _by_reason(report: Report) -> Lines:
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for refusal in report.refusals:
-        groups[refusal.op, refusal.reason].append(refusal)
+        groups[refusal.op, refusal.reason.partition(":")[0]].append(refusal)
     firsts = [(op, len(members), reason, members[0]) for (op, reason), members in _ordered(groups)]
-    return [(op, count, reason, first.remedy, first.node, _values(first.values)) for op, count, reason, first in firsts]
+    return [(op, count, reason, first.remedy, first.node, _details(first)) for op, count, reason, first in firsts]
 
 
-def _values(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.1f}" for name, value in values.items())
+def _details(refusal: Refusal) -> str:
+    """What follows the general reason, and the numbers."""
+    numbers = [f"{name} {value:.1f}" for name, value in refusal.values.items()]
+    return ", ".join([*filter(None, [refusal.reason.partition(": ")[2]]), *numbers])
 
 
 def _kept(report: Report) -> Lines:
