@@ -115,6 +115,14 @@ def test_pad_resize_reduce_and_batchnorm_follow() -> None:
     assert transposes(optimized) == 2
 
 
+@pytest.mark.parametrize("sizes", [False, True])
+def test_resize_keeps_the_inputs_that_old_opsets_require(sizes: bool) -> None:
+    net = Net({"x": (1, 8, 6, 6)}, opset=11)
+    nothing, to = net.const([]), net.const([1, 8, 12, 12], np.int64) if sizes else net.const([1, 1, 2, 2])
+    y = net.node("Resize", net.conv("x", 8, 8), nothing, *([nothing, to] if sizes else [to]), mode="nearest")
+    assert transposes(assert_same(net.model(net.conv(y, 8, 8)))) == 2
+
+
 def test_linear_resize_stays_channels_first() -> None:
     net = Net({"x": (1, 8, 5, 5)})
     y = net.node("Resize", net.conv("x", 8, 8), "", net.const([1, 1, 2, 2]), mode="linear")

@@ -48,7 +48,7 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     values = node.inputs[index].values.reshape(-1)[list(FIRST_TO_LAST[4])]
     if index == 3 and form.channels is not None:
         values[-1] = len(form.channels)
-    empty = gs.Variable.empty()
-    inputs = [rewriter.get(node.inputs[0], form), empty, empty, empty][: index + 1]
+    inputs = list(node.inputs)  # those that say nothing stay: at opset 11 and 12 they may be empty tensors, but not omitted
+    inputs[0] = rewriter.get(node.inputs[0], form)
     inputs[index] = rewriter.constant(node.inputs[index].name, np.ascontiguousarray(values))
     rewriter.replace(node, inputs, form)
