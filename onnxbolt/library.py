@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -76,6 +77,12 @@ def make_manifest(ops: Iterable[OpSpec], instances: Iterable[Instance]) -> Manif
     manifest = Manifest(_by_name(ops), tuple(unique), archs, "")
     sources = [*generated_sources(manifest).items(), *read_tree(resource_dir("custom_ops")), *read_tree(resource_dir("templates"))]
     return dataclasses.replace(manifest, digest=text_digest([("ops", ops_to_json(manifest.ops)), *sources]))
+
+
+@functools.cache
+def kernel_sources_digest() -> str:
+    """Over custom_ops/ and templates/: what a kernel's time depends on besides its configuration, CUTLASS and the compiler."""
+    return text_digest([*read_tree(resource_dir("custom_ops")), *read_tree(resource_dir("templates"))])
 
 
 def generated_sources(manifest: Manifest) -> dict[str, str]:

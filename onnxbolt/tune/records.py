@@ -9,8 +9,9 @@ import dataclasses
 import enum
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig
@@ -74,6 +75,13 @@ def plain(value: object) -> object:
     if isinstance(value, DType):
         return value.value
     return list(value) if isinstance(value, tuple) else value
+
+
+def problem_from(kind: str, fields: Mapping[str, Any]) -> Problem:
+    """The inverse of `plain` for a problem, `kind` its type's name. Raises KeyError, ValueError or TypeError for anything else."""
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    types = {name: DType(values[name]) for name in ("dtype", "out")}
+    return {"ConvProblem": ConvProblem, "GemmProblem": GemmProblem}[kind](**{**values, **types})
 
 
 def median_and_deviation(samples: Sequence[float]) -> tuple[float, float]:
