@@ -76,6 +76,11 @@ def fused_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     return arch.launch_us + _overlapped(compute, _memory_us(problem, arch))
 
 
+def floor_us(problem: Problem, arch: Arch) -> float:
+    """The roofline: the data sheet's rate of products, or each tensor once through device memory, whichever takes longer."""
+    return max(problem.flops / arch.flops[problem.dtype] * _US, _memory_us(problem, arch) * _MEMORY_EFFICIENCY)
+
+
 def ort_us(problem: Problem, arch: Arch) -> float:
     """What ONNX Runtime's CUDA provider takes for the same nodes: cuDNN's or cuBLAS's kernel, and one elementwise kernel
     for each step of the chain that it does not fuse."""

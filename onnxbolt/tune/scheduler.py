@@ -1,0 +1,211 @@
+"""Which candidates to measure next, so that time goes where it is expected to pay.
+
+The objective is the model's time in its tunable nodes, as AutoGTCO has it (section III-C, equation 4):
+
+    f(t) = sum over tasks i of  w_i * max(g_i(t), ES_i(t), L_i)
+
+with w_i the occurrences of task i, g_i its best time so far, L_i a time that need not be undercut, here the roofline, and ES_i
+the early stop: the level that its remaining candidates are not expected to undercut. A candidate's gain is the expected drop of
+f (expected improvement; Jones, Schonlau and Welch 1998, section 4.1): with Y its time to come,
+
+    gain = w_i * E[max(0, g_i - max(Y, L_i))],   log Y = log(predicted) + bias + noise,   noise normal with spread s
+
+where bias and s are the cost model's errors seen so far (`Calibration`). Compiling costs about the same for every kernel, and
+tasks share kernels: so the kernels are taken in the order of the summed gains of the tasks that would run them. A candidate
+whose chance to win by more than the noise of measuring is below 5% is not tried: the better the predictions were, the sooner a
+task stops.
+
+All of this is a function of the set of measurements, not of their order: a run that finds them in the database decides as the
+run that made them.
+"""
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+from onnxbolt.codegen.render import Instance
+from onnxbolt.kernels.config import Family, KernelConfig
+from onnxbolt.tune.records import LEAST_GAIN, Measurement, Status
+from onnxbolt.tune.tasks import Ranked, Task, instance_of, launches
+
+_SPREAD = 0.25  # of log(measured / predicted) within a task, assumed at first; worth _PRIOR measurements
+_PRIOR = 4
+_LAUNCH_SPREAD = 0.05  # between ways to launch one kernel
+_LEAST_CHANCE = 0.05
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate to be measured for the task with number `task`."""
+
+    task: int
+    config: KernelConfig
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a candidate's time is expected to be: lognormal, with the median in microseconds."""
+
+    us: float
+    spread: float
+
+    def improvement(self, best: float, floor: float) -> float:
+        """Expected microseconds by which it undercuts `best`, counting nothing below `floor`."""
+        return self._below(best) - self._below(floor) if best > floor else 0.0
+
+    def chance(self, us: float) -> float:
+        """Of being faster than `us`."""
+        return _NORMAL.cdf(math.log(us / self.us) / self.spread)
+
+    def _below(self, us: float) -> float:
+        z = math.log(us / self.us) / self.spread
+        return us * _NORMAL.cdf(z) - self.us * math.exp(self.spread**2 / 2) * _NORMAL.cdf(z - self.spread)
+
+
+class Calibration:
+    """The errors of the prediction: a bias for each task and family, and one spread around them for each family.
+
+    Estimates are shrunk towards no bias and `_SPREAD`, so that a first measurement is no proof.
+    """
+
+    def __init__(self, errors: dict[tuple[int, Family], list[float]]) -> None:
+        """`errors` are log(measured / predicted), by task and family."""
+        families = {family for _, family in errors}
+        self._counts = {key: len(values) for key, values in errors.items()}
+        self._shared = {f: _shrunk([e for (_, family), values in errors.items() if family is f for e in values], 0.0) for f in families}
+        self._biases = {key: _shrunk(values, self._shared[key[1]]) for key, values in errors.items()}
+        self._spreads = {family: self._spread(family, errors) for family in families}
+
+    def outlook(self, task: int, candidate: Ranked) -> Outlook:
+        family = candidate.config.family
+        bias = self._biases.get((task, family), self._shared.get(family, 0.0))
+        unknown = 1 / (1 + self._counts.get((task, family), 0))  # of the bias itself
+        return Outlook(candidate.us * math.exp(bias), self._spreads.get(family, _SPREAD) * math.sqrt(1 + unknown))
+
+    def _spread(self, family: Family, errors: dict[tuple[int, Family], list[float]]) -> float:
+        squares, freedom = [_PRIOR * _SPREAD**2], float(_PRIOR)
+        for (_, of), values in errors.items():
+            if of is family:
+                mean = math.fsum(values) / len(values)
+                squares += [(value - mean) ** 2 for value in values]
+                freedom += len(values) - 1
+        return math.sqrt(math.fsum(squares) / freedom)
+
+
+def _shrunk(values: Sequence[float], towards: float) -> float:
+    """A mean with one observation of `towards`."""
+    return math.fsum([towards, *values]) / (1 + len(values))
+
+
+@dataclass
+class _State:
+    """What is known of one task."""
+
+    task: Task
+    left: dict[KernelConfig, Ranked]  # not begun
+    relaunches: dict[KernelConfig, Outlook]  # not begun: other launches of kernels that ran
+    under_way: set[KernelConfig]
+    measured: dict[KernelConfig, Measurement]
+    predicted: dict[KernelConfig, float]
+
+    @classmethod
+    def of(cls, task: Task) -> _State:
+        return cls(task, {c.config: c for c in task.candidates}, {}, set(), {}, {c.config: c.us for c in task.candidates})
+
+    @property
+    def best(self) -> Measurement | None:
+        """The fastest right answer; of equal ones the first by configuration, so that runs agree."""
+        right = [m for m in self.measured.values() if m.status is Status.OK]
+        return min(right, key=lambda m: (m.us, m.config), default=None)
+
+    def begin(self, config: KernelConfig) -> None:
+        self.left.pop(config, None)
+        self.relaunches.pop(config, None)
+        self.under_way.add(config)
+
+    def end(self, config: KernelConfig, measurement: Measurement) -> None:
+        self.begin(config)
+        self.under_way.discard(config)
+        known = self.measured.get(config)
+        if known is None or (known.status is Status.OK and (measurement.status is not Status.OK or measurement.runs >= known.runs)):
+            self.measured[config] = measurement
+        if (counts := self.measured[config]).status is Status.OK and config in self.predicted:
+            begun = self.measured.keys() | self.under_way
+            us = counts.us  # as good as this, give or take a little
+            self.relaunches |= {other: Outlook(us, _LAUNCH_SPREAD) for other in launches(config) if other not in begun}
+
+
+class Scheduler:
+    """Hands out trials, and learns from their measurements."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks = tasks
+        self._states = [_State.of(task) for task in tasks]
+
+    def record(self, task: int, measurement: Measurement) -> None:
+        """Take in a measurement, made now or found in the database. Of several of a configuration that of the most runs counts, the newest
+        of equal ones, and once failed is failed, as `Database.best` has it."""
+        if measurement.config is not None:
+            self._states[task].end(measurement.config, measurement)
+            self.__dict__.pop("_calibration", None)
+
+    def best(self, task: int) -> Measurement | None:
+        """The fastest right answer so far."""
+        return self._states[task].best
+
+    def measured(self, task: int) -> dict[KernelConfig, Measurement]:
+        """Everything that was tried."""
+        return self._states[task].measured
+
+    def worthwhile(self) -> list[int]:
+        """For each task, how many more trials seem worth their time, those under way among them."""
+        return [len(state.under_way) + len(self._gains(number)) for number, state in enumerate(self._states)]
+
+    def next(self, kernels: int, compiled: Container[Instance] = ()) -> list[tuple[Instance, list[Trial]]]:
+        """What to measure now, with the kernel that it needs: on all of the `compiled` ones, and on up to `kernels` others, the most
+        valuable first."""
+        wanted: dict[Instance, list[tuple[bool, float, Trial]]] = defaultdict(list)
+        for number, task in enumerate(self.tasks):
+            for config, gain, first in self._gains(number):
+                wanted[instance_of(task.problem, config)].append((first, gain, Trial(number, config)))
+        ready = [instance for instance in wanted if instance in compiled]
+        new = sorted((i for i in wanted if i not in compiled), key=lambda instance: _priority(instance, wanted[instance]))
+        chosen = [(instance, [trial for _, _, trial in wanted[instance]]) for instance in (*ready, *new[:max(kernels, 0)])]
+        for _, trials in chosen:
+            for trial in trials:
+                self._states[trial.task].begin(trial.config)
+        return chosen
+
+    def _gains(self, number: int) -> list[tuple[KernelConfig, float, bool]]:
+        """Configurations worth trying, each with its gain and whether it has to be the task's first."""
+        state, task, calibration = self._states[number], self.tasks[number], self._calibration
+        best = state.best
+        outlooks = [(c.config, calibration.outlook(number, c)) for c in state.left.values()] + list(state.relaunches.items())
+        if best is None:
+            level = calibration.outlook(number, task.candidates[0]).us  # what the model would take without measuring
+            starts = not state.under_way
+            return [(config, task.occurrences * outlook.improvement(level, task.floor_us), starts and i == 0)
+                    for i, (config, outlook) in enumerate(outlooks)]
+        beaten = (1 - LEAST_GAIN) * best.us
+        return [(config, task.occurrences * outlook.improvement(best.us, task.floor_us), False)
+                for config, outlook in outlooks if beaten > task.floor_us and outlook.chance(beaten) >= _LEAST_CHANCE]
+
+    @cached_property
+    def _calibration(self) -> Calibration:
+        """From candidates as predicted; their other launches would count one error several times."""
+        errors: dict[tuple[int, Family], list[float]] = defaultdict(list)
+        for number, state in enumerate(self._states):
+            for config, measurement in state.measured.items():
+                if measurement.status is Status.OK and config in state.predicted:
+                    errors[number, config.family].append(math.log(measurement.us / state.predicted[config]))
+        return Calibration(errors)
+
+
+def _priority(instance: Instance, trials: list[tuple[bool, float, Trial]]) -> tuple[bool, float, str]:
+    """Each task starts with one trial, as AutoGTCO's t = (1, .., 1) does; from there on gains decide."""
+    return not any(first for first, _, _ in trials), -math.fsum(gain for _, gain, _ in trials), repr(instance)

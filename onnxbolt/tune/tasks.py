@@ -1,0 +1,74 @@
+"""What there is to measure: each distinct problem of a model once, with the kernels that are likely to be good for it."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from onnxbolt.archs import Arch
+from onnxbolt.codegen.render import Instance
+from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
+from onnxbolt.plan.cost import candidates, floor_us, fused_us
+from onnxbolt.plan.problems import describe_problem
+from onnxbolt.tune.heuristics import seeds
+from onnxbolt.tune.records import Problem
+
+TRIALS = 24  # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
+_SWIZZLES_3X = (1, 2, 4, 8)  # a 3.x kernel's scheduler takes it as an argument
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate with its predicted microseconds."""
+
+    config: KernelConfig
+    us: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem, how often the model has it, its candidates with the fastest predicted one first, and a bound that no kernel beats."""
+
+    problem: Problem
+    occurrences: int
+    candidates: tuple[Ranked, ...]
+    floor_us: float
+
+    @property
+    def kind(self) -> str:
+        return "conv" if isinstance(self.problem, ConvProblem) else "gemm"
+
+    @property
+    def name(self) -> str:
+        return describe_problem(self.problem)
+
+
+def tasks_of(problems: Iterable[Problem], arch: Arch, trials: int = TRIALS,
+             extra: Callable[[Problem, Arch], Sequence[KernelConfig]] = seeds) -> list[Task]:
+    """One task for each distinct problem that `arch` has kernels for, the most expensive in the model first.
+
+    A task's candidates are the first `trials` by prediction, and behind them those of `extra` that are feasible but were cut off.
+    """
+    counted = Counter(problems)
+    tasks = [Task(problem, count, _ranked(problem, arch, trials, extra), floor_us(problem, arch)) for problem, count in counted.items()]
+    return sorted((task for task in tasks if task.candidates), key=lambda t: (-t.occurrences * t.candidates[0].us, repr(t.problem)))
+
+
+def _ranked(problem: Problem, arch: Arch, trials: int,
+            extra: Callable[[Problem, Arch], Sequence[KernelConfig]]) -> tuple[Ranked, ...]:
+    everything = sorted((fused_us(problem, config, arch), config) for config in candidates(problem, arch))
+    first, rest = everything[:trials], everything[trials:]
+    seeded = set(extra(problem, arch)) if rest else set()
+    return tuple(Ranked(config, us) for us, config in [*first, *(pair for pair in rest if pair[1] in seeded)])
+
+
+def instance_of(problem: Problem, config: KernelConfig) -> Instance:
+    """What has to be compiled to run `config` on `problem`; problems share instances."""
+    return Instance(config.instance(), problem.dtype, problem.out, problem.chain)
+
+
+def launches(config: KernelConfig) -> tuple[KernelConfig, ...]:
+    """The other ways to launch the compiled kernel of `config`: what they cost is a measurement."""
+    if config.family is not Family.GEMM_3X:
+        return ()
+    return tuple(replace(config, swizzle=swizzle) for swizzle in _SWIZZLES_3X if swizzle != config.swizzle)

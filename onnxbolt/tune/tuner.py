@@ -1,0 +1,165 @@
+"""The tuning loop: while kernels are compiled, those that are done are measured, and every measurement is remembered at once."""
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from onnxbolt.codegen.render import Instance
+from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.tune.compiling import Builder, Built, Compiling
+from onnxbolt.tune.progress import Progress, Silent, TaskLine, TotalLine
+from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key
+from onnxbolt.tune.scheduler import Scheduler, Trial
+from onnxbolt.tune.summary import Tuning, quality, tuned_task
+from onnxbolt.tune.tasks import Task, instance_of
+from onnxbolt.tune.timings import Choice, Timings
+
+_PATIENCE = 1.0  # seconds to wait for the compiler before the progress is shown again
+
+
+class Profiler(Protocol):
+    """Runs candidates; whatever they do, it answers."""
+
+    def measure(self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]) -> Sequence[Measurement]:
+        """One measurement for each candidate, failures among them."""
+
+
+class Records(Protocol):
+    """Remembers measurements."""
+
+    def add(self, *measurements: Measurement) -> None: ...
+
+    def measurements(self, key: str) -> Sequence[Measurement]: ...
+
+
+def tune(tasks: Sequence[Task], database: Records, profiler: Profiler, builder: Builder, machine: Machine, *,
+         budget: float = math.inf, progress: Progress | None = None, clock: Callable[[], float] = time.monotonic) -> tuple[Timings, Tuning]:
+    """Measure candidates of `tasks` until none is expected to pay, or `budget` seconds are over, or Ctrl-C; the best so far is the answer.
+
+    What `database` has for `machine` is not measured again, failures included: a run goes on where the last one ended.
+    Raises BuildError where compiling fails for a reason that does not lie with a kernel.
+    """
+    run = _Run(tasks, database, profiler, machine, progress or Silent(), clock)
+    ended_by = "done"
+    try:
+        with Compiling(builder) as compiling:
+            ended_by = run.until(budget, compiling)
+    except KeyboardInterrupt:
+        ended_by = "interrupt"
+    return run.timings(), run.summary(ended_by)
+
+
+class _Run:
+    """The state of one call of `tune`."""
+
+    def __init__(self, tasks: Sequence[Task], database: Records, profiler: Profiler, machine: Machine, progress: Progress,
+                 clock: Callable[[], float]) -> None:
+        self._tasks, self._database, self._profiler, self._machine, self._progress = tasks, database, profiler, machine, progress
+        self._clock, self._start = clock, clock()
+        self._keys = [kernel_key(task.problem, machine) for task in tasks]
+        self._scheduler = Scheduler(tasks)
+        for number, key in enumerate(self._keys):
+            for measurement in database.measurements(key):
+                self._scheduler.record(number, measurement)
+        self._libraries: dict[Instance, Path] = {}
+        self._waiting: dict[Instance, list[Trial]] = {}
+        self._trials = 0
+        self._spent = [0.0] * len(tasks)  # seconds of measuring
+
+    def until(self, budget: float, compiling: Compiling) -> str:
+        """Run, and say what ended it."""
+        while self._seconds() < budget:
+            ready = self._request(compiling)
+            if not ready and not self._waiting:
+                return "done"
+            if not ready:
+                for built in compiling.done(min(_PATIENCE, budget - self._seconds())):
+                    ready += self._take(built)
+            self._measure(ready, budget)
+            self._show_total(budget)
+        return "budget"
+
+    def _request(self, compiling: Compiling) -> list[Trial]:
+        """Keep the compilers busy with what pays most by now; trials of kernels that are compiled already are ready at once."""
+        ready: list[Trial] = []
+        new: list[Instance] = []
+        known = self._libraries.keys() | self._waiting.keys()
+        for instance, trials in self._scheduler.next(compiling.capacity - len(self._waiting), known):
+            if instance in self._libraries:
+                ready += trials
+            elif instance in self._waiting:
+                self._waiting[instance] += trials
+            else:
+                self._waiting[instance] = trials
+                new.append(instance)
+        if new:
+            compiling.submit(new)
+        return ready
+
+    def _take(self, built: Built) -> list[Trial]:
+        """The trials that these kernels were for; what the compiler refused is remembered as that."""
+        trials = [trial for instance in built.instances for trial in self._waiting.pop(instance, [])]
+        if built.library is not None:
+            self._libraries.update(dict.fromkeys(built.instances, built.library))
+            return trials
+        for trial in trials:
+            self._record(trial.task, [Measurement(self._keys[trial.task], trial.config, Status.UNCOMPILED, detail=built.detail)])
+        return []
+
+    def _measure(self, trials: Iterable[Trial], budget: float) -> None:
+        """Task by task, a task's candidates together, so that they meet the same clocks."""
+        by_task: dict[int, list[KernelConfig]] = defaultdict(list)
+        for trial in trials:
+            by_task[trial.task].append(trial.config)
+        for number, configs in by_task.items():
+            if self._seconds() >= budget:
+                return
+            problem, started = self._tasks[number].problem, self._clock()
+            measured = self._profiler.measure(problem, [(c, self._libraries[instance_of(problem, c)]) for c in configs])
+            self._spent[number] += self._clock() - started
+            self._record(number, measured)
+
+    def _record(self, number: int, measured: Sequence[Measurement]) -> None:
+        self._database.add(*measured)
+        self._trials += len(measured)
+        for measurement in measured:
+            self._scheduler.record(number, measurement)
+        self._show_task(number, measured)
+
+    def _show_task(self, number: int, measured: Sequence[Measurement]) -> None:
+        task, best = self._tasks[number], self._scheduler.best(number)
+        current = min((m.us for m in measured if m.status is Status.OK), default=math.inf)
+        tried = len(self._scheduler.measured(number))
+        self._progress.show(TaskLine(
+            number + 1, len(self._tasks), task.name, _tflops(task, current), _tflops(task, best.us if best else math.inf), tried,
+            tried + self._scheduler.worthwhile()[number], self._spent[number]))
+
+    def _show_total(self, budget: float) -> None:
+        seconds, left = self._seconds(), sum(self._scheduler.worthwhile())
+        forecast = left * seconds / self._trials if self._trials else math.inf
+        forecast = min(forecast, budget - seconds)
+        self._progress.show(TotalLine(self._trials, self._trials + left, seconds, max(forecast, 0.0) if forecast < math.inf else None))
+
+    def _seconds(self) -> float:
+        return self._clock() - self._start
+
+    def timings(self) -> Timings:
+        """The best of each task."""
+        found = [(task, self._scheduler.best(number)) for number, task in enumerate(self._tasks)]
+        arch = self._machine.arch
+        choices = {(task.problem, arch): Choice(best.config, best.us, best.mad) for task, best in found if best and best.config}
+        return Timings(choices, machine=self._machine)
+
+    def summary(self, ended_by: str) -> Tuning:
+        """What the report says of this run."""
+        measured = [self._scheduler.measured(number) for number in range(len(self._tasks))]
+        rows = tuple(row for task, results in zip(self._tasks, measured, strict=True) if (row := tuned_task(task, results)))
+        return Tuning(rows, quality(self._tasks, measured), self._seconds(), self._trials, len(self._libraries), ended_by)
+
+
+def _tflops(task: Task, us: float) -> float:
+    return task.problem.flops / us / 1e6

@@ -1,0 +1,101 @@
+"""A compiler and a GPU that take no time: kernels run as predicted, but for an error that is the same whenever it is asked for."""
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from onnxbolt.archs import get
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig
+from onnxbolt.plan.cost import fused_us
+from onnxbolt.tune.compiling import Built
+from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key
+
+MACHINE = Machine("Fake", 90, 700, "13.0", "4.2", "digest")
+
+
+class Clock:
+    """Seconds that pass when something is done."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Records:
+    """A database in memory."""
+
+    def __init__(self) -> None:
+        self.rows: list[Measurement] = []
+
+    def add(self, *measurements: Measurement) -> None:
+        self.rows += measurements
+
+    def measurements(self, key: str) -> list[Measurement]:
+        return [row for row in self.rows if row.key == key]
+
+
+class Builder:
+    """`refused` decides which kernels do not compile."""
+
+    def __init__(self, capacity: int = 16, refused: Callable[[Instance], bool] = lambda _: False) -> None:
+        self.capacity, self.refused = capacity, refused
+        self.compiled: list[Instance] = []
+        self.stopped = False
+
+    def build(self, instances: Sequence[Instance]) -> Iterator[Built]:
+        for i in range(0, len(instances), 6):
+            batch = tuple(instances[i:i + 6])
+            self.compiled += batch
+            good = tuple(instance for instance in batch if not self.refused(instance))
+            yield Built(good, Path(f"{len(self.compiled)}.so"))
+            for instance in batch:
+                if self.refused(instance):
+                    yield Built((instance,), None, "spills")
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def true_us(problem: Problem, config: KernelConfig, spread: float = 0.2) -> float:
+    """What a kernel "takes"; the same in every process."""
+    return fused_us(problem, config, get(90)) * math.exp(random.Random(repr((problem, config))).gauss(0.1, spread))
+
+
+class Profiler:
+    """Each candidate takes `seconds` of the clock; `broken` ones fail, `interrupt_after` measurements Ctrl-C comes."""
+
+    def __init__(self, clock: Clock, seconds: float = 0.1, spread: float = 0.2, broken: Collection[KernelConfig] = (),
+                 interrupt_after: int | None = None) -> None:
+        self.clock, self.seconds, self.spread, self.broken, self.interrupt_after = clock, seconds, spread, broken, interrupt_after
+        self.measured: list[tuple[Problem, KernelConfig]] = []
+
+    def measure(self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]) -> list[Measurement]:
+        if self.interrupt_after is not None and len(self.measured) >= self.interrupt_after:
+            raise KeyboardInterrupt
+        self.clock.now += self.seconds * len(candidates)
+        self.measured += [(problem, config) for config, _ in candidates]
+        return [self._measurement(problem, config) for config, _ in candidates]
+
+    def _measurement(self, problem: Problem, config: KernelConfig) -> Measurement:
+        key = kernel_key(problem, MACHINE)
+        if config in self.broken:
+            return Measurement(key, config, Status.CRASHED, detail="SIGSEGV")
+        return Measurement(key, config, Status.OK, true_us(problem, config, self.spread), 0.1, 50)
+
+
+def gemm(m: int = 1280, n: int = 3072, k: int = 768, chain: tuple[str, ...] = ("Bias",)) -> GemmProblem:
+    return GemmProblem(m, n, k, DType.F16, DType.F16, chain)
+
+
+def conv(size: int = 28, c: int = 128, k: int = 128, chain: tuple[str, ...] = ("Bias", "Relu")) -> ConvProblem:
+    return ConvProblem(32, size, size, c, k, 3, 3, size, size, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, chain)
+
+
+# as BERT-base and a few layers of ResNet-50 have them
+MODEL = 48 * [gemm(1280, 768, 768)] + 12 * [gemm(1280, 3072, 768)] + 12 * [gemm(1280, 768, 3072)] + 3 * [conv()] + 2 * [conv(14, 256, 256)]

@@ -1,0 +1,142 @@
+"""The scheduler: where time goes, when a task stops, and that the order of measurements does not matter."""
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from onnxbolt.archs import get
+from onnxbolt.kernels.config import Family
+from onnxbolt.tune.records import Measurement, Status, kernel_key
+from onnxbolt.tune.scheduler import Calibration, Outlook, Scheduler, Trial
+from onnxbolt.tune.tasks import Ranked, Task, tasks_of
+from tests.tune.fakes import MACHINE, MODEL, conv, gemm, true_us
+
+H200 = get(90)
+
+
+def measurement(task: Task, trial: Trial, us: float | None) -> Measurement:
+    key = kernel_key(task.problem, MACHINE)
+    return Measurement(key, trial.config, Status.OK, us, 0.1, 50) if us else Measurement(key, trial.config, Status.WRONG)
+
+
+def run(scheduler: Scheduler, spread: float, kernels: int = 4, rounds: int = 1000) -> list[tuple[int, Measurement]]:
+    """Measure until nothing is wanted any more."""
+    done: list[tuple[int, Measurement]] = []
+    for _ in range(rounds):
+        trials = [trial for _, some in scheduler.next(kernels) for trial in some]
+        if not trials:
+            break
+        for trial in trials:
+            task = scheduler.tasks[trial.task]
+            done.append((trial.task, measurement(task, trial, true_us(task.problem, trial.config, spread))))
+            scheduler.record(*done[-1])
+    return done
+
+
+def test_expected_improvement_is_the_mean_over_the_distribution() -> None:
+    outlook, rng = Outlook(10.0, 0.3), random.Random(0)
+    samples = [10.0 * math.exp(rng.gauss(0, 0.3)) for _ in range(200_000)]
+    expected = sum(max(0.0, 9.0 - max(y, 7.0)) for y in samples) / len(samples)
+    assert outlook.improvement(9.0, 7.0) == pytest.approx(expected, rel=0.02)
+    assert outlook.improvement(6.0, 7.0) == 0.0
+    assert outlook.chance(10.0) == pytest.approx(0.5)
+
+
+def test_calibration_learns_bias_and_spread() -> None:
+    candidate = Ranked(tasks_of([gemm()], H200)[0].candidates[0].config, 10.0)
+    family = candidate.config.family
+    unknown = Calibration({}).outlook(0, candidate)
+    assert unknown.us == 10.0
+    slower = Calibration({(0, family): [0.5] * 20}).outlook(0, candidate)
+    assert slower.us == pytest.approx(10 * math.exp(0.5), rel=0.05)
+    assert slower.spread < 0.6 * unknown.spread
+    other_task = Calibration({(0, family): [0.5] * 20}).outlook(1, candidate)
+    assert other_task.us == pytest.approx(slower.us, rel=0.05)
+    assert other_task.spread > slower.spread
+    assert Calibration({(0, Family.CONV_2X): [0.5] * 20}).outlook(0, candidate).us == 10.0
+
+
+def test_every_task_starts_with_its_predicted_choice() -> None:
+    tasks = tasks_of(MODEL, H200)
+    first = [trial for _, some in Scheduler(tasks).next(len(tasks)) for trial in some]
+    assert {Trial(i, task.candidates[0].config) for i, task in enumerate(tasks)} <= set(first)
+
+
+def test_a_trial_is_handed_out_once() -> None:
+    scheduler = Scheduler(tasks_of(MODEL, H200))
+    trials = [trial for _ in range(60) for _, some in scheduler.next(8) for trial in some]
+    assert len(set(trials)) == len(trials) == sum(len(task.candidates) for task in scheduler.tasks)
+
+
+def test_time_goes_where_the_model_spends_its_own() -> None:
+    common, rare = conv(chain=("Bias",)), conv(chain=("Bias", "Relu"))  # the same but for the kernels
+    scheduler = Scheduler(tasks_of(20 * [common] + [rare], H200))
+    assert scheduler.tasks[0].problem == common
+    assert [{trial.task for _, some in scheduler.next(2) for trial in some} for _ in range(5)] == [{0, 1}, {0}, {0}, {0}, {0}]
+
+
+def test_good_predictions_stop_early_and_bad_ones_do_not() -> None:
+    problems = [conv(size, c, c) for size in (14, 28, 56) for c in (64, 128, 256)]
+    good, bad = (len(run(Scheduler(tasks_of(problems, H200)), spread)) for spread in (0.02, 0.4))
+    assert good < 0.8 * bad
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.2])
+def test_early_stopping_misses_little(spread: float) -> None:
+    tasks = tasks_of(MODEL, H200)
+    scheduler = Scheduler(tasks)
+    run(scheduler, spread)
+    for number, task in enumerate(tasks):
+        best = scheduler.best(number)
+        assert best is not None
+        assert best.us <= 1.05 * min(true_us(task.problem, c.config, spread) for c in task.candidates)
+
+
+def test_the_order_of_measurements_does_not_matter() -> None:
+    tasks = tasks_of(MODEL, H200)
+    done = run(Scheduler(tasks), 0.2, rounds=5)
+    answers = []
+    for seed in (0, 1):
+        scheduler = Scheduler(tasks)
+        for number, row in random.Random(seed).sample(done, len(done)):
+            scheduler.record(number, row)
+        answers.append((scheduler.worthwhile(), scheduler.next(1000)))
+    assert answers[0] == answers[1]
+
+
+def test_what_the_database_has_is_not_wanted_again() -> None:
+    tasks = tasks_of(MODEL, H200)
+    done = run(Scheduler(tasks), 0.2)
+    again = Scheduler(tasks)
+    for number, row in done:
+        again.record(number, row)
+    assert again.next(1000) == []
+    assert again.worthwhile() == [0] * len(tasks)
+
+
+def test_failures_are_never_chosen_and_the_next_candidate_takes_their_place() -> None:
+    (task,) = tasks_of([conv()], H200)
+    scheduler = Scheduler([task])
+    ((_, (first,)),) = scheduler.next(1)
+    scheduler.record(0, measurement(task, first, None))
+    ((_, (second,)),) = scheduler.next(1)
+    assert (first.config, second.config) == (task.candidates[0].config, task.candidates[1].config)
+    assert scheduler.best(0) is None
+    scheduler.record(0, measurement(task, second, 30.0))
+    scheduler.record(0, measurement(task, first, 1.0))  # once failed is failed
+    assert scheduler.best(0) == measurement(task, second, 30.0)
+
+
+def test_launches_of_the_best_kernels_are_swept_without_compiling() -> None:
+    (task,) = tasks_of([gemm(4096, 4096, 4096)], H200)
+    scheduler = Scheduler([task])
+    run(scheduler, 0.05)
+    best = scheduler.best(0)
+    assert best is not None
+    assert best.config is not None
+    assert best.config.family is Family.GEMM_3X
+    swept = {config.swizzle for config in scheduler.measured(0) if config.instance() == best.config.instance()}
+    assert swept == {1, 2, 4, 8}
+    assert len(scheduler.measured(0)) < 4 * len(task.candidates)

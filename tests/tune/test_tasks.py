@@ -1,0 +1,58 @@
+"""Tasks: each problem once, its candidates as the cost model ranks them."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onnxbolt.archs import get
+from onnxbolt.kernels.config import Family, KernelConfig
+from onnxbolt.plan.cost import candidates, predict
+from onnxbolt.tune.tasks import instance_of, launches, tasks_of
+from tests.tune.fakes import MODEL, conv, gemm
+
+H200 = get(90)
+
+
+def nothing(*_: object) -> tuple[KernelConfig, ...]:
+    return ()
+
+
+def test_a_problem_is_one_task_however_often_the_model_has_it() -> None:
+    tasks = tasks_of(MODEL, H200)
+    assert sum(task.occurrences for task in tasks) == len(MODEL)
+    assert len({task.problem for task in tasks}) == len(tasks) == 5
+    shares = [task.occurrences * task.candidates[0].us for task in tasks]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_candidates_are_the_first_by_prediction() -> None:
+    (task,) = tasks_of([gemm()], H200, 5, nothing)
+    assert (task.candidates[0].config, task.candidates[0].us) == predict(gemm(), 90)
+    assert [c.us for c in task.candidates] == sorted(c.us for c in task.candidates)
+    assert len(task.candidates) == 5
+    assert task.floor_us < task.candidates[0].us
+
+
+def test_seeds_come_behind_the_first_ones_and_only_where_they_are_feasible() -> None:
+    everything = tasks_of([gemm()], H200, 1000, nothing)[0].candidates
+    last = everything[-1].config
+    (task,) = tasks_of([gemm()], H200, 5, lambda *_: (last, replace(last, threadblock=(512, 512, 64))))
+    assert [c.config for c in task.candidates] == [c.config for c in everything[:5]] + [last]
+
+
+def test_problems_without_kernels_are_no_tasks() -> None:
+    assert tasks_of([replace(conv(), groups=128)], H200) == []
+
+
+def test_problems_of_one_chain_share_kernels() -> None:
+    config = candidates(gemm(), H200)[0]
+    assert instance_of(gemm(), config) == instance_of(gemm(4096, 4096, 4096), replace(config, swizzle=1, max_m=64))
+    assert instance_of(gemm(), config) != instance_of(gemm(chain=("Bias", "Relu")), config)
+
+
+def test_other_launches_need_no_other_kernel() -> None:
+    by_family = {config.family: config for config in candidates(gemm(), H200)}
+    other = launches(by_family[Family.GEMM_3X])
+    assert {config.instance() for config in other} == {by_family[Family.GEMM_3X].instance()}
+    assert by_family[Family.GEMM_3X] not in other
+    assert len(set(other)) == 3
+    assert launches(by_family[Family.GEMM_2X]) == ()
