@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
@@ -227,3 +228,10 @@ def test_zoo_within_fp16_limit(name: str, zoo: Callable[[str], onnx.ModelProto])
     for got, expected in zip(run(rounded_original(model, "fp16"), feeds), run(model, feeds), strict=True):
         assert got.dtype == expected.dtype
         assert error(got, expected) <= 1e-2
+
+
+def test_bfloat16_is_younger_than_opset_12() -> None:
+    body = "(float[1,2] x) => (float[1,2] y)", "y = Relu(x)"
+    with pytest.raises(InputError, match="opset is 12, ONNX has bfloat16 from 13 on"):
+        converted(model_of(*body, opset=12), "bf16")
+    assert converted(model_of(*body, opset=12), "fp16")
