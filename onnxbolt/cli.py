@@ -1,6 +1,6 @@
 """The command line: each command is a few lines over the library.
 
-Exit codes: 0 well, 1 error, 2 wrong usage, 3 accuracy gate failed, 130 interrupted. An error is one line on stderr.
+Exit codes: 0 well, 1 error, 2 wrong usage, 3 accuracy gate failed, 5 miss under --frozen, 130 interrupted. An error is one line on stderr.
 """
 from __future__ import annotations
 
@@ -119,6 +119,8 @@ def commands() -> None:
 @click.option("--keep-failed", is_flag=True, help="Write the output although verification failed.")
 @click.option("--report", "report_path", metavar="FILE.json|FILE.md", type=FILE, help="Write the report there too.")
 @click.option("--save-as-external-data", is_flag=True, help="Write weights to OUT.onnx.data; always above 2 GB.")
+@click.option("--lock", metavar="FILE", type=FILE, help="Write what was chosen there, or update it; what it holds of measurements is used.")
+@click.option("--frozen", is_flag=True, help="Take every choice from the lock file alone; exit 5 where it lacks one.")
 @click.option("--dry-run", is_flag=True, help="Plan and report; write and compile nothing.")
 @_comparison
 def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, quiet: bool, no_library: bool, no_verify: bool,
@@ -126,6 +128,8 @@ def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, q
     """Fuse IN.onnx, write OUT.onnx and, beside it, its library OUT.onnxbolt.so."""
     from onnxbolt import pipeline
 
+    if values["frozen"] and not values["lock"]:
+        raise click.UsageError("--frozen needs --lock FILE, which it reads.")
     options = Options(library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values)
     try:
         report = pipeline.optimize(source, None if dry_run else out, options=options, progress=None if quiet else _progress)

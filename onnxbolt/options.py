@@ -29,6 +29,8 @@ class Options:
     keep_failed: bool = False
     save_as_external_data: bool = False
     seed: int = 0
+    lock: Path | None = None  # where the plan's decisions are kept
+    frozen: bool = False  # they are read there, and nothing else decides
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -40,6 +42,8 @@ class Options:
                 raise InputError(f"--arch {arch}: choose one of {', '.join(ARCHS)}")
         if len(set(self.archs)) != len(self.archs):
             raise InputError(f"--arch {' '.join(self.archs)}: each architecture once")
+        if self.frozen and self.lock is None:
+            raise InputError("--frozen needs --lock FILE: the lock file is what it reads")
 
 
 def arch_number(arch: str) -> int:

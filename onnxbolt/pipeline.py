@@ -22,6 +22,7 @@ from onnxbolt.plan.choose import plan
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
 from onnxbolt.rewrite import rewrite
+from onnxbolt.tune import lockfile
 from onnxbolt.verify import verify
 
 Source = str | Path | onnx.ModelProto
@@ -33,9 +34,12 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
 
     `choices` are fields of `Options`. Raises InputError for what cannot be used as given, BuildError where compiling fails,
     AccuracyError where the answers differ by more than their limits; then no output is left (but for Options.keep_failed).
+    FrozenError where the lock file lacks what Options.frozen needs.
     """
     options = dataclasses.replace(options or Options(), **choices)  # type: ignore[arg-type]
-    archs = [arch_number(arch) for arch in options.archs or default_archs()]
+    lock = lockfile.open_for(options)
+    names = options.archs or (lock.archs if options.frozen else default_archs())
+    archs = [arch_number(name) for name in names]
     with Output(source, out) as output:
         original = _read(source)
         graph = import_model(original)
@@ -43,7 +47,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         changes = canonicalize(graph)
         kept = precision.convert(graph, options.precision)
         candidates, refusals = match(graph)
-        chosen = plan(graph, partition(candidates), archs, options.fuse)
+        chosen = plan(graph, partition(candidates), archs, options.fuse, lock.timings(options.frozen))
         rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
         restore(graph)
         kept += widen(graph)
@@ -60,6 +64,8 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
             report = report.verified(found)
         if report.passed or options.keep_failed:
             output.commit()
+        if report.passed and options.lock and output.path and not options.frozen:
+            lock.updated(chosen.used, options.precision, names).write(Path(options.lock))
     if not report.passed:
         raise AccuracyError(report.failure(), report)
     return report

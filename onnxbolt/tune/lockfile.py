@@ -1,0 +1,184 @@
+"""The lock file: what a plan decided, as JSON that is reviewed and committed, so that CI builds the same bytes without a GPU.
+
+A lock holds, for each problem and architecture, the chosen configuration, and for each region whether it was fused, with the
+times that decided it, measured or predicted. Entries stand one to a line in a fixed order: a choice that changed is a
+line that changed. Models that share a lock file share --precision and --arch, too.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from onnxbolt.errors import FrozenError, InputError
+from onnxbolt.files import read_whole, write_whole
+from onnxbolt.inspection import describe
+from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.library import kernel_sources_digest
+from onnxbolt.options import ARCHS, Options
+from onnxbolt.plan.problems import describe_problem
+from onnxbolt.tune.records import Machine, Problem, plain, problem_from
+from onnxbolt.tune.timings import Choice, Comparison, Timings
+from onnxbolt.version import __version__
+
+SCHEMA = 1
+_DIGITS = 3  # of microseconds
+_TIMES = ("ours_us", "ours_mad", "ort_us", "ort_mad")
+logger = logging.getLogger(__name__)
+Key = tuple[Problem, int]
+Decision = TypeVar("Decision", Choice, Comparison)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock file's content; `archs` as given, the first one decides the plan. Nothing is locked in an empty one."""
+
+    precision: str = ""
+    archs: tuple[str, ...] = ()
+    machines: tuple[Machine, ...] = ()  # where the measured entries were measured
+    choices: Mapping[Key, Choice] = field(default_factory=dict)
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
+    version: str = __version__
+    kernels: str = field(default_factory=kernel_sources_digest)
+
+    @classmethod
+    def read(cls, path: Path) -> Lock:
+        """Raises InputError for what is no lock file, or one of an unknown schema."""
+        text = read_whole(path)
+        try:
+            values = json.loads(text)
+            if values["schema"] != SCHEMA:
+                raise InputError(f"{path} has schema version {values['schema']}, this version of onnxbolt knows {SCHEMA}: "
+                                 "update onnxbolt, or delete the file and run `onnxbolt optimize --lock` again")
+            return cls(
+                str(values["precision"]), tuple(ARCHS[ARCHS.index(arch)] for arch in values["archs"]),
+                tuple(Machine(**machine) for machine in values["machines"]), dict(map(_choice, values["choices"])),
+                dict(map(_comparison, values["regions"])), str(values["onnxbolt"]), str(values["kernels"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is no lock file, or damaged ({error}): restore it, or delete it and run "
+                             "`onnxbolt optimize --lock` again") from error
+
+    def write(self, path: Path) -> None:
+        """The file appears whole or not at all; the same lock gives the same bytes."""
+        write_whole(path, self.text())
+
+    def text(self) -> str:
+        """JSON, keys sorted, one entry to a line."""
+        values = {
+            "archs": json.dumps(self.archs), "choices": _lines(_choice_row(*item) for item in self.choices.items()),
+            "kernels": json.dumps(self.kernels), "machines": _lines(map(dataclasses.asdict, self.machines)),
+            "onnxbolt": json.dumps(self.version), "precision": json.dumps(self.precision),
+            "regions": _lines(_region_row(*item) for item in self.comparisons.items()), "schema": str(SCHEMA),
+        }
+        return "{\n" + ",\n".join(f'"{name}": {value}' for name, value in sorted(values.items())) + "\n}\n"
+
+    def timings(self, frozen: bool = True) -> Timings:
+        """For the planner: everything, and nothing else, or, not frozen, what was measured."""
+        if frozen:
+            return Timings(dict(self.choices), dict(self.comparisons), frozen=True)
+        return Timings(_measured(self.choices), _measured(self.comparisons))
+
+    def updated(self, used: Timings, precision: str, archs: Sequence[str]) -> Lock:
+        """With what a plan decided; what other models locked stays, and the time of a choice that did not change.
+
+        Decisions about kernels that are no longer the same are dropped.
+        """
+        kept = self if self.kernels == kernel_sources_digest() else Lock()
+        machines = {(machine.gpu, machine.arch): machine for machine in (*kept.machines, *([used.machine] if used.machine else []))}
+        choices = {key: _steady(kept.choices.get(key), choice) for key, choice in used.choices.items()}
+        comparisons = {key: _decided(found) for key, found in used.comparisons.items()}
+        return Lock(precision, tuple(archs), tuple(machines[key] for key in sorted(machines)),
+                    {**kept.choices, **choices}, {**kept.comparisons, **comparisons})
+
+
+def open_for(options: Options) -> Lock:
+    """The lock that `options` name, an empty one where there is none yet.
+
+    Raises InputError where it is of another precision, and, with --frozen, FrozenError where it is missing or of other kernels.
+    """
+    if options.lock is None:
+        return Lock()
+    path = Path(options.lock)
+    if not path.exists():
+        if options.frozen:
+            raise FrozenError(f"--frozen: {path} does not exist; run `onnxbolt optimize --lock {path}` once without --frozen and commit it")
+        return Lock()
+    lock = Lock.read(path)
+    if lock.precision != options.precision:
+        raise InputError(f"{path} was written with --precision {lock.precision}, not {options.precision}: give the same, or another file")
+    if lock.kernels != kernel_sources_digest():
+        _refuse_other_kernels(path, lock, options.frozen)
+        return Lock()
+    if lock.version != __version__:
+        logger.warning("%s was written by onnxbolt %s, this is %s; its kernels are the same", path, lock.version, __version__)
+    return lock
+
+
+def _refuse_other_kernels(path: Path, lock: Lock, frozen: bool) -> None:
+    message = f"{path} was written by onnxbolt {lock.version}, whose kernels differ from those of this one ({__version__})"
+    if frozen:
+        raise FrozenError(f"--frozen: {message}; run once without --frozen and commit the lock file, or install onnxbolt {lock.version}")
+    logger.warning("%s: its decisions are made anew", message)
+
+
+def _measured(decisions: Mapping[Any, Decision]) -> dict[Any, Decision]:
+    return {key: decision for key, decision in decisions.items() if decision.measured}
+
+
+def _steady(old: Choice | None, new: Choice) -> Choice:
+    """The old one where just the time differs."""
+    return old if old and (old.config, old.measured) == (new.config, new.measured) else new
+
+
+def _decided(comparison: Comparison) -> Comparison:
+    return dataclasses.replace(comparison, decided=comparison.fused)
+
+
+# --- rows: what is beside the decision itself ("kernel", "what", "region") is for who reads the file --------------------------
+
+
+def _choice_row(key: Key, choice: Choice) -> dict[str, object]:
+    problem, arch = key
+    return {
+        "arch": arch, "kind": type(problem).__name__, "problem": plain(problem), "what": describe_problem(problem),
+        "config": choice.config.row(), "kernel": describe(choice.config), "measured": choice.measured,
+        "us": _us(choice.us), "mad": _us(choice.mad),
+    }
+
+
+def _choice(row: Mapping[str, Any]) -> tuple[Key, Choice]:
+    config = KernelConfig.from_row(row["config"])
+    if config.arch != row["arch"]:
+        raise ValueError(f"a configuration of architecture {config.arch} for {row['arch']}")
+    choice = Choice(config, float(row["us"]), float(row["mad"]), bool(row["measured"]))
+    return (problem_from(row["kind"], row["problem"]), config.arch), choice
+
+
+def _region_row(key: str, comparison: Comparison) -> dict[str, object]:
+    times = {name: _us(getattr(comparison, name)) for name in _TIMES}
+    return {"fused": comparison.fused, "key": key, "measured": comparison.measured, "region": comparison.region, **times}
+
+
+def _comparison(row: Mapping[str, Any]) -> tuple[str, Comparison]:
+    times = {name: float(row[name]) for name in _TIMES}
+    comparison = Comparison(**times, measured=bool(row["measured"]), decided=bool(row["fused"]), region=str(row["region"]))
+    return str(row["key"]), comparison
+
+
+def _us(value: float) -> float:
+    return round(value, _DIGITS)
+
+
+def _lines(rows: Iterable[Mapping[str, object]]) -> str:
+    """A JSON list of one row to a line, sorted by what a row is about, so that a decision that changes keeps its place."""
+    lines = [json.dumps(row, sort_keys=True) for row in sorted(rows, key=_about)]
+    return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
+
+
+def _about(row: Mapping[str, object]) -> str:
+    return json.dumps([row.get(name) for name in ("arch", "kind", "problem", "key", "gpu")], sort_keys=True)
