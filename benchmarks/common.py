@@ -1,4 +1,4 @@
-"""What all benchmarks share: statistics, interleaved rounds, facts of the machine, and the result file.
+"""What all benchmarks share: facts of the machine, and the result file.
 
 One JSON per benchmark and GPU, results/<benchmark>-<gpu>.json:
 {"gpu", "driver", "versions", "commit", "command", "rows": [Row, ..]}; times in microseconds, ratio = peer_us / ours_us.
@@ -14,7 +14,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -22,10 +22,6 @@ from typing import Any
 
 RESULTS = Path(__file__).with_name("results")
 _PACKAGES = ("onnxbolt", "onnx", "onnxruntime", "onnxruntime-gpu", "nvidia-cutlass", "numpy")
-
-# runs a batch of measurements: how many -> microseconds of each
-Measure = Callable[[int], list[float]]
-
 
 @dataclass(frozen=True)
 class Row:
@@ -44,33 +40,6 @@ class Row:
     clock_mhz: int | None = None
     config: str = ""
     values: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Microseconds of many runs of one thing."""
-
-    times: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.times)
-
-    @property
-    def spread(self) -> float:
-        """The range from the 10th to the 90th percentile, as a part of the median."""
-        deciles = statistics.quantiles(self.times, n=10, method="inclusive")
-        return (deciles[-1] - deciles[0]) / self.median
-
-
-def interleave(measures: Mapping[str, Measure], rounds: int, runs: int) -> dict[str, Sample]:
-    """`rounds` times `runs` measurements of each in turn, so that drifts of clock and temperature meet all alike."""
-    times: dict[str, list[float]] = {name: [] for name in measures}
-    for _ in range(rounds):
-        for name, measure in measures.items():
-            measure(1)  # the first run after a change of session is no measurement
-            times[name] += measure(runs)
-    return {name: Sample(tuple(values)) for name, values in times.items()}
 
 
 class ClockSampler:

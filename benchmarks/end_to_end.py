@@ -6,8 +6,8 @@
 
 ONNX Runtime's best is the fastest of {NHWC, NCHW} x {EXHAUSTIVE, HEURISTIC} x {CUDA graph, none}, cuDNN with all the
 workspace it wants and tuned GEMMs, with fp16 or fp32 graph inputs and outputs, and for transformers also of what
-onnxruntime.transformers.optimizer makes of them. onnxbolt's model gets the same settings to choose from. Weights and inputs are
-seeded; errors are against the fp32 model without TF32.
+onnxruntime.transformers.optimizer makes of them. onnxbolt is given the same models (of the two inputs and outputs the fp16 ones), and its
+results get the same settings to choose from. Weights and inputs are seeded; errors are against the fp32 model without TF32.
 """
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from rich.console import Console
 from rich.table import Table
 
 import onnxbolt
-from benchmarks.common import ClockSampler, Row, interleave, write_results
-from benchmarks.cuda import CudaError, Stream
+from benchmarks.common import ClockSampler, Row, write_results
 from benchmarks.floors import floor_us
-from benchmarks.sessions import Arrays, Session, Setting, Source, search
 from models import build
 from onnxbolt.archs import get
 from onnxbolt.gpu import local_arch
 from onnxbolt.options import ARCHS, arch_number
 from onnxbolt.tolerances import relative_l2
+from onnxbolt.tune.cuda import CudaError, Stream
+from onnxbolt.tune.sessions import Session, Setting, Source, interleave, search
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,10 @@ FULL, QUICK = Effort(20, 10, 20), Effort(2, 2, 3)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    chosen = _parser().parse_args(arguments)
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if chosen.tune and (chosen.prepare or chosen.prepared):
+        parser.error("--tune chooses kernels while it measures: a library cannot be prepared")
     targets = [t for t in TARGETS if not chosen.models or chosen.models & {t.model, t.name}]
     unknown = chosen.models - {name for t in TARGETS for name in (t.model, t.name)}
     if unknown:
@@ -83,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if chosen.prepare:
         for target in targets:
-            _prepare(target, chosen.prepare, chosen.arch, chosen.fuse)
+            _prepare(target, chosen.prepare, chosen)
         return 0
     try:
         stream = None if chosen.provider == "cpu" else Stream()
@@ -104,30 +107,30 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
     exact = build(target.model, target.batch)
     feeds = _feeds(exact)
     reference = Session(Source("fp32", exact.SerializeToString()), Setting(search="HEURISTIC", tf32=False), feeds, stream).outputs()
-    ours = [_optimized(target, scratch, stream is not None, chosen)]
+    inputs = {"onnxbolt": build(target.model, target.batch, "fp16"), **_optimized_by_onnxruntime(target, exact, scratch)}
+    ours = [_optimized(label, model, target, scratch, stream is not None, chosen) for label, model in inputs.items()]
     found = {"ours": search(ours, feeds, stream, effort.search_runs),
-             "peer": search(_peers(target, exact, scratch), feeds, stream, effort.search_runs)}
-    sessions = {name: Session(source, setting, feeds, stream) for name, (source, setting, _) in found.items()}
+             "peer": search(_peers(target, inputs), feeds, stream, effort.search_runs)}
     with ClockSampler() as clock:
-        samples = interleave({name: session.measure for name, session in sessions.items()}, effort.rounds, effort.runs)
-    errors = {name: max(map(relative_l2, session.outputs(), reference)) for name, session in sessions.items()}
+        samples = interleave({name: best.session.measure for name, best in found.items()}, effort.rounds, effort.runs)
+    errors = {name: max(map(relative_l2, best.session.outputs(), reference)) for name, best in found.items()}
     mine, peer = samples["ours"], samples["peer"]
     return Row(
         target.model, target.batch, "fp16", round(mine.median, 2), f"onnxruntime {ort.__version__}, best", round(peer.median, 2),
         round(peer.median / mine.median, 3), round(floor_us(exact, get(arch_number(_arch(chosen)))), 2), round(mine.spread, 4),
-        float(f"{errors['ours']:.3e}"), clock.mhz, str(found["ours"][1]),
+        float(f"{errors['ours']:.3e}"), clock.mhz, f"{found['ours'].source.label}: {found['ours'].setting}",
         {
-            "peer_config": f"{found['peer'][0].label}: {found['peer'][1]}",
+            "peer_config": f"{found['peer'].source.label}: {found['peer'].setting}",
             "peer_spread": round(peer.spread, 4),
             "peer_error": float(f"{errors['peer']:.3e}"),
-            "tried": found["ours"][2] | found["peer"][2],
+            "tried": found["ours"].tried | found["peer"].tried,
         },
     )
 
 
-def _feeds(model: onnx.ModelProto) -> Arrays:
+def _feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """Seeded inputs, rounded to fp16 so that every precision gets the same; token numbers below 1000, masks of ones."""
-    rng, feeds = np.random.default_rng(0), Arrays()
+    rng, feeds = np.random.default_rng(0), dict[str, np.ndarray]()
     for value in model.graph.input:
         shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
         if value.type.tensor_type.elem_type != onnx.TensorProto.INT64:
@@ -137,37 +140,54 @@ def _feeds(model: onnx.ModelProto) -> Arrays:
     return feeds
 
 
-def _optimized(target: Target, scratch: Path, compile_library: bool, chosen: argparse.Namespace) -> Source:
+def _optimized(label: str, model: onnx.ModelProto, target: Target, scratch: Path, compile_library: bool,
+               chosen: argparse.Namespace) -> Source:
     """Our model, with the library that was prepared, or one compiled now."""
-    out = scratch / f"{target.name}.onnx"
+    out = scratch / _file(label, target)
     library = onnxbolt.get_library_path(chosen.prepared / out.name if chosen.prepared else out)
-    onnxbolt.optimize(build(target.model, target.batch, "fp16"), out, archs=(_arch(chosen),), fuse=chosen.fuse, verify=False,
-                      library=compile_library and not chosen.prepared)
-    return Source("onnxbolt", out.read_bytes(), library)
+    onnxbolt.optimize(model, out, library=compile_library and not chosen.prepared, **_options(chosen))
+    return Source(label, out.read_bytes(), library)
 
 
-def _prepare(target: Target, directory: Path, arch: str, fuse: str) -> None:
-    """Compile one model's library into `directory`. The model itself is not kept: the same input gives the same bytes again."""
+def _prepare(target: Target, directory: Path, chosen: argparse.Namespace) -> None:
+    """Compile one model's libraries into `directory`. The models themselves are not kept: the same input gives the same bytes again."""
     directory.mkdir(parents=True, exist_ok=True)
-    out = directory / f"{target.name}.onnx"
-    onnxbolt.optimize(build(target.model, target.batch, "fp16"), out, archs=(arch,), fuse=fuse, verify=False)
-    out.unlink()
-    print(onnxbolt.get_library_path(out))
+    models = {"onnxbolt": build(target.model, target.batch, "fp16")}
+    with tempfile.TemporaryDirectory() as scratch:
+        models |= _optimized_by_onnxruntime(target, build(target.model, target.batch), Path(scratch))
+    for label, model in models.items():
+        out = directory / _file(label, target)
+        onnxbolt.optimize(model, out, **_options(chosen))
+        out.unlink()
+        print(onnxbolt.get_library_path(out))
 
 
-def _peers(target: Target, exact: onnx.ModelProto, scratch: Path) -> list[Source]:
+def _file(label: str, target: Target) -> str:
+    return f"{target.name}.onnx" if label == "onnxbolt" else f"{target.name}-transformers.onnx"
+
+
+def _options(chosen: argparse.Namespace) -> dict[str, object]:
+    return {"archs": (_arch(chosen),), "fuse": chosen.fuse, "verify": False, **({"tune": True} if chosen.tune else {})}
+
+
+def _optimized_by_onnxruntime(target: Target, exact: onnx.ModelProto, scratch: Path) -> dict[str, onnx.ModelProto]:
+    """What onnxruntime.transformers.optimizer makes of a transformer, in fp16; nothing for other models."""
+    if not target.transformer:
+        return {}
+    from onnxruntime.transformers import optimizer
+
+    path = scratch / "fp32.onnx"
+    onnx.save(exact, path)
+    fused = optimizer.optimize_model(str(path), model_type=target.transformer, num_heads=12, hidden_size=768, opt_level=0, use_gpu=True)
+    fused.convert_float_to_float16(keep_io_types=False)
+    return {"onnxruntime.transformers": fused.model}
+
+
+def _peers(target: Target, inputs: dict[str, onnx.ModelProto]) -> list[Source]:
     """What ONNX Runtime is given: the model in fp16 with fp16 and with fp32 inputs and outputs, and as its own tool optimizes it."""
-    half = {io: build(target.model, target.batch, "fp16", io=io) for io in ("fp16", "fp32")}
-    sources = [Source(f"fp16, {io} inputs", model.SerializeToString()) for io, model in half.items()]
-    if target.transformer:
-        from onnxruntime.transformers import optimizer
-
-        path = scratch / "fp32.onnx"
-        onnx.save(exact, path)
-        fused = optimizer.optimize_model(str(path), model_type=target.transformer, num_heads=12, hidden_size=768, opt_level=0, use_gpu=True)
-        fused.convert_float_to_float16(keep_io_types=False)
-        sources.append(Source("onnxruntime.transformers", fused.model.SerializeToString()))
-    return sources
+    wide = build(target.model, target.batch, "fp16", io="fp32")
+    models = {"fp16, fp16 inputs": inputs["onnxbolt"], "fp16, fp32 inputs": wide, **{n: m for n, m in inputs.items() if n != "onnxbolt"}}
+    return [Source(label, model.SerializeToString()) for label, model in models.items()]
 
 
 def _arch(chosen: argparse.Namespace) -> str:
@@ -194,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prepared", type=Path, metavar="DIR", help="take the libraries from DIR")
     parser.add_argument("--arch", choices=ARCHS, help="default: the local GPU's, else sm_90a")
     parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
+    parser.add_argument("--tune", action="store_true", help="measure kernels instead of predicting them")
     parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="cpu: function bodies, to try the script out")
     parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
     return parser

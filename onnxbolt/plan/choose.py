@@ -74,8 +74,9 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
     used = Timings(machine=timings.machine)
     chosen = [c for c in candidates if _supported(c, archs, refusals)]
     assignment = assign(graph, chosen)
+    settled: dict[int, Comparison] = {}
     while fuse == "winning":
-        losing = _losing(assignment, ARCHS[archs[0]], timings, used, refusals)
+        losing = _losing(assignment, ARCHS[archs[0]], timings, used, settled, refusals)
         if not losing:
             break
         chosen = [c for c in chosen if id(c) not in losing]
@@ -150,27 +151,55 @@ def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusa
     return True
 
 
-def _losing(assignment: Assignment, arch: Arch, timings: Timings, used: Timings, refusals: list[Refusal]) -> set[int]:
-    """Ids of the candidates of regions that lose, each recorded with both times; all comparisons are noted in `used`."""
+def _losing(assignment: Assignment, arch: Arch, timings: Timings, used: Timings, settled: dict[int, Comparison],
+            refusals: list[Refusal]) -> set[int]:
+    """Ids of the candidates of regions that lose, and of those that a winning region is faster without, each recorded with both times.
+
+    All comparisons are noted in `used`. `settled` gets the measured winners by id of the candidate: what remains of a region that lost
+    some nodes is judged by the whole region's times, not by prediction.
+    """
     losing: set[int] = set()
     found = regions(assignment, arch.number)
     missing = {region.description for region in found if region.key not in timings.comparisons}
     if timings.frozen and missing:
         raise _frozen(missing, "regions")
     for region in found:
-        comparison = timings.comparisons.get(region.key) or _predicted(region, arch)
+        comparison = timings.comparisons.get(region.key) or _settled(region, settled) or _predicted(region, arch)
         used.comparisons[region.key] = comparison
-        if comparison.fused:
-            continue
-        alone = len(region.candidates) == 1
-        what = "it and its conversions" if alone else f"its region of {len(region.candidates)} fused nodes and its layout changes"
-        reason = f"{'measured' if comparison.measured else 'predicted'} slower than ONNX Runtime, {what} together"
-        times = {"ours_us": comparison.ours_us, "ort_us": comparison.ort_us}
-        for candidate in region.candidates:
-            node = candidate.anchor.node
-            losing.add(id(candidate))
-            refusals.append(Refusal(node.name, node.op, reason, candidate.output.name, "--fuse all", times))
+        if not comparison.fused:
+            alone = len(region.candidates) == 1
+            what = "it and its conversions" if alone else f"its region of {len(region.candidates)} fused nodes and its layout changes"
+            refused = {id(c): (f"{what} together", comparison) for c in region.candidates}
+        else:
+            refused = {id(c): ("its region with it against the region without", without)
+                       for c, without in _better_without(region, timings, used)}
+            settled.update({id(c): comparison for c in region.candidates if comparison.measured})
+        losing |= refused.keys()
+        refusals += [_slower(c, *refused[id(c)]) for c in region.candidates if id(c) in refused]
     return losing
+
+
+def _settled(region: Region, settled: dict[int, Comparison]) -> Comparison | None:
+    judged = [settled.get(id(c)) for c in region.candidates]
+    return judged[0] if all(judged) else None
+
+
+def _better_without(region: Region, timings: Timings, used: Timings) -> list[tuple[Candidate, Comparison]]:
+    """The candidates of a winning region that were measured to be faster with ONNX Runtime, and the region's times with and without."""
+    found: list[tuple[Candidate, Comparison]] = []
+    for candidate, problem in zip(region.candidates, region.problems, strict=True):
+        key = region.key_without(problem)
+        if comparison := timings.comparisons.get(key):
+            used.comparisons[key] = comparison
+            if not comparison.fused:
+                found.append((candidate, comparison))
+    return found
+
+
+def _slower(candidate: Candidate, what: str, comparison: Comparison) -> Refusal:
+    node, word = candidate.anchor.node, "measured" if comparison.measured else "predicted"
+    return Refusal(node.name, node.op, f"{word} slower than ONNX Runtime, {what}", candidate.output.name, "--fuse all",
+                   {"ours_us": comparison.ours_us, "ort_us": comparison.ort_us})
 
 
 def _predicted(region: Region, arch: Arch) -> Comparison:

@@ -38,6 +38,10 @@ class Region:
         text = canonical([self.arch, *(sorted(canonical(item) for item in part) for part in parts)])
         return sha256(text.encode()).hexdigest()[:32]
 
+    def key_without(self, problem: Problem) -> str:
+        """The key of leaving the nodes of `problem` to ONNX Runtime inside this region."""
+        return sha256(canonical([self.key, type(problem).__name__, plain(problem)]).encode()).hexdigest()[:32]
+
     @property
     def description(self) -> str:
         """In words, for messages and lock files."""

@@ -1,28 +1,10 @@
-"""Statistics, interleaving and the result file."""
+"""The clock and the result file."""
 import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks.common import ClockSampler, Row, Sample, interleave, write_results
-
-
-def test_sample_is_robust_against_an_outlier() -> None:
-    sample = Sample((10.0,) * 99 + (1000.0,))
-    assert sample.median == 10
-    assert sample.spread == 0
-
-
-def test_rounds_are_interleaved_and_their_first_runs_dropped() -> None:
-    calls: list[tuple[str, int]] = []
-
-    def measure(name: str, count: int) -> list[float]:
-        calls.append((name, count))
-        return [float(len(calls))] * count
-
-    samples = interleave({name: lambda count, name=name: measure(name, count) for name in "ab"}, rounds=2, runs=3)
-    assert calls == [("a", 1), ("a", 3), ("b", 1), ("b", 3)] * 2
-    assert samples["a"].times == (2.0,) * 3 + (6.0,) * 3
+from benchmarks.common import ClockSampler, Row, write_results
 
 
 def test_results_have_the_documented_keys_and_can_be_completed_in_parts(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 
+from onnxbolt.errors import OnnxboltError
+
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 
-class CudaError(RuntimeError):
-    """No driver, or a call of it failed."""
+class CudaError(OnnxboltError):
+    """No driver, no device, or a call of the driver failed."""
 
 
 @cache
@@ -18,7 +20,7 @@ def _driver() -> ctypes.CDLL:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise CudaError(f"no NVIDIA driver here ({error})") from error
+        raise CudaError(f"no NVIDIA driver here ({error}); run this on a machine with a GPU") from error
     device, context = ctypes.c_int(), ctypes.c_void_p()
     _check("cuInit", driver.cuInit(0))
     _check("cuDeviceGet", driver.cuDeviceGet(ctypes.byref(device), 0))

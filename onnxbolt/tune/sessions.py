@@ -1,0 +1,249 @@
+"""ONNX Runtime sessions with inputs and outputs bound to the device, the settings worth trying, and their timing.
+
+Without a GPU everything runs on the CPU provider, timed by the clock, so that what is built on it can be tried out anywhere.
+"""
+from __future__ import annotations
+
+import functools
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from onnxbolt.runtime import session_options
+from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.records import median_and_deviation
+from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS
+
+Arrays = Mapping[str, np.ndarray]
+Measure = Callable[[int], list[float]]  # runs a batch of measurements: how many -> microseconds of each
+_WARM_UP = 5  # the search for algorithms, two ordinary runs before a CUDA graph's capture, the capture, one more
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_NUMPY = {
+    "tensor(float)": np.dtype(np.float32), "tensor(float16)": np.dtype(np.float16), "tensor(bfloat16)": _BFLOAT16,
+    "tensor(double)": np.dtype(np.float64), "tensor(bool)": np.dtype(np.bool_),
+    **{f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What users of ONNX Runtime's CUDA provider tune."""
+
+    nhwc: bool = False
+    search: str = "EXHAUSTIVE"
+    graph: bool = False
+    tf32: bool = True
+    fuse_bias: bool = False  # cuDNN adds a convolution's bias; it refuses some shapes
+
+    def __str__(self) -> str:
+        fused = ", fused bias" if self.fuse_bias else ""
+        return f"{'NHWC' if self.nhwc else 'NCHW'}, {self.search}, {'CUDA graph' if self.graph else 'no graph'}{fused}"
+
+    def provider(self, stream: Stream) -> tuple[str, dict[str, str]]:
+        """The CUDA provider with its options, as sessions take it."""
+        return CUDA, {
+            "prefer_nhwc": str(int(self.nhwc)),
+            "cudnn_conv_algo_search": self.search,
+            "cudnn_conv_use_max_workspace": "1",
+            "enable_cuda_graph": str(int(self.graph)),
+            "fuse_conv_bias": str(int(self.fuse_bias)),
+            "use_tf32": str(int(self.tf32)),
+            "user_compute_stream": stream.address,
+        }
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to run: its bytes or its file, what to call it, and the library of its fused nodes."""
+
+    label: str
+    model: bytes | Path
+    library: Path | None = None
+
+    @functools.cached_property
+    def convolves(self) -> bool:
+        """Whether ONNX Runtime runs convolutions of its own in it."""
+        if isinstance(self.model, Path):
+            model = onnx.load_model(self.model, load_external_data=False)
+        else:
+            model = onnx.load_model_from_string(self.model)
+        return any(node.op_type in ("Conv", "ConvTranspose", "FusedConv") and node.domain != "com.onnxbolt" for node in model.graph.node)
+
+    def settings(self, graphs: Sequence[bool] = (False, True)) -> Iterator[Setting]:
+        """Every combination that can matter to it: layout and search do so for convolutions alone."""
+        layouts, searches = ((False, True), ("EXHAUSTIVE", "HEURISTIC")) if self.convolves else ((False,), ("EXHAUSTIVE",))
+        return (Setting(*choice) for choice in itertools.product(layouts, searches, graphs))
+
+
+class Session:
+    """One session on the GPU (or, without a stream, on the CPU), with its feeds bound once. Raises one of RUNTIME_ERRORS."""
+
+    def __init__(self, source: Source, setting: Setting, feeds: Arrays, stream: Stream | None) -> None:
+        self._stream, self._device = stream, "cuda" if stream else "cpu"
+        self._session = _session(source, setting, stream)
+        self._binding = self._session.io_binding()
+        self._run_options = ort.RunOptions()
+        if stream:  # a run only enqueues; events tell when it is done
+            self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        for value in self._session.get_inputs():
+            self._binding.bind_ortvalue_input(value.name, _ort_value(feeds[value.name].astype(_NUMPY[value.type]), self._device))
+        self._bind_outputs()
+        self.measure(_WARM_UP)
+
+    def _bind_outputs(self) -> None:
+        """Fixed addresses, as CUDA graphs need them; where the model leaves a size open, a first run tells it."""
+        outputs = self._session.get_outputs()
+        shapes = [value.shape for value in outputs]
+        if not all(isinstance(size, int) for shape in shapes for size in shape):
+            for value in outputs:
+                self._binding.bind_output(value.name, self._device)
+            self._run()
+            shapes = [value.shape() for value in self._values()]
+        for value, shape in zip(outputs, shapes, strict=True):
+            self._binding.bind_ortvalue_output(value.name, _empty(shape, _NUMPY[value.type], self._device))
+
+    def measure(self, count: int) -> list[float]:
+        """Microseconds of each of `count` runs: between CUDA events, or by the clock on the CPU."""
+        if self._stream:
+            return self._stream.time(self._run, count)
+        return [self._timed() for _ in range(count)]
+
+    def outputs(self) -> list[np.ndarray]:
+        """The answers of the last run."""
+        return [value.numpy() for value in self._values()]
+
+    def _values(self) -> list[Any]:
+        if self._stream:
+            self._stream.synchronize()
+        return list(self._binding.get_outputs())
+
+    def _run(self) -> None:
+        self._session.run_with_iobinding(self._binding, self._run_options)
+
+    def _timed(self) -> float:
+        start = time.perf_counter()
+        self._run()
+        return (time.perf_counter() - start) * 1e6
+
+
+def _session(source: Source, setting: Setting, stream: Stream | None) -> ort.InferenceSession:
+    providers: list[Any] = [setting.provider(stream), CPU] if stream else [CPU]
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("ep.cuda.enable_gemm_auto_tune", "1")
+    if source.library and stream:
+        session_options(source.model, providers=providers, strict=True, library=source.library, options=options)
+    elif source.library:
+        session_options(source.model, providers=providers, options=options)
+    model = str(source.model) if isinstance(source.model, Path) else source.model
+    return ort.InferenceSession(model, options, providers=providers)
+
+
+def _ort_value(array: np.ndarray, device: str) -> ort.OrtValue:
+    value = _empty(array.shape, array.dtype, device)
+    value.update_inplace(array.view(np.uint16) if array.dtype == _BFLOAT16 else np.ascontiguousarray(array))
+    return value
+
+
+def _empty(shape: Sequence[int], dtype: np.dtype, device: str) -> ort.OrtValue:
+    element: Any = onnx.TensorProto.BFLOAT16 if dtype == _BFLOAT16 else dtype  # numpy has no such type; ONNX Runtime takes the bits
+    return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, device, 0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Microseconds of many runs of one thing."""
+
+    times: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+    @property
+    def mad(self) -> float:
+        """The median absolute deviation."""
+        return median_and_deviation(self.times)[1]
+
+    @property
+    def spread(self) -> float:
+        """The range from the 10th to the 90th percentile, as a part of the median."""
+        deciles = statistics.quantiles(self.times, n=10, method="inclusive")
+        return (deciles[-1] - deciles[0]) / self.median
+
+
+def interleave(measures: Mapping[str, Measure], rounds: int, runs: int) -> dict[str, Sample]:
+    """`rounds` times `runs` measurements of each in turn, so that drifts of clock and temperature meet all alike."""
+    times: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(rounds):
+        for name, measure in measures.items():
+            measure(1)  # the first run after a change of session is no measurement
+            times[name] += measure(runs)
+    return {name: Sample(tuple(values)) for name, values in times.items()}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The fastest source and setting of a search, its session, and the median of each one tried (or why it failed)."""
+
+    source: Source
+    setting: Setting
+    session: Session
+    tried: dict[str, float | str]
+
+
+def search(sources: Sequence[Source], feeds: Arrays, stream: Stream | None, runs: int, graphs: Sequence[bool] = (False, True)) -> Found:
+    """The fastest of `sources` and their settings.
+
+    Every setting is tried with the first source, and the best of them for convolutions with their bias fused; the other
+    sources, which differ in details, with the best so far, with and without CUDA graph. Raises RuntimeError where nothing runs.
+    """
+    trial = _Trial(feeds, stream, runs)
+    first, graphs = sources[0], graphs if stream else (False,)
+    for setting in first.settings(graphs) if stream else (Setting(),):
+        trial.attempt(first, setting)
+    if stream and first.convolves:
+        trial.attempt(first, replace(trial.found.setting, fuse_bias=True))
+    for source in sources[1:]:
+        setting = trial.found.setting
+        for graph in graphs:
+            trial.attempt(source, replace(setting, graph=graph))
+    return trial.found
+
+
+class _Trial:
+    """The best so far; its session alone is kept, since each holds the weights and a workspace."""
+
+    def __init__(self, feeds: Arrays, stream: Stream | None, runs: int) -> None:
+        self.feeds, self.stream, self.runs = feeds, stream, runs
+        self.tried: dict[str, float | str] = {}
+        self._best: tuple[float, Source, Setting, Session] | None = None
+
+    @property
+    def found(self) -> Found:
+        if self._best is None:
+            raise RuntimeError(f"no setting runs: {self.tried}")
+        return Found(*self._best[1:], self.tried)
+
+    def attempt(self, source: Source, setting: Setting) -> None:
+        name = f"{source.label}: {setting}"
+        if name in self.tried:
+            return
+        try:
+            session = Session(source, setting, self.feeds, self.stream)
+            median = statistics.median(session.measure(self.runs))
+        except RUNTIME_ERRORS as error:
+            self.tried[name] = f"failed: {str(error).splitlines()[0][:200]}"
+            return
+        self.tried[name] = round(median, 1)
+        if self._best is None or median < self._best[0]:
+            self._best = median, source, setting, session

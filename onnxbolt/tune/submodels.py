@@ -1,0 +1,183 @@
+"""Small models of a region: its nodes as ONNX Runtime is given them, and as fused nodes; both with ends in the region's own types."""
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from onnxbolt import precision
+from onnxbolt.canonicalize import canonicalize
+from onnxbolt.canonicalize.restore import restore
+from onnxbolt.codegen.render import Instance
+from onnxbolt.graph.edit import onnx_dtype, producer
+from onnxbolt.graph.exporter import LEAST_IR, export_model, node_proto, tensor_proto
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.order import in_order
+from onnxbolt.graph.shapes import infer
+from onnxbolt.layout.form import PLAIN
+from onnxbolt.library import Manifest, OpSpec, metadata_of
+from onnxbolt.match.matcher import match
+from onnxbolt.match.partition import partition
+from onnxbolt.plan.choose import plan
+from onnxbolt.plan.problems import sizes
+from onnxbolt.plan.regions import Region
+from onnxbolt.precision.widen import widen
+from onnxbolt.rewrite import Rewriter, rewrite
+from onnxbolt.tune.records import Problem
+from onnxbolt.tune.timings import Timings
+
+
+class Original:
+    """A model in the target precision, as ONNX Runtime would be given it (`rounded`) and after canonicalization (`canonical`).
+
+    Names survive all stages, so that a region of the plan is found again in both.
+    """
+
+    def __init__(self, model: ModelProto, target: str) -> None:
+        self.rounded = import_model(model)
+        infer(self.rounded)
+        precision.convert(self.rounded, target)
+        widen(self.rounded)
+        self.canonical = import_model(model)
+        infer(self.canonical)
+        canonicalize(self.canonical)
+        precision.convert(self.canonical, target)
+        restore(self.canonical)
+
+    def nodes_of(self, region: Region) -> tuple[ModelProto, ModelProto] | None:
+        """The region for ONNX Runtime and for fusing; None where its ends are no cut of the graph.
+
+        ONNX Runtime gets the nodes that the user wrote, unless canonicalization has moved the region's ends.
+        """
+        inputs, outputs = ends(region)
+        plain = extract(self.canonical, inputs, outputs)
+        if plain is None:
+            return None
+        return extract(self.rounded, inputs, outputs) or plain, plain
+
+
+def ends(region: Region) -> tuple[list[gs.Tensor], list[gs.Tensor]]:
+    """The tensors that the region reads, and those that others read from it."""
+    inner = [*(node for c in region.candidates for node in c.nodes), *region.carried]
+    ids = {id(node) for node in inner}
+    written = {t.name: t for node in inner for t in node.outputs if t.name}
+    read = {t.name: t for node in inner for t in node.inputs if t.name and not isinstance(t, gs.Constant) and t.name not in written}
+    plain = region.assignment.conversions  # a graph output may have readers inside the region alone
+    return list(read.values()), [
+        t for t in written.values() if not t.outputs or any(id(user) not in ids for user in t.outputs) or (t.name, PLAIN) in plain
+    ]
+
+
+def extract(graph: gs.Graph, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor]) -> ModelProto | None:
+    """The nodes of `graph` between tensors named as `inputs` and `outputs`, with their types there, symbolic sizes filled in.
+
+    None where a name or its type is another in `graph`, or where the outputs need more than the inputs.
+    """
+    tensors = {t.name: t for node in graph.nodes for t in (*node.inputs, *node.outputs)}
+    if any(t.name not in tensors or tensors[t.name].dtype != t.dtype or t.shape is None for t in (*inputs, *outputs)):
+        return None
+    nodes = _between(tensors, {t.name for t in inputs}, [t.name for t in outputs])
+    if nodes is None:
+        return None
+    source: ModelProto = graph.source
+    model = ModelProto(ir_version=max(source.ir_version, LEAST_IR), opset_import=source.opset_import, functions=source.functions)
+    model.graph.name = "region"
+    model.graph.node.extend(node_proto(node) for node in in_order(graph) if id(node) in nodes)
+    constants = {t.name: t for node in nodes.values() for t in node.inputs if isinstance(t, gs.Constant)}
+    model.graph.initializer.extend(tensor_proto(constant) for constant in constants.values())
+    model.graph.input.extend(_value(tensor) for tensor in inputs)
+    model.graph.output.extend(_value(tensor) for tensor in outputs)
+    return model
+
+
+def _between(tensors: Mapping[str, gs.Tensor], inputs: Container[str], outputs: Iterable[str]) -> dict[int, gs.Node] | None:
+    found: dict[int, gs.Node] = {}
+    pending = [tensors[name] for name in outputs]
+    while pending:
+        tensor = pending.pop()
+        if not tensor.name or tensor.name in inputs or isinstance(tensor, gs.Constant):
+            continue
+        node = producer(tensor)
+        if node is None:
+            return None
+        if id(node) not in found:
+            found[id(node)] = node
+            pending.extend(node.inputs)
+    return found
+
+
+def _value(tensor: gs.Tensor) -> ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(tensor.name, onnx_dtype(tensor.dtype), sizes(tensor.shape))
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A region after our stages: to be exported once the library that serves it, and other regions, is known."""
+
+    graph: gs.Graph
+    rewriter: Rewriter
+    arch: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def ops(self) -> list[OpSpec]:
+        """What the library has to know."""
+        return self.rewriter.ops
+
+    @property
+    def instances(self) -> set[Instance]:
+        """What the library has to hold."""
+        return self.rewriter.instances
+
+    def model(self, manifest: Manifest) -> ModelProto:
+        """The model, bound to the library of `manifest`."""
+        return export_model(self.graph, list(self.rewriter.functions.values()), metadata_of(manifest, "keep", [self.arch]))
+
+
+def fuse(model: ModelProto, arch: int, timings: Timings, left_out: Problem | None = None) -> Fused:
+    """Everything of `model` fused, in the precision that it has, configured by `timings`; `left_out` stays with ONNX Runtime."""
+    graph = import_model(model)
+    infer(graph)
+    canonicalize(graph)
+    candidates = partition(match(graph)[0])
+    chosen = plan(graph, candidates, [arch], "all", timings)
+    if left_out is not None:
+        candidates = [c for c in chosen.candidates if chosen.problems[id(c.anchor.node)] != left_out]
+        chosen = plan(graph, candidates, [arch], "all", timings)
+    rewriter = rewrite(graph, chosen.assignment, chosen.configs, [arch], chosen.sources)
+    restore(graph)
+    widen(graph)
+    return Fused(graph, rewriter, arch, tuple(chosen.problems.values()))
+
+
+def repeat(model: ModelProto, copies: int) -> ModelProto:
+    """`copies` of the model side by side, each with inputs of its own and the weights shared: they divide what launching costs once."""
+    repeated = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions,
+                          metadata_props=model.metadata_props)
+    repeated.graph.name = model.graph.name
+    repeated.graph.initializer.extend(model.graph.initializer)
+    shared = {tensor.name for tensor in model.graph.initializer} | {""}
+    for copy in range(copies):
+        _append(repeated.graph, model.graph, f"#{copy}", shared)
+    return repeated
+
+
+def _append(target: GraphProto, source: GraphProto, suffix: str, shared: Container[str]) -> None:
+    def named(name: str) -> str:
+        return name if name in shared else name + suffix
+
+    for node in source.node:
+        made = NodeProto()
+        made.CopyFrom(node)
+        made.name = node.name + suffix
+        made.input[:] = [named(name) for name in node.input]
+        made.output[:] = [named(name) for name in node.output]
+        target.node.append(made)
+    for values, into in ((source.input, target.input), (source.output, target.output)):
+        for value in values:
+            made_value = into.add()
+            made_value.CopyFrom(value)
+            made_value.name = named(value.name)

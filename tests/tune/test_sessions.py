@@ -1,0 +1,85 @@
+"""Sessions bound to a device, the search for their best setting, and statistics of their times."""
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnxbolt.tune.sessions import Sample, Session, Setting, Source, interleave, search
+from tests.support import Net
+
+
+def source(net: Net, *outputs: str, label: str = "model") -> Source:
+    return Source(label, net.model(*outputs).SerializeToString())
+
+
+def test_a_session_answers_and_is_timed() -> None:
+    net = Net({"x": (4, 8)})
+    x = np.ones((4, 8), np.float32)
+    session = Session(source(net, net.node("Neg", "x")), Setting(), {"x": x}, None)
+    assert all(us > 0 for us in session.measure(3))
+    np.testing.assert_array_equal(session.outputs()[0], -x)
+
+
+def test_feeds_take_the_models_types_and_open_sizes_those_of_a_first_run() -> None:
+    nodes = [helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT), helper.make_node("NonZero", ["wide"], ["y"])]
+    x = helper.make_tensor_value_info("x", TensorProto.BFLOAT16, ["N"])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [1, "M"])
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = Session(Source("bf16", model.SerializeToString()), Setting(), {"x": np.array([0, 1, 0, 2], np.float32)}, None)
+    np.testing.assert_array_equal(session.outputs()[0], [[1, 3]])
+    again = Session(Source("bf16", model.SerializeToString()), Setting(), {"x": np.array([1, 0], ml_dtypes.bfloat16)}, None)
+    np.testing.assert_array_equal(again.outputs()[0], [[0]])
+
+
+def test_settings_are_those_that_matter() -> None:
+    net = Net({"x": (1, 8, 4, 4)})
+    plain, conv = source(net, net.node("Relu", "x")), source(net, net.conv("x", 8, 8))
+    assert len(list(plain.settings())) == 2
+    everything = set(itertools.product((False, True), ("EXHAUSTIVE", "HEURISTIC"), (False, True)))
+    assert {(s.nhwc, s.search, s.graph) for s in conv.settings()} == everything
+    assert all(setting.graph for setting in conv.settings((True,)))
+
+
+def test_search_keeps_the_fastest_and_says_why_another_failed(tmp_path: Path) -> None:
+    net = Net({"x": (64, 64)})
+    small = source(net, net.node("Neg", "x"), label="small")
+    y = "x"
+    for _ in range(40):
+        y = net.linear(y, 64, 64)
+    found = search([source(net, y, label="large"), small, Source("broken", b"no model")], {"x": np.ones((64, 64), np.float32)}, None, 5)
+    assert found.source is small
+    assert {name.split(":")[0] for name in found.tried} == {"large", "small", "broken"}
+    assert "failed" in str(found.tried["broken: NCHW, EXHAUSTIVE, no graph"])
+    assert found.session.measure(1)[0] > 0
+    path = tmp_path / "model.onnx"
+    onnx.save(net.model(y), path)
+    assert Source("file", path).convolves is False
+
+
+def test_where_nothing_runs_the_reasons_are_told() -> None:
+    with pytest.raises(RuntimeError, match=r"broken.*failed"):
+        search([Source("broken", Net({"x": (1,)}).model().SerializeToString()[:-3])], {}, None, 1)
+
+
+def test_sample_is_robust_against_an_outlier() -> None:
+    sample = Sample((10.0,) * 99 + (1000.0,))
+    assert sample.median == 10
+    assert sample.spread == sample.mad == 0
+
+
+def test_rounds_are_interleaved_and_their_first_runs_dropped() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def measure(name: str, count: int) -> list[float]:
+        calls.append((name, count))
+        return [float(len(calls))] * count
+
+    samples = interleave({name: lambda count, name=name: measure(name, count) for name in "ab"}, rounds=2, runs=3)
+    assert calls == [("a", 1), ("a", 3), ("b", 1), ("b", 3)] * 2
+    assert samples["a"].times == (2.0,) * 3 + (6.0,) * 3
