@@ -1,7 +1,8 @@
 """The one table of tolerances, and the measures that they bound.
 
 The error of a tensor is its relative L2 distance from the reference, ||y - y0|| / ||y0||, and ||y|| where ||y0|| = 0,
-all in float64. Non-finite values must stand in the same places with the same sign and are left out of the norms.
+all in float64. Non-finite values must stand in the same places with the same sign and are left out of the norms. Of integers,
+booleans and strings, which have to be equal, it is the share that is not; their limit in the table is 0.
 """
 from __future__ import annotations
 
@@ -41,8 +42,18 @@ def measure(y: np.ndarray, reference: np.ndarray) -> Measures:
 
 
 def relative_l2(y: np.ndarray, reference: np.ndarray) -> float:
-    """The measure that limits bound."""
+    """The distance of floats."""
     return measure(y, reference).relative_l2
+
+
+def is_float(values: np.ndarray) -> bool:
+    """Whether values are compared by distance; ml_dtypes' types are of kind V."""
+    return values.dtype.kind in "fV"
+
+
+def error(y: np.ndarray, reference: np.ndarray) -> float:
+    """What limits bound, whatever the type."""
+    return relative_l2(y, reference) if is_float(reference) else float(np.sum(y != reference)) / max(reference.size, 1)
 
 
 def same_non_finite(y: np.ndarray, reference: np.ndarray) -> bool:

@@ -151,7 +151,29 @@ def test_integers_must_be_equal() -> None:
                     for b in ([9, 0, 0, 0], [0, 9, 0, 0]))
     assert verify(model, model, providers=[CPU]).passed
     (row,) = verify(model, other, providers=[CPU]).failures
-    assert row.reason == "2 of 2 values are not equal"
+    assert row.reason == "share of unequal values 1.00e+00 is above the limit 0.00e+00"
+
+
+def test_indices_may_differ_where_rounding_makes_the_original_choose_others() -> None:
+    weights = {"w": (1 + drawn(0, 16, 32) / 1000).astype(np.float32), "b": drawn(1, 32) / 1000}
+    model = model_of("(float[64,16] x) => (int64[64] y)", "a = MatMul(x, w) h = Add(a, b) y = ArgMax<axis=1, keepdims=0>(h)", weights)
+    rounded = rounded_original(model, "fp16")
+    (row,) = verify(model, rounded, providers=[CPU]).failures
+    assert row.error > 0
+    rounded.metadata_props.add(key="onnxbolt.precision", value="fp16")
+    (row,) = verify(model, rounded, providers=[CPU]).rows
+    assert row.passed
+    assert row.limit == pytest.approx(1.5 * row.error)
+
+
+def test_where_rounding_changes_the_shape_there_is_no_yardstick() -> None:
+    """Beside 1, fp16 does not hold 1e-4: nothing passes the threshold any more."""
+    body = "a = Mul(x, zero) h = Add(a, b) g = Greater(h, one) n = NonZero(g) y = Add(n, k)"
+    weights = {"zero": np.float32(0), "b": np.float32(1 + np.arange(8) / 1e4), "one": np.float32(1)}
+    model, other = (model_of("(float[1,8] x) => (int64[2,N] y)", body, weights | {"k": np.int64(k)}) for k in (0, 1))
+    other.metadata_props.add(key="onnxbolt.precision", value="fp16")
+    (row,) = verify(model, other, providers=[CPU]).failures
+    assert (row.error, row.limit) == (1, 0)
 
 
 def test_infinities_must_have_their_sign() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -20,7 +21,7 @@ class Row:
     name: str  # of the tensor in the original model
     kind: str  # "output" or "fused node"
     provider: str  # "CPU" or "CUDA"
-    error: float  # relative L2; NaN where the two could not be compared
+    error: float  # relative L2, of other types than floats the share of unequal values; NaN where the two could not be compared
     limit: float
     max_abs: float
     cosine: float
@@ -31,7 +32,8 @@ class Row:
     def judged(self, yardstick: float = 0.0) -> Row:
         """The row with its verdict; `yardstick` is the error of the same tensor in the original itself, rounded."""
         limit = tolerances.limit(self.limit, yardstick)
-        above = "" if self.error <= limit else f"error {self.error:.2e} is above the limit {limit:.2e}"
+        what = "share of unequal values" if math.isnan(self.max_abs) else "error"
+        above = "" if self.error <= limit else f"{what} {self.error:.2e} is above the limit {limit:.2e}"
         reason = self.reason or above
         return dataclasses.replace(self, limit=limit, passed=not reason, reason=reason)
 
