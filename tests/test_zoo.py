@@ -12,6 +12,8 @@ from onnx import ModelProto, NodeProto
 
 import onnxbolt
 from onnxbolt.inspection import inspect_model
+from onnxbolt.library import manifest_of_model
+from onnxbolt.runtime import Library
 from onnxbolt.verify import verify
 from tests.conftest import ZOO
 from tests.faults import fused_nodes, plant
@@ -64,8 +66,9 @@ def test_winning_fusions_are_right(name: str, precision: str, zoo: Zoo, tmp_path
 @pytest.mark.parametrize("name", WITH_LIBRARY)
 def test_with_library(name: str, precision: str, zoo: Zoo, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
-    assert onnxbolt.optimize(zoo(name), out, precision=precision).passed
-    assert onnxbolt.get_library_path(out).is_file()
+    assert onnxbolt.optimize(zoo(name), out, precision=precision, fuse="all").passed
+    digest = manifest_of_model(onnx.load(out)).digest
+    assert Library(onnxbolt.get_library_path(out), remedy="").digest == digest
 
 
 @pytest.mark.timeout(3600)
