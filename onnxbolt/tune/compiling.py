@@ -3,45 +3,26 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from onnxbolt.codegen.render import Instance
+from onnxbolt.tune.library import Result
 
-
-@dataclass(frozen=True)
-class Built:
-    """Kernels that are done: in a library that the profiler loads, or refused by the compiler, which `detail` tells."""
-
-    instances: tuple[Instance, ...]
-    library: Path | None
-    detail: str = ""
-
-
-class Builder(Protocol):
-    """Compiles kernels, and hands them out as they are done."""
-
-    capacity: int  # kernels that are compiled at a time
-
-    def build(self, instances: Sequence[Instance]) -> Iterator[Built]:
-        """What is not in the cache is compiled. Raises BuildError where that does not lie with the kernels."""
-
-    def stop(self) -> None:
-        """End compilers that run; called from another thread. `build` then ends, too."""
+# Each instance with its library, or why there is none, as soon as it is known; ends early once the event is set.
+# Raises BuildError for what does not lie with the instances.
+Build = Callable[[Sequence[Instance], threading.Event], Iterator[Result]]
 
 
 class Compiling:
-    """A thread that feeds a builder with all that was submitted since it began its last batch."""
+    """A thread that builds all that was submitted since it began its last batch; a context manager, whose end stops it."""
 
-    def __init__(self, builder: Builder) -> None:
-        self.capacity = builder.capacity
-        self._builder = builder
+    def __init__(self, build: Build) -> None:
+        self._build = build
         self._submitted: queue.SimpleQueue[list[Instance] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Built | BaseException] = queue.SimpleQueue()
-        self._stopped = threading.Event()
+        self._done: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="onnxbolt-compiling", daemon=True)
 
     def __enter__(self) -> Self:
@@ -49,17 +30,16 @@ class Compiling:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stopped.set()
+        self._stop.set()
         self._submitted.put(None)
-        self._builder.stop()
         self._thread.join()
 
     def submit(self, instances: Sequence[Instance]) -> None:
         self._submitted.put(list(instances))
 
-    def done(self, timeout: float) -> list[Built]:
-        """What was finished since, after waiting up to `timeout` seconds for the first. Raises what the builder raised."""
-        found: list[Built] = []
+    def done(self, timeout: float) -> list[Result]:
+        """What was finished since, after waiting up to `timeout` seconds for the first. Raises what the build raised."""
+        found: list[Result] = []
         try:
             item = self._done.get(timeout=max(timeout, 0.0))
             while True:
@@ -71,15 +51,12 @@ class Compiling:
             return found
 
     def _work(self) -> None:
-        while (batch := self._next_batch()) and not self._stopped.is_set():
-            try:
-                for built in self._builder.build(batch):
-                    self._done.put(built)
-                    if self._stopped.is_set():
-                        return
-            except BaseException as error:  # belongs to the thread that waits
-                self._done.put(error)
-                return
+        try:
+            while (batch := self._next_batch()) and not self._stop.is_set():
+                for result in self._build(batch, self._stop):
+                    self._done.put(result)
+        except BaseException as error:  # it is the waiting thread's to handle
+            self._done.put(error)
 
     def _next_batch(self) -> list[Instance]:
         """Everything submitted, waiting for the first; empty at the end."""

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.kernels.config import KernelConfig
-from onnxbolt.tune.compiling import Builder, Built, Compiling
+from onnxbolt.tune.compiling import Build, Compiling
+from onnxbolt.tune.library import Uncompiled
 from onnxbolt.tune.progress import Progress, Silent, TaskLine, TotalLine
 from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key
 from onnxbolt.tune.scheduler import Scheduler, Trial
@@ -36,17 +37,17 @@ class Records(Protocol):
     def measurements(self, key: str) -> Sequence[Measurement]: ...
 
 
-def tune(tasks: Sequence[Task], database: Records, profiler: Profiler, builder: Builder, machine: Machine, *,
-         budget: float = math.inf, progress: Progress | None = None, clock: Callable[[], float] = time.monotonic) -> tuple[Timings, Tuning]:
+def tune(tasks: Sequence[Task], database: Records, profiler: Profiler, build: Build, machine: Machine, *, budget: float = math.inf,
+         progress: Progress | None = None, capacity: int = 64, clock: Callable[[], float] = time.monotonic) -> tuple[Timings, Tuning]:
     """Measure candidates of `tasks` until none is expected to pay, or `budget` seconds are over, or Ctrl-C; the best so far is the answer.
 
+    `capacity` kernels are in the compiler's queue at most: more than one wave for all cores would be chosen too early.
     What `database` has for `machine` is not measured again, failures included: a run goes on where the last one ended.
     Raises BuildError where compiling fails for a reason that does not lie with a kernel.
     """
-    run = _Run(tasks, database, profiler, machine, progress or Silent(), clock)
-    ended_by = "done"
+    run = _Run(tasks, database, profiler, machine, progress or Silent(), capacity, clock)
     try:
-        with Compiling(builder) as compiling:
+        with Compiling(build) as compiling:
             ended_by = run.until(budget, compiling)
     except KeyboardInterrupt:
         ended_by = "interrupt"
@@ -57,9 +58,9 @@ class _Run:
     """The state of one call of `tune`."""
 
     def __init__(self, tasks: Sequence[Task], database: Records, profiler: Profiler, machine: Machine, progress: Progress,
-                 clock: Callable[[], float]) -> None:
+                 capacity: int, clock: Callable[[], float]) -> None:
         self._tasks, self._database, self._profiler, self._machine, self._progress = tasks, database, profiler, machine, progress
-        self._clock, self._start = clock, clock()
+        self._capacity, self._clock, self._start = capacity, clock, clock()
         self._keys = [kernel_key(task.problem, machine) for task in tasks]
         self._scheduler = Scheduler(tasks)
         for number, key in enumerate(self._keys):
@@ -77,8 +78,8 @@ class _Run:
             if not ready and not self._waiting:
                 return "done"
             if not ready:
-                for built in compiling.done(min(_PATIENCE, budget - self._seconds())):
-                    ready += self._take(built)
+                for result in compiling.done(min(_PATIENCE, budget - self._seconds())):
+                    ready += self._take(*result)
             self._measure(ready, budget)
             self._show_total(budget)
         return "budget"
@@ -88,7 +89,7 @@ class _Run:
         ready: list[Trial] = []
         new: list[Instance] = []
         known = self._libraries.keys() | self._waiting.keys()
-        for instance, trials in self._scheduler.next(compiling.capacity - len(self._waiting), known):
+        for instance, trials in self._scheduler.next(self._capacity - len(self._waiting), known):
             if instance in self._libraries:
                 ready += trials
             elif instance in self._waiting:
@@ -100,11 +101,11 @@ class _Run:
             compiling.submit(new)
         return ready
 
-    def _take(self, built: Built) -> list[Trial]:
-        """The trials that these kernels were for; what the compiler refused is remembered as that."""
-        trials = [trial for instance in built.instances for trial in self._waiting.pop(instance, [])]
-        if built.library is not None:
-            self._libraries.update(dict.fromkeys(built.instances, built.library))
+    def _take(self, instance: Instance, built: Path | Uncompiled) -> list[Trial]:
+        """The trials that this kernel was for; what the compiler refused is remembered as that."""
+        trials = self._waiting.pop(instance, [])
+        if isinstance(built, Path):
+            self._libraries[instance] = built
             return trials
         for trial in trials:
             self._record(trial.task, [Measurement(self._keys[trial.task], trial.config, Status.UNCOMPILED, detail=built.detail)])

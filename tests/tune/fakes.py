@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig
 from onnxbolt.plan.cost import fused_us
-from onnxbolt.tune.compiling import Built
+from onnxbolt.tune.library import Result, Uncompiled
 from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key
 
 MACHINE = Machine("Fake", 90, 700, "13.0", "4.2", "digest")
@@ -41,25 +42,16 @@ class Records:
 
 
 class Builder:
-    """`refused` decides which kernels do not compile."""
+    """Compiles at once; `refused` decides which kernels do not compile."""
 
-    def __init__(self, capacity: int = 16, refused: Callable[[Instance], bool] = lambda _: False) -> None:
-        self.capacity, self.refused = capacity, refused
+    def __init__(self, refused: Callable[[Instance], bool] = lambda _: False) -> None:
+        self.refused = refused
         self.compiled: list[Instance] = []
-        self.stopped = False
 
-    def build(self, instances: Sequence[Instance]) -> Iterator[Built]:
-        for i in range(0, len(instances), 6):
-            batch = tuple(instances[i:i + 6])
-            self.compiled += batch
-            good = tuple(instance for instance in batch if not self.refused(instance))
-            yield Built(good, Path(f"{len(self.compiled)}.so"))
-            for instance in batch:
-                if self.refused(instance):
-                    yield Built((instance,), None, "spills")
-
-    def stop(self) -> None:
-        self.stopped = True
+    def __call__(self, instances: Sequence[Instance], stop: threading.Event) -> Iterator[Result]:
+        for instance in instances:
+            self.compiled.append(instance)
+            yield instance, Uncompiled("spills") if self.refused(instance) else Path(f"{len(self.compiled)}.so")
 
 
 def true_us(problem: Problem, config: KernelConfig, spread: float = 0.2) -> float:

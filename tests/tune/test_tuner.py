@@ -1,0 +1,194 @@
+"""The tuning loop with a compiler and a GPU that take no time: what is measured, remembered, and left when it ends early."""
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from onnxbolt.archs import get
+from onnxbolt.codegen.render import Instance
+from onnxbolt.errors import BuildError
+from onnxbolt.tune.compiling import Build
+from onnxbolt.tune.library import Result
+from onnxbolt.tune.progress import Silent, TaskLine, TotalLine
+from onnxbolt.tune.records import Status
+from onnxbolt.tune.summary import Tuning, spearman
+from onnxbolt.tune.tasks import Task, tasks_of
+from onnxbolt.tune.timings import Timings
+from onnxbolt.tune.tuner import tune
+from tests.tune.fakes import MACHINE, MODEL, Builder, Clock, Profiler, Records, conv, gemm, true_us
+
+TASKS = tasks_of(MODEL, get(90))
+
+
+def tuned(records: Records, profiler: Profiler, build: Build | None = None, tasks: list[Task] = TASKS,
+          budget: float = math.inf) -> tuple[Timings, Tuning]:
+    return tune(tasks, records, profiler, build or Builder(), MACHINE, budget=budget, clock=profiler.clock)
+
+
+def test_the_best_measured_configuration_of_every_task_is_the_answer() -> None:
+    records, profiler = Records(), Profiler(Clock())
+    timings, tuning = tuned(records, profiler)
+    assert (tuning.ended_by, tuning.trials) == ("done", len(records.rows))
+    assert timings.machine == MACHINE
+    for task in TASKS:
+        choice = timings.choices[task.problem, 90]
+        assert choice.us == min(true_us(p, config) for p, config in profiler.measured if p == task.problem)
+        assert choice.us <= 1.05 * min(true_us(task.problem, c.config) for c in task.candidates)
+        assert choice.us <= true_us(task.problem, task.candidates[0].config)
+
+
+def test_a_second_run_compiles_and_measures_nothing_and_answers_the_same() -> None:
+    records = Records()
+    first, _ = tuned(records, Profiler(Clock()))
+    build, profiler, start = Builder(), Profiler(Clock()), time.monotonic()
+    second, tuning = tuned(records, profiler, build)
+    assert second == first
+    assert (build.compiled, profiler.measured, tuning.trials) == ([], [], 0)
+    assert time.monotonic() - start < 2
+
+
+def test_nothing_is_measured_twice_and_kernels_are_compiled_once() -> None:
+    build, profiler = Builder(), Profiler(Clock())
+    tuned(Records(), profiler, build)
+    assert len(set(profiler.measured)) == len(profiler.measured)
+    assert len(set(build.compiled)) == len(build.compiled)
+
+
+def test_the_budgets_end_keeps_the_best_so_far_and_the_next_run_goes_on() -> None:
+    records, profiler = Records(), Profiler(Clock())
+    timings, tuning = tuned(records, profiler, budget=2.0)
+    assert tuning.ended_by == "budget"
+    assert tuning.seconds < 12
+    assert timings.choices
+    measured = set(profiler.measured)
+    rest = Profiler(Clock())
+    whole, _ = tuned(records, rest)
+    assert not measured & set(rest.measured)
+    assert len(whole.choices) == len(TASKS)
+
+
+def test_an_interrupt_keeps_the_best_so_far() -> None:
+    records = Records()
+    timings, tuning = tuned(records, Profiler(Clock(), interrupt_after=20))
+    assert tuning.ended_by == "interrupt"
+    assert len(records.rows) >= 20
+    assert timings.choices
+
+
+def test_a_kill_leaves_what_was_measured() -> None:
+    """Whatever ends the process: each measurement is in the database before the next one begins."""
+    records = Records()
+
+    class Killed(BaseException):
+        pass
+
+    class Watched(Profiler):
+        def measure(self, *arguments):  # type: ignore[no-untyped-def]
+            assert len(records.rows) == len(self.measured)
+            if len(self.measured) > 30:
+                raise Killed
+            return super().measure(*arguments)
+
+    with pytest.raises(Killed):
+        tuned(records, Watched(Clock()))
+    assert len(records.rows) > 30
+
+
+def test_what_fails_is_remembered_and_never_chosen() -> None:
+    task = TASKS[0]
+    broken = {candidate.config for candidate in task.candidates[:3]}
+    refused = task.candidates[3].config.instance()
+    records, profiler = Records(), Profiler(Clock(), broken=broken)
+    timings, tuning = tuned(records, profiler, Builder(lambda instance: instance.config == refused))
+    statuses = {row.status for row in records.rows}
+    assert {Status.OK, Status.CRASHED, Status.UNCOMPILED} == statuses
+    assert not {choice.config for choice in timings.choices.values()} & broken
+    assert tuning.tasks[0].failed >= 3
+    again = Profiler(Clock())
+    tuned(records, again)
+    assert again.measured == []
+
+
+def test_where_nothing_runs_there_is_no_choice() -> None:
+    timings, tuning = tuned(Records(), Profiler(Clock()), Builder(lambda _: True))
+    assert timings.choices == {}
+    assert (tuning.tasks, tuning.quality, tuning.ended_by) == ((), (), "done")
+
+
+def test_an_error_of_the_compiler_itself_is_raised() -> None:
+    def build(instances: Sequence[Instance], stop: threading.Event) -> Iterator[Result]:
+        raise BuildError("no space left")
+        yield
+
+    with pytest.raises(BuildError, match="no space"):
+        tuned(Records(), Profiler(Clock()), build)
+
+
+def test_measuring_overlaps_with_compiling_and_the_budgets_end_stops_compilers() -> None:
+    profiler = Profiler(Clock())
+    seen: list[bool] = []
+
+    def build(instances: Sequence[Instance], stop: threading.Event) -> Iterator[Result]:
+        yield from Builder()(instances[:1], stop)
+        while not profiler.measured and not stop.is_set():  # the compiler is at work, and the GPU measures meanwhile
+            time.sleep(0.01)
+        seen.append(stop.is_set())
+        seen.append(stop.wait(10))
+
+    timings, tuning = tune(TASKS, Records(), profiler, build, MACHINE, budget=0.5)
+    assert seen == [False, True]
+    assert tuning.ended_by == "budget"
+    assert timings.choices
+    assert tuning.seconds < 5
+
+
+def test_progress_tells_of_every_measurement_and_of_the_whole() -> None:
+    class Seen(Silent):
+        lines: list[TaskLine | TotalLine] = []  # noqa: RUF012
+
+        def show(self, line: TaskLine | TotalLine) -> None:
+            self.lines.append(line)
+
+    profiler = Profiler(Clock())
+    tune(TASKS, Records(), profiler, Builder(), MACHINE, budget=100.0, progress=Seen(), clock=profiler.clock)
+    tasks = [line for line in Seen.lines if isinstance(line, TaskLine)]
+    totals = [line for line in Seen.lines if isinstance(line, TotalLine)]
+    assert {line.number for line in tasks} == set(range(1, len(TASKS) + 1))
+    assert all(line.current_tflops <= line.best_tflops and line.tried <= line.planned for line in tasks)
+    last = totals[-1]
+    assert last.tried == last.planned == len(profiler.measured)
+    assert all(line.seconds_left is not None and line.seconds_left <= 100 for line in totals)
+
+
+def test_the_report_says_how_good_the_prediction_was() -> None:
+    _, perfect = tuned(Records(), Profiler(Clock(), spread=0.0))
+    assert [q.kind for q in perfect.quality] == ["conv", "gemm"]
+    assert all(q.regret == pytest.approx(1.0) for q in perfect.quality)
+    _, rough = tuned(Records(), Profiler(Clock(), spread=0.3))
+    assert all(1.0 < q.regret < 2.0 and q.rank_correlation is not None and q.rank_correlation < 1 for q in rough.quality)
+    assert sum(q.tasks for q in rough.quality) == len(rough.tasks) == len(TASKS)
+    row = rough.tasks[0]
+    assert row.best_us <= row.first_us
+    assert row.best_tflops == pytest.approx(TASKS[0].problem.flops / row.best_us / 1e6)
+    dataclasses.asdict(rough)
+
+
+def test_spearman() -> None:
+    assert spearman([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [30, 20, 10]) == pytest.approx(-1)
+    assert spearman([1, 2, 3, 4], [1, 1, 2, 2]) == pytest.approx(0.8944, abs=1e-4)
+    assert spearman([1, 1, 1], [1, 2, 3]) is None
+
+
+def test_other_problems_and_machines_do_not_matter() -> None:
+    records = Records()
+    tuned(records, Profiler(Clock()), tasks=tasks_of([gemm(64, 64, 64)], get(90)))
+    other = dataclasses.replace(MACHINE, gpu="Other")
+    profiler = Profiler(Clock())
+    tune(tasks_of([conv(14)], get(90)), records, profiler, Builder(), other, clock=profiler.clock)
+    assert profiler.measured
