@@ -1,0 +1,171 @@
+"""--lock and --frozen end to end: the same bytes again, from the lock file alone."""
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxbolt import optimize
+from onnxbolt.archs import ARCHS
+from onnxbolt.cli import main
+from onnxbolt.errors import AccuracyError, FrozenError
+from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.library import configs_of_node, generated_sources, kernel_sources_digest, manifest_of_model
+from onnxbolt.plan.cost import candidates, fused_us
+from onnxbolt.tune.lockfile import Lock
+from onnxbolt.tune.records import Problem
+from onnxbolt.tune.timings import Choice
+from tests.support import Net
+
+ARCHITECTURES = ("--arch", "sm_90a", "--arch", "sm_80")
+FLAGS = ("--no-library", "--no-verify", "--quiet")
+
+
+def network() -> onnx.ModelProto:
+    """Convolutions that win as a region, one that loses alone, and two GEMMs."""
+    net = Net({"x": (8, 64, 28, 28)})
+    y = net.node("Relu", net.conv("x", 64, 64, 3, pads=[1, 1, 1, 1]))
+    y = net.node("Relu", net.conv(y, 64, 64, 3, pads=[1, 1, 1, 1]))
+    y = net.node("Softmax", net.conv(net.node("Softmax", y, axis=1), 64, 8), axis=1)
+    y = net.node("Flatten", net.node("GlobalAveragePool", y))
+    return net.model(net.linear(net.node("Relu", net.linear(y, 8, 256)), 256, 96))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    onnx.save(network(), tmp_path / "in.onnx")
+    return tmp_path / "in.onnx"
+
+
+@pytest.fixture
+def lock(model: Path) -> Path:
+    """What the planner predicts, locked."""
+    path = model.with_name("onnxbolt.lock")
+    assert main(["optimize", str(model), str(model.with_name("first.onnx")), "--lock", str(path), *ARCHITECTURES, *FLAGS]) == 0
+    return path
+
+
+def second_best(problem: Problem, arch: int) -> KernelConfig:
+    timed = sorted((fused_us(problem, config, ARCHS[arch]), config) for config in candidates(problem, ARCHS[arch]))
+    return timed[1][1]
+
+
+def configs(path: Path) -> list[KernelConfig]:
+    return [config for node in onnx.load(path).graph.node for config in configs_of_node(node)]
+
+
+def sources(path: Path) -> dict[str, str]:
+    return generated_sources(manifest_of_model(onnx.load(path)))
+
+
+def frozen(model: Path, lock: Path, out: Path, *flags: str) -> int:
+    return main(["optimize", str(model), str(out), "--lock", str(lock), "--frozen", *FLAGS, *flags])
+
+
+def test_two_processes_in_two_directories_give_the_same_bytes(model: Path, lock: Path, tmp_path: Path) -> None:
+    """No architecture is given: the lock's are taken, whatever GPU is here."""
+    outputs = []
+    for seed in ("1", "2"):
+        directory = tmp_path / f"directory {seed}"
+        directory.mkdir()
+        command = [sys.executable, "-c", "import sys; from onnxbolt.cli import main; sys.exit(main())", "optimize"]
+        command += [str(model), "out.onnx", "--lock", str(lock), "--frozen", *FLAGS]
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "ONNXBOLT_CACHE_DIR": str(directory / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+        subprocess.run(command, cwd=directory, env=environment, check=True, timeout=120)
+        outputs.append(directory / "out.onnx")
+    assert outputs[0].read_bytes() == outputs[1].read_bytes() == model.with_name("first.onnx").read_bytes()
+    assert sources(outputs[0]) == sources(outputs[1])
+
+
+def test_writing_the_lock_again_changes_nothing(model: Path, lock: Path) -> None:
+    before = lock.read_bytes()
+    assert main(["optimize", str(model), str(model.with_name("again.onnx")), "--lock", str(lock), *ARCHITECTURES, *FLAGS]) == 0
+    assert lock.read_bytes() == before
+
+
+def test_configurations_come_from_the_lock_alone(model: Path, lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locked choices that no prediction makes, with the predictions of candidates out of reach."""
+    read = Lock.read(lock)
+    others = {(problem, arch): Choice(second_best(problem, arch), 1.0, measured=arch == 90) for problem, arch in read.choices}
+    dataclasses.replace(read, choices=others).write(lock)
+    monkeypatch.setattr("onnxbolt.plan.choose._predicted", None)
+    monkeypatch.setattr("onnxbolt.plan.choose._fused_best", None)
+    out = model.with_name("out.onnx")
+    assert frozen(model, lock, out) == 0
+    assert set(configs(out)) == {choice.config for choice in others.values()}
+    words = {str(onnx.helper.get_node_attr_value(n, "config_source"), "ascii") for n in onnx.load(out).graph.node if configs_of_node(n)}
+    assert words == {"measured,predicted"}
+
+
+def test_what_is_fused_comes_from_the_lock_alone(model: Path, lock: Path) -> None:
+    first = Lock.read(lock)
+    assert {comparison.fused for comparison in first.comparisons.values()} == {True, False}
+    nothing = {key: dataclasses.replace(found, decided=False) for key, found in first.comparisons.items()}
+    dataclasses.replace(first, comparisons=nothing).write(lock)
+    out = model.with_name("out.onnx")
+    assert frozen(model, lock, out) == 0
+    assert configs(out) == []
+
+
+def test_measured_choices_of_a_lock_are_used_and_predicted_ones_made_anew(model: Path, lock: Path) -> None:
+    read = Lock.read(lock)
+    others = {(problem, arch): Choice(second_best(problem, arch), 1.0, measured=arch == 90) for problem, arch in read.choices}
+    dataclasses.replace(read, choices=others).write(lock)
+    out = model.with_name("out.onnx")
+    assert main(["optimize", str(model), str(out), "--lock", str(lock), *ARCHITECTURES, *FLAGS]) == 0
+    assert {c for c in configs(out) if c.arch == 90} == {choice.config for (_, arch), choice in others.items() if arch == 90}
+    assert {key: choice for key, choice in Lock.read(lock).choices.items() if key[1] == 80} == \
+        {key: choice for key, choice in read.choices.items() if key[1] == 80}
+
+
+@pytest.mark.parametrize(("part", "what"), [("choices", "2 problems: sm_80 gemm 8x"), ("regions", "1 regions: sm_90 ")])
+def test_a_miss_is_exit_code_5_and_says_what(model: Path, lock: Path, capsys: pytest.CaptureFixture[str], part: str, what: str) -> None:
+    values = json.loads(lock.read_text())
+    if part == "regions":
+        del values[part][0]
+    else:
+        values[part] = [row for row in values[part] if (row["arch"], row["kind"]) != (80, "GemmProblem")]
+    lock.write_text(json.dumps(values))
+    out = model.with_name("out.onnx")
+    assert frozen(model, lock, out) == FrozenError.exit_code == 5
+    message = capsys.readouterr().err
+    assert f"error: the lock file lacks {what}" in message
+    assert "Run once without --frozen and commit the lock file" in message
+    assert not out.exists()
+
+
+def test_many_misses_are_counted(model: Path, lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataclasses.replace(Lock.read(lock), choices={}).write(lock)
+    assert frozen(model, lock, model.with_name("out.onnx")) == 5
+    message = capsys.readouterr().err
+    assert "lacks 6 problems" in message
+    assert "and 3 more" in message
+
+
+def test_frozen_without_a_lock_is_wrong_usage(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", str(model), str(model.with_name("out.onnx")), "--frozen"]) == 2
+    assert "--lock" in capsys.readouterr().err
+
+
+def test_frozen_never_writes_the_lock(model: Path, lock: Path) -> None:
+    before, time = lock.read_bytes(), lock.stat().st_mtime_ns
+    assert frozen(model, lock, model.with_name("out.onnx")) == 0
+    assert (lock.read_bytes(), lock.stat().st_mtime_ns) == (before, time)
+
+
+def test_no_lock_without_an_output_that_passed(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new.lock"
+    optimize(model, lock=path, library=False, verify=False)
+    with pytest.raises(AccuracyError):
+        optimize(model, tmp_path / "out.onnx", lock=path, library=False, archs=("sm_80",), atol=0.0, rtol=0.0, keep_failed=True)
+    assert not path.exists()
+
+
+def test_a_lock_says_which_kernels_it_is_about(lock: Path) -> None:
+    assert Lock.read(lock).kernels == kernel_sources_digest()

@@ -1,0 +1,158 @@
+"""The lock file: every decision comes back, lines stay in their places, and what cannot be read is one clear error."""
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from onnxbolt.dtypes import DType
+from onnxbolt.errors import FrozenError, InputError
+from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.options import Options
+from onnxbolt.tune.lockfile import SCHEMA, Lock, open_for
+from onnxbolt.tune.records import Machine
+from onnxbolt.tune.timings import Choice, Comparison, Timings
+from onnxbolt.version import __version__
+
+MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
+GEMM = GemmProblem(1024, 768, 3072, DType.F16, DType.F32, ("Bias",))
+CONV = ConvProblem(8, 28, 28, 64, 64, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, ("Bias", "Relu"))
+
+
+def config(stages: int, arch: int = 90) -> KernelConfig:
+    return KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), stages)
+
+
+USED = Timings(
+    {(GEMM, 90): Choice(config(3), 12.5, 0.125), (CONV, 90): Choice(config(2), 7.0),
+     (GEMM, 80): Choice(config(4, 80), 30.0, measured=False)},
+    {"aa": Comparison(10.0, 0.1, 20.0, 0.2, region="sm_90 2 fused nodes"), "bb": Comparison(9.9, 0.0, 10.0, 0.0, measured=False)},
+    MACHINE,
+)
+LOCK = Lock().updated(USED, "fp16", ["sm_90a", "sm_80"])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    LOCK.write(tmp_path / "onnxbolt.lock")
+    return tmp_path / "onnxbolt.lock"
+
+
+def test_everything_comes_back(path: Path) -> None:
+    lock = Lock.read(path)
+    assert lock == LOCK
+    assert lock.timings().choices == USED.choices
+    assert {key: found.fused for key, found in lock.timings().comparisons.items()} == {"aa": True, "bb": True}
+    assert lock.timings().frozen
+    assert (lock.archs, lock.machines) == (("sm_90a", "sm_80"), (MACHINE,))
+
+
+def test_not_frozen_only_measurements_are_used(path: Path) -> None:
+    timings = Lock.read(path).timings(frozen=False)
+    assert not timings.frozen
+    assert set(timings.choices) == {(GEMM, 90), (CONV, 90)}
+    assert set(timings.comparisons) == {"aa"}
+
+
+def test_a_decision_stands_whatever_rounding_does_to_its_times(tmp_path: Path) -> None:
+    close = Timings(comparisons={"k": Comparison(5.0001, 0.0, 5.0002, 0.0, measured=False)})
+    Lock().updated(close, "fp16", ["sm_80"]).write(tmp_path / "l")
+    comparison = Lock.read(tmp_path / "l").timings().comparisons["k"]
+    assert comparison.ours_us == comparison.ort_us
+    assert comparison.fused
+
+
+def test_the_text_is_sorted_json_and_independent_of_the_order_of_decisions() -> None:
+    backwards = Timings(dict(reversed(USED.choices.items())), dict(reversed(USED.comparisons.items())), MACHINE)
+    assert Lock().updated(backwards, "fp16", ["sm_90a", "sm_80"]).text() == LOCK.text()
+    values = json.loads(LOCK.text())
+    assert list(values) == sorted(values)
+    assert all(list(row) == sorted(row) for row in (*values["choices"], *values["regions"]))
+    assert values["schema"] == SCHEMA
+
+
+def test_a_choice_that_changes_is_one_line_that_changes() -> None:
+    changed = dataclasses.replace(USED, choices={**USED.choices, (GEMM, 90): Choice(config(5), 11.0)})
+    before, after = LOCK.text().splitlines(), LOCK.updated(changed, "fp16", ["sm_90a", "sm_80"]).text().splitlines()
+    assert len(before) == len(after)
+    (line,) = [new for old, new in zip(before, after, strict=True) if old != new]
+    assert "gemm 1024x768x3072" in line
+
+
+def test_an_update_keeps_what_other_models_locked_and_times_of_choices_that_stay() -> None:
+    slower = Timings({(GEMM, 90): Choice(config(3), 13.0), (GEMM, 80): Choice(config(4, 80), 31.0)})
+    lock = LOCK.updated(slower, "fp16", ["sm_90a"])
+    assert lock.choices[GEMM, 90].us == 12.5
+    assert lock.choices[GEMM, 80] == Choice(config(4, 80), 31.0)  # was predicted, is measured
+    assert lock.choices[CONV, 90] == USED.choices[CONV, 90]
+    assert lock.comparisons == LOCK.comparisons
+    assert lock.machines == (MACHINE,)
+
+
+def test_an_update_drops_decisions_about_other_kernels() -> None:
+    old = dataclasses.replace(LOCK, kernels="another digest")
+    lock = old.updated(Timings({(CONV, 90): Choice(config(2), 7.0)}), "fp16", ["sm_90a"])
+    assert set(lock.choices) == {(CONV, 90)}
+    assert lock.comparisons == {}
+    assert lock.kernels == LOCK.kernels
+
+
+def damaged(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("}", ""), ('"choices"', '"chosen"'), ('"sm_90a"', '"sm_9"'), ("GemmProblem", "Problem"), ('"arch": 80', '"arch": 90'), ("[80, ", "["),
+    ('"dtype": "f16"', '"dtype": "f8"'), ('"gpu"', '"card"'), ('"ours_us": 10.0', '"ours_us": "fast"'),
+])
+def test_a_damaged_file_is_one_clear_error(path: Path, old: str, new: str) -> None:
+    path.write_text(damaged(path.read_text(), old, new))
+    with pytest.raises(InputError, match=r"onnxbolt\.lock is no lock file, or damaged"):
+        Lock.read(path)
+
+
+def test_an_unknown_schema_is_one_clear_error(path: Path) -> None:
+    path.write_text(damaged(path.read_text(), f'"schema": {SCHEMA}', f'"schema": {SCHEMA + 1}'))
+    with pytest.raises(InputError, match=rf"schema version {SCHEMA + 1}.*update onnxbolt"):
+        Lock.read(path)
+
+
+def test_a_file_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere.*cannot be written"):
+        LOCK.write(tmp_path / "nowhere" / "onnxbolt.lock")
+
+
+def test_without_a_lock_nothing_is_known(tmp_path: Path) -> None:
+    for lock in (None, tmp_path / "new.lock"):
+        assert open_for(Options(lock=lock)).timings(frozen=False) == Timings()
+
+
+def test_frozen_needs_the_file(tmp_path: Path) -> None:
+    with pytest.raises(FrozenError, match=r"new\.lock does not exist; run"):
+        open_for(Options(lock=tmp_path / "new.lock", frozen=True))
+    with pytest.raises(InputError, match="--frozen needs --lock"):
+        Options(frozen=True)
+
+
+def test_another_precision_is_an_error(path: Path) -> None:
+    with pytest.raises(InputError, match="--precision fp16, not keep"):
+        open_for(Options(lock=path, precision="keep"))
+
+
+def test_other_kernels_are_an_error_when_frozen_and_ignored_with_a_warning_else(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataclasses.replace(LOCK, kernels="another digest").write(path)
+    caplog.set_level("WARNING", "onnxbolt")
+    with pytest.raises(FrozenError, match="whose kernels differ"):
+        open_for(Options(lock=path, frozen=True))
+    assert open_for(Options(lock=path)).choices == {}
+    assert "its decisions are made anew" in caplog.text
+
+
+def test_another_version_with_the_same_kernels_is_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "onnxbolt")
+    dataclasses.replace(LOCK, version="0.0.1").write(path)
+    assert open_for(Options(lock=path, frozen=True)).choices == LOCK.choices
+    assert f"written by onnxbolt 0.0.1, this is {__version__}" in caplog.text
