@@ -16,6 +16,7 @@ from onnxbolt.pipeline import optimize
 from onnxbolt.precision import Kept
 from onnxbolt.report import Report
 from onnxbolt.report.coverage import coverage
+from onnxbolt.tune.timings import Comparison
 from onnxbolt.verify import Row, VerifyResult
 
 
@@ -108,6 +109,28 @@ def test_json_holds_everything(report: Report, tmp_path: Path) -> None:
     assert values["verification"]["passed"] is True
     assert values["fused"][0]["predicted"][0].keys() == {"arch", "ours_us", "ort_us", "measured_us"}
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_measured_times_are_told_from_predicted_ones(mixed: ModelProto, report: Report) -> None:
+    assert "times are predicted" in report.text()
+    first = report.fused[0]
+    predicted = (first.predicted[0], dataclasses.replace(first.predicted[1], measured_us=123.4))
+    regions = (Comparison(5.0, 0.1, 9.0, 0.1, region="one"), Comparison(9.0, 0.0, 5.0, 0.0, measured=False, region="two"))
+    fused = (dataclasses.replace(first, predicted=predicted), *report.fused[1:])
+    measured = dataclasses.replace(report, fused=fused, regions=regions)
+    assert "kernels measured on sm_90, all other times predicted" in measured.text()
+    assert "two" not in measured.text()
+    lines = measured.markdown().splitlines()
+    assert "| one | 5.0 | 9.0 | measured | fused |" in lines
+    assert "| two | 9.0 | 5.0 | predicted | left to ONNX Runtime |" in lines
+    assert any(line.startswith(f"| {first.name} |") and line.endswith("| sm_90 123.4 |") for line in lines)
+    assert any("123.4" in line for line in lines if line.startswith("| FusedConv_Relu_f16 |"))
+
+
+def test_every_decision_of_a_plan_is_reported(mixed: ModelProto) -> None:
+    winning = optimize(mixed, precision="fp16", library=False, verify=False, archs=("sm_90a",))
+    assert len(winning.regions) >= 2
+    assert all(not region.measured and region.region for region in winning.regions)
 
 
 def test_json_writes_nan_as_null(report: Report) -> None:

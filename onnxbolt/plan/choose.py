@@ -37,6 +37,11 @@ class Prediction:
     ort_us: float
     measured_us: float | None = None
 
+    @property
+    def best_known_us(self) -> float:
+        """What was measured, else what was predicted."""
+        return self.ours_us if self.measured_us is None else self.measured_us
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -26,6 +26,7 @@ from onnxbolt.version import __version__
 
 if TYPE_CHECKING:
     from onnxbolt.plan.choose import Plan, Prediction
+    from onnxbolt.tune.timings import Comparison
 
 __all__ = ["Fused", "Report"]
 
@@ -61,6 +62,7 @@ class Report:
     coverage: float  # share of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul in fused nodes
     digest: str
     verification: VerifyResult | None = None
+    regions: tuple[Comparison, ...] = ()  # what --fuse winning decided by
     original: str = ""  # paths, where the models are files
     optimized: str = ""
     version: str = __version__
@@ -74,7 +76,7 @@ class Report:
         fused = tuple(_fused(node, candidates, chosen) for node in model.graph.node if node.domain == DOMAIN)
         share = coverage(original, {source for node in fused for source in node.source_nodes})
         return cls(options.precision, options.fuse, tuple(archs), fused, (*refusals, *chosen.refusals), tuple(kept), tuple(changes),
-                   tuple(shared_weights), share, manifest.digest)
+                   tuple(shared_weights), share, manifest.digest, regions=tuple(chosen.used.comparisons.values()))
 
     def between(self, original: object, optimized: Path | None) -> Report:
         """The report with the models' paths; a model in memory has none."""

@@ -16,6 +16,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from onnxbolt.match.types import Refusal
     from onnxbolt.report import Fused, Report
+    from onnxbolt.tune.timings import Comparison
 
 WIDTH = 140
 SHOWN = 12  # rows that the text lists of each table, beside the last one; the files hold all
@@ -44,7 +45,7 @@ def text(report: Report) -> str:
 def markdown(report: Report) -> str:
     """The text's tables in full, and one of all fused nodes."""
     parts = [f"# onnxbolt {report.version}"]
-    for title, header, rows in (*_sections(report), _all_fused(report), _all_compared(report)):
+    for title, header, rows in (*_sections(report), _all_fused(report), _regions(report.regions), _all_compared(report)):
         parts.append(title)
         if rows:
             parts.append(_markdown_table(header, rows))
@@ -76,10 +77,12 @@ def _sections(report: Report) -> Iterable[tuple[str, tuple[str, ...], Lines]]:
         yield f"{report.original or 'a model in memory'} -> {report.optimized or 'nothing written'}", (), []
     yield (
         f"fused: {len(report.fused)} nodes, {report.coverage:.1%} of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul "
-        f"(--fuse {report.fuse}; times are predicted)",
+        f"(--fuse {report.fuse}; {_origin(report)})",
         ("op type", "nodes", "FLOPs", *(f"sm_{arch} us" for arch in report.archs), *(f"ORT, sm_{arch} us" for arch in report.archs)),
         _by_op(report.fused, report.archs),
     )
+    if any(region.measured for region in report.regions):
+        yield _regions([region for region in report.regions if region.measured])
     if report.refusals:
         header = ("op", "nodes", "reason", "remedy", "e.g.", "details")
         yield f"left to ONNX Runtime: {len(report.refusals)}", header, _by_reason(report)
@@ -90,6 +93,12 @@ def _sections(report: Report) -> Iterable[tuple[str, tuple[str, ...], Lines]]:
         yield title, ("weight",), [(name,) for name in report.shared_weights]
     if report.changes:
         yield "canonicalized:", ("pass",), [(line,) for line in report.changes]
+
+
+def _origin(report: Report) -> str:
+    """Where the times of fused nodes are from."""
+    measured = {f"sm_{p.arch}" for node in report.fused for p in node.predicted if p.measured_us is not None}
+    return f"kernels measured on {', '.join(sorted(measured))}, all other times predicted" if measured else "times are predicted"
 
 
 def _by_op(fused: Sequence[Fused], archs: Sequence[int]) -> Lines:
@@ -111,7 +120,7 @@ def _times(nodes: Sequence[Fused], archs: Sequence[int]) -> list[str]:
         times = [getattr(p, name) for node in nodes for p in node.predicted if p.arch == arch]
         return f"{sum(times):.1f}" if times else ""
 
-    return [total(arch, name) for name in ("ours_us", "ort_us") for arch in archs]
+    return [total(arch, name) for name in ("best_known_us", "ort_us") for arch in archs]
 
 
 def _by_reason(report: Report) -> Lines:
@@ -144,8 +153,20 @@ def _all_fused(report: Report) -> tuple[str, tuple[str, ...], Lines]:
     rows: Lines = []
     for node in report.fused:
         times = "; ".join(f"sm_{p.arch} {p.ours_us:.1f} / {p.ort_us:.1f}" for p in node.predicted)
-        rows.append((node.name, node.op, node.tensor, _scaled(node.flops), "; ".join(node.configs), times))
-    return "## Fused nodes", ("node", "op type", "stands for", "FLOPs", "configurations", "us, ours / ORT"), rows
+        measured = "; ".join(f"sm_{p.arch} {p.measured_us:.1f}" for p in node.predicted if p.measured_us is not None)
+        rows.append((node.name, node.op, node.tensor, _scaled(node.flops), "; ".join(node.configs), times, measured))
+    header = ("node", "op type", "stands for", "FLOPs", "configurations", "us predicted, ours / ORT", "us measured")
+    return "## Fused nodes", header, rows
+
+
+def _regions(regions: Sequence[Comparison]) -> tuple[str, tuple[str, ...], Lines]:
+    """Both times of each comparison, those that decide most first."""
+    rows: Lines = [
+        (region.region, f"{region.ours_us:.1f}", f"{region.ort_us:.1f}", "measured" if region.measured else "predicted",
+         "fused" if region.fused else "left to ONNX Runtime")
+        for region in sorted(regions, key=lambda region: (-region.ort_us, region.region))
+    ]
+    return f"regions compared: {len(rows)}", ("region", "us fused", "us ONNX Runtime", "times", "decision"), rows
 
 
 def _all_compared(report: Report) -> tuple[str, tuple[str, ...], Lines]:
