@@ -67,7 +67,7 @@ class Assignment:
         if native == form or isinstance(tensor, gs.Constant) or (tensor.name, form) in self.conversions:
             return  # as it lies, or converted for another reader already
         self.conversions[tensor.name, form] = tensor
-        if native.padded and native.channels != form.channels:
+        if native.padded:
             self.unfree |= self.sources.get(tensor.name, frozenset())
         if form.padded and native.last == form.last and native.channels != form.channels:
             self.unfree |= reader

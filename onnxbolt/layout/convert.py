@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 def convert(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form, want: Form, into: gs.Tensor | None) -> gs.Tensor:
     """Nodes that bring `stored`, which holds `tensor` in form `have`, into form `want`; the result, `into` where given."""
     steps = []
-    if have.channels is not None and have.channels != want.channels:
+    turned = have.last != want.last
+    remapped = turned or have.channels != want.channels  # after turning, the map would be of another axis
+    if have.channels is not None and remapped:
         steps.append(("select", Form(have.last)))
-    if have.last != want.last:
-        steps.append(("transpose", Form(want.last, None if steps or have.channels is None else have.channels)))
-    if want.channels is not None and want.channels != have.channels:
+    if turned:
+        steps.append(("transpose", Form(want.last)))
+    if want.channels is not None and remapped:
         steps.append(("place", want))
     for i, (kind, form) in enumerate(steps):
         target = into if into is not None and i == len(steps) - 1 else rewriter.variable(tensor, form)

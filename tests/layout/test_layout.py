@@ -168,3 +168,10 @@ def test_fp16_keeps_the_types_of_the_graphs_ends() -> None:
     y = net.node("Flatten", net.node("GlobalAveragePool", net.node("Relu", net.conv("x", 3, 8, 3))))
     optimized = assert_same(net.model(net.linear(y, 8, 4)), limit=1e-2, precision="fp16")
     assert any(op.endswith("CastF32_f16") for op in ops(optimized))
+
+
+def test_padding_of_a_product_is_not_taken_for_padding_of_channels() -> None:
+    """Both have three entries and are padded to four; but the product's are the image's columns."""
+    net = Net({"x": (2, 3, 4, 3)})
+    y = net.node("MatMul", net.conv("x", 3, 3, 3, pads=[1] * 4), net.normal(3, 3))
+    assert_same(net.model(net.conv(y, 3, 5)))
