@@ -246,6 +246,11 @@ def test_runner_exposes_any_tensor_and_shares_weights(convolutions: ModelProto) 
     assert list(runner.run(feeds, [])) == ["y"]
 
 
+def test_large_weights_that_nothing_reads_are_no_obstacle() -> None:
+    model = model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)", {"unused": drawn(0, 64, 64)})
+    assert verify(model, model, providers=[CPU]).passed
+
+
 def test_widened_bfloat16_model_runs_on_the_cpu() -> None:
     weight = drawn(0, 4, 4).astype(ml_dtypes.bfloat16)
     model = model_of("(float[2,4] x) => (float[2,4] y)", "a = Cast<to=16>(x) b = MatMul(a, w) y = Cast<to=1>(b)", {"w": weight})

@@ -11,6 +11,7 @@ import onnxruntime as ort
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+from onnxbolt.graph.scopes import captured
 from onnxbolt.runtime import session_options
 
 # ONNX Runtime's own exception classes derive from Exception alone
@@ -67,8 +68,12 @@ def identity(model: ModelProto) -> bytes:
 
 
 def without_weights(model: ModelProto) -> tuple[ModelProto, dict[str, ort.OrtValue]]:
-    """The model with its large initializers taken out, and these as values to be shared by sessions."""
+    """The model with its large initializers taken out, and these as values to be shared by sessions.
+
+    Those that nothing reads are left out: ONNX Runtime drops them, and then refuses a value for what it does not know.
+    """
     skeleton, weights = ModelProto(), {}
+    read = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output} | set(captured(model))
     for field, value in model.ListFields():
         if field.name != "graph":
             _copy_field(skeleton, field.name, value)
@@ -78,6 +83,8 @@ def without_weights(model: ModelProto) -> tuple[ModelProto, dict[str, ort.OrtVal
     for tensor in model.graph.initializer:
         if len(tensor.raw_data) < _SHARED_FROM:
             skeleton.graph.initializer.append(tensor)
+            continue
+        if tensor.name not in read:
             continue
         outside = skeleton.graph.initializer.add(
             name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, data_location=TensorProto.EXTERNAL
