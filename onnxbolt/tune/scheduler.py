@@ -30,11 +30,10 @@ from statistics import NormalDist
 from onnxbolt.codegen.render import Instance
 from onnxbolt.kernels.config import Family, KernelConfig
 from onnxbolt.tune.records import LEAST_GAIN, Measurement, Status
-from onnxbolt.tune.tasks import Ranked, Task, instance_of, launches
+from onnxbolt.tune.tasks import Ranked, Task, instance_of
 
 _SPREAD = 0.25  # of log(measured / predicted) within a task, assumed at first; worth _PRIOR measurements
 _PRIOR = 4
-_LAUNCH_SPREAD = 0.05  # between ways to launch one kernel
 _LEAST_CHANCE = 0.05
 _NORMAL = NormalDist()
 
@@ -108,14 +107,13 @@ class _State:
 
     task: Task
     left: dict[KernelConfig, Ranked]  # not begun
-    relaunches: dict[KernelConfig, Outlook]  # not begun: other launches of kernels that ran
     under_way: set[KernelConfig]
     measured: dict[KernelConfig, Measurement]
     predicted: dict[KernelConfig, float]
 
     @classmethod
     def of(cls, task: Task) -> _State:
-        return cls(task, {c.config: c for c in task.candidates}, {}, set(), {}, {c.config: c.us for c in task.candidates})
+        return cls(task, {c.config: c for c in task.candidates}, set(), {}, {c.config: c.us for c in task.candidates})
 
     @property
     def best(self) -> Measurement | None:
@@ -125,7 +123,6 @@ class _State:
 
     def begin(self, config: KernelConfig) -> None:
         self.left.pop(config, None)
-        self.relaunches.pop(config, None)
         self.under_way.add(config)
 
     def end(self, config: KernelConfig, measurement: Measurement) -> None:
@@ -134,10 +131,6 @@ class _State:
         known = self.measured.get(config)
         if known is None or (known.status is Status.OK and (measurement.status is not Status.OK or measurement.runs >= known.runs)):
             self.measured[config] = measurement
-        if (counts := self.measured[config]).status is Status.OK and config in self.predicted:
-            begun = self.measured.keys() | self.under_way
-            us = counts.us  # as good as this, give or take a little
-            self.relaunches |= {other: Outlook(us, _LAUNCH_SPREAD) for other in launches(config) if other not in begun}
 
 
 class Scheduler:
@@ -185,7 +178,7 @@ class Scheduler:
         """Configurations worth trying, each with its gain and whether it has to be the task's first."""
         state, task, calibration = self._states[number], self.tasks[number], self._calibration
         best = state.best
-        outlooks = [(c.config, calibration.outlook(number, c)) for c in state.left.values()] + list(state.relaunches.items())
+        outlooks = [(config, calibration.outlook(number, candidate)) for config, candidate in state.left.items()]
         if best is None:
             level = calibration.outlook(number, task.candidates[0]).us  # what the model would take without measuring
             starts = not state.under_way
@@ -197,7 +190,7 @@ class Scheduler:
 
     @cached_property
     def _calibration(self) -> Calibration:
-        """From candidates as predicted; their other launches would count one error several times."""
+        """From candidates as predicted; other launches of their kernels would count one error several times."""
         errors: dict[tuple[int, Family], list[float]] = defaultdict(list)
         for number, state in enumerate(self._states):
             for config, measurement in state.measured.items():

@@ -3,18 +3,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.codegen.render import Instance
-from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
+from onnxbolt.kernels.config import ConvProblem, KernelConfig
 from onnxbolt.plan.cost import candidates, floor_us, fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tune.heuristics import seeds
 from onnxbolt.tune.records import Problem
 
 TRIALS = 24  # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
-_SWIZZLES_3X = (1, 2, 4, 8)  # a 3.x kernel's scheduler takes it as an argument
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,3 @@ def _ranked(problem: Problem, arch: Arch, trials: int,
 def instance_of(problem: Problem, config: KernelConfig) -> Instance:
     """What has to be compiled to run `config` on `problem`; problems share instances."""
     return Instance(config.instance(), problem.dtype, problem.out, problem.chain)
-
-
-def launches(config: KernelConfig) -> tuple[KernelConfig, ...]:
-    """The other ways to launch the compiled kernel of `config`: what they cost is a measurement."""
-    if config.family is not Family.GEMM_3X:
-        return ()
-    return tuple(replace(config, swizzle=swizzle) for swizzle in _SWIZZLES_3X if swizzle != config.swizzle)

@@ -26,7 +26,7 @@ class Profiler(Protocol):
     """Runs candidates; whatever they do, it answers."""
 
     def measure(self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]) -> Sequence[Measurement]:
-        """One measurement for each candidate, failures among them."""
+        """One measurement for each candidate, failures among them, and maybe of further launches of their kernels."""
 
 
 class Records(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxbolt.archs import get
-from onnxbolt.kernels.config import Family, KernelConfig
+from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.plan.cost import candidates, predict
-from onnxbolt.tune.tasks import instance_of, launches, tasks_of
+from onnxbolt.tune.tasks import instance_of, tasks_of
 from tests.tune.fakes import MODEL, conv, gemm
 
 H200 = get(90)
@@ -47,12 +47,3 @@ def test_problems_of_one_chain_share_kernels() -> None:
     config = candidates(gemm(), H200)[0]
     assert instance_of(gemm(), config) == instance_of(gemm(4096, 4096, 4096), replace(config, swizzle=1, max_m=64))
     assert instance_of(gemm(), config) != instance_of(gemm(chain=("Bias", "Relu")), config)
-
-
-def test_other_launches_need_no_other_kernel() -> None:
-    by_family = {config.family: config for config in candidates(gemm(), H200)}
-    other = launches(by_family[Family.GEMM_3X])
-    assert {config.instance() for config in other} == {by_family[Family.GEMM_3X].instance()}
-    assert by_family[Family.GEMM_3X] not in other
-    assert len(set(other)) == 3
-    assert launches(by_family[Family.GEMM_2X]) == ()
