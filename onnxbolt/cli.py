@@ -4,7 +4,6 @@ Exit codes: 0 well, 1 error, 2 wrong usage, 3 accuracy gate failed, 5 miss under
 """
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import traceback
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from onnxbolt.cli_base import FILE, Group
+from onnxbolt.cli_cache import cache
 from onnxbolt.errors import AccuracyError, OnnxboltError
 from onnxbolt.options import ARCHS, FUSE, PRECISIONS, Options
 from onnxbolt.version import __version__
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from onnxbolt.report import Report
 
 USAGE, INTERRUPTED = 2, 130
-FILE = click.Path(path_type=Path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,43 +47,6 @@ def _fail(message: str, code: int) -> int:
         traceback.print_exc()
     click.echo(f"error: {' '.join(message.split())}", err=True)
     return code
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object per log record."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return json.dumps({"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()})
-
-
-def _set_up_logging(verbose: int, quiet: bool, log_format: str) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if log_format == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    logger = logging.getLogger("onnxbolt")
-    logger.handlers = [handler]
-    logger.setLevel(logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
-
-
-class Command(click.Command):
-    """A command with the flags that every command has; of these only `quiet` reaches its function."""
-
-    def __init__(self, *positional: Any, **named: Any) -> None:
-        super().__init__(*positional, **named)
-        self.params += [
-            click.Option(["-v", "--verbose"], count=True, help="Log what is done, twice for details; errors with a traceback."),
-            click.Option(["-q", "--quiet"], is_flag=True, help="Print nothing but errors."),
-            click.Option(["--log-format"], type=click.Choice(["text", "json"]), default="text", show_default=True),
-        ]
-
-    def invoke(self, ctx: click.Context) -> Any:
-        _set_up_logging(ctx.params.pop("verbose"), ctx.params["quiet"], ctx.params.pop("log_format"))
-        return super().invoke(ctx)
-
-
-class Group(click.Group):
-    """The group whose commands are `Command`s."""
-
-    command_class = Command
 
 
 def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,3 +149,6 @@ def inspect(model: Path, as_json: bool, quiet: bool) -> None:
     inspection = inspect_model(load_model(model))
     if not quiet:
         click.echo(inspection.json() if as_json else inspection.text())
+
+
+commands.add_command(cache)
