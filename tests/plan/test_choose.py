@@ -1,6 +1,8 @@
 """Planning: what is predicted to lose is not fused, and instances are shared."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from onnxbolt.archs import ARCHS
@@ -9,7 +11,8 @@ from onnxbolt.kernels.config import ConvProblem, GemmProblem
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.plan.choose import Plan, choices, plan, regions
-from onnxbolt.plan.cost import fused_us, predict
+from onnxbolt.plan.cost import candidates, fused_us, predict
+from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 from tests.support import Net, prepare
 
 
@@ -68,3 +71,41 @@ def test_shared_instances_cost_at_most_three_percent(arch: int) -> None:
     for problem, config in picked.items():
         assert fused_us(problem, config, ARCHS[arch]) <= 1.03 * predict(problem, arch)[1]
     assert len({(c.instance(), p.chain) for p, c in picked.items()}) < len(problems)
+
+
+def test_measurements_decide_before_predictions() -> None:
+    """A measured choice is taken though another is predicted faster, and a measured comparison against the prediction."""
+    net = Net({"x": (128, 256)})
+    model = net.model(net.node("Relu", net.linear("x", 256, 256)))
+
+    def planned_with(timings: Timings) -> Plan:
+        graph = prepare(model, "fp16")
+        return plan(graph, partition(match(graph)[0]), [90, 80], "winning", timings)
+
+    predicted = planned_with(NOTHING)
+    assert set(predicted.sources.values()) == {"predicted"}
+    ((problem, _), _) = predicted.used.choices
+    slower = sorted((fused_us(problem, config, ARCHS[90]), config) for config in candidates(problem, ARCHS[90]))[-1][1]
+    measured = planned_with(Timings({(problem, 90): Choice(slower, 3.5)}))
+    assert next(iter(measured.configs.values()))[0] == slower
+    assert set(measured.sources.values()) == {"measured,predicted"}
+    assert measured.used.choices[problem, 90] == Choice(slower, 3.5)
+    assert next(iter(measured.predictions.values()))[0].best_known_us == 3.5
+    (key,) = predicted.used.comparisons
+    lost = planned_with(Timings(comparisons={key: Comparison(9.9, 0.0, 10.0, 0.0)}))  # within the noise
+    assert not lost.candidates
+    assert lost.refusals[0].reason.startswith("measured slower")
+    assert lost.refusals[0].values == {"ours_us": 9.9, "ort_us": 10.0}
+
+
+@pytest.mark.parametrize("archs", [(90,), (90, 80), (80, 75)])
+def test_what_was_used_decides_the_same_again(archs: tuple[int, ...]) -> None:
+    net = Net({"x": (8, 64, 56, 56)})
+    y = net.node("Relu", net.conv(net.node("Relu", net.conv("x", 64, 64, 3)), 64, 64, 3))
+    model = net.model(net.node("Softmax", net.conv(net.node("Softmax", y, axis=1), 64, 64), axis=1))
+    first, again = prepare(model, "fp16"), prepare(model, "fp16")
+    chosen = plan(first, partition(match(first)[0]), archs, "winning")
+    frozen = plan(again, partition(match(again)[0]), archs, "winning", replace(chosen.used, frozen=True))
+    assert list(frozen.configs.values()) == list(chosen.configs.values())
+    assert frozen.used == chosen.used
+    assert [r.node for r in frozen.refusals] == [r.node for r in chosen.refusals]

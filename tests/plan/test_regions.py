@@ -1,0 +1,55 @@
+"""A region's key: the same for the same work under other names, another for anything that changes its time."""
+from __future__ import annotations
+
+import re
+
+from onnxbolt.layout.assign import assign
+from onnxbolt.match.matcher import match
+from onnxbolt.match.partition import partition
+from onnxbolt.plan.problems import describe_problem
+from onnxbolt.plan.regions import Region, regions
+from tests.support import Net, prepare
+
+
+def region(*, size: int = 16, kernel: int = 3, pool: str = "MaxPool", last: str = "Relu", prefix: int = 0, arch: int = 90) -> Region:
+    """Two convolutions with a pooling between, behind `prefix` nodes that shift all names."""
+    net = Net({"x": (4, 16, size, size)})
+    x = "x"
+    for _ in range(prefix):
+        x = net.node("Softmax", x, axis=1)
+    y = net.node(pool, net.conv(x, 16, 16, kernel, pads=[kernel // 2] * 4), kernel_shape=[2, 2], strides=[2, 2])
+    graph = prepare(net.model(net.node(last, net.conv(y, 16, 16))), "fp16")
+    (found,) = regions(assign(graph, partition(match(graph)[0])), arch)
+    return found
+
+
+def test_names_do_not_matter() -> None:
+    assert region().key == region().key == region(prefix=3).key
+    assert re.fullmatch("[0-9a-f]{32}", region().key)
+
+
+def test_whatever_changes_its_time_does() -> None:
+    others = [region(size=32), region(kernel=1), region(pool="AveragePool"), region(last="Sigmoid"), region(arch=80)]
+    assert len({region().key, *(other.key for other in others)}) == 1 + len(others)
+
+
+def test_conversions_at_its_borders_do() -> None:
+    net = Net({"x": (4, 16, 16, 16)})
+    y = net.node("Relu", net.conv("x", 16, 16))
+    keys = set()
+    for outputs in ((net.node("Relu", net.conv(y, 16, 16)),), (net.node("Relu", net.conv(y, 16, 16)), y)):
+        graph = prepare(net.model(*outputs), "fp16")
+        (found,) = (r for r in regions(assign(graph, partition(match(graph)[0])), 90) if len(r.candidates) >= 2)
+        keys.add(found.key)
+    assert len(keys) == 2
+
+
+def test_leaving_out_a_problem_has_a_key_of_its_own() -> None:
+    found = region()
+    assert len({found.key, *(found.key_without(problem) for problem in found.problems)}) == 3
+
+
+def test_it_is_described_in_words() -> None:
+    found = region()
+    assert found.description == f"sm_90 2 fused nodes from {describe_problem(found.problems[0])}"
+    assert describe_problem(found.problems[0]) == "conv 4x16x16x16 to 16, 3x3, f16, Bias"
