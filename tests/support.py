@@ -13,7 +13,7 @@ from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
-from onnxbolt.graph.shapes import infer
+from onnxbolt.graph.shapes import import_domains, infer
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.types import Candidate, Refusal
@@ -23,11 +23,12 @@ from onnxbolt.rewrite import rewrite
 
 
 class Net:
-    """Builds a model node by node; methods answer with the name of the output."""
+    """Builds a model node by node; methods answer with the name of the output. `types` holds those of inputs that are no floats."""
 
-    def __init__(self, shapes: dict[str, Sequence[int | str]], opset: int = 17, seed: int = 0) -> None:
+    def __init__(self, shapes: dict[str, Sequence[int | str]], opset: int = 17, seed: int = 0, types: dict[str, int] | None = None) -> None:
         self.rng = np.random.default_rng(seed)
-        self.inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name, shape in shapes.items()]
+        types = dict.fromkeys(shapes, TensorProto.FLOAT) | (types or {})
+        self.inputs = [helper.make_tensor_value_info(name, types[name], list(shape)) for name, shape in shapes.items()]
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.opset = opset
@@ -36,6 +37,11 @@ class Net:
         names = [f"{op.lower()}{len(self.nodes)}{'_' + str(i) if i else ''}" for i in range(outputs)]
         self.nodes.append(helper.make_node(op, list(inputs), names, names[0], **attributes))
         return names[0]
+
+    def several(self, op: str, *inputs: str, outputs: int, **attributes: object) -> list[str]:
+        """A node whose outputs are all wanted."""
+        self.node(op, *inputs, outputs=outputs, **attributes)
+        return list(self.nodes[-1].output)
 
     def const(self, values: object, dtype: object = np.float32) -> str:
         name = f"c{len(self.initializers)}"
@@ -58,9 +64,10 @@ class Net:
         return self.node("BatchNormalization", x, positive, self.normal(c), self.normal(c), self.const(self.rng.uniform(0.5, 1.5, c)))
 
     def model(self, *outputs: str) -> onnx.ModelProto:
-        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+        values = [onnx.ValueInfoProto(name=name) for name in outputs]  # inference finds their types
         graph = helper.make_graph(self.nodes, "net", self.inputs, values, self.initializers)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+        import_domains(model)
         inferred = onnx.shape_inference.infer_shapes(model)
         del model.graph.output[:]
         model.graph.output.extend(inferred.graph.output)

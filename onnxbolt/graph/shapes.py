@@ -5,7 +5,7 @@ keeps it fast and below protobuf's 2 GiB; small ones stay, since shapes are comp
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto, NodeProto
 
 from onnxbolt.errors import InputError
+from onnxbolt.graph import contrib
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN, LEAST_IR, node_proto, tensor_proto, used_constants, used_variables, value_info
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.order import in_order
@@ -58,9 +59,6 @@ def _better(new: int | str | None, old: int | str | None) -> int | str | None:
 def _skeleton(graph: gs.Graph) -> ModelProto:
     source: ModelProto = graph.source
     model = ModelProto(ir_version=max(source.ir_version, LEAST_IR), opset_import=source.opset_import, functions=source.functions)
-    known = {"", INTERNAL_DOMAIN} | {entry.domain for entry in source.opset_import}
-    new = sorted({node.domain or "" for node in graph.nodes} - known)
-    model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in new)
     model.graph.name = source.graph.name or "graph"
     declared = {value.name: value for value in source.graph.input}
     model.graph.input.extend(value_info(tensor, declared.get(tensor.name)) for tensor in graph.inputs)
@@ -70,10 +68,18 @@ def _skeleton(graph: gs.Graph) -> ModelProto:
         else:
             model.graph.initializer.append(tensor_proto(constant))
     model.graph.input.extend(value_info(tensor, None) for tensor in _opaque_sources(graph))
-    model.graph.node.extend(_stand_in(item) for item in in_order(graph))
+    model.graph.node.extend(node for item in in_order(graph) for node in _stand_ins(item))
+    import_domains(model)
     # outputs without a type: what the source says of them is merged in afterwards, so that it cannot contradict inference
     model.graph.output.extend(onnx.ValueInfoProto(name=tensor.name) for tensor in graph.outputs)
     return model
+
+
+def import_domains(model: ModelProto) -> None:
+    """Import the domains of nodes that nobody imports: ONNX Runtime runs such models, inference refuses them."""
+    known = {"", "ai.onnx"} | {entry.domain for entry in model.opset_import}
+    new = sorted({node.domain for node in model.graph.node} - known)
+    model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in new)
 
 
 def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:
@@ -84,8 +90,8 @@ def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:
             yield tensor
 
 
-def _stand_in(node: gs.Node) -> NodeProto:
-    """The node itself; for a recognized activation, which inference does not know, one of the same type and shape."""
-    if node.domain != INTERNAL_DOMAIN:
-        return node_proto(node)
-    return onnx.helper.make_node("Identity", [node.inputs[0].name], [node.outputs[0].name])
+def _stand_ins(node: gs.Node) -> Sequence[NodeProto]:
+    """The node itself; for a recognized activation and an operator of ONNX Runtime, nodes with outputs of the same types and shapes."""
+    if node.domain == INTERNAL_DOMAIN:
+        return [onnx.helper.make_node("Identity", [node.inputs[0].name], [node.outputs[0].name])]
+    return contrib.stand_ins(node) or [node_proto(node)]

@@ -40,29 +40,31 @@ def match(graph: gs.Graph) -> tuple[list[Candidate], list[Refusal]]:
 def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], refusals: list[Refusal]) -> tuple[Link, ...]:
     chain = list(links)
     tensor = anchor.node.outputs[0]
-    while link := _next(anchor, chain, tensor, pinned, refusals):
-        chain.append(link)
-        tensor = link.output
+    while found := _next(anchor, chain, tensor, pinned, refusals):
+        chain += found
+        tensor = found[-1].output
     return tuple(chain)
 
 
-def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str], refusals: list[Refusal]) -> Link | None:
-    """The step behind `tensor`; a value that is used elsewhere, or is a graph output, has to be produced, so it ends the chain.
+def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str],
+          refusals: list[Refusal]) -> tuple[Link, ...]:
+    """What the node behind `tensor` adds; a value that is used elsewhere, or is a graph output, has to be produced, so it ends the chain.
 
     Refusals of a step read "general: details".
     """
     if tensor.name in pinned or len(tensor.outputs) != 1 or (chain and chain[-1].step.name in CASTS.values()):
-        return None
+        return ()
     node = tensor.outputs[0]
-    for pattern in steps().get(node.op, ()):
+    for pattern in steps().get((node.domain or "", node.op), ()):
         found = pattern.match(node, tensor, anchor)
         if isinstance(found, str):
             refusals.append(Refusal(node.name, node.op, f"not in the epilogue before it, since {found}", tensor.name))
-        elif found is not None and _fits([*chain, found]):
-            return found
         elif found is not None:
+            links = found if isinstance(found, tuple) else (found,)
+            if _fits([*chain, *links]):
+                return links
             refusals.append(Refusal(node.name, node.op, _FULL, tensor.name))
-    return None
+    return ()
 
 
 def _fits(chain: list[Link]) -> bool:

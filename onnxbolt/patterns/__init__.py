@@ -28,10 +28,14 @@ class AnchorPattern:
 
 @dataclass(frozen=True)
 class StepPattern:
-    """One step: `match(node, tensor, anchor)` continues the chain from `tensor` over `node`, or answers None, or a reason."""
+    """What one node adds: `match(node, tensor, anchor)` continues the chain from `tensor` over `node`, or answers None, or a reason.
+
+    A node that is several steps gives as many links, all covering it. `domain` is the operators' own, "" ONNX's.
+    """
 
     ops: tuple[str, ...]
-    match: Callable[[gs.Node, gs.Tensor, Anchor], Link | str | None]
+    match: Callable[[gs.Node, gs.Tensor, Anchor], Link | tuple[Link, ...] | str | None]
+    domain: str = ""
 
 
 @cache
@@ -45,13 +49,13 @@ def anchors() -> dict[str, AnchorPattern]:
 
 
 @cache
-def steps() -> dict[str, list[StepPattern]]:
-    """Step patterns by op type."""
-    found: dict[str, list[StepPattern]] = defaultdict(list)
+def steps() -> dict[tuple[str, str], list[StepPattern]]:
+    """Step patterns by domain and op type."""
+    found: dict[tuple[str, str], list[StepPattern]] = defaultdict(list)
     for module in _modules():
         for pattern in getattr(module, "STEPS", ()):
             for op in pattern.ops:
-                found[op].append(pattern)
+                found[pattern.domain, op].append(pattern)
     return dict(found)
 
 

@@ -14,13 +14,10 @@ _DEFAULTS: dict[str, dict[str, float]] = {  # the ONNX operators' default attrib
 
 
 def _match(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | str | None:
-    standard = node.domain in (None, "", "ai.onnx")
-    if not standard and node.domain != INTERNAL:
-        return None
     defaults = _DEFAULTS.get(node.op, {})
     params = tuple(float(node.attrs.get(name, defaults.get(name, 0.0))) for name in EPILOGUES[node.op].params)
     return Link(Step(node.op, params), None, (node,), node.outputs[0])
 
 
 _NAMES = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "Softplus", "Elu", "GeluErf", "GeluTanh", "Silu", "HardSwish", "Mish")
-STEPS = (StepPattern(_NAMES, _match),)
+STEPS = (StepPattern(_NAMES, _match), StepPattern(_NAMES, _match, INTERNAL))

@@ -15,6 +15,7 @@ from onnxbolt import tolerances
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.functions import TO_CHANNELS_FIRST
+from onnxbolt.graph.shapes import import_domains
 from onnxbolt.precision import rounded_original
 from onnxbolt.runtime import OnnxboltWarning, session_options
 from onnxbolt.verify.feeds import Feeds
@@ -216,6 +217,7 @@ def _sizes(skeleton: ModelProto, feeds: Feeds) -> dict[str, int]:
             value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, tensor.elem_type, feeds[value.name].shape))
     del copy.graph.output[:]  # what they and value_info declare may be symbolic
     del copy.graph.value_info[:]
+    import_domains(copy)
     inferred = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
     return {
         value.name: math.prod(dim.dim_value for dim in value.type.tensor_type.shape.dim)

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
-from tests.support import Net, matched
+from tests.support import Net, assert_same, matched
 
 
 def rules(net: Net, *outputs: str) -> list[str]:
@@ -159,3 +160,31 @@ def test_a_chain_that_fills_the_kernels_arguments_says_so() -> None:
     (candidate,), (refusal,) = matched(net.model(y))
     assert candidate.rule == "conv+Bias+Add+Relu+Add+Relu"
     assert refusal.reason.startswith("the epilogue before it is full: ")
+
+
+@pytest.mark.parametrize(("op", "bias", "rule"), [
+    ("BiasGelu", True, "gemm+Bias+GeluErf"), ("FastGelu", True, "gemm+Bias+GeluTanh"), ("FastGelu", False, "gemm+GeluTanh"),
+    ("Gelu", False, "gemm+GeluErf"), ("QuickGelu", False, "gemm"),
+])
+def test_gelus_of_onnx_runtimes_optimizer(op: str, bias: bool, rule: str) -> None:
+    net = Net({"x": (4, 16)})
+    product = net.node("MatMul", "x", net.normal(16, 8, scale=0.25))
+    y = net.node(op, product, *([net.normal(8)] if bias else []), domain="com.microsoft")
+    assert rules(net, y) == [rule]
+    model = net.model(y)
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(y, onnx.TensorProto.FLOAT, [4, 8]))
+    assert_same(model)
+
+
+def test_gelu_with_a_bias_from_run_time_says_why() -> None:
+    net = Net({"x": (4, 16), "b": (8,)})
+    y = net.node("BiasGelu", net.node("MatMul", "x", net.normal(16, 8)), "b", domain="com.microsoft")
+    candidates, refusals = matched(net.model(y))
+    assert [candidate.rule for candidate in candidates] == ["gemm"]
+    assert "a bias that is computed at run time: b" in refusals[0].reason
+
+
+def test_operators_of_other_domains_are_not_those_of_onnx() -> None:
+    net = Net({"x": (4, 16)})
+    y = net.node("Relu", net.node("MatMul", "x", net.normal(16, 8)), domain="com.example")
+    assert rules(net, y) == ["gemm"]
