@@ -17,6 +17,7 @@ _ACCUMULATORS_3X = {Schedule.COOPERATIVE: 32768, Schedule.PINGPONG: 16384}
 _BARRIERS_PER_STAGE = 16
 _MIN_STAGES_3X = 3
 _SMALLEST_CP_ASYNC = 4  # bytes
+_MAX_IMAGE_ROWS = 8  # of a convolution's thread: each has a pointer and two words of predicates, and sixteen of them spill
 _MAX_PREDICATES = 64  # of a thread: CUTLASS's GEMM iterator keeps one bit per access to a tile, in four words of 16
 
 
@@ -79,6 +80,12 @@ def predicates(config: KernelConfig) -> int:
     return max(m // config.align_a, n // config.align_b) * k // threads(config)
 
 
+def image_rows(config: KernelConfig, dtype: DType) -> int:
+    """Pixels of the activation tile that one thread of a 2.x convolution loads, 16 bytes at a time."""
+    m, _, k = config.threadblock
+    return m * k * dtype.bytes // (16 * threads(config))
+
+
 def is_feasible(config: KernelConfig, dtype: DType, arch: Arch) -> bool:
     """Whether `config` compiles without spills and its block fits an SM of `arch`."""
     if config.family is Family.GEMM_3X:
@@ -96,5 +103,6 @@ def is_feasible(config: KernelConfig, dtype: DType, arch: Arch) -> bool:
         and shared_memory(config, dtype) <= arch.shared_memory_per_block
         and registers(config) <= arch.registers_per_thread
         and (config.family is not Family.GEMM_2X or predicates(config) <= _MAX_PREDICATES)
+        and (config.family is not Family.CONV_2X or image_rows(config, dtype) <= _MAX_IMAGE_ROWS)
         and blocks_per_sm(config, dtype, arch) >= 1
     )

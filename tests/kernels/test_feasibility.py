@@ -42,6 +42,14 @@ def test_a_warp_tile_beyond_the_register_file_is_rejected() -> None:
     assert not is_feasible(_2x((256, 128, 32), (128, 64, 32), 3), DType.F16, get(80))
 
 
+def test_a_convolution_whose_threads_walk_many_pixels_is_rejected() -> None:
+    gemm = _2x((256, 64, 64), (64, 64, 64), 3)
+    conv = dataclasses.replace(gemm, family=Family.CONV_2X)
+    assert is_feasible(gemm, DType.F16, get(80))
+    assert not is_feasible(conv, DType.F16, get(80))
+    assert is_feasible(dataclasses.replace(conv, threadblock=(256, 64, 32), warp=(64, 64, 32)), DType.F16, get(80))
+
+
 def test_shared_memory_decides_between_architectures() -> None:
     config = _2x((256, 128, 64), (64, 64, 64), 3)  # 144 KiB
     assert is_feasible(config, DType.F16, get(80))
