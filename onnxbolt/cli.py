@@ -1,6 +1,7 @@
 """The command line: each command is a few lines over the library.
 
-Exit codes: 0 well, 1 error, 2 wrong usage, 3 accuracy gate failed, 5 miss under --frozen, 130 interrupted. An error is one line on stderr.
+Exit codes: 0 well, 1 error, 2 wrong usage, 3 accuracy gate failed, 4 too slow, 5 miss under --frozen, 130 interrupted. An error is one line
+on stderr.
 """
 from __future__ import annotations
 
@@ -13,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxbolt.cli_base import FILE, Group
+from onnxbolt.cli_base import FILE, Group, log_format, messages
+from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
+from onnxbolt.cli_tune import INTERRUPTED, TIME, tune
 from onnxbolt.errors import AccuracyError, OnnxboltError
-from onnxbolt.options import ARCHS, FUSE, PRECISIONS, Options
+from onnxbolt.options import ARCHS, FUSE, PRECISIONS, TRIALS, Options
 from onnxbolt.version import __version__
 
 if TYPE_CHECKING:
     from onnxbolt.report import Report
 
-USAGE, INTERRUPTED = 2, 130
+USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,10 +76,13 @@ def commands() -> None:
 @click.option("--precision", type=click.Choice(PRECISIONS), default="fp16", show_default=True,
               help="Type of weights and compute; keep: as in the model, fp32 on TF32 tensor cores.")
 @click.option("--fuse", type=click.Choice(FUSE), default="winning", show_default=True,
-              help="Which fusions to keep: those predicted to beat ONNX Runtime's own kernels, or all.")
+              help="Which fusions to keep: those that beat ONNX Runtime's own kernels (measured, else predicted), or all.")
 @click.option("--arch", "archs", type=click.Choice(ARCHS), multiple=True,
               help="GPU architecture; may be given several times, the first one decides the plan. "
                    "Default: the local GPU's, else sm_80 and sm_90a.")
+@click.option("--tune", is_flag=True, help="Measure kernels and ONNX Runtime on the local GPU first; Ctrl-C keeps the best so far.")
+@click.option("--budget", type=TIME, metavar="TIME", help="With --tune: at most so long, compiling included, e.g. 90s or 10m.")
+@click.option("--trials", type=click.IntRange(1), default=TRIALS, show_default=True, help="With --tune: candidates of each problem.")
 @click.option("--no-library", is_flag=True, help="Write the model alone and compile nothing; see `onnxbolt build`.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @click.option("--keep-failed", is_flag=True, help="Write the output although verification failed.")
@@ -87,19 +93,26 @@ def commands() -> None:
 @click.option("--dry-run", is_flag=True, help="Plan and report; write and compile nothing.")
 @_comparison
 def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, quiet: bool, no_library: bool, no_verify: bool,
-             **values: Any) -> None:
+             **values: Any) -> int:
     """Fuse IN.onnx, write OUT.onnx and, beside it, its library OUT.onnxbolt.so."""
     from onnxbolt import pipeline
+    from onnxbolt.tune.progress import reporter
 
     if values["frozen"] and not values["lock"]:
         raise click.UsageError("--frozen needs --lock FILE, which it reads.")
+    if values["tune"] and (dry_run or values["frozen"]):
+        raise click.UsageError("--tune measures: it does not go with --dry-run or --frozen.")
+    if values["budget"] is not None and not values["tune"]:
+        raise click.UsageError("--budget is for --tune.")
     options = Options(library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values)
     try:
-        report = pipeline.optimize(source, None if dry_run else out, options=options, progress=None if quiet else _progress)
+        report = pipeline.optimize(source, None if dry_run else out, options=options, progress=messages(quiet),
+                                   watch=reporter(log_format(), quiet))
     except AccuracyError as error:
         _show(error.report, report_path, quiet)
         raise
     _show(report, report_path, quiet)
+    return INTERRUPTED if report.tuning and report.tuning.ended_by == "interrupt" else 0
 
 
 def _show(report: Report, path: Path | None, quiet: bool) -> None:
@@ -109,17 +122,13 @@ def _show(report: Report, path: Path | None, quiet: bool) -> None:
         click.echo(report.text())
 
 
-def _progress(message: str) -> None:
-    click.echo(message, err=True)
-
-
 @commands.command()
 @click.argument("model", metavar="OUT.onnx", type=FILE)
 def build(model: Path, quiet: bool) -> None:
     """Compile the library of an optimized model, beside it."""
     from onnxbolt import library
 
-    path = library.build_for(model, progress=None if quiet else _progress)
+    path = library.build_for(model, progress=messages(quiet))
     if not quiet:
         click.echo(path)
 
@@ -151,4 +160,6 @@ def inspect(model: Path, as_json: bool, quiet: bool) -> None:
         click.echo(inspection.json() if as_json else inspection.text())
 
 
+commands.add_command(bench)
 commands.add_command(cache)
+commands.add_command(tune)

@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 FILE = click.Path(path_type=Path)
+_LOG_FORMAT = "onnxbolt.log_format"
 
 
 class JsonLines(logging.Formatter):
@@ -27,7 +29,7 @@ def _set_up_logging(verbose: int, quiet: bool, log_format: str) -> None:
 
 
 class Command(click.Command):
-    """A command with the flags that every command has; of these only `quiet` reaches its function."""
+    """A command with the flags that every command has; of these only `quiet` reaches its function, `log_format()` tells another."""
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
@@ -38,8 +40,20 @@ class Command(click.Command):
         ]
 
     def invoke(self, ctx: click.Context) -> Any:
-        _set_up_logging(ctx.params.pop("verbose"), ctx.params["quiet"], ctx.params.pop("log_format"))
+        ctx.meta[_LOG_FORMAT] = ctx.params.pop("log_format")
+        _set_up_logging(ctx.params.pop("verbose"), ctx.params["quiet"], ctx.meta[_LOG_FORMAT])
         return super().invoke(ctx)
+
+
+def log_format() -> str:
+    """What the running command was given: "text" or "json"."""
+    return str(click.get_current_context().meta[_LOG_FORMAT])
+
+
+def messages(quiet: bool) -> Callable[[str], None] | None:
+    """Where lines of progress go: to the standard error, as the log format says; None where nothing is to be said."""
+    as_json = log_format() == "json"
+    return None if quiet else lambda text: click.echo(json.dumps({"event": "message", "message": text}) if as_json else text, err=True)
 
 
 class Group(click.Group):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from onnxbolt.errors import InputError
 PRECISIONS = ("fp16", "bf16", "keep")
 FUSE = ("winning", "all")
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")
+TRIALS = 24  # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class Options:
     keep_failed: bool = False
     save_as_external_data: bool = False
     seed: int = 0
+    tune: bool = False  # measure on the local GPU before choosing
+    budget: float | None = None  # seconds for that, compiling included
+    trials: int = TRIALS  # candidates of each problem
     lock: Path | None = None  # where the plan's decisions are kept
     frozen: bool = False  # they are read there, and nothing else decides
 
@@ -44,11 +49,26 @@ class Options:
             raise InputError(f"--arch {' '.join(self.archs)}: each architecture once")
         if self.frozen and self.lock is None:
             raise InputError("--frozen needs --lock FILE: the lock file is what it reads")
+        if self.frozen and self.tune:
+            raise InputError("--frozen takes every choice from the lock file, --tune measures: choose one of them")
+        if self.budget is not None and not self.budget > 0:
+            raise InputError(f"--budget {self.budget:g}: give a time such as 90s or 10m")
+        if self.trials < 1:
+            raise InputError(f"--trials {self.trials}: at least one candidate of each problem")
 
 
 def arch_number(arch: str) -> int:
     """'sm_90a' -> 90, the number that configurations carry."""
     return int(arch.removeprefix("sm_").removesuffix("a"))
+
+
+def seconds(text: str) -> float:
+    """'10m', '90s', '1h30m' or '45' as seconds. Raises InputError for anything else, and for no time at all."""
+    parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
+    total = sum(float(number or 0) * unit for number, unit in zip(parts.groups(), (3600, 60, 1), strict=True)) if parts else 0.0
+    if not total:
+        raise InputError(f"{text!r} is no time; write it as 90s, 10m or 1h30m")
+    return total
 
 
 def cache_directory() -> Path:

@@ -18,21 +18,26 @@ from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.options import Options, arch_number
 from onnxbolt.output import Output
-from onnxbolt.plan.choose import plan
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
 from onnxbolt.rewrite import rewrite
 from onnxbolt.tune import lockfile
+from onnxbolt.tune.progress import Progress
+from onnxbolt.tune.stage import Subject, plan_with_timings, tuned
+from onnxbolt.tune.summary import Tuning
+from onnxbolt.tune.timings import NOTHING
 from onnxbolt.verify import verify
 
 Source = str | Path | onnx.ModelProto
 
 
 def optimize(source: Source, out: str | Path | None = None, *, options: Options | None = None,
-             progress: Callable[[str], None] | None = None, **choices: object) -> Report:
+             progress: Callable[[str], None] | None = None, watch: Progress | None = None, **choices: object) -> Report:
     """Fuse `source`, and write the new model to `out` with its library beside it; without `out` nothing is written.
 
-    `choices` are fields of `Options`. Raises InputError for what cannot be used as given, BuildError where compiling fails,
+    `choices` are fields of `Options`; `watch` sees how tuning goes on. An interrupt while tuning (KeyboardInterrupt) ends the tuning alone:
+    what it found is used, and Report.tuning says so.
+    Raises InputError for what cannot be used as given, BuildError where compiling fails,
     AccuracyError where the answers differ by more than their limits; then no output is left (but for Options.keep_failed).
     FrozenError where the lock file lacks what Options.frozen needs.
     """
@@ -47,7 +52,8 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         changes = canonicalize(graph)
         kept = precision.convert(graph, options.precision)
         candidates, refusals = match(graph)
-        chosen = plan(graph, partition(candidates), archs, options.fuse, lock.timings(options.frozen))
+        subject = Subject(graph, partition(candidates), original, options.precision)
+        chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)
         rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
         restore(graph)
         kept += widen(graph)
@@ -58,7 +64,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         if options.library and manifest.ops:
             library.build(manifest, output.library, progress)
         report = Report.of(original, model, manifest, chosen, refusals, kept, changes, rewriter.shared_weights, options, archs)
-        report = report.between(source, output.path)
+        report = dataclasses.replace(report.between(source, output.path), tuning=tuning)
         if options.verify:
             found = verify(original, output.model, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed)
             report = report.verified(found)
@@ -69,6 +75,23 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     if not report.passed:
         raise AccuracyError(report.failure(), report)
     return report
+
+
+def tune(source: Source, *, options: Options | None = None, progress: Callable[[str], None] | None = None,
+         watch: Progress | None = None, **choices: object) -> Tuning:
+    """Measure what `optimize` would with Options.tune, and remember it; nothing is written.
+
+    Raises InputError for what cannot be used as given, and where there is no GPU.
+    """
+    options = dataclasses.replace(options or Options(), **{**choices, "tune": True})  # type: ignore[arg-type]
+    archs = [arch_number(name) for name in options.archs or default_archs()]
+    original = _read(source)
+    graph = import_model(original)
+    infer(graph)
+    canonicalize(graph)
+    precision.convert(graph, options.precision)
+    subject = Subject(graph, partition(match(graph)[0]), original, options.precision)
+    return tuned(subject, archs, options, NOTHING, progress, watch)[1]
 
 
 def default_archs() -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from onnxbolt.version import __version__
 
 if TYPE_CHECKING:
     from onnxbolt.plan.choose import Plan, Prediction
+    from onnxbolt.tune.summary import Tuning
     from onnxbolt.tune.timings import Comparison
 
 __all__ = ["Fused", "Report"]
@@ -62,6 +63,7 @@ class Report:
     coverage: float  # share of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul in fused nodes
     digest: str
     verification: VerifyResult | None = None
+    tuning: Tuning | None = None  # with --tune
     regions: tuple[Comparison, ...] = ()  # what --fuse winning decided by
     original: str = ""  # paths, where the models are files
     optimized: str = ""

@@ -13,9 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from onnxbolt.report.tuning import sections as tuning_sections
+
 if TYPE_CHECKING:
     from onnxbolt.match.types import Refusal
     from onnxbolt.report import Fused, Report
+    from onnxbolt.tune.summary import Tuning
     from onnxbolt.tune.timings import Comparison
 
 WIDTH = 140
@@ -26,20 +29,31 @@ PRECISIONS = {
     "keep": "precision keep: every type as in the model; fp32 is multiplied as TF32 on tensor cores",
 }
 Lines = list[tuple[Any, ...]]
+Section = tuple[str, tuple[str, ...], Lines]
 
 
 def text(report: Report) -> str:
     """Grouped, so that a model of thousands of nodes fits a screen."""
+    verification = report.verification.text(WIDTH) if report.verification else "not verified"
+    return f"{_printed(_sections(report), SHOWN)}\n{verification}"
+
+
+def tuning_text(tuning: Tuning) -> str:
+    """What `onnxbolt tune` prints: every task."""
+    return _printed(tuning_sections(tuning), len(tuning.tasks))
+
+
+def _printed(sections: Iterable[Section], shown: int) -> str:
+    """Titles and tables; of more rows than `shown` the first ones and the last one."""
     console = Console(file=io.StringIO(), width=WIDTH)
     with console.capture() as captured:
-        for title, header, rows in _sections(report):
+        for title, header, rows in sections:
             console.print(title, highlight=False, markup=False, soft_wrap=True)  # paths stay whole
             if rows:
-                console.print(_table(header, [*rows[:SHOWN], *rows[SHOWN:][-1:]]))
-            if len(rows) > SHOWN + 1:
-                console.print(f"  and {len(rows) - SHOWN - 1} more groups: --report x.md lists all", highlight=False)
-    verification = report.verification.text(WIDTH) if report.verification else "not verified"
-    return f"{captured.get().rstrip()}\n{verification}"
+                console.print(_table(header, [*rows[:shown], *rows[shown:][-1:]]))
+            if len(rows) > shown + 1:
+                console.print(f"  and {len(rows) - shown - 1} more groups: --report x.md lists all", highlight=False)
+    return captured.get().rstrip()
 
 
 def markdown(report: Report) -> str:
@@ -70,7 +84,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _sections(report: Report) -> Iterable[tuple[str, tuple[str, ...], Lines]]:
+def _sections(report: Report) -> Iterable[Section]:
     """(title, column names, rows) of each part."""
     yield PRECISIONS[report.precision], (), []
     if report.original or report.optimized:
@@ -81,6 +95,8 @@ def _sections(report: Report) -> Iterable[tuple[str, tuple[str, ...], Lines]]:
         ("op type", "nodes", "FLOPs", *(f"sm_{arch} us" for arch in report.archs), *(f"ORT, sm_{arch} us" for arch in report.archs)),
         _by_op(report.fused, report.archs),
     )
+    if report.tuning:
+        yield from tuning_sections(report.tuning)
     if any(region.measured for region in report.regions):
         yield _regions([region for region in report.regions if region.measured])
     if report.refusals:
@@ -149,7 +165,7 @@ def _ordered(groups: dict[tuple[str, str], list[Any]]) -> list[tuple[tuple[str, 
     return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
-def _all_fused(report: Report) -> tuple[str, tuple[str, ...], Lines]:
+def _all_fused(report: Report) -> Section:
     rows: Lines = []
     for node in report.fused:
         times = "; ".join(f"sm_{p.arch} {p.ours_us:.1f} / {p.ort_us:.1f}" for p in node.predicted)
@@ -159,7 +175,7 @@ def _all_fused(report: Report) -> tuple[str, tuple[str, ...], Lines]:
     return "## Fused nodes", header, rows
 
 
-def _regions(regions: Sequence[Comparison]) -> tuple[str, tuple[str, ...], Lines]:
+def _regions(regions: Sequence[Comparison]) -> Section:
     """Both times of each comparison, those that decide most first."""
     rows: Lines = [
         (region.region, f"{region.ours_us:.1f}", f"{region.ort_us:.1f}", "measured" if region.measured else "predicted",
@@ -169,7 +185,7 @@ def _regions(regions: Sequence[Comparison]) -> tuple[str, tuple[str, ...], Lines
     return f"regions compared: {len(rows)}", ("region", "us fused", "us ONNX Runtime", "times", "decision"), rows
 
 
-def _all_compared(report: Report) -> tuple[str, tuple[str, ...], Lines]:
+def _all_compared(report: Report) -> Section:
     if report.verification is None:
         return "not verified", (), []
     rows: Lines = []

@@ -46,14 +46,19 @@ SCHEMA = len(_MIGRATIONS)
 Row = tuple[Any, ...]  # values in the order of _COLUMNS
 
 
+def default_path() -> Path:
+    """tuning.sqlite in the cache directory."""
+    return cache_directory() / "tuning.sqlite"
+
+
 class Database:
-    """The measurements in `path` (default: tuning.sqlite in the cache directory), created or migrated where needed.
+    """The measurements in `path` (default: `default_path()`), created or migrated where needed.
 
     Every method raises InputError where the file cannot be used.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path or cache_directory() / "tuning.sqlite"
+        self.path = path or default_path()
         self._origin = uuid.uuid4().hex
         self._writing = threading.Lock()
         with self._errors():

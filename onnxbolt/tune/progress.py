@@ -110,9 +110,11 @@ class Terminal(Silent):
     def __init__(self, console: Console) -> None:
         self._lines: dict[int, TaskLine] = {}
         self._total: TotalLine | None = None
+        self._console = console
         self._live = Live(console=console, auto_refresh=False)
 
     def __enter__(self) -> Self:
+        self._live = Live(console=self._console, auto_refresh=False)
         self._live.start()
         return self
 

@@ -1,6 +1,7 @@
 """What a tuning run achieved, as plain data for the report: per task before and after, and how good the prediction was."""
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -46,14 +47,19 @@ class Quality:
 
 @dataclass(frozen=True)
 class Tuning:
-    """One run."""
+    """What one run of the tuner did."""
 
-    tasks: tuple[TunedTask, ...]
-    quality: tuple[Quality, ...]
-    seconds: float
-    trials: int  # measured now; the others were in the database
-    kernels: int  # compiled now, or found compiled
-    ended_by: str  # "done", "budget" or "interrupt"
+    tasks: tuple[TunedTask, ...] = ()
+    quality: tuple[Quality, ...] = ()
+    seconds: float = 0.0
+    trials: int = 0  # measured now; the others were in the database
+    kernels: int = 0  # compiled now, or found compiled
+    ended_by: str = "done"  # or "budget", or "interrupt"
+
+    def after(self, before: Tuning) -> Tuning:
+        """This round as the continuation of an earlier one, whose tasks it repeats."""
+        ended_by = before.ended_by if before.ended_by == "interrupt" else self.ended_by
+        return dataclasses.replace(self, trials=before.trials + self.trials, kernels=before.kernels + self.kernels, ended_by=ended_by)
 
 
 def tuned_task(task: Task, measured: dict[KernelConfig, Measurement]) -> TunedTask | None:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from onnxbolt.archs import Arch
 from onnxbolt.codegen.render import Instance
 from onnxbolt.kernels.config import ConvProblem, KernelConfig
+from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import candidates, floor_us, fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tune.heuristics import seeds
 from onnxbolt.tune.records import Problem
-
-TRIALS = 24  # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
 
 
 @dataclass(frozen=True)

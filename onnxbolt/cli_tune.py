@@ -1,0 +1,46 @@
+"""`onnxbolt tune`, and what it shares with `optimize --tune`."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxbolt.cli_base import FILE, Command, log_format, messages
+from onnxbolt.errors import InputError
+from onnxbolt.options import FUSE, PRECISIONS, TRIALS, Options, seconds
+
+INTERRUPTED = 130
+
+
+class _Time(click.ParamType[float]):
+    """'10m' -> 600.0"""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else seconds(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+TIME = _Time()
+
+
+@click.command(cls=Command)
+@click.argument("source", metavar="IN.onnx", type=FILE)
+@click.option("--precision", type=click.Choice(PRECISIONS), default="fp16", show_default=True, help="As for `optimize`.")
+@click.option("--fuse", type=click.Choice(FUSE), default="winning", show_default=True, help="winning: ONNX Runtime is measured, too.")
+@click.option("--budget", type=TIME, metavar="TIME", help="At most so long, compiling included, e.g. 90s or 10m.")
+@click.option("--trials", type=click.IntRange(1), default=TRIALS, show_default=True, help="Candidates of each problem.")
+def tune(source: Path, quiet: bool, **values: Any) -> int:
+    """Measure on the local GPU what `optimize` of IN.onnx chooses from, and remember it; write no model."""
+    from onnxbolt import pipeline
+    from onnxbolt.report.render import tuning_text
+    from onnxbolt.tune.progress import reporter
+
+    tuning = pipeline.tune(source, options=Options(**values), progress=messages(quiet), watch=reporter(log_format(), quiet))
+    if not quiet:
+        click.echo(tuning_text(tuning))
+    return INTERRUPTED if tuning.ended_by == "interrupt" else 0

@@ -1,0 +1,229 @@
+"""The planning stage with measurements: those that are remembered are used; with --tune, what is missing is measured first.
+
+Planning and measuring take turns. The first round is about everything that could be fused; what loses is dropped, which can give
+its neighbours another form, hence other problems, which the next round is about. It ends because each round needs something new.
+"""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import onnx_graphsurgeon as gs
+from onnx import ModelProto
+
+from onnxbolt import gpu
+from onnxbolt.archs import get
+from onnxbolt.codegen.render import Instance
+from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.match.types import Candidate
+from onnxbolt.options import Options, arch_number
+from onnxbolt.plan.choose import Plan, plan
+from onnxbolt.plan.regions import Region, regions
+from onnxbolt.tune import library
+from onnxbolt.tune.baseline import compare
+from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.database import Database, default_path
+from onnxbolt.tune.profiler import Profiler
+from onnxbolt.tune.progress import Progress, Silent
+from onnxbolt.tune.records import Machine, Problem, kernel_key
+from onnxbolt.tune.summary import Tuning
+from onnxbolt.tune.tasks import tasks_of
+from onnxbolt.tune.timings import Choice, Comparison, Timings
+from onnxbolt.tune.tuner import tune
+from onnxbolt.verify.session import CUDA, available_providers
+
+_KERNELS_SHARE = 0.7  # of the budget that is left: the rest is for the comparison with ONNX Runtime
+_QUEUED = 8  # kernels for each core in the compiler's queue
+logger = logging.getLogger(__name__)
+Messages = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is planned: the graph with its disjoint candidates, and the model that it came from."""
+
+    graph: gs.Graph
+    candidates: Sequence[Candidate]
+    original: ModelProto
+    precision: str
+
+
+def plan_with_timings(subject: Subject, archs: Sequence[int], options: Options, locked: Timings, messages: Messages | None = None,
+                      watch: Progress | None = None) -> tuple[Plan, Tuning | None]:
+    """The plan, and what tuning did where Options.tune asked for it.
+
+    `locked` alone decides where it is frozen; else what the database knows of the local GPU is used, too. Raises as `tuned` does.
+    """
+    if options.tune:
+        return tuned(subject, archs, options, locked, messages, watch)
+    with _memory(subject, archs, locked) as memory:
+        if memory is None:
+            return plan(subject.graph, subject.candidates, archs, options.fuse, locked), None
+        return _rounds(subject, archs, options.fuse, locked, memory), None
+
+
+def tuned(subject: Subject, archs: Sequence[int], options: Options, locked: Timings, messages: Messages | None = None,
+          watch: Progress | None = None) -> tuple[Plan, Tuning]:
+    """The plan after measuring on the local GPU what is worth it, and what that did; it overrides what is locked.
+
+    Raises InputError where there is no GPU to measure on, BuildError and ToolchainError where nothing can be compiled.
+    """
+    with Profiler(_tunable(archs)) as profiler, Database() as database:
+        measuring = _Measuring(subject, options, database, profiler, messages or _say_nothing, watch or Silent())
+        chosen = _rounds(subject, archs, options.fuse, locked, measuring)
+        return chosen, measuring.tuning
+
+
+class _Source(Protocol):
+    """Where timings come from."""
+
+    def extend(self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]) -> Timings:
+        """`timings` with what is known, or found out, about problems (repeated as the model repeats them) and regions."""
+
+
+def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, source: _Source) -> Plan:
+    chosen = plan(subject.graph, subject.candidates, archs, "all", timings)
+    seen_problems: set[Problem] = set()
+    seen_regions: set[str] = set()
+    while True:
+        problems = list(chosen.problems.values())
+        found = regions(chosen.assignment, archs[0]) if fuse == "winning" else []
+        if seen_problems.issuperset(problems) and seen_regions.issuperset(region.key for region in found):
+            return chosen
+        seen_problems.update(problems)
+        seen_regions.update(region.key for region in found)
+        timings = source.extend(timings, problems, found)
+        chosen = plan(subject.graph, subject.candidates, archs, fuse, timings)
+
+
+# --- without measuring ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What the database knows of this machine; what is in a lock file stays as it is there."""
+
+    subject: Subject
+    database: Database
+    machine: Machine
+
+    def extend(self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]) -> Timings:
+        choices = {key: choice for key, choice in self._choices(problems).items() if key not in timings.choices}
+        with_choices = dataclasses.replace(timings, choices={**timings.choices, **choices}, machine=self.machine)
+        here = [region for region in found if region.arch == self.machine.arch]
+        known = compare(here, self.subject.original, self.subject.precision, with_choices, self.database, self.machine, -math.inf, None)
+        return dataclasses.replace(with_choices, comparisons={**known, **timings.comparisons})
+
+    def _choices(self, problems: Sequence[Problem]) -> dict[tuple[Problem, int], Choice]:
+        best = {problem: self.database.best(kernel_key(problem, self.machine)) for problem in dict.fromkeys(problems)}
+        return {(p, self.machine.arch): Choice(m.config, m.us, m.mad) for p, m in best.items() if m is not None and m.config is not None}
+
+
+@contextlib.contextmanager
+def _memory(subject: Subject, archs: Sequence[int], locked: Timings) -> Iterator[_Memory | None]:
+    """None where nothing can be known: no GPU, no database, another architecture, or a lock that is to decide alone."""
+    local = gpu.local_arch()
+    if locked.frozen or local is None or arch_number(local) not in archs or not default_path().exists():
+        yield None
+        return
+    try:
+        with Profiler(arch_number(local)) as profiler:
+            machine = profiler.machine
+    except OnnxboltError as error:
+        logger.info("measurements of earlier runs are not used, since this machine cannot be identified: %s", error)
+        yield None
+        return
+    with Database() as database:
+        yield _Memory(subject, database, machine)
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------------
+
+
+def _tunable(archs: Sequence[int]) -> int:
+    """The local GPU's architecture. Raises InputError where there is none, or not one of those that are planned for."""
+    local = gpu.local_arch()
+    if local is None:
+        raise InputError("--tune measures on an NVIDIA GPU of a supported architecture, and this machine has none: run it on one that has, "
+                         "or use what was measured there by --lock FILE --frozen")
+    if arch_number(local) not in archs:
+        raise InputError(f"--tune measures on the local GPU, whose architecture {local} is not among those of --arch: add it")
+    return arch_number(local)
+
+
+class _Measuring:
+    """Tunes kernels and compares regions, within one budget for both."""
+
+    def __init__(self, subject: Subject, options: Options, database: Database, profiler: Profiler, messages: Messages,
+                 watch: Progress) -> None:
+        self._subject, self._options, self._database, self._profiler = subject, options, database, profiler
+        self._messages, self._watch = messages, watch
+        self._start = time.monotonic()
+        self._deadline = self._start + (math.inf if options.budget is None else options.budget)
+        self._problems: list[Problem] = []
+        self.tuning = Tuning()
+
+    def extend(self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]) -> Timings:
+        timings = self._tune(timings, problems, bool(found))
+        here = [region for region in found if region.arch == self._profiler.machine.arch]
+        comparisons = self._compare(here, timings) if here else {}
+        self._note(seconds=time.monotonic() - self._start)
+        if self._left() <= 0 and self.tuning.ended_by == "done":
+            self._note(ended_by="budget")
+        return dataclasses.replace(timings, comparisons={**timings.comparisons, **comparisons})
+
+    def _tune(self, timings: Timings, problems: Sequence[Problem], compared: bool) -> Timings:
+        """The problems of earlier rounds come along: what is known of them costs nothing, and the report is about all."""
+        known = set(self._problems)
+        self._problems += [problem for problem in problems if problem not in known]
+        machine = self._profiler.machine
+        tasks = tasks_of(self._problems, get(machine.arch), self._options.trials)
+        budget = 0.0 if self._interrupted else self._left() * (_KERNELS_SHARE if compared else 1.0)
+        with self._watch as progress:
+            found, tuning = tune(tasks, self._database, self._profiler, _build, machine, budget=budget, progress=progress,
+                                 capacity=_QUEUED * len(os.sched_getaffinity(0)))
+        self.tuning = tuning.after(self.tuning)
+        return dataclasses.replace(timings, choices={**timings.choices, **found.choices}, machine=machine)
+
+    def _compare(self, found: Sequence[Region], timings: Timings) -> dict[str, Comparison]:
+        """What is measured before an interrupt counts."""
+        if CUDA not in available_providers():
+            self._messages("what to fuse is decided by prediction, since this onnxruntime has no CUDA provider: install onnxruntime-gpu")
+            return {}
+
+        def answers(budget: float, stream: Stream | None) -> dict[str, Comparison]:
+            return compare(found, self._subject.original, self._subject.precision, timings, self._database, self._profiler.machine,
+                           budget, stream, self._messages)
+
+        if not self._interrupted:
+            try:
+                return answers(self._left(), Stream())
+            except KeyboardInterrupt:
+                self._note(ended_by="interrupt")
+        return answers(-math.inf, None)
+
+    @property
+    def _interrupted(self) -> bool:
+        return self.tuning.ended_by == "interrupt"
+
+    def _note(self, **values: object) -> None:
+        self.tuning = dataclasses.replace(self.tuning, **values)  # type: ignore[arg-type]
+
+    def _left(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.0)
+
+
+def _build(instances: Sequence[Instance], stop: threading.Event) -> Iterator[library.Result]:
+    return library.build(instances, stop=stop)
+
+
+def _say_nothing(message: str) -> None:
+    pass
