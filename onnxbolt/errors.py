@@ -7,6 +7,7 @@ OnnxboltError                 exit code 1
 │   └── ToolchainError        no compiler, no CUTLASS: names the extra to install
 ├── LibraryError              a custom-op library is missing, damaged, or belongs to another model
 ├── AccuracyError             exit code 3: an output differs by more than its limit
+├── SpeedError                exit code 4: the speed-up is below --min-speedup
 └── FrozenError               exit code 5: the lock file lacks what --frozen needs
 """
 from __future__ import annotations
@@ -55,6 +56,12 @@ class AccuracyError(OnnxboltError):
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
         self.report = report
+
+
+class SpeedError(OnnxboltError):
+    """The optimized model is not as much faster than ONNX Runtime as was asked for."""
+
+    exit_code = 4
 
 
 class FrozenError(OnnxboltError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import statistics
 import tempfile
@@ -40,7 +41,7 @@ from onnxbolt.tune.sessions import Arrays, Found, Sample, Setting, Source, inter
 from onnxbolt.tune.submodels import Fused, Original, fuse, repeat
 from onnxbolt.tune.timings import Comparison, Timings
 from onnxbolt.verify.feeds import random_feeds
-from onnxbolt.verify.session import RUNTIME_ERRORS
+from onnxbolt.verify.session import CUDA, RUNTIME_ERRORS, available_providers
 
 Progress = Callable[[str], None]
 _SEARCH_RUNS, _ROUNDS, _RUNS = 10, 10, 10
@@ -103,8 +104,11 @@ def _runtime() -> dict[str, object]:
     return {"onnxruntime": ort.__version__, "cudnn": cudnn_version()}
 
 
+@functools.cache
 def cudnn_version() -> int:
-    """What cuDNN calls itself (92000 is 9.20.0), 0 where none is loaded: ONNX Runtime's times are its times."""
+    """What the cuDNN that ONNX Runtime has loaded calls itself (92000 is 9.20.0), 0 where there is none."""
+    if CUDA not in available_providers():  # asking for them has loaded it
+        return 0
     try:
         return int(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion())
     except (OSError, AttributeError):

@@ -1,0 +1,222 @@
+"""An optimized model against ONNX Runtime at its best, on this machine's GPU: `onnxbolt bench`.
+
+ONNX Runtime gets the original as it is, the original in the optimized model's precision, and whatever other model the user names (one that
+onnxruntime.transformers has optimized, say); of each the fastest of the settings that tune/sessions.py knows. The optimized model gets the
+same settings. All run interleaved, with inputs and outputs bound to the device.
+
+Fused nodes are timed one by one, as many copies of a node side by side as make launching the session negligible.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import ModelProto, TensorProto, helper
+
+from onnxbolt import archs, gpu
+from onnxbolt.dtypes import DType
+from onnxbolt.errors import InputError
+from onnxbolt.graph.importer import import_model, load_model
+from onnxbolt.graph.shapes import infer
+from onnxbolt.library import DOMAIN, metadata
+from onnxbolt.options import arch_number
+from onnxbolt.precision import LOW, rounded_original
+from onnxbolt.runtime import get_library_path
+from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.sessions import Arrays, Found, Sample, Source, interleave, search
+from onnxbolt.tune.submodels import extract, repeat
+from onnxbolt.verify.feeds import graph_inputs, random_feeds, read_feeds, working_feeds
+from onnxbolt.verify.session import CPU, CUDA, Runner, available_providers
+
+Progress = Callable[[str], None]
+RUNS, _ROUNDS, _SEARCH_RUNS, _NODE_RUNS = 200, 10, 20, 20
+_COPIES = 32
+_LARGE = 2**28  # bytes of inputs and outputs; copies of a node take no more
+_ABOUT = ("source_nodes", "rule", "tensor")  # attributes of a node that say nothing of its time
+
+
+@dataclass(frozen=True)
+class Side:
+    """One model with its fastest setting. Microseconds; `spread` is from the 10th to the 90th percentile, as a part of the median."""
+
+    name: str
+    setting: str
+    us: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """One fused node by itself. `roofline` is the part of its time that products at the data sheet's rate, or each byte once
+    through memory, would take; whichever is more."""
+
+    name: str
+    op_type: str
+    shape: tuple[int, ...]
+    us: float
+    tflops: float
+    roofline: float
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What was measured; the fastest of `peers` counts."""
+
+    ours: Side
+    peers: tuple[Side, ...]
+    failed: dict[str, str]  # peers that do not run, and why
+    nodes: tuple[NodeTime, ...]
+
+    @property
+    def peer(self) -> Side:
+        return min(self.peers, key=lambda side: side.us)
+
+    @property
+    def speedup(self) -> float:
+        return self.peer.us / self.ours.us
+
+    @property
+    def spread(self) -> float:
+        """Of the speed-up, as a part of it: both sides' spreads are independent."""
+        return math.hypot(self.ours.spread, self.peer.spread)
+
+    def text(self) -> str:
+        """Tables; the last line is the speed-up."""
+        from onnxbolt.report.bench import text
+
+        return text(self)
+
+    def json(self) -> str:
+        """Everything, keys sorted."""
+        return json.dumps(dataclasses.asdict(self) | {"speedup": self.speedup, "spread": self.spread}, indent=1, sort_keys=True)
+
+
+def bench(original: Path, optimized: Path, *, also: Sequence[Path] = (), runs: int = RUNS, inputs: Path | None = None, seed: int = 0,
+          progress: Progress = lambda message: None) -> Benchmark:
+    """Measure on the local GPU, `runs` times each. Raises InputError or CudaError where there is no GPU to do so, and LibraryError where
+    the optimized model's library is missing or does not fit."""
+    stream = Stream()
+    if CUDA not in available_providers():
+        raise InputError("bench measures on a GPU, and this onnxruntime has no working CUDA provider: install onnxruntime-gpu")
+    return measure(original, optimized, also, runs, inputs, seed, stream, progress)
+
+
+def measure(original: Path, optimized: Path, also: Sequence[Path], runs: int, inputs: Path | None, seed: int, stream: Stream | None,
+            progress: Progress) -> Benchmark:
+    """As `bench`, where `stream` is; without one on the CPU, with function bodies in the kernels' place."""
+    models = load_model(original), load_model(optimized)
+    feeds = read_feeds(inputs, models[0]) if inputs else working_feeds(models[0], Runner(models[0], CUDA if stream else CPU), seed)
+    for path, model in ((optimized, models[1]), *((path, load_model(path)) for path in also)):
+        if {value.name for value in graph_inputs(model)} != feeds.keys():
+            raise InputError(f"{path}: its inputs are not those of {original} ({', '.join(feeds)}); compare models of the same function")
+    progress("looking for the best settings of each model")
+    ours = search([_ours(optimized, models[1])], feeds, stream, _SEARCH_RUNS)
+    peers, failed = _search_each(_peers(original, *models, also), feeds, stream)
+    progress(f"measuring {len(peers) + 1} models in turn, {runs} times each")
+    samples = interleave({name: found.session.measure for name, found in {"": ours, **peers}.items()}, _ROUNDS, -(-runs // _ROUNDS))
+    sides = {name: _side(found, samples[name]) for name, found in {"": ours, **peers}.items()}
+    nodes = node_times(models[1], ours.source.library, feeds, stream)
+    return Benchmark(sides.pop(""), tuple(sides.values()), failed, nodes)
+
+
+def _ours(path: Path, model: ModelProto) -> Source:
+    return Source(f"{path.name} (onnxbolt)", path, get_library_path(path) if metadata(model).get("onnxbolt.digest") else None)
+
+
+def _peers(path: Path, original: ModelProto, optimized: ModelProto, also: Sequence[Path]) -> list[Source]:
+    found = [Source(path.name, path)]
+    precision = metadata(optimized).get("onnxbolt.precision", "")
+    if precision in LOW and any(tensor.data_type == TensorProto.FLOAT for tensor in original.graph.initializer):
+        found.append(Source(f"{path.name} in {precision}", rounded_original(original, precision).SerializeToString()))
+    return [*found, *(Source(other.name if other.name != path.name else str(other), other) for other in also)]
+
+
+def _search_each(sources: Sequence[Source], feeds: Arrays, stream: Stream | None) -> tuple[dict[str, Found], dict[str, str]]:
+    """The best of each source that runs, and why others do not. Raises InputError where none runs."""
+    found: dict[str, Found] = {}
+    failed: dict[str, str] = {}
+    for source in sources:
+        try:
+            found[source.label] = search([source], feeds, stream, _SEARCH_RUNS)
+        except RuntimeError as error:
+            failed[source.label] = str(error)
+    if not found:
+        raise InputError(f"ONNX Runtime does not run the original: {'; '.join(failed.values())}")
+    return found, failed
+
+
+def _side(found: Found, sample: Sample) -> Side:
+    return Side(found.source.label, str(found.setting), sample.median, sample.spread)
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------------
+
+
+def node_times(model: ModelProto, library: Path | None, feeds: Arrays, stream: Stream | None) -> tuple[NodeTime, ...]:
+    """Every fused node of `model`, in its order, for inputs of the shapes of `feeds`; equal nodes are measured once."""
+    graph = _with_sizes(model, feeds)
+    measured: dict[str, float] = {}
+    times = []
+    for node in graph.nodes:
+        if node.domain == DOMAIN and all(_known(t) for t in (*node.inputs, *node.outputs)):
+            key = _likeness(node)
+            if key not in measured:
+                measured[key] = _time(model, graph, node, library, stream)
+            times.append(_node_time(node, measured[key]))
+    return tuple(times)
+
+
+def _with_sizes(model: ModelProto, feeds: Arrays) -> gs.Graph:
+    sized = ModelProto()
+    sized.CopyFrom(model)
+    for value in sized.graph.input:
+        if value.name in feeds:
+            element = value.type.tensor_type.elem_type
+            value.CopyFrom(helper.make_tensor_value_info(value.name, element, feeds[value.name].shape))
+    del sized.graph.value_info[:]  # what it says of other tensors may be symbolic, as what outputs say
+    for value in sized.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    graph = import_model(sized)
+    infer(graph)
+    return graph
+
+
+def _known(tensor: gs.Tensor) -> bool:
+    return tensor.shape is not None and all(isinstance(size, int) for size in tensor.shape)
+
+
+def _likeness(node: gs.Node) -> str:
+    attributes = {name: value for name, value in node.attrs.items() if name not in _ABOUT}
+    return repr((node.op, sorted(attributes.items()), [list(t.shape) for t in node.inputs]))
+
+
+def _time(model: ModelProto, graph: gs.Graph, node: gs.Node, library: Path | None, stream: Stream | None) -> float:
+    inputs = list({t.name: t for t in node.inputs if not isinstance(t, gs.Constant)}.values())
+    single = extract(graph, inputs, node.outputs)
+    assert single is not None  # a node's own tensors are a cut
+    single.metadata_props.extend(model.metadata_props)
+    copies = max(1, min(_COPIES, _LARGE // max(_bytes([*inputs, *node.outputs]), 1)))
+    many = repeat(single, copies)
+    source = Source(node.name, many.SerializeToString(), library)
+    found = search([source], random_feeds(many), stream, _NODE_RUNS)
+    return float(np.median(found.session.measure(_NODE_RUNS))) / copies
+
+
+def _node_time(node: gs.Node, us: float) -> NodeTime:
+    arch = archs.get(arch_number(gpu.local_arch() or "sm_90a"))
+    output = [int(size) for size in node.outputs[0].shape]
+    weight = node.inputs[1].shape if len(node.inputs) > 1 else None  # [K, R, S, C] or [N, K]; pooling has none
+    flops = 2 * math.prod(output) * math.prod(weight[1:]) if weight is not None else 0
+    rate = arch.flops.get(DType.of(node.inputs[0].dtype) or DType.F32, math.inf)
+    least = max(flops / rate, _bytes([*node.inputs, *node.outputs]) / arch.bandwidth) * 1e6
+    return NodeTime(node.name, node.op, tuple(output), us, flops / us * 1e-6, least / us)
+
+
+def _bytes(tensors: Sequence[gs.Tensor]) -> int:
+    return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in tensors)

@@ -1,0 +1,54 @@
+"""A benchmark as text."""
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from onnxbolt.bench import Benchmark, NodeTime, Side
+
+WIDTH = 140
+
+
+def text(benchmark: Benchmark) -> str:
+    """The models, the fused nodes (equal ones on one line), and the speed-up."""
+    console = Console(file=io.StringIO(), width=WIDTH)
+    with console.capture() as captured:
+        console.print(_models(benchmark))
+        for name, reason in benchmark.failed.items():
+            console.print(f"{name} does not run: {reason}", highlight=False, markup=False)
+        if benchmark.nodes:
+            console.print(_nodes(benchmark))
+    peer = benchmark.peer
+    return (f"{captured.get().rstrip()}\nspeed-up {benchmark.speedup:.3f} +- {benchmark.spread * benchmark.speedup:.3f} over ONNX Runtime "
+            f"({peer.name}; {peer.setting})")
+
+
+def _models(benchmark: Benchmark) -> Table:
+    table = Table("model", "setting", "us", "spread", box=None, pad_edge=False)
+    for side in sorted((benchmark.ours, *benchmark.peers), key=_us):
+        table.add_row(side.name, side.setting, f"{side.us:.1f}", f"{side.spread:.1%}")
+    return table
+
+
+def _us(side: Side) -> float:
+    return side.us
+
+
+def _nodes(benchmark: Benchmark) -> Table:
+    table = Table("op type", "output", "nodes", "us each", "us", "TFLOP/s", "of the roofline", "e.g.", box=None, pad_edge=False)
+    groups: dict[tuple[object, ...], list[NodeTime]] = defaultdict(list)
+    for node in benchmark.nodes:
+        groups[node.op_type, node.shape, node.us].append(node)
+    for alike in sorted(groups.values(), key=lambda alike: -sum(node.us for node in alike)):
+        first, total = alike[0], sum(node.us for node in alike)
+        table.add_row(first.op_type, "x".join(map(str, first.shape)), str(len(alike)), f"{first.us:.1f}", f"{total:.1f}",
+                      f"{first.tflops:.0f}" if first.tflops else "", f"{first.roofline:.0%}", first.name)
+    total = sum(node.us for node in benchmark.nodes)
+    share = f"{total / benchmark.ours.us:.0%} of the model's time"
+    table.add_row("total", "", str(len(benchmark.nodes)), "", f"{total:.1f}", "", share, "")
+    return table
