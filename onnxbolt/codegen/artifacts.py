@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,16 +51,36 @@ class Unit:
 
 def compile_units(units: Sequence[Unit], toolchain: Toolchain, progress: Progress | None = None) -> list[Path]:
     """The object of each unit, from the cache or compiled now. Raises BuildError with command, log and source of one that fails."""
+    done = dict(compile_each(units, toolchain, progress, keep_going=False))
+    for unit in units:
+        if isinstance(outcome := done.get(unit), BuildError):
+            raise outcome
+    objects = [outcome for unit in units if isinstance(outcome := done.get(unit), Path)]
+    if len(objects) < len(units):
+        raise BuildError(f"{next(u for u in units if u not in done).name} was not compiled: ninja stopped before it. Run the command again")
+    return objects
+
+
+def compile_each(
+    units: Sequence[Unit], toolchain: Toolchain, progress: Progress | None = None, keep_going: bool = True,
+    stop: threading.Event | None = None,
+) -> Iterator[tuple[Unit, Path | BuildError]]:
+    """Each unit with its object, or with its error, as soon as it is known; those of the cache come first.
+
+    Once `stop` is set, what is not compiled yet never comes.
+    Raises BuildError, behind all others, for a failure that says nothing about the source (a full disk, say).
+    """
     store = cache_directory() / "objects"
     store.mkdir(parents=True, exist_ok=True)
-    entries = {unit: store / _key(unit, toolchain) for unit in units}
+    entries: dict[Path, list[Unit]] = {}
+    for unit in dict.fromkeys(units):
+        entries.setdefault(store / unit_key(unit, toolchain), []).append(unit)
     with _only_builder(FileLock(store.with_name("compile.lock")), progress):
-        missing = {entry: unit for unit, entry in entries.items() if not entry.exists()}
-        if missing:
-            _compile(missing, toolchain, progress)
-    for unit, entry in entries.items():
-        _require_object(unit, entry, toolchain)
-    return [entries[unit] / _OBJECT for unit in units]
+        missing = {entry: of_entry[-1] for entry, of_entry in entries.items() if not entry.exists()}
+        known = [entry for entry in entries if entry not in missing]
+        for entry in itertools.chain(known, _compile(missing, toolchain, progress, keep_going, stop) if missing else ()):
+            for unit in entries[entry]:
+                yield unit, _outcome(unit, entry, toolchain)
 
 
 def link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
@@ -87,7 +110,8 @@ def read_tree(root: Path, pattern: str = "*") -> list[tuple[str, str]]:
     return [(path.relative_to(root).as_posix(), path.read_text()) for path in paths]
 
 
-def _key(unit: Unit, toolchain: Toolchain) -> str:
+def unit_key(unit: Unit, toolchain: Toolchain) -> str:
+    """Equal for units that have the same object."""
     command = shlex.join(toolchain.compile_command(unit.source, _OBJECT, unit.arch))
     headers = _headers(toolchain.cutlass)
     return text_digest([("source", unit.text), ("command", command), ("compiler", toolchain.version), ("headers", headers)])
@@ -115,47 +139,74 @@ def _only_builder(lock: FileLock, progress: Progress | None) -> Iterator[None]:
         lock.release()
 
 
-def _compile(missing: dict[Path, Unit], toolchain: Toolchain, progress: Progress | None) -> None:
-    """Fill the entries by one run of ninja; what fails for a reason of its own is an entry without object."""
-    store = next(iter(missing)).parent
+def _compile(
+    missing: dict[Path, Unit], toolchain: Toolchain, progress: Progress | None, keep_going: bool, stop: threading.Event | None
+) -> Iterator[Path]:
+    """Fill the entries by one run of ninja, each as soon as it is done; what fails for a reason of its own is one without object."""
+    store, failure = next(iter(missing)).parent, None
     with tempfile.TemporaryDirectory(dir=store.parent, prefix="build-") as scratch:
         made = {Path(scratch) / entry.name: entry for entry in missing}
         for directory, entry in made.items():
             directory.mkdir()
             (directory / missing[entry].source).write_text(missing[entry].text)
         Path(scratch, "build.ninja").write_text("\n".join(_ninja_file(missing, toolchain)))
-        _run_ninja(Path(scratch), len(missing), progress)
-        logs = {entry: _read_log(directory) for directory, entry in made.items()}
-        for directory, entry in made.items():
-            if (directory / _OBJECT).exists() or _is_verdict(logs[entry]):
-                os.rename(directory, entry)
-    for entry, log in logs.items():
-        if log and not entry.exists():
-            raise _failure(missing[entry], log, toolchain)
+        for name in _run_ninja(Path(scratch), len(missing), progress, keep_going, stop):
+            directory = Path(scratch, name)
+            log = _read_log(directory)
+            if (directory / _OBJECT).exists() or _is_verdict(log):
+                os.rename(directory, made[directory])
+                yield made[directory]
+            elif failure is None:
+                failure = _failure(missing[made[directory]], log, toolchain)
+    if failure and not (stop and stop.is_set()):
+        raise failure
 
 
 def _ninja_file(missing: dict[Path, Unit], toolchain: Toolchain) -> list[str]:
-    lines = ["rule compile", f"  command = cd $entry && $line > {_LOG} 2>&1 && mv unit.tmp {_OBJECT}", "  description = $unit"]
+    lines = ["rule compile", f"  command = cd $key && $line > {_LOG} 2>&1 && mv unit.tmp {_OBJECT}", "  description = $unit $key"]
     for entry, unit in missing.items():
         line = shlex.join(toolchain.compile_command(unit.source, "unit.tmp", unit.arch)).replace("$", "$$")
         lines += [f"build {entry.name}/{_OBJECT}: compile {entry.name}/{unit.source}",
-                  f"  entry = {entry.name}", f"  line = {line}", f"  unit = {unit.name}"]
+                  f"  key = {entry.name}", f"  line = {line}", f"  unit = {unit.name}"]
     return [*lines, ""]
 
 
-def _run_ninja(directory: Path, total: int, progress: Progress | None) -> None:
-    """One line of progress for each unit done. A unit that fails stops the run; its log says why."""
-    command = [sys.executable, "-m", "ninja", "-C", str(directory), "-j", str(len(os.sched_getaffinity(0)))]
+def _run_ninja(
+    directory: Path, total: int, progress: Progress | None, keep_going: bool, stop: threading.Event | None
+) -> Iterator[str]:
+    """The key of each unit when it is done, well or not, with a line of progress."""
+    cores, failures = str(len(os.sched_getaffinity(0))), "0" if keep_going else "1"  # 0: however many fail
+    command = [sys.executable, "-m", "ninja", "-C", str(directory), "-j", cores, "-k", failures]
     if progress:
         progress(f"compiling {total} translation units")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    # a session of its own, so that all of it can be ended: the module is a process that waits for the program
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        if stop:
+            threading.Thread(target=_terminate_on, args=(stop, process), daemon=True).start()
         try:
             for line in process.stdout or ():
-                if progress and line.startswith("["):
-                    progress(f"compiled {line.strip()}")
+                if line.startswith("["):
+                    description, _, key = line.strip().rpartition(" ")
+                    if progress:
+                        progress(f"compiled {description}")
+                    yield key
         except BaseException:  # an interrupt, say: compilers do not go on alone
-            process.terminate()
+            _terminate(process)
             raise
+
+
+def _terminate_on(stop: threading.Event, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None:
+        if stop.wait(0.1):
+            _terminate(process)
+            return
+
+
+def _terminate(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)  # ninja ends its compilers
 
 
 def _is_verdict(log: str) -> bool:
@@ -163,12 +214,9 @@ def _is_verdict(log: str) -> bool:
     return re.search(r"\berror\b", log) is not None and _PASSING.search(log) is None
 
 
-def _require_object(unit: Unit, entry: Path, toolchain: Toolchain) -> None:
-    if (entry / _OBJECT).exists():
-        return
-    if not entry.exists():
-        raise BuildError(f"{unit.name} was not compiled: ninja stopped before it. Run the command again")
-    raise _failure(unit, _read_log(entry), toolchain, entry)
+def _outcome(unit: Unit, entry: Path, toolchain: Toolchain) -> Path | BuildError:
+    compiled = entry / _OBJECT
+    return compiled if compiled.exists() else _failure(unit, _read_log(entry), toolchain, entry)
 
 
 def _read_log(directory: Path) -> str:

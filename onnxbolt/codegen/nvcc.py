@@ -40,15 +40,18 @@ class Toolchain:
     version: str  # "13.0.88"
     cutlass: Path  # holds include/ and tools/util/include/
     library_dir: Path | None = None  # of libcudart_static.a, where nvcc does not know it
+    device_flags: tuple[str, ...] = ()  # more of them, for CUDA sources
+    exports: str = "exports.map"  # in custom_ops/: what libraries show of themselves
 
     def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
         """Compile CUDA source for `arch` (80, 90, ..), or host code where it is 0."""
-        return [str(self.nvcc), *_COMPILE, *_target(arch), *self._includes(), "-c", source, "-o", output]
+        flags = self.device_flags if arch else ()
+        return [str(self.nvcc), *_COMPILE, *_target(arch), *flags, *self._includes(), "-c", source, "-o", output]
 
     def link_command(self, objects: Sequence[str], output: str) -> list[str]:
         """Link objects into a shared library that carries the CUDA runtime and needs no driver to be loaded."""
         search = [f"-L{self.library_dir}"] if self.library_dir else []
-        exports = f"-Xlinker=--version-script={resource_dir('custom_ops') / 'exports.map'}"
+        exports = f"-Xlinker=--version-script={resource_dir('custom_ops') / self.exports}"
         return [str(self.nvcc), *_LINK, exports, *search, *objects, "-o", output]
 
     def _includes(self) -> list[str]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from onnxbolt.codegen.artifacts import Unit, compile_units, link, text_digest
+from onnxbolt.codegen.artifacts import Unit, compile_each, compile_units, link, text_digest
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.errors import BuildError
 
@@ -99,6 +100,30 @@ def test_full_disk_is_not_remembered(toolchain: Toolchain) -> None:
         with pytest.raises(BuildError, match=r"full\.cu does not compile: .*No space left on device"):
             compile_units([Unit("full.cu", "FULL", 80)], toolchain)
         assert calls(toolchain) == attempt
+
+
+def test_each_unit_has_its_own_outcome(toolchain: Toolchain) -> None:
+    bad, full = Unit("bad.cu", "WRONG", 80), Unit("full.cu", "FULL", 80)
+    compile_units(UNITS[:1], toolchain)
+    outcomes = compile_each([bad, full, *UNITS], toolchain)
+    assert next(outcomes)[0] == UNITS[0]  # the one that the cache had
+    found = {}
+    with pytest.raises(BuildError, match="No space left"):
+        found.update(outcomes)
+    assert found.keys() == {bad, *UNITS[1:]}  # the failure that is no unit's came behind all others
+    found = dict(compile_each([bad, *UNITS], toolchain))
+    assert isinstance(found[bad], BuildError)
+    assert all(isinstance(found[unit], Path) for unit in UNITS)
+
+
+def test_a_stop_ends_the_compilers(toolchain: Toolchain) -> None:
+    stop = threading.Event()
+    toolchain.nvcc.write_text("#!/bin/sh\nexec sleep 60\n")
+    threading.Timer(0.5, stop.set).start()
+    started = time.monotonic()
+    assert list(compile_each(UNITS, toolchain, stop=stop)) == []
+    assert time.monotonic() - started < 20
+    assert {path.name for path in (toolchain.nvcc.parent / "the cache").iterdir()} <= {"objects", "compile.lock"}
 
 
 def test_nothing_is_left_beside_the_entries(toolchain: Toolchain, tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+// One problem on the device: random operands, as many sets of them as exceed the L2 cache, and the reference's answer.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "epilogue/steps.h"
+#include "kernel.h"
+
+namespace onnxbolt {
+namespace profiler {
+
+using Failure = std::runtime_error;  // the problem's or the device's, never a candidate's
+
+inline void Check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw Failure(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(size_t bytes) {
+    void* data = nullptr;
+    if (bytes) Check(cudaMalloc(&data, bytes), "cudaMalloc");
+    data_.reset(data);
+  }
+  void* get() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(void* data) const { cudaFree(data); }
+  };
+  std::unique_ptr<void, Free> data_;
+};
+
+// One operand in every set: a set's values begin `stride` bytes behind those of the set before.
+struct Operand {
+  Buffer buffer;
+  size_t elements = 0, stride = 0;
+
+  void* at(int set) const { return buffer.get() ? static_cast<char*>(buffer.get()) + set * stride : nullptr; }
+};
+
+// One step of a chain for the reference, which decides at run time what kernels decide at compile time.
+struct Step {
+  int code;  // its place in reference.cu's table
+  epilogue::Operand kind;
+  int operand, param;  // its first vector or tensor, and its first parameter
+};
+
+constexpr int kMaxSteps = 16;
+
+struct Chain {
+  int size = 0, vectors = 0, tensors = 0, params = 0;
+  Step steps[kMaxSteps];
+};
+
+Chain ParseChain(const char* epilogue);  // "Bias,Add,Relu"
+
+// What the caller says. A GEMM is a 1x1 convolution over an image of m x 1 pixels.
+struct Description {
+  bool is_gemm;
+  int element, output;  // ONNX element types
+  Chain chain;
+  ConvArguments conv;  // extents, windows and pitches; no pointers
+  float params[kMaxParams];
+
+  int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
+};
+
+union Arguments {
+  GemmArguments gemm;
+  ConvArguments conv;
+  Arguments() : conv{} {}
+};
+
+class Problem {
+ public:
+  Problem(const Description& description, size_t l2_bytes);  // computes the reference's answer
+
+  const Description& description() const { return description_; }
+  int sets() const { return sets_; }
+  Arguments arguments(int set) const;  // as the runtime passes them to Kernel's functions
+  void poison(cudaStream_t stream) const;  // the first set's output becomes NaN
+  double error() const;  // relative L2 of the first set's output; infinite where a value is not finite
+
+ private:
+  EpilogueArguments epilogue(int set) const;
+  ConvArguments conv(int set) const;
+
+  Description description_;
+  int sets_ = 1;
+  Operand x_, filter_, y_, vectors_[kMaxVectors], tensors_[kMaxTensors];
+  Buffer reference_;  // float [rows, k], not rounded to the output's type
+};
+
+void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation);
+void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float* result);
+double RelativeError(const void* y, int output, const float* reference, size_t count);
+size_t ElementSize(int type);
+
+}  // namespace profiler
+}  // namespace onnxbolt

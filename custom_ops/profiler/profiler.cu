@@ -1,0 +1,305 @@
+// C functions that measure kernels, for ctypes. Kernels come from libraries of candidates (kernels.cc),
+// whose pointers, streams and launches work here since all libraries of a process share the device's primary context.
+//
+// Functions return nullptr, or a text that says what failed. profiler_lost tells whether the device can still be used then.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <string>
+
+#include "profiler/problem.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace onnxbolt;
+using namespace onnxbolt::profiler;
+
+namespace {
+
+constexpr float kLeastMilliseconds = 0.2f;  // of one sample: events resolve half a microsecond, and a graph starts in a few
+constexpr int kMaxNodes = 2048;
+
+struct DeviceFacts {
+  char name[256];
+  int sm, sm_count;
+  int power_limit;  // watts, 0 where NVML does not tell
+  int clock_mhz;    // of the SMs now, 0 where NVML does not tell
+};
+
+struct Named {
+  std::string name;
+  Problem problem;
+};
+
+std::list<Named> problems;  // the current one first
+const Problem* problem = nullptr;
+std::string last_failure;
+
+// Calls `function`, and turns what it throws into a text that stays until the next call.
+template <class Function>
+const char* Guarded(const Function& function) {
+  try {
+    return function();
+  } catch (const std::exception& error) {
+    last_failure = error.what();
+    return last_failure.c_str();
+  }
+}
+
+int Attribute(cudaDeviceAttr attribute) {
+  int value = 0;
+  Check(cudaDeviceGetAttribute(&value, attribute, 0), "cudaDeviceGetAttribute");
+  return value;
+}
+
+// What NVML, the driver's management library, says of device 0. It is no part of the toolkit, hence dlopen.
+class Nvml {
+ public:
+  static const Nvml& get() {
+    static const Nvml nvml;
+    return nvml;
+  }
+
+  int power_limit() const { return static_cast<int>((Ask("nvmlDeviceGetEnforcedPowerLimit") + 500) / 1000); }
+
+  int clock_mhz() const {
+    constexpr int kSmClock = 1;  // NVML_CLOCK_SM
+    unsigned mhz = 0;
+    const auto ask = Function<int(void*, int, unsigned*)>("nvmlDeviceGetClockInfo");
+    return device_ && ask && !ask(device_, kSmClock, &mhz) ? static_cast<int>(mhz) : 0;
+  }
+
+ private:
+  Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW)) {
+    char bus[32];
+    const auto initialize = Function<int()>("nvmlInit_v2");
+    const auto find = Function<int(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
+    if (!initialize || !find || initialize() || cudaDeviceGetPCIBusId(bus, sizeof bus, 0) != cudaSuccess) return;
+    if (find(bus, &device_)) device_ = nullptr;
+  }
+
+  template <class Signature>
+  Signature* Function(const char* name) const {
+    return library_ ? reinterpret_cast<Signature*>(dlsym(library_, name)) : nullptr;
+  }
+
+  unsigned Ask(const char* name) const {
+    unsigned value = 0;
+    const auto ask = Function<int(void*, unsigned*)>(name);
+    return device_ && ask && !ask(device_, &value) ? value : 0;
+  }
+
+  void* library_;
+  void* device_ = nullptr;
+};
+
+class Stream {
+ public:
+  Stream() { Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  operator cudaStream_t() const { return stream_; }
+  void wait(const char* what) const { Check(cudaStreamSynchronize(stream_), what); }
+
+ private:
+  cudaStream_t stream_;
+};
+
+class Stopwatch {
+ public:
+  Stopwatch() {
+    Check(cudaEventCreate(&start_), "cudaEventCreate");
+    Check(cudaEventCreate(&end_), "cudaEventCreate");
+  }
+  ~Stopwatch() {
+    cudaEventDestroy(start_);
+    cudaEventDestroy(end_);
+  }
+  void start(cudaStream_t stream) { Check(cudaEventRecord(start_, stream), "cudaEventRecord"); }
+  void stop(cudaStream_t stream) { Check(cudaEventRecord(end_, stream), "cudaEventRecord"); }
+  float milliseconds() const {
+    float value = 0;
+    Check(cudaEventElapsedTime(&value, start_, end_), "cudaEventElapsedTime");
+    return value;
+  }
+
+ private:
+  cudaEvent_t start_, end_;
+};
+
+// A kernel with what its launches need, on the current problem.
+class Candidate {
+ public:
+  Candidate(const Kernel* kernel, const int64_t* config) : kernel_(kernel), sm_count_(Attribute(cudaDevAttrMultiProcessorCount)) {
+    std::copy_n(config, kConfigWidth, config_);
+    Require(kernel->prepare());
+    const Arguments arguments = problem->arguments(0);
+    Require(kernel->can_implement(&arguments));
+    workspace_ = Buffer(kernel->workspace_size(&arguments, config_));
+  }
+
+  void Launch(int set, cudaStream_t stream) const {
+    const Arguments arguments = problem->arguments(set);
+    Require(kernel_->run(&arguments, onnxbolt::Launch{workspace_.get(), config_, stream, sm_count_}));
+  }
+
+  // Every set of operands, once.
+  void LaunchAll(cudaStream_t stream) const {
+    for (int set = 0; set < problem->sets(); ++set) Launch(set, stream);
+  }
+
+ private:
+  static void Require(const char* error) {
+    if (error) throw Failure(error);
+  }
+
+  const Kernel* kernel_;
+  int64_t config_[kConfigWidth];
+  int sm_count_;
+  Buffer workspace_;
+};
+
+// Launches recorded once: short kernels would otherwise be timed by how fast the host launches them.
+class Graph {
+ public:
+  Graph(const Candidate& candidate, int passes, const Stream& stream) {
+    cudaGraph_t graph = nullptr;
+    Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    const char* error = Guarded([&]() -> const char* {
+      for (int pass = 0; pass < passes; ++pass) candidate.LaunchAll(stream);
+      return nullptr;
+    });
+    const cudaError_t captured = cudaStreamEndCapture(stream, &graph);
+    if (error) throw Failure(last_failure);
+    Check(captured, "cudaStreamEndCapture");
+    const cudaError_t instantiated = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    Check(instantiated, "cudaGraphInstantiate");
+  }
+  ~Graph() { cudaGraphExecDestroy(graph_); }
+  void Launch(cudaStream_t stream) const { Check(cudaGraphLaunch(graph_, stream), "cudaGraphLaunch"); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+// How many passes over all sets make a sample long enough; this is the warming up as well.
+int ChoosePasses(const Candidate& candidate, const Stream& stream) {
+  Stopwatch watch;
+  candidate.LaunchAll(stream);
+  watch.start(stream);
+  candidate.LaunchAll(stream);
+  watch.stop(stream);
+  stream.wait("the kernel's launch");
+  const int needed = static_cast<int>(kLeastMilliseconds / std::max(watch.milliseconds(), 1e-3f)) + 1;
+  return std::clamp(needed, 1, std::max(1, kMaxNodes / problem->sets()));
+}
+
+void Time(const Candidate& candidate, int samples, double* microseconds) {
+  const Stream stream;
+  const int passes = ChoosePasses(candidate, stream);
+  const Graph graph(candidate, passes, stream);
+  graph.Launch(stream);
+  Stopwatch watch;
+  for (int i = 0; i < samples; ++i) {
+    watch.start(stream);
+    graph.Launch(stream);
+    watch.stop(stream);
+    stream.wait("the kernel's launch");
+    microseconds[i] = watch.milliseconds() * 1e3 / (double(passes) * problem->sets());
+  }
+}
+
+double CheckAnswer(const Candidate& candidate) {
+  const Stream stream;
+  problem->poison(stream);
+  candidate.Launch(0, stream);
+  stream.wait("the kernel's launch");
+  return problem->error();
+}
+
+// Problems are kept while three quarters of the memory are free: their candidates do not all come at once.
+void MakeRoom() {
+  size_t free = 0, total = 0;
+  for (;;) {
+    Check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    if (problems.empty() || free >= total / 4 * 3) return;
+    problems.pop_back();
+  }
+}
+
+void SetProblem(const std::string& name, const Description& description) {
+  problem = nullptr;
+  const auto known = std::find_if(problems.begin(), problems.end(), [&](const Named& named) { return named.name == name; });
+  if (known != problems.end()) {
+    problems.splice(problems.begin(), problems, known);
+  } else {
+    MakeRoom();
+    problems.push_front({name, Problem(description, Attribute(cudaDevAttrL2CacheSize))});
+  }
+  problem = &problems.front().problem;
+}
+
+// `extents`: m, n, k of a GEMM; of a convolution the int fields of ConvArguments but groups, in their order.
+Description Describe(bool is_gemm, int element, int output, const char* epilogue, const int* extents, const float* params) {
+  Description description{is_gemm, element, output, ParseChain(epilogue), {}, {}};
+  ConvArguments& conv = description.conv;
+  const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0, 0, 0, 1, 1, 1, 1};
+  const int* from = is_gemm ? image : extents;
+  for (int* to : {&conv.n, &conv.h, &conv.w, &conv.c, &conv.k, &conv.r, &conv.s, &conv.p, &conv.q, &conv.pad_top, &conv.pad_left,
+                  &conv.pad_bottom, &conv.pad_right, &conv.stride_h, &conv.stride_w, &conv.dilation_h, &conv.dilation_w})
+    *to = *from++;
+  conv.groups = 1;
+  conv.x_pitch = conv.c, conv.y_pitch = conv.k;
+  std::copy_n(params, kMaxParams, description.params);
+  return description;
+}
+
+}  // namespace
+
+EXPORT const char* profiler_device(DeviceFacts* facts) {
+  return Guarded([&]() -> const char* {
+    cudaDeviceProp properties;
+    Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+    *facts = {};
+    std::strncpy(facts->name, properties.name, sizeof facts->name - 1);
+    facts->sm = properties.major * 10 + properties.minor;
+    facts->sm_count = properties.multiProcessorCount;
+    facts->power_limit = Nvml::get().power_limit();
+    facts->clock_mhz = Nvml::get().clock_mhz();
+    return nullptr;
+  });
+}
+
+// What the calls below are about; makes its operands and the reference's answer unless it has them. `name` tells problems apart.
+EXPORT const char* profiler_set_problem(const char* name, int is_gemm, int element, int output, const char* epilogue,
+                                        const int* extents, const float* params) {
+  return Guarded([&]() -> const char* {
+    SetProblem(name, Describe(is_gemm, element, output, epilogue, extents, params));
+    return nullptr;
+  });
+}
+
+// Relative L2 error of one launch; infinite where an output was not written or is not finite.
+EXPORT const char* profiler_check(const Kernel* kernel, const int64_t* config, double* error) {
+  return Guarded([&]() -> const char* {
+    *error = CheckAnswer(Candidate(kernel, config));
+    return nullptr;
+  });
+}
+
+// Microseconds of one launch, one number for each sample, and the SM clock right after them.
+EXPORT const char* profiler_time(const Kernel* kernel, const int64_t* config, int samples, double* microseconds, int* clock_mhz) {
+  return Guarded([&]() -> const char* {
+    Time(Candidate(kernel, config), samples, microseconds);
+    *clock_mhz = Nvml::get().clock_mhz();
+    return nullptr;
+  });
+}
+
+// Whether an error broke the context, so that nothing works in this process any more.
+EXPORT int profiler_lost() {
+  cudaGetLastError();
+  return cudaDeviceSynchronize() != cudaSuccess;
+}

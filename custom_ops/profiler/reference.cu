@@ -1,0 +1,209 @@
+// The answer that kernels are measured against, naively: fp32 sums over tiles in shared memory, steps decided at run time.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "profiler/problem.h"
+
+// Every step of epilogue/steps.h.
+#define ONNXBOLT_STEPS(X)                                                                                            \
+  X(Bias) X(Scale) X(PRelu) X(Add) X(Mul) X(Relu) X(LeakyRelu) X(Clip) X(Sigmoid) X(Tanh) X(GeluErf) X(GeluTanh)     \
+  X(Silu) X(HardSwish) X(HardSigmoid) X(Softplus) X(Elu) X(Mish)
+
+namespace onnxbolt {
+namespace profiler {
+namespace {
+
+#define ONNXBOLT_CODE(Name) k##Name,
+enum Code { ONNXBOLT_STEPS(ONNXBOLT_CODE) };
+
+struct Row {
+  const char* name;
+  int code;
+  epilogue::Operand kind;
+  int params;
+};
+
+#define ONNXBOLT_ROW(Name) {#Name, k##Name, epilogue::Name::kOperand, epilogue::Name::kParams},
+constexpr Row kRows[] = {ONNXBOLT_STEPS(ONNXBOLT_ROW)};
+
+__device__ float ApplyStep(int code, float x, float operand, const float* params) {
+  switch (code) {
+#define ONNXBOLT_CASE(Name) \
+  case k##Name: return epilogue::Name::apply(x, operand, params);
+    ONNXBOLT_STEPS(ONNXBOLT_CASE)
+  }
+  return x;
+}
+
+template <class Function>
+void WithType(int type, const Function& function) {
+  switch (type) {
+    case 1: return function(float{});
+    case 10: return function(__half{});
+    case 16: return function(__nv_bfloat16{});
+    default: throw Failure("the profiler knows no element type " + std::to_string(type));
+  }
+}
+
+constexpr int kTile = 32, kThreadRows = 8, kPerThread = kTile / kThreadRows;
+
+// x at output pixel `row` and `k`, which counts filter positions and within them channels; zero outside of the image.
+template <class Element>
+__device__ float Activation(const ConvArguments& conv, int64_t row, int64_t k) {
+  if (row >= int64_t(conv.n) * conv.p * conv.q || k >= int64_t(conv.r) * conv.s * conv.c) return 0.f;
+  const int channel = k % conv.c, tap = k / conv.c, q = row % conv.q;
+  const int64_t pq = row / conv.q;
+  const int h = int(pq % conv.p) * conv.stride_h - conv.pad_top + tap / conv.s * conv.dilation_h;
+  const int w = q * conv.stride_w - conv.pad_left + tap % conv.s * conv.dilation_w;
+  if (h < 0 || h >= conv.h || w < 0 || w >= conv.w) return 0.f;
+  const int64_t pixel = (pq / conv.p * conv.h + h) * conv.w + w;
+  return float(static_cast<const Element*>(conv.x)[pixel * conv.x_pitch + channel]);
+}
+
+template <class Element>
+__device__ float Weight(const ConvArguments& conv, int channel, int64_t k) {
+  const int64_t depth = int64_t(conv.r) * conv.s * conv.c;
+  return channel < conv.k && k < depth ? float(static_cast<const Element*>(conv.filter)[channel * depth + k]) : 0.f;
+}
+
+template <class Element>
+__device__ float ApplyChain(const Chain& chain, const EpilogueArguments& operands, float x, int64_t row, int channel) {
+  for (int i = 0; i < chain.size; ++i) {
+    const Step& step = chain.steps[i];
+    float operand = 0.f;
+    if (step.kind == epilogue::Operand::kVector) operand = operands.vectors[step.operand][channel];
+    if (step.kind == epilogue::Operand::kTensor)
+      operand = float(static_cast<const Element*>(operands.tensors[step.operand])[row * operands.tensor_pitch[step.operand] + channel]);
+    x = ApplyStep(step.code, x, operand, operands.params + step.param);
+  }
+  return x;
+}
+
+// One block makes kTile pixels of kTile channels, one thread kPerThread pixels of one channel.
+template <class Element>
+__global__ void __launch_bounds__(kTile * kThreadRows)
+ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain, float* result) {
+  __shared__ float pixels[kTile][kTile + 1], filters[kTile][kTile + 1];
+  const int64_t first_row = int64_t(blockIdx.x) * kTile, depth = int64_t(conv.r) * conv.s * conv.c;
+  const int first_channel = blockIdx.y * kTile, channel = first_channel + threadIdx.x;
+  float sums[kPerThread] = {};
+  for (int64_t k = 0; k < depth; k += kTile) {
+    for (int i = threadIdx.y; i < kTile; i += kThreadRows) {
+      pixels[i][threadIdx.x] = Activation<Element>(conv, first_row + i, k + threadIdx.x);
+      filters[i][threadIdx.x] = Weight<Element>(conv, first_channel + i, k + threadIdx.x);
+    }
+    __syncthreads();
+    for (int j = 0; j < kTile; ++j) {
+      for (int i = 0; i < kPerThread; ++i) sums[i] += pixels[threadIdx.y + i * kThreadRows][j] * filters[threadIdx.x][j];
+    }
+    __syncthreads();
+  }
+  for (int i = 0; i < kPerThread; ++i) {
+    const int64_t row = first_row + threadIdx.y + i * kThreadRows;
+    if (row < int64_t(conv.n) * conv.p * conv.q && channel < conv.k)
+      result[row * conv.k + channel] = ApplyChain<Element>(chain, conv.epilogue, sums[i], row, channel);
+  }
+}
+
+// Sums of squares, of the difference and of the reference.
+template <class Output>
+__global__ void SquaresKernel(const Output* y, const float* reference, size_t count, double* sums) {
+  double difference = 0, norm = 0;
+  for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
+    const double expected = reference[i], delta = double(float(y[i])) - expected;
+    difference += delta * delta;
+    norm += expected * expected;
+  }
+  for (int lane = 16; lane; lane /= 2) {
+    difference += __shfl_down_sync(~0u, difference, lane);
+    norm += __shfl_down_sync(~0u, norm, lane);
+  }
+  if (threadIdx.x % 32 == 0) {
+    atomicAdd(sums, difference);
+    atomicAdd(sums + 1, norm);
+  }
+}
+
+// A counter's bits, mixed (with the constants that Wellons' hash prospector found): values do not depend on the grid.
+__device__ uint32_t Mix(uint32_t bits) {
+  bits = (bits ^ (bits >> 16)) * 0x7feb352du;
+  bits = (bits ^ (bits >> 15)) * 0x846ca68bu;
+  return bits ^ (bits >> 16);
+}
+
+__device__ float Uniform(uint32_t bits) { return ((bits >> 8) + 0.5f) / 16777216.f; }
+
+// What a kernel multiplies: TF32 keeps ten bits, and a value that has no more is the same however it is rounded.
+__device__ void Store(float value, float* to) { *to = __uint_as_float(__float_as_uint(value) & 0xffffe000u); }
+template <class Element>
+__device__ void Store(float value, Element* to) { *to = Element(value); }
+
+template <class Element>
+__global__ void NormalKernel(Element* data, size_t count, uint32_t seed, float mean, float deviation) {
+  for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
+    const uint32_t bits = Mix(uint32_t(i) ^ Mix(uint32_t(i >> 32) ^ Mix(seed)));
+    const float radius = sqrtf(-2.f * logf(Uniform(bits)));  // Box and Muller
+    Store(mean + deviation * radius * cospif(2.f * Uniform(Mix(bits ^ 0x9e3779b9u))), data + i);
+  }
+}
+
+constexpr int kBlocks = 1024, kThreads = 256;
+
+}  // namespace
+
+size_t ElementSize(int type) {
+  size_t size = 0;
+  WithType(type, [&](auto element) { size = sizeof element; });
+  return size;
+}
+
+Chain ParseChain(const char* epilogue) {
+  Chain chain;
+  for (const char* name = epilogue; *name;) {
+    const size_t length = std::strcspn(name, ",");
+    const Row* found = nullptr;
+    for (const Row& row : kRows) {
+      if (std::strlen(row.name) == length && !std::strncmp(row.name, name, length)) found = &row;
+    }
+    if (!found || chain.size == kMaxSteps) throw Failure(std::string("the profiler cannot compute the epilogue ") + epilogue);
+    const bool vector = found->kind == epilogue::Operand::kVector, tensor = found->kind == epilogue::Operand::kTensor;
+    chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors, chain.params};
+    chain.vectors += vector, chain.tensors += tensor, chain.params += found->params;
+    name += length + (name[length] == ',');
+  }
+  if (chain.vectors > kMaxVectors || chain.tensors > kMaxTensors || chain.params > kMaxParams)
+    throw Failure(std::string("kernels take fewer operands than the epilogue ") + epilogue);
+  return chain;
+}
+
+void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation) {
+  WithType(element, [&](auto zero) { NormalKernel<<<kBlocks, kThreads>>>(static_cast<decltype(zero)*>(data), count, seed, mean, deviation); });
+  Check(cudaGetLastError(), "filling an operand");
+}
+
+void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float* result) {
+  const int64_t rows = int64_t(conv.n) * conv.p * conv.q;
+  const dim3 grid(unsigned((rows + kTile - 1) / kTile), (conv.k + kTile - 1) / kTile), block(kTile, kThreadRows);
+  WithType(element, [&](auto zero) { ReferenceKernel<decltype(zero)><<<grid, block>>>(conv, chain, result); });
+  Check(cudaGetLastError(), "launching the reference");
+  Check(cudaDeviceSynchronize(), "the reference");
+}
+
+double RelativeError(const void* y, int output, const float* reference, size_t count) {
+  const Buffer sums(2 * sizeof(double));
+  double squares[2];
+  Check(cudaMemset(sums.get(), 0, sizeof squares), "cudaMemset");
+  WithType(output, [&](auto zero) {
+    SquaresKernel<<<kBlocks, kThreads>>>(static_cast<const decltype(zero)*>(y), reference, count, static_cast<double*>(sums.get()));
+  });
+  Check(cudaMemcpy(squares, sums.get(), sizeof squares, cudaMemcpyDefault), "comparing with the reference");
+  const double error = std::sqrt(squares[0]) / (squares[1] > 0 ? std::sqrt(squares[1]) : 1.0);
+  return std::isnan(error) ? INFINITY : error;
+}
+
+}  // namespace profiler
+}  // namespace onnxbolt

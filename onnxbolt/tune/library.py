@@ -1,0 +1,200 @@
+"""Candidates to shared libraries that the profiler loads, built on all cores while the ones before are measured.
+
+A few kernels make one library, so that what does not load costs itself alone; a unit that does not compile is taken apart to
+find the instance to blame. What became of each instance is remembered in the cache directory, so that it does not matter in
+which company it is asked for again. The reference and the clock are a library of their own (`profiler_library`).
+"""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxbolt.codegen.artifacts import Progress, Unit, compile_each, compile_units, link, read_tree, text_digest, unit_key
+from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
+from onnxbolt.codegen.render import Instance, render_unit
+from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.errors import BuildError
+from onnxbolt.options import cache_directory
+
+_UNIT_SIZE = 8  # CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone at the end
+# ptxas: registers that went to local memory; C7510 and C7511: wgmma instructions that wait for one another
+_SLOW = re.compile(r"spilled to local memory|C7510|C7511")
+_FUNCTION = re.compile(r" in (the )?function '[^']*'")  # mangled: a page of template arguments
+
+
+@dataclass(frozen=True)
+class Uncompiled:
+    """An instance that cannot be measured: the compiler refused it, or said that its code is slow."""
+
+    detail: str
+
+
+Result = tuple[Instance, Path | Uncompiled]
+
+
+def profiling_toolchain() -> Toolchain:
+    """The product's compiler, told to say where it spills. Raises ToolchainError."""
+    return dataclasses.replace(find_toolchain(), device_flags=("-Xptxas=-warn-spills",), exports="profiler/exports.map")
+
+
+def profiler_library(arch: int, progress: Progress | None = None) -> Path:
+    """The library that measures (custom_ops/profiler/*.cu), for GPUs of `arch`. Raises BuildError, ToolchainError."""
+    toolchain = profiling_toolchain()
+    sources = sorted((resource_dir("custom_ops") / "profiler").glob("*.cu"))
+    units = [Unit(path.name, path.read_text(), arch) for path in sources]
+    return link_library(compile_units(units, toolchain, progress), toolchain)
+
+
+def build(instances: Iterable[Instance], progress: Progress | None = None, stop: threading.Event | None = None) -> Iterator[Result]:
+    """Each instance with the library that holds it, or with the reason why there is none, as soon as it is known.
+
+    Remembered ones come first; compilation takes the others in the order given. Once `stop` is set, what is not built
+    yet never comes. Raises ToolchainError, and BuildError for a failure that says nothing about the instances (a full disk).
+    """
+    memory = _Memory(profiling_toolchain())
+    missing = []
+    for instance in dict.fromkeys(instances):
+        if known := memory.recall(instance):
+            yield instance, known
+        else:
+            missing.append(instance)
+    cores = len(os.sched_getaffinity(0))
+    for size in (min(_UNIT_SIZE, math.ceil(len(missing) / cores)), 1):  # few instances: one wave that keeps all cores busy
+        parts, missing = list(_parts(missing, size)), []
+        for instance, result in _build_parts(parts, memory.toolchain, progress, stop):
+            if result is None:
+                missing.append(instance)
+                continue
+            memory.remember(instance, result)
+            yield instance, result
+        if stop and stop.is_set():
+            return
+
+
+def link_library(objects: Sequence[Path], toolchain: Toolchain) -> Path:
+    """The shared library of `objects` of the cache, from the cache or linked now. Raises BuildError."""
+    exports = (resource_dir("custom_ops") / toolchain.exports).read_text()
+    name = text_digest([("exports", exports), *((path.parent.name, "") for path in objects)])
+    library = _directory() / f"{name}.so"
+    if not library.exists():
+        link(objects, library, toolchain)
+    return library
+
+
+@functools.cache
+def sources_digest() -> str:
+    """Of custom_ops/ and templates/: what times belong to."""
+    return text_digest([*read_tree(resource_dir("custom_ops")), *read_tree(resource_dir("templates"))])
+
+
+def cutlass_version(toolchain: Toolchain) -> str:
+    """As CUTLASS's header says, e.g. "4.2.0"."""
+    text = (toolchain.cutlass / "include" / "cutlass" / "version.h").read_text()
+    numbers = dict(re.findall(r"#define CUTLASS_(MAJOR|MINOR|PATCH) (\d+)", text))
+    return ".".join(numbers.get(part, "0") for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def host_units() -> list[Unit]:
+    """What a library of candidates holds beside its kernels: the table that finds them."""
+    root = resource_dir("custom_ops")
+    return [Unit(path.name, path.read_text()) for path in (root / "kernel_table.cc", root / "profiler" / "kernels.cc")]
+
+
+def _directory() -> Path:
+    directory = cache_directory() / "candidates"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+class _Memory:
+    """What became of instances: one small file each, named by all that decides it."""
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        self.toolchain = toolchain
+        self._host = [("host", unit_key(unit, toolchain)) for unit in host_units()]
+
+    def recall(self, instance: Instance) -> Path | Uncompiled | None:
+        """None where it is unknown, or its library is gone."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            record = json.loads(self._file(instance).read_text())
+            if "detail" in record:
+                return Uncompiled(record["detail"])
+            library = _directory() / record["library"]
+            return library if library.exists() else None
+        return None
+
+    def remember(self, instance: Instance, result: Path | Uncompiled) -> None:
+        record = {"detail": result.detail} if isinstance(result, Uncompiled) else {"library": result.name}
+        file = self._file(instance)
+        scratch = file.with_suffix(f".{os.getpid()}")
+        scratch.write_text(json.dumps(record))
+        os.replace(scratch, file)
+
+    def _file(self, instance: Instance) -> Path:
+        key = unit_key(_unit([instance]), self.toolchain)
+        return _directory() / f"{text_digest([('kernel', key), *self._host])}.json"
+
+
+def _unit(part: Sequence[Instance]) -> Unit:
+    config = part[0].config
+    return Unit(f"{config.family.name.lower()}_sm{config.arch}.cu", render_unit(part), config.arch)
+
+
+def _parts(instances: Sequence[Instance], size: int) -> Iterator[list[Instance]]:
+    """Runs of nearly equal length, at most `size`, each of one family and architecture."""
+    groups: dict[tuple[int, int], list[Instance]] = {}
+    for instance in instances:
+        groups.setdefault((instance.config.family, instance.config.arch), []).append(instance)
+    for group in groups.values():
+        length = math.ceil(len(group) / math.ceil(len(group) / size))
+        for i in range(0, len(group), length):
+            yield group[i:i + length]
+
+
+def _build_parts(
+    parts: Sequence[list[Instance]], toolchain: Toolchain, progress: Progress | None, stop: threading.Event | None
+) -> Iterator[tuple[Instance, Path | Uncompiled | None]]:
+    """Compile and link parts; None for an instance of which nothing can be said before it was compiled alone."""
+    if not parts:
+        return
+    host = compile_units(host_units(), toolchain)
+    units = {_numbered(_unit(part), i): part for i, part in enumerate(parts)}
+    for unit, outcome in compile_each(list(units), toolchain, progress, stop=stop):
+        part = units[unit]
+        if isinstance(outcome, BuildError):
+            alone = Uncompiled(str(outcome)) if len(part) == 1 else None
+            yield from ((instance, alone) for instance in part)
+            continue
+        verdicts = _slow_code(part, outcome.with_name("unit.log"))
+        library = link_library([outcome, *host], toolchain) if len(verdicts) < len(part) else None
+        yield from ((instance, verdicts.get(instance, library)) for instance in part)
+
+
+def _numbered(unit: Unit, i: int) -> Unit:
+    return dataclasses.replace(unit, name=unit.name.replace(".cu", f"_{i}.cu"))
+
+
+def _slow_code(part: Sequence[Instance], log: Path) -> dict[Instance, Uncompiled | None]:
+    """Instances that the compiler complained about; None where its log does not tell which of several it means."""
+    found: dict[Instance, Uncompiled | None] = {}
+    for line in log.read_text(errors="replace").splitlines():
+        if not _SLOW.search(line):
+            continue
+        accused = [instance for instance in part if _mangled_row(instance) in line] if len(part) > 1 else part
+        for instance in accused or part:
+            found[instance] = Uncompiled(_FUNCTION.sub("", line).strip()) if len(accused) == 1 else None
+    return found
+
+
+def _mangled_row(instance: Instance) -> str:
+    """The configuration as it stands in the mangled name of the kernel's function: Config<90, 0, ..> is ConfigIJLl90ELl0E.."""
+    return "".join(f"Ll{number}E" for number in instance.config.row())

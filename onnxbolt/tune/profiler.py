@@ -1,0 +1,280 @@
+"""Measures candidates in a process of their own: one that crashes, hangs or answers wrongly costs itself alone."""
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.errors import OnnxboltError
+from onnxbolt.kernels.config import Family, GemmProblem, KernelConfig
+from onnxbolt.tolerances import KERNEL
+from onnxbolt.tune import worker
+from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain, sources_digest
+from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key, median_and_deviation
+
+_ROUNDS = 3  # candidates take turns, so that a change of the clock meets all of them
+_HOPELESS = 2.0  # times the best so far: no further round
+# 3.x takes the swizzle at launch: all are tried on so many kernels, if they take at most so many times the best
+_SWIZZLES, _SWEPT, _WORTHWHILE = (1, 2, 4, 8), 3, 1.1
+_START = 120.0  # seconds for loading CUDA, making operands and computing the reference
+# a number for each parameter of a step; times do not depend on it
+_PARAMS = {"LeakyRelu": (0.1,), "Clip": (0.0, 6.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.0,)}
+
+
+class Profiler:
+    """The local GPU as a stopwatch; a context manager. `command` starts the worker, by default the one of worker.py.
+
+    Raises BuildError, ToolchainError where the profiler's own library cannot be built, OnnxboltError where nothing can be
+    measured whatever the candidate: no GPU, or no memory for the problem.
+    """
+
+    def __init__(self, arch: int, command: Sequence[str] = ()) -> None:
+        self._arch = arch
+        self._command = tuple(command) or (sys.executable, "-P", worker.__file__, str(profiler_library(arch)))
+        self._child: _Child | None = None
+        self._best: dict[Problem, float] = {}  # microseconds, of right answers
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What times are measured on and belong to."""
+        facts, toolchain = self._ask_for_all({"do": "device"}), profiling_toolchain()
+        return Machine(facts["name"], self._arch, facts["power_limit"], toolchain.version, cutlass_version(toolchain), sources_digest())
+
+    def measure(
+        self, problem: Problem, candidates: Iterable[tuple[KernelConfig, Path | Uncompiled]], samples: int = 15, timeout: float = 10.0
+    ) -> list[Measurement]:
+        """One measurement for each candidate, in order, whatever it does; then those of further launches of the best 3.x kernels.
+
+        `samples` are timed of each (fewer of one that takes twice the problem's best), `timeout` seconds are for its check
+        and for each of its rounds.
+        """
+        first = _Race(problem, samples, timeout, [_Entry(config, library) for config, library in candidates])
+        self._run(first)
+        sweep = _Race(problem, samples, timeout, _other_swizzles(first.entries, _WORTHWHILE * self._best.get(problem, math.inf)))
+        self._run(sweep)
+        key = kernel_key(problem, self.machine)
+        return [entry.measurement(key) for entry in (*first.entries, *sweep.entries)]
+
+    def _run(self, race: _Race) -> None:
+        """Check everyone, then take turns."""
+        for entry in race.entries:
+            self._check(race, entry)
+        racing, best = race.entries, self._best.get(race.problem, math.inf)
+        for turn in range(_ROUNDS):
+            racing = [entry for entry in racing if entry.status is Status.OK and entry.us <= _HOPELESS * best]
+            for entry in racing:
+                self._time(race, entry, race.samples * (turn + 1) // _ROUNDS - race.samples * turn // _ROUNDS)
+            best = min([best, *(entry.us for entry in racing if entry.samples and entry.status is Status.OK)])
+        self._best[race.problem] = best
+
+    def _check(self, race: _Race, entry: _Entry) -> None:
+        """Whether the candidate's answer is right."""
+        if isinstance(entry.library, Uncompiled):
+            entry.fail(Status.UNCOMPILED, entry.library.detail)
+            return
+        with self._blaming(entry):
+            entry.error = float(self._ask(race, entry.request("check"))["error"])
+            if not entry.error <= race.limit:
+                entry.fail(Status.WRONG, f"relative error {entry.error:.2g} exceeds {race.limit:.2g}")
+
+    def _time(self, race: _Race, entry: _Entry, samples: int) -> None:
+        if samples:
+            with self._blaming(entry):
+                reply = self._ask(race, entry.request("time") | {"samples": samples})
+                times = [float(sample) for sample in reply["samples"]]
+                if len(times) != samples or min(times) <= 0:
+                    raise ValueError(f"{samples} samples asked for, {times} received")
+                entry.samples += times
+                entry.clock_mhz = int(reply["clock_mhz"])
+
+    @contextlib.contextmanager
+    def _blaming(self, entry: _Entry) -> Iterator[None]:
+        """What goes wrong inside is the candidate's; the worker is ended unless it said that it can go on."""
+        try:
+            yield
+        except _RefusalError as refusal:
+            entry.fail(Status.REFUSED, str(refusal))
+        except TimeoutError as error:
+            entry.fail(Status.TIMEOUT, str(error))
+            self._end()
+        except (_LostError, KeyError, TypeError, ValueError) as error:
+            entry.fail(Status.CRASHED, str(error) if isinstance(error, _LostError) else f"the worker's reply is damaged: {error!r}")
+            self._end()
+        except KeyboardInterrupt:
+            self._end()  # its reply, still to come, would be taken for the next request's
+            raise
+
+    def _ask(self, race: _Race, request: dict[str, Any]) -> dict[str, Any]:
+        """A request about a problem, which the worker is told first unless the last request was about it."""
+        if self._started().problem != race.problem:
+            self._ask_for_all(_description(race.problem))
+            self._started().problem = race.problem
+        return self._started().ask(request, race.timeout)
+
+    def _ask_for_all(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A request that is no candidate's: its failure is an error."""
+        try:
+            return self._started().ask(request, _START)
+        except (_RefusalError, _LostError, TimeoutError) as error:
+            self._end()
+            raise OnnxboltError(f"nothing can be measured on this machine's GPU: {error}. Free the GPU, or run without --tune") from error
+
+    def _started(self) -> _Child:
+        if self._child is None:
+            self._child = _Child(self._command)
+        return self._child
+
+    def _end(self) -> None:
+        if self._child:
+            self._child.kill()
+            self._child = None
+
+
+def _description(problem: Problem) -> dict[str, Any]:
+    """The request that makes `problem` the current one; extents in the order of custom_ops/profiler/profiler.cu."""
+    is_gemm = isinstance(problem, GemmProblem)
+    names = ("m", "n", "k") if is_gemm else ("n", "h", "w", "c", "k", "r", "s", "p", "q")
+    extents = [getattr(problem, name) for name in names]
+    if not isinstance(problem, GemmProblem):
+        extents += [*problem.pads, *problem.strides, *problem.dilations]
+    params = [number for step in problem.chain for number in _PARAMS.get(step, (0.0,) * len(EPILOGUES[step].params))]
+    return {
+        "do": "problem", "is_gemm": is_gemm, "element": problem.dtype.onnx, "output": problem.out.onnx,
+        "epilogue": ",".join(problem.chain), "extents": extents, "params": params,
+    }
+
+
+def _other_swizzles(entries: Sequence[_Entry], limit: float) -> list[_Entry]:
+    """The best 3.x kernels of `entries`, none above `limit` microseconds, with every other swizzle."""
+    good = [e for e in entries if e.status is Status.OK and e.samples and e.us <= limit and e.config.family is Family.GEMM_3X]
+    best, known = sorted(good, key=lambda entry: entry.us)[:_SWEPT], {entry.config for entry in entries}
+    variants = {replace(entry.config, swizzle=swizzle): entry.library for entry in best for swizzle in _SWIZZLES}
+    return [_Entry(config, library) for config, library in variants.items() if config not in known]
+
+
+@dataclass
+class _Entry:
+    """A candidate and what is known of it so far."""
+
+    config: KernelConfig
+    library: Path | Uncompiled
+    status: Status = Status.OK
+    samples: list[float] = field(default_factory=list)
+    error: float = 0.0
+    clock_mhz: int = 0
+    detail: str = ""
+
+    @property
+    def us(self) -> float:
+        return median_and_deviation(self.samples)[0] if self.samples else 0.0
+
+    def fail(self, status: Status, detail: str) -> None:
+        self.status, self.detail = status, detail
+
+    def request(self, do: str) -> dict[str, Any]:
+        return {"do": do, "library": str(self.library), "config": self.config.row()}
+
+    def measurement(self, key: str) -> Measurement:
+        us, mad = median_and_deviation(self.samples) if self.samples and self.status is Status.OK else (0.0, 0.0)
+        return Measurement(key, self.config, self.status, us, mad, len(self.samples), self.error, self.clock_mhz, self.detail)
+
+
+@dataclass(frozen=True)
+class _Race:
+    """The candidates of one call, which take turns."""
+
+    problem: Problem
+    samples: int
+    timeout: float
+    entries: list[_Entry]
+
+    @property
+    def limit(self) -> float:
+        return max(KERNEL[self.problem.dtype], KERNEL[self.problem.out])
+
+
+class _RefusalError(Exception):
+    """The kernel or the library said no; the worker goes on."""
+
+
+class _LostError(Exception):
+    """The worker ended, or cannot use the device any more, or said what makes no sense."""
+
+
+class _Child:
+    """A worker process that answers within a time, or is given up."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.problem: Problem | None = None
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
+        # a session of its own: Ctrl-C is the tuner's to handle
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True, bufsize=0
+        )
+        self._buffer = b""
+
+    def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """The reply. Raises _RefusalError, _LostError, TimeoutError."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        except BrokenPipeError:
+            raise _LostError(self._last_words()) from None
+        line = self._read_line(timeout)
+        try:
+            reply = json.loads(line)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            raise _LostError(f"the worker answered {line[:100]!r}")
+        if "failure" in reply:
+            raise (_LostError if reply.get("lost") else _RefusalError)(str(reply["failure"]))
+        return reply
+
+    def kill(self) -> None:
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold on to a kernel for a while
+            self._process.wait(10)
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            if stream:
+                stream.close()
+
+    def _read_line(self, timeout: float) -> bytes:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+                raise TimeoutError(f"no answer within {timeout:g} s")
+            chunk = os.read(self._process.stdout.fileno(), 65536)
+            if not chunk:
+                raise _LostError(self._last_words())
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _last_words(self) -> str:
+        """How the process ended, and the end of what it wrote to the standard error."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return f"the worker ended with status {self._process.returncode}" + (f": {lines[-1][:300]}" if lines else "")

@@ -1,0 +1,128 @@
+"""The process that runs candidates, so that what they break is not the tuner's: `python -m onnxbolt.tune.worker PROFILER.so`.
+
+Each line of the standard input is a request, each line of the standard output its reply, both JSON objects:
+
+    {"do": "device"}                                  {"name", "sm", "sm_count", "power_limit", "clock_mhz"}
+    {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "params"}                    {}
+    {"do": "check", "library", "config"}              {"error": relative L2 of the first set's output}
+    {"do": "time", "library", "config", "samples"}    {"samples": [microseconds, ..], "clock_mhz"}
+
+and {"failure": what, "lost": whether the device is unusable from here on} in the place of any of them. Kernels are those of
+the last problem's types and epilogue. The standard library alone is imported: starting anew has to be quick.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TextIO
+
+Reply = dict[str, Any]
+
+
+class ProfilerError(Exception):
+    """What a function of the profiler or of a kernel said."""
+
+
+class DeviceFacts(ctypes.Structure):
+    """custom_ops/profiler/profiler.cu: DeviceFacts."""
+
+    _fields_ = [("name", ctypes.c_char * 256), *((name, ctypes.c_int) for name in ("sm", "sm_count", "power_limit", "clock_mhz"))]
+
+
+class Worker:
+    """The profiler's functions, one method for each request."""
+
+    def __init__(self, profiler: str) -> None:
+        self._profiler = ctypes.CDLL(profiler)
+        self._problem: Reply = {}
+
+    def answer(self, request: Reply) -> Reply:
+        """The reply to one request; failures of kernels are replies too."""
+        requests: dict[str, Callable[[Reply], Reply]] = {
+            "device": self._device, "problem": self._set_problem, "check": self._check, "time": self._time,
+        }
+        try:
+            return requests[request["do"]](request)
+        except ProfilerError as failure:
+            return {"failure": str(failure), "lost": bool(self._profiler.profiler_lost())}
+
+    def _device(self, _: Reply) -> Reply:
+        facts = DeviceFacts()
+        self._call("profiler_device", ctypes.byref(facts))
+        return {name: getattr(facts, name) for name, *_ in DeviceFacts._fields_[1:]} | {"name": facts.name.decode()}
+
+    def _set_problem(self, request: Reply) -> Reply:
+        extents, params = request["extents"], [*request["params"], *([0.0] * 8)][:8]
+        self._call(
+            "profiler_set_problem", json.dumps(request).encode(), int(request["is_gemm"]), request["element"], request["output"],
+            request["epilogue"].encode(), (ctypes.c_int * len(extents))(*extents), (ctypes.c_float * 8)(*params),
+        )
+        self._problem = request
+        return {}
+
+    def _check(self, request: Reply) -> Reply:
+        error = ctypes.c_double()
+        self._call("profiler_check", *self._kernel(request), ctypes.byref(error))
+        return {"error": error.value}
+
+    def _time(self, request: Reply) -> Reply:
+        samples, clock = (ctypes.c_double * request["samples"])(), ctypes.c_int()
+        self._call("profiler_time", *self._kernel(request), request["samples"], samples, ctypes.byref(clock))
+        return {"samples": list(samples), "clock_mhz": clock.value}
+
+    def _kernel(self, request: Reply) -> tuple[ctypes.c_void_p, ctypes.Array[ctypes.c_int64]]:
+        """The kernel of a request, and its row of numbers."""
+        try:
+            library = ctypes.CDLL(request["library"])  # loaded once, however often it is asked for
+        except OSError as error:
+            raise ProfilerError(f"the library cannot be loaded: {error}") from error
+        row = (ctypes.c_int64 * len(request["config"]))(*request["config"])
+        library.onnxbolt_find_kernel.restype = ctypes.c_void_p
+        problem = self._problem
+        found = library.onnxbolt_find_kernel(problem["epilogue"].encode(), problem["element"], problem["output"], row)
+        if not found:
+            raise ProfilerError("the library does not have this kernel")
+        return ctypes.c_void_p(found), row
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function = getattr(self._profiler, name)
+        function.restype = ctypes.c_char_p
+        if text := function(*arguments):
+            raise ProfilerError(text.decode(errors="replace"))
+
+
+def _requests() -> queue.SimpleQueue[str]:
+    """Lines of the standard input, read by a thread: when the parent is gone, so is this process, even amid a kernel that hangs."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def _replies() -> TextIO:
+    """The standard output, for replies alone: what kernels and libraries print goes to the standard error from here on."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return replies
+
+
+def main() -> None:
+    replies, requests = _replies(), _requests()
+    worker = Worker(sys.argv[1])
+    while True:
+        reply = worker.answer(json.loads(requests.get()))
+        print(json.dumps(reply), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+// Candidates that do harm, each registered as a generated kernel is: PLANT(what it does, "epilogue", row of its configuration).
+#include <cuda_runtime.h>
+
+#include "kernel.h"
+
+namespace {
+
+using onnxbolt::GemmArguments;
+using onnxbolt::Launch;
+
+__global__ void WriteNowhere(int* nowhere) { *nowhere = 1; }
+
+__global__ void Spin() {
+  while (clock64() != -1) {
+  }
+}
+
+const char* Crash(const void*, const Launch& launch) {
+  WriteNowhere<<<1, 1, 0, launch.stream>>>(reinterpret_cast<int*>(0x40));
+  return nullptr;
+}
+
+const char* Hang(const void*, const Launch& launch) {
+  Spin<<<1, 1, 0, launch.stream>>>();
+  return nullptr;
+}
+
+// Quicker than any product: a memset.
+const char* Zero(const void* arguments, const Launch& launch) {
+  const auto& gemm = *static_cast<const GemmArguments*>(arguments);
+  cudaMemsetAsync(gemm.d, 0, gemm.m * gemm.ldd * 2, launch.stream);
+  return nullptr;
+}
+
+const char* Agree() { return nullptr; }
+const char* AgreeTo(const void*) { return nullptr; }
+size_t NoWorkspace(const void*, const int64_t*) { return 0; }
+
+}  // namespace
+
+#define PLANT(Run, Epilogue, ...)                                                                                      \
+  static onnxbolt::Kernel kernel_##Run{Epilogue, 10, 10, {__VA_ARGS__}, 0, Agree, AgreeTo, NoWorkspace, Run, nullptr}; \
+  static const bool registered_##Run = (onnxbolt::RegisterKernel(&kernel_##Run), true);

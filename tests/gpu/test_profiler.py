@@ -1,0 +1,139 @@
+"""Measuring on a GPU: right kernels have times, and three planted ones, which crash, hang and answer wrongly, harm none but themselves."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator as Iterable
+from pathlib import Path
+
+import pytest
+
+from onnxbolt.codegen.artifacts import Unit, compile_units
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import CASTS, EPILOGUES
+from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig
+from onnxbolt.tolerances import KERNEL
+from onnxbolt.tune.library import build, host_units, link_library, profiling_toolchain
+from onnxbolt.tune.profiler import Profiler
+from onnxbolt.tune.records import Measurement, Status
+from tests.gpu.cases import ARCH, config_3x, mma
+
+pytestmark = pytest.mark.gpu
+
+CHAIN = ("Bias", "Relu")
+GEMM = GemmProblem(1024, 768, 768, DType.F16, DType.F16, CHAIN)
+CONV = ConvProblem(8, 28, 28, 64, 128, 3, 3, 14, 14, (1, 1, 1, 1), (2, 2), (1, 1), 1, DType.F16, DType.F16, CHAIN)
+TMA = [config_3x(90, DType.F16, turn) for turn in (0, 3)] if ARCH == 90 else []
+PEAK = 2.3e9  # FLOP in a microsecond: more than any GPU of these architectures does
+
+
+GEMMS = [
+    KernelConfig(ARCH, 0, UNBOUNDED, Family.GEMM_2X, tile, warp, mma(DType.F16, ARCH), stages=3 if ARCH >= 80 else 2)
+    for tile, warp in (((128, 128, 32), (64, 64, 32)), ((64, 64, 64), (32, 32, 64)), ((64, 128, 64), (32, 64, 64)))
+]
+CONVS = [dataclasses.replace(c, family=Family.CONV_2X, iterator=Iterator.OPTIMIZED) for c in GEMMS]
+
+
+@pytest.fixture(scope="module")
+def profiler() -> Iterable[Profiler]:
+    with Profiler(ARCH) as profiler:
+        yield profiler
+
+
+@pytest.fixture(scope="module")
+def libraries() -> dict[Instance, Path]:
+    """Compiled together, for all tests of this file."""
+    ours = [Instance(c.instance(), DType.F16, DType.F16, CHAIN) for c in (*GEMMS, *CONVS)]
+    ours += [Instance(c, DType.F16, DType.F16, CHAIN) for c in TMA]
+    chains = [Instance(GEMMS[1].instance(), dtype, dtype, chain) for dtype, chain in _chains()]
+    return {instance: library for instance, library in build([*ours, *chains]) if isinstance(library, Path)}
+
+
+def _chains() -> list[tuple[DType, tuple[str, ...]]]:
+    """Every step, behind a tensor operand and a bias, in fp16."""
+    steps = [name for name in EPILOGUES if name not in CASTS.values()]
+    return [(DType.F16, ("Add", "Bias", step)) for step in steps]
+
+
+@pytest.fixture(scope="module")
+def planted() -> dict[str, tuple[KernelConfig, Path]]:
+    """The kernels of planted.cu by name, in one library."""
+    configs = {name: KernelConfig(ARCH, 0, UNBOUNDED, Family.GEMM_2X, (1, 1, i)) for i, name in enumerate(("Crash", "Hang", "Zero"))}
+    lines = [f'PLANT({name}, "{",".join(CHAIN)}", {", ".join(map(str, c.row()))})' for name, c in configs.items()]
+    text = "\n".join([Path(__file__).with_name("planted.cu").read_text(), *lines, ""])
+    toolchain = profiling_toolchain()
+    library = link_library(compile_units([Unit("planted.cu", text, ARCH), *host_units()], toolchain), toolchain)
+    return {name: (c, library) for name, c in configs.items()}
+
+
+def candidates(libraries: dict[Instance, Path], configs: list[KernelConfig]) -> list[tuple[KernelConfig, Path]]:
+    return [(c, libraries[Instance(c.instance(), DType.F16, DType.F16, CHAIN)]) for c in configs]
+
+
+def check(measurement: Measurement, flops: int) -> None:
+    assert measurement.status is Status.OK, measurement
+    assert 0 < measurement.error <= KERNEL[DType.F16]
+    assert flops / PEAK < measurement.us < 1000
+    assert measurement.mad < 0.1 * measurement.us
+    assert 300 < measurement.clock_mhz < 4000
+
+
+def test_machine(profiler: Profiler) -> None:
+    machine = profiler.machine
+    assert "NVIDIA" in machine.gpu
+    assert machine.power_limit > 0
+
+
+def test_gemm(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
+    for measurement in profiler.measure(GEMM, candidates(libraries, GEMMS)):
+        check(measurement, GEMM.flops)
+
+
+def test_conv(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
+    for measurement in profiler.measure(CONV, candidates(libraries, CONVS)):
+        check(measurement, CONV.flops)
+
+
+@pytest.mark.skipif(ARCH != 90, reason="3.x kernels are for sm_90a")
+def test_3x_kernels_are_measured_with_every_swizzle(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
+    measured = profiler.measure(GEMM, candidates(libraries, TMA))
+    assert {m.config.swizzle for m in measured if m.config} == {1, 2, 4, 8}
+    for measurement in measured:
+        check(measurement, GEMM.flops)
+
+
+def test_times_repeat(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
+    first, second = (profiler.measure(GEMM, candidates(libraries, GEMMS)) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert abs(one.us - other.us) < 0.1 * one.us
+
+
+@pytest.mark.parametrize(("dtype", "chain"), _chains(), ids=lambda value: str(value))
+def test_the_reference_knows_every_step(
+    profiler: Profiler, libraries: dict[Instance, Path], dtype: DType, chain: tuple[str, ...]
+) -> None:
+    problem = GemmProblem(256, 256, 512, dtype, dtype, chain)
+    (measurement,) = profiler.measure(problem, [(GEMMS[1], libraries[Instance(GEMMS[1].instance(), dtype, dtype, chain)])], samples=3)
+    assert measurement.status is Status.OK, measurement
+
+
+def test_refusals(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
+    odd = dataclasses.replace(GEMM, k=765)
+    for measurement in profiler.measure(odd, candidates(libraries, GEMMS)):
+        assert measurement.status is Status.REFUSED
+        assert "not aligned" in measurement.detail
+
+
+def test_planted_kernels_harm_none_but_themselves(
+    profiler: Profiler, libraries: dict[Instance, Path], planted: dict[str, tuple[KernelConfig, Path]]
+) -> None:
+    good = candidates(libraries, GEMMS)
+    mixed = [good[0], planted["Crash"], good[1], planted["Hang"], planted["Zero"], good[2]]
+    measured = profiler.measure(GEMM, mixed, timeout=3.0)
+    expected = [Status.OK, Status.CRASHED, Status.OK, Status.TIMEOUT, Status.WRONG, Status.OK]
+    assert [m.status for m in measured] == expected, measured
+    for measurement in (measured[0], measured[2], measured[5]):
+        check(measurement, GEMM.flops)
+    assert "illegal" in measured[1].detail
+    assert measured[4].error == pytest.approx(1.0)
+    assert all(m.us == 0 for m in measured if m.status is not Status.OK)

@@ -1,0 +1,126 @@
+"""Building candidates with a compiler that is a script: what it does to an instance is in the instance's tile."""
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from onnxbolt.codegen.nvcc import Toolchain
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.errors import BuildError
+from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
+from onnxbolt.tune import library
+from onnxbolt.tune.library import Uncompiled, build, profiler_library
+
+GOOD, WRONG, SPILLS, SERIALIZED, UNNAMED, FULL = 64, 101, 102, 103, 104, 105
+SCRIPT = f"""#!{sys.executable}
+import pathlib, re, sys
+arguments = sys.argv[1:]
+output = pathlib.Path(arguments[arguments.index("-o") + 1])
+with open({{log!r}}, "a") as log:
+    print(*arguments, file=log)
+if "-shared" in arguments:
+    output.write_text("library of " + " ".join(pathlib.Path(a).read_text() for a in arguments if a.endswith("unit.o")))
+    sys.exit()
+text = pathlib.Path(arguments[arguments.index("-c") + 1]).read_text()
+for row in re.findall("Config<([^>]*)>", text):
+    numbers = row.split(", ")
+    mangled = "_ZN6ConfigIJ" + "".join(f"Ll{{{{number}}}}E" for number in numbers) + "EEE"
+    match int(numbers[4]):
+        case {WRONG}: sys.exit(f"unit.cu(3): error: static assertion failed")
+        case {FULL}: sys.exit("fatal error: No space left on device")
+        case {SPILLS}: print(f"ptxas warning : Registers are spilled to local memory in function '{{{{mangled}}}}', 16 bytes spill stores")
+        case {SERIALIZED}: print(f"ptxas info : (C7510) wgmma instructions are serialized in the function '{{{{mangled}}}}'")
+        case {UNNAMED}: print("ptxas warning : Registers are spilled to local memory in function 'f', 8 bytes spill stores")
+output.write_text(" ".join(re.findall("Config<[^>]*>", text)))
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "cache"))
+    log, compiler = tmp_path / "log", tmp_path / "nvcc"
+    compiler.write_text(SCRIPT.format(log=str(log)))
+    compiler.chmod(0o755)
+    version = tmp_path / "cutlass" / "include" / "cutlass" / "version.h"
+    version.parent.mkdir(parents=True)
+    version.write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n")
+    monkeypatch.setattr(library, "find_toolchain", lambda: Toolchain(compiler, "13.0.88", tmp_path / "cutlass"))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})  # the same parts on every machine
+    return log
+
+
+def instance(tile: int, stages: int = 3, family: Family = Family.GEMM_2X) -> Instance:
+    return Instance(KernelConfig(80, 0, UNBOUNDED, family, (tile, 64, 32), stages=stages), DType.F16, DType.F16, ("Bias",))
+
+
+def calls(log: Path, what: str = "") -> int:
+    return sum(what in line for line in log.read_text().splitlines()) if log.exists() else 0
+
+
+def test_instances_share_libraries_and_are_remembered(log: Path) -> None:
+    wanted = [instance(GOOD, stages) for stages in range(2, 12)] + [instance(GOOD, 3, Family.CONV_2X)]
+    built = dict(build(wanted))
+    assert built.keys() == set(wanted)
+    assert len(set(built.values())) == 3  # two of five GEMMs, as there are two cores, and the convolution's
+    assert all(isinstance(path, Path) and path.read_text().startswith("library of ") for path in built.values())
+    before = calls(log)
+    assert dict(build(reversed(wanted[3:5]))) == {i: built[i] for i in wanted[3:5]}
+    assert calls(log) == before
+
+
+def test_large_sets_are_cut_into_units_of_eight(log: Path) -> None:
+    list(build([instance(GOOD, stages) for stages in range(40)]))
+    assert calls(log, "-c unit.cu") == 5
+
+
+@pytest.mark.parametrize(("tile", "detail"), [
+    (WRONG, "static assertion failed"), (SPILLS, "spilled to local memory, 16 bytes"), (SERIALIZED, "C7510"), (UNNAMED, "8 bytes"),
+])
+def test_a_bad_instance_costs_itself_alone(log: Path, tile: int, detail: str) -> None:
+    good = [instance(GOOD, stages) for stages in range(3, 8)]
+    built = dict(build([*good, instance(tile)]))
+    assert all(isinstance(built[i], Path) for i in good)
+    refused = built[instance(tile)]
+    assert isinstance(refused, Uncompiled)
+    assert detail in refused.detail
+    before = calls(log)
+    assert dict(build([instance(tile)])) == {instance(tile): refused}
+    assert calls(log) == before
+
+
+def test_a_full_disk_is_no_instances_fault(log: Path) -> None:
+    results = build([instance(FULL), instance(GOOD, 5, Family.CONV_2X)])
+    assert next(results)[0] == instance(GOOD, 5, Family.CONV_2X)
+    with pytest.raises(BuildError, match="No space left"):
+        next(results)
+
+
+def test_a_library_that_was_deleted_is_linked_again(log: Path) -> None:
+    ((_, path),) = build([instance(GOOD)])
+    assert isinstance(path, Path)
+    path.unlink()
+    assert list(build([instance(GOOD)])) == [(instance(GOOD), path)]
+    assert calls(log, "-c unit.cu") == 1
+
+
+def test_what_is_stopped_never_comes(log: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    assert len(list(build([instance(GOOD), instance(WRONG)], stop=stop))) <= 1
+
+
+def test_libraries_show_what_the_worker_calls(log: Path) -> None:
+    profiler_library(90)
+    assert len(list(build([instance(GOOD)]))) == 1
+    links = [line for line in log.read_text().splitlines() if "-shared" in line]
+    assert all("profiler/exports.map" in line for line in links)
+    assert calls(log, "-Xptxas=-warn-spills") == 1 + len(list((library.resource_dir("custom_ops") / "profiler").glob("*.cu")))
+
+
+def test_versions(log: Path) -> None:
+    assert library.cutlass_version(library.profiling_toolchain()) == "4.2.0"
+    assert len(library.sources_digest()) == 64

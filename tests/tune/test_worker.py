@@ -1,0 +1,122 @@
+"""The worker's protocol, with libraries in C++ that stand in for the profiler and for candidates, and print where they should not."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
+from onnxbolt.tune import worker
+
+PROFILER = r"""
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+struct Facts { char name[256]; int sm, sm_count, power_limit, clock_mhz; };
+static int m;
+static float first;
+extern "C" {
+const char* profiler_device(Facts* facts) { *facts = {"NVIDIA Stub", 90, 132, 700, 1980}; return nullptr; }
+const char* profiler_set_problem(const char* name, int is_gemm, int, int, const char*, const int* extents, const float* params) {
+  if (!is_gemm) return "out of memory";
+  m = extents[0], first = params[0];
+  printf("%s\n", name), fflush(stdout);
+  return nullptr;
+}
+const char* profiler_check(const void*, const int64_t* config, double* error) {
+  *error = m + first;
+  return config[4] == 13 ? "refused" : nullptr;
+}
+const char* profiler_time(const void*, const int64_t* config, int samples, double* us, int* clock) {
+  for (int i = 0; i < samples; ++i) us[i] = config[4] + i;
+  *clock = 1755;
+  return nullptr;
+}
+int profiler_lost() { return 0; }
+}
+"""
+CANDIDATES = r"""
+#include <cstdint>
+#include <cstring>
+extern "C" const void* onnxbolt_find_kernel(const char* epilogue, int element, int output, const int64_t* config) {
+  return !strcmp(epilogue, "Bias,Elu") && element == 10 && output == 1 ? config : nullptr;
+}
+"""
+PROBLEM = {"do": "problem", "is_gemm": True, "element": 10, "output": 1, "epilogue": "Bias,Elu", "extents": [64, 8, 8], "params": [0.5]}
+
+
+def compiled(directory: Path, name: str, text: str) -> Path:
+    source, library = directory / f"{name}.cc", directory / f"{name}.so"
+    source.write_text(text)
+    subprocess.run(["g++", "-shared", "-fPIC", source, "-o", library], check=True)
+    return library
+
+
+class Process:
+    """A worker, as the profiler starts it."""
+
+    def __init__(self, profiler: Path) -> None:
+        command = [sys.executable, "-P", worker.__file__, str(profiler)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    @staticmethod
+    def _pipe(stream: IO[str] | None) -> IO[str]:
+        assert stream is not None
+        return stream
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        stdin = self._pipe(self.process.stdin)
+        stdin.write(json.dumps(request) + "\n")
+        stdin.flush()
+        return json.loads(self._pipe(self.process.stdout).readline())
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    directory = tmp_path_factory.mktemp("libraries")
+    return compiled(directory, "profiler", PROFILER), compiled(directory, "candidates", CANDIDATES)
+
+
+@pytest.fixture
+def process(libraries: tuple[Path, Path]) -> Iterator[Process]:
+    process = Process(libraries[0])
+    yield process
+    process.process.kill()
+    process.process.communicate()
+
+
+def request(do: str, library: Path, tile: int = 128, **more: int) -> dict[str, Any]:
+    config = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_2X, (tile, 64, 32))
+    return {"do": do, "library": str(library), "config": config.row(), **more}
+
+
+def test_facts_of_the_device(process: Process) -> None:
+    assert process.ask({"do": "device"}) == {"name": "NVIDIA Stub", "sm": 90, "sm_count": 132, "power_limit": 700, "clock_mhz": 1980}
+
+
+def test_a_kernel_is_checked_and_timed(process: Process, libraries: tuple[Path, Path]) -> None:
+    assert process.ask(PROBLEM) == {}  # what the library printed is no reply
+    assert process.ask(request("check", libraries[1])) == {"error": 64.5}
+    assert process.ask(request("time", libraries[1], samples=3)) == {"samples": [128.0, 129.0, 130.0], "clock_mhz": 1755}
+
+
+def test_failures_are_replies(process: Process, libraries: tuple[Path, Path]) -> None:
+    assert process.ask(PROBLEM | {"is_gemm": False}) == {"failure": "out of memory", "lost": False}
+    process.ask(PROBLEM)
+    assert process.ask(request("check", libraries[1], tile=13)) == {"failure": "refused", "lost": False}
+    assert "cannot be loaded" in process.ask(request("check", Path("nowhere.so")))["failure"]
+    process.ask(PROBLEM | {"epilogue": "Bias"})
+    assert process.ask(request("check", libraries[1]))["failure"] == "the library does not have this kernel"
+
+
+def test_the_worker_ends_with_its_parent(process: Process) -> None:
+    process.ask({"do": "device"})
+    assert process.process.stdin is not None
+    process.process.stdin.close()
+    assert process.process.wait(10) == 0
+    process.process.stdin = None
