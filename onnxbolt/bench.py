@@ -70,7 +70,7 @@ class Benchmark:
 
     ours: Side
     peers: tuple[Side, ...]
-    failed: dict[str, str]  # peers that do not run, and why
+    failed: dict[str, str]  # peers that do not run: the message
     nodes: tuple[NodeTime, ...]
 
     @property
@@ -116,7 +116,7 @@ def measure(original: Path, optimized: Path, also: Sequence[Path], runs: int, in
         if {value.name for value in graph_inputs(model)} != feeds.keys():
             raise InputError(f"{path}: its inputs are not those of {original} ({', '.join(feeds)}); compare models of the same function")
     progress("looking for the best settings of each model")
-    ours = search([_ours(optimized, models[1])], feeds, stream, _SEARCH_RUNS)
+    ours = _search(_ours(optimized, models[1]), feeds, stream, _SEARCH_RUNS)
     peers, failed = _search_each(_peers(original, *models, also), feeds, stream)
     progress(f"measuring {len(peers) + 1} models in turn, {runs} times each")
     samples = interleave({name: found.session.measure for name, found in {"": ours, **peers}.items()}, _ROUNDS, -(-runs // _ROUNDS))
@@ -143,12 +143,20 @@ def _search_each(sources: Sequence[Source], feeds: Arrays, stream: Stream | None
     failed: dict[str, str] = {}
     for source in sources:
         try:
-            found[source.label] = search([source], feeds, stream, _SEARCH_RUNS)
-        except RuntimeError as error:
+            found[source.label] = _search(source, feeds, stream, _SEARCH_RUNS)
+        except InputError as error:
             failed[source.label] = str(error)
     if not found:
-        raise InputError(f"ONNX Runtime does not run the original: {'; '.join(failed.values())}")
+        raise InputError("; ".join(failed.values()))
     return found, failed
+
+
+def _search(source: Source, feeds: Arrays, stream: Stream | None, runs: int) -> Found:
+    """The source's best. Raises InputError where ONNX Runtime does not run it."""
+    try:
+        return search([source], feeds, stream, runs)
+    except RuntimeError as error:
+        raise InputError(f"ONNX Runtime does not run {source.label}: {error}") from error
 
 
 def _side(found: Found, sample: Sample) -> Side:
@@ -204,7 +212,7 @@ def _time(model: ModelProto, graph: gs.Graph, node: gs.Node, library: Path | Non
     copies = max(1, min(_COPIES, _LARGE // max(_bytes([*inputs, *node.outputs]), 1)))
     many = repeat(single, copies)
     source = Source(node.name, many.SerializeToString(), library)
-    found = search([source], random_feeds(many), stream, _NODE_RUNS)
+    found = _search(source, random_feeds(many), stream, _NODE_RUNS)
     return float(np.median(found.session.measure(_NODE_RUNS))) / copies
 
 

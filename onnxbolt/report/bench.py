@@ -19,8 +19,8 @@ def text(benchmark: Benchmark) -> str:
     console = Console(file=io.StringIO(), width=WIDTH)
     with console.capture() as captured:
         console.print(_models(benchmark))
-        for name, reason in benchmark.failed.items():
-            console.print(f"{name} does not run: {reason}", highlight=False, markup=False)
+        for reason in benchmark.failed.values():
+            console.print(reason, highlight=False, markup=False, soft_wrap=True)
         if benchmark.nodes:
             console.print(_nodes(benchmark))
     peer = benchmark.peer

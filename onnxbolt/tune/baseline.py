@@ -32,7 +32,7 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.library import Manifest
 from onnxbolt.plan.choose import choices
 from onnxbolt.plan.cost import ort_us
-from onnxbolt.plan.problems import problem_of
+from onnxbolt.plan.problems import describe_problem, problem_of
 from onnxbolt.plan.regions import Region
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.database import Database
@@ -44,6 +44,8 @@ from onnxbolt.verify.feeds import random_feeds
 from onnxbolt.verify.session import CUDA, RUNTIME_ERRORS, available_providers
 
 Progress = Callable[[str], None]
+ORT, FUSED = "ort", "fused"
+Side = str | Problem  # ORT, FUSED, or fused but for the nodes of a problem
 _SEARCH_RUNS, _ROUNDS, _RUNS = 10, 10, 10
 _REPEAT_BELOW, _MOST_COPIES = 200.0, 16  # microseconds that a session should take at least
 _CLOSE = 0.8  # of ONNX Runtime's predicted time for its nodes; a kernel that takes less is not worth leaving out
@@ -91,10 +93,13 @@ def _predicted(region: Region) -> float:
 # --- what is remembered -----------------------------------------------------------------------------------------------------
 
 
-def session_key(bench: Bench, region: Region, side: str) -> str:
-    """The key of a region's time: `side` is "ort", "fused", or "fused without" and a problem."""
-    parts: dict[str, object] = {"session": side, "region": region.key, "machine": plain(bench.machine), **_runtime()}
-    if side != "ort":
+def session_key(bench: Bench, region: Region, side: Side) -> str:
+    """The key of the time of a region's side."""
+    name = side if isinstance(side, str) else f"{FUSED} without {describe_problem(side)}"
+    parts: dict[str, object] = {"session": name, "region": region.key, "machine": plain(bench.machine), **_runtime()}
+    if not isinstance(side, str):
+        parts["without"] = plain(side)
+    if side != ORT:
         rows = [canonical([plain(p), c.config.row()]) for p, c in choices(region.problems, ARCHS[region.arch], bench.timings).items()]
         parts["configs"] = hashlib.sha256(canonical(sorted(rows)).encode()).hexdigest()[:32]
     return canonical(parts)
@@ -117,19 +122,15 @@ def cudnn_version() -> int:
 
 def _recall(bench: Bench, region: Region) -> dict[str, Comparison] | None:
     """What the database knows of a region; None where it has to be measured."""
-    ours, theirs = (bench.database.best(session_key(bench, region, side)) for side in ("fused", "ort"))
+    ours, theirs = (bench.database.best(session_key(bench, region, side)) for side in (FUSED, ORT))
     if ours is None or theirs is None:
         return None
     found = {region.key: Comparison(ours.us, ours.mad, theirs.us, theirs.mad, region=region.description)}
     for problem in dict.fromkeys(region.problems):
-        without = bench.database.best(session_key(bench, region, _without(problem)))
+        without = bench.database.best(session_key(bench, region, problem))
         if without is not None:
             found[region.key_without(problem)] = _left_out(region, ours, without)
     return found
-
-
-def _without(problem: Problem) -> str:
-    return f"fused without {canonical(plain(problem))}"
 
 
 def _left_out(region: Region, ours: Measurement, without: Measurement) -> Comparison:
@@ -209,25 +210,25 @@ def _measure(bench: Bench, work: Work, manifest: Manifest, path: Path | None) ->
         return Source("fused", repeat(part.model(manifest), copies).SerializeToString(), path)
 
     try:
-        found = _best(bench, {"ort": Source("nodes", nodes.SerializeToString()), "fused": fused(work.fused)}, feeds)
+        found = _best(bench, {ORT: Source("nodes", nodes.SerializeToString()), FUSED: fused(work.fused)}, feeds)
     except RUNTIME_ERRORS as error:
         bench.progress(f"{region.description}: not comparable, {str(error).splitlines()[0][:200]}")
         return {}
     for problem, variant in work.variants.items() if _is_faster(found) else ():
         if not bench.over:
             with contextlib.suppress(*RUNTIME_ERRORS):  # a variant that does not run is none
-                graphs = (found["fused"].setting.graph,)
-                found[_without(problem)] = search([fused(variant)], feeds, bench.stream, _SEARCH_RUNS, graphs)
+                graphs = (found[FUSED].setting.graph,)
+                found[problem] = search([fused(variant)], feeds, bench.stream, _SEARCH_RUNS, graphs)
     samples = interleave({side: best.session.measure for side, best in found.items()}, _ROUNDS, _RUNS)
     for side, sample in samples.items():
         _remember(bench, region, side, sample, found[side].setting, copies)
     answer = _recall(bench, region) or {}
     times = answer[region.key]
-    bench.progress(f"{region.description}: fused {times.ours_us:.1f} us, ONNX Runtime {times.ort_us:.1f} us ({found['ort'].setting})")
+    bench.progress(f"{region.description}: fused {times.ours_us:.1f} us, ONNX Runtime {times.ort_us:.1f} us ({found[ORT].setting})")
     return answer
 
 
-def _best(bench: Bench, sources: dict[str, Source], feeds: Arrays) -> dict[str, Found]:
+def _best(bench: Bench, sources: dict[Side, Source], feeds: Arrays) -> dict[Side, Found]:
     """Each side at its best, with CUDA graphs where both can be captured, else without."""
     try:
         return {side: search([source], feeds, bench.stream, _SEARCH_RUNS, (True,)) for side, source in sources.items()}
@@ -235,11 +236,11 @@ def _best(bench: Bench, sources: dict[str, Source], feeds: Arrays) -> dict[str, 
         return {side: search([source], feeds, bench.stream, _SEARCH_RUNS, (False,)) for side, source in sources.items()}
 
 
-def _is_faster(found: dict[str, Found]) -> bool:
-    ours, theirs = (statistics.median(found[side].session.measure(_SEARCH_RUNS)) for side in ("fused", "ort"))
+def _is_faster(found: dict[Side, Found]) -> bool:
+    ours, theirs = (statistics.median(found[side].session.measure(_SEARCH_RUNS)) for side in (FUSED, ORT))
     return ours < theirs
 
 
-def _remember(bench: Bench, region: Region, side: str, sample: Sample, setting: Setting, copies: int) -> None:
+def _remember(bench: Bench, region: Region, side: Side, sample: Sample, setting: Setting, copies: int) -> None:
     bench.database.add(Measurement(session_key(bench, region, side), None, Status.OK, sample.median / copies, sample.mad / copies,
                                    len(sample.times), detail=str(setting)))

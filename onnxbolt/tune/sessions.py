@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +24,7 @@ from onnxbolt.tune.records import median_and_deviation
 from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS
 
 Arrays = Mapping[str, np.ndarray]
+Name = TypeVar("Name")
 Measure = Callable[[int], list[float]]  # runs a batch of measurements: how many -> microseconds of each
 _WARM_UP = 5  # the search for algorithms, two ordinary runs before a CUDA graph's capture, the capture, one more
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -149,8 +150,10 @@ def _session(source: Source, setting: Setting, stream: Stream | None) -> ort.Inf
 
 
 def _ort_value(array: np.ndarray, device: str) -> ort.OrtValue:
+    if array.dtype != _BFLOAT16:
+        return ort.OrtValue.ortvalue_from_numpy(array, device, 0)
     value = _empty(array.shape, array.dtype, device)
-    value.update_inplace(array.view(np.uint16) if array.dtype == _BFLOAT16 else np.ascontiguousarray(array))
+    value.update_inplace(array.view(np.uint16))
     return value
 
 
@@ -181,9 +184,9 @@ class Sample:
         return (deciles[-1] - deciles[0]) / self.median
 
 
-def interleave(measures: Mapping[str, Measure], rounds: int, runs: int) -> dict[str, Sample]:
+def interleave(measures: Mapping[Name, Measure], rounds: int, runs: int) -> dict[Name, Sample]:
     """`rounds` times `runs` measurements of each in turn, so that drifts of clock and temperature meet all alike."""
-    times: dict[str, list[float]] = {name: [] for name in measures}
+    times: dict[Name, list[float]] = {name: [] for name in measures}
     for _ in range(rounds):
         for name, measure in measures.items():
             measure(1)  # the first run after a change of session is no measurement
