@@ -41,7 +41,7 @@ from onnxbolt.tune.tuner import tune
 from onnxbolt.verify.session import CUDA, available_providers
 
 _KERNELS_SHARE = 0.7  # of the budget that is left: the rest is for the comparison with ONNX Runtime
-_QUEUED = 8  # kernels for each core in the compiler's queue
+_QUEUED = 4  # kernels for each core in the compiler's queue: more would be chosen too early, fewer waste time on headers
 logger = logging.getLogger(__name__)
 Messages = Callable[[str], None]
 

@@ -3,9 +3,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +17,7 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import BuildError
 from onnxbolt.tune.compiling import Build
+from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import Result
 from onnxbolt.tune.progress import Silent, TaskLine, TotalLine
 from onnxbolt.tune.records import Status
@@ -25,7 +30,7 @@ from tests.tune.fakes import MACHINE, MODEL, Builder, Clock, Profiler, Records, 
 TASKS = tasks_of(MODEL, get(90))
 
 
-def tuned(records: Records, profiler: Profiler, build: Build | None = None, tasks: list[Task] = TASKS,
+def tuned(records: Records | Database, profiler: Profiler, build: Build | None = None, tasks: list[Task] = TASKS,
           budget: float = math.inf) -> tuple[Timings, Tuning]:
     return tune(tasks, records, profiler, build or Builder(), MACHINE, budget=budget, clock=profiler.clock)
 
@@ -97,6 +102,33 @@ def test_a_kill_leaves_what_was_measured() -> None:
     with pytest.raises(Killed):
         tuned(records, Watched(Clock()))
     assert len(records.rows) > 30
+
+
+def test_kill_9_leaves_a_usable_database_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    script = """
+import os, signal, sys
+from pathlib import Path
+from onnxbolt.tune.database import Database
+from tests.tune.test_tuner import *
+
+class Killing(Profiler):
+    def measure(self, *arguments):
+        if len(self.measured) > 30:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().measure(*arguments)
+
+tuned(Database(Path(sys.argv[1])), Killing(Clock()))
+"""
+    path = tmp_path / "tuning.sqlite"
+    done = subprocess.run([sys.executable, "-c", script, path], check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == -signal.SIGKILL
+    with Database(path) as database:
+        left = len(database)
+        assert left > 30
+        rest = Profiler(Clock())
+        timings, _ = tuned(database, rest)
+        assert len(database) == left + len(rest.measured)
+    assert timings == tuned(Records(), Profiler(Clock()))[0]
 
 
 def test_what_fails_is_remembered_and_never_chosen() -> None:

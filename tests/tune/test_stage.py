@@ -1,0 +1,214 @@
+"""The stage: planning and measuring take turns, within one budget; without --tune what is remembered is used."""
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxbolt import pipeline
+from onnxbolt.cli import main
+from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.options import Options
+from onnxbolt.plan.regions import Region
+from onnxbolt.tune import stage
+from onnxbolt.tune.database import Database
+from onnxbolt.tune.stage import Subject
+from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
+from onnxbolt.verify.session import CUDA
+from tests.support import Net
+from tests.tune import fakes
+
+MODEL_ALONE = ("--no-library", "--no-verify")
+
+
+def net() -> onnx.ModelProto:
+    """A chain of three GEMMs, two of them alike."""
+    net = Net({"x": (512, 256)})
+    y = "x"
+    for n in (256, 256, 512):
+        y = net.node("Relu", net.linear(y, 256, n))
+    return net.model(y)
+
+
+class Gpu:
+    """What the stage finds: a GPU whose kernels are fast, and ONNX Runtime's time for each region."""
+
+    def __init__(self) -> None:
+        self.clock = fakes.Clock()
+        self.profilers: list[Any] = []
+        self.interrupt_after: int | None = None
+        self.compared: list[tuple[int, float]] = []  # regions, budget
+        self.ort_us = 1e6
+        self.interrupts_comparison = False
+
+    def profiler(self, arch: int) -> Any:
+        gpu = self
+
+        class Profiler(fakes.Profiler):
+            machine = dataclasses.replace(fakes.MACHINE, arch=arch)
+
+            def __enter__(self) -> Profiler:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+        self.profilers.append(Profiler(gpu.clock, interrupt_after=gpu.interrupt_after))
+        return self.profilers[-1]
+
+    def compare(self, regions: Sequence[Region], original: onnx.ModelProto, precision: str, timings: Timings, database: Database,
+                machine: object, budget: float, stream: object, *_: object) -> dict[str, Comparison]:
+        self.compared.append((len(regions), budget))
+        if self.interrupts_comparison and budget > 0:
+            raise KeyboardInterrupt
+        return {region.key: Comparison(10.0, 0.1, self.ort_us, 0.1, region=region.description) for region in regions}
+
+    @property
+    def measured(self) -> int:
+        return sum(len(profiler.measured) for profiler in self.profilers)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
+    found = Gpu()
+    monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(stage.gpu, "local_arch", lambda: "sm_90a")
+    monkeypatch.setattr(stage, "Profiler", found.profiler)
+    monkeypatch.setattr(stage, "compare", found.compare)
+    monkeypatch.setattr(stage, "Stream", object)
+    monkeypatch.setattr(stage, "available_providers", lambda: [CUDA])
+    monkeypatch.setattr(stage.library, "build", lambda instances, stop: fakes.Builder()(instances, stop))
+    return found
+
+
+def test_tuning_decides_the_plan_and_is_remembered(gpu: Gpu) -> None:
+    report = pipeline.optimize(net(), library=False, verify=False, tune=True)
+    assert report.tuning is not None
+    assert report.tuning.ended_by == "done"
+    assert [task.occurrences for task in report.tuning.tasks] == [2, 1]
+    assert report.tuning.trials == gpu.measured > 0
+    assert {node.predicted[0].measured_us for node in report.fused} == {task.best_us for task in report.tuning.tasks}
+    assert all(region.measured and region.fused for region in report.regions)
+    before = gpu.measured
+    again = pipeline.optimize(net(), library=False, verify=False, tune=True)
+    assert gpu.measured == before
+    assert again.tuning is not None
+    assert (again.tuning.trials, again.fused) == (0, report.fused)
+    assert "tuned: 2 problems" in report.text()
+    assert json.loads(report.json())["tuning"]["quality"][0]["kind"] == "gemm"
+
+
+def test_without_tune_what_is_remembered_is_used(gpu: Gpu) -> None:
+    tuned = pipeline.optimize(net(), library=False, verify=False, tune=True)
+    before = gpu.measured
+    plain = pipeline.optimize(net(), library=False, verify=False)
+    assert gpu.measured == before
+    assert plain.tuning is None
+    assert plain.fused == tuned.fused
+    assert gpu.compared[-1][1] < 0  # asked for what is known, not to measure
+
+
+def test_a_machine_that_is_unknown_or_another_one_is_a_soft_miss(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = pipeline.optimize(net(), library=False, verify=False, tune=True, fuse="all")
+    monkeypatch.setattr(fakes, "MACHINE", dataclasses.replace(fakes.MACHINE, gpu="Another"))
+    other = pipeline.optimize(net(), library=False, verify=False, fuse="all")
+    assert all(p.measured_us is None for node in other.fused for p in node.predicted)
+
+    def unknown(arch: int) -> None:
+        raise OnnxboltError("no driver")
+
+    monkeypatch.setattr(stage, "Profiler", unknown)
+    assert pipeline.optimize(net(), library=False, verify=False, fuse="all").fused == other.fused != tuned.fused
+
+
+def test_a_region_that_loses_is_not_fused(gpu: Gpu) -> None:
+    gpu.ort_us = 1.0
+    report = pipeline.optimize(net(), library=False, verify=False, tune=True)
+    assert not report.fused
+    assert {refusal.reason.partition(":")[0] for refusal in report.refusals} == {
+        "measured slower than ONNX Runtime, it and its conversions together"}
+
+
+def test_what_is_locked_stays_unless_it_is_tuned_anew(gpu: Gpu) -> None:
+    tuned = pipeline.optimize(net(), library=False, verify=False, tune=True, fuse="all")
+    subject_of = _planned_with(gpu)
+    problem, config = subject_of
+    locked = Timings({(problem, 90): Choice(config, 1.0)})
+    chosen, _ = stage.plan_with_timings(_subject(), [90], Options(fuse="all"), locked)
+    assert chosen.used.choices[problem, 90] == locked.choices[problem, 90]
+    chosen, _ = stage.plan_with_timings(_subject(), [90], Options(fuse="all", tune=True), locked)
+    assert chosen.used.choices[problem, 90].us in {task.best_us for task in tuned.tuning.tasks if tuned.tuning}  # type: ignore[union-attr]
+
+
+def _subject() -> Subject:
+    from onnxbolt.match.matcher import match
+    from onnxbolt.match.partition import partition
+    from tests.support import prepare
+
+    graph = prepare(net(), "fp16")
+    return Subject(graph, partition(match(graph)[0]), net(), "fp16")
+
+
+def _planned_with(gpu: Gpu) -> Any:
+    chosen, _ = stage.plan_with_timings(_subject(), [90], Options(fuse="all"), NOTHING)
+    problem = next(iter(chosen.problems.values()))
+    worst = gpu.profilers[0].measured[-1][1]
+    return problem, worst
+
+
+def test_no_gpu_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage.gpu, "local_arch", lambda: None)
+    with pytest.raises(InputError, match="--tune measures on an NVIDIA GPU"):
+        pipeline.optimize(net(), tune=True)
+    monkeypatch.setattr(stage.gpu, "local_arch", lambda: "sm_90a")
+    with pytest.raises(InputError, match="sm_90a is not among those of --arch"):
+        pipeline.tune(net(), archs=("sm_80",))
+
+
+def test_the_budget_is_for_kernels_and_comparisons(gpu: Gpu) -> None:
+    pipeline.optimize(net(), library=False, verify=False, tune=True, budget=30.0)
+    assert 0 < gpu.compared[0][1] <= 30
+    report = pipeline.optimize(net(), library=False, verify=False, tune=True, budget=1e-9)
+    assert report.tuning is not None
+    assert report.tuning.ended_by == "budget"
+
+
+def test_an_interrupt_writes_the_best_so_far_and_exits_130(gpu: Gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.interrupt_after = 5
+    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(net(), source)
+    assert main(["optimize", str(source), str(out), "--tune", *MODEL_ALONE]) == 130
+    onnx.checker.check_model(out)
+    assert "interrupted" in capsys.readouterr().out
+    gpu.interrupt_after, gpu.interrupts_comparison = None, True
+    assert main(["tune", str(source)]) == 130
+    assert gpu.compared[-1][1] < 0  # what was compared before is used
+
+
+def test_tune_writes_no_model_and_prints_the_table(gpu: Gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in.onnx"
+    onnx.save(net(), source)
+    before = sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".onnx")
+    assert main(["tune", str(source), "--budget", "10m", "--trials", "6", "--log-format", "json"]) == 0
+    printed = capsys.readouterr()
+    assert "gemm 512x256x256" in printed.out
+    assert "rank correlation" in printed.out
+    events = [json.loads(line)["event"] for line in printed.err.splitlines()]
+    assert {"task", "total"} <= set(events)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".onnx") == before
+    with Database() as database:
+        assert len(database) == gpu.measured
+
+
+@pytest.mark.parametrize("flags", [
+    ("--tune", "--budget", "soon"), ("--tune", "--budget", "0s"), ("--budget", "1m"), ("--tune", "--trials", "0"), ("--tune", "--dry-run"),
+    ("--tune", "--frozen", "--lock", "x"),
+])
+def test_wrong_usage(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "in.onnx", "out.onnx", *flags]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
