@@ -40,8 +40,7 @@ def instance_name(instance: Instance) -> str:
     """A C++ identifier that differs for instances that differ, e.g. gemm_2x_sm80_f16_f16_128x128x32_..._bias_relu."""
     c = instance.config
     words = [c.family.name, f"sm{c.arch}", instance.dtype.value, instance.out.value]
-    if c.family is not Family.POOL:
-        words += [_shape(c.threadblock), f"a{c.align_a}_{c.align_b}_{c.align_c}"]
+    words += [f"a{c.align_a}"] if c.family is Family.POOL else [_shape(c.threadblock), f"a{c.align_a}_{c.align_b}_{c.align_c}"]
     if c.family in (Family.GEMM_2X, Family.CONV_2X):
         words += [f"w{_shape(c.warp)}", f"i{_shape(c.instruction)}", f"z{c.swizzle}"]
     if c.family is Family.GEMM_3X:

@@ -66,6 +66,12 @@ def test_launch_choices_are_refused() -> None:
         Instance(dataclasses.replace(GEMM_2X, split_k=2), DType.F16, DType.F16)
 
 
+def test_poolings_of_different_alignment_have_different_names() -> None:
+    """They stand in one translation unit, and their order there must not depend on a set's."""
+    instances = [Instance(dataclasses.replace(POOL, align_a=a, align_b=a, align_c=a), DType.F16, DType.F16) for a in (1, 2, 4, 8)]
+    assert len({instance_name(instance) for instance in instances}) == len(instances)
+
+
 def test_pooling_has_no_epilogue() -> None:
     with pytest.raises(ValueError, match="no epilogue"):
         Instance(POOL, DType.F16, DType.F32)
