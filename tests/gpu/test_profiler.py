@@ -96,10 +96,12 @@ def test_conv(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
 
 @pytest.mark.skipif(ARCH != 90, reason="3.x kernels are for sm_90a")
 def test_3x_kernels_are_measured_with_every_swizzle(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
-    measured = profiler.measure(GEMM, candidates(libraries, TMA))
+    # a problem of its own: swizzles are tried for kernels near the best one known, and 2.x kernels may be that for GEMM
+    problem = dataclasses.replace(GEMM, m=4096)
+    measured = profiler.measure(problem, candidates(libraries, TMA))
     assert {m.config.swizzle for m in measured if m.config} == {1, 2, 4, 8}
     for measurement in measured:
-        check(measurement, GEMM.flops)
+        check(measurement, problem.flops)
 
 
 def test_times_repeat(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
