@@ -5,15 +5,14 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-import onnx
-
 from onnxbolt import gpu, library, precision
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError
 from onnxbolt.graph.exporter import export_model
-from onnxbolt.graph.importer import check_versions, import_model, load_model
+from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
+from onnxbolt.graph.source import Source, opened
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.options import Options, arch_number
@@ -27,8 +26,6 @@ from onnxbolt.tune.stage import Subject, plan_with_timings, tuned
 from onnxbolt.tune.summary import Tuning
 from onnxbolt.tune.timings import NOTHING
 from onnxbolt.verify import verify
-
-Source = str | Path | onnx.ModelProto
 
 
 def optimize(source: Source, out: str | Path | None = None, *, options: Options | None = None,
@@ -45,8 +42,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     lock = lockfile.open_for(options)
     names = options.archs or (lock.archs if options.frozen else default_archs())
     archs = [arch_number(name) for name in names]
-    with Output(source, out) as output:
-        original = _read(source)
+    with Output(source, out) as output, opened(source) as original:
         graph = import_model(original)
         infer(graph)
         changes = canonicalize(graph)
@@ -85,23 +81,16 @@ def tune(source: Source, *, options: Options | None = None, progress: Callable[[
     """
     options = dataclasses.replace(options or Options(), **{**choices, "tune": True})  # type: ignore[arg-type]
     archs = [arch_number(name) for name in options.archs or default_archs()]
-    original = _read(source)
-    graph = import_model(original)
-    infer(graph)
-    canonicalize(graph)
-    precision.convert(graph, options.precision)
-    subject = Subject(graph, partition(match(graph)[0]), original, options.precision)
-    return tuned(subject, archs, options, NOTHING, progress, watch)[1]
+    with opened(source) as original:
+        graph = import_model(original)
+        infer(graph)
+        canonicalize(graph)
+        precision.convert(graph, options.precision)
+        subject = Subject(graph, partition(match(graph)[0]), original, options.precision)
+        return tuned(subject, archs, options, NOTHING, progress, watch)[1]
 
 
 def default_archs() -> tuple[str, ...]:
     """The local GPU's architecture; without a GPU one of each of the two common generations."""
     local = gpu.local_arch()
     return (local,) if local else ("sm_80", "sm_90a")
-
-
-def _read(source: Source) -> onnx.ModelProto:
-    if isinstance(source, onnx.ModelProto):
-        check_versions(source)
-        return source
-    return load_model(Path(source))

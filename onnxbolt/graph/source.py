@@ -1,0 +1,60 @@
+"""The source model: read, seen to be usable, and named as the cause where it is damaged."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+from onnx import ModelProto
+
+from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.graph.exporter import FUSED_DOMAIN
+from onnxbolt.graph.importer import check_versions, load_model
+
+Source: TypeAlias = "str | Path | ModelProto"
+
+
+@contextmanager
+def opened(source: Source) -> Iterator[ModelProto]:
+    """The source model with its data, for the stages to work on.
+
+    Raises InputError where it cannot be used. A stage's unexpected failure becomes an InputError as well if onnx.checker refuses
+    the model: checking every model beforehand would take longer than most stages, and turn down much that ONNX Runtime accepts.
+    """
+    model = _read(source)
+    try:
+        yield model
+    except OnnxboltError:
+        raise
+    except Exception as error:
+        if fault := _fault(model):
+            raise InputError(f"the model is not valid ONNX: {fault}; export it again") from error
+        raise
+
+
+def _read(source: Source) -> ModelProto:
+    if isinstance(source, ModelProto):
+        check_versions(source)
+        model = source
+    else:
+        model = load_model(Path(source))
+    if any(node.domain == FUSED_DOMAIN for node in model.graph.node):
+        raise InputError("the model has been optimized by onnxbolt already: optimize its original instead")
+    outside = next((t.name for t in model.graph.initializer if onnx.external_data_helper.uses_external_data(t)), None)
+    if outside is not None:
+        raise InputError(f"tensor {outside!r} has its data in a file that a model in memory cannot name: pass the model's path, or load it "
+                         "with its external data")
+    return model
+
+
+def _fault(model: ModelProto) -> str:
+    """What onnx.checker has against the model, in one line; empty where that is nothing, or it cannot tell (beyond 2 GiB)."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return " ".join(str(error).split())
+    except ValueError:
+        return ""
+    return ""

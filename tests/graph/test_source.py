@@ -1,0 +1,69 @@
+"""What can be used as a source, and whose fault it is when a stage fails."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import ModelProto, helper
+
+from onnxbolt.errors import BuildError, InputError
+from onnxbolt.graph.source import opened
+from onnxbolt.pipeline import optimize
+from tests.support import Net
+
+
+@pytest.fixture
+def model() -> ModelProto:
+    net = Net({"x": (2, 8, 6, 6)})
+    return net.model(net.node("Relu", net.conv("x", 8, 8, 3)))
+
+
+def wrong_size(model: ModelProto) -> None:
+    model.graph.initializer[0].dims[0] = 5
+
+
+def too_many_inputs(model: ModelProto) -> None:
+    model.graph.node[0].input.extend(["x"] * 5)
+
+
+def too_few_inputs(model: ModelProto) -> None:
+    del model.graph.node[0].input[1:]
+
+
+def strides_of_one_axis(model: ModelProto) -> None:
+    model.graph.node[0].attribute.append(helper.make_attribute("strides", [2]))
+
+
+@pytest.mark.parametrize("damage", [wrong_size, too_many_inputs, too_few_inputs, strides_of_one_axis])
+def test_a_damaged_model_is_named_as_the_cause(damage: Callable[[ModelProto], None], model: ModelProto) -> None:
+    damage(model)
+    with pytest.raises(InputError, match=r"the model is not valid ONNX: .*; export it again") as caught:
+        optimize(model, library=False, verify=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failure_on_a_valid_model_is_a_bug_and_stays_one(model: ModelProto) -> None:
+    with pytest.raises(ZeroDivisionError), opened(model):
+        raise ZeroDivisionError
+
+
+def test_errors_on_purpose_are_handed_on(model: ModelProto) -> None:
+    wrong_size(model)
+    with pytest.raises(BuildError), opened(model):
+        raise BuildError("the linker failed")
+
+
+def test_an_optimized_model_is_no_source(model: ModelProto, tmp_path: Path) -> None:
+    optimize(model, tmp_path / "out.onnx", fuse="all", library=False)
+    with pytest.raises(InputError, match="optimized by onnxbolt already"):
+        optimize(tmp_path / "out.onnx", library=False)
+
+
+def test_data_that_a_model_in_memory_leaves_in_a_file(model: ModelProto, tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0)
+    with pytest.raises(InputError, match="pass the model's path"):
+        optimize(onnx.load(path, load_external_data=False), library=False)
+    assert optimize(path, fuse="all", library=False).passed
