@@ -246,6 +246,15 @@ def test_runner_exposes_any_tensor_and_shares_weights(convolutions: ModelProto) 
     assert list(runner.run(feeds, [])) == ["y"]
 
 
+@pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
+def test_sequences_are_compared_by_their_parts(precision: str) -> None:
+    body = "h = MatMul(x, w) r = Relu(h) y = SplitToSequence<axis=1>(r)"
+    model, other = (model_of("(float[2,4] x) => (seq(float[2,1]) y)", body, {"w": drawn(seed, 4, 6)}) for seed in (0, 1))
+    assert optimize(model, precision=precision, library=False, fuse="all").passed
+    (row,) = verify(model, other, providers=[CPU]).failures
+    assert (row.name, row.kind) == ("y", "output")
+
+
 def test_large_weights_that_nothing_reads_are_no_obstacle() -> None:
     model = model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)", {"unused": drawn(0, 64, 64)})
     assert verify(model, model, providers=[CPU]).passed

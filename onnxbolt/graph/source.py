@@ -20,8 +20,9 @@ Source: TypeAlias = "str | Path | ModelProto"
 def opened(source: Source) -> Iterator[ModelProto]:
     """The source model with its data, for the stages to work on.
 
-    Raises InputError where it cannot be used. A stage's unexpected failure becomes an InputError as well if onnx.checker refuses
-    the model: checking every model beforehand would take longer than most stages, and turn down much that ONNX Runtime accepts.
+    Raises InputError where it cannot be used. A stage's unexpected failure becomes an InputError as well if ONNX Runtime and
+    onnx.checker refuse the model: checking every model beforehand would take longer than most stages, and the checker turns down
+    much that runs.
     """
     model = _read(source)
     try:
@@ -29,7 +30,7 @@ def opened(source: Source) -> Iterator[ModelProto]:
     except OnnxboltError:
         raise
     except Exception as error:
-        if fault := _fault(model):
+        if not _loads(model) and (fault := _fault(model)):
             raise InputError(f"the model is not valid ONNX: {fault}; export it again") from error
         raise
 
@@ -58,3 +59,16 @@ def _fault(model: ModelProto) -> str:
     except ValueError:
         return ""
     return ""
+
+
+def _loads(model: ModelProto) -> bool:
+    """Whether ONNX Runtime, where it is installed, takes the model."""
+    try:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # of many classes, none of them public; another failure is being handled here already
+        return False
+    return True

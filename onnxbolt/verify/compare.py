@@ -135,7 +135,7 @@ class Comparison:
 
     def _row(self, pair: Pair, where: str, stored: np.ndarray, expected: np.ndarray, limit: float) -> Row:
         try:
-            got = pair.restored(np.asarray(stored))
+            got = pair.restored(stored)
         except (KeyError, IndexError, ValueError) as error:
             return _failed(pair, where, f"its layout or channel map does not fit shape {stored.shape}: {error}")
         if got.shape != expected.shape:

@@ -49,7 +49,7 @@ class Runner:
         types = {value.name: value.type for value in session.get_inputs()}
         # an input that was widened takes float32
         fitting = {name: a.astype(np.float32, copy=False) if types[name] == "tensor(float)" else a for name, a in feeds.items()}
-        return dict(zip(wanted, session.run(exposed, fitting), strict=True))
+        return {name: _array(value) for name, value in zip(wanted, session.run(exposed, fitting), strict=True)}
 
     def _session(self, model: ModelProto) -> ort.InferenceSession:
         options = ort.SessionOptions()
@@ -60,6 +60,15 @@ class Runner:
             session_options(self.identity, library=self.library, options=options, strict=True)
         providers: list[object] = [CPU] if self.provider == CPU else [(self.provider, {"use_tf32": str(int(self.tf32))}), CPU]
         return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+
+
+def _array(value: object) -> np.ndarray:
+    """A tensor as it is; the parts of a sequence, or of a map by its keys, one after the other; an empty optional as nothing."""
+    if isinstance(value, dict):
+        value = [value[key] for key in sorted(value)]
+    if isinstance(value, list):
+        return np.concatenate([_array(part).ravel() for part in value]) if value else np.zeros(0)
+    return np.zeros(0) if value is None else np.asarray(value)
 
 
 def identity(model: ModelProto) -> bytes:
@@ -130,7 +139,9 @@ def _expose(model: ModelProto, names: Iterable[str], as_float: bool) -> list[str
 
 
 def _may_be_float(value: ValueInfoProto | None) -> bool:
-    """Whether a tensor can be bfloat16: known as that, or of unknown type."""
+    """Whether a value can be a bfloat16 tensor: known as that, or of unknown type."""
+    if value is not None and value.type.WhichOneof("value") not in (None, "tensor_type"):
+        return False
     return value is None or value.type.tensor_type.elem_type in (TensorProto.UNDEFINED, TensorProto.BFLOAT16)
 
 

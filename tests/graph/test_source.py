@@ -49,6 +49,14 @@ def test_a_failure_on_a_valid_model_is_a_bug_and_stays_one(model: ModelProto) ->
         raise ZeroDivisionError
 
 
+def test_what_runs_is_not_damaged_though_the_checker_refuses_it(model: ModelProto) -> None:
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx.checker.check_model(model)
+    with pytest.raises(ZeroDivisionError), opened(model):
+        raise ZeroDivisionError
+
+
 def test_errors_on_purpose_are_handed_on(model: ModelProto) -> None:
     wrong_size(model)
     with pytest.raises(BuildError), opened(model):
