@@ -17,7 +17,7 @@ import click
 from onnxbolt.cli_base import FILE, Group, log_format, messages
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
-from onnxbolt.cli_tune import INTERRUPTED, TIME, tune
+from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
 from onnxbolt.errors import AccuracyError, OnnxboltError
 from onnxbolt.options import ARCHS, FUSE, PRECISIONS, TRIALS, Options
 from onnxbolt.version import __version__
@@ -83,6 +83,7 @@ def commands() -> None:
 @click.option("--tune", is_flag=True, help="Measure kernels and ONNX Runtime on the local GPU first; Ctrl-C keeps the best so far.")
 @click.option("--budget", type=TIME, metavar="TIME", help="With --tune: at most so long, compiling included, e.g. 90s or 10m.")
 @click.option("--trials", type=click.IntRange(1), default=TRIALS, show_default=True, help="With --tune: candidates of each problem.")
+@sized
 @click.option("--no-library", is_flag=True, help="Write the model alone and compile nothing; see `onnxbolt build`.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @click.option("--keep-failed", is_flag=True, help="Write the output although verification failed.")

@@ -85,7 +85,8 @@ def describe(config: KernelConfig) -> str:
     parts += [f"{config.stages} stages"] if config.stages else []
     parts += [f"cluster {config.cluster[0]}x{config.cluster[1]} {config.schedule.name.lower()}"] if config.schedule else []
     parts += [f"split {config.split_k}"] if config.split_k > 1 else []
-    parts += [f"m {config.min_m}..{config.max_m}"] if (config.min_m, config.max_m) > (1, 0) and config.max_m < UNBOUNDED else []
+    end = "" if config.max_m >= UNBOUNDED else config.max_m
+    parts += [f"m {config.min_m}..{end}"] if config.min_m > 1 or end else []
     return " ".join(parts)
 
 

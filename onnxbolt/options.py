@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ PRECISIONS = ("fp16", "bf16", "keep")
 FUSE = ("winning", "all")
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")
 TRIALS = 24  # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
+
+Shapes = Mapping[str, tuple[int, ...]]  # by the name of a graph input
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class Options:
     tune: bool = False  # measure on the local GPU before choosing
     budget: float | None = None  # seconds for that, compiling included
     trials: int = TRIALS  # candidates of each problem
+    min_shapes: Shapes | None = None  # of graph inputs with symbolic dimensions: what the plan is for, and kernels are measured with
+    opt_shapes: Shapes | None = None  # what decides what is fused
+    max_shapes: Shapes | None = None
     lock: Path | None = None  # where the plan's decisions are kept
     frozen: bool = False  # they are read there, and nothing else decides
 
@@ -69,6 +75,20 @@ def seconds(text: str) -> float:
     if not total:
         raise InputError(f"{text!r} is no time; write it as 90s, 10m or 1h30m")
     return total
+
+
+def shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """'x:[1,3,224,224],y:[1,10]' by name, as trtexec and Polygraphy write shapes. Raises InputError for anything else, and for no size."""
+    found: dict[str, tuple[int, ...]] = {}
+    for part in re.split(r"(?<=\]),", text.strip()):
+        match = re.fullmatch(r"\s*(\S+):\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]", part)
+        sizes = tuple(int(size) for size in (match[2] or "").split(",") if size) if match else (0,)
+        if match is None or 0 in sizes:
+            raise InputError(f"{text!r} is no list of shapes; write it as x:[1,3,224,224],y:[1,10], with sizes of at least 1")
+        if match[1] in found:
+            raise InputError(f"{text!r} has two shapes of {match[1]}: give one")
+        found[match[1]] = sizes
+    return found
 
 
 def cache_directory() -> Path:

@@ -17,6 +17,7 @@ from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.options import Options, arch_number
 from onnxbolt.output import Output
+from onnxbolt.plan.ranges import ranges_of
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
 from onnxbolt.rewrite import rewrite
@@ -48,7 +49,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         changes = canonicalize(graph)
         kept = precision.convert(graph, options.precision)
         candidates, refusals = match(graph)
-        subject = Subject(graph, partition(candidates), original, options.precision)
+        subject = Subject(graph, partition(candidates), original, options.precision, ranges_of(graph, options))
         chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)
         rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
         restore(graph)
@@ -86,7 +87,7 @@ def tune(source: Source, *, options: Options | None = None, progress: Callable[[
         infer(graph)
         canonicalize(graph)
         precision.convert(graph, options.precision)
-        subject = Subject(graph, partition(match(graph)[0]), original, options.precision)
+        subject = Subject(graph, partition(match(graph)[0]), original, options.precision, ranges_of(graph, options))
         return tuned(subject, archs, options, NOTHING, progress, watch)[1]
 
 

@@ -5,7 +5,7 @@ keeps it fast and below protobuf's 2 GiB; small ones stay, since shapes are comp
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -19,6 +19,7 @@ from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.order import in_order
 
 _LARGE = 1024  # elements; a tensor that holds a shape has a handful
+Shape = list[int | str | None]
 
 
 def infer(graph: gs.Graph) -> None:
@@ -27,13 +28,37 @@ def infer(graph: gs.Graph) -> None:
     Raises InputError where the model contradicts itself so much that onnx gives up.
     """
     variables = used_variables(graph)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(_skeleton(graph), check_type=False, strict_mode=False, data_prop=True)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-        raise InputError(f"the model's shapes cannot be inferred: {error}; run onnx.checker.check_model on it") from error
-    for value in (*inferred.graph.value_info, *inferred.graph.output):
+    for value in _inferred(_skeleton(graph)):
         if value.name in variables:
             _refine(variables[value.name], value)
+
+
+def infer_at(graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int]]]) -> list[dict[str, Shape]]:
+    """For each of `points`, shapes of graph inputs by name, the shapes of all tensors there by name; the graph stays as it is.
+
+    Raises InputError as `infer` does.
+    """
+    skeleton, variables = _skeleton(graph), used_variables(graph)
+    found = []
+    for point in points:
+        for value in skeleton.graph.input:
+            if value.name in point:
+                value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, list(point[value.name])))
+        shapes: dict[str, Shape] = {name: list(shape) for name, shape in point.items()}
+        for value in _inferred(skeleton):
+            shape = tensor_type(value.type)[1]
+            if shape is not None and value.name in variables:
+                shapes[value.name] = _merged(shape, variables[value.name].shape)
+        found.append(shapes)
+    return found
+
+
+def _inferred(skeleton: ModelProto) -> Sequence[onnx.ValueInfoProto]:
+    try:
+        inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=False, strict_mode=False, data_prop=True)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+        raise InputError(f"the model's shapes cannot be inferred: {error}; run onnx.checker.check_model on it") from error
+    return (*inferred.graph.value_info, *inferred.graph.output)
 
 
 def _refine(tensor: gs.Variable, value: onnx.ValueInfoProto) -> None:
@@ -42,11 +67,12 @@ def _refine(tensor: gs.Variable, value: onnx.ValueInfoProto) -> None:
     if dtype is None:
         return
     tensor.dtype = dtype
-    if shape is None:
-        return
-    if tensor.shape is not None and len(tensor.shape) == len(shape):
-        shape = [_better(new, old) for new, old in zip(shape, tensor.shape, strict=True)]
-    tensor.shape = shape
+    if shape is not None:
+        tensor.shape = _merged(shape, tensor.shape)
+
+
+def _merged(new: Shape, old: Shape | None) -> Shape:
+    return [_better(*pair) for pair in zip(new, old, strict=True)] if old is not None and len(old) == len(new) else new
 
 
 def _better(new: int | str | None, old: int | str | None) -> int | str | None:

@@ -102,6 +102,10 @@ class GemmProblem:
     chain: tuple[str, ...]  # epilogue step names, see epilogues.py
 
     @property
+    def rows(self) -> int:
+        return self.m
+
+    @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k
 
@@ -126,6 +130,11 @@ class ConvProblem:
     dtype: DType
     out: DType
     chain: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of the implicit GEMM: output pixels."""
+        return self.n * self.p * self.q
 
     @property
     def flops(self) -> int:

@@ -5,6 +5,7 @@ whole, with the layout changes at its borders, a GEMM by itself, with the paddin
 """
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from onnxbolt.layout.assign import Assignment, assign
 from onnxbolt.layout.form import Form
 from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.plan.cost import fused_us, ort_us, supports, transpose_us
-from onnxbolt.plan.problems import Problem, describe_problem, elements, problem_of
+from onnxbolt.plan.problems import Problem, describe_problem, problem_of
+from onnxbolt.plan.ranges import FIXED, Ranges, table
 from onnxbolt.plan.regions import Region, regions
 from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 
@@ -49,9 +51,9 @@ class Plan:
     which a plan asks for it."""
 
     assignment: Assignment
-    configs: dict[int, list[KernelConfig]]
-    problems: dict[int, Problem]
-    predictions: dict[int, list[Prediction]]
+    tables: dict[int, list[Choice]]  # for each architecture its rows, by ascending m
+    sizes: dict[int, tuple[Problem, ...]]  # at each point of the ranges, the opt point first
+    predictions: dict[int, list[Prediction]]  # at the opt point, for each architecture
     refusals: list[Refusal]
     used: Timings
 
@@ -60,19 +62,36 @@ class Plan:
         return self.assignment.candidates
 
     @property
+    def configs(self) -> dict[int, list[KernelConfig]]:
+        """What nodes carry."""
+        return {key: [row.config for row in rows] for key, rows in self.tables.items()}
+
+    @property
+    def problems(self) -> dict[int, Problem]:
+        """At the opt point."""
+        return {key: problems[0] for key, problems in self.sizes.items()}
+
+    @property
+    def workload(self) -> list[Problem]:
+        """Every problem as often as it counts for the tuner: a node once at each point, at the opt point as often as at all others."""
+        return [p for opt, *others in self.sizes.values() for p in (*[opt] * max(len(others), 1), *others)]
+
+    @property
     def sources(self) -> dict[int, str]:
         """"predicted" or "measured"; where the rows of a node differ in that, one word for each."""
-        return {key: _sources(rows) for key, rows in self.predictions.items()}
+        return {key: _sources(rows) for key, rows in self.tables.items()}
 
 
-def _sources(rows: list[Prediction]) -> str:
-    words = ["predicted" if row.measured_us is None else "measured" for row in rows]
+def _sources(rows: list[Choice]) -> str:
+    words = ["measured" if row.measured else "predicted" for row in rows]
     return words[0] if len(set(words)) == 1 else ",".join(words)
 
 
-def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], fuse: str, timings: Timings = NOTHING) -> Plan:
+def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], fuse: str, timings: Timings = NOTHING,
+         ranges: Ranges = FIXED) -> Plan:
     """Choose among disjoint candidates for `archs` (the first one decides); `fuse` is "winning" or "all".
 
+    What is fused is decided at the opt point of `ranges`, kernels are chosen at each of its points.
     Raises FrozenError where `timings` are frozen and do not hold a decision that is needed.
     """
     refusals: list[Refusal] = []
@@ -81,30 +100,30 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
     assignment = assign(graph, chosen)
     settled: dict[int, Comparison] = {}
     while fuse == "winning":
-        losing = _losing(assignment, ARCHS[archs[0]], timings, used, settled, refusals)
+        losing = _losing(regions(assignment, archs[0], ranges.opt), timings, used, settled, refusals)
         if not losing:
             break
         chosen = [c for c in chosen if id(c) not in losing]
         assignment = assign(graph, chosen)
-    problems = {id(c.anchor.node): problem_of(c, assignment) for c in chosen}
-    _require_choices(timings, [(problem, number) for problem in problems.values() for number in archs])
-    configs: dict[int, list[KernelConfig]] = defaultdict(list)
+    sizes = {id(c.anchor.node): tuple(problem_of(c, assignment, point) for point in ranges.points) for c in chosen}
+    distinct = list(dict.fromkeys(problem for problems in sizes.values() for problem in problems))
+    _require_choices(timings, [(problem, number) for problem in distinct for number in archs])
+    tables: dict[int, list[Choice]] = defaultdict(list)
     predictions: dict[int, list[Prediction]] = defaultdict(list)
     for number in archs:
-        arch = ARCHS[number]
-        picked = choices([problems[id(c.anchor.node)] for c in chosen], arch, timings)
+        picked = choices(distinct, ARCHS[number], timings)
         used.choices.update({(problem, number): choice for problem, choice in picked.items()})
         for candidate in chosen:
             key = id(candidate.anchor.node)
-            choice = picked[problems[key]]
-            configs[key].append(choice.config)
-            predictions[key].append(_prediction(candidate, problems[key], choice, arch))
-    return Plan(assignment, dict(configs), problems, dict(predictions), refusals, used)
+            tables[key] += table((problem.rows, picked[problem]) for problem in sizes[key])
+            opt = sizes[key][0]
+            theirs = ort_us(problem_of(candidate, None, ranges.opt), ARCHS[number])
+            predictions[key].append(_prediction(opt, picked[opt], theirs, ARCHS[number]))
+    return Plan(assignment, dict(tables), sizes, dict(predictions), refusals, used)
 
 
-def _prediction(candidate: Candidate, problem: Problem, choice: Choice, arch: Arch) -> Prediction:
-    measured = choice.us if choice.measured else None
-    return Prediction(arch.number, fused_us(problem, choice.config, arch), ort_us(problem_of(candidate, None), arch), measured)
+def _prediction(problem: Problem, choice: Choice, theirs: float, arch: Arch) -> Prediction:
+    return Prediction(arch.number, fused_us(problem, choice.config, arch), theirs, choice.us if choice.measured else None)
 
 
 def choices(problems: Sequence[Problem], arch: Arch, timings: Timings = NOTHING) -> dict[Problem, Choice]:
@@ -156,7 +175,7 @@ def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusa
     return True
 
 
-def _losing(assignment: Assignment, arch: Arch, timings: Timings, used: Timings, settled: dict[int, Comparison],
+def _losing(found: Sequence[Region], timings: Timings, used: Timings, settled: dict[int, Comparison],
             refusals: list[Refusal]) -> set[int]:
     """Ids of the candidates of regions that lose, and of those that a winning region is faster without, each recorded with both times.
 
@@ -164,12 +183,11 @@ def _losing(assignment: Assignment, arch: Arch, timings: Timings, used: Timings,
     some nodes is judged by the whole region's times, not by prediction.
     """
     losing: set[int] = set()
-    found = regions(assignment, arch.number)
     missing = {region.description for region in found if region.key not in timings.comparisons}
     if timings.frozen and missing:
         raise _frozen(missing, "regions")
     for region in found:
-        comparison = timings.comparisons.get(region.key) or _settled(region, settled) or _predicted(region, arch)
+        comparison = timings.comparisons.get(region.key) or _settled(region, settled) or _predicted(region, ARCHS[region.arch])
         used.comparisons[region.key] = comparison
         if not comparison.fused:
             alone = len(region.candidates) == 1
@@ -210,8 +228,8 @@ def _slower(candidate: Candidate, what: str, comparison: Comparison) -> Refusal:
 def _predicted(region: Region, arch: Arch) -> Comparison:
     """Both sides predicted: a measured kernel beside a predicted ONNX Runtime would compare two yardsticks."""
     ours = sum(_fused_best(problem, arch) for problem in region.problems)
-    borders = sum(_conversion_us(tensor, form, region.assignment, arch) for tensor, form in region.conversions)
-    theirs = sum(ort_us(problem_of(c, None), arch) for c in region.candidates)
+    borders = sum(_conversion_us(tensor, form, region, arch) for tensor, form in region.conversions)
+    theirs = sum(ort_us(problem_of(c, None, region.at), arch) for c in region.candidates)
     return Comparison(ours + borders, 0.0, theirs, 0.0, measured=False, region=region.description)
 
 
@@ -219,9 +237,8 @@ def _fused_best(problem: Problem, arch: Arch) -> float:
     return min(fused_us(problem, config, arch) for config in _candidates(problem, arch))
 
 
-def _conversion_us(tensor: gs.Tensor, form: Form, assignment: Assignment, arch: Arch) -> float:
+def _conversion_us(tensor: gs.Tensor, form: Form, region: Region, arch: Arch) -> float:
     """A layout change or padding; a tensor of one pixel per channel is only relabelled by a Transpose."""
-    count = elements(tensor.shape)
-    shape = tensor.shape or ()
-    relabel = form.channels is None and assignment.form(tensor).channels is None and all(d == 1 for d in shape[2:])
-    return 0.0 if relabel else transpose_us(count, DType.of(tensor.dtype) or DType.F32, arch)
+    shape = region.at.sizes(tensor)
+    relabel = form.channels is None and region.assignment.form(tensor).channels is None and all(d == 1 for d in shape[2:])
+    return 0.0 if relabel else transpose_us(math.prod(shape), DType.of(tensor.dtype) or DType.F32, arch)

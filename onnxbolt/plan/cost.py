@@ -202,9 +202,7 @@ def _bandwidth(arch: Arch) -> float:
 
 def _extent(problem: Problem) -> tuple[int, int]:
     """Rows and columns of the (implicit) GEMM."""
-    if isinstance(problem, ConvProblem):
-        return problem.n * problem.p * problem.q, problem.k
-    return problem.m, problem.n
+    return problem.rows, problem.k if isinstance(problem, ConvProblem) else problem.n
 
 
 def _input_elements(problem: Problem) -> int:

@@ -1,20 +1,18 @@
 """From a candidate and the assigned forms to the problem that a kernel solves."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from onnxbolt.epilogues import CASTS
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 from onnxbolt.layout.assign import Assignment
 from onnxbolt.match.types import Candidate
+from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.rewrite import conv_attributes
 
-SYMBOLIC = 8  # what a symbolic dimension counts as while nothing is known about it
 Problem = ConvProblem | GemmProblem
 
 
-def problem_of(candidate: Candidate, assignment: Assignment | None) -> Problem:
-    """The problem as stored; without an assignment, as ONNX has it (what ONNX Runtime solves)."""
+def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = AS_IS) -> Problem:
+    """The problem as stored, for the sizes of `at`; without an assignment, as ONNX has it (what ONNX Runtime solves)."""
     anchor = candidate.anchor
     weight = [int(d) for d in anchor.weight.shape]
     if assignment is None:
@@ -24,7 +22,7 @@ def problem_of(candidate: Candidate, assignment: Assignment | None) -> Problem:
         c = len(reads.channels) if reads.channels is not None else (weight[1] if anchor.kind == "conv" else weight[0])
         k = len(writes.channels) if writes.channels is not None else (weight[0] if anchor.kind == "conv" else weight[1])
     chain = tuple(name for name in candidate.chain if name not in CASTS.values())
-    x = sizes(anchor.x.shape)
+    x = at.sizes(anchor.x)
     if anchor.kind == "gemm":
         rows = 1
         for d in x[:-1]:
@@ -45,21 +43,6 @@ def _conv(candidate: Candidate, x: list[int], weight: list[int], c: int, k: int,
     return ConvProblem(x[0], spatial[0], spatial[1], c, k, filters[0], filters[1], max(p, 1), max(q, 1),
                        (pads[0], pads[1], pads[2], pads[3]), (strides[0], strides[1]), (dilations[0], dilations[1]), 1,
                        candidate.anchor.dtype, candidate.out, chain)
-
-
-def sizes(shape: Sequence[int | str | None] | None) -> list[int]:
-    """A shape with SYMBOLIC in the place of what is unknown."""
-    return [d if isinstance(d, int) else SYMBOLIC for d in shape or ()]
-
-
-def elements(shape: Sequence[int | str | None] | None) -> int:
-    """Number of elements, SYMBOLIC for each unknown dimension."""
-    count = 1
-    for d in sizes(shape):
-        count *= d
-    return count
-
-
 
 
 def describe_problem(problem: Problem) -> str:

@@ -11,15 +11,17 @@ from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.form import Form
 from onnxbolt.match.types import Candidate
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
+from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.tune.records import canonical, plain
 
 
 @dataclass(frozen=True)
 class Region:
-    """Fused nodes that stand or fall together, the ordinary nodes between them, and the conversions at their borders."""
+    """Fused nodes that stand or fall together, the ordinary nodes between them, and the conversions at their borders; all at one point."""
 
     assignment: Assignment
     arch: int
+    at: Point = AS_IS
     candidates: list[Candidate] = field(default_factory=list)
     carried: list[gs.Node] = field(default_factory=list)
     conversions: list[tuple[gs.Tensor, Form]] = field(default_factory=list)
@@ -27,13 +29,14 @@ class Region:
     @property
     def problems(self) -> list[Problem]:
         """What its kernels solve, as stored."""
-        return [problem_of(c, self.assignment) for c in self.candidates]
+        return [problem_of(c, self.assignment, self.at) for c in self.candidates]
 
     @cached_property
     def key(self) -> str:
         """A digest of all that its time follows from, names left out: the same region in another model has the same key."""
-        between = [[node.op, node.outputs[0].shape] for node in self.carried]
-        borders = [[tensor.shape, str(tensor.dtype), plain(self.assignment.form(tensor)), plain(form)] for tensor, form in self.conversions]
+        between = [[node.op, self.at.shape(node.outputs[0])] for node in self.carried]
+        borders = [[self.at.shape(tensor), str(tensor.dtype), plain(self.assignment.form(tensor)), plain(form)]
+                   for tensor, form in self.conversions]
         parts = ([[type(p).__name__, plain(p)] for p in self.problems], between, borders)
         text = canonical([self.arch, *(sorted(canonical(item) for item in part) for part in parts)])
         return sha256(text.encode()).hexdigest()[:32]
@@ -49,7 +52,7 @@ class Region:
         return f"sm_{self.arch} {first}" if count == 1 else f"sm_{self.arch} {count} fused nodes from {first}"
 
 
-def regions(assignment: Assignment, arch: int) -> list[Region]:
+def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region]:
     """Maximal connected sets of fused convolutions in channels-last form; each GEMM by itself."""
     groups = _Groups()
     for candidate in assignment.candidates:
@@ -66,7 +69,7 @@ def regions(assignment: Assignment, arch: int) -> list[Region]:
             groups.join(_tensor(ends[0]), _tensor(tensor))
     found: dict[object, Region] = {}
     for candidate in assignment.candidates:
-        found.setdefault(groups.root(("candidate", id(candidate))), Region(assignment, arch)).candidates.append(candidate)
+        found.setdefault(groups.root(("candidate", id(candidate))), Region(assignment, arch, at)).candidates.append(candidate)
     for node in assignment.carried.values():
         if (root := groups.root(_tensor(node.outputs[0]))) in found:
             found[root].carried.append(node)

@@ -87,7 +87,7 @@ def compare(regions: Sequence[Region], original: ModelProto, precision: str, tim
 
 
 def _predicted(region: Region) -> float:
-    return sum(ort_us(problem_of(c, None), ARCHS[region.arch]) for c in region.candidates)
+    return sum(ort_us(problem_of(c, None, region.at), ARCHS[region.arch]) for c in region.candidates)
 
 
 # --- what is remembered -----------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def _work(bench: Bench, region: Region, original: Original) -> Work | None:
 def _doubtful(region: Region, timings: Timings) -> list[Problem]:
     """Problems whose kernels take nearly as long as ONNX Runtime is predicted to take, the most promising to leave out first."""
     arch = ARCHS[region.arch]
-    theirs = {problem_of(c, region.assignment): ort_us(problem_of(c, None), arch) for c in region.candidates}
+    theirs = {problem: ort_us(problem_of(c, None, region.at), arch) for c, problem in zip(region.candidates, region.problems, strict=True)}
     if len(theirs) < 2:  # the region as a whole says it all
         return []
     ours = {problem: choice.us for problem in theirs if (choice := timings.choice(problem, region.arch)) is not None and choice.measured}

@@ -26,6 +26,7 @@ from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.match.types import Candidate
 from onnxbolt.options import Options, arch_number
 from onnxbolt.plan.choose import Plan, plan
+from onnxbolt.plan.ranges import FIXED, Ranges
 from onnxbolt.plan.regions import Region, regions
 from onnxbolt.tune import library
 from onnxbolt.tune.baseline import compare
@@ -48,12 +49,17 @@ Messages = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is planned: the graph with its disjoint candidates, and the model that it came from."""
+    """What is planned: the graph with its disjoint candidates, the model that it came from, and the sizes that it is planned for."""
 
     graph: gs.Graph
     candidates: Sequence[Candidate]
     original: ModelProto
     precision: str
+    ranges: Ranges = FIXED
+
+    def plan(self, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
+        """See `onnxbolt.plan.choose.plan`."""
+        return plan(self.graph, self.candidates, archs, fuse, timings, self.ranges)
 
 
 def plan_with_timings(subject: Subject, archs: Sequence[int], options: Options, locked: Timings, messages: Messages | None = None,
@@ -66,7 +72,7 @@ def plan_with_timings(subject: Subject, archs: Sequence[int], options: Options, 
         return tuned(subject, archs, options, locked, messages, watch)
     with _memory(subject, archs, locked) as memory:
         if memory is None:
-            return plan(subject.graph, subject.candidates, archs, options.fuse, locked), None
+            return subject.plan(archs, options.fuse, locked), None
         return _rounds(subject, archs, options.fuse, locked, memory), None
 
 
@@ -90,18 +96,18 @@ class _Source(Protocol):
 
 
 def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, source: _Source) -> Plan:
-    chosen = plan(subject.graph, subject.candidates, archs, "all", timings)
+    chosen = subject.plan(archs, "all", timings)
     seen_problems: set[Problem] = set()
     seen_regions: set[str] = set()
     while True:
-        problems = list(chosen.problems.values())
-        found = regions(chosen.assignment, archs[0]) if fuse == "winning" else []
+        problems = chosen.workload
+        found = regions(chosen.assignment, archs[0], subject.ranges.opt) if fuse == "winning" else []
         if seen_problems.issuperset(problems) and seen_regions.issuperset(region.key for region in found):
             return chosen
         seen_problems.update(problems)
         seen_regions.update(region.key for region in found)
         timings = source.extend(timings, problems, found)
-        chosen = plan(subject.graph, subject.candidates, archs, fuse, timings)
+        chosen = subject.plan(archs, fuse, timings)
 
 
 # --- without measuring ------------------------------------------------------------------------------------------------------

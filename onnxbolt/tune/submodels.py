@@ -22,7 +22,7 @@ from onnxbolt.library import Manifest, OpSpec, metadata_of
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.plan.choose import plan
-from onnxbolt.plan.problems import sizes
+from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.plan.regions import Region
 from onnxbolt.precision.widen import widen
 from onnxbolt.rewrite import Rewriter, rewrite
@@ -53,10 +53,10 @@ class Original:
         ONNX Runtime gets the nodes that the user wrote, unless canonicalization has moved the region's ends.
         """
         inputs, outputs = ends(region)
-        plain = extract(self.canonical, inputs, outputs)
+        plain = extract(self.canonical, inputs, outputs, region.at)
         if plain is None:
             return None
-        return extract(self.rounded, inputs, outputs) or plain, plain
+        return extract(self.rounded, inputs, outputs, region.at) or plain, plain
 
 
 def ends(region: Region) -> tuple[list[gs.Tensor], list[gs.Tensor]]:
@@ -71,8 +71,8 @@ def ends(region: Region) -> tuple[list[gs.Tensor], list[gs.Tensor]]:
     ]
 
 
-def extract(graph: gs.Graph, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor]) -> ModelProto | None:
-    """The nodes of `graph` between tensors named as `inputs` and `outputs`, with their types there, symbolic sizes filled in.
+def extract(graph: gs.Graph, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], at: Point = AS_IS) -> ModelProto | None:
+    """The nodes of `graph` between tensors named as `inputs` and `outputs`, with their types there and the sizes of `at`.
 
     None where a name or its type is another in `graph`, or where the outputs need more than the inputs.
     """
@@ -88,8 +88,8 @@ def extract(graph: gs.Graph, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.T
     model.graph.node.extend(node_proto(node) for node in in_order(graph) if id(node) in nodes)
     constants = {t.name: t for node in nodes.values() for t in node.inputs if isinstance(t, gs.Constant)}
     model.graph.initializer.extend(tensor_proto(constant) for constant in constants.values())
-    model.graph.input.extend(_value(tensor) for tensor in inputs)
-    model.graph.output.extend(_value(tensor) for tensor in outputs)
+    model.graph.input.extend(_value(tensor, at) for tensor in inputs)
+    model.graph.output.extend(_value(tensor, at) for tensor in outputs)
     return model
 
 
@@ -109,8 +109,8 @@ def _between(tensors: Mapping[str, gs.Tensor], inputs: Container[str], outputs: 
     return found
 
 
-def _value(tensor: gs.Tensor) -> ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(tensor.name, onnx_dtype(tensor.dtype), sizes(tensor.shape))
+def _value(tensor: gs.Tensor, at: Point) -> ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(tensor.name, onnx_dtype(tensor.dtype), at.sizes(tensor))
 
 
 @dataclass(frozen=True)

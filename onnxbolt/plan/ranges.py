@@ -1,0 +1,156 @@
+"""The sizes that a plan is for. Where the graph's inputs have symbolic dimensions, these are points from the least to the largest.
+
+What is fused is decided at one of them, the opt point. Kernels are chosen at each, and a node carries a table of them by m, the
+rows of its (implicit) GEMM: a kernel serves the sizes above the point before its own up to its own. The first and the last one
+serve what lies outside, too.
+"""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.errors import InputError
+from onnxbolt.graph.shapes import Shape, infer_at
+from onnxbolt.kernels.config import UNBOUNDED
+from onnxbolt.options import Options, Shapes
+from onnxbolt.tune.timings import Choice
+
+# Without options: batches. One that is served by itself and one that fills a GPU, and the geometric mean of both.
+LEAST, OPT, MOST = 1, 8, 64
+UNKNOWN = 8  # any other dimension that is not known
+
+
+@dataclass(frozen=True)
+class Point:
+    """Shapes by tensor's name, where they differ from what the graph says."""
+
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+
+    def shape(self, tensor: gs.Tensor) -> Sequence[int | str | None] | None:
+        """As far as it is known."""
+        found: Sequence[int | str | None] | None = self.shapes.get(tensor.name, tensor.shape)
+        return found
+
+    def sizes(self, tensor: gs.Tensor) -> list[int]:
+        """The shape with UNKNOWN in the place of what is not known."""
+        return [size if isinstance(size, int) else UNKNOWN for size in self.shape(tensor) or ()]
+
+
+AS_IS = Point()
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The points of a plan; a model of fixed sizes has one, which says what the graph says."""
+
+    opt: Point = AS_IS
+    others: tuple[Point, ...] = ()
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        return (self.opt, *self.others)
+
+
+FIXED = Ranges()
+
+
+def ranges_of(graph: gs.Graph, options: Options) -> Ranges:
+    """The points that `options` ask for, else batches of powers of two from LEAST to MOST; FIXED where no input is symbolic.
+
+    Raises InputError where the options' shapes do not fit the inputs, or each other.
+    """
+    inputs: dict[str, Shape | None] = {tensor.name: tensor.shape for tensor in graph.inputs}
+    least, opt, most = _asked_for(options, inputs) or [_batches(inputs, batch) for batch in (LEAST, OPT, MOST)]
+    if all(list(shape) == inputs[name] for name, shape in opt.items()):
+        return FIXED
+    others = [point for point in _doubling(least, most) if point != opt]
+    first, *rest = (Point(shapes) for shapes in infer_at(graph, [opt, *others]))
+    return Ranges(first, tuple(rest))
+
+
+def _doubling(least: Shapes, most: Shapes) -> Iterator[Shapes]:
+    """All dimensions grow together, each until it is at its end."""
+    point = least
+    yield point
+    while point != most:
+        point = {name: tuple(min(2 * size, end) for size, end in zip(shape, most[name], strict=True)) for name, shape in point.items()}
+        yield point
+
+
+def _batches(inputs: Mapping[str, Shape | None], batch: int) -> Shapes:
+    """The first dimension is the batch, and whatever has the same name."""
+    ranked = {name: shape for name, shape in inputs.items() if shape is not None}
+    names = {shape[0] for shape in ranked.values() if shape and isinstance(shape[0], str)}
+
+    def size(axis: int, known: int | str | None) -> int:
+        return known if isinstance(known, int) else batch if axis == 0 or known in names else UNKNOWN
+
+    return {name: tuple(size(axis, known) for axis, known in enumerate(shape)) for name, shape in ranked.items()}
+
+
+# --- what the user asks for -------------------------------------------------------------------------------------------------
+
+
+def _asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:
+    """Least, opt and largest shapes of all inputs; as in trtexec, what is not given is as opt, and opt as the largest."""
+    given = (options.min_shapes, options.opt_shapes, options.max_shapes)
+    opt = options.opt_shapes or options.max_shapes or options.min_shapes
+    if opt is None:
+        return None
+    flags = ("--min-shapes", "--opt-shapes", "--max-shapes")
+    least, middle, most = (_complete(flag, shapes or opt, inputs) for flag, shapes in zip(flags, given, strict=True))
+    for name in least:
+        if not all(a <= b <= c for a, b, c in zip(least[name], middle[name], most[name], strict=True)):
+            raise InputError(f"input {name}: --min-shapes {_text(least[name])}, --opt-shapes {_text(middle[name])} and "
+                             f"--max-shapes {_text(most[name])} have to be in this order in every dimension")
+    return [least, middle, most]
+
+
+def _complete(flag: str, given: Shapes, inputs: Mapping[str, Shape | None]) -> Shapes:
+    """The shapes of all inputs: what is given, and what follows for others from the names of dimensions."""
+    known: dict[str, int] = {}
+    for name, shape in given.items():
+        if name not in inputs:
+            raise InputError(f"{flag} {name}:{_text(shape)}: the model has no such input; its inputs are {', '.join(inputs)}")
+        declared = inputs[name] or [None] * len(shape)
+        if len(declared) != len(shape) or any(
+                size != (known.setdefault(dim, size) if isinstance(dim, str) else dim or size)
+                for size, dim in zip(shape, declared, strict=True)):
+            raise InputError(f"{flag} {name}:{_text(shape)} does not fit: the model says {_text(declared)}"
+                             + (f", with {', '.join(f'{dim} = {size}' for dim, size in known.items())}" if known else ""))
+    complete = dict(given)
+    for name, dims in inputs.items():
+        if name not in given and dims is not None:
+            sizes = [known.get(dim) if isinstance(dim, str) else dim for dim in dims]
+            if None in sizes:
+                raise InputError(f"{flag}: the input {name} is {_text(dims)}; give its shape, too, as in x:[1,3,224,224],y:[1,10]")
+            complete[name] = tuple(size for size in sizes if size is not None)
+    return complete
+
+
+def _text(shape: Sequence[int | str | None]) -> str:
+    return f"[{','.join('?' if size is None else str(size) for size in shape)}]"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Iterable[tuple[int, Choice]]) -> list[Choice]:
+    """Choices by the m that they were made for, as rows that serve every m from 0 to UNBOUNDED; of one m the first choice counts.
+
+    Neighbours with the same configuration are one row, which is measured where all of them are; its time is that of the largest.
+    """
+    chosen: dict[int, Choice] = {}
+    for m, choice in rows:
+        chosen.setdefault(m, choice)
+    runs = [list(run) for _, run in itertools.groupby(sorted(chosen), key=lambda m: chosen[m].config)]
+    found: list[Choice] = []
+    for run in runs:
+        least = found[-1].config.max_m + 1 if found else 0
+        config = dataclasses.replace(chosen[run[-1]].config, min_m=least, max_m=UNBOUNDED if run is runs[-1] else run[-1])
+        found.append(dataclasses.replace(chosen[run[-1]], config=config, measured=all(chosen[m].measured for m in run)))
+    return found
