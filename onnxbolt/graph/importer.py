@@ -43,7 +43,7 @@ def load_model(path: Path | str) -> ModelProto:
 
 def check_versions(model: ModelProto, where: str = "the model") -> None:
     """Raise OpsetError where onnx or the installed ONNX Runtime do not know the model's opset or IR version."""
-    opset, (newest, newest_ir) = default_opset(model), _newest_versions()
+    opset, (newest, newest_ir) = default_opset(model), newest_versions()
     if opset is None:
         raise OpsetError(f"{where}: no opset of the default ONNX domain is imported; supported are {OLDEST_OPSET} to {newest}")
     if not OLDEST_OPSET <= opset <= newest:
@@ -61,7 +61,7 @@ def default_opset(model: ModelProto) -> int | None:
 
 
 @functools.cache
-def _newest_versions() -> tuple[int, int]:
+def newest_versions() -> tuple[int, int]:
     """The newest opset and IR version that onnx and ONNX Runtime both take; ONNX Runtime tells only by refusing."""
     opset, ir = onnx.defs.onnx_opset_version(), int(onnx.IR_VERSION)
     while ir > 3 and not _runtime_takes(OLDEST_OPSET, ir):

@@ -1,0 +1,64 @@
+"""One model through the main job: nothing raised, a valid output, the original's answers, the original left as it was."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto
+
+import onnxbolt
+from onnxbolt.graph.importer import default_opset
+from onnxbolt.precision import BF16_OPSET
+from onnxbolt.tolerances import error, is_float, same_non_finite
+from onnxbolt.verify.feeds import working_feeds
+from onnxbolt.verify.session import CPU, Runner
+
+ARCHS = ("sm_80", "sm_90a")
+# Of outputs, beside verification: shapes and types alone would pass it where all of them are zero. Rounding is verification's business.
+LIMITS = {"keep": 1e-4, "fp16": 0.05}
+
+
+def check(model: ModelProto, directory: Path, precision: str, fuse: str) -> onnxbolt.Report:
+    """Optimize `model`, verification included, and run the result once more, in ONNX Runtime as it comes."""
+    out = directory / "out.onnx"
+    before = model.SerializeToString(deterministic=True)
+    report = onnxbolt.optimize(model, out, precision=precision, fuse=fuse, library=False, archs=ARCHS)
+    assert report.passed
+    assert model.SerializeToString(deterministic=True) == before
+    optimized = onnx.load(out)
+    if is_valid(model):
+        onnx.checker.check_model(optimized, full_check=True)
+    if precision in LIMITS and not uses_type(model, onnx.TensorProto.BFLOAT16):
+        _same_answers(model, optimized, LIMITS["fp16" if uses_type(model, onnx.TensorProto.FLOAT16) else precision])
+    return report
+
+
+def _same_answers(model: ModelProto, optimized: ModelProto, limit: float) -> None:
+    runner = Runner(model, CPU)
+    feeds = working_feeds(model, runner, seed=0)
+    got, expected = (r.run(feeds, []) for r in (Runner(optimized, CPU), runner))
+    assert list(got) == list(expected)
+    for name, values in expected.items():
+        assert (got[name].shape, got[name].dtype) == (values.shape, values.dtype), name
+        if is_float(values):
+            assert same_non_finite(got[name], values), name
+        assert error(got[name], values) <= limit, name
+
+
+def is_valid(model: ModelProto) -> bool:
+    """Whether onnx.checker takes the model in full; ONNX Runtime takes some that it does not."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
+def uses_type(model: ModelProto, kind: int) -> bool:
+    """Whether weights or inputs are of this type."""
+    types = {tensor.data_type for tensor in model.graph.initializer} | {value.type.tensor_type.elem_type for value in model.graph.input}
+    return kind in types
+
+
+def knows_bfloat16(model: ModelProto) -> bool:
+    return (default_opset(model) or 0) >= BF16_OPSET
