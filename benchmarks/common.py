@@ -5,6 +5,7 @@ One JSON per benchmark and GPU, results/<benchmark>-<gpu>.json:
 """
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -20,8 +21,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from onnxbolt.errors import InputError
+from onnxbolt.options import seconds
+
 RESULTS = Path(__file__).with_name("results")
-_PACKAGES = ("onnxbolt", "onnx", "onnxruntime", "onnxruntime-gpu", "nvidia-cutlass", "numpy")
+_PACKAGES = ("onnxbolt", "onnx", "onnxruntime", "onnxruntime-gpu", "nvidia-cutlass", "torch", "numpy")
 
 @dataclass(frozen=True)
 class Row:
@@ -73,7 +77,7 @@ def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, 
         "driver": _query("driver_version"),
         "versions": _versions(),
         "commit": _commit(),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", "-m", f"benchmarks.{benchmark}", *sys.argv[1:]]),
         "rows": (_kept(path, rows) if append else []) + [dataclasses.asdict(row) for row in rows],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,6 +91,14 @@ def _kept(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
     measured = {(row.name, row.batch, row.dtype) for row in rows}
     existing = json.loads(path.read_text())["rows"] if path.exists() else []
     return [row for row in existing if (row["name"], row["batch"], row["dtype"]) not in measured]
+
+
+def time_argument(text: str) -> float:
+    """'5m' -> 300.0, for argparse."""
+    try:
+        return seconds(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def gpu_name() -> str:
@@ -113,9 +125,9 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The checkout's commit, with -dirty where files differ from it; "" outside a checkout."""
+    """The checkout's commit, with -dirty where files differ from it; what ONNXBOLT_COMMIT says outside a checkout."""
     try:
         command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (FileNotFoundError, subprocess.CalledProcessError):
-        return ""
+        return os.environ.get("ONNXBOLT_COMMIT", "")

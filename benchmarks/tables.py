@@ -1,0 +1,135 @@
+"""Tables of docs/performance.md and README.md, from results/*.json: `python -m benchmarks.tables` after each new result file.
+
+A page says where a table goes by a pair of comments, `<!-- begin:gemm -->` and `<!-- end:gemm -->`; all between them is generated.
+"""
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/performance.md")
+NOTHING = "Nothing has been measured yet."
+_BLOCK = re.compile(r"(<!-- begin:(\w+) -->\n).*?(<!-- end:\2 -->)", re.DOTALL)
+
+Document = dict[str, Any]  # a result file
+Cell = Callable[[dict[str, Any]], str]  # of a row
+
+
+def main() -> int:
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(rendered(path.read_text(), load(RESULTS)))
+    return 0
+
+
+def load(directory: Path) -> dict[str, list[Document]]:
+    """The result files by benchmark, each benchmark's in the order of their names."""
+    found: dict[str, list[Document]] = {}
+    for path in sorted(directory.glob("*-*.json")):
+        found.setdefault(path.name.partition("-")[0], []).append(json.loads(path.read_text()))
+    return found
+
+
+def rendered(page: str, results: Mapping[str, Sequence[Document]]) -> str:
+    """`page` with new tables. Raises KeyError for a block that no table is known for."""
+    return _BLOCK.sub(lambda block: f"{block[1]}{_block(TABLES[block[2]], results)}\n{block[3]}", page)
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is shown of a benchmark: columns by heading, and whether the ratios' mean is."""
+
+    benchmark: str
+    columns: Mapping[str, Cell]
+    compares: bool = True
+
+
+def _block(table: Table, results: Mapping[str, Sequence[Document]]) -> str:
+    return "\n\n".join(_measured(table, document) for document in results.get(table.benchmark, ())) or NOTHING
+
+
+def _measured(table: Table, document: Document) -> str:
+    rows = document["rows"]
+    lines = [_origin(document), "", _line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
+    lines += [_line([cell(row) for cell in table.columns.values()]) for row in rows]
+    ratios = [row["ratio"] for row in rows if row["ratio"]]
+    if table.compares and ratios:
+        lines += ["", f"Geometric mean of the ratios {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}."]
+    failures = [f"{row['name']}: {row['values']['failure']}" for row in rows if "failure" in row["values"]]
+    lines += ["", *(f"Failed: {failure.splitlines()[0]}" for failure in failures)] if failures else []
+    return "\n".join(lines)
+
+
+def _origin(document: Document) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    parts = [document["gpu"], *([f"driver {document['driver']}"] if document["driver"] else []), versions]
+    return "; ".join([*parts, *([f"commit {document['commit']}"] if document["commit"] else [])]) + "."
+
+
+def _line(cells: Sequence[str] | Mapping[str, Cell]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------------
+
+
+def _field(name: str, form: str = "") -> Cell:
+    return lambda row: _text(row[name], form)
+
+
+def _value(name: str, form: str = "") -> Cell:
+    return lambda row: _text(row["values"].get(name), form)
+
+
+def _text(value: Any, form: str) -> str:
+    """Nothing for what is not known; 'gemm 1.05, conv 1.10' for what is known by kind."""
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        return ", ".join(f"{kind} {number:{form}}" for kind, number in value.items())
+    return f"{value:{form}}"
+
+
+def _milliseconds(name: str) -> Cell:
+    return lambda row: "" if row[name] is None else f"{row[name] / 1e3:.3f}"
+
+
+def _percent(row: dict[str, Any]) -> str:
+    return "" if row["spread"] is None else f"{row['spread'] * 100:.1f}%"
+
+
+_MODEL: dict[str, Cell] = {"model": _field("name"), "batch": _field("batch")}
+_TIMES: dict[str, Cell] = {
+    "onnxbolt, ms": _milliseconds("ours_us"), "ONNX Runtime at its best, ms": _milliseconds("peer_us"), "ratio": _field("ratio", ".2f"),
+}
+_KERNEL: dict[str, Cell] = {
+    "problem": _field("name"), "onnxbolt, us": _field("ours_us", ".2f"), "against": _field("peer"), "its us": _field("peer_us", ".2f"),
+    "ratio": _field("ratio", ".2f"), "floor, us": _field("floor_us", ".2f"), "spread": _percent,
+}
+_TUNING: dict[str, Cell] = {
+    **_MODEL, "cold, s": _value("seconds_cold", ".0f"), "again, s": _value("seconds_warm", ".1f"), "problems": _value("tasks"),
+    "trials": _value("trials"), "kernels": _value("kernels"), "regret": _value("regret", ".2f"),
+    "rank correlation": _value("rank_correlation", ".2f"), "cores": _value("cores"),
+}
+TABLES = {
+    "summary": Table("end_to_end", {**_MODEL, **_TIMES}),
+    "end_to_end": Table("end_to_end", {**_MODEL, **_TIMES, "floor, ms": _milliseconds("floor_us"), "spread": _percent,
+                                       "error": _field("error", ".1e"), "settings": _field("config")}),
+    "gemm": Table("gemm", {**_KERNEL, "TFLOP/s": _value("tflops", ".0f"), "candidates": _value("candidates"),
+                           "regret": _value("regret", ".2f")}),
+    "tuning": Table("tuning", _TUNING, compares=False),
+    **{name: Table(name, _KERNEL) for name in ("conv", "epilogue", "padding", "b2b_gemm", "b2b_conv", "attention", "subgraphs")},
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

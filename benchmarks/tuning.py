@@ -1,0 +1,157 @@
+"""How long tuning takes: models with empty caches, and a second time with what the first left behind.
+
+    python -m benchmarks.tuning                                   # all of MODELS at batch 32; writes results/tuning-<gpu>.json
+    python -m benchmarks.tuning resnet50 --append --cache DIR     # in parts; DIR gets what was compiled and measured
+
+Each model gets a cache directory of its own, and each run a process of its own. Seconds are of the whole call of `onnxbolt.tune`:
+the profiler's own library and ONNX Runtime's times included, building the model not. With --cache, a later run with
+ONNXBOLT_CACHE_DIR=DIR finds everything there, `python -m benchmarks.end_to_end --tune` for instance.
+"""
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.common import Row, time_argument, write_results
+from models import NAMES, build
+from onnxbolt import gpu, pipeline
+from onnxbolt.options import Options, cache_directory
+from onnxbolt.tune.database import Database, default_path
+from onnxbolt.tune.progress import Plain
+from onnxbolt.tune.summary import Tuning
+
+MODELS = ("resnet50", "vgg16", "repvgg_a0_deploy", "bert_base")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of the tuner, and what it left in the cache directory."""
+
+    seconds: float
+    tuning: Tuning
+    compiled: int  # objects and libraries
+    measured: int  # rows of the database, ONNX Runtime's among them
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    names = chosen.models or MODELS
+    if unknown := set(names) - set(NAMES):
+        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(NAMES)}")
+    if gpu.local_arch() is None:
+        print("error: no NVIDIA GPU of a supported architecture here", file=sys.stderr)
+        return 1
+    rows: list[Row] = []
+    for name in names:
+        rows.append(_survive(name, chosen))
+        write_results("tuning", rows, chosen.out, chosen.append)
+        _say(f"{name}-{chosen.batch}: {rows[-1].values}")
+    return 0
+
+
+def _survive(name: str, chosen: argparse.Namespace) -> Row:
+    """The row, or one that says why there is none."""
+    with tempfile.TemporaryDirectory(prefix="onnxbolt-cold-") as cache:
+        os.environ["ONNXBOLT_CACHE_DIR"] = cache  # for the processes to come
+        try:
+            values = _measure(name, chosen)
+        except Exception as error:  # whatever it is: the other models are still to be measured
+            values = {"failure": f"{type(error).__name__}: {error}"[:500]}
+        if chosen.cache:
+            keep(Path(cache), chosen.cache)
+    return Row(name, chosen.batch, "fp16", values=values)
+
+
+def _measure(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    options = Options(budget=chosen.budget)
+    _say(f"{name}-{chosen.batch}: cold")
+    cold = isolated(_tune, name, chosen.batch, options)
+    _say(f"{name}-{chosen.batch}: cold {cold.seconds:.1f} s, {cold.tuning.trials} trials, {cold.compiled} files; warm")
+    warm = isolated(_tune, name, chosen.batch, options)
+    return values_of(cold, warm)
+
+
+def values_of(cold: Run, warm: Run) -> dict[str, Any]:
+    """A row's values; regret and rank correlation by kind of problem."""
+    quality = {row.kind: row for row in cold.tuning.quality}
+    return {
+        "seconds_cold": round(cold.seconds, 1), "seconds_warm": round(warm.seconds, 1),
+        "warm_compiled": warm.compiled, "warm_measured": warm.measured,
+        "tasks": len(cold.tuning.tasks), "trials": cold.tuning.trials, "kernels": cold.tuning.kernels, "ended_by": cold.tuning.ended_by,
+        "regret": {kind: round(row.regret, 4) for kind, row in quality.items()},
+        "rank_correlation": {kind: round(row.rank_correlation, 3) for kind, row in quality.items() if row.rank_correlation is not None},
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def _tune(name: str, batch: int, options: Options) -> Run:
+    """In a process of its own: nothing that an earlier run left in memory makes this one faster."""
+    model = build(name, batch, "fp16")
+    files, rows = _files(), _rows()
+    start = time.perf_counter()
+    tuning = pipeline.tune(model, options=options, progress=_say, watch=Plain(_say_total))
+    spent = time.perf_counter() - start
+    return Run(spent, tuning, len(_files() - files), _rows() - rows)
+
+
+def _files() -> set[Path]:
+    return {path for path in cache_directory().rglob("*") if path.suffix in (".o", ".so")}
+
+
+def _rows() -> int:
+    if not default_path().exists():
+        return 0
+    with Database() as database:
+        return len(database)
+
+
+def isolated(function: Callable[..., T], *arguments: object) -> T:
+    """Its result, from a fresh process; a crash there is an exception here."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def keep(cache: Path, into: Path) -> None:
+    """Add what is in one cache directory to another."""
+    database = default_path().name
+    shutil.copytree(cache, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns(f"{database}*", "*.lock"))
+    if (cache / database).exists():
+        with Database(into / database) as kept:
+            kept.merge(cache / database)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _say_total(line: str) -> None:
+    """A model has hundreds of lines about its tasks."""
+    if line.startswith("[Total]"):
+        _say(line)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(MODELS)}")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--budget", type=time_argument, metavar="TIME", help="of each run, e.g. 5m (default: none)")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep what was compiled and measured there")
+    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/tuning-<gpu>.json)")
+    parser.add_argument("--append", action="store_true", help="keep the result file's rows of other models")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
