@@ -81,7 +81,7 @@ def shapes(text: str) -> dict[str, tuple[int, ...]]:
     """'x:[1,3,224,224],y:[1,10]' by name, as trtexec and Polygraphy write shapes. Raises InputError for anything else, and for no size."""
     found: dict[str, tuple[int, ...]] = {}
     for part in re.split(r"(?<=\]),", text.strip()):
-        match = re.fullmatch(r"\s*(\S+):\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]", part)
+        match = re.fullmatch(r"\s*([^\s\[\]]+):\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]", part)
         sizes = tuple(int(size) for size in (match[2] or "").split(",") if size) if match else (0,)
         if match is None or 0 in sizes:
             raise InputError(f"{text!r} is no list of shapes; write it as x:[1,3,224,224],y:[1,10], with sizes of at least 1")

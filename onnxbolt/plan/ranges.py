@@ -97,12 +97,12 @@ def _batches(inputs: Mapping[str, Shape | None], batch: int) -> Shapes:
 
 def _asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:
     """Least, opt and largest shapes of all inputs; as in trtexec, what is not given is as opt, and opt as the largest."""
-    given = (options.min_shapes, options.opt_shapes, options.max_shapes)
-    opt = options.opt_shapes or options.max_shapes or options.min_shapes
-    if opt is None:
+    asked = {"--opt-shapes": options.opt_shapes, "--max-shapes": options.max_shapes, "--min-shapes": options.min_shapes}
+    given = {flag: _complete(flag, shapes, inputs) for flag, shapes in asked.items() if shapes is not None}
+    if not given:
         return None
-    flags = ("--min-shapes", "--opt-shapes", "--max-shapes")
-    least, middle, most = (_complete(flag, shapes or opt, inputs) for flag, shapes in zip(flags, given, strict=True))
+    opt = next(iter(given.values()))
+    least, middle, most = (given.get(flag, opt) for flag in ("--min-shapes", "--opt-shapes", "--max-shapes"))
     for name in least:
         if not all(a <= b <= c for a, b, c in zip(least[name], middle[name], most[name], strict=True)):
             raise InputError(f"input {name}: --min-shapes {_text(least[name])}, --opt-shapes {_text(middle[name])} and "
@@ -116,12 +116,10 @@ def _complete(flag: str, given: Shapes, inputs: Mapping[str, Shape | None]) -> S
     for name, shape in given.items():
         if name not in inputs:
             raise InputError(f"{flag} {name}:{_text(shape)}: the model has no such input; its inputs are {', '.join(inputs)}")
-        declared = inputs[name] or [None] * len(shape)
-        if len(declared) != len(shape) or any(
-                size != (known.setdefault(dim, size) if isinstance(dim, str) else dim or size)
-                for size, dim in zip(shape, declared, strict=True)):
-            raise InputError(f"{flag} {name}:{_text(shape)} does not fit: the model says {_text(declared)}"
-                             + (f", with {', '.join(f'{dim} = {size}' for dim, size in known.items())}" if known else ""))
+        declared = inputs[name]
+        if declared is not None and not _fits(shape, declared, known):
+            bound = "".join(f", with {dim} = {size}" for dim, size in known.items())
+            raise InputError(f"{flag} {name}:{_text(shape)} does not fit: the model says {_text(declared)}{bound}")
     complete = dict(given)
     for name, dims in inputs.items():
         if name not in given and dims is not None:
@@ -130,6 +128,14 @@ def _complete(flag: str, given: Shapes, inputs: Mapping[str, Shape | None]) -> S
                 raise InputError(f"{flag}: the input {name} is {_text(dims)}; give its shape, too, as in x:[1,3,224,224],y:[1,10]")
             complete[name] = tuple(size for size in sizes if size is not None)
     return complete
+
+
+def _fits(shape: Sequence[int], declared: Shape, known: dict[str, int]) -> bool:
+    """Whether the shape is one that the model allows; `known` gets the sizes of names."""
+    if len(shape) != len(declared):
+        return False
+    wanted = [known.setdefault(dim, size) if isinstance(dim, str) else dim for size, dim in zip(shape, declared, strict=True)]
+    return all(dim is None or dim == size for size, dim in zip(shape, wanted, strict=True))
 
 
 def _text(shape: Sequence[int | str | None]) -> str:

@@ -9,7 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,10 @@ import onnxruntime as ort
 import pytest
 
 import onnxbolt
+from onnxbolt.library import configs_of_node
 from onnxbolt.verify import verify
-from onnxbolt.verify.feeds import random_feeds
-from tests.gpu.prepared import CASES, SYMBOLIC, Case
+from onnxbolt.verify.feeds import graph_inputs, random_feeds
+from tests.gpu.prepared import ARCH, CASES, SYMBOLIC, Case
 
 pytestmark = pytest.mark.gpu
 CUDA = "CUDAExecutionProvider"
@@ -104,16 +105,30 @@ def test_eight_threads_share_a_session(case: Case, optimized: Callable[[Case], P
         assert list(pool.map(many, range(8))) == [True] * 8
 
 
-def test_the_batch_may_change_from_run_to_run(optimized: Callable[[Case], Path]) -> None:
-    shared = session(optimized(SYMBOLIC))
-    original = SYMBOLIC.original()
+def assert_right_at(shared: ort.InferenceSession, original: onnx.ModelProto, batches: Sequence[int]) -> None:
+    """One session answers as the original does, whatever batch comes next."""
     reference = ort.InferenceSession(original.SerializeToString(), providers=[(CUDA, {"use_tf32": "0"})])
     rng = np.random.default_rng(0)
     (name,) = (value.name for value in shared.get_inputs())
-    for batch in (1, 3, 17, 8, 32, 2):
+    for batch in batches:
         x = rng.standard_normal((batch, 3, 224, 224)).astype(np.float32)
         (expected,), (got,) = reference.run(None, {name: x}), shared.run(None, {name: x})
         assert np.linalg.norm(got - expected) <= 1e-2 * np.linalg.norm(expected)
+
+
+def test_the_batch_may_change_from_run_to_run(optimized: Callable[[Case], Path]) -> None:
+    assert_right_at(session(optimized(SYMBOLIC)), SYMBOLIC.original(), (1, 3, 17, 8, 32, 2))
+
+
+def test_tuned_for_batches_of_1_to_64_one_session_serves_all(tmp_path: Path) -> None:
+    """And one beyond. The nodes carry measured kernels for several ranges, so that the run meets more than one of them."""
+    original, path = SYMBOLIC.original(), tmp_path / "tuned.onnx"
+    sizes = {"min_shapes": 1, "opt_shapes": 32, "max_shapes": 64}
+    shapes = {flag: {value.name: (batch, 3, 224, 224)} for flag, batch in sizes.items() for value in graph_inputs(original)}
+    onnxbolt.optimize(original, path, fuse="all", archs=(ARCH,), verify=False, tune=True, budget=60.0, **shapes)
+    nodes = [node for node in onnx.load(path).graph.node if node.domain == "com.onnxbolt"]
+    assert any(len(configs_of_node(node)) > 1 for node in nodes)
+    assert_right_at(session(path), original, (1, 3, 17, 32, 64, 100))
 
 
 def test_an_empty_batch_gives_an_empty_answer(optimized: Callable[[Case], Path]) -> None:
