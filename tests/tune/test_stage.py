@@ -103,6 +103,23 @@ def test_tuning_decides_the_plan_and_is_remembered(gpu: Gpu) -> None:
     assert json.loads(report.json())["tuning"]["quality"][0]["kind"] == "gemm"
 
 
+def test_all_ranges_of_a_symbolic_dimension_are_tuned(gpu: Gpu) -> None:
+    symbolic = Net({"x": ("batch", 256)})
+    model = symbolic.model(symbolic.node("Relu", symbolic.linear("x", 256, 512)))
+    least, most = {"x": (128, 256)}, {"x": (1024, 256)}
+    report = pipeline.optimize(model, library=False, verify=False, tune=True, min_shapes=least, max_shapes=most)
+    assert report.tuning is not None
+    assert {task.name.split(",")[0]: task.occurrences for task in report.tuning.tasks} == {
+        "gemm 128x512x256": 1, "gemm 256x512x256": 1, "gemm 512x512x256": 1, "gemm 1024x512x256": 3}
+    (node,) = report.fused
+    best = {task.name.split(",")[0]: task.config for task in report.tuning.tasks}
+    assert [config.split(" m ")[0] for config in node.configs][-1] == best["gemm 1024x512x256"]
+    assert [region.region.split(",")[0] for region in report.regions] == ["sm_90 gemm 1024x512x256"]
+    before = gpu.measured
+    assert pipeline.optimize(model, library=False, verify=False, tune=True, min_shapes=least, max_shapes=most).fused == report.fused
+    assert gpu.measured == before
+
+
 def test_without_tune_what_is_remembered_is_used(gpu: Gpu) -> None:
     tuned = pipeline.optimize(net(), library=False, verify=False, tune=True)
     before = gpu.measured
