@@ -59,6 +59,9 @@ class Options:
             raise InputError("--frozen takes every choice from the lock file, --tune measures: choose one of them")
         if self.budget is not None and not self.budget > 0:
             raise InputError(f"--budget {self.budget:g}: give a time such as 90s or 10m")
+        for flag, shapes in (("--min-shapes", self.min_shapes), ("--opt-shapes", self.opt_shapes), ("--max-shapes", self.max_shapes)):
+            if any(size < 1 for shape in (shapes or {}).values() for size in shape):
+                raise InputError(f"{flag}: sizes are at least 1")
         if self.trials < 1:
             raise InputError(f"--trials {self.trials}: at least one candidate of each problem")
 

@@ -103,7 +103,9 @@ def _asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Sha
         return None
     opt = next(iter(given.values()))
     least, middle, most = (given.get(flag, opt) for flag in ("--min-shapes", "--opt-shapes", "--max-shapes"))
-    for name in least:
+    for name in {**least, **middle, **most}:
+        if len({len(shapes.get(name, ())) for shapes in (least, middle, most)}) > 1:  # of an input whose rank the model leaves open
+            raise InputError(f"input {name}: give as many dimensions with each of {', '.join(given)}")
         if not all(a <= b <= c for a, b, c in zip(least[name], middle[name], most[name], strict=True)):
             raise InputError(f"input {name}: --min-shapes {_text(least[name])}, --opt-shapes {_text(middle[name])} and "
                              f"--max-shapes {_text(most[name])} have to be in this order in every dimension")
@@ -120,7 +122,7 @@ def _complete(flag: str, given: Shapes, inputs: Mapping[str, Shape | None]) -> S
         if declared is not None and not _fits(shape, declared, known):
             bound = "".join(f", with {dim} = {size}" for dim, size in known.items())
             raise InputError(f"{flag} {name}:{_text(shape)} does not fit: the model says {_text(declared)}{bound}")
-    complete = dict(given)
+    complete = {name: tuple(shape) for name, shape in given.items()}
     for name, dims in inputs.items():
         if name not in given and dims is not None:
             sizes = [known.get(dim) if isinstance(dim, str) else dim for dim in dims]

@@ -200,6 +200,23 @@ def test_shapes_that_do_not_fit_the_model_are_one_clear_line(flags: tuple[str, .
     assert message in line
 
 
+def test_wrong_shapes_from_python_are_errors_too() -> None:
+    with pytest.raises(InputError, match="--min-shapes: sizes are at least 1"):
+        Options(min_shapes={"x": (0, 512)})
+    lists = Options(min_shapes={"x": [1, 512]}, max_shapes={"x": [4, 512]})  # type: ignore[dict-item]
+    assert rows_of(planned(perceptron("batch"), lists))[0] == [4, 1, 2]
+
+
+def test_an_input_of_open_rank_needs_the_same_rank_everywhere() -> None:
+    model = perceptron("batch")
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    graph = prepare(model, "fp16")
+    assert ranges_of(graph, Options()) == FIXED
+    assert len(ranges_of(graph, Options(min_shapes={"x": (1, 512)}, max_shapes={"x": (4, 512)})).points) == 3
+    with pytest.raises(InputError, match="input x: give as many dimensions with each of --max-shapes, --min-shapes"):
+        ranges_of(graph, Options(min_shapes={"x": (1, 512)}, max_shapes={"x": (4, 4, 512)}))
+
+
 def test_what_follows_for_other_inputs_need_not_be_given() -> None:
     net = Net({"x": ("batch", 512), "y": ("batch", 7), "z": (3,)})
     model = net.model(net.linear("x", 512, 64), net.node("Relu", "y"), net.node("Relu", "z"))
