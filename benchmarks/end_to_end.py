@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import onnxbolt
-from benchmarks.common import ClockSampler, Row, write_results
+from benchmarks.common import ClockSampler, Row, time_argument, write_results
 from benchmarks.floors import floor_us
 from models import build
 from onnxbolt.archs import get
@@ -167,7 +167,7 @@ def _file(label: str, target: Target) -> str:
 
 
 def _options(chosen: argparse.Namespace) -> dict[str, object]:
-    return {"archs": (_arch(chosen),), "fuse": chosen.fuse, "verify": False, **({"tune": True} if chosen.tune else {})}
+    return {"archs": (_arch(chosen),), "fuse": chosen.fuse, "verify": False, **({"tune": True, "budget": chosen.budget} if chosen.tune else {})}
 
 
 def _optimized_by_onnxruntime(target: Target, exact: onnx.ModelProto, scratch: Path) -> dict[str, onnx.ModelProto]:
@@ -215,6 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--arch", choices=ARCHS, help="default: the local GPU's, else sm_90a")
     parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
     parser.add_argument("--tune", action="store_true", help="measure kernels instead of predicting them")
+    parser.add_argument("--budget", type=time_argument, help="with --tune: at most so long for each model, e.g. 2m")
     parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="cpu: function bodies, to try the script out")
     parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
     return parser
