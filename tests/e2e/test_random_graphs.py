@@ -1,0 +1,22 @@
+"""Models that nobody thought of, through the main job. A seed names its model: a failure is reproduced by its number."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.checking import check, knows_bfloat16
+from tests.e2e.random_graphs import random_model
+
+SEEDS = range(60)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_model(seed: int, tmp_path: Path) -> None:
+    model = random_model(seed)
+    check(model, tmp_path, "keep", "all")
+    check(model, tmp_path, *(("fp16", "all"), ("bf16", "all"), ("fp16", "winning"))[seed % 3 if knows_bfloat16(model) else 0])
+
+
+def test_a_seed_names_one_model() -> None:
+    assert random_model(1).SerializeToString(deterministic=True) == random_model(1).SerializeToString(deterministic=True)
