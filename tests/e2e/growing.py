@@ -12,6 +12,7 @@ from tests.support import Net
 
 BATCH = 2  # which some of the models do not know
 LARGEST = 4000  # elements of a tensor
+SIZES = (3, 5, 6, 8)  # few, so that axes of different meaning are often of one size
 OPSETS = (11, 12, 13, 14, 15, 16, 17, 17, 18, 19, 20, 21, 22, 23, 24)
 Shape = tuple[int, ...]
 
@@ -28,8 +29,8 @@ class GrowingGraph:
         self.symbolic = self.draw.random() < 0.2
         self.size = self.draw.choice((4, 8, 14, 22))
         self.shapes: dict[str, Shape] = {}
-        image = (self.draw.choice((1, 2, 3, 4, 5, 6, 8, 12, 16)), self.draw.randint(3, 9), self.draw.randint(3, 9))
-        rows = (self.draw.randint(1, 9), self.draw.choice((3, 8, 12, 65)))
+        image = (self.draw.choice((1, 2, 3, 5, 6, 8, 16)), self.draw.choice(SIZES), self.draw.choice(SIZES))
+        rows = (self.draw.choice((1, *SIZES)), self.draw.choice((*SIZES, 65)))
         for name, rest in zip(("a", "b"), self.draw.choice(((image,), (image,), (rows,), (image, rows))), strict=False):
             self.shapes[name] = (BATCH, *rest)
         batch = "N" if self.symbolic else BATCH

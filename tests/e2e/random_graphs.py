@@ -7,7 +7,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 from onnxbolt.precision import rounded_original
-from tests.e2e.growing import BATCH, LARGEST, GrowingGraph, UnfitError
+from tests.e2e.growing import BATCH, LARGEST, SIZES, GrowingGraph, UnfitError
 
 _ACTIVATIONS = (
     "Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "Elu", "Softplus", "Abs", "Neg", "Selu", "Softsign", "Identity", "Sqrt",
@@ -27,7 +27,7 @@ def _convolution(g: GrowingGraph) -> None:
     x = g.tensor(3, 4)
     channels, spatial = g.shapes[x][1], len(g.shapes[x]) - 2
     group = g.draw.choice([d for d in range(1, channels + 1) if channels % d == 0]) if g.draw.random() < 0.15 else 1
-    out = group * g.draw.choice((1, 2, 3)) if group > 1 else g.draw.choice((1, 2, 3, 4, 5, 6, 8, 12, 16, 64, 70))
+    out = group * g.draw.choice((1, 2, 3)) if group > 1 else g.draw.choice((1, 2, *SIZES, *SIZES, 16, 70))
     kernel = [g.draw.choice((1, 2, 3)) for _ in range(spatial)]
     attributes: dict[str, object] = {"group": group, "strides": [g.draw.choice((1, 1, 2)) for _ in kernel]}
     dilations = [g.draw.choice((1, 1, 2)) for _ in kernel]
@@ -63,7 +63,7 @@ def _batch_norm(g: GrowingGraph) -> None:
 
 def _product(g: GrowingGraph) -> None:
     x = g.tensor()
-    k, n = g.shapes[x][-1], g.draw.choice((1, 3, 8, 10, 16, 70))
+    k, n = g.shapes[x][-1], g.draw.choice((1, *SIZES, *SIZES, 16, 70))
     weight = g.net.normal(k, n, scale=k**-0.5)
     if len(g.shapes[x]) == 2 and g.draw.random() < 0.5:
         c = [g.net.normal(*g.draw.choice(((n,), (1, n), (), (1,), (BATCH, 1))))] if g.draw.random() < 0.7 and not g.symbolic else []
