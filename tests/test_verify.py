@@ -15,7 +15,7 @@ from onnxbolt.graph.importer import load_model
 from onnxbolt.pipeline import optimize
 from onnxbolt.precision import rounded_original
 from onnxbolt.verify import verify
-from onnxbolt.verify.feeds import Bounds, random_feeds, working_feeds
+from onnxbolt.verify.feeds import Bounds, random_feeds, read_feeds, working_feeds
 from onnxbolt.verify.session import CPU, Runner
 from onnxbolt.verify.widen import widened
 
@@ -219,6 +219,17 @@ class TestFeeds:
         path = tmp_path / "x.npz"
         np.savez(path, x=drawn(9, 3, 3, 12, 12))
         assert verify(convolutions, optimized(), inputs=path, providers=[CPU]).passed
+
+    def test_bfloat16_from_a_file(self, tmp_path: Path) -> None:
+        model = model_of("(bfloat16[2,4] x) => (float[2,4] y)", "y = Cast<to=1>(x)", {})
+        x = drawn(0, 2, 4).astype(ml_dtypes.bfloat16)
+        np.savez(tmp_path / "x.npz", x=x)
+        assert np.array_equal(read_feeds(tmp_path / "x.npz", model)["x"], x)
+
+    def test_an_original_that_does_not_run_on_given_inputs(self, convolutions: ModelProto, tmp_path: Path) -> None:
+        np.savez(tmp_path / "x.npz", x=np.zeros((1, 7, 12, 12), np.float32))
+        with pytest.raises(InputError, match="the original model does not run on CPU with these inputs"):
+            verify(convolutions, convolutions, inputs=tmp_path / "x.npz", providers=[CPU])
 
     @pytest.mark.parametrize(("arrays", "message"), [
         ({"z": np.zeros(4, np.float32)}, "holds z; the model's inputs are x"),

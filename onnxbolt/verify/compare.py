@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxbolt import tolerances
 from onnxbolt.dtypes import DType
+from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.functions import TO_CHANNELS_FIRST
 from onnxbolt.graph.shapes import import_domains
@@ -125,7 +126,10 @@ class Comparison:
 
     def _compare(self, reference: Runner, candidate: Runner, pairs: Sequence[Pair], where: str) -> list[Row]:
         """Rows without a verdict."""
-        expected = reference.run(self.feeds, [pair.name for pair in pairs])
+        try:
+            expected = reference.run(self.feeds, [pair.name for pair in pairs])
+        except RUNTIME_ERRORS as error:
+            raise InputError(f"the original model does not run on {where} with these inputs: {error}") from error
         try:
             got = candidate.run(self.feeds, [pair.stored for pair in pairs])
         except RUNTIME_ERRORS as error:

@@ -53,6 +53,8 @@ def read_feeds(path: Path, model: ModelProto) -> Feeds:
     if set(arrays) != set(wanted):
         raise InputError(f"--inputs {path}: holds {', '.join(sorted(arrays))}; the model's inputs are {', '.join(wanted)}")
     for name, array in arrays.items():
+        if array.dtype.kind == "V" and array.dtype.itemsize == getattr(wanted[name], "itemsize", 0):
+            arrays[name] = array = array.view(wanted[name])  # .npz keeps the bits of bfloat16, but not its name
         if array.dtype != wanted[name]:
             raise InputError(f"--inputs {path}: {name} is {array.dtype}, the model takes {wanted[name]}; convert the array")
     return arrays
