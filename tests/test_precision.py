@@ -235,3 +235,13 @@ def test_bfloat16_is_younger_than_opset_12() -> None:
     with pytest.raises(InputError, match="opset is 12, ONNX has bfloat16 from 13 on"):
         converted(model_of(*body, opset=12), "bf16")
     assert converted(model_of(*body, opset=12), "fp16")
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_scattering_stays_fp32_where_it_combines(reduction: str, rng: np.random.Generator) -> None:
+    body = f'y = ScatterElements<axis=1, reduction="{reduction}">(x, i, u)'
+    model = model_of("(float[2,8] x, float[2,2] u) => (float[2,8] y)", body, {"i": np.int64([[1, 3], [0, 2]])})
+    optimized, kept = converted(model)
+    assert bool(kept) == (reduction == "add")
+    feeds = {"x": rng.standard_normal((2, 8)).astype(np.float32), "u": rng.standard_normal((2, 2)).astype(np.float32)}
+    assert error(run(optimized, feeds)[0], run(model, feeds)[0]) < 1e-3

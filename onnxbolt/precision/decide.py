@@ -112,6 +112,8 @@ class Decision:
             return f"an operation of another domain: {node.domain}"
         if node.op in ops.KEPT:
             return ops.KEPT[node.op]
+        if node.attrs.get("reduction", "none") != "none":
+            return ops.COMBINES
         if any(t.name and t.dtype is None for t in (*node.inputs, *node.outputs)):
             return "the type of one of its tensors is not known"
         if not self._has_kernel(node):

@@ -28,6 +28,7 @@ _SUMS = "adds up many terms, which may leave half precision's range"
 _STATE = "carries its state through every step, so that roundings add up"
 _SCALES = "its scales are calibrated in fp32"
 _BODY = "its body is typed for fp32"
+COMBINES = "adds or multiplies what it scatters, which ONNX Runtime's CPU provider does in fp32 alone"
 KEPT = {
     "CumSum": _SUMS,
     "Cos": "turns a rounded angle into an error of its own size",
