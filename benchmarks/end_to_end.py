@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -120,6 +121,7 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
         round(peer.median / mine.median, 3), round(floor_us(exact, get(arch_number(_arch(chosen)))), 2), round(mine.spread, 4),
         float(f"{errors['ours']:.3e}"), clock.mhz, f"{found['ours'].source.label}: {found['ours'].setting}",
         {
+            "configurations": "measured" if chosen.tune else "predicted",
             "peer_config": f"{found['peer'].source.label}: {found['peer'].setting}",
             "peer_spread": round(peer.spread, 4),
             "peer_error": float(f"{errors['peer']:.3e}"),
@@ -167,7 +169,7 @@ def _file(label: str, target: Target) -> str:
 
 
 def _options(chosen: argparse.Namespace) -> dict[str, object]:
-    return {"archs": (_arch(chosen),), "fuse": chosen.fuse, "verify": False, **({"tune": True, "budget": chosen.budget} if chosen.tune else {})}
+    return {"archs": (_arch(chosen),), "fuse": chosen.fuse, "verify": False, **_tuning(chosen)}
 
 
 def _optimized_by_onnxruntime(target: Target, exact: onnx.ModelProto, scratch: Path) -> dict[str, onnx.ModelProto]:
@@ -188,6 +190,10 @@ def _peers(target: Target, inputs: dict[str, onnx.ModelProto]) -> list[Source]:
     wide = build(target.model, target.batch, "fp16", io="fp32")
     models = {"fp16, fp16 inputs": inputs["onnxbolt"], "fp16, fp32 inputs": wide, **{n: m for n, m in inputs.items() if n != "onnxbolt"}}
     return [Source(label, model.SerializeToString()) for label, model in models.items()]
+
+
+def _tuning(chosen: argparse.Namespace) -> dict[str, Any]:
+    return {"tune": True, "budget": chosen.budget} if chosen.tune else {}
 
 
 def _arch(chosen: argparse.Namespace) -> str:

@@ -109,6 +109,7 @@ def _percent(row: dict[str, Any]) -> str:
 
 _MODEL: dict[str, Cell] = {"model": _field("name"), "batch": _field("batch")}
 _TIMES: dict[str, Cell] = {
+    "configurations": _value("configurations"),
     "onnxbolt, ms": _milliseconds("ours_us"), "ONNX Runtime at its best, ms": _milliseconds("peer_us"), "ratio": _field("ratio", ".2f"),
 }
 _KERNEL: dict[str, Cell] = {
