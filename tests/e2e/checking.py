@@ -10,12 +10,13 @@ import onnxbolt
 from onnxbolt.graph.importer import default_opset
 from onnxbolt.precision import BF16_OPSET
 from onnxbolt.tolerances import error, is_float, same_non_finite
-from onnxbolt.verify.feeds import working_feeds
-from onnxbolt.verify.session import CPU, Runner
+from onnxbolt.verify.feeds import Feeds, Sizes, random_feeds, working_feeds
+from onnxbolt.verify.session import CPU, RUNTIME_ERRORS, Runner
 
 ARCHS = ("sm_80", "sm_90a")
 # Of outputs, beside verification: shapes and types alone would pass it where all of them are zero. Rounding is verification's business.
 LIMITS = {"keep": 1e-4, "fp16": 0.05}
+OTHER_SIZES = Sizes(batch=3, image=40, other=7)  # than those that verification draws for symbolic dimensions
 
 
 def check(model: ModelProto, directory: Path, precision: str, fuse: str) -> onnxbolt.Report:
@@ -34,9 +35,16 @@ def check(model: ModelProto, directory: Path, precision: str, fuse: str) -> onnx
 
 
 def _same_answers(model: ModelProto, optimized: ModelProto, limit: float) -> None:
-    runner = Runner(model, CPU)
-    feeds = working_feeds(model, runner, seed=0)
-    got, expected = (r.run(feeds, []) for r in (Runner(optimized, CPU), runner))
+    runner, candidate = Runner(model, CPU), Runner(optimized, CPU)
+    for feeds in (working_feeds(model, runner, seed=0), random_feeds(model, 1, OTHER_SIZES)):
+        try:
+            expected = runner.run(feeds, [])
+        except RUNTIME_ERRORS:  # a symbolic size may be one that the model does not take
+            continue
+        _compare(candidate.run(feeds, []), expected, limit)
+
+
+def _compare(got: Feeds, expected: Feeds, limit: float) -> None:
     assert list(got) == list(expected)
     for name, values in expected.items():
         assert (got[name].shape, got[name].dtype) == (values.shape, values.dtype), name
