@@ -81,7 +81,7 @@ class Comparison:
         self.rows += [_failed(pair, where, "the original model has no such tensor").judged() for pair in self.orphans]
         for chunk in self._chunks():
             rows = self._compare(reference, candidate, chunk, where)
-            yardsticks = self._yardsticks(reference, library, [row for row in rows if row.error > row.limit])
+            yardsticks = self._yardsticks(reference, library, [row for row in rows if row.error > row.limit > 0])
             self.rows += [row.judged(yardsticks.get(row.name, 0.0)) for row in rows]
 
     def _library_for(self, provider: str) -> Path | None:

@@ -182,8 +182,8 @@ def deeplab() -> ModelProto:
     pooled = net.node("Relu", net.conv(net.node("GlobalAveragePool", "x"), 8, 6))
     branches.append(net.node("Resize", pooled, "", "", _sizes(net, 1, 6, 16, 16), mode="linear"))
     y = net.node("Relu", net.conv(net.node("Concat", *branches, axis=1), 30, 12, bias=False))
-    classes = net.node("Resize", net.conv(y, 12, 5), "", net.const([1, 1, 4, 4]), mode="linear")
-    return net.model(classes, net.node("ArgMax", classes, axis=1, keepdims=0))
+    # no ArgMax behind the scores: indices have to be equal, and rounding to 16 bits may choose others
+    return net.model(net.node("Resize", net.conv(y, 12, 5), "", net.const([1, 1, 4, 4]), mode="linear"))
 
 
 def yolo() -> ModelProto:
