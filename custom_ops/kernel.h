@@ -7,13 +7,14 @@
 
 namespace onnxbolt {
 
-constexpr int kConfigWidth = 23;  // onnxbolt/kernels/config.py: ROW_WIDTH
+constexpr int kConfigWidth = 25;  // onnxbolt/kernels/config.py: ROW_WIDTH
 constexpr int kMaxVectors = 4, kMaxTensors = 2, kMaxParams = 8;
 
 // Columns of a configuration row, in the order of KernelConfig's fields.
 enum Column {
   kArch, kMinM, kMaxM, kFamily, kTileM, kTileN, kTileK, kWarpM, kWarpN, kWarpK, kInstructionM, kInstructionN,
-  kInstructionK, kStages, kSwizzle, kClusterM, kClusterN, kSchedule, kAlignA, kAlignB, kAlignC, kIterator, kSplitK
+  kInstructionK, kStages, kSwizzle, kClusterM, kClusterN, kSchedule, kAlignA, kAlignB, kAlignC, kIterator, kSplitK,
+  kConsumers, kResident
 };
 
 // Operands of the epilogue's steps, each list in the order of the steps that use it.

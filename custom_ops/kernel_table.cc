@@ -6,12 +6,13 @@
 namespace onnxbolt {
 namespace {
 
-constexpr int kGemm3x = 2;  // onnxbolt/kernels/config.py: Family.GEMM_3X
+// onnxbolt/kernels/config.py: SWIZZLED_AT_LAUNCH
+constexpr bool SwizzledAtLaunch(int64_t family) { return family == 2 || (family >= 5 && family <= 7); }
 
 Kernel* head = nullptr;  // constant-initialized, hence ready before the units' static registrations
 
 bool DecidedAtLaunch(int column, int64_t family) {
-  return column == kMinM || column == kMaxM || column == kSplitK || (column == kSwizzle && family == kGemm3x);
+  return column == kMinM || column == kMaxM || column == kSplitK || (column == kSwizzle && SwizzledAtLaunch(family));
 }
 
 bool SameInstance(const int64_t* a, const int64_t* b) {

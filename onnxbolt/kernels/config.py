@@ -22,6 +22,14 @@ class Family(enum.IntEnum):
     GEMM_3X = 2  # CUTLASS 3.x, TMA and wgmma, sm_90a
     CONV_2X = 3  # CUTLASS 2.x implicit GEMM, sm_75 and later
     POOL = 4  # our NHWC pooling kernels, any architecture
+    # our own kernels for sm_90a: persistent, warp-specialized, TMA and wgmma
+    GEMM_SM90 = 5  # GEMM
+    CONV_SM90 = 6  # implicit GEMM: TMA im2col, or tiled TMA where a convolution is a GEMM
+    HALO_SM90 = 7  # convolution from spatial tiles with their border, without im2col traffic
+    FIRST_SM90 = 8  # a model's first convolution: few channels, read from NCHW as they are
+    DEPTHWISE = 9  # NHWC depthwise convolution, any architecture
+    SQUEEZE_EXCITE = 10  # NHWC squeeze-and-excitation, any architecture
+    ELEMENTWISE = 11  # an epilogue chain by itself, and changes of layout, any architecture
 
 
 class Schedule(enum.IntEnum):
@@ -61,6 +69,8 @@ class KernelConfig:
     align_c: int = 8
     iterator: Iterator = Iterator.NONE
     split_k: int = 1
+    consumers: int = 0  # consumer warpgroups of a block (our sm_90a families)
+    resident: int = 0  # 1: the weights of a block's output channels stay in shared memory (our sm_90a families)
 
     def row(self) -> list[int]:
         """The configuration as numbers, in field order."""
@@ -78,16 +88,17 @@ class KernelConfig:
             raise ValueError(f"a configuration row has {ROW_WIDTH} numbers, not {len(n)}")
         return cls(
             n[0], n[1], n[2], Family(n[3]), (n[4], n[5], n[6]), (n[7], n[8], n[9]), (n[10], n[11], n[12]), n[13], n[14],
-            (n[15], n[16]), Schedule(n[17]), n[18], n[19], n[20], Iterator(n[21]), n[22],
+            (n[15], n[16]), Schedule(n[17]), n[18], n[19], n[20], Iterator(n[21]), n[22], n[23], n[24],
         )
 
     def instance(self) -> KernelConfig:
         """What has to be compiled: the row without what a launch decides."""
-        swizzle = 1 if self.family is Family.GEMM_3X else self.swizzle
+        swizzle = 1 if self.family in SWIZZLED_AT_LAUNCH else self.swizzle
         return dataclasses.replace(self, min_m=0, max_m=UNBOUNDED, split_k=1, swizzle=swizzle)
 
 
-ROW_WIDTH = 23
+ROW_WIDTH = 25
+SWIZZLED_AT_LAUNCH = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@
 namespace {
 
 using gemm_2x_sm80_f16_f16_128x128x32_a8_8_8_w64x64x32_i16x8x16_z1_s4_bias_relu = onnxbolt::Gemm2x<
-    onnxbolt::Config<80, 0, 2147483647, 1, 128, 128, 32, 64, 64, 32, 16, 8, 16, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1>,
+    onnxbolt::Config<80, 0, 2147483647, 1, 128, 128, 32, 64, 64, 32, 16, 8, 16, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>,
     cutlass::half_t, cutlass::half_t,
     onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
 onnxbolt::Registered<gemm_2x_sm80_f16_f16_128x128x32_a8_8_8_w64x64x32_i16x8x16_z1_s4_bias_relu> gemm_2x_sm80_f16_f16_128x128x32_a8_8_8_w64x64x32_i16x8x16_z1_s4_bias_relu_kernel("Bias,Relu");
 
 using gemm_2x_sm80_f16_f32_128x128x32_a8_8_8_w64x64x32_i16x8x16_z1_s4 = onnxbolt::Gemm2x<
-    onnxbolt::Config<80, 0, 2147483647, 1, 128, 128, 32, 64, 64, 32, 16, 8, 16, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1>,
+    onnxbolt::Config<80, 0, 2147483647, 1, 128, 128, 32, 64, 64, 32, 16, 8, 16, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>,
     cutlass::half_t, float,
     onnxbolt::epilogue::Chain<>>;
 onnxbolt::Registered<gemm_2x_sm80_f16_f32_128x128x32_a8_8_8_w64x64x32_i16x8x16_z1_s4> gemm_2x_sm80_f16_f32_128x128x32_a8_8_8_w64x64x32_i16x8x16_z1_s4_kernel("");

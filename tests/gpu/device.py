@@ -69,7 +69,7 @@ class Library:
 
     def kernel(self, instance: Instance) -> Kernel:
         """The compiled instance, prepared; KernelError where the library lacks it."""
-        row = (_L * 23)(*instance.config.row())
+        row = (_L * 25)(*instance.config.row())
         found = self._c.find_kernel(instance.key.encode(), instance.dtype.onnx, instance.out.onnx, row)
         if not found:
             raise KernelError(f"no kernel for {instance}: rebuild the library")
@@ -89,7 +89,7 @@ class Kernel:
 
     def launch(self, arguments: ctypes.Structure, captured: bool = False, swizzle: int | None = None) -> None:
         """One launch and a wait, `captured` through a CUDA graph; `swizzle` replaces the row's."""
-        row = (_L * 23)(*self._row)
+        row = (_L * 25)(*self._row)
         if swizzle is not None:
             row[14] = swizzle
         self.library.call("launch_captured" if captured else "launch", self._pointer, ctypes.byref(arguments), row)
