@@ -1,7 +1,8 @@
 """The models that onnxbolt is measured with, as seeded builders in numpy and onnx alone.
 
 `python -m models resnet50 out.onnx --batch 4` writes one. Convolutional models come with BatchNormalization folded, except
-resnet18 and repvgg_* (training form), which keep it; repvgg_*_deploy is the same function re-parameterized.
+resnet18 and repvgg_* (training form), which keep it; repvgg_*_deploy is the same function re-parameterized. The variations of the
+deploy form are Bolt's: repvgg_a0_deploy_* by activation (table 4), repvggaug_* deeper by 1x1 convolutions (tables 5 and 6).
 """
 from __future__ import annotations
 
@@ -18,13 +19,18 @@ from models.resnet import resnet
 from models.transformer import bert_base, vit_b16
 from models.vgg import vgg
 
+_REPVGG = ("a0", "a1", "b0")
 _BUILDERS: dict[str, Callable[[Builder], None]] = {
     "vgg16": partial(vgg, depth=16),
     "vgg19": partial(vgg, depth=19),
     "resnet18": partial(resnet, depth=18),
     "resnet50": partial(resnet, depth=50),
-    **{f"repvgg_{v}": partial(repvgg, variant=v, deploy=False) for v in ("a0", "a1", "b0")},
-    **{f"repvgg_{v}_deploy": partial(repvgg, variant=v, deploy=True) for v in ("a0", "a1", "b0")},
+    **{f"repvgg_{v}": partial(repvgg, variant=v, deploy=False) for v in _REPVGG},
+    **{f"repvgg_{v}_deploy": partial(repvgg, variant=v, deploy=True) for v in _REPVGG},
+    **{f"repvgg_a0_deploy_{a}": partial(repvgg, variant="a0", deploy=True, activation=a) for a in ("gelu", "hard_swish", "softplus")},
+    **{f"repvggaug_{v}_deploy": partial(repvgg, variant=v, deploy=True, augmented=True) for v in _REPVGG},
+    **{f"repvggaug_{v}_deploy_hard_swish": partial(repvgg, variant=v, deploy=True, activation="hard_swish", augmented=True)
+       for v in _REPVGG},
     "mobilenet_v3_large": mobilenet_v3_large,
     "bert_base": bert_base,
     "vit_b16": vit_b16,

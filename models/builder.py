@@ -19,7 +19,7 @@ PRECISIONS: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp16": np
 OPSETS = (13, 23)  # below 13 several operators here have another form; the upper end is what has been run
 
 # what a layer's weights are multiplied by to undo its activation's loss of variance
-GAIN = {"": 1.0, "relu": math.sqrt(2.0), "hard_swish": 1.67}
+GAIN = {"": 1.0, "relu": math.sqrt(2.0), "gelu": 1.53, "hard_swish": 1.67, "softplus": 1.04}
 
 
 class Builder:
@@ -137,6 +137,20 @@ class Builder:
 
     def relu(self, x: str, scope: str = "") -> str:
         return self.node("Relu", [x], scope)
+
+    def hard_swish(self, x: str, scope: str) -> str:
+        """HardSwish, decomposed below opset 14."""
+        if self.opset >= 14:
+            return self.node("HardSwish", [x], scope)
+        return self.node("Mul", [x, self.node("HardSigmoid", [x], scope, alpha=1 / 6, beta=0.5)], scope)
+
+    def softplus(self, x: str, scope: str) -> str:
+        return self.node("Softplus", [x], scope)
+
+    def activation(self, x: str, scope: str, kind: str) -> str:
+        """One of GAIN's by name."""
+        layers = {"relu": self.relu, "gelu": self.gelu, "hard_swish": self.hard_swish, "softplus": self.softplus}
+        return layers[kind](x, scope)
 
     def cast(self, x: str, dtype: np.dtype[Any]) -> str:
         return self.node("Cast", [x], to=helper.np_dtype_to_tensor_dtype(dtype))

@@ -39,13 +39,13 @@ _SQUEEZE_GAIN = 2.0  # the gate is about one half
 def mobilenet_v3_large(g: Builder) -> None:
     """x[N, 3, 224, 224] -> logits[N, 1000]."""
     hard_swish = GAIN["hard_swish"]
-    x = _activate(g, g.conv(g.input("x", 3, 224, 224), "features.0.0", 3, 16, 3, 2), "features.0.2", "hard_swish")
+    x = g.hard_swish(g.conv(g.input("x", 3, 224, 224), "features.0.0", 3, 16, 3, 2), "features.0.2")
     c = 16
     for index, row in enumerate(_ROWS, 1):
         x, c = _inverted_residual(g, x, f"features.{index}.block", c, row), row.out
-    x = _activate(g, g.conv(x, "features.16.0", c, 960, 1), "features.16.2", "hard_swish")
+    x = g.hard_swish(g.conv(x, "features.16.0", c, 960, 1), "features.16.2")
     x = g.node("Flatten", [g.node("GlobalAveragePool", [x], "avgpool")], axis=1)
-    x = _activate(g, g.gemm(x, "classifier.0", 960, 1280, hard_swish), "classifier.1", "hard_swish")
+    x = g.hard_swish(g.gemm(x, "classifier.0", 960, 1280, hard_swish), "classifier.1")
     g.output("logits", g.gemm(x, "classifier.3", 1280, 1000, hard_swish), 1000)
 
 
@@ -54,9 +54,9 @@ def _inverted_residual(g: Builder, x: str, scope: str, c: int, row: _Row) -> str
     gain = GAIN[row.activation]
     y = x
     if row.expanded != c:
-        y = _activate(g, g.conv(y, f"{scope}.0.0", c, row.expanded, 1), f"{scope}.0.2", row.activation)
+        y = g.activation(g.conv(y, f"{scope}.0.0", c, row.expanded, 1), f"{scope}.0.2", row.activation)
     y = g.conv(y, f"{scope}.1.0", row.expanded, row.expanded, row.kernel, row.stride, groups=row.expanded, gain=gain)
-    y = _activate(g, y, f"{scope}.1.2", row.activation)
+    y = g.activation(y, f"{scope}.1.2", row.activation)
     if row.squeeze:
         y = _squeeze(g, y, f"{scope}.2", row.expanded, row.squeeze)
         gain *= _SQUEEZE_GAIN
@@ -72,11 +72,3 @@ def _squeeze(g: Builder, x: str, scope: str, c: int, inner: int) -> str:
     gate = g.conv(gate, f"{scope}.fc2", inner, c, 1)
     gate = g.node("HardSigmoid", [gate], f"{scope}.scale_activation", alpha=1 / 6, beta=0.5)
     return g.node("Mul", [gate, x], scope)
-
-
-def _activate(g: Builder, x: str, scope: str, activation: str) -> str:
-    if activation == "relu":
-        return g.relu(x, scope)
-    if g.opset >= 14:
-        return g.node("HardSwish", [x], scope)
-    return g.node("Mul", [x, g.node("HardSigmoid", [x], scope, alpha=1 / 6, beta=0.5)], scope)

@@ -1,6 +1,8 @@
-"""RepVGG-A0, A1 and B0 (Ding et al. 2021): in training form with three branches, and in the deploy form they fold into.
+"""RepVGG (Ding et al. 2021): A0, A1 and B0 in training form with three branches, and in the deploy form they fold into.
 
-Both forms draw the same branches, so the same seed gives two models of the same function.
+Both forms draw the same branches, so the same seed gives two models of the same function. Bolt (Xing et al. 2022, section 4.3)
+varies the deploy form: other activations (table 4), and RepVGGAug, where a 1x1 convolution as wide follows each 3x3 but the last
+(tables 5 and 6).
 """
 from __future__ import annotations
 
@@ -25,6 +27,7 @@ VARIANTS = {
     "a1": _Variant((2, 4, 14, 1), (64, 128, 256, 1280), 64),
     "b0": _Variant((4, 6, 16, 1), (64, 128, 256, 1280), 64),
 }
+_GAIN = GAIN | {"hard_swish": 1.53}  # it keeps more of a larger variance, which over up to 54 layers would grow without end
 _IDENTITY = 0.2  # scale of the identity branch: the sum over many blocks keeps its variance
 
 
@@ -39,26 +42,29 @@ class _Branches:
     identity_norm: BatchNorm | None
 
 
-def repvgg(g: Builder, variant: str, deploy: bool) -> None:
-    """x[N, 3, 224, 224] -> logits[N, 1000]."""
-    spec = VARIANTS[variant]
+def repvgg(g: Builder, variant: str, deploy: bool, activation: str = "relu", augmented: bool = False) -> None:
+    """x[N, 3, 224, 224] -> logits[N, 1000]; `augmented` adds the 1x1 convolutions of RepVGGAug, without branches of their own."""
+    spec, gain = VARIANTS[variant], _GAIN[activation]
     block = _deployed if deploy else _training
     x, c = g.input("x", 3, 224, 224), 3
     widths = [spec.stem, *(w for w, count in zip(spec.widths, spec.blocks, strict=True) for _ in range(count))]
     firsts = {0} | {1 + sum(spec.blocks[:stage]) for stage in range(4)}  # a stage's first block halves the image
     for index, k in enumerate(widths):
-        stride = 2 if index in firsts else 1
-        x, c = g.relu(block(g, x, f"blocks.{index}", _draw(g, c, k, stride), stride), f"blocks.{index}"), k
+        scope, stride = f"blocks.{index}", 2 if index in firsts else 1
+        x = g.activation(block(g, x, scope, _draw(g, c, k, stride, gain), stride), scope, activation)
+        if augmented and index < len(widths) - 1:
+            x = g.activation(g.conv(x, f"{scope}.aug", k, k, 1, gain=gain), f"{scope}.aug", activation)
+        c = k
     x = g.node("Flatten", [g.node("GlobalAveragePool", [x], "gap")], axis=1)
     g.output("logits", g.gemm(x, "linear", c, 1000), 1000)
 
 
-def _draw(g: Builder, c: int, k: int, stride: int) -> _Branches:
+def _draw(g: Builder, c: int, k: int, stride: int, gain: float) -> _Branches:
     """Branches whose sum has about the variance of one convolution."""
     identity = c == k and stride == 1
-    gain = GAIN["relu"] / math.sqrt(2)
-    dense = g.normal((k, c, 3, 3), gain / math.sqrt(9 * c))
-    point = g.normal((k, c, 1, 1), gain / math.sqrt(c))
+    each = gain / math.sqrt(2)
+    dense = g.normal((k, c, 3, 3), each / math.sqrt(9 * c))
+    point = g.normal((k, c, 1, 1), each / math.sqrt(c))
     norms = BatchNorm.draw(g, k), BatchNorm.draw(g, k)
     return _Branches(dense, norms[0], point, norms[1], BatchNorm.draw(g, k, _IDENTITY) if identity else None)
 

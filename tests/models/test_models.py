@@ -58,12 +58,17 @@ def _run(model: onnx.ModelProto, batch: int = 2) -> list[np.ndarray]:
     return session.run(None, _feeds(session, batch))
 
 
+def _parameters(model: onnx.ModelProto) -> float:
+    """Millions."""
+    floats = (tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
+    return sum(int(np.prod(tensor.dims)) for tensor in floats) / 1e6
+
+
 def test_parameter_count_is_the_published_one(named: tuple[str, onnx.ModelProto]) -> None:
     name, model = named
     if name not in PUBLISHED:
         pytest.skip("a size of our own choice")
-    floats = (tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
-    assert sum(int(np.prod(tensor.dims)) for tensor in floats) / 1e6 == pytest.approx(PUBLISHED[name], rel=5e-3)
+    assert _parameters(model) == pytest.approx(PUBLISHED[name], rel=5e-3)
 
 
 def test_model_is_valid(named: tuple[str, onnx.ModelProto]) -> None:
@@ -94,6 +99,20 @@ def test_half_precision_has_half_inputs_and_outputs_unless_told() -> None:
 def test_deployed_repvgg_is_the_trained_function(variant: str) -> None:
     (trained,), (deployed,) = _run(_light(f"repvgg_{variant}")), _run(_light(f"repvgg_{variant}_deploy"))
     np.testing.assert_allclose(deployed, trained, rtol=1e-3, atol=1e-3 * np.abs(trained).max())
+
+
+@pytest.mark.parametrize(("variant", "published"), [("a0", 13.35), ("a1", 21.7), ("b0", 24.85)])
+def test_augmented_repvgg_is_the_published_one(variant: str, published: float) -> None:
+    """Bolt's table 5 counts each added convolution as a 3x3, nine times the parameters of the 1x1 that its text describes."""
+    plain, augmented = (_parameters(build(f"{name}_{variant}_deploy")) for name in ("repvgg", "repvggaug"))
+    assert plain + 9 * (augmented - plain) == pytest.approx(published, rel=5e-3)
+
+
+@pytest.mark.parametrize(("name", "operator"), [("gelu", "Erf"), ("hard_swish", "HardSwish"), ("softplus", "Softplus")])
+def test_activation_follows_every_convolution(name: str, operator: str) -> None:
+    operators = [node.op_type for node in build(f"repvgg_a0_deploy_{name}").graph.node]
+    assert operators.count("Conv") == operators.count(operator) == 22
+    assert "Relu" not in operators
 
 
 @pytest.mark.parametrize("opset", [13, 16, 18, 21])
