@@ -216,6 +216,7 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   if (Elements(tensors.y_shape) == 0) return;
   tensors.y_data = ort::DataOf(y);
   if (op_.kind == Kind::kGemm) return RunGemm(context, tensors);
+  if (IsLayout(op_.kind)) return RunLayout(context, tensors);
   return IsConv(op_.kind) ? RunConv(context, tensors) : RunPool(context, tensors);
 }
 
@@ -256,6 +257,17 @@ void FusedKernel::RunPool(OrtKernelContext* context, const Tensors& t) const {
   a.count_include_pad = geometry_->count_include_pad;
   a.x = t.x_data, a.y = t.y_data;
   a.x_pitch = x.c, a.y_pitch = x.c;
+  LaunchRow(context, t, &a);
+}
+
+void FusedKernel::RunLayout(OrtKernelContext* context, const Tensors& t) const {
+  const bool to_last = op_.kind == Kind::kToNhwc;
+  const Shape &first = to_last ? t.x_shape : t.y_shape, &last = to_last ? t.y_shape : t.x_shape;
+  LayoutArguments a{};
+  a.to_last = to_last;
+  a.n = AsInt(first[0]), a.channels = AsInt(first[1]), a.stored = AsInt(last.back());
+  a.pixels = AsInt(Elements(first) / (first[0] * first[1]));
+  a.x = t.x_data, a.y = t.y_data;
   LaunchRow(context, t, &a);
 }
 

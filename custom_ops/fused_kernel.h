@@ -36,6 +36,7 @@ class FusedKernel {
   void RunGemm(OrtKernelContext* context, const Tensors& tensors) const;
   void RunConv(OrtKernelContext* context, const Tensors& tensors) const;
   void RunPool(OrtKernelContext* context, const Tensors& tensors) const;
+  void RunLayout(OrtKernelContext* context, const Tensors& tensors) const;
   void LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;
 
   const Op& op_;

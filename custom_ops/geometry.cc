@@ -48,6 +48,16 @@ Window ReadWindow(const Attributes& attributes) {
   return window;
 }
 
+Shape LayoutOutput(Kind kind, const Shape& x, int64_t padding) {
+  if (x.size() < 3) Refuse("x has shape " + ToString(x) + ", expected rank 3 or more");
+  Shape y = ChangeLayout(kind, x);
+  int64_t& channels = kind == Kind::kToNhwc ? y.back() : y[1];
+  if (channels == kUnknown) return y;
+  channels += kind == Kind::kToNhwc ? padding : -padding;
+  if (padding < 0 || channels < 1) Refuse("x has shape " + ToString(x) + ", which does not fit a padding of " + std::to_string(padding));
+  return y;
+}
+
 }  // namespace
 
 int64_t Window::Extent(int axis, int64_t input) const {
@@ -71,7 +81,8 @@ Geometry::Geometry(Kind node_kind, const Attributes& attributes)
     : kind(node_kind),
       window(ReadWindow(attributes)),
       groups(attributes.Int("group", 1)),
-      count_include_pad(attributes.Int("count_include_pad", 0) != 0) {}
+      count_include_pad(attributes.Int("count_include_pad", 0) != 0),
+      padding(attributes.Int("padding", 0)) {}
 
 Window Geometry::WindowOver(const Shape& x, const Shape& weight) const {
   RequireRank("x", x, kind == Kind::kConv1d ? 3 : 4);
@@ -94,6 +105,7 @@ Shape Geometry::Output(const Shape& x, const Shape& weight) const {
     y.back() = weight[0];
     return y;
   }
+  if (IsLayout(kind)) return LayoutOutput(kind, x, padding);
   const Window over = WindowOver(x, weight);
   const Image image(x);
   if (kind == Kind::kGlobalAveragePool) return {image.n, 1, 1, image.c};

@@ -1,5 +1,7 @@
 // Shapes of the fused nodes' outputs, for shape inference (dimensions may be kUnknown) and for runs alike.
 #pragma once
+#include <algorithm>
+
 #include "manifest.h"
 #include "ort_objects.h"
 
@@ -40,6 +42,15 @@ struct Geometry {
   Window window;  // without the extent that a filter or a whole image gives it
   int64_t groups;
   bool count_include_pad;
+  int64_t padding;  // channels of zeros that a change of layout appends, or takes away
 };
+
+// A list by axis of [N, C, ..] as one of [N, .., C], or back.
+template <class List>
+List ChangeLayout(Kind kind, List list) {
+  if (kind == Kind::kToNhwc) std::rotate(list.begin() + 1, list.begin() + 2, list.end());
+  else std::rotate(list.begin() + 1, list.end() - 1, list.end());
+  return list;
+}
 
 }  // namespace onnxbolt

@@ -57,6 +57,14 @@ struct PoolArguments {
   int64_t x_pitch, y_pitch;
 };
 
+// x [n, channels, pixels] to y [n, pixels, stored] with zeros in the channels that are stored beyond `channels`, or back without them.
+struct LayoutArguments {
+  int to_last;  // 1: to channels last, 0: to channels first
+  int n, channels, stored, pixels;
+  const void* x;
+  void* y;
+};
+
 struct Launch {
   void* workspace;
   const int64_t* config;  // the node's row: run-time choices (swizzle on 3.x, split_k) are read from it
@@ -71,7 +79,7 @@ struct Kernel {
   int64_t config[kConfigWidth];
   int shared_memory;      // bytes of dynamic shared memory of one block
   const char* (*prepare)();                                              // once per device, at kernel creation
-  const char* (*can_implement)(const void* arguments);                  // GemmArguments, ConvArguments or PoolArguments
+  const char* (*can_implement)(const void* arguments);                  // GemmArguments, ConvArguments, ..
   size_t (*workspace_size)(const void* arguments, const int64_t* config);
   const char* (*run)(const void* arguments, const Launch& launch);
   Kernel* next = nullptr;

@@ -4,9 +4,10 @@
 
 namespace onnxbolt {
 
-enum class Kind { kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool };
+enum class Kind { kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool, kToNhwc, kToNchw };
 
 constexpr bool IsConv(Kind kind) { return kind == Kind::kConv || kind == Kind::kConv1d; }
+constexpr bool IsLayout(Kind kind) { return kind == Kind::kToNhwc || kind == Kind::kToNchw; }
 constexpr bool HasWeight(Kind kind) { return IsConv(kind) || kind == Kind::kGemm; }
 
 // One op type of domain com.onnxbolt. Types are ONNX element types.

@@ -66,6 +66,10 @@ std::string ExtentName(const Window& window, int axis, const std::string& input)
 // Names of the output's dimensions; those of known dimensions are not used.
 std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicShape& x, const Shape& weight) {
   std::vector<std::string> symbols = x.symbols;
+  if (IsLayout(geometry.kind)) {
+    if (geometry.padding) (geometry.kind == Kind::kToNhwc ? symbols[1] : symbols.back()).clear();
+    return ChangeLayout(geometry.kind, symbols);
+  }
   symbols.back() = geometry.kind == Kind::kGemm || IsConv(geometry.kind) ? "" : symbols.back();
   if (geometry.kind == Kind::kGemm) return symbols;
   const Window window = geometry.WindowOver(x.dims, weight);

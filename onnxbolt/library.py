@@ -25,7 +25,7 @@ from onnxbolt.version import __version__
 
 FORMAT = 1
 DOMAIN = "com.onnxbolt"
-KINDS = ("conv", "conv1d", "gemm", "max_pool", "average_pool", "global_average_pool")
+KINDS = ("conv", "conv1d", "gemm", "max_pool", "average_pool", "global_average_pool", "to_nhwc", "to_nchw")
 _UNIT_SIZE = 6  # kernels per translation unit: CUTLASS's headers cost as much as two kernels, and units compile in parallel
 
 

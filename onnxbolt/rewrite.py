@@ -8,8 +8,9 @@ import onnx_graphsurgeon as gs
 from onnx import FunctionProto
 
 from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS
-from onnxbolt.graph.edit import Node
+from onnxbolt.graph.edit import Node, pinned, producer, remove
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
 from onnxbolt.kernels.config import KernelConfig
@@ -41,6 +42,7 @@ def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[Ker
     for tensor in graph.outputs:
         rewriter.settle(tensor)
     graph.nodes = rewriter.nodes
+    remove(graph, [cast for cast in rewriter.passed if not cast.outputs[0].outputs and not pinned(graph, cast.outputs[0])])
     return rewriter
 
 
@@ -53,6 +55,7 @@ class Rewriter:
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
+        self.passed: list[gs.Node] = []  # Casts that a reader does itself; those without other readers go
         self._packed: list[gs.Constant] = []
         self._stored: dict[tuple[str, Form], gs.Tensor] = {}
         self._constants: dict[tuple[object, ...], gs.Constant] = {}
@@ -87,6 +90,14 @@ class Rewriter:
     def scratch(self, tensor: gs.Tensor, dtype: np.dtype | type) -> gs.Variable:
         """A new variable of another element type, its shape left to inference."""
         return gs.Variable(fresh(self.graph, f"{tensor.name}__{np.dtype(dtype).name}"), np.dtype(dtype))
+
+    def before_cast(self, stored: gs.Tensor) -> gs.Tensor:
+        """What a Cast has made `stored` of, where kernels read its type; else `stored` itself."""
+        cast = producer(stored)
+        if cast is None or cast.op != "Cast" or cast.domain or DType.of(cast.inputs[0].dtype) is None:
+            return stored
+        self.passed.append(cast)
+        return cast.inputs[0]
 
     def constant(self, base: str, values: np.ndarray) -> gs.Constant:
         """A new initializer; small equal ones are shared."""
@@ -138,10 +149,11 @@ class Rewriter:
         """Append a node of our domain for `y`, with its function body, provenance and configurations."""
         if signature not in self.functions:
             self.functions[signature] = build(signature, self.graph.opset)
+        original = getattr(y, "original", y.name)
         attributes = {
             "format": FORMAT, **attributes, "config_source": config_source,
             "source_nodes": [name for node in covered for name in getattr(node, "provenance", (node.name,))],
-            "rule": rule, "tensor": getattr(y, "original", y.name), "layout": "NHWC" if form.last else "",
+            "rule": rule, "tensor": original if original in self.graph.source_tensors else "", "layout": "NHWC" if form.last else "",
             "configs": [number for config in configs for number in config.row()],
             "channel_map": list(form.channels or ()),
         }

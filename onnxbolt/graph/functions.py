@@ -20,17 +20,23 @@ TO_CHANNELS_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
 TO_CHANNELS_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
 _REFERENCED = {"conv": ("strides", "pads", "dilations", "group"), "max_pool": ("kernel_shape", "strides", "pads", "dilations", "ceil_mode"),
                "average_pool": ("kernel_shape", "strides", "pads", "ceil_mode", "count_include_pad"), "global_average_pool": ()}
+_LAYOUTS = {"to_nhwc": "NchwToNhwc", "to_nchw": "NhwcToNchw"}
+_POOLS = {"max_pool": "MaxPool", "average_pool": "AveragePool", "global_average_pool": "GlobalAveragePool"}
 _SCALAR_ATTRIBUTES = ("group", "ceil_mode", "count_include_pad")
 
 
 @dataclass(frozen=True)
 class Signature:
-    """All that a body depends on. `kind` is "conv", "gemm" or a pooling; `rank` is that of x (0: any, for gemm)."""
+    """All that a body depends on. `kind` is "conv", "gemm", a pooling or a change of layout; `rank` is that of x (0: any, for gemm).
+
+    `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw").
+    """
 
     kind: str
     dtype: DType
     rank: int = 0
     steps: tuple[Step, ...] = ()
+    padding: int = 0
 
 
 class _Body:
@@ -50,6 +56,12 @@ class _Body:
             self.nodes.append(helper.make_node("Constant", [], [name], value=value))
         else:
             self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))  # type: ignore[arg-type]
+        return name
+
+    def ints(self, *values: int) -> str:
+        """A constant vector of int64."""
+        name = f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(values, np.int64), name)))
         return name
 
     def convert(self, name: str, have: DType, want: DType) -> str:
@@ -75,12 +87,14 @@ def build(signature: Signature, opset: int) -> FunctionProto:
         result = _gemm(body, signature, opset, operands)
     elif signature.kind == "conv":
         result = _conv(body, signature, opset, operands)
+    elif signature.kind in _LAYOUTS:
+        result = _layout(body, signature, opset)
     else:
         result = _pool(body, signature)
     if not any(step.name in CASTS.values() for step in signature.steps):
         body.convert(result, body.dtype, signature.dtype)
     body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
-    inputs = ["x"] if signature.kind.endswith("pool") else ["x", "weight", *operands]
+    inputs = ["x", "weight", *operands] if signature.kind in ("conv", "gemm") else ["x"]
     return helper.make_function(DOMAIN, _name(signature, body.nodes), inputs, ["y"], body.nodes,
                                 [helper.make_opsetid("", opset)], list(_REFERENCED.get(signature.kind, ())))
 
@@ -105,9 +119,7 @@ def _conv(body: _Body, signature: Signature, opset: int, operands: list[str]) ->
     def shaped(name: str, step: Step) -> str:
         if step.row.operand == "tensor":
             return body("Transpose", [name], perm=first)
-        shape = numpy_helper.from_array(np.array([-1] + [1] * (signature.rank - 2), np.int64), "shape")
-        body.nodes.append(helper.make_node("Constant", [], [f"s{len(body.nodes)}"], value=shape))
-        return body("Reshape", [name, body.nodes[-1].output[0]])
+        return body("Reshape", [name, body.ints(-1, *[1] * (signature.rank - 2))])
 
     result = _epilogue(body, Signature("conv", signature.dtype, signature.rank, tuple(steps)), opset, result, operands, shaped)
     return body("Transpose", [result], perm=last)
@@ -127,18 +139,31 @@ def _epilogue(body: _Body, signature: Signature, opset: int, result: str, operan
 
 
 def _pool(body: _Body, signature: Signature) -> str:
-    op = {"max_pool": "MaxPool", "average_pool": "AveragePool", "global_average_pool": "GlobalAveragePool"}[signature.kind]
-    result = body(op, [body("Transpose", [body.load("x")], perm=TO_CHANNELS_FIRST[4])])
+    result = body(_POOLS[signature.kind], [body("Transpose", [body.load("x")], perm=TO_CHANNELS_FIRST[4])])
     body.refer(_REFERENCED[signature.kind])
     return body("Transpose", [result], perm=TO_CHANNELS_LAST[4])
 
 
+def _layout(body: _Body, signature: Signature, opset: int) -> str:
+    to_last = signature.kind == "to_nhwc"
+    perms = TO_CHANNELS_LAST if to_last else TO_CHANNELS_FIRST
+    result = body("Transpose", [body.load("x")], perm=perms[signature.rank])
+    if signature.padding and to_last:
+        pads = [0] * (2 * signature.rank - 1)
+        result = body("Pad", [result, body.ints(*pads, signature.padding)])
+    elif signature.padding:
+        result = body("Slice", [result, body.ints(0), body.ints(-signature.padding), body.ints(1)])
+    return _epilogue(body, signature, opset, result, [], lambda name, step: name)
+
+
 def _name(signature: Signature, nodes: Sequence[NodeProto]) -> str:
-    if signature.kind.endswith("pool"):
-        return {"max_pool": "MaxPool", "average_pool": "AveragePool",
-                "global_average_pool": "GlobalAveragePool"}[signature.kind] + f"_nhwc_{signature.dtype.value}"
-    parts = ["FusedConv" if signature.kind == "conv" else "FusedGemm", *(step.name for step in signature.steps), signature.dtype.value]
-    if signature.kind == "conv" and signature.rank == 3:
+    if signature.kind in _POOLS:
+        return f"{_POOLS[signature.kind]}_nhwc_{signature.dtype.value}"
+    anchor = _LAYOUTS.get(signature.kind) or {"conv": "FusedConv", "gemm": "FusedGemm"}[signature.kind]
+    parts = [anchor, *(step.name for step in signature.steps), signature.dtype.value]
+    if signature.padding:
+        parts.append(f"pad{signature.padding}")
+    if signature.rank == 3:
         parts.append("1d")
     if any(step.params for step in signature.steps):
         text = b"".join(node.SerializeToString(deterministic=True) for node in nodes)

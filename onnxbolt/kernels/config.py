@@ -29,7 +29,8 @@ class Family(enum.IntEnum):
     FIRST_SM90 = 8  # a model's first convolution: few channels, read from NCHW as they are
     DEPTHWISE = 9  # NHWC depthwise convolution, any architecture
     SQUEEZE_EXCITE = 10  # NHWC squeeze-and-excitation, any architecture
-    ELEMENTWISE = 11  # an epilogue chain by itself, and changes of layout, any architecture
+    ELEMENTWISE = 11  # an epilogue chain by itself, any architecture
+    LAYOUT = 12  # NCHW to NHWC and back, any architecture
 
 
 class Schedule(enum.IntEnum):

@@ -1,7 +1,9 @@
-"""Conversions between stored forms, as standard ONNX nodes.
+"""Conversions between stored forms.
 
-To channels last: Pad in channels-first order is never needed, since the Transpose comes first and the Pad then runs along the
-innermost axis. A conversion that takes padding away is a Slice where padding is at the end, else a Gather.
+A change between channels first and last is one node of ours, padding at the end included, and so is a Cast before it. What else
+there is (another order of channels, padding of a product's columns, types that kernels do not have) is written as standard nodes. To channels last: Pad
+in channels-first order is never needed, since the Transpose comes first and the Pad then runs along the innermost axis. A
+conversion that takes padding away is a Slice where padding is at the end, else a Gather.
 """
 from __future__ import annotations
 
@@ -12,6 +14,10 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import CASTS, Step
+from onnxbolt.graph.edit import producer
+from onnxbolt.graph.functions import Signature
+from onnxbolt.kernels import layout
 from onnxbolt.layout.form import FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
 
 if TYPE_CHECKING:
@@ -20,6 +26,47 @@ if TYPE_CHECKING:
 
 def convert(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form, want: Form, into: gs.Tensor | None) -> gs.Tensor:
     """Nodes that bring `stored`, which holds `tensor` in form `have`, into form `want`; the result, `into` where given."""
+    turned = have.last != want.last
+    if turned and have.channels is want.channels is None and all(size == 1 for size in tensor.shape[2:]):
+        return _relabel(rewriter, tensor, stored, want, into)
+    if turned and (padding := appended(tensor, have, want)) is not None:
+        return _one_kernel(rewriter, tensor, stored, want, padding)
+    return _standard(rewriter, tensor, stored, have, want, into)
+
+
+def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:
+    """The channels of zeros at the end of the form with the channels last; None where a change to or from it is not that simple."""
+    first, last = (have, want) if want.last else (want, have)
+    channels = last.channels or ()
+    padding = channels.count(-1)
+    count = len(channels) - padding
+    simple = first.channels is None and channels == tuple(range(count)) + (-1,) * padding
+    return padding if simple and DType.of(tensor.dtype) is not None else None
+
+
+def _one_kernel(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, padding: int) -> gs.Tensor:
+    """A node of ours, which also does the work of a Cast that it would read from."""
+    source, made = rewriter.before_cast(stored), DType.of(tensor.dtype)
+    read = DType.of(source.dtype)
+    assert read is not None and made is not None  # `appended` and `before_cast` have looked
+    steps = () if read is made else (Step(CASTS[made]),)
+    signature = Signature("to_nhwc" if want.last else "to_nchw", read, len(tensor.shape), steps, padding)
+    rule = "NCHW to NHWC" if want.last else "NHWC to NCHW"
+    configs = [layout.config(arch) for arch in rewriter.archs]
+    node = rewriter.own(signature, producer(source), [source], tensor, want, {"padding": padding}, rule, (), configs)
+    return node.outputs[0]
+
+
+def _relabel(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, into: gs.Tensor | None) -> gs.Tensor:
+    """One pixel per channel lies in memory as it has to."""
+    ones = [1] * (len(tensor.shape) - 2)
+    shape = [0, *ones, int(tensor.shape[1])] if want.last else [0, int(tensor.shape[1]), *ones]
+    target = into if into is not None else rewriter.variable(tensor, want)
+    rewriter.add("Reshape", [stored, rewriter.constant(tensor.name + ".shape", np.array(shape, np.int64))], [target], {}, tensor)
+    return target
+
+
+def _standard(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form, want: Form, into: gs.Tensor | None) -> gs.Tensor:
     steps = []
     turned = have.last != want.last
     remapped = turned or have.channels != want.channels  # after turning, the map would be of another axis

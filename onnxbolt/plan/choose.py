@@ -18,9 +18,10 @@ from onnxbolt.errors import FrozenError
 from onnxbolt.kernels import conv, gemm
 from onnxbolt.kernels.config import ConvProblem, KernelConfig
 from onnxbolt.layout.assign import Assignment, assign
+from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import Form
 from onnxbolt.match.types import Candidate, Refusal
-from onnxbolt.plan.cost import fused_us, ort_us, supports, transpose_us
+from onnxbolt.plan.cost import fused_us, layout_us, ort_us, supports, transpose_us
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
 from onnxbolt.plan.ranges import FIXED, Ranges, table
 from onnxbolt.plan.regions import Region, regions
@@ -238,7 +239,12 @@ def _fused_best(problem: Problem, arch: Arch) -> float:
 
 
 def _conversion_us(tensor: gs.Tensor, form: Form, region: Region, arch: Arch) -> float:
-    """A layout change or padding; a tensor of one pixel per channel is only relabelled by a Transpose."""
-    shape = region.at.sizes(tensor)
-    relabel = form.channels is None and region.assignment.form(tensor).channels is None and all(d == 1 for d in shape[2:])
-    return 0.0 if relabel else transpose_us(math.prod(shape), DType.of(tensor.dtype) or DType.F32, arch)
+    """A layout change or padding; a tensor of one pixel per channel is only relabelled."""
+    shape, have = region.at.sizes(tensor), region.assignment.form(tensor)
+    elements, dtype = math.prod(shape), DType.of(tensor.dtype) or DType.F32
+    if form.channels is have.channels is None and all(d == 1 for d in shape[2:]):
+        return 0.0
+    padding = appended(tensor, have, form) if form.last != have.last else None
+    if padding is None:
+        return transpose_us(elements, dtype, arch)
+    return layout_us((2 * elements + padding * elements // shape[1]) * dtype.bytes, arch)

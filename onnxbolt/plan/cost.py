@@ -36,6 +36,7 @@ _ACCESS_RATE = {16: 1.0, 8: 0.7, 4: 0.5, 2: 0.3}
 # Of a copy's bandwidth, what elementwise kernels (broadcast bias, activation, residual), transposes and poolings reach.
 _ELEMENTWISE_EFFICIENCY = 0.83
 _TRANSPOSE_EFFICIENCY = 0.6
+_LAYOUT_EFFICIENCY = 0.9
 _POOL_EFFICIENCY = 0.7
 
 
@@ -93,6 +94,11 @@ def ort_us(problem: Problem, arch: Arch) -> float:
 def elementwise_us(size: int, arch: Arch) -> float:
     """An elementwise kernel that reads and writes `size` bytes in all."""
     return arch.launch_us + size / (_ELEMENTWISE_EFFICIENCY * _bandwidth(arch)) * _US
+
+
+def layout_us(size: int, arch: Arch) -> float:
+    """Our change of layout, which reads and writes `size` bytes in all."""
+    return arch.launch_us + size / (_LAYOUT_EFFICIENCY * _bandwidth(arch)) * _US
 
 
 def transpose_us(elements: int, dtype: DType, arch: Arch) -> float:

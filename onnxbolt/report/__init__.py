@@ -75,7 +75,8 @@ class Report:
            kept: Sequence[Kept], changes: Sequence[str], shared_weights: Sequence[str], options: Options, archs: Sequence[int]) -> Report:
         """Gather it from what the stages handed on."""
         candidates = {(c.rule, _sources(c)): c for c in chosen.candidates}
-        fused = tuple(_fused(node, candidates, chosen) for node in model.graph.node if node.domain == DOMAIN)
+        rows = (_fused(node, candidates, chosen) for node in model.graph.node if node.domain == DOMAIN)
+        fused = tuple(row for row in rows if row.source_nodes)  # a change of layout replaces no node
         share = coverage(original, {source for node in fused for source in node.source_nodes})
         return cls(options.precision, options.fuse, tuple(archs), fused, (*refusals, *chosen.refusals), tuple(kept), tuple(changes),
                    tuple(shared_weights), share, manifest.digest, regions=tuple(chosen.used.comparisons.values()))

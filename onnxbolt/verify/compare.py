@@ -187,7 +187,7 @@ def _pairs(original: ModelProto, optimized: ModelProto) -> tuple[list[Pair], lis
     """What to compare; and fused nodes whose original tensor does not exist."""
     produced = {name for node in original.graph.node for name in node.output} | {value.name for value in original.graph.input}
     pairs = [Pair("output", value.name, value.name) for value in original.graph.output]
-    fused = [_fused(node) for node in optimized.graph.node if node.domain == FUSED_DOMAIN]
+    fused = [pair for node in optimized.graph.node if node.domain == FUSED_DOMAIN and (pair := _fused(node)).name]
     return pairs + [pair for pair in fused if pair.name in produced], [pair for pair in fused if pair.name not in produced]
 
 

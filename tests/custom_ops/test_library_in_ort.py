@@ -59,6 +59,9 @@ CASES = {
              [(2, 9, 11, 8), (2, 5, 13, 6)]),
     "conv 1d": (fx.fused_model(fx.CONV_1D, [2, "L", 4], (6, 3, 4), [[6]], strides=[2], pads=[1, 2], dilations=[1], group=1), [(2, 12, 4)]),
     "global pool": (fx.fused_model(fx.GLOBAL_POOL, [2, "H", "W", 3]), [(2, 5, 7, 3)]),
+    "to nhwc": (fx.fused_model(fx.TO_NHWC, ["N", 5, "H", "W"], padding=3), [(2, 5, 7, 3)]),
+    "to nchw": (fx.fused_model(fx.TO_NCHW, ["N", "H", "W", 8], padding=3), [(2, 4, 7, 8)]),
+    "to nlc": (fx.fused_model(fx.TO_NLC, [2, "C", "L"], padding=0), [(2, 5, 7)]),
 }
 POOL_SHAPES = [(height, ceil) for height in (5, 6, 7, 8) for ceil in (0, 1)]
 
@@ -91,6 +94,9 @@ SHAPES = {
     "conv": (CASES["conv"][0], ["N", 5, 13, 6]),
     "conv 1d": (CASES["conv 1d"][0], [2, "floor((L+0)/2)+1", 6]),
     "global pool": (CASES["global pool"][0], [2, 1, 1, 3]),
+    "to nhwc": (CASES["to nhwc"][0], ["N", "H", "W", 8]),
+    "to nchw": (CASES["to nchw"][0], ["N", 5, "H", "W"]),
+    "to nlc": (CASES["to nlc"][0], [2, "L", "C"]),
     "pool": (fx.fused_model(fx.AVERAGE_POOL, ["N", "H", "W", 3], **POOL_ATTRIBUTES), ["N", "floor((H-1)/2)+1", "W", 3]),
 }
 
@@ -178,6 +184,13 @@ def test_launch_that_fails(library: fx.HostLibrary, capfd: pytest.CaptureFixture
     with pytest.raises(Exception, match=r"the node.*x \[4,8\]: launched to fail"):
         session(gemm_with(), library).run(None, {"x": np.ones((4, 8), np.float32)})
     assert "Falling back" not in capfd.readouterr().out  # onnxruntime starts again without the GPU where it sees EP_FAIL
+
+
+@pytest.mark.parametrize(("op", "shape"), [(fx.TO_NCHW, (2, 4, 4, 3)), (fx.TO_NHWC, (2, 3))])
+def test_layout_changes_that_do_not_fit_are_refused(library: fx.HostLibrary, op: fx.Fused, shape: tuple[int, ...]) -> None:
+    model = fx.fused_model(op, [f"d{i}" for i in range(len(shape))], padding=3)
+    with pytest.raises(Exception, match="x has shape"):
+        session(model, library).run(None, {"x": np.ones(shape, np.float32)})
 
 
 @pytest.mark.parametrize(("weight", "operand", "x", "message"), [

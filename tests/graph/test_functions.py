@@ -63,6 +63,23 @@ def test_convolution_bodies_take_operands_in_channels_last(name: str) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
+CHANGES = [
+    ("to_nhwc", DType.F32, DType.F16, 4, 1), ("to_nhwc", DType.F16, DType.F16, 4, 5), ("to_nhwc", DType.F32, DType.F32, 3, 0),
+    ("to_nchw", DType.F16, DType.F32, 4, 3), ("to_nchw", DType.F16, DType.F16, 3, 2), ("to_nchw", DType.F32, DType.F32, 4, 0),
+]
+
+
+@pytest.mark.parametrize("opset", [11, 17, 20])
+@pytest.mark.parametrize(("kind", "element", "out", "rank", "padding"), CHANGES)
+def test_changes_of_layout_pad_and_convert(kind: str, element: DType, out: DType, rank: int, padding: int, opset: int) -> None:
+    first = np.random.default_rng(0).standard_normal((2, 7, 5, 3)[:rank]).astype(np.float32)
+    last = np.pad(np.moveaxis(first, 1, -1), ((0, 0),) * (rank - 1) + ((0, padding),))
+    x, expected = (first, last) if kind == "to_nhwc" else (last, first)
+    steps = () if element is out else (Step(CASTS[out]),)
+    got = call(Signature(kind, element, rank, steps, padding), {"x": x.astype(element.numpy)}, opset)
+    np.testing.assert_array_equal(got, expected.astype(element.numpy).astype(out.numpy))
+
+
 def test_names_tell_the_chain_and_differ_where_bodies_differ() -> None:
     steps = (Step("Bias"), Step("Add"), Step("Relu"))
     assert build(Signature("conv", DType.F16, 4, steps), 17).name == "FusedConv_Bias_Add_Relu_f16"

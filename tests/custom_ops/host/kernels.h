@@ -77,6 +77,18 @@ inline void Compute(const PoolArguments& c) {
   }
 }
 
+inline void Compute(const LayoutArguments& c) {
+  for (int64_t i = 0; i < int64_t{c.n} * c.stored * c.pixels; ++i) {
+    const int channel = i % c.stored;
+    const int64_t image = i / c.stored / c.pixels, pixel = i / c.stored % c.pixels;
+    const int64_t plain = (image * c.channels + channel) * c.pixels + pixel;
+    const auto* x = static_cast<const float*>(c.x);
+    auto* y = static_cast<float*>(c.y);
+    if (c.to_last) y[i] = channel < c.channels ? x[plain] : 0;
+    else if (channel < c.channels) y[plain] = x[i];
+  }
+}
+
 template <class Arguments>
 struct HostKernel {
   Kernel kernel;

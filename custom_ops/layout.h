@@ -1,0 +1,209 @@
+// NCHW to NHWC and back, padding (or dropping) channels and converting the element type on the way.
+//
+// A block moves a tile of channels x pixels of one image through shared memory, so that both sides are read and written in whole
+// lines. Shared memory holds planes, pixels innermost, in the output's type; groups of eight pixels are permuted by the channel, so that
+// neither a row of pixels nor a row of channels meets one bank twice.
+#pragma once
+#include <algorithm>
+
+#include "cutlass/array.h"
+#include "cutlass/fast_math.h"
+#include "instance.h"
+
+namespace onnxbolt {
+namespace layout {
+
+constexpr int kThreads = 256;
+constexpr int kGroup = 8;  // pixels that stay neighbours in shared memory
+
+// The tile's extents; few channels are met by long rows of pixels.
+template <int Channels, int Pixels>
+struct Tile {
+  static constexpr int kChannels = Channels, kPixels = Pixels;
+};
+
+// The widest access of at most 16 bytes, in elements, and no wider than a tile's extent.
+template <class Element, int Extent>
+constexpr int kWidth = int(16 / sizeof(Element)) < Extent ? int(16 / sizeof(Element)) : Extent;
+
+struct Params : LayoutArguments {
+  cutlass::FastDivmod tiles;  // along the pixels of an image
+  bool wide_read, wide_write;  // every access is aligned
+
+  Params(const LayoutArguments& arguments, int tile_pixels)
+      : LayoutArguments(arguments), tiles((arguments.pixels + tile_pixels - 1) / tile_pixels), wide_read(false), wide_write(false) {}
+};
+
+// The block's tile: its image, and the image's pixel and channel that it begins with.
+struct Origin {
+  int image, pixel, channel;
+
+  template <class Tile>
+  __device__ Origin(const Params& params, Tile) {
+    params.tiles(image, pixel, blockIdx.x);
+    pixel *= Tile::kPixels;
+    channel = blockIdx.y * Tile::kChannels;
+  }
+};
+
+template <class Element, class Tile>
+struct Planes {
+  alignas(32) Element values[Tile::kChannels * Tile::kPixels];
+
+  __device__ Element& at(int channel, int pixel) {
+    constexpr int kGroups = Tile::kPixels / kGroup;
+    int group = (pixel / kGroup) ^ (channel / kGroup % kGroups);
+    return values[channel * Tile::kPixels + group * kGroup + pixel % kGroup];
+  }
+};
+
+// `count` elements of a vector, zeros behind them.
+template <int Width, class Element>
+__device__ cutlass::AlignedArray<Element, Width> load(const Element* from, int count, bool wide) {
+  cutlass::AlignedArray<Element, Width> values;
+  if (wide && count >= Width) return *reinterpret_cast<const cutlass::AlignedArray<Element, Width>*>(from);
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < Width; ++i) values[i] = i < count ? from[i] : Element(0.f);
+  return values;
+}
+
+template <int Width, class Element>
+__device__ void store(Element* to, const cutlass::AlignedArray<Element, Width>& values, int count, bool wide) {
+  if (wide && count >= Width) {
+    *reinterpret_cast<cutlass::AlignedArray<Element, Width>*>(to) = values;
+    return;
+  }
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < Width; ++i) {
+    if (i < count) to[i] = values[i];
+  }
+}
+
+// x [n, channels, pixels] to y [n, pixels, stored]. static: see pool.h.
+template <class Element, class Output, class Tile>
+static __global__ void __launch_bounds__(kThreads) to_channels_last(const __grid_constant__ Params params) {
+  constexpr int kRead = kWidth<Element, Tile::kPixels>, kWrite = kWidth<Output, Tile::kChannels>;
+  constexpr int kRowReads = Tile::kPixels / kRead, kRowWrites = Tile::kChannels / kWrite;
+  __shared__ Planes<Output, Tile> planes;
+  const Origin origin(params, Tile{});
+  auto x = static_cast<const Element*>(params.x) + int64_t(origin.image) * params.channels * params.pixels;
+  auto y = static_cast<Output*>(params.y) + int64_t(origin.image) * params.stored * params.pixels;
+
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = threadIdx.x; i < Tile::kChannels * kRowReads; i += kThreads) {
+    int row = i / kRowReads, column = i % kRowReads * kRead;
+    int channel = origin.channel + row, pixel = origin.pixel + column;
+    int count = channel < params.channels ? params.pixels - pixel : 0;
+    auto values = load<kRead>(x + int64_t(channel) * params.pixels + pixel, count, params.wide_read);
+    cutlass::AlignedArray<Output, kRead> converted;
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < kRead; ++j) converted[j] = Output(float(values[j]));
+    *reinterpret_cast<cutlass::AlignedArray<Output, kRead>*>(&planes.at(row, column)) = converted;
+  }
+  __syncthreads();
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = threadIdx.x; i < Tile::kPixels * kRowWrites; i += kThreads) {
+    int row = i / kRowWrites, column = i % kRowWrites * kWrite;
+    int pixel = origin.pixel + row, channel = origin.channel + column;
+    cutlass::AlignedArray<Output, kWrite> values;
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < kWrite; ++j) values[j] = planes.at(column + j, row);
+    if (pixel < params.pixels) store(y + int64_t(pixel) * params.stored + channel, values, params.stored - channel, params.wide_write);
+  }
+}
+
+// x [n, pixels, stored] to y [n, channels, pixels].
+template <class Element, class Output, class Tile>
+static __global__ void __launch_bounds__(kThreads) to_channels_first(const __grid_constant__ Params params) {
+  constexpr int kRead = kWidth<Element, Tile::kChannels>, kWrite = kWidth<Output, Tile::kPixels>;
+  constexpr int kRowReads = Tile::kChannels / kRead, kRowWrites = Tile::kPixels / kWrite;
+  __shared__ Planes<Output, Tile> planes;
+  const Origin origin(params, Tile{});
+  auto x = static_cast<const Element*>(params.x) + int64_t(origin.image) * params.stored * params.pixels;
+  auto y = static_cast<Output*>(params.y) + int64_t(origin.image) * params.channels * params.pixels;
+
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = threadIdx.x; i < Tile::kPixels * kRowReads; i += kThreads) {
+    int row = i / kRowReads, column = i % kRowReads * kRead;
+    int pixel = origin.pixel + row, channel = origin.channel + column;
+    int count = pixel < params.pixels ? params.stored - channel : 0;
+    auto values = load<kRead>(x + int64_t(pixel) * params.stored + channel, count, params.wide_read);
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < kRead; ++j) planes.at(column + j, row) = Output(float(values[j]));
+  }
+  __syncthreads();
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = threadIdx.x; i < Tile::kChannels * kRowWrites; i += kThreads) {
+    int row = i / kRowWrites, column = i % kRowWrites * kWrite;
+    int channel = origin.channel + row, pixel = origin.pixel + column;
+    auto values = *reinterpret_cast<const cutlass::AlignedArray<Output, kWrite>*>(&planes.at(row, column));
+    if (channel < params.channels) store(y + int64_t(channel) * params.pixels + pixel, values, params.pixels - pixel, params.wide_write);
+  }
+}
+
+}  // namespace layout
+
+// Both directions and every shape of a pair of element types: what fits is picked at launch.
+template <class Config, class ElementType, class OutputType>
+struct Layout {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = OutputType;
+  using Function = void (*)(layout::Params);
+  static constexpr int kSharedMemory = 0;  // the dynamic part
+
+  static const char* prepare() {
+    for (const Variant& variant : kVariants) {
+      for (Function function : variant.functions) {
+        if (const char* error = ReserveSharedMemory(function, 0)) return error;
+      }
+    }
+    return nullptr;
+  }
+
+  static const char* can_implement(const void* arguments) {
+    const auto& args = *static_cast<const LayoutArguments*>(arguments);
+    if (args.stored < args.channels) return "fewer channels are stored than there are";
+    if (const char* error = CheckExtents(int64_t(args.n) * args.pixels, args.stored, 1)) return error;
+    return args.stored <= kMostChannelTiles * kVariants[2].channels ? nullptr : "too many channels for one launch";
+  }
+
+  static size_t workspace_size(const void*, const int64_t*) { return 0; }
+
+  static const char* run(const void* arguments, const Launch& launch) {
+    const auto& args = *static_cast<const LayoutArguments*>(arguments);
+    if (args.n == 0 || args.pixels == 0 || args.stored == 0) return nullptr;
+    const Variant& variant = *std::find_if(kVariants, kVariants + 2, [&](const Variant& v) { return args.stored <= v.channels; });
+    layout::Params params(args, variant.pixels);
+    params.wide_read = is_wide<Element>(args.x, args, args.to_last, variant);
+    params.wide_write = is_wide<Output>(args.y, args, !args.to_last, variant);
+    dim3 grid(args.n * params.tiles.divisor, (args.stored + variant.channels - 1) / variant.channels);
+    variant.functions[args.to_last]<<<grid, layout::kThreads, 0, launch.stream>>>(params);
+    return ErrorText(cudaGetLastError());
+  }
+
+ private:
+  static constexpr int kMostChannelTiles = 65535;  // CUDA's limit of gridDim.y
+
+  struct Variant {
+    int channels, pixels;   // of a tile
+    Function functions[2];  // to channels first, to channels last
+  };
+
+  template <class Tile>
+  static constexpr Variant variant() {
+    return {Tile::kChannels, Tile::kPixels, {layout::to_channels_first<Element, Output, Tile>, layout::to_channels_last<Element, Output, Tile>}};
+  }
+
+  static constexpr Variant kVariants[3] = {variant<layout::Tile<4, 1024>>(), variant<layout::Tile<8, 512>>(), variant<layout::Tile<64, 64>>()};
+
+  // Whether vectors of a side that lies as rows of pixels (`planes`), or else of channels, are aligned.
+  template <class Value>
+  static bool is_wide(const void* side, const LayoutArguments& args, bool planes, const Variant& variant) {
+    int width = 16 / sizeof(Value);
+    if (!planes) width = std::min(width, variant.channels);
+    return (planes ? args.pixels : args.stored) % width == 0 && IsAligned(side, width * sizeof(Value));
+  }
+};
+
+}  // namespace onnxbolt
