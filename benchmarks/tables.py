@@ -46,11 +46,12 @@ def rendered(page: str, results: Mapping[str, Sequence[Document]]) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """What is shown of a benchmark: columns by heading, and whether the ratios' mean is."""
+    """What is shown of a benchmark: columns by heading, and whether the ratios' mean is, by group where rows have groups."""
 
     benchmark: str
     columns: Mapping[str, Cell]
     compares: bool = True
+    group: Cell | None = None
 
 
 def _block(table: Table, results: Mapping[str, Sequence[Document]]) -> str:
@@ -61,12 +62,23 @@ def _measured(table: Table, document: Document) -> str:
     rows = document["rows"]
     lines = [_origin(document), "", _line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
     lines += [_line([cell(row) for cell in table.columns.values()]) for row in rows]
-    ratios = [row["ratio"] for row in rows if row["ratio"]]
-    if table.compares and ratios:
-        lines += ["", f"Geometric mean of the ratios {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}."]
+    lines += _means(table, [row for row in rows if row["ratio"]]) if table.compares else []
     failures = [f"{row['name']}: {row['values']['failure']}" for row in rows if "failure" in row["values"]]
     lines += ["", *(f"Failed: {failure.splitlines()[0]}" for failure in failures)] if failures else []
     return "\n".join(lines)
+
+
+def _means(table: Table, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Over all rows, and in brackets for each group."""
+    if not rows:
+        return []
+    groups: dict[str, list[float]] = {}
+    for row in rows if table.group else ():
+        groups.setdefault(table.group(row), []).append(row["ratio"])
+    parts = [f"{name}: {statistics.geometric_mean(found):.2f}, least {min(found):.2f}" for name, found in groups.items()]
+    ratios = [row["ratio"] for row in rows]
+    brackets = f" ({'; '.join(parts)})" if len(parts) > 1 else ""
+    return ["", f"Geometric mean of the ratios {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}{brackets}."]
 
 
 def _origin(document: Document) -> str:
@@ -116,6 +128,22 @@ _KERNEL: dict[str, Cell] = {
     "problem": _field("name"), "onnxbolt, us": _field("ours_us", ".2f"), "against": _field("peer"), "its us": _field("peer_us", ".2f"),
     "ratio": _field("ratio", ".2f"), "floor, us": _field("floor_us", ".2f"), "spread": _percent,
 }
+_EPILOGUE: dict[str, Cell] = {
+    "kernel": _field("name"), "fused, us": _field("ours_us", ".2f"), "without epilogue, us": _value("bare_us", ".2f"),
+    "fused / without": _value("fused_over_bare", ".3f"), "with an elementwise kernel, us": _field("peer_us", ".2f"),
+    "ratio": _field("ratio", ".2f"), "spread": _percent,
+}
+_PADDING: dict[str, Cell] = {
+    "convolution": _field("name"), "unpadded, us": _value("unpadded_us", ".2f"), "padded, us": _value("padded_us", ".2f"),
+    "padding, us": _value("padding_us", ".2f"), "its share": _value("padding_share", ".0%"), "gain": _value("gain", ".2f"),
+    "against": _field("peer"), "its us": _field("peer_us", ".2f"), "ratio": _field("ratio", ".2f"), "spread": _percent,
+}
+_PROFILE: dict[str, Cell] = {
+    "model": _value("model"), "kernel": _field("config"), "launches": _value("launches"), "us": _field("ours_us", ".2f"),
+    "device memory, TB/s": _value("dram_tb_per_s", ".2f"), "of its peak": _value("dram_share", ".0%"),
+    "tensor cores busy": _value("tensor_share", ".0%"), "shared memory": _value("shared_memory_share", ".0%"),
+    "limited by": _value("limit"),
+}
 _TUNING: dict[str, Cell] = {
     **_MODEL, "cold, s": _value("seconds_cold", ".0f"), "again, s": _value("seconds_warm", ".1f"), "problems": _value("tasks"),
     "trials": _value("trials"), "kernels": _value("kernels"), "regret": _value("regret", ".2f"),
@@ -126,9 +154,14 @@ TABLES = {
     "end_to_end": Table("end_to_end", {**_MODEL, **_TIMES, "floor, ms": _milliseconds("floor_us"), "spread": _percent,
                                        "error": _field("error", ".1e"), "settings": _field("config")}),
     "gemm": Table("gemm", {**_KERNEL, "TFLOP/s": _value("tflops", ".0f"), "candidates": _value("candidates"),
-                           "regret": _value("regret", ".2f")}),
+                           "regret": _value("regret", ".2f")}, group=lambda row: f"epilogue {row['values'].get('epilogue', '')}"),
+    "conv": Table("conv", {**_KERNEL, "PyTorch, each step a kernel, us": _value("unfused_us", ".2f"), "TFLOP/s": _value("tflops", ".0f"),
+                           "in ResNet-50": _value("occurrences"), "kernel": _field("config")}),
+    "epilogue": Table("epilogue", _EPILOGUE),
+    "padding": Table("padding", _PADDING),
+    "kernels": Table("profile", _PROFILE, compares=False),
     "tuning": Table("tuning", _TUNING, compares=False),
-    **{name: Table(name, _KERNEL) for name in ("conv", "epilogue", "padding", "b2b_gemm", "b2b_conv", "attention", "subgraphs")},
+    **{name: Table(name, _KERNEL) for name in ("b2b_gemm", "b2b_conv", "attention", "subgraphs")},
 }
 
 

@@ -59,19 +59,22 @@ class Profiler:
         return Machine(facts["name"], self._arch, facts["power_limit"], toolchain.version, cutlass_version(toolchain), sources_digest())
 
     def measure(
-        self, problem: Problem, candidates: Iterable[tuple[KernelConfig, Path | Uncompiled]], samples: int = 15, timeout: float = 10.0
+        self, problem: Problem, candidates: Iterable[tuple[KernelConfig, Path | Uncompiled]], samples: int = 15, timeout: float = 10.0,
+        sweep: bool = True,
     ) -> list[Measurement]:
-        """One measurement for each candidate, in order, whatever it does; then those of further launches of the best 3.x kernels.
+        """One measurement for each candidate, in order, whatever it does; with `sweep` also those of further launches of the best 3.x
+        kernels.
 
         `samples` are timed of each (fewer of one that takes twice the problem's best), `timeout` seconds are for its check
         and for each of its rounds.
         """
         first = _Race(problem, samples, timeout, [_Entry(config, library) for config, library in candidates])
         self._run(first)
-        sweep = _Race(problem, samples, timeout, _other_swizzles(first.entries, _WORTHWHILE * self._best.get(problem, math.inf)))
-        self._run(sweep)
+        limit = _WORTHWHILE * self._best.get(problem, math.inf)
+        variants = _Race(problem, samples, timeout, _other_swizzles(first.entries, limit) if sweep else [])
+        self._run(variants)
         key = kernel_key(problem, self.machine)
-        return [entry.measurement(key) for entry in (*first.entries, *sweep.entries)]
+        return [entry.measurement(key) for entry in (*first.entries, *variants.entries)]
 
     def _run(self, race: _Race) -> None:
         """Check everyone, then take turns."""

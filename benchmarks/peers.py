@@ -1,0 +1,211 @@
+"""PyTorch's kernels as peers: cuBLAS's products, cuDNN's convolutions and elementwise kernels, timed as the tuner's profiler times ours.
+
+Launches are recorded in a CUDA graph of at least 0.2 ms, operands and results are rotated past the L2 cache, values are random.
+Without PyTorch `pytorch()` is None, and rows have no peer.
+"""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.tune.records import Problem
+from onnxbolt.tune.sessions import Measure
+
+_LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256  # of a graph, as custom_ops/profiler has them
+_COPIED = 1 << 29  # bytes, far more than any cache holds
+ACTIVATIONS = {"Relu": "relu", "GeluErf": "gelu", "HardSwish": "hardswish", "Softplus": "softplus"}  # in torch.nn.functional
+
+
+@functools.cache
+def pytorch() -> Any:
+    """The module with a CUDA device, set to search for cuDNN's fastest algorithm; None where it is missing, which is said once."""
+    try:
+        import torch
+    except ImportError as error:
+        print(f"no peer to compare with, since PyTorch cannot be imported: {error}", flush=True)
+        return None
+    torch.backends.cudnn.benchmark = True
+    return torch
+
+
+def release() -> None:
+    """Give back what PyTorch keeps of the device's memory: the tuner's process needs room for its operands."""
+    if torch := pytorch():
+        torch.cuda.empty_cache()
+
+
+def library(name: str) -> str:
+    """How a row calls the peer: 'cuBLAS (torch 2.11.0)'."""
+    torch = pytorch()
+    return f"{name} (torch {torch.__version__.partition('+')[0]})" if torch else name
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What PyTorch runs on operand set i, and the number of sets; the result is kept until all sets have theirs."""
+
+    run: Callable[[int], Any]
+    sets: int
+
+    def then(self, function: Callable[[int, Any], Any]) -> Operation:
+        """This, and behind it `function` of the set and the result."""
+        return Operation(lambda i: function(i, self.run(i)), self.sets)
+
+    def measure(self) -> Measure:
+        """Records the graph; the result gives microseconds of one run."""
+        return _Graph(self).measure
+
+
+def matmul(problem: GemmProblem, transposed: bool) -> Operation:
+    """The bare product, the weight stored [N, K] where `transposed`, else [K, N]."""
+    m, n, k = problem.m, problem.n, problem.k
+    torch, sets = pytorch(), _sets(problem.dtype.bytes * (m * k + k * n) + problem.out.bytes * m * n)
+    x = _normal((sets, m, k), problem.dtype)
+    weight = _normal((sets, *((n, k) if transposed else (k, n))), problem.dtype, k**-0.5)
+    weight = weight.transpose(1, 2) if transposed else weight
+    return Operation(lambda i: torch.matmul(x[i], weight[i]), sets)
+
+
+def convolution(problem: ConvProblem, channels: int | None = None) -> Operation:
+    """The bare convolution in channels_last; `channels` replaces the problem's input channels."""
+    torch, c = pytorch(), channels or problem.c
+    size = problem.n * (problem.h * problem.w * c + problem.p * problem.q * problem.k)
+    sets = _sets(problem.dtype.bytes * size)
+    top, left, bottom, right = problem.pads
+    if (top, left) != (bottom, right):
+        raise RuntimeError(f"PyTorch's convolution has no padding {problem.pads}")
+    x = _normal((sets, problem.n, problem.h, problem.w, c), problem.dtype).movedim(4, 2)
+    weight = _normal((sets, problem.k, problem.r, problem.s, c), problem.dtype, (problem.r * problem.s * c) ** -0.5).movedim(4, 2)
+
+    def run(i: int) -> Any:
+        return torch.nn.functional.conv2d(x[i], weight[i], None, problem.strides, (top, left), problem.dilations)
+
+    return Operation(run, sets)
+
+
+def bare(problem: Problem) -> dict[str, Operation]:
+    """The library's product or convolution without epilogue, in each form that it may prefer.
+
+    The weight of a product in either layout; the few channels of a first layer as they are, or padded.
+    """
+    if isinstance(problem, GemmProblem):
+        return {"weight [N, K]": matmul(problem, True), "weight [K, N]": matmul(problem, False)}
+    if problem.c < 8:
+        return {f"{c} channels": convolution(problem, c) for c in (3, 4, 8)}
+    return {"channels last": convolution(problem)}
+
+
+def unfused(problem: Problem, operation: Operation) -> Operation:
+    """`operation` and the problem's epilogue as PyTorch runs it: a kernel for each step."""
+    for step in problem.chain:
+        if step == "Bias":
+            bias = _normal((problem.n,) if isinstance(problem, GemmProblem) else (problem.k, 1, 1), problem.dtype)
+            operation = operation.then(lambda _, y, bias=bias: y.add_(bias))
+        elif step == "Add":
+            residual = _results_like(problem, operation.sets)
+            operation = operation.then(lambda i, y, residual=residual: y.add_(residual[i]))
+        else:
+            operation = operation.then(lambda _, y, step=step: activation(step, y))
+    return operation
+
+
+def activation(step: str, y: Any) -> Any:
+    """One elementwise kernel."""
+    torch = pytorch()
+    return getattr(torch.nn.functional, ACTIVATIONS[step])(y)
+
+
+def channel_padding(problem: ConvProblem, channels: int) -> Operation:
+    """The activations copied into rows of `channels`, whose rest is zero: one kernel."""
+    torch, pixels = pytorch(), (problem.n, problem.h, problem.w)
+    sets = _sets(problem.dtype.bytes * math.prod(pixels) * (problem.c + channels))
+    x = _normal((sets, *pixels, problem.c), problem.dtype)
+    padded = torch.zeros((sets, *pixels, channels), dtype=x.dtype, device="cuda")
+    return Operation(lambda i: padded[i, ..., :problem.c].copy_(x[i]), sets)
+
+
+def copy_rate() -> Measure:
+    """Measures one copy of _COPIED bytes, which `bytes_per_us` turns into a rate.
+
+    It is an elementwise kernel, since that reaches more than cudaMemcpyAsync between two places of one device.
+    """
+    torch = pytorch()
+    source = torch.zeros(_COPIED // 4, dtype=torch.float32, device="cuda")
+    target = torch.empty_like(source)
+    return Operation(lambda _: torch.abs(source, out=target), 1).measure()
+
+
+def bytes_per_us(copy_us: float) -> float:
+    """Bytes read and written in a microsecond of such a copy."""
+    return 2 * _COPIED / copy_us
+
+
+class _Graph:
+    """An operation on every set, several times over, recorded in a CUDA graph."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._torch, self._operation, self._launches = pytorch(), operation, operation.sets
+        self._results: list[Any] = []
+        self._stream = self._torch.cuda.Stream()
+        self._stream.wait_stream(self._torch.cuda.current_stream())
+        with self._torch.cuda.stream(self._stream):
+            self._run()  # chooses algorithms
+            passes = graph_passes(self._timed(self._run), self._launches)
+        self._results = []
+        self._graph = self._torch.cuda.CUDAGraph()
+        with self._torch.cuda.graph(self._graph, stream=self._stream):
+            for _ in range(passes):
+                self._run()
+        self._launches *= passes
+
+    def _run(self) -> None:
+        self._results.clear()  # their memory serves the next pass
+        self._results += map(self._operation.run, range(self._operation.sets))
+
+    def measure(self, count: int) -> list[float]:
+        """Microseconds of one launch, `count` times, behind one run that is not timed."""
+        with self._torch.cuda.stream(self._stream):
+            self._graph.replay()
+            return [self._timed(self._graph.replay) / self._launches for _ in range(count)]
+
+    def _timed(self, run: Callable[[], None]) -> float:
+        start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record(self._stream)
+        run()
+        end.record(self._stream)
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+
+def rotated_sets(size: int, l2_size: int) -> int:
+    """How many sets of operands, `size` bytes each, are twice the L2 cache."""
+    return min(max(math.ceil(2 * l2_size / size), 1), _MAX_SETS)
+
+
+def graph_passes(us: float, sets: int) -> int:
+    """How many passes over all sets, `us` each, make a graph that is long enough to time."""
+    return min(max(int(_LEAST_US / max(us, 1.0)) + 1, 1), max(1, _MAX_NODES // sets))
+
+
+def _sets(size: int) -> int:
+    torch = pytorch()
+    return rotated_sets(size, torch.cuda.get_device_properties(0).L2_cache_size)
+
+
+def _normal(shape: tuple[int, ...], dtype: DType, deviation: float = 1.0) -> Any:
+    torch = pytorch()
+    element = {DType.F16: torch.float16, DType.BF16: torch.bfloat16, DType.F32: torch.float32}[dtype]
+    generator = torch.Generator("cuda").manual_seed(0)
+    return torch.randn(shape, generator=generator, dtype=element, device="cuda").mul_(deviation)
+
+
+def _results_like(problem: Problem, sets: int) -> Any:
+    """Random tensors of the result's shape, [M, N] or NCHW in channels_last."""
+    if isinstance(problem, GemmProblem):
+        return _normal((sets, problem.m, problem.n), problem.dtype)
+    return _normal((sets, problem.n, problem.p, problem.q, problem.k), problem.dtype).movedim(4, 2)

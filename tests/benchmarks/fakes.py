@@ -1,0 +1,79 @@
+"""A GPU, a compiler and PyTorch's kernels that take no time, for the benchmarks of single kernels."""
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import peers, racing
+from onnxbolt.codegen.render import Instance
+from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.tune.library import Result
+from onnxbolt.tune.records import Measurement, Problem, Status
+from tests.tune import fakes
+
+Main = Callable[[Sequence[str]], int]
+
+
+class Profiler(fakes.Profiler):
+    """The fake GPU; kernels of problems for which `crashes` holds end badly."""
+
+    machine = fakes.MACHINE
+    crashes: Callable[[Problem], bool] = staticmethod(lambda _: False)
+
+    def __init__(self, arch: int) -> None:
+        super().__init__(fakes.Clock())
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def measure(self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]], samples: int = 15,
+                sweep: bool = True) -> list[Measurement]:
+        measured = super().measure(problem, candidates)
+        if self.crashes(problem):
+            return [dataclasses.replace(m, status=Status.CRASHED, us=0.0, detail="SIGSEGV") for m in measured]
+        return measured
+
+
+class Operation:
+    """What takes `us` microseconds, and what runs behind it one each."""
+
+    def __init__(self, us: float) -> None:
+        self.us = us
+
+    def then(self, function: object) -> Operation:
+        return Operation(self.us + 1.0)
+
+    def measure(self) -> Callable[[int], list[float]]:
+        return lambda count: [self.us] * count
+
+
+def install(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """In the place of everything that a GPU would be needed for."""
+    def build(instances: Sequence[Instance], stop: threading.Event | None = None) -> Iterator[Result]:
+        return fakes.Builder()(instances, stop or threading.Event())
+
+    monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(cache))
+    monkeypatch.setattr(racing.gpu, "local_arch", lambda: "sm_90a")
+    monkeypatch.setattr(racing, "Profiler", Profiler)
+    monkeypatch.setattr(racing, "build", build)
+    monkeypatch.setattr(peers, "pytorch", lambda: True)
+    monkeypatch.setattr(peers, "release", lambda: None)
+    monkeypatch.setattr(peers, "library", lambda name: f"{name} (torch 1.0)")
+    monkeypatch.setattr(peers, "bare", lambda problem: {"slow": Operation(20.0), "fast": Operation(10.0)})
+    monkeypatch.setattr(peers, "unfused", lambda problem, operation: operation.then(None))
+    monkeypatch.setattr(peers, "copy_rate", lambda: Operation(100.0).measure())
+
+
+def rows(main: Main, out: Path, *arguments: str) -> list[dict[str, Any]]:
+    """What a run writes."""
+    assert main([*arguments, "--out", str(out)]) == 0
+    return list(json.loads(out.read_text())["rows"])

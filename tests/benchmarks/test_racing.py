@@ -1,0 +1,73 @@
+"""What the benchmarks of single kernels share: choosing rows, taking turns, surviving failures."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import gemm, peers, racing
+from onnxbolt import gpu
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels.config import ConvProblem
+from tests.benchmarks import fakes
+
+SHAPES = "1280x768x768 Bias,1024x1024x1024 Bias"
+
+
+def test_a_row_that_fails_costs_itself_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fakes.install(monkeypatch, tmp_path / "cache")
+    monkeypatch.setattr(fakes.Profiler, "crashes", staticmethod(lambda problem: problem.m == 1024))
+    first, second, *_ = fakes.rows(gemm.main, tmp_path / "gemm.json", "--shapes", SHAPES)
+    assert first["ratio"]
+    assert second["ours_us"] is None
+    assert second["values"]["failure"].startswith("no candidate ran right")
+
+
+def test_without_pytorch_rows_have_our_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fakes.install(monkeypatch, tmp_path / "cache")
+    monkeypatch.setattr(peers, "pytorch", lambda: None)
+    row, *_ = fakes.rows(gemm.main, tmp_path / "gemm.json", "--shapes", SHAPES)
+    assert row["ours_us"] > 0
+    assert (row["peer"], row["peer_us"], row["ratio"]) == ("", None, None)
+
+
+def test_a_name_that_nothing_has_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(racing.gpu, "local_arch", lambda: "sm_90a")
+    assert gemm.main(["--shapes", "1x2x3"]) == 1
+    assert "nothing is called 1x2x3; choose from 1280x3072x768" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(gpu.local_arch() is not None, reason="this machine has a GPU")
+def test_no_gpu_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gemm.main([]) == 1
+    assert capsys.readouterr().err.startswith("error: no NVIDIA GPU")
+
+
+def test_turns_are_reversed_and_the_first_is_no_measurement() -> None:
+    order: list[str] = []
+
+    def measure(name: str) -> Any:
+        return lambda count: order.append(name) or [float(len(order))] * count
+
+    samples = racing.take_turns({"a": measure("a"), "b": measure("b")}, 2, 3)
+    assert "".join(order) == "abbaab"
+    assert (samples["a"].times, samples["b"].times) == ((4.0, 5.0), (3.0, 6.0))
+
+
+def test_operands_exceed_the_cache_and_graphs_are_long_enough() -> None:
+    assert peers.rotated_sets(10**6, 60 * 10**6) == 120
+    assert peers.rotated_sets(10**9, 60 * 10**6) == 1
+    assert peers.rotated_sets(10, 60 * 10**6) == 256
+    assert peers.graph_passes(50.0, 24) == 5
+    assert peers.graph_passes(1000.0, 1) == 1
+    assert peers.graph_passes(0.0, 256) == 8
+
+
+def test_uneven_padding_is_no_convolution_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "pytorch", lambda: None)
+    monkeypatch.setattr(peers, "_sets", lambda size: 1)
+    dtype = DType.F16
+    uneven = ConvProblem(1, 8, 8, 8, 8, 3, 3, 7, 7, (0, 0, 1, 1), (1, 1), (1, 1), 1, dtype, dtype, ())
+    with pytest.raises(RuntimeError, match="no padding"):
+        peers.convolution(uneven)
