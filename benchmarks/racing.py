@@ -30,7 +30,7 @@ from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import build
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.progress import Plain
-from onnxbolt.tune.records import Problem, Status
+from onnxbolt.tune.records import Problem, Status, kernel_key
 from onnxbolt.tune.sessions import Measure, Sample
 from onnxbolt.tune.summary import Tuning
 from onnxbolt.tune.tasks import instance_of, tasks_of
@@ -99,8 +99,13 @@ class Tuned:
         """The chosen kernel. Raises OnnxboltError where none ran right."""
         choice = self.timings.choice(problem, self.arch.number)
         if choice is None:
-            raise OnnxboltError(f"no candidate ran right: {describe_problem(problem)}")
+            raise OnnxboltError(f"no candidate ran right: {describe_problem(problem)}{self._first_failure(problem)}")
         return Ours(problem, choice.config, self.profiler)
+
+    def _first_failure(self, problem: Problem) -> str:
+        with Database() as database:
+            failed = [m for m in database.measurements(kernel_key(problem, self.profiler.machine)) if m.status is not Status.OK]
+        return f"; {failed[0].status.value}: {failed[0].detail[-300:]}" if failed else ""
 
     def notes(self, problem: Problem) -> dict[str, Any]:
         """What tuning did for the problem, for a row's values."""

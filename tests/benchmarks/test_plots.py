@@ -1,0 +1,45 @@
+"""What the figures show of result files; drawing itself where matplotlib is."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import plots
+from benchmarks.common import Row, write_results
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    bare = Row("1024x1024x1024", 1, "fp16", 4.0, "cuBLAS", 5.0, 1.25, values={"tflops": 500.0, "epilogue": "none"})
+    biased = Row("1024x1024x1024 Bias", 1, "fp16", 4.0, "cuBLAS", 5.0, 1.25, values={"tflops": 500.0, "epilogue": "Bias"})
+    failed = Row("2048x2048x2048", 1, "fp16", values={"failure": "no"})
+    write_results("gemm", [bare, biased, failed], tmp_path / "gemm-nvidia-h200.json")
+    convolutions = [Row(name, 32, "fp16", 10.0, "cuDNN", 12.0, 1.2, values={"tflops": 100.0, "window": [r, r], "occurrences": count})
+                    for name, r, count in (("56x56 64->64 3x3 Bias+Relu", 3, 3), ("56x56 64->64 1x1 Bias+Relu", 1, 1), ("other 3x3", 3, 0))]
+    write_results("conv", convolutions, tmp_path / "conv-nvidia-h200.json")
+    return tmp_path
+
+
+def test_figures_have_the_rows_of_the_paper(results: Path) -> None:
+    found = plots.available(results)
+    assert {name: [row["name"] for row in rows] for name, rows in found.items()} == {
+        "gemm": ["1024x1024x1024"], "conv": ["56x56 64->64 3x3 Bias+Relu"]}
+
+
+def test_bars_are_rates_of_both_sides(results: Path) -> None:
+    (row,) = plots.available(results)["gemm"]
+    values = {name: bar(row) for name, bar in plots.FIGURES_BY_NAME["gemm"].bars.items()}
+    assert values == {"onnxbolt": 500.0, "the library's bare kernel": 400.0}
+
+
+def test_the_same_results_draw_the_same_bytes(results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(plots, "RESULTS", results)
+    drawn = []
+    for name in ("once", "twice"):
+        monkeypatch.setattr(plots, "FIGURES", tmp_path / name)
+        assert plots.main() == 0
+        drawn.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert drawn[0] == drawn[1]
+    assert drawn[0].keys() == {"gemm.svg", "conv.svg"}
