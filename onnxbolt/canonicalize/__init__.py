@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.canonicalize import activations, batchnorm, constant_fold, conv_form, flatten, gemm_form, noops, scale_shift
+from onnxbolt.canonicalize import activations, batchnorm, branches, constant_fold, conv_form, flatten, gemm_form, noops, scale_shift
 from onnxbolt.graph.edit import prune
 from onnxbolt.graph.shapes import infer
 
@@ -20,6 +20,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (gemm_form.run, "before the foldings, which then know one kind of product"),
     (batchnorm.run, "before scale_shift, since a BatchNormalization between Conv and Mul hides the one from the other"),
     (scale_shift.run, "after the weights are constant and the products in form"),
+    (branches.run, "after the foldings, when each branch is one Conv, or a BatchNormalization that no Conv can take"),
     (activations.run, "before flatten, which may then pass one node rather than a decomposition"),
     (flatten.run, "last, when what stands between two Reshapes is in its shortest form"),
 ]
@@ -27,7 +28,7 @@ _MOST_ROUNDS = 10
 
 
 def canonicalize(graph: gs.Graph) -> list[str]:
-    """Bring the graph to one form, in place; returns a line for each pass that changed something."""
+    """Bring the graph to one form, in place; returns a line for each pass that changed something, and for what it nearly changed."""
     log: list[str] = []
     for _ in range(_MOST_ROUNDS):
         before = len(log)
@@ -40,4 +41,4 @@ def canonicalize(graph: gs.Graph) -> list[str]:
             break
     prune(graph)
     infer(graph)
-    return log
+    return log + branches.unmerged(graph)

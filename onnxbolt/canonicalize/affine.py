@@ -56,8 +56,8 @@ def _into_conv(graph: gs.Graph, conv: gs.Node, node: gs.Node, scale: np.ndarray,
     old = np.zeros(len(scale)) if given is None else constant_values(given)
     if old is None:
         return False
-    scaled = _rounded(weight, weight.values.astype(np.float64) * scale.reshape(-1, *[1] * (weight.values.ndim - 1)))
-    shifted = _rounded(weight, old.astype(np.float64) * scale + shift)
+    scaled = rounded(weight, weight.values.astype(np.float64) * scale.reshape(-1, *[1] * (weight.values.ndim - 1)))
+    shifted = rounded(weight, old.astype(np.float64) * scale + shift)
     if scaled is None or shifted is None:
         return False
     if (scale != 1).any():
@@ -77,8 +77,8 @@ def _into_product(graph: gs.Graph, maker: gs.Node, node: gs.Node, scale: np.ndar
         return False  # a bias right after a MatMul is the form wanted
     weight = product.inputs[1]
     bias = np.zeros(len(scale)) if given is None else vector(given.values, 0, -1, len(scale))
-    scaled = _rounded(weight, weight.values.astype(np.float64) * scale)
-    shifted = None if bias is None else _rounded(weight, bias * scale + shift)
+    scaled = rounded(weight, weight.values.astype(np.float64) * scale)
+    shifted = None if bias is None else rounded(weight, bias * scale + shift)
     if scaled is None or shifted is None:
         return False
     inner = product.outputs[0]
@@ -117,7 +117,7 @@ def _addend(node: gs.Node) -> gs.Constant | None:
     return next((t for t in node.inputs if isinstance(t, gs.Constant) and is_float(t) and len(t.shape) <= 1), None)
 
 
-def _rounded(weight: gs.Constant, values: np.ndarray) -> np.ndarray | None:
+def rounded(weight: gs.Constant, values: np.ndarray) -> np.ndarray | None:
     """The values in the weight's type; None where one does not fit it."""
     with np.errstate(over="ignore"):
         rounded = values.astype(weight.dtype)

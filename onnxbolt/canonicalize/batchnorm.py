@@ -20,19 +20,24 @@ def run(graph: gs.Graph) -> int:
     return sum(_fold(graph, node) for node in nodes)
 
 
-def _fold(graph: gs.Graph, node: gs.Node) -> bool:
+def scale_and_shift(node: gs.Node) -> tuple[np.ndarray, np.ndarray] | None:
+    """A BatchNormalization as s x + shift, both float64 [channels]; None in training mode and where a parameter is no constant."""
     if node.attrs.get("training_mode", 0) or len([t for t in node.outputs if t.name]) != 1:
-        return False
-    x = node.inputs[0]
-    target = affine.channels(graph, x)
+        return None
     parameters = [constant_values(tensor) for tensor in node.inputs[1:]]
-    if target is None or any(values is None for values in parameters):
+    if any(values is None for values in parameters):
+        return None
+    gamma, beta, mean, variance = (values.astype(np.float64) for values in parameters if values is not None)
+    scale = gamma / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
+    return scale, beta - mean * scale
+
+
+def _fold(graph: gs.Graph, node: gs.Node) -> bool:
+    x, found = node.inputs[0], scale_and_shift(node)
+    target = affine.channels(graph, x)
+    if target is None or found is None:
         return False
     rank, axis, count = target
     if axis == -1 and rank != 2:  # channels of a BatchNormalization are axis 1
         return False
-    gamma, beta, mean, variance = (values.astype(np.float64) for values in parameters if values is not None)
-    if len(gamma) != count:
-        return False
-    scale = gamma / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
-    return affine.fold(graph, node, x, scale, beta - mean * scale)
+    return len(found[0]) == count and affine.fold(graph, node, x, *found)
