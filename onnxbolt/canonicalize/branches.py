@@ -95,9 +95,9 @@ def _parallel(total: _Sum) -> list[list[_Branch]]:
     """For each x with a convolution and another branch among the addends: all branches of x, the widest convolution first."""
     convolutions = [branch for tensor in total.addends if (branch := _convolution(tensor)) is not None]
     groups = []
-    for x, first in {id(branch.x): branch for branch in reversed(convolutions)}.items():
-        found = sorted((branch for branch in convolutions if id(branch.x) == x), key=lambda branch: -branch.work)
-        found += [branch for tensor in total.addends if (branch := _pointwise(tensor, first)) is not None]
+    for x in {id(branch.x): branch.x for branch in convolutions}.values():
+        found = sorted((branch for branch in convolutions if branch.x is x), key=lambda branch: -branch.work)
+        found += [branch for tensor in total.addends if (branch := _pointwise(tensor, found[0])) is not None]
         if sum(len(branch.nodes) for branch in found) > 1:
             groups.append(found)
     return groups
@@ -129,18 +129,15 @@ def _weight_and_bias(weight: gs.Constant, bias: gs.Constant | None = None) -> tu
 
 def _pointwise(tensor: gs.Tensor, beside: _Branch) -> _Branch | None:
     """x itself, or a BatchNormalization of x, as a depthwise 1x1 convolution; x is that of the convolution `beside`."""
-    if tensor is beside.x:
-        return _depthwise(tensor, (), beside, np.ones(beside.channels), np.zeros(beside.channels))
-    node = producer(tensor)
-    if node is None or node.op != "BatchNormalization" or node.domain or node.inputs[0] is not beside.x:
+    axes, channels = len(beside.taps), beside.nodes[0].inputs[1].shape[1] * beside.group
+    node = None if tensor is beside.x else producer(tensor)
+    if tensor is not beside.x and (node is None or node.op != "BatchNormalization" or node.domain or node.inputs[0] is not beside.x):
         return None
-    found = batchnorm.scale_and_shift(node)
-    return None if found is None or len(found[0]) != beside.channels else _depthwise(tensor, (node,), beside, *found)
-
-
-def _depthwise(tensor: gs.Tensor, nodes: tuple[gs.Node, ...], beside: _Branch, scale: np.ndarray, shift: np.ndarray) -> _Branch:
-    axes, channels = len(beside.taps), beside.channels
-    return _Branch(tensor, nodes, beside.x, channels, channels, (1,) * axes, (range(1),) * axes, (0,) * axes,
+    found = (np.ones(channels), np.zeros(channels)) if node is None else batchnorm.scale_and_shift(node)
+    if found is None or len(found[0]) != channels or channels != beside.channels:
+        return None
+    scale, shift = found
+    return _Branch(tensor, () if node is None else (node,), beside.x, channels, channels, (1,) * axes, (range(1),) * axes, (0,) * axes,
                    lambda: (scale.reshape(channels, 1, *[1] * axes), shift))
 
 
@@ -187,9 +184,17 @@ def _misfit(widest: _Branch, branch: _Branch) -> str | None:
         return f"it connects other channels: {branch.group} groups and {widest.group}"
     if not all(set(own) <= set(taps) for own, taps in zip(branch.taps, widest.taps, strict=True)):
         return "its window is not inside the other's"
-    known = all(isinstance(size, int) for branch in (branch, widest) for size in branch.addend.shape or [None])
-    same = branch.addend.shape == widest.addend.shape if known else branch.slack == widest.slack
+    size = _image(widest.addend)
+    same = branch.slack == widest.slack or (size is not None and size == _image(branch.addend))
     return None if same else "its output is not known to have the same size"
+
+
+def _image(tensor: gs.Tensor) -> list[int] | None:
+    """The sizes of the spatial axes, where all are known."""
+    if tensor.shape is None:
+        return None
+    sizes = [size for size in tensor.shape[2:] if isinstance(size, int)]
+    return sizes if len(sizes) == len(tensor.shape) - 2 else None
 
 
 def _summed(branches: Sequence[_Branch]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -227,7 +232,7 @@ def _replace(graph: gs.Graph, total: _Sum, merged: Sequence[_Branch], weight: np
     inputs = [widest.x, add_constant(graph, name, weight), *([add_constant(graph, f"{name}_bias", bias)] if bias.any() else [])]
     insert(graph, "Conv", inputs, [result], replaced if rest else [*replaced, *total.nodes], replaced[0].attrs, at=total.root)
     for index, tensor in enumerate(rest):
-        partial = y if index == len(rest) - 1 else gs.Variable(fresh(graph, f"{y.name}_partial"), dtype=y.dtype)
-        insert(graph, "Add", [result, tensor], [partial], total.nodes, at=total.root)
-        result = partial
+        added = y if index == len(rest) - 1 else gs.Variable(fresh(graph, f"{y.name}_partial"), dtype=y.dtype)
+        insert(graph, "Add", [result, tensor], [added], total.nodes, at=total.root)
+        result = added
     remove(graph, [*replaced, *total.nodes])

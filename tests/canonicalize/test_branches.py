@@ -106,7 +106,8 @@ def test_more_input_than_output_channels() -> None:
 def test_sizes_that_are_the_same_by_chance() -> None:
     """TensorFlow's SAME pads an even image at its end alone: 3x3 and 1x1 agree only where the size is known."""
     branches = conv("a", 3, 3, pads=(0, 0, 1, 1), stride=2), conv("b", 1, 1, stride=2)
-    merged(network(*branches, ("Add", "a b", "y"), shape=(2, C, 8, 6)))
+    merged(network(*branches, ("Add", "a b", "y"), shape=("n", C, 8, 6)))
+    kept(network(*branches, ("Add", "a b", "y"), shape=("n", C, "h", 6)), "size")
 
 
 def test_x_itself_beside_two_others() -> None:
@@ -117,6 +118,13 @@ def test_a_residual_stays() -> None:
     source = network(conv("a", 3, 3, pads=1), ("Add", "a x", "y"))
     unchanged(source, run)
     assert unmerged(import_model(source)) == []
+
+
+def test_x_that_is_only_broadcast_is_no_identity() -> None:
+    weights = {"wa": random(C, 1, 3, 3), "wb": random(C, 1, 1, 1)}
+    adds = ("Add", "a x", "s"), ("Add", "s b", "y")
+    graph = applied(network(conv("a", 3, 3, pads=1), conv("b", 1, 1), *adds, shape=(2, 1, 6, 7), **weights), run, 1)
+    assert operators(graph) == ["Conv", "Add"]
 
 
 @pytest.mark.parametrize("order", [("a", "h", "b", "k"), ("h", "k", "b", "a"), ("a", "b", "h", "k")])
