@@ -25,19 +25,20 @@ struct Chain {
     cutlass::Array<float, N> tensors[kTensors > 0 ? kTensors : 1];
   };
 
-  template <int N>
+  // Output: what the result is rounded to. For 16 bits, steps may be approximated to less than that rounding (steps.h).
+  template <class Output = float, int N>
   __device__ static cutlass::Array<float, N> apply(
       cutlass::Array<float, N> x, const Operands<N>& operands, const float* params) {
-    apply_from<0, 0, 0, N, Steps...>(x, operands, params);
+    apply_from<sizeof(Output) == 2, 0, 0, 0, N, Steps...>(x, operands, params);
     return x;
   }
 
  private:
   // Vector, Tensor and Param count what earlier steps have taken, so that every index is a constant.
-  template <int Vector, int Tensor, int Param, int N>
+  template <bool Approximate, int Vector, int Tensor, int Param, int N>
   __device__ static void apply_from(cutlass::Array<float, N>&, const Operands<N>&, const float*) {}
 
-  template <int Vector, int Tensor, int Param, int N, class Step, class... Rest>
+  template <bool Approximate, int Vector, int Tensor, int Param, int N, class Step, class... Rest>
   __device__ static void apply_from(cutlass::Array<float, N>& x, const Operands<N>& operands, const float* params) {
     constexpr bool kVector = Step::kOperand == Operand::kVector, kTensor = Step::kOperand == Operand::kTensor;
     CUTLASS_PRAGMA_UNROLL
@@ -45,9 +46,10 @@ struct Chain {
       float operand = 0.f;
       if constexpr (kVector) operand = operands.vectors[Vector][i];
       if constexpr (kTensor) operand = operands.tensors[Tensor][i];
-      x[i] = Step::apply(x[i], operand, params + Param);
+      if constexpr (Approximate && Step::kApproximable) x[i] = Step::approximate(x[i], operand, params + Param);
+      else x[i] = Step::apply(x[i], operand, params + Param);
     }
-    apply_from<Vector + kVector, Tensor + kTensor, Param + Step::kParams, N, Rest...>(x, operands, params);
+    apply_from<Approximate, Vector + kVector, Tensor + kTensor, Param + Step::kParams, N, Rest...>(x, operands, params);
   }
 };
 

@@ -1,9 +1,14 @@
 // Device functions of the steps of onnxbolt/epilogues.py: one struct per row, named by its `functor` column.
 //
-// A step maps one fp32 value, its operand and its parameters to one fp32 value. Comparisons are written so that NaN passes
-// through, as it does through the ONNX operators; fminf and fmaxf would swallow it.
+// A step maps one fp32 value, its operand and its parameters to one fp32 value. NaN passes through, as it does through the ONNX
+// operators; fminf and fmaxf would swallow it.
+//
+// `apply` is as exact as fp32 allows. Where that takes long, `approximate` is for results that are rounded to 16 bits: its error
+// is below that rounding (epilogue/approximations.h).
 #pragma once
 #include <cuda_runtime.h>
+
+#include "epilogue/approximations.h"
 
 namespace onnxbolt {
 namespace epilogue {
@@ -15,10 +20,23 @@ template <Operand Kind, int Params = 0, bool Heavy = false>
 struct Step {
   static constexpr Operand kOperand = Kind;
   static constexpr int kParams = Params;
-  static constexpr bool kHeavy = Heavy;
+  static constexpr bool kHeavy = Heavy, kApproximable = false;
 };
 
-__device__ inline float clamp(float x, float low, float high) { return x < low ? low : (x > high ? high : x); }
+// The larger, or NaN: one instruction since sm_80.
+__device__ inline float maximum(float x, float y) {
+#if __CUDA_ARCH__ >= 800
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
+  return larger;
+#else
+  return x < y ? y : x;
+#endif
+}
+
+__device__ inline float minimum(float x, float y) { return -maximum(-x, -y); }
+
+__device__ inline float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
 
 // Two ulp instead of a full division; for |divisor| > 2^126 the quotient is 0, which is where it tends to here.
 __device__ inline float sigmoid(float x) { return __fdividef(1.f, 1.f + expf(-x)); }
@@ -44,7 +62,7 @@ struct Mul : Step<Operand::kTensor> {
 };
 
 struct Relu : Step<Operand::kNone> {
-  __device__ static float apply(float x, float, const float*) { return x < 0.f ? 0.f : x; }
+  __device__ static float apply(float x, float, const float*) { return maximum(x, 0.f); }
 };
 
 struct LeakyRelu : Step<Operand::kNone, 1> {
@@ -57,28 +75,37 @@ struct Clip : Step<Operand::kNone, 2> {
 
 struct Sigmoid : Step<Operand::kNone> {
   __device__ static float apply(float x, float, const float*) { return sigmoid(x); }
+  static constexpr bool kApproximable = true;
+  __device__ static float approximate(float x, float, const float*) { return approximate_sigmoid(x); }
 };
 
-// tanh.approx has 11 bits: enough for fp16 outputs, too few for what follows a TF32 product.
 struct Tanh : Step<Operand::kNone, 0, true> {
   __device__ static float apply(float x, float, const float*) { return tanhf(x); }
+  static constexpr bool kApproximable = true;
+  __device__ static float approximate(float x, float, const float*) { return approximate_tanh(x); }
 };
 
 struct GeluErf : Step<Operand::kNone, 0, true> {
   __device__ static float apply(float x, float, const float*) { return 0.5f * x * (1.f + erff(x * 0.70710678f)); }
+  static constexpr bool kApproximable = true;
+  __device__ static float approximate(float x, float, const float*) { return approximate_gelu(x); }
 };
 
 // (1 + tanh u) / 2 = sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3).
 struct GeluTanh : Step<Operand::kNone> {
   __device__ static float apply(float x, float, const float*) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
+  static constexpr bool kApproximable = true;
+  __device__ static float approximate(float x, float, const float*) { return x * approximate_sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
 };
 
 struct Silu : Step<Operand::kNone> {
   __device__ static float apply(float x, float, const float*) { return x * sigmoid(x); }
+  static constexpr bool kApproximable = true;
+  __device__ static float approximate(float x, float, const float*) { return x * approximate_sigmoid(x); }
 };
 
 struct HardSwish : Step<Operand::kNone> {
-  __device__ static float apply(float x, float, const float*) { return x * clamp(x * (1.f / 6.f) + 0.5f, 0.f, 1.f); }
+  __device__ static float apply(float x, float, const float*) { return x * __saturatef(x * (1.f / 6.f) + 0.5f); }
 };
 
 struct HardSigmoid : Step<Operand::kNone, 2> {
@@ -88,10 +115,14 @@ struct HardSigmoid : Step<Operand::kNone, 2> {
 // log(1 + e^x) without overflow for large x.
 struct Softplus : Step<Operand::kNone, 0, true> {
   __device__ static float apply(float x, float, const float*) { return (x < 0.f ? 0.f : x) + log1pf(expf(-fabsf(x))); }
+  static constexpr bool kApproximable = true;
+  __device__ static float approximate(float x, float, const float*) { return approximate_softplus(x); }
 };
 
 struct Elu : Step<Operand::kNone, 1, true> {
   __device__ static float apply(float x, float, const float* alpha) { return x < 0.f ? alpha[0] * expm1f(x) : x; }
+  static constexpr bool kApproximable = true;
+  __device__ static float approximate(float x, float, const float* alpha) { return x < 0.f ? alpha[0] * (approximate_exp(x) - 1.f) : x; }
 };
 
 // tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2) for e = e^x; from x = 20 on it is 1 in fp32.
@@ -101,6 +132,8 @@ struct Mish : Step<Operand::kNone> {
     float numerator = e * (e + 2.f);
     return x * __fdividef(numerator, numerator + 2.f);
   }
+  static constexpr bool kApproximable = true;
+  __device__ static float approximate(float x, float, const float*) { return approximate_mish(x); }
 };
 
 }  // namespace epilogue

@@ -43,8 +43,10 @@ def instance_name(instance: Instance) -> str:
     words += [f"a{c.align_a}"] if c.family is Family.POOL else [_shape(c.threadblock), f"a{c.align_a}_{c.align_b}_{c.align_c}"]
     if c.family in (Family.GEMM_2X, Family.CONV_2X):
         words += [f"w{_shape(c.warp)}", f"i{_shape(c.instruction)}", f"z{c.swizzle}"]
-    if c.family is Family.GEMM_3X:
+    if c.family is Family.GEMM_3X or c.consumers:
         words += [f"c{_shape(c.cluster)}"]
+    if c.consumers:
+        words += [f"g{c.consumers}", *(["resident"] if c.resident else [])]
     if c.family is not Family.POOL:
         words += [f"s{c.stages}"]
     words += [c.schedule.name] if c.schedule is not Schedule.NONE else []

@@ -1,0 +1,123 @@
+// What orders the threads of a block, of a cluster and of consecutive kernels on sm_90 (PTX ISA: mbarrier, barrier.cluster,
+// griddepcontrol, fence.proxy.async).
+#pragma once
+#include <cstdint>
+
+namespace onnxbolt {
+namespace sm90 {
+
+__device__ inline uint32_t SharedAddress(const void* pointer) { return static_cast<uint32_t>(__cvta_generic_to_shared(pointer)); }
+
+// An mbarrier in shared memory. Its phases alternate in parity; a wait returns once the phase of the given parity is complete,
+// so that it can look one phase ahead and no further.
+class Barrier {
+ public:
+  __device__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals));
+  }
+
+  // Beside its arrivals, the phase waits for that many bytes to be copied into shared memory.
+  __device__ void arrive_and_expect(int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+  }
+
+  __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
+
+  // At the barrier of the same name in block `rank` of the cluster.
+  __device__ void arrive_at(int rank) {
+    asm volatile(
+        "{\n.reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(address()), "r"(rank)
+        : "memory");
+  }
+
+  __device__ void wait(uint32_t parity) {
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra over;\n"
+        "bra again;\n"
+        "over:\n}" ::"r"(address()), "r"(parity)
+        : "memory");
+  }
+
+  __device__ uint32_t address() const { return SharedAddress(&state_); }
+
+ private:
+  uint64_t state_;
+};
+
+// Makes initialized barriers visible to TMA and to the other blocks of the cluster.
+__device__ inline void FenceBarrierInit() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// Orders this thread's accesses to shared memory before later ones by TMA and wgmma.
+__device__ inline void FenceAsyncProxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// One of the block's 16 hardware barriers; 0 is __syncthreads'.
+__device__ inline void SyncThreads(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// All threads of all blocks of the cluster, but those that have exited.
+__device__ inline void SyncCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ inline int ClusterRank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// One thread of a converged warp.
+__device__ inline bool ElectOne() {
+  uint32_t elected;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
+// Programmatic dependent launch: the next kernel of the stream may start its blocks as this one's end ...
+__device__ inline void LaunchDependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// ... and waits here until the kernels before it are complete and their writes visible. Where there is none that was overlapped,
+// this returns at once.
+__device__ inline void WaitForPredecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+template <int Registers>
+__device__ void ReleaseRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+template <int Registers>
+__device__ void ClaimRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+// A place in a ring of stages, and the parity of the phase in which a consumer meets it.
+template <int Stages>
+struct RingCursor {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+
+  __device__ void advance(int count) {
+    const int passed = stage + count;
+    parity ^= (passed / Stages) & 1;
+    stage = passed % Stages;
+  }
+};
+
+}  // namespace sm90
+}  // namespace onnxbolt

@@ -1,0 +1,152 @@
+// A consumer warpgroup: wgmma over the ring's stages, then the epilogue on the accumulators.
+#pragma once
+#include "sm90/params.h"
+#include "sm90/split_k.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+template <class K>
+class Consumer {
+ public:
+  using Finish = typename K::Finish;
+  using Sums = Accumulators<K::kTileN>[K::kBlocks];  // of 64 rows each
+
+  CUTLASS_DEVICE Consumer(const Params& params, SharedMemory<K> memory, int group)
+      : params_(params), memory_(memory), barriers_(memory.barriers()), tiles_(params.schedule, params.split),
+        range_(params, params.split > 1 ? tiles_.rank : 0), group_(group), thread_(threadIdx.x % 128),
+        epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
+
+  CUTLASS_DEVICE void run() {
+    WaitForPredecessors();  // the operands of the epilogue are read by this thread
+    const int skip = K::kIsPingpong ? group_ : 0, groups = K::kIsPingpong ? K::kGroups : 1;
+    stage_.advance(skip * range_.count());
+    if constexpr (K::kIsResident) barriers_.weights.wait(0);
+    Sums sums;
+    for (int tile = tiles_.first + skip * tiles_.step; tile < params_.schedule.count(); tile += groups * tiles_.step) {
+      const Origin origin = tiles_.origin(tile);
+      epilogue_.load_vectors(origin.column, params_.columns);
+      begin_turn();
+      multiply(sums);
+      finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows), origin.column, params_.rows});
+      stage_.advance((groups - 1) * range_.count());
+    }
+    epilogue_.drain();
+  }
+
+ private:
+  // A barrier's wait sees one phase ahead only, and in pingpong a warpgroup skips the stages of the others' tiles: without turns
+  // it would take a phase that has not begun for one that is complete.
+  CUTLASS_DEVICE void begin_turn() {
+    if constexpr (K::kIsPingpong) barriers_.turn[group_].wait((turns_++ & 1) ^ (group_ == 0));
+  }
+
+  CUTLASS_DEVICE void end_turn() {
+    if constexpr (K::kIsPingpong) {
+      if (thread_ == 0) barriers_.turn[(group_ + 1) % K::kGroups].arrive();
+    }
+  }
+
+  // The main loop. A stage is given back when the products behind its own are under way.
+  CUTLASS_DEVICE void multiply(Sums& sums) {
+    int previous = 0;
+    for (int block = range_.first; block < range_.end; ++block, stage_.advance()) {
+      barriers_.full[stage_.stage].wait(stage_.parity);
+      pin(sums);
+      BeginProducts();
+      multiply_block(sums, K::kIsResident ? block : stage_.stage, block > range_.first);
+      CommitProducts();
+      if (block > range_.first) {
+        WaitForProducts<1>();
+        release(previous);
+      }
+      previous = stage_.stage;
+    }
+    end_turn();
+    WaitForProducts<0>();
+    pin(sums);
+    release(previous);
+  }
+
+  CUTLASS_DEVICE void multiply_block(Sums& sums, int block_of_b, bool accumulate) {
+    const uint64_t a = OperandDescriptor(memory_.a(stage_.stage) + (K::kIsPingpong ? 0 : group_ * K::kGroupRows * K::kBoxBytes), K::kBoxBytes);
+    const uint64_t b = OperandDescriptor(memory_.b(block_of_b), K::kBoxBytes);
+#pragma unroll
+    for (int box = 0; box < K::kBoxes; ++box) {
+#pragma unroll
+      for (int k = 0; k < K::kBoxBytes / 32; ++k) {
+#pragma unroll
+        for (int m = 0; m < K::kBlocks; ++m) {
+          // addresses in descriptors count 16 bytes
+          const uint64_t at_a = a + (box * K::kTileM * K::kBoxBytes + m * 64 * K::kBoxBytes) / 16 + 2 * k;
+          const uint64_t at_b = b + box * K::kTileN * K::kBoxBytes / 16 + 2 * k;
+          Wgmma<K::kTileN>::template multiply<typename K::Element>(sums[m], at_a, at_b, accumulate || box + k > 0);
+        }
+      }
+    }
+  }
+
+  CUTLASS_DEVICE static void pin(Sums& sums) {
+#pragma unroll
+    for (int m = 0; m < K::kBlocks; ++m) PinAccumulators(sums[m]);
+  }
+
+  // Tells every block of the cluster that loads into this stage.
+  CUTLASS_DEVICE void release(int stage) {
+    if constexpr (K::kClusterSize == 1) {
+      if (thread_ == 0) barriers_.empty[stage].arrive();
+    } else {
+      const int row = tiles_.rank % K::kClusterM, column = tiles_.rank / K::kClusterM;
+      const bool loads_for_us = thread_ % K::kClusterM == row || thread_ / K::kClusterM == column;
+      if (thread_ < K::kClusterSize && loads_for_us) barriers_.empty[stage].arrive_at(thread_);
+    }
+  }
+
+  CUTLASS_DEVICE void finish(Sums& sums, const MatrixOutput& to) {
+    if constexpr (K::kCanSplit) {
+      if (params_.split > 1) return finish_split(sums, to);
+    }
+    for_each_unit([&](int unit, int m, int column, int value) { finish_unit(sums, m, column, value, to); });
+  }
+
+  CUTLASS_DEVICE void finish_split(Sums& sums, const MatrixOutput& to) {
+    const SplitSums<K> split(memory_, group_, params_.split, tiles_.rank);
+    SyncCluster();  // no block reads its ring any more
+    for_each_unit([&](int unit, int m, int, int value) {
+      if (!split.owns(unit)) split.send(unit, sums[m] + value);
+    });
+    SyncCluster();
+    for_each_unit([&](int unit, int m, int column, int value) {
+      if (!split.owns(unit)) return;
+      split.receive(unit, sums[m] + value);
+      finish_unit(sums, m, column, value, to);
+    });
+  }
+
+  CUTLASS_DEVICE void finish_unit(const Sums& sums, int m, int column, int value, const MatrixOutput& to) {
+    constexpr int kValues = Finish::kUnitColumns / 2;
+    epilogue_.finish_unit(reinterpret_cast<const float(&)[kValues]>(sums[m][value]), m * 64, column, params_.columns, to);
+  }
+
+  // visit(unit, block of 64 rows, first column, first accumulator); unrolled, since accumulators are registers.
+  template <class Visit>
+  CUTLASS_DEVICE static void for_each_unit(const Visit& visit) {
+#pragma unroll
+    for (int unit = 0; unit < Finish::kUnits; ++unit) {
+      const int column = unit % Finish::kUnitsAcross * Finish::kUnitColumns;
+      visit(unit, unit / Finish::kUnitsAcross, column, column / 2);
+    }
+  }
+
+  const Params& params_;
+  SharedMemory<K> memory_;
+  typename K::Barriers& barriers_;
+  Tiles<K> tiles_;
+  BlockRange range_;
+  int group_, thread_, turns_ = 0;
+  RingCursor<K::kStages> stage_;
+  Epilogue<Finish> epilogue_;
+};
+
+}  // namespace sm90
+}  // namespace onnxbolt

@@ -1,0 +1,234 @@
+// The end of a tile: an epilogue chain on the accumulators of one consumer warpgroup, staged through swizzled shared memory and
+// stored by TMA. Columns are output channels, rows pixels; a unit is 64 rows of one box of columns, which is what a store takes.
+#pragma once
+#include "cutlass/numeric_conversion.h"
+#include "epilogue/chain.h"
+#include "sm90/tensor_map.h"
+#include "sm90/tma.h"
+#include "sm90/wgmma.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+// Rows of Output as a tensor map of [rows, columns] sees them, from `origin` on.
+struct MatrixOutput {
+  const CUtensorMap& map;
+  int row, column, rows;
+
+  CUTLASS_DEVICE void store(const void* unit, int unit_row, int unit_column) const { Store2D(map, unit, column + unit_column, row + unit_row); }
+
+  // The pixel that a row of the tile is, below 0 for none: for operands that are read directly.
+  CUTLASS_DEVICE int64_t pixel(int tile_row) const { return row + tile_row < rows ? row + tile_row : -1; }
+};
+
+// The static facts. `Blocks`: 64 rows each. A first tensor operand of the output's width comes by TMA into the staging buffers,
+// where the output takes its place; other tensors are read directly.
+template <class ElementType, class OutputType, class ChainType, int Blocks, int ColumnCount>
+struct EpilogueShape {
+  using Element = ElementType;
+  using Output = OutputType;
+  using Chain = ChainType;
+  static constexpr int kBlocks = Blocks, kColumns = ColumnCount;
+  static constexpr bool kResidual = Chain::kTensors > 0 && sizeof(Element) == sizeof(Output);
+  static constexpr int kUnitColumns = BoxColumns<Output>(kColumns);
+  static constexpr int kRowBytes = kUnitColumns * sizeof(Output), kUnitBytes = 64 * kRowBytes;
+  static constexpr int kUnitsAcross = kColumns / kUnitColumns, kUnits = kBlocks * kUnitsAcross;
+  static constexpr int kBuffers = kResidual && kUnits > 1 ? 4 : 2;  // residuals are loaded that far ahead
+  static constexpr int kStagingBytes = kBuffers * kUnitBytes;
+  static constexpr int kVectorBytes = Chain::kVectors * kColumns * static_cast<int>(sizeof(float));
+  static_assert(kColumns % 8 == 0, "TMA stores rows of 16 bytes");
+};
+
+// Shared memory of one warpgroup's epilogue.
+template <class Shape>
+struct EpilogueMemory {
+  char* staging;             // kBuffers units, aligned to 1024 bytes
+  float* vectors;            // [Chain::kVectors][kColumns]
+  Barrier* residual_loaded;  // kBuffers each, where kResidual
+  Barrier* residual_free;    // one arrival
+};
+
+// The epilogue of one warpgroup. All 128 threads make every call.
+template <class Shape>
+class Epilogue {
+ public:
+  using Element = typename Shape::Element;
+  using Output = typename Shape::Output;
+  using Chain = typename Shape::Chain;
+
+  // `barrier`: a hardware barrier of this warpgroup's own.
+  CUTLASS_DEVICE Epilogue(const EpilogueMemory<Shape>& memory, const EpilogueArguments& operands, int barrier)
+      : memory_(memory), operands_(operands), barrier_(barrier), thread_(threadIdx.x % 128) {}
+
+  // Fetches the vectors of columns `first` to `end`. The columns of the tile before are kept where they are the same.
+  CUTLASS_DEVICE void load_vectors(int first, int end) {
+    if constexpr (Chain::kVectors > 0) {
+      if (first == first_column_) return;
+      first_column_ = first;
+      for (int i = thread_; i < Chain::kVectors * Shape::kColumns; i += 128) {
+        const int column = first + i % Shape::kColumns;
+        memory_.vectors[i] = column < end ? operands_.vectors[i / Shape::kColumns][column] : 0.f;
+      }
+      SyncThreads(barrier_, 128);
+    }
+  }
+
+  // Applies the chain to one unit of the tile and stores it. `values`: the unit's accumulators. `column_end`: columns of the matrix.
+  template <int Size, class Destination>
+  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const Destination& to) {
+    char* buffer = memory_.staging + cursor_.stage * Shape::kUnitBytes;
+    acquire_buffer();
+    constexpr int kPairs = Shape::kUnitColumns / 16;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) finish_columns<16>(values + 8 * i, buffer, unit_row, unit_column, 16 * i, column_end, to);
+    if constexpr (Shape::kUnitColumns % 16 != 0)
+      finish_columns<8>(values + 8 * kPairs, buffer, unit_row, unit_column, 16 * kPairs, column_end, to);
+    FenceAsyncProxy();
+    SyncThreads(barrier_, 128);
+    if (thread_ == 0) {
+      to.store(buffer, unit_row, unit_column);
+      CommitStores();
+      if constexpr (Shape::kResidual) release_previous_buffer();
+    }
+    cursor_.advance();
+  }
+
+  // Before the block ends: its shared memory has to live as long as stores read it.
+  CUTLASS_DEVICE void drain() {
+    if (thread_ == 0) WaitForStores<0>();
+  }
+
+ private:
+  // With a residual the buffer holds it already; else the store that used the buffer before has to be done with it.
+  CUTLASS_DEVICE void acquire_buffer() {
+    if constexpr (Shape::kResidual) {
+      memory_.residual_loaded[cursor_.stage].wait(cursor_.parity);
+    } else {
+      if (thread_ == 0) WaitForStores<Shape::kBuffers - 1>();
+      SyncThreads(barrier_, 128);
+    }
+  }
+
+  CUTLASS_DEVICE void release_previous_buffer() {
+    WaitForStores<1>();
+    if (units_++ > 0) memory_.residual_free[(cursor_.stage + Shape::kBuffers - 1) % Shape::kBuffers].arrive();
+  }
+
+  // Columns / 8 column blocks of 16 rows of this warp: four values of a thread in each (see Accumulators).
+  template <int Columns, class Destination>
+  CUTLASS_DEVICE void finish_columns(const float* values, char* buffer, int unit_row, int unit_column, int column, int column_end,
+                                 const Destination& to) {
+    constexpr int kCount = Columns / 2;
+    typename Chain::template Operands<kCount> operands;
+    cutlass::Array<float, kCount> x;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] = values[i];
+    const int tile_column = unit_column + column;
+    read_vectors<kCount>(operands, tile_column);
+    if constexpr (Shape::kResidual) read_staged<Columns>(buffer, column, operands.tensors[0]);
+    if constexpr (Chain::kTensors > Shape::kResidual) read_tensors<kCount>(operands, unit_row, tile_column, column_end, to);
+    x = Chain::template apply<Output>(x, operands, operands_.params);
+    write_staged<Columns>(buffer, column, cutlass::NumericArrayConverter<Output, float, kCount>{}(x));
+  }
+
+  template <int Count>
+  CUTLASS_DEVICE void read_vectors(typename Chain::template Operands<Count>& operands, int column) const {
+#pragma unroll
+    for (int v = 0; v < Chain::kVectors; ++v) {
+      const float* vector = memory_.vectors + v * Shape::kColumns + column + 2 * (thread_ % 4);
+#pragma unroll
+      for (int i = 0; i < Count; i += 4) {
+        const float2 pair = *reinterpret_cast<const float2*>(vector + 2 * i);
+        operands.vectors[v][i] = operands.vectors[v][i + 2] = pair.x;
+        operands.vectors[v][i + 1] = operands.vectors[v][i + 3] = pair.y;
+      }
+    }
+  }
+
+  // Tensors that do not come by TMA. The matrix has an even number of columns, so that pairs are inside or outside of it.
+  template <int Count, class Destination>
+  CUTLASS_DEVICE void read_tensors(typename Chain::template Operands<Count>& operands, int unit_row, int column, int column_end,
+                               const Destination& to) const {
+#pragma unroll
+    for (int t = Shape::kResidual; t < Chain::kTensors; ++t) {
+#pragma unroll
+      for (int i = 0; i < Count; i += 2) {
+        const int64_t pixel = to.pixel(unit_row + first_row() + i % 4 * 4);
+        const int at = to.column + column + i / 4 * 8 + thread_ % 4 * 2;
+        const bool valid = at < column_end && pixel >= 0;
+        const Element* source = static_cast<const Element*>(operands_.tensors[t]) + pixel * operands_.tensor_pitch[t] + at;
+        operands.tensors[t][i] = valid ? float(source[0]) : 0.f;
+        operands.tensors[t][i + 1] = valid ? float(source[1]) : 0.f;
+      }
+    }
+  }
+
+  CUTLASS_DEVICE int first_row() const { return thread_ / 32 * 16 + thread_ % 32 / 4; }
+
+  // The address of 16 bytes at column `column` of row `row`, swizzled as TMA does.
+  CUTLASS_DEVICE static char* chunk(char* buffer, int row, int column) {
+    constexpr int kChunks = Shape::kRowBytes / 16;
+    const int index = column * static_cast<int>(sizeof(Output)) / 16;
+    int swizzled = index;
+    if constexpr (kChunks == 8) swizzled ^= row % 8;
+    if constexpr (kChunks == 4) swizzled ^= row / 2 % 4;
+    if constexpr (kChunks == 2) swizzled ^= row / 4 % 2;
+    return buffer + row * Shape::kRowBytes + swizzled * 16;
+  }
+
+  // The row that this lane gives to stmatrix and ldmatrix, of matrices of 8x8: the upper two before those to the right of them.
+  template <int Columns>
+  CUTLASS_DEVICE uint32_t matrix_row(char* buffer, int column) const {
+    const int lane = thread_ % 32, right = Columns == 16 ? lane / 16 * 8 : 0;
+    return SharedAddress(chunk(buffer, thread_ / 32 * 16 + lane % 16, column + right));
+  }
+
+  template <int Columns>
+  CUTLASS_DEVICE void read_staged(char* buffer, int column, cutlass::Array<float, Columns / 2>& values) const {
+    cutlass::Array<Element, Columns / 2> packed;
+    if constexpr (sizeof(Element) == 2) {
+      uint32_t* words = reinterpret_cast<uint32_t*>(&packed);
+      const uint32_t address = matrix_row<Columns>(buffer, column);
+      if constexpr (Columns == 16)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
+      else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(address) : "memory");
+    } else {
+#pragma unroll
+      for (int i = 0; i < Columns / 2; i += 2) reinterpret_cast<float2&>(packed[i]) = *pair(buffer, column, i);
+    }
+    values = cutlass::NumericArrayConverter<float, Element, Columns / 2>{}(packed);
+  }
+
+  template <int Columns>
+  CUTLASS_DEVICE void write_staged(char* buffer, int column, const cutlass::Array<Output, Columns / 2>& values) const {
+    if constexpr (sizeof(Output) == 2) {
+      const uint32_t* words = reinterpret_cast<const uint32_t*>(&values);
+      const uint32_t address = matrix_row<Columns>(buffer, column);
+      if constexpr (Columns == 16)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]), "r"(words[1]),
+                     "r"(words[2]), "r"(words[3]) : "memory");
+      else
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(words[0]), "r"(words[1]) : "memory");
+    } else {
+#pragma unroll
+      for (int i = 0; i < Columns / 2; i += 2) *pair(buffer, column, i) = make_float2(values[i], values[i + 1]);
+    }
+  }
+
+  // This thread's values i and i + 1, of 4 bytes each.
+  CUTLASS_DEVICE float2* pair(char* buffer, int column, int i) const {
+    const int row = first_row() + i % 4 * 4, at = column + i / 4 * 8 + thread_ % 4 * 2;
+    return reinterpret_cast<float2*>(chunk(buffer, row, at) + at % 4 * 4);
+  }
+
+  EpilogueMemory<Shape> memory_;
+  const EpilogueArguments& operands_;
+  int barrier_, thread_;
+  int first_column_ = -1, units_ = 0;
+  RingCursor<Shape::kBuffers> cursor_;
+};
+
+}  // namespace sm90
+}  // namespace onnxbolt

@@ -1,0 +1,41 @@
+// What a launch of a GEMM-like kernel tells all its blocks.
+#pragma once
+#include <cuda.h>
+
+#include "kernel.h"
+#include "sm90/schedule.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+// How output pixels meet the image; not used where the rows of A are a matrix.
+struct ImageGeometry {
+  int p, q;                      // output pixels of an image
+  int filter_w;
+  int stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
+};
+
+struct Params {
+  CUtensorMap a, b, d, residual;
+  TileSchedule schedule;
+  int rows, columns;             // of the output
+  int blocks, blocks_per_tap;    // k-blocks in all, and of one filter position
+  int split;                     // blocks of a cluster that share a tile's k-blocks
+  bool a_is_matrix;
+  ImageGeometry image;
+  EpilogueArguments operands;
+};
+
+// A share of the k-blocks: all of them, or, split, what block `rank` of a cluster has.
+struct BlockRange {
+  int first, end;
+
+  __device__ BlockRange(const Params& params, int rank)
+      : first(params.split > 1 ? params.blocks * rank / params.split : 0),
+        end(params.split > 1 ? params.blocks * (rank + 1) / params.split : params.blocks) {}
+
+  __device__ int count() const { return end - first; }
+};
+
+}  // namespace sm90
+}  // namespace onnxbolt

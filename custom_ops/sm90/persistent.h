@@ -1,0 +1,178 @@
+// The persistent, warp-specialized kernel of GEMM_SM90 and CONV_SM90: a producer warpgroup feeds a ring of operand tiles by TMA,
+// one to three consumer warpgroups multiply (wgmma) and run the epilogue.
+#pragma once
+#include "sm90/consumer.h"
+#include "sm90/producer.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+template <class K>
+__device__ void InitializeBarriers(typename K::Barriers& barriers) {
+  for (int i = 0; i < K::kStages; ++i) {
+    barriers.full[i].init(1);
+    barriers.empty[i].init(K::kGroupsOfTile * (K::kClusterM + K::kClusterN - 1));  // all blocks that multiply what is loaded here
+  }
+  barriers.weights.init(1);
+  for (int group = 0; group < K::kGroups; ++group) {
+    barriers.turn[group].init(1);
+    for (int i = 0; i < K::Finish::kBuffers; ++i) {
+      barriers.residual_loaded[group][i].init(1);
+      barriers.residual_free[group][i].init(1);
+    }
+  }
+  FenceBarrierInit();
+}
+
+template <class K>
+__device__ void PrefetchMaps(const Params& params) {
+  Prefetch(params.a);
+  Prefetch(params.b);
+  Prefetch(params.d);
+  if constexpr (K::Finish::kResidual) Prefetch(params.residual);
+}
+
+// Registers move from the producer to the consumers, who hold the accumulators. One consumer has enough from the start.
+template <class K>
+struct RegisterSplit {
+  static constexpr bool kUsed = K::kGroups > 1;
+  static constexpr int kProducer = K::kGroups == 3 ? 32 : 40, kConsumer = K::kGroups == 3 ? 160 : 232;
+};
+
+template <class K, bool kIsImage>
+__device__ void Run(const Params& params, SharedMemory<K> memory) {
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  using Split = RegisterSplit<K>;
+  if (group == 0) {
+    if constexpr (Split::kUsed) ReleaseRegisters<Split::kProducer>();
+    if (warp == 0 && ElectOne()) Producer<K, kIsImage>(params, memory).run();
+    if constexpr (K::Finish::kResidual) {
+      if (warp == 1 && ElectOne()) ResidualProducer<K>(params, memory).run();
+    }
+  } else {
+    if constexpr (Split::kUsed) ClaimRegisters<Split::kConsumer>();
+    Consumer<K>(params, memory, group - 1).run();
+  }
+}
+
+// Programmatic dependent launch: this kernel may begin while the one before it still runs, and the next one while this runs. All it
+// does before WaitForPredecessors is to set up barriers and to load weights, which nothing in a session writes. Everything else
+// that it reads or writes comes after the wait of the thread that does it, or after loads of a thread that waited; and the wait
+// is for the complete end of the kernels before, who waited themselves. A neighbour that knows nothing of this (ONNX Runtime's
+// kernels) triggers no early launch when it comes before, and is launched without the attribute, hence after our end, when
+// it comes behind.
+template <class K, bool kIsImage>
+__global__ void __launch_bounds__(K::kThreads, 1) PersistentKernel(const __grid_constant__ Params params) {
+  extern __shared__ __align__(1024) char shared[];
+  const SharedMemory<K> memory{shared};
+  if (threadIdx.x == 0) {
+    PrefetchMaps<K>(params);
+    InitializeBarriers<K>(memory.barriers());
+  }
+  if constexpr (K::kClusterSize > 1) SyncCluster();
+  else __syncthreads();
+  LaunchDependents();
+  Run<K, kIsImage>(params, memory);
+  if constexpr (K::kClusterSize > 1) {
+    __syncwarp();
+    SyncCluster();  // the others still signal this block's barriers
+  }
+}
+
+// How many blocks run: all tiles at once if there is room, else as many as stay, each with several tiles.
+template <class K>
+int GridSize(const Params& params, int sm_count) {
+  const int tiles = params.schedule.count();
+  if (params.split > 1) return tiles * params.split;
+  int clusters = std::min(tiles, std::max(sm_count / K::kClusterSize, 1));
+  if constexpr (K::kIsResident) clusters = clusters / params.schedule.columns * params.schedule.columns;  // a block keeps its column
+  return clusters * K::kClusterSize;
+}
+
+template <class K, bool kIsImage>
+const char* LaunchKernel(const Params& params, const Launch& launch) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {unsigned(K::kClusterSize * params.split), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = GridSize<K>(params, launch.sm_count);
+  config.blockDim = K::kThreads;
+  config.dynamicSmemBytes = K::kSharedMemory;
+  config.stream = launch.stream;
+  config.attrs = attributes;
+  config.numAttrs = K::kClusterSize * params.split > 1 ? 2 : 1;
+  return ErrorText(cudaLaunchKernelEx(&config, PersistentKernel<K, kIsImage>, params));
+}
+
+inline int CeilDivide(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+// What GEMM and convolution share: the schedule, the k-blocks, the output and the residual. `depth`: channels of a tap.
+template <class K>
+const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_t depth, int taps, void* d, int64_t pitch,
+                           const EpilogueArguments& operands, const int64_t* config) {
+  using Finish = typename K::Finish;
+  using Output = typename K::Output;
+  params.rows = static_cast<int>(rows), params.columns = static_cast<int>(columns);
+  params.blocks_per_tap = CeilDivide(depth, K::kTileK);
+  params.blocks = params.blocks_per_tap * taps;
+  params.split = static_cast<int>(config[kSplitK]);
+  params.operands = operands;
+  params.schedule = {CeilDivide(rows, K::kTileM * K::kClusterM), CeilDivide(columns, K::kTileN * K::kClusterN),
+                     K::kIsResident ? 1 : static_cast<int>(config[kSwizzle])};
+  const auto encode = [&](CUtensorMap& map, const void* data, int64_t data_pitch) {
+    return EncodeTiled(map, kPlainType<Output>, sizeof(Output), data,
+                       {{columns, 0, Finish::kUnitColumns}, {rows, data_pitch * int64_t(sizeof(Output)), 64}});
+  };
+  if constexpr (Finish::kResidual) {
+    // a cast between types of 16 bits leaves the residual in the input's type: TMA moves bytes
+    if (const char* error = encode(params.residual, operands.tensors[0], operands.tensor_pitch[0])) return error;
+  }
+  return encode(params.d, d, pitch);
+}
+
+// Weights [columns, taps, depth], `pitch` elements from one output channel to the next.
+template <class K>
+const char* DescribeWeights(Params& params, const void* weights, int64_t columns, int taps, int64_t depth, int64_t pitch) {
+  using Element = typename K::Element;
+  constexpr int64_t kSize = sizeof(Element);
+  return EncodeTiled(params.b, kOperandType<Element>, kSize, weights,
+                     {{depth, 0, K::kBoxK}, {taps, depth * kSize, 1}, {columns, pitch * kSize, K::kTileN / K::kClusterM}});
+}
+
+// A where its rows are a matrix.
+template <class K>
+const char* DescribeMatrix(Params& params, const void* a, int64_t rows, int64_t depth, int64_t pitch) {
+  using Element = typename K::Element;
+  constexpr int64_t kSize = sizeof(Element);
+  params.a_is_matrix = true;
+  return EncodeTiled(params.a, kOperandType<Element>, kSize, a,
+                     {{depth, 0, K::kBoxK}, {rows, pitch * kSize, K::kTileM / K::kClusterN}});
+}
+
+// What a problem and a row's launch choices must be for this kernel, beside their alignments. nullptr where all is well.
+template <class K>
+const char* CheckProblem(int64_t rows, int64_t columns, int64_t depth, int64_t taps) {
+  constexpr int kWide = 16 / static_cast<int>(sizeof(typename K::Output));
+  if (columns % kWide != 0) return "the output's rows are not multiples of 16 bytes, as TMA needs";
+  if (rows > 0x7fffffff - K::kTileM * K::kClusterM) return "an extent is too close to 2^31";
+  const int64_t blocks = (depth + K::kTileK - 1) / K::kTileK * taps;
+  if (blocks > 0x7fffffff) return "an extent exceeds 2^31 - 1";
+  if (K::kIsResident && blocks > K::kBlocksOfB) return "the weights of one block's channels do not fit its shared memory";
+  return nullptr;
+}
+
+// Launch choices that a row may carry: checked when it is launched, since can_implement does not see them.
+template <class K>
+const char* CheckLaunch(const Params& params, int sm_count) {
+  if (params.split < 1 || params.schedule.band < 1) return "split_k and swizzle are 1 at least";
+  if (K::kIsResident && params.schedule.columns > sm_count) return "resident weights need an SM for each column of tiles";
+  if (params.split == 1) return nullptr;
+  if (!K::kCanSplit) return "this kernel cannot split k: it is pingpong, resident or in clusters, or its stages are too small";
+  if (params.split > K::kMaxSplit || K::kUnitsOfTile % params.split != 0) return "split_k has to divide the units of a tile, at most 8";
+  return params.split > params.blocks ? "split_k exceeds the number of k-blocks" : nullptr;
+}
+
+}  // namespace sm90
+}  // namespace onnxbolt

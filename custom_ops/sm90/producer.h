@@ -1,0 +1,203 @@
+// The producer warpgroup: one thread keeps the ring of operand tiles full, another brings residuals ahead of the epilogues.
+#pragma once
+#include "sm90/params.h"
+#include "sm90/shape.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+// Loads tiles of A. With clusters the blocks of a column each load a part of its rows, for all of them.
+template <class K, bool kIsImage>
+class LoaderOfA {
+ public:
+  static constexpr int kRows = K::kTileM / K::kClusterN, kPartBytes = kRows * K::kBoxBytes;
+
+  __device__ LoaderOfA(const Params& params, int rank) : params_(params), part_(rank / K::kClusterM) {
+    if constexpr (K::kClusterN > 1) {
+      for (int n = 0; n < K::kClusterN; ++n) mask_ |= 1 << (rank % K::kClusterM + n * K::kClusterM);
+    }
+  }
+
+  __device__ void begin_tile(int row) {
+    row_ = row + part_ * kRows;
+    if constexpr (!kIsImage) return;
+    const ImageGeometry& image = params_.image;
+    const int pixels = image.p * image.q;
+    n_ = row_ / pixels;
+    const int pixel = row_ - n_ * pixels, p = pixel / image.q;
+    h_ = p * image.stride_h - image.pad_top;
+    w_ = (pixel - p * image.q) * image.stride_w - image.pad_left;
+  }
+
+  __device__ void load(Barrier& full, char* tile, int channel, int tap) const {
+    const ImageGeometry& image = params_.image;
+    const int r = kIsImage ? tap / image.filter_w : 0, s = tap - r * image.filter_w;
+#pragma unroll
+    for (int box = 0; box < K::kBoxes; ++box) {
+      char* to = tile + box * K::kTileM * K::kBoxBytes + part_ * kPartBytes;
+      const int c = channel + box * K::kBoxK;
+      if (!kIsImage || params_.a_is_matrix) {
+        if constexpr (K::kClusterN > 1) Load2D(params_.a, full, to, c, row_, Cache::kNormal, mask_);
+        else Load2D(params_.a, full, to, c, row_, Cache::kNormal);
+      } else {
+        const Im2col at{c, w_, h_, n_, static_cast<uint16_t>(s * image.dilation_w), static_cast<uint16_t>(r * image.dilation_h)};
+        if constexpr (K::kClusterN > 1) LoadIm2col(params_.a, full, to, at, Cache::kNormal, mask_);
+        else LoadIm2col(params_.a, full, to, at, Cache::kNormal);
+      }
+    }
+  }
+
+ private:
+  const Params& params_;
+  int part_, row_ = 0, n_ = 0, h_ = 0, w_ = 0;
+  uint16_t mask_ = 0;
+};
+
+// Loads tiles of B, the weights [columns, taps, channels]. Channels beyond the last are zeros.
+template <class K>
+class LoaderOfB {
+ public:
+  static constexpr int kRows = K::kTileN / K::kClusterM, kPartBytes = kRows * K::kBoxBytes;
+
+  __device__ LoaderOfB(const Params& params, int rank) : params_(params), part_(rank % K::kClusterM) {
+    if constexpr (K::kClusterM > 1) {
+      for (int m = 0; m < K::kClusterM; ++m) mask_ |= 1 << (m + rank / K::kClusterM * K::kClusterM);
+    }
+  }
+
+  __device__ void load(Barrier& full, char* tile, int channel, int tap, int column) const {
+#pragma unroll
+    for (int box = 0; box < K::kBoxes; ++box) {
+      char* to = tile + box * K::kTileN * K::kBoxBytes + part_ * kPartBytes;
+      const int c = channel + box * K::kBoxK, row = column + part_ * kRows;
+      if constexpr (K::kClusterM > 1) Load3D(params_.b, full, to, c, tap, row, Cache::kEvictLast, mask_);
+      else Load3D(params_.b, full, to, c, tap, row, Cache::kEvictLast);
+    }
+  }
+
+ private:
+  const Params& params_;
+  int part_;
+  uint16_t mask_ = 0;
+};
+
+// The k-blocks of a tile one after the other: channels within filter positions.
+template <class K>
+struct BlockCursor {
+  int blocks_per_tap, block, tap;
+
+  __device__ BlockCursor(const Params& params, int first)
+      : blocks_per_tap(params.blocks_per_tap), block(first % params.blocks_per_tap), tap(first / params.blocks_per_tap) {}
+
+  __device__ int channel() const { return block * K::kTileK; }
+  __device__ void advance() {
+    if (++block == blocks_per_tap) block = 0, ++tap;
+  }
+};
+
+template <class K, bool kIsImage>
+class Producer {
+ public:
+  __device__ Producer(const Params& params, SharedMemory<K> memory)
+      : params_(params), memory_(memory), barriers_(memory.barriers()), tiles_(params.schedule, params.split),
+        range_(params, params.split > 1 ? tiles_.rank : 0), a_(params, params.split > 1 ? 0 : tiles_.rank),
+        b_(params, params.split > 1 ? 0 : tiles_.rank) {}
+
+  // Weights are constants: their first tiles need not wait for the kernel before.
+  __device__ void run() {
+    const int early = load_early_weights();
+    WaitForPredecessors();
+    for (int tile = tiles_.first; tile < params_.schedule.count(); tile += tiles_.step) load_tile(tile, tile == tiles_.first ? early : 0);
+  }
+
+ private:
+  static constexpr int kBytesOfStage = K::kABytes + (K::kIsResident ? 0 : K::kBBytes);
+
+  __device__ int load_early_weights() {
+    const int column = tiles_.origin(tiles_.first).column;
+    const int count = K::kIsResident ? params_.blocks : min(K::kStages, range_.count());
+    if constexpr (K::kIsResident) barriers_.weights.arrive_and_expect(count * K::kBBytes);
+    BlockCursor<K> cursor(params_, range_.first);
+    for (int i = 0; i < count; ++i, cursor.advance()) {
+      Barrier& full = K::kIsResident ? barriers_.weights : barriers_.full[i];
+      if constexpr (!K::kIsResident) full.arrive_and_expect(kBytesOfStage);
+      b_.load(full, memory_.b(i), cursor.channel(), cursor.tap, column);
+    }
+    return K::kIsResident ? 0 : count;
+  }
+
+  // Of the first `early` k-blocks the weights are under way already.
+  __device__ void load_tile(int tile, int early) {
+    const Origin origin = tiles_.origin(tile);
+    a_.begin_tile(origin.row);
+    BlockCursor<K> cursor(params_, range_.first);
+    for (int i = 0; i < range_.count(); ++i, cursor.advance(), stage_.advance()) {
+      Barrier& full = barriers_.full[stage_.stage];
+      if (i >= early) {
+        barriers_.empty[stage_.stage].wait(stage_.parity ^ 1);
+        full.arrive_and_expect(kBytesOfStage);
+        if constexpr (!K::kIsResident) b_.load(full, memory_.b(stage_.stage), cursor.channel(), cursor.tap, origin.column);
+      }
+      a_.load(full, memory_.a(stage_.stage), cursor.channel(), cursor.tap);
+    }
+  }
+
+  const Params& params_;
+  SharedMemory<K> memory_;
+  typename K::Barriers& barriers_;
+  Tiles<K> tiles_;
+  BlockRange range_;
+  LoaderOfA<K, kIsImage> a_;
+  LoaderOfB<K> b_;
+  RingCursor<K::kStages> stage_;
+};
+
+// Brings the residual of each unit of this block's tiles into the buffer from which the unit will be stored.
+template <class K>
+class ResidualProducer {
+ public:
+  using Finish = typename K::Finish;
+
+  __device__ ResidualProducer(const Params& params, SharedMemory<K> memory)
+      : params_(params), memory_(memory), tiles_(params.schedule, params.split) {}
+
+  __device__ void run() {
+    WaitForPredecessors();
+    int turn = 0;
+    for (int tile = tiles_.first; tile < params_.schedule.count(); tile += tiles_.step, ++turn) {
+      const Origin origin = tiles_.origin(tile);
+      for (int unit = 0; unit < Finish::kUnits; ++unit) {
+        if constexpr (K::kIsPingpong) {
+          load(turn % K::kGroups, unit, origin.row, origin.column);
+        } else {
+          for (int group = 0; group < K::kGroups; ++group) {
+            if (owns(group, unit)) load(group, unit, origin.row + group * K::kGroupRows, origin.column);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ bool owns(int group, int unit) const {
+    return params_.split <= 1 || OwnerOfUnit<K>(group, unit, params_.split) == tiles_.rank;
+  }
+
+  __device__ void load(int group, int unit, int row, int column) {
+    const EpilogueMemory<Finish> memory = memory_.epilogue(group);
+    RingCursor<Finish::kBuffers>& cursor = cursors_[group];
+    memory.residual_free[cursor.stage].wait(cursor.parity ^ 1);
+    memory.residual_loaded[cursor.stage].arrive_and_expect(Finish::kUnitBytes);
+    Load2D(params_.residual, memory.residual_loaded[cursor.stage], memory.staging + cursor.stage * Finish::kUnitBytes,
+           column + unit % Finish::kUnitsAcross * Finish::kUnitColumns, row + unit / Finish::kUnitsAcross * 64, Cache::kEvictFirst);
+    cursor.advance();
+  }
+
+  const Params& params_;
+  SharedMemory<K> memory_;
+  Tiles<K> tiles_;
+  RingCursor<Finish::kBuffers> cursors_[K::kGroups];
+};
+
+}  // namespace sm90
+}  // namespace onnxbolt

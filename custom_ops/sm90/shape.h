@@ -1,0 +1,92 @@
+// The static facts of one kernel: its tile, who works on it, and what lies where in shared memory.
+#pragma once
+#include <algorithm>
+
+#include "instance.h"
+#include "sm90/epilogue.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+constexpr int kSharedMemoryLimit = 232448;  // bytes of one block
+constexpr int kMaxStages = 16;
+
+// Cooperative: the consumer warpgroups share a tile, each has a part of its rows. Pingpong: each has a tile of its own, and
+// one's epilogue runs under the other's main loop.
+template <class Config, class ElementType, class OutputType, class ChainType>
+struct KernelShape {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = OutputType;
+  using Chain = ChainType;
+
+  static constexpr bool kIsPingpong = Row::at(Column::kSchedule) == kPingpong, kIsResident = Row::at(Column::kResident) == 1;
+  static constexpr int kGroups = Row::at(Column::kConsumers), kThreads = 128 * (kGroups + 1);
+  static constexpr int kTileM = Row::at(Column::kTileM), kTileN = Row::at(Column::kTileN), kTileK = Row::at(Column::kTileK);
+  static constexpr int kClusterM = Row::at(Column::kClusterM), kClusterN = Row::at(Column::kClusterN), kClusterSize = kClusterM * kClusterN;
+
+  static constexpr int kGroupRows = kIsPingpong ? kTileM : kTileM / kGroups, kBlocks = kGroupRows / 64;
+  static constexpr int kGroupsOfTile = kIsPingpong ? 1 : kGroups;
+  using Finish = EpilogueShape<Element, Output, Chain, kBlocks, kTileN>;
+
+  static_assert(Row::at(Column::kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(kGroups >= 1 && kGroups <= 3, "one to three consumer warpgroups");
+  static_assert(kIsPingpong || Row::at(Column::kSchedule) == kCooperative, "a kernel is cooperative or pingpong");
+  static_assert(!kIsPingpong || kGroups > 1, "pingpong takes two");
+  static_assert(kGroupRows % 64 == 0 && kGroupRows * kGroupsOfTile == kTileM, "a warpgroup multiplies 64 rows at a time");
+  static_assert(kClusterSize == 1 || !kIsResident, "resident weights are loaded by each block for itself");
+  static_assert(kTileM % (8 * kClusterN) == 0 && kTileN % (8 * kClusterM) == 0, "a cluster's blocks load whole groups of eight rows");
+
+  // Operands: along K in boxes of one swizzled row each.
+  static constexpr int kBoxK = BoxColumns<Element>(kTileK), kBoxes = kTileK / kBoxK, kBoxBytes = kBoxK * sizeof(Element);
+  static_assert(kBoxBytes >= 32 && kBoxBytes <= 128, "a k-block is a multiple of 32 bytes");
+  static constexpr int kABytes = kTileM * kTileK * sizeof(Element), kBBytes = kTileN * kTileK * sizeof(Element);
+
+  // Shared memory: the ring of A, the weights (a ring, or resident), and per warpgroup staging, vectors and barriers.
+  static constexpr int kFixedBytes = 2048 + kGroups * (Finish::kStagingBytes + Finish::kVectorBytes);
+  static constexpr int kStageBytes = kABytes + (kIsResident ? 0 : kBBytes);
+  static constexpr int kFreeBytes = kSharedMemoryLimit - kFixedBytes;
+  static constexpr int kStages = Row::at(Column::kStages) > 0 ? Row::at(Column::kStages) : std::min(kFreeBytes / kStageBytes, kMaxStages);
+  // how many k-blocks of weights a block holds: one per stage, or all that fit
+  static constexpr int kBlocksOfB = kIsResident ? (kFreeBytes - kStages * kStageBytes) / kBBytes : kStages;
+  static_assert(!kIsResident || Row::at(Column::kStages) > 0, "resident weights leave no natural number of stages: say one");
+  static_assert(kStages >= 2 && kStages * kStageBytes <= kFreeBytes && kBlocksOfB >= 1, "the stages do not fit shared memory");
+
+  static constexpr int kOffsetB = kStages * kABytes;
+  static constexpr int kOffsetStaging = (kOffsetB + kBlocksOfB * kBBytes + 1023) / 1024 * 1024;
+  static constexpr int kOffsetVectors = kOffsetStaging + kGroups * Finish::kStagingBytes;
+  static constexpr int kOffsetBarriers = kOffsetVectors + kGroups * Finish::kVectorBytes;
+
+  struct Barriers {
+    Barrier full[kStages], empty[kStages];                                   // of the ring
+    Barrier weights;                                                         // the resident ones are there
+    Barrier turn[kGroups];                                                   // pingpong: this warpgroup's main loop may begin
+    Barrier residual_loaded[kGroups][Finish::kBuffers], residual_free[kGroups][Finish::kBuffers];
+  };
+  static constexpr int kSharedMemory = kOffsetBarriers + sizeof(Barriers);
+  static_assert(kSharedMemory <= kSharedMemoryLimit, "one block has at most 227 KB of shared memory");
+
+  // Split along K, the blocks of a cluster exchange their sums where the ring was.
+  static constexpr bool kCanSplit = !kIsPingpong && kClusterSize == 1 && !kIsResident &&
+                                    kTileM * kTileN * static_cast<int>(sizeof(float)) <= kStages * kStageBytes;
+  static constexpr int kUnitsOfTile = kGroups * Finish::kUnits, kMaxSplit = 8;  // of a cluster that every GPU can place
+};
+
+// The block's shared memory.
+template <class K>
+struct SharedMemory {
+  char* base;
+
+  __device__ char* a(int stage) const { return base + stage * K::kABytes; }
+  __device__ char* b(int block) const { return base + K::kOffsetB + block * K::kBBytes; }
+  __device__ typename K::Barriers& barriers() const { return *reinterpret_cast<typename K::Barriers*>(base + K::kOffsetBarriers); }
+
+  __device__ EpilogueMemory<typename K::Finish> epilogue(int group) const {
+    return {base + K::kOffsetStaging + group * K::Finish::kStagingBytes,
+            reinterpret_cast<float*>(base + K::kOffsetVectors + group * K::Finish::kVectorBytes), barriers().residual_loaded[group],
+            barriers().residual_free[group]};
+  }
+};
+
+}  // namespace sm90
+}  // namespace onnxbolt

@@ -1,0 +1,74 @@
+// A tile whose k-blocks are shared by the blocks of a cluster: each sums its part, then finishes some units of the tile with the
+// others' sums, which it gets through distributed shared memory. Sums are added in the order of the ranks, hence always the
+// same bits; nothing goes through device memory.
+#pragma once
+#include "sm90/shape.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+// The rank of the block that finishes a unit.
+template <class K>
+CUTLASS_DEVICE int OwnerOfUnit(int group, int unit, int split) {
+  return (group * K::Finish::kUnits + unit) * split / (K::kGroups * K::Finish::kUnits);
+}
+
+// Exchanges the sums of one warpgroup. Every thread of all the cluster's warpgroups makes the calls, main loops done.
+template <class K>
+class SplitSums {
+ public:
+  using Finish = typename K::Finish;
+  static constexpr int kValues = Finish::kUnitColumns / 2;  // of one thread in a unit
+  static constexpr int kSlotBytes = 64 * Finish::kUnitColumns * sizeof(float);
+
+  CUTLASS_DEVICE SplitSums(SharedMemory<K> memory, int group, int split, int rank)
+      : memory_(memory), group_(group), split_(split), rank_(rank), thread_(threadIdx.x % 128) {}
+
+  CUTLASS_DEVICE bool owns(int unit) const { return OwnerOfUnit<K>(group_, unit, split_) == rank_; }
+
+  // Sends a unit's sums to its owner.
+  CUTLASS_DEVICE void send(int unit, const float* values) const {
+    const uint32_t to = remote(SharedAddress(slot(unit, rank_)), OwnerOfUnit<K>(group_, unit, split_));
+#pragma unroll
+    for (int i = 0; i < kValues; i += 4) {
+      asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + i * 512), "f"(values[i]), "f"(values[i + 1]),
+                   "f"(values[i + 2]), "f"(values[i + 3]) : "memory");
+    }
+  }
+
+  // Adds up a unit of this block's own. `values`: this block's sums, then the whole.
+  CUTLASS_DEVICE void receive(int unit, float* values) const {
+    float sums[kValues] = {};
+    for (int source = 0; source < split_; ++source) {
+      const float4* from = reinterpret_cast<const float4*>(slot(unit, source));
+#pragma unroll
+      for (int i = 0; i < kValues; i += 4) {
+        const float4 part = source == rank_ ? make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]) : from[i * 32];
+        sums[i] += part.x, sums[i + 1] += part.y, sums[i + 2] += part.z, sums[i + 3] += part.w;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) values[i] = sums[i];
+  }
+
+ private:
+  // What rank `source` sends of a unit: its owner has a slot for each of its units and each source.
+  CUTLASS_DEVICE char* slot(int unit, int source) const {
+    constexpr int kAll = K::kGroups * Finish::kUnits;
+    const int index = group_ * Finish::kUnits + unit, owner = index * split_ / kAll;
+    const int first = (owner * kAll + split_ - 1) / split_;  // the owner's first unit
+    return memory_.base + ((index - first) * split_ + source) * kSlotBytes + thread_ * 16;
+  }
+
+  CUTLASS_DEVICE static uint32_t remote(uint32_t address, int rank) {
+    uint32_t mapped;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+    return mapped;
+  }
+
+  SharedMemory<K> memory_;
+  int group_, split_, rank_, thread_;
+};
+
+}  // namespace sm90
+}  // namespace onnxbolt

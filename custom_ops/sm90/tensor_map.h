@@ -1,0 +1,105 @@
+// Tensor maps: what TMA has to know of a tensor, encoded by the driver on the host. A launch encodes its own, in about a microsecond.
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "cutlass/numeric_types.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+// As operand of a product, float is rounded to TF32 on its way into shared memory.
+template <class T> constexpr CUtensorMapDataType kOperandType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+template <> constexpr CUtensorMapDataType kOperandType<cutlass::bfloat16_t> = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+template <> constexpr CUtensorMapDataType kOperandType<float> = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+template <class T> constexpr CUtensorMapDataType kPlainType = kOperandType<T>;
+template <> constexpr CUtensorMapDataType kPlainType<float> = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+
+// Columns of a tile that lie side by side in shared memory: as many as make a swizzled row of 128, 64 or 32 bytes, else all.
+template <class T>
+constexpr int BoxColumns(int columns) {
+  for (int bytes : {128, 64, 32}) {
+    if (columns * static_cast<int>(sizeof(T)) % bytes == 0) return bytes / static_cast<int>(sizeof(T));
+  }
+  return columns;
+}
+
+// Rows of 128, 64 and 32 bytes are swizzled, others lie as they are.
+inline CUtensorMapSwizzle SwizzleOf(int row_bytes) {
+  switch (row_bytes) {
+    case 128: return CU_TENSOR_MAP_SWIZZLE_128B;
+    case 64: return CU_TENSOR_MAP_SWIZZLE_64B;
+    case 32: return CU_TENSOR_MAP_SWIZZLE_32B;
+    default: return CU_TENSOR_MAP_SWIZZLE_NONE;
+  }
+}
+
+// One dimension, innermost first: its extent, the bytes from one index to the next (not used of the innermost), how many indices
+// a copy takes, and the distance of these.
+struct Dimension {
+  int64_t extent, stride;
+  int box, step = 1;
+};
+
+// Where the first tap of an im2col copy may lie: the first corner, and how far the last stays from the image's end.
+struct Corners {
+  int lower_w, lower_h, upper_w, upper_h;
+};
+
+// A function of the driver, found through the runtime, so that nothing links to the driver's library. nullptr: too old a driver.
+template <class Function>
+Function* DriverFunction(const char* name) {
+  constexpr int kCuda12 = 12000;
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, kCuda12, cudaEnableDefault, &result);
+  return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Function*>(function) : nullptr;
+}
+
+// A tensor as boxes. Extents outside of it read as zeros and are not written.
+inline const char* EncodeTiled(CUtensorMap& map, CUtensorMapDataType type, int element_bytes, const void* data,
+                               std::initializer_list<Dimension> dimensions) {
+  static auto* const encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  if (!encode) return "the driver cannot encode tensor maps: CUDA 12 is needed";
+  cuuint64_t extents[5], strides[5];
+  cuuint32_t box[5], steps[5];
+  int rank = 0;
+  for (const Dimension& dimension : dimensions) {
+    extents[rank] = dimension.extent, box[rank] = dimension.box * dimension.step, steps[rank] = dimension.step;
+    if (rank > 0) strides[rank - 1] = dimension.stride;
+    ++rank;
+  }
+  const CUresult result = encode(&map, type, rank, const_cast<void*>(data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 SwizzleOf(static_cast<int>(box[0]) * element_bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? nullptr : "the driver refuses the tensor map";
+}
+
+// NHWC activations as pixels of an implicit GEMM: `channels` and `pixels` to a copy.
+struct Im2colTensor {
+  int n, h, w, c;
+  int64_t pitch;  // bytes from one pixel to the next
+  int stride_h, stride_w;
+  Corners corners;
+};
+
+inline const char* EncodeIm2col(CUtensorMap& map, CUtensorMapDataType type, int element_bytes, const void* data,
+                                const Im2colTensor& tensor, int channels, int pixels) {
+  static auto* const encode = DriverFunction<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
+  if (!encode) return "the driver cannot encode tensor maps: CUDA 12 is needed";
+  const cuuint64_t extents[] = {cuuint64_t(tensor.c), cuuint64_t(tensor.w), cuuint64_t(tensor.h), cuuint64_t(tensor.n)};
+  const cuuint64_t row = tensor.pitch * tensor.w;
+  const cuuint64_t strides[] = {cuuint64_t(tensor.pitch), row, row * tensor.h};
+  const int lower[] = {tensor.corners.lower_w, tensor.corners.lower_h}, upper[] = {tensor.corners.upper_w, tensor.corners.upper_h};
+  const cuuint32_t steps[] = {1, cuuint32_t(tensor.stride_w), cuuint32_t(tensor.stride_h), 1};
+  const CUresult result = encode(&map, type, 4, const_cast<void*>(data), extents, strides, lower, upper, channels, pixels, steps,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(channels * element_bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? nullptr : "the driver refuses the im2col tensor map";
+}
+
+}  // namespace sm90
+}  // namespace onnxbolt
