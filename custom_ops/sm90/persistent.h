@@ -36,7 +36,7 @@ __device__ void PrefetchMaps(const Params& params) {
 template <class K>
 struct RegisterSplit {
   static constexpr bool kUsed = K::kGroups > 1;
-  static constexpr int kProducer = K::kGroups == 3 ? 32 : 40, kConsumer = K::kGroups == 3 ? 160 : 232;
+  static constexpr int kProducer = 40, kConsumer = K::kGroups == 3 ? 152 : 232;
 };
 
 template <class K, bool kIsImage>
