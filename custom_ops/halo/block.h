@@ -1,0 +1,126 @@
+// What a block of a halo convolution is made of: its constants and shared memory, the parameters of a launch, its tiles.
+#pragma once
+#include "cutlass/fast_math.h"
+#include "halo/geometry.h"
+#include "instance.h"
+#include "sm90/barrier.h"
+#include "sm90/tma.h"
+#include "sm90/wgmma.h"
+
+namespace onnxbolt {
+namespace halo {
+
+constexpr int kWarpgroupThreads = 128;
+constexpr int kChannels = 64;  // output channels of a warpgroup: the rows of a wgmma
+constexpr int kChunk = 32;     // positions that the epilogue stages at a time
+constexpr int kBlockMemory = 232448;
+constexpr int kBarrierMemory = 1024;
+constexpr int kMaxFilterStages = 48;
+
+// Constants of an instance. Columns of its configuration: threadblock = (output channels of a tile, positions, input channels of a
+// k-block), instruction[0] = pixels that an input stage holds, stages = input stages; warp = (columns, rows, images) of a tile is
+// left to the launch.
+//
+// Shared memory: input stages (box and zeros behind it), filter stages (one filter position of one k-block), each warpgroup's
+// staging (two chunks of the output, and of each tensor operand), barriers. The filter ring is as deep as the rest allows.
+template <class Config, class ElementType, class OutputType, class ChainType>
+struct Plan {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = OutputType;
+  using Chain = ChainType;
+  static constexpr int kWarpgroups = Row::at(kConsumers), kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
+  static constexpr bool kInTurns = Row::at(kSchedule) == kPingpong;  // each warpgroup has tiles of its own
+  static constexpr bool kKeepsFilter = Row::at(kResident) == 1;      // the filters of a block's output channels are loaded once
+  static constexpr int kTileChannels = Row::at(kTileM), kPositions = Row::at(kTileN), kBlockK = Row::at(kTileK);
+  // of the 512 that four warpgroups could have each
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32, kConsumerRegisters = kWarpgroups == 2 ? 232 : 160;
+  // of a pixel, and of an output channel's filter: the width of a swizzle, of which a k-block of 48 channels uses but a part
+  static constexpr int kRowBytes = (kBlockK == 48 ? 64 : kBlockK) * sizeof(Element);
+  static constexpr int kStagePixels = Row::at(kInstructionM), kInputStages = Row::at(kStages);
+
+  static constexpr int kInputBytes = kStagePixels * kRowBytes;
+  static constexpr int kFilterBytes = kTileChannels * kRowBytes;
+  static constexpr int kOutputChunk = kChunk * kChannels * sizeof(Output), kTensorChunk = kChunk * kChannels * sizeof(Element);
+  static constexpr int kStagingBytes = 2 * (kOutputChunk + Chain::kTensors * kTensorChunk);
+  static constexpr int kFilterRoom = kBlockMemory - kBarrierMemory - kInputStages * kInputBytes - kWarpgroups * kStagingBytes;
+  static constexpr int kFilterStages = std::min(kMaxFilterStages, kFilterRoom / kFilterBytes);
+
+  static constexpr int kFilterOffset = kInputStages * kInputBytes;
+  static constexpr int kStagingOffset = kFilterOffset + kFilterStages * kFilterBytes;
+  static constexpr int kBarrierOffset = kStagingOffset + kWarpgroups * kStagingBytes;
+  static constexpr int kSharedMemory = kBarrierOffset + kBarrierMemory;
+
+  static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(sizeof(Element) == 2, "halo convolutions multiply fp16 and bf16");
+  static_assert(kTileChannels == (kInTurns ? kChannels : kWarpgroups * kChannels), "a warpgroup has 64 output channels");
+  static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32, "a k-block has the width of a swizzle");
+  static_assert(kStagePixels % 8 == 0, "stages begin where the pattern of a swizzle does");
+  static_assert(kPositions % 16 == 0 && kPositions <= 256, "positions come in pairs of groups, and a wgmma has at most 256");
+  static_assert(kFilterStages >= 2, "no room for the filters");
+};
+
+struct Barriers {
+  static constexpr int kMaxInputStages = 8, kMaxWarpgroups = 3;
+  sm90::Barrier input_full[kMaxInputStages], input_empty[kMaxInputStages];
+  sm90::Barrier filter_full[kMaxFilterStages], filter_empty[kMaxFilterStages];
+  sm90::Barrier turn[kMaxWarpgroups];
+};
+static_assert(sizeof(Barriers) <= kBarrierMemory);
+
+template <class Plan>
+struct Memory {
+  char* base;
+
+  __device__ char* input(int stage) const { return base + stage * Plan::kInputBytes; }
+  __device__ char* filter(int stage) const { return base + Plan::kFilterOffset + stage * Plan::kFilterBytes; }
+  __device__ char* staging(int warpgroup) const { return base + Plan::kStagingOffset + warpgroup * Plan::kStagingBytes; }
+  __device__ Barriers& barriers() const { return *reinterpret_cast<Barriers*>(base + Plan::kBarrierOffset); }
+};
+
+struct Params {
+  CUtensorMap x, filter;
+  Geometry tile;
+  cutlass::FastDivmod row_positions, image_rows;  // of `tile`
+  int n, p, q, k, c, r, s, pad_top, pad_left, stride;
+  int channel_blocks;  // of output channels
+  int k_blocks;        // of input channels
+  int tiles;
+  void* y;
+  int64_t y_pitch;
+  EpilogueArguments epilogue;
+};
+
+// The first output pixel and output channel of a tile.
+struct Tile {
+  int image, row, column, channel;
+};
+
+// Neighbouring blocks have the same pixels and other output channels: the pixels come from L2.
+__device__ inline Tile TileAt(const Params& params, int index, int tile_channels) {
+  const Geometry& tile = params.tile;
+  int spatial = index / params.channel_blocks;
+  const int channel = (index - spatial * params.channel_blocks) * tile_channels;
+  const int column = spatial % tile.column_blocks;
+  spatial /= tile.column_blocks;
+  const int row = spatial % tile.row_blocks;
+  return {spatial / tile.row_blocks * tile.images, row * tile.rows, column * tile.columns, channel};
+}
+
+// body(k_block, row phase, column phase) for each input stage of a tile, in the order in which producer and consumers take them.
+template <class Body>
+__device__ void ForEachStage(const Params& params, Body body) {
+  for (int k_block = 0; k_block < params.k_blocks; ++k_block)
+    for (int phase_row = 0; phase_row < min(params.stride, params.r); ++phase_row)
+      for (int phase_column = 0; phase_column < min(params.stride, params.s); ++phase_column) body(k_block, phase_row, phase_column);
+}
+
+// body(r, s) for each filter position that reads the pixels of a phase.
+template <class Body>
+__device__ void ForEachTap(const Params& params, int phase_row, int phase_column, Body body) {
+  for (int r = phase_row; r < params.r; r += params.stride)
+    for (int s = phase_column; s < params.s; s += params.stride) body(r, s);
+}
+
+}  // namespace halo
+}  // namespace onnxbolt

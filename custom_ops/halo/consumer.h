@@ -1,0 +1,97 @@
+// The main loop of a halo convolution's consumer warpgroups: 64 output channels x the positions of a tile.
+#pragma once
+#include "halo/block.h"
+
+namespace onnxbolt {
+namespace halo {
+
+// A matrix operand in swizzled shared memory whose groups of eight rows lie `group_pitch` rows apart. The swizzle is a function of
+// the address, so that the matrix may begin at any row.
+template <int RowBytes>
+__device__ uint64_t Descriptor(const char* rows, int group_pitch) {
+  constexpr uint64_t kSwizzle = RowBytes == 128 ? 1 : RowBytes == 64 ? 2 : 3, kUnused = 1;
+  return sm90::SharedAddress(rows) >> 4 | kUnused << 16 | uint64_t(group_pitch * RowBytes / 16) << 32 | kSwizzle << 62;
+}
+
+// One consumer warpgroup's places in the rings, and what it has still to release.
+template <class Plan>
+class MainLoop {
+ public:
+  using Accumulators = sm90::Accumulators<Plan::kPositions>;
+
+  __device__ MainLoop(const Params& params, const Memory<Plan>& memory, int warpgroup)
+      : params_(params), memory_(memory), barriers_(memory.barriers()), warpgroup_(warpgroup) {
+    if (Plan::kInTurns) skip_tiles(warpgroup);
+  }
+
+  // The products of one tile; they are complete after `finish`.
+  __device__ void multiply(Accumulators& d) {
+    int accumulate = 0;
+    ForEachStage(params_, [&](int, int phase_row, int phase_column) {
+      barriers_.input_full[input_.stage].wait(input_.parity);
+      const uint64_t pixels = Descriptor<Plan::kRowBytes>(memory_.input(input_.stage), params_.tile.group_pitch);
+      ForEachTap(params_, phase_row, phase_column, [&](int r, int s) {
+        const int shift = (r >> params_.stride / 2) * params_.tile.row_pitch + (s >> params_.stride / 2);
+        multiply_tap(d, pixels + shift * (Plan::kRowBytes / 16), accumulate);
+        accumulate = 1;
+      });
+      input_done_ = &barriers_.input_empty[input_.stage];
+      input_.advance();
+    });
+  }
+
+  __device__ void finish(Accumulators& d) {
+    sm90::WaitForProducts<0>();
+    sm90::PinAccumulators(d);
+    release();
+    filter_done_ = nullptr;
+    if (Plan::kKeepsFilter) filter_ = {};
+    if (Plan::kInTurns) skip_tiles(Plan::kWarpgroups - 1);
+  }
+
+ private:
+  static constexpr int kStep = sm90::kInstructionK<typename Plan::Element>, kSteps = Plan::kBlockK / kStep;
+
+  __device__ void multiply_tap(Accumulators& d, uint64_t pixels, int accumulate) {
+    barriers_.filter_full[filter_.stage].wait(Plan::kKeepsFilter ? 0 : filter_.parity);
+    const char* rows = memory_.filter(filter_.stage) + (Plan::kInTurns ? 0 : warpgroup_ * kChannels * Plan::kRowBytes);
+    const uint64_t filters = Descriptor<Plan::kRowBytes>(rows, kGroup);
+    sm90::BeginProducts();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      sm90::Wgmma<Plan::kPositions>::template multiply<typename Plan::Element>(d, filters + 2 * step, pixels + 2 * step,
+                                                                             step > 0 ? 1 : accumulate);
+    }
+    sm90::CommitProducts();
+    sm90::WaitForProducts<1>();  // the position before is complete
+    release();
+    filter_done_ = &barriers_.filter_empty[filter_.stage];
+    filter_.advance();
+  }
+
+  __device__ void release() {
+    if (threadIdx.x % kWarpgroupThreads == 0) {
+      if (!Plan::kKeepsFilter && filter_done_) filter_done_->arrive();
+      if (input_done_) input_done_->arrive();
+    }
+    input_done_ = nullptr;
+  }
+
+  // The stages of other warpgroups' tiles.
+  __device__ void skip_tiles(int count) {
+    const int phases = min(params_.stride, params_.r) * min(params_.stride, params_.s);
+    input_.advance(count * params_.k_blocks * phases);
+    if (!Plan::kKeepsFilter) filter_.advance(count * params_.k_blocks * params_.r * params_.s);
+  }
+
+  const Params& params_;
+  const Memory<Plan>& memory_;
+  Barriers& barriers_;
+  const int warpgroup_;
+  sm90::RingCursor<Plan::kInputStages> input_;
+  sm90::RingCursor<Plan::kFilterStages> filter_;
+  sm90::Barrier *input_done_ = nullptr, *filter_done_ = nullptr;
+};
+
+}  // namespace halo
+}  // namespace onnxbolt

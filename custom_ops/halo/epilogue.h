@@ -1,0 +1,201 @@
+// The epilogue of a halo convolution: a warpgroup's 64 channels x positions go through the chain in registers, are transposed in
+// swizzled shared memory, chunk by chunk, and leave in accesses of 16 bytes; tensor operands come the same way.
+#pragma once
+#include "cutlass/numeric_conversion.h"
+#include "epilogue/chain.h"
+#include "halo/block.h"
+
+namespace onnxbolt {
+namespace halo {
+
+__device__ inline void StoreTransposed(uint32_t address, const uint32_t (&matrices)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(matrices[0]),
+               "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
+               : "memory");
+}
+
+__device__ inline void LoadTransposed(uint32_t address, uint32_t (&matrices)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(address)
+               : "memory");
+}
+
+template <class T>
+__device__ uint32_t Pack(float first, float second) {
+  const auto pair = cutlass::NumericArrayConverter<T, float, 2>::convert({first, second});
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
+template <class T>
+__device__ cutlass::Array<float, 2> Unpack(uint32_t pair) {
+  return cutlass::NumericArrayConverter<float, T, 2>::convert(reinterpret_cast<const cutlass::Array<T, 2>&>(pair));
+}
+
+// Where a position's channels lie in a staged chunk: rows of 64 channels, their 16-byte vectors swizzled by the position.
+template <class T>
+__device__ int StagedVector(int position, int vector) {
+  constexpr int kRow = kChannels * sizeof(T);
+  return position * kRow + ((vector ^ (position & 7)) << 4);
+}
+
+template <class Plan>
+class Epilogue {
+ public:
+  using Accumulators = sm90::Accumulators<Plan::kPositions>;
+  using Element = typename Plan::Element;
+  using Output = typename Plan::Output;
+  using Chain = typename Plan::Chain;
+
+  __device__ Epilogue(const Params& params, const Memory<Plan>& memory, int warpgroup)
+      : params_(params), staging_(memory.staging(warpgroup)), warpgroup_(warpgroup), thread_(threadIdx.x % kWarpgroupThreads) {}
+
+  // Before the main loop: what can be read while it runs.
+  __device__ void begin(const Tile& tile) {
+    tile_ = tile;
+    if (!Plan::kInTurns) tile_.channel += warpgroup_ * kChannels;
+    const int channel = tile_.channel + lane_channel();
+    for (int i = 0; i < Chain::kVectors; ++i) {
+      const float* vector = params_.epilogue.vectors[i];
+      vectors_[i][0] = channel < params_.k ? __ldg(vector + channel) : 0.f;
+      vectors_[i][1] = channel + 8 < params_.k ? __ldg(vector + channel + 8) : 0.f;
+    }
+    fetch_tensors(0);
+  }
+
+  __device__ void store(const Accumulators& d) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      char* staged = staging_ + chunk % 2 * (Plan::kStagingBytes / 2);
+      if constexpr (Chain::kTensors > 0) {
+        stage_tensors(staged + Plan::kOutputChunk);
+        sm90::SyncThreads(1 + warpgroup_, kWarpgroupThreads);
+        if (chunk + 1 < kChunks) fetch_tensors(chunk + 1);
+      }
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        if (chunk * kPairs + pair < Plan::kPositions / 16) stage_pair(d, chunk * kPairs + pair, staged);
+      }
+      sm90::SyncThreads(1 + warpgroup_, kWarpgroupThreads);
+      write(chunk, staged);
+    }
+  }
+
+ private:
+  static constexpr int kChunks = (Plan::kPositions + kChunk - 1) / kChunk, kPairs = kChunk / 16;  // pairs of groups of 8 positions
+  static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
+  static constexpr int kTensorVectors = kChannels * sizeof(Element) / 16, kOutputVectors = kChannels * sizeof(Output) / 16;
+  static constexpr int kTensorAccesses = kChunk * kTensorVectors / kWarpgroupThreads;
+  static constexpr int kOutputAccesses = kChunk * kOutputVectors / kWarpgroupThreads;
+  using Values = cutlass::Array<float, 4>;  // channel c at two positions, channel c + 8 at the same
+
+  __device__ int lane_channel() const { return thread_ / 32 * 16 + thread_ % 32 / 4; }
+
+  // The output pixel of a position, -1 where it has none.
+  __device__ int64_t pixel(int position) const {
+    int line, column, image, row;
+    params_.row_positions(line, column, position);
+    params_.image_rows(image, row, line);
+    const bool inside = position < Plan::kPositions && column < params_.tile.columns && row < params_.tile.rows && image < params_.tile.images;
+    column += tile_.column, row += tile_.row, image += tile_.image;
+    if (!inside || column >= params_.q || row >= params_.p || image >= params_.n) return -1;
+    return (int64_t(image) * params_.p + row) * params_.q + column;
+  }
+
+  // stmatrix and ldmatrix: the address of this lane's row, one of the four 8x8 matrices of a pair of groups.
+  __device__ uint32_t matrix_row(const char* chunk, int pair) const {
+    const int lane = thread_ % 32, position = pair % kPairs * 16 + lane % 8 + lane / 16 * 8;
+    return sm90::SharedAddress(chunk + StagedVector<Element>(position, thread_ / 32 * 2 + lane / 8 % 2));
+  }
+
+  __device__ void fetch_tensors(int chunk) {
+    if constexpr (Chain::kTensors > 0) {
+#pragma unroll
+      for (int access = 0; access < kTensorAccesses; ++access) {
+        const int index = access * kWarpgroupThreads + thread_, channel = tile_.channel + index % kTensorVectors * 8;
+        const int64_t at = pixel(chunk * kChunk + index / kTensorVectors);
+#pragma unroll
+        for (int i = 0; i < Chain::kTensors; ++i) {
+          const Element* from = static_cast<const Element*>(params_.epilogue.tensors[i]) + at * params_.epilogue.tensor_pitch[i] + channel;
+          fetched_[i][access] = at >= 0 && channel < params_.k ? *reinterpret_cast<const uint4*>(from) : uint4{};
+        }
+      }
+    }
+  }
+
+  __device__ void stage_tensors(char* staged) {
+#pragma unroll
+    for (int access = 0; access < kTensorAccesses; ++access) {
+      const int index = access * kWarpgroupThreads + thread_;
+      const int at = StagedVector<Element>(index / kTensorVectors, index % kTensorVectors);
+#pragma unroll
+      for (int i = 0; i < Chain::kTensors; ++i) *reinterpret_cast<uint4*>(staged + i * Plan::kTensorChunk + at) = fetched_[i][access];
+    }
+  }
+
+  // Two groups of eight positions through the chain, into the staged chunk.
+  __device__ void stage_pair(const Accumulators& d, int pair, char* staged) {
+    uint32_t tensors[kTensors][4], result[4];
+    if constexpr (Chain::kTensors > 0) {
+#pragma unroll
+      for (int i = 0; i < Chain::kTensors; ++i)
+        LoadTransposed(matrix_row(staged + Plan::kOutputChunk + i * Plan::kTensorChunk, pair), tensors[i]);
+    }
+#pragma unroll
+    for (int group = 0; group < 2; ++group) {
+      const Values y = apply(d, pair * 2 + group, tensors);
+      if constexpr (sizeof(Output) == 2) {
+        result[2 * group] = Pack<Output>(y[0], y[1]);
+        result[2 * group + 1] = Pack<Output>(y[2], y[3]);
+      } else {
+        stage_wide(y, (pair % kPairs * 2 + group) * 8, staged);
+      }
+    }
+    if constexpr (sizeof(Output) == 2) StoreTransposed(matrix_row(staged, pair), result);
+  }
+
+  __device__ Values apply(const Accumulators& d, int group, const uint32_t (&tensors)[kTensors][4]) {
+    typename Chain::template Operands<4> operands;
+#pragma unroll
+    for (int i = 0; i < Chain::kVectors; ++i)
+      operands.vectors[i] = {vectors_[i][0], vectors_[i][0], vectors_[i][1], vectors_[i][1]};
+#pragma unroll
+    for (int i = 0; i < Chain::kTensors; ++i) {
+      const auto upper = Unpack<Element>(tensors[i][group % 2 * 2]), lower = Unpack<Element>(tensors[i][group % 2 * 2 + 1]);
+      operands.tensors[i] = {upper[0], upper[1], lower[0], lower[1]};
+    }
+    return Chain::template apply<Output>(Values{d[4 * group], d[4 * group + 1], d[4 * group + 2], d[4 * group + 3]}, operands, params_.epilogue.params);
+  }
+
+  // Outputs of four bytes: stmatrix moves two.
+  __device__ void stage_wide(const Values& y, int first_position, char* staged) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int position = first_position + thread_ % 4 * 2 + i % 2, channel = lane_channel() + i / 2 * 8;
+      *reinterpret_cast<Output*>(staged + StagedVector<Output>(position, channel / 4) + channel % 4 * sizeof(Output)) = Output(y[i]);
+    }
+  }
+
+  __device__ void write(int chunk, const char* staged) const {
+    constexpr int kVector = 16 / sizeof(Output);
+#pragma unroll
+    for (int access = 0; access < kOutputAccesses; ++access) {
+      const int index = access * kWarpgroupThreads + thread_, position = index / kOutputVectors, vector = index % kOutputVectors;
+      const int channel = tile_.channel + vector * kVector;
+      const int64_t at = pixel(chunk * kChunk + position);
+      if (at < 0 || channel >= params_.k) continue;
+      *reinterpret_cast<uint4*>(static_cast<Output*>(params_.y) + at * params_.y_pitch + channel) =
+          *reinterpret_cast<const uint4*>(staged + StagedVector<Output>(position, vector));
+    }
+  }
+
+  const Params& params_;
+  char* staging_;
+  const int warpgroup_, thread_;
+  Tile tile_;
+  float vectors_[Chain::kVectors > 0 ? Chain::kVectors : 1][2];
+  uint4 fetched_[kTensors][kTensorAccesses];
+};
+
+}  // namespace halo
+}  // namespace onnxbolt
