@@ -8,7 +8,7 @@
 
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
-#include "instance.h"
+#include "dependent_launch.h"
 
 namespace onnxbolt {
 namespace layout {
@@ -16,22 +16,22 @@ namespace layout {
 constexpr int kThreads = 256;
 constexpr int kGroup = 8;  // pixels that stay neighbours in shared memory
 
-// The tile's extents; few channels are met by long rows of pixels.
-template <int Channels, int Pixels>
+// The tile's extents; few channels are met by long rows of pixels. Planes are accessed in at most `PixelBytes`.
+template <int Channels, int Pixels, int PixelBytes>
 struct Tile {
   static constexpr int kChannels = Channels, kPixels = Pixels;
+  template <class Element>
+  static constexpr int kPixelWidth = std::max<int>(PixelBytes / sizeof(Element), 1);
+  template <class Element>
+  static constexpr int kChannelWidth = std::min<int>(16 / sizeof(Element), Channels);
 };
-
-// The widest access of at most 16 bytes, in elements, and no wider than a tile's extent.
-template <class Element, int Extent>
-constexpr int kWidth = int(16 / sizeof(Element)) < Extent ? int(16 / sizeof(Element)) : Extent;
 
 struct Params : LayoutArguments {
   cutlass::FastDivmod tiles;  // along the pixels of an image
-  bool wide_read, wide_write;  // every access is aligned
+  bool aligned;               // rows of channels can be accessed in vectors
 
   Params(const LayoutArguments& arguments, int tile_pixels)
-      : LayoutArguments(arguments), tiles((arguments.pixels + tile_pixels - 1) / tile_pixels), wide_read(false), wide_write(false) {}
+      : LayoutArguments(arguments), tiles((arguments.pixels + tile_pixels - 1) / tile_pixels), aligned(false) {}
 };
 
 // The block's tile: its image, and the image's pixel and channel that it begins with.
@@ -59,17 +59,17 @@ struct Planes {
 
 // `count` elements of a vector, zeros behind them.
 template <int Width, class Element>
-__device__ cutlass::AlignedArray<Element, Width> load(const Element* from, int count, bool wide) {
+__device__ cutlass::AlignedArray<Element, Width> load(const Element* from, int count, bool aligned) {
   cutlass::AlignedArray<Element, Width> values;
-  if (wide && count >= Width) return *reinterpret_cast<const cutlass::AlignedArray<Element, Width>*>(from);
+  if (aligned && count >= Width) return *reinterpret_cast<const cutlass::AlignedArray<Element, Width>*>(from);
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < Width; ++i) values[i] = i < count ? from[i] : Element(0.f);
   return values;
 }
 
 template <int Width, class Element>
-__device__ void store(Element* to, const cutlass::AlignedArray<Element, Width>& values, int count, bool wide) {
-  if (wide && count >= Width) {
+__device__ void store(Element* to, const cutlass::AlignedArray<Element, Width>& values, int count, bool aligned) {
+  if (aligned && count >= Width) {
     *reinterpret_cast<cutlass::AlignedArray<Element, Width>*>(to) = values;
     return;
   }
@@ -82,9 +82,11 @@ __device__ void store(Element* to, const cutlass::AlignedArray<Element, Width>& 
 // x [n, channels, pixels] to y [n, pixels, stored]. static: see pool.h.
 template <class Element, class Output, class Tile>
 static __global__ void __launch_bounds__(kThreads) to_channels_last(const __grid_constant__ Params params) {
-  constexpr int kRead = kWidth<Element, Tile::kPixels>, kWrite = kWidth<Output, Tile::kChannels>;
+  constexpr int kRead = Tile::template kPixelWidth<Element>, kWrite = Tile::template kChannelWidth<Output>;
   constexpr int kRowReads = Tile::kPixels / kRead, kRowWrites = Tile::kChannels / kWrite;
   __shared__ Planes<Output, Tile> planes;
+  LaunchDependents();
+  WaitForPredecessors();
   const Origin origin(params, Tile{});
   auto x = static_cast<const Element*>(params.x) + int64_t(origin.image) * params.channels * params.pixels;
   auto y = static_cast<Output*>(params.y) + int64_t(origin.image) * params.stored * params.pixels;
@@ -94,7 +96,7 @@ static __global__ void __launch_bounds__(kThreads) to_channels_last(const __grid
     int row = i / kRowReads, column = i % kRowReads * kRead;
     int channel = origin.channel + row, pixel = origin.pixel + column;
     int count = channel < params.channels ? params.pixels - pixel : 0;
-    auto values = load<kRead>(x + int64_t(channel) * params.pixels + pixel, count, params.wide_read);
+    auto values = load<kRead>(x + int64_t(channel) * params.pixels + pixel, count, true);
     cutlass::AlignedArray<Output, kRead> converted;
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < kRead; ++j) converted[j] = Output(float(values[j]));
@@ -108,16 +110,18 @@ static __global__ void __launch_bounds__(kThreads) to_channels_last(const __grid
     cutlass::AlignedArray<Output, kWrite> values;
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < kWrite; ++j) values[j] = planes.at(column + j, row);
-    if (pixel < params.pixels) store(y + int64_t(pixel) * params.stored + channel, values, params.stored - channel, params.wide_write);
+    if (pixel < params.pixels) store(y + int64_t(pixel) * params.stored + channel, values, params.stored - channel, params.aligned);
   }
 }
 
 // x [n, pixels, stored] to y [n, channels, pixels].
 template <class Element, class Output, class Tile>
 static __global__ void __launch_bounds__(kThreads) to_channels_first(const __grid_constant__ Params params) {
-  constexpr int kRead = kWidth<Element, Tile::kChannels>, kWrite = kWidth<Output, Tile::kPixels>;
+  constexpr int kRead = Tile::template kChannelWidth<Element>, kWrite = Tile::template kPixelWidth<Output>;
   constexpr int kRowReads = Tile::kChannels / kRead, kRowWrites = Tile::kPixels / kWrite;
   __shared__ Planes<Output, Tile> planes;
+  LaunchDependents();
+  WaitForPredecessors();
   const Origin origin(params, Tile{});
   auto x = static_cast<const Element*>(params.x) + int64_t(origin.image) * params.stored * params.pixels;
   auto y = static_cast<Output*>(params.y) + int64_t(origin.image) * params.channels * params.pixels;
@@ -127,7 +131,7 @@ static __global__ void __launch_bounds__(kThreads) to_channels_first(const __gri
     int row = i / kRowReads, column = i % kRowReads * kRead;
     int pixel = origin.pixel + row, channel = origin.channel + column;
     int count = pixel < params.pixels ? params.stored - channel : 0;
-    auto values = load<kRead>(x + int64_t(pixel) * params.stored + channel, count, params.wide_read);
+    auto values = load<kRead>(x + int64_t(pixel) * params.stored + channel, count, params.aligned);
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < kRead; ++j) planes.at(column + j, row) = Output(float(values[j]));
   }
@@ -137,7 +141,7 @@ static __global__ void __launch_bounds__(kThreads) to_channels_first(const __gri
     int row = i / kRowWrites, column = i % kRowWrites * kWrite;
     int channel = origin.channel + row, pixel = origin.pixel + column;
     auto values = *reinterpret_cast<const cutlass::AlignedArray<Output, kWrite>*>(&planes.at(row, column));
-    if (channel < params.channels) store(y + int64_t(channel) * params.pixels + pixel, values, params.pixels - pixel, params.wide_write);
+    if (channel < params.channels) store(y + int64_t(channel) * params.pixels + pixel, values, params.pixels - pixel, true);
   }
 }
 
@@ -154,8 +158,10 @@ struct Layout {
 
   static const char* prepare() {
     for (const Variant& variant : kVariants) {
-      for (Function function : variant.functions) {
-        if (const char* error = ReserveSharedMemory(function, 0)) return error;
+      for (const auto& direction : variant.functions) {
+        for (Function function : direction) {
+          if (const char* error = ReserveSharedMemory(function, 0)) return error;
+        }
       }
     }
     return nullptr;
@@ -165,7 +171,7 @@ struct Layout {
     const auto& args = *static_cast<const LayoutArguments*>(arguments);
     if (args.stored < args.channels) return "fewer channels are stored than there are";
     if (const char* error = CheckExtents(int64_t(args.n) * args.pixels, args.stored, 1)) return error;
-    return args.stored <= kMostChannelTiles * kVariants[2].channels ? nullptr : "too many channels for one launch";
+    return args.stored <= kMostChannelTiles * kVariants[kVariantCount - 1].channels ? nullptr : "too many channels for one launch";
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
@@ -173,36 +179,47 @@ struct Layout {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const LayoutArguments*>(arguments);
     if (args.n == 0 || args.pixels == 0 || args.stored == 0) return nullptr;
-    const Variant& variant = *std::find_if(kVariants, kVariants + 2, [&](const Variant& v) { return args.stored <= v.channels; });
+    const Variant& variant = *std::find_if(kVariants, kVariants + kVariantCount - 1, [&](const Variant& v) { return args.stored <= v.channels; });
     layout::Params params(args, variant.pixels);
-    params.wide_read = is_wide<Element>(args.x, args, args.to_last, variant);
-    params.wide_write = is_wide<Output>(args.y, args, !args.to_last, variant);
+    params.aligned = args.to_last ? rows_are_aligned<Output>(args.y, args, variant) : rows_are_aligned<Element>(args.x, args, variant);
+    const int access = args.to_last ? plane_access(args.x, args.pixels * sizeof(Element)) : plane_access(args.y, args.pixels * sizeof(Output));
     dim3 grid(args.n * params.tiles.divisor, (args.stored + variant.channels - 1) / variant.channels);
-    variant.functions[args.to_last]<<<grid, layout::kThreads, 0, launch.stream>>>(params);
-    return ErrorText(cudaGetLastError());
+    return LaunchDependent(variant.functions[args.to_last][access], grid, layout::kThreads, launch.stream, params, Row::at(kArch));
   }
 
  private:
+  static constexpr int kVariantCount = 5;
   static constexpr int kMostChannelTiles = 65535;  // CUDA's limit of gridDim.y
 
   struct Variant {
-    int channels, pixels;   // of a tile
-    Function functions[2];  // to channels first, to channels last
+    int channels, pixels;      // of a tile
+    Function functions[2][3];  // to channels first and last, with planes accessed in 16 bytes, in 8, by elements
   };
 
-  template <class Tile>
+  template <int Channels, int Pixels>
   static constexpr Variant variant() {
-    return {Tile::kChannels, Tile::kPixels, {layout::to_channels_first<Element, Output, Tile>, layout::to_channels_last<Element, Output, Tile>}};
+    using By16 = layout::Tile<Channels, Pixels, 16>;
+    using By8 = layout::Tile<Channels, Pixels, 8>;
+    using ByOne = layout::Tile<Channels, Pixels, 1>;
+    return {Channels, Pixels,
+            {{layout::to_channels_first<Element, Output, By16>, layout::to_channels_first<Element, Output, By8>,
+              layout::to_channels_first<Element, Output, ByOne>},
+             {layout::to_channels_last<Element, Output, By16>, layout::to_channels_last<Element, Output, By8>,
+              layout::to_channels_last<Element, Output, ByOne>}}};
   }
 
-  static constexpr Variant kVariants[3] = {variant<layout::Tile<4, 1024>>(), variant<layout::Tile<8, 512>>(), variant<layout::Tile<64, 64>>()};
+  static constexpr Variant kVariants[kVariantCount] = {variant<4, 1024>(), variant<8, 512>(), variant<16, 256>(), variant<32, 128>(), variant<64, 64>()};
 
-  // Whether vectors of a side that lies as rows of pixels (`planes`), or else of channels, are aligned.
+  // The place in Variant::functions.
+  static int plane_access(const void* planes, size_t plane_bytes) {
+    const auto fits = [&](size_t bytes) { return plane_bytes % bytes == 0 && IsAligned(planes, bytes); };
+    return fits(16) ? 0 : fits(8) ? 1 : 2;
+  }
+
   template <class Value>
-  static bool is_wide(const void* side, const LayoutArguments& args, bool planes, const Variant& variant) {
-    int width = 16 / sizeof(Value);
-    if (!planes) width = std::min(width, variant.channels);
-    return (planes ? args.pixels : args.stored) % width == 0 && IsAligned(side, width * sizeof(Value));
+  static bool rows_are_aligned(const void* rows, const LayoutArguments& args, const Variant& variant) {
+    const int width = std::min<int>(16 / sizeof(Value), variant.channels);
+    return args.stored % width == 0 && IsAligned(rows, width * sizeof(Value));
   }
 };
 

@@ -48,7 +48,8 @@ def _one_kernel(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: 
     """A node of ours, which also does the work of a Cast that it would read from."""
     source, made = rewriter.before_cast(stored), DType.of(tensor.dtype)
     read = DType.of(source.dtype)
-    assert read is not None and made is not None  # `appended` and `before_cast` have looked
+    assert read is not None  # `before_cast` has looked,
+    assert made is not None  # and so has `appended`
     steps = () if read is made else (Step(CASTS[made]),)
     signature = Signature("to_nhwc" if want.last else "to_nchw", read, len(tensor.shape), steps, padding)
     rule = "NCHW to NHWC" if want.last else "NHWC to NCHW"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.gpu import local_arch
+from onnxbolt.kernels import layout
 from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
@@ -122,6 +123,7 @@ def instances(arch: int) -> list[Instance]:
     found = [*_full_alignment(arch, types), *_small_alignments(arch, types), *_fixed_channels(arch, types)]
     pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
     found += [Instance(pool, dtype, dtype) for dtype in types]
+    found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]
     return list(dict.fromkeys(found))
 
 

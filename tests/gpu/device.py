@@ -49,6 +49,12 @@ class Pool(ctypes.Structure):
     ]
 
 
+class Layout(ctypes.Structure):
+    """LayoutArguments."""
+
+    _fields_ = [*_fields(_I, "to_last n channels stored pixels"), *_fields(_P, "x y")]
+
+
 class KernelError(Exception):
     """The text that a kernel's function returned."""
 
