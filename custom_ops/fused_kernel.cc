@@ -183,11 +183,12 @@ EpilogueArguments FusedKernel::ReadEpilogue(const OrtKernelContext* context, con
   std::copy(params_.begin(), params_.end(), epilogue.params);
   size_t vectors = 0, tensors = 0;
   for (size_t i = 0; op_.operands[i]; ++i) {
-    const OrtValue* value = Input(context, 2 + i);
+    const size_t index = FirstOperand(op_.kind) + i;
+    const OrtValue* value = Input(context, index);
     const bool vector = op_.operands[i] == 'v';
     const Shape shape = ort::ShapeOf(value), expected = vector ? Shape{y.back()} : y;
     if (shape != expected) {
-      throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(2 + i) + " has shape " + ToString(shape) + ", expected " + ToString(expected));
+      throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(index) + " has shape " + ToString(shape) + ", expected " + ToString(expected));
     }
     if (vector) {
       epilogue.vectors[vectors++] = static_cast<const float*>(ort::DataOf(value));
@@ -217,6 +218,7 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   tensors.y_data = ort::DataOf(y);
   if (op_.kind == Kind::kGemm) return RunGemm(context, tensors);
   if (IsLayout(op_.kind)) return RunLayout(context, tensors);
+  if (op_.kind == Kind::kElementwise) return RunElementwise(context, tensors);
   return IsConv(op_.kind) ? RunConv(context, tensors) : RunPool(context, tensors);
 }
 
@@ -269,6 +271,12 @@ void FusedKernel::RunLayout(OrtKernelContext* context, const Tensors& t) const {
   a.pixels = AsInt(Elements(first) / (first[0] * first[1]));
   a.x = t.x_data, a.y = t.y_data;
   LaunchRow(context, t, &a);
+}
+
+void FusedKernel::RunElementwise(OrtKernelContext* context, const Tensors& t) const {
+  const int64_t pitch = t.x_shape.back();
+  const ElementwiseArguments arguments{t.rows(), AsInt(pitch), t.x_data, t.y_data, pitch, pitch, t.epilogue};
+  LaunchRow(context, t, &arguments);
 }
 
 void FusedKernel::LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const {

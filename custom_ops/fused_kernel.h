@@ -37,6 +37,7 @@ class FusedKernel {
   void RunConv(OrtKernelContext* context, const Tensors& tensors) const;
   void RunPool(OrtKernelContext* context, const Tensors& tensors) const;
   void RunLayout(OrtKernelContext* context, const Tensors& tensors) const;
+  void RunElementwise(OrtKernelContext* context, const Tensors& tensors) const;
   void LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;
 
   const Op& op_;

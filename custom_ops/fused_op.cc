@@ -22,13 +22,12 @@ const Op& Of(const OrtCustomOp* self) { return static_cast<const FusedOp*>(self)
 const char* Name(const OrtCustomOp* self) { return Of(self).name; }
 const char* Provider(const OrtCustomOp*) { return ONNXBOLT_PROVIDER; }
 
-size_t FirstOperand(const Op& op) { return HasWeight(op.kind) ? 2 : 1; }
-size_t InputCount(const OrtCustomOp* self) { return FirstOperand(Of(self)) + std::strlen(Of(self).operands); }
+size_t InputCount(const OrtCustomOp* self) { return FirstOperand(Of(self).kind) + std::strlen(Of(self).operands); }
 size_t OutputCount(const OrtCustomOp*) { return 1; }
 
 int InputType(const OrtCustomOp* self, size_t index) {
   const Op& op = Of(self);
-  const size_t first = FirstOperand(op);
+  const size_t first = FirstOperand(op.kind);
   return index >= first && op.operands[index - first] == 'v' ? kFloat : op.element;
 }
 int OutputType(const OrtCustomOp* self, size_t) { return Of(self).output; }

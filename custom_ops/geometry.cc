@@ -106,6 +106,7 @@ Shape Geometry::Output(const Shape& x, const Shape& weight) const {
     return y;
   }
   if (IsLayout(kind)) return LayoutOutput(kind, x, padding);
+  if (kind == Kind::kElementwise) return x;
   const Window over = WindowOver(x, weight);
   const Image image(x);
   if (kind == Kind::kGlobalAveragePool) return {image.n, 1, 1, image.c};

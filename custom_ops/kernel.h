@@ -42,6 +42,7 @@ struct ConvArguments {
   void* y;
   int64_t x_pitch, y_pitch;
   EpilogueArguments epilogue;
+  int x_planes = 0;  // where x lies as [n, c, h, w], its ONNX element type: the first layer's, which may be fp32; else 0
 };
 
 enum class PoolKind : int { kMax = 0, kAverage = 1 };
@@ -63,6 +64,16 @@ struct LayoutArguments {
   int n, channels, stored, pixels;
   const void* x;
   void* y;
+};
+
+// y = epilogue(x) on rows of channels; a pitch is elements from one row (pixel) to the next.
+struct ElementwiseArguments {
+  int64_t rows;
+  int channels;
+  const void* x;
+  void* y;
+  int64_t x_pitch, y_pitch;
+  EpilogueArguments epilogue;
 };
 
 struct Launch {

@@ -4,11 +4,12 @@
 
 namespace onnxbolt {
 
-enum class Kind { kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool, kToNhwc, kToNchw };
+enum class Kind { kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool, kToNhwc, kToNchw, kElementwise };
 
 constexpr bool IsConv(Kind kind) { return kind == Kind::kConv || kind == Kind::kConv1d; }
 constexpr bool IsLayout(Kind kind) { return kind == Kind::kToNhwc || kind == Kind::kToNchw; }
 constexpr bool HasWeight(Kind kind) { return IsConv(kind) || kind == Kind::kGemm; }
+constexpr size_t FirstOperand(Kind kind) { return HasWeight(kind) ? 2 : 1; }
 
 // One op type of domain com.onnxbolt. Types are ONNX element types.
 struct Op {
@@ -16,7 +17,7 @@ struct Op {
   Kind kind;
   int element, output;
   const char* epilogue;  // key of its kernels, e.g. "Bias,Add,Relu"
-  const char* operands;  // what inputs 2, 3, .. are: 'v' a float32 vector [N], 't' a tensor of the output's shape
+  const char* operands;  // what the inputs behind x and weight are: 'v' a float32 vector [N], 't' a tensor of the output's shape
 };
 
 struct Manifest {

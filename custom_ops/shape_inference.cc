@@ -70,6 +70,7 @@ std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicS
     if (geometry.padding) (geometry.kind == Kind::kToNhwc ? symbols[1] : symbols.back()).clear();
     return ChangeLayout(geometry.kind, symbols);
   }
+  if (geometry.kind == Kind::kElementwise) return symbols;
   symbols.back() = geometry.kind == Kind::kGemm || IsConv(geometry.kind) ? "" : symbols.back();
   if (geometry.kind == Kind::kGemm) return symbols;
   const Window window = geometry.WindowOver(x.dims, weight);

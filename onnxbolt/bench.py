@@ -24,7 +24,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.graph.importer import import_model, load_model
 from onnxbolt.graph.shapes import infer
-from onnxbolt.library import DOMAIN, metadata
+from onnxbolt.library import DOMAIN, metadata, weighted_ops
 from onnxbolt.options import arch_number
 from onnxbolt.precision import LOW, rounded_original
 from onnxbolt.runtime import get_library_path
@@ -168,7 +168,7 @@ def _side(found: Found, sample: Sample) -> Side:
 
 def node_times(model: ModelProto, library: Path | None, feeds: Arrays, stream: Stream | None) -> tuple[NodeTime, ...]:
     """Every fused node of `model`, in its order, for inputs of the shapes of `feeds`; equal nodes are measured once."""
-    graph = _with_sizes(model, feeds)
+    graph, weighted = _with_sizes(model, feeds), weighted_ops(model)
     measured: dict[str, float] = {}
     times = []
     for node in graph.nodes:
@@ -176,7 +176,7 @@ def node_times(model: ModelProto, library: Path | None, feeds: Arrays, stream: S
             key = _likeness(node)
             if key not in measured:
                 measured[key] = _time(model, graph, node, library, stream)
-            times.append(_node_time(node, measured[key]))
+            times.append(_node_time(node, measured[key], node.op in weighted))
     return tuple(times)
 
 
@@ -216,11 +216,10 @@ def _time(model: ModelProto, graph: gs.Graph, node: gs.Node, library: Path | Non
     return float(np.median(found.session.measure(_NODE_RUNS))) / copies
 
 
-def _node_time(node: gs.Node, us: float) -> NodeTime:
+def _node_time(node: gs.Node, us: float, weighted: bool) -> NodeTime:
     arch = archs.get(arch_number(gpu.local_arch() or "sm_90a"))
     output = [int(size) for size in node.outputs[0].shape]
-    weight = node.inputs[1].shape if len(node.inputs) > 1 else None  # [K, R, S, C] or [N, K]; pooling has none
-    flops = 2 * math.prod(output) * math.prod(weight[1:]) if weight is not None else 0
+    flops = 2 * math.prod(output) * math.prod(node.inputs[1].shape[1:]) if weighted else 0  # weight [K, R, S, C] or [N, K]
     rate = arch.flops.get(DType.of(node.inputs[0].dtype) or DType.F32, math.inf)
     least = max(flops / rate, _bytes([*node.inputs, *node.outputs]) / arch.bandwidth) * 1e6
     return NodeTime(node.name, node.op, tuple(output), us, flops / us * 1e-6, least / us)

@@ -17,7 +17,7 @@ from rich.table import Table
 from onnxbolt.errors import InputError
 from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.kernels.config import UNBOUNDED, KernelConfig
-from onnxbolt.library import configs_of_node, metadata
+from onnxbolt.library import configs_of_node, metadata, weighted_ops
 from onnxbolt.rewrite import FORMAT
 
 Shape = tuple[int | str, ...]  # a str is a symbolic dimension
@@ -42,7 +42,7 @@ class FusedNode:
     name: str
     op_type: str
     shape: Shape | None  # of output 0; None where shape inference does not know it
-    flops: Flops | None  # None for pooling, and where the shape is not known
+    flops: Flops | None  # None without a weight, and where the shape is not known
     configs: tuple[KernelConfig, ...]
     config_source: str
     tensor: str
@@ -97,7 +97,8 @@ def _named(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 def inspect_model(model: ModelProto) -> Inspection:
     """Read the fused nodes of `model`. Raises InputError for a node of a format that this version does not know."""
     shapes = _shapes(model)
-    nodes = tuple(_fused_node(node, shapes) for node in model.graph.node if node.domain == DOMAIN)
+    weighted = weighted_ops(model)
+    nodes = tuple(_fused_node(node, shapes, node.op_type in weighted) for node in model.graph.node if node.domain == DOMAIN)
     # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes do not
     own = {key: value for key, value in metadata(model).items() if key.startswith("onnxbolt.") and key != "onnxbolt.ops"}
     return Inspection(own, nodes)
@@ -114,7 +115,7 @@ def _shapes(model: ModelProto) -> dict[str, Shape]:
     return shapes
 
 
-def _fused_node(node: NodeProto, shapes: dict[str, Shape]) -> FusedNode:
+def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: bool) -> FusedNode:
     values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     if values.get("format") != FORMAT:
         raise InputError(f"node {node.name}: format {values.get('format')} is not the {FORMAT} that this version reads; update onnxbolt")
@@ -123,7 +124,7 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape]) -> FusedNode:
         name=node.name,
         op_type=node.op_type,
         shape=shape,
-        flops=_flops(shape, shapes.get(node.input[1])) if len(node.input) > 1 else None,
+        flops=_flops(shape, shapes.get(node.input[1])) if weighted else None,
         configs=tuple(configs_of_node(node)),
         config_source=_text(values.get("config_source", b"")),
         tensor=_text(values.get("tensor", b"")),

@@ -6,7 +6,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from onnxbolt.version import __version__
 
 FORMAT = 1
 DOMAIN = "com.onnxbolt"
-KINDS = ("conv", "conv1d", "gemm", "max_pool", "average_pool", "global_average_pool", "to_nhwc", "to_nchw")
+KINDS = ("conv", "conv1d", "gemm", "max_pool", "average_pool", "global_average_pool", "to_nhwc", "to_nchw", "elementwise")
+_WEIGHTED = ("conv", "conv1d", "gemm")
 _UNIT_SIZE = 6  # kernels per translation unit: CUTLASS's headers cost as much as two kernels, and units compile in parallel
 
 
@@ -52,7 +53,7 @@ class OpSpec:
 
     @property
     def operands(self) -> str:
-        """One letter for each input after x and weight: v, a vector, or t, a tensor."""
+        """One letter for each input behind x and weight: v, a vector, or t, a tensor."""
         return "".join(EPILOGUES[step].operand[:1] for step in self.chain)
 
     def instance(self, config: KernelConfig) -> Instance:
@@ -90,11 +91,15 @@ def generated_sources(manifest: Manifest) -> dict[str, str]:
     return {unit.name: unit.text for unit in _generated_units(manifest)}
 
 
-def build(manifest: Manifest, out_path: Path, progress: Progress | None = None) -> None:
-    """Compile and link the library at `out_path`, which appears whole or not at all. Raises BuildError, ToolchainError."""
-    toolchain = find_toolchain()
-    objects = compile_units(units(manifest), toolchain, progress)
-    link(objects, out_path, toolchain)
+def build(manifest: Manifest, out_path: Path, progress: Progress | None = None, compiled: Mapping[Instance, Path] | None = None) -> None:
+    """Compile and link the library at `out_path`, which appears whole or not at all. Raises BuildError, ToolchainError.
+
+    `compiled` holds objects of instances that need not be compiled again, by the same toolchain; what else is in them comes along.
+    """
+    toolchain, compiled = find_toolchain(), compiled or {}
+    missing = dataclasses.replace(manifest, instances=tuple(i for i in manifest.instances if i not in compiled))
+    objects = compile_units(units(missing), toolchain, progress)
+    link([*objects, *sorted({compiled[i] for i in manifest.instances if i in compiled})], out_path, toolchain)
     if progress:
         progress(f"linked {out_path.name}")
 
@@ -160,6 +165,11 @@ def metadata_of(manifest: Manifest, precision: str, archs: Sequence[int]) -> dic
 def metadata(model: ModelProto) -> dict[str, str]:
     """The model's metadata_props."""
     return {entry.key: entry.value for entry in model.metadata_props}
+
+
+def weighted_ops(model: ModelProto) -> frozenset[str]:
+    """The op types of a written model whose input 1 is a weight."""
+    return frozenset(op.name for op in ops_from_json(metadata(model).get("onnxbolt.ops", "[]")) if op.kind in _WEIGHTED)
 
 
 def ops_to_json(ops: Iterable[OpSpec]) -> str:

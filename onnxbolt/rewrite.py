@@ -13,8 +13,10 @@ from onnxbolt.epilogues import CASTS
 from onnxbolt.graph.edit import Node, pinned, producer, remove
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
+from onnxbolt.kernels import elementwise
 from onnxbolt.kernels.config import KernelConfig
-from onnxbolt.layout.assign import Assignment
+from onnxbolt.layout.assign import Assignment, last_node
+from onnxbolt.layout.chains import chains
 from onnxbolt.layout.convert import convert
 from onnxbolt.layout.form import PLAIN, Form, stored_shape, take
 from onnxbolt.library import OpSpec
@@ -27,12 +29,19 @@ def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[Ker
             sources: dict[int, str] | None = None) -> Rewriter:
     """Replace nodes in place. `configs` holds each candidate's rows by the id of its anchor's node, `sources` where they are from."""
     rewriter = Rewriter(graph, assignment, configs, archs, sources)
+    found = chains(graph, assignment)
+    ends = {id(last_node(chain)): chain for chain in found}
+    inside = {id(node) for chain in found for node in chain.nodes}
     for node in list(graph.nodes):
         captured = [tensor for tensor in node.outputs if tensor.name in graph.captured]
         candidate = assignment.last.get(id(node))
         carry = assignment.carries.get(id(node))
         if candidate is not None:
             rewriter.fuse(candidate)
+        elif id(node) in ends:
+            rewriter.fuse_elementwise(ends[id(node)])
+        elif id(node) in inside:
+            continue
         elif carry is not None:
             carry.emit(rewriter, node, carry)
         elif id(node) not in assignment.covered:
@@ -185,12 +194,7 @@ class Rewriter:
         anchor, output = candidate.anchor, candidate.output
         reads = self.assignment.fused_reads[id(anchor.node)]
         writes = self.assignment.form(output)
-        inputs = [self.get(anchor.x, reads), self._weight(candidate, reads, writes)]
-        for link in candidate.links:
-            if link.step.row.operand == "vector":
-                inputs.append(self._vector(candidate, link, writes))
-            elif link.step.row.operand == "tensor":
-                inputs.append(self.get(link.operand, writes))
+        inputs = [self.get(anchor.x, reads), self._weight(candidate, reads, writes), *self._operands(candidate, writes)]
         steps = tuple(link.step for link in candidate.links)
         signature = Signature(anchor.kind, anchor.dtype, len(anchor.x.shape) if anchor.kind == "conv" else 0, steps)
         attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
@@ -198,6 +202,15 @@ class Rewriter:
             attributes.update(conv_attributes(anchor.node))
         self.own(signature, anchor.node, inputs, output, writes, attributes, candidate.rule, candidate.nodes,
                  self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"))
+
+    def fuse_elementwise(self, chain: Candidate) -> None:
+        """One node in the place of elementwise ones that follow each other."""
+        form, steps = self.assignment.form(chain.output), tuple(link.step for link in chain.links)
+        signature = Signature(chain.anchor.kind, chain.anchor.dtype, 0, steps)
+        attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
+        inputs = [self.get(chain.anchor.x, form), *self._operands(chain, form)]
+        configs = [elementwise.config(arch) for arch in self.archs]
+        self.own(signature, chain.anchor.node, inputs, chain.output, form, attributes, chain.rule, chain.nodes, configs)
 
     def settle(self, tensor: gs.Tensor) -> None:
         """A graph output, or what a subgraph reads, exists under its name as ONNX has it."""
@@ -219,12 +232,15 @@ class Rewriter:
             self._packed.append(anchor.weight)
         return self._constants[key]
 
+    def _operands(self, candidate: Candidate, writes: Form) -> list[gs.Tensor]:
+        """What the chain's steps read, in their order."""
+        kinds = {"vector": lambda link: self._vector(candidate, link, writes), "tensor": lambda link: self.get(link.operand, writes)}
+        return [kinds[link.step.row.operand](link) for link in candidate.links if link.step.row.operand]
+
     def _vector(self, candidate: Candidate, link: Link, writes: Form) -> gs.Constant:
         """A float32 vector over the stored output channels."""
-        anchor = candidate.anchor
-        count = int(anchor.weight.shape[0 if anchor.kind == "conv" else 1])
         assert link.operand is not None  # patterns give vector steps an operand
-        values = np.broadcast_to(link.operand.values.astype(np.float32).reshape(-1), (count,))
+        values = np.broadcast_to(link.operand.values.astype(np.float32).reshape(-1), (candidate.anchor.channels,))
         return self.constant(link.operand.name, np.ascontiguousarray(take(np.array(values), writes.channels, 0)))
 
 

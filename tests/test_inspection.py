@@ -7,9 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.inspection import Flops, describe, inspect_model
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig, Schedule
+from onnxbolt.library import OpSpec, ops_to_json
 
 SM80 = KernelConfig(80, 1, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 3, split_k=2)
 SM90 = KernelConfig(90, 1, 64, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE)
@@ -31,7 +33,8 @@ def fused_model(format: int = 1) -> onnx.ModelProto:
     )
     function = helper.make_function("com.onnxbolt", "FusedGemm_f16", ["x", "weight"], ["y"], body, opsets[:1])
     model = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8)
-    helper.set_model_props(model, {"onnxbolt.precision": "fp16", "author": "someone"})
+    ops = ops_to_json([OpSpec("FusedGemm_f16", "gemm", DType.F16, DType.F16)])
+    helper.set_model_props(model, {"onnxbolt.precision": "fp16", "onnxbolt.ops": ops, "author": "someone"})
     return model
 
 

@@ -27,7 +27,8 @@ _SCALAR_ATTRIBUTES = ("group", "ceil_mode", "count_include_pad")
 
 @dataclass(frozen=True)
 class Signature:
-    """All that a body depends on. `kind` is "conv", "gemm", a pooling or a change of layout; `rank` is that of x (0: any, for gemm).
+    """All that a body depends on. `kind` is "conv", "gemm", "elementwise", a pooling or a change of layout; `rank` is that of x
+    (0: any, for gemm and elementwise).
 
     `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw").
     """
@@ -87,6 +88,8 @@ def build(signature: Signature, opset: int) -> FunctionProto:
         result = _gemm(body, signature, opset, operands)
     elif signature.kind == "conv":
         result = _conv(body, signature, opset, operands)
+    elif signature.kind == "elementwise":
+        result = _epilogue(body, signature, opset, body.load("x"), operands, lambda name, step: name)
     elif signature.kind in _LAYOUTS:
         result = _layout(body, signature, opset)
     else:
@@ -94,7 +97,7 @@ def build(signature: Signature, opset: int) -> FunctionProto:
     if not any(step.name in CASTS.values() for step in signature.steps):
         body.convert(result, body.dtype, signature.dtype)
     body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
-    inputs = ["x", "weight", *operands] if signature.kind in ("conv", "gemm") else ["x"]
+    inputs = ["x", *(["weight"] if signature.kind in ("conv", "gemm") else []), *operands]
     return helper.make_function(DOMAIN, _name(signature, body.nodes), inputs, ["y"], body.nodes,
                                 [helper.make_opsetid("", opset)], list(_REFERENCED.get(signature.kind, ())))
 
@@ -159,7 +162,7 @@ def _layout(body: _Body, signature: Signature, opset: int) -> str:
 def _name(signature: Signature, nodes: Sequence[NodeProto]) -> str:
     if signature.kind in _POOLS:
         return f"{_POOLS[signature.kind]}_nhwc_{signature.dtype.value}"
-    anchor = _LAYOUTS.get(signature.kind) or {"conv": "FusedConv", "gemm": "FusedGemm"}[signature.kind]
+    anchor = _LAYOUTS.get(signature.kind) or {"conv": "FusedConv", "gemm": "FusedGemm", "elementwise": "FusedElementwise"}[signature.kind]
     parts = [anchor, *(step.name for step in signature.steps), signature.dtype.value]
     if signature.padding:
         parts.append(f"pad{signature.padding}")

@@ -4,6 +4,8 @@ Chains of different anchors may overlap (both convolutions before a residual Add
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_graphsurgeon as gs
 
 from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS
@@ -48,26 +50,33 @@ def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], refusals:
 
 def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str],
           refusals: list[Refusal]) -> tuple[Link, ...]:
-    """What the node behind `tensor` adds; a value that is used elsewhere, or is a graph output, has to be produced, so it ends the chain.
+    """What the node behind `tensor` adds.
 
-    Refusals of a step read "general: details".
+    A value that is used elsewhere, or is a graph output, has to be produced, so it ends the chain.
     """
     if tensor.name in pinned or len(tensor.outputs) != 1 or (chain and chain[-1].step.name in CASTS.values()):
         return ()
-    node = tensor.outputs[0]
+    return links_over(tensor.outputs[0], tensor, anchor, chain, refusals)
+
+
+def links_over(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence[Link], refusals: list[Refusal]) -> tuple[Link, ...]:
+    """The links by which `node` continues `chain` from `tensor`; none where no pattern takes it, or the kernel's arguments are full.
+
+    Refusals read "general: details".
+    """
     for pattern in steps().get((node.domain or "", node.op), ()):
         found = pattern.match(node, tensor, anchor)
         if isinstance(found, str):
             refusals.append(Refusal(node.name, node.op, f"not in the epilogue before it, since {found}", tensor.name))
         elif found is not None:
             links = found if isinstance(found, tuple) else (found,)
-            if _fits([*chain, *links]):
+            if fits([*chain, *links]):
                 return links
             refusals.append(Refusal(node.name, node.op, _FULL, tensor.name))
     return ()
 
 
-def _fits(chain: list[Link]) -> bool:
+def fits(chain: Sequence[Link]) -> bool:
     """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and parameters."""
     operands = [link.step.row.operand for link in chain]
     params = sum(len(link.step.params) for link in chain)

@@ -12,9 +12,9 @@ from onnxbolt.epilogues import Step
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """A convolution or a product with a constant weight.
+    """Where a chain begins: a convolution or a product with a constant weight, or the first of elementwise nodes.
 
-    `weight` is [K, C, *spatial] for "conv" and [K, N] for "gemm"; `dtype` is the element type of x and weight.
+    `weight` is [K, C, *spatial] for "conv", [K, N] for "gemm" and None for "elementwise"; `dtype` is the element type of x and weight.
     """
 
     kind: str
@@ -22,6 +22,15 @@ class Anchor:
     x: gs.Tensor
     weight: gs.Constant
     dtype: DType
+
+    @property
+    def channels(self) -> int:
+        """Of the result, in the original."""
+        return int(self.x.shape[1] if self.kind == "elementwise" else self.weight.shape[0 if self.kind == "conv" else 1])
+
+    def channel_axis(self, rank: int) -> int:
+        """Of tensors of the result's rank, as ONNX has them."""
+        return rank - 1 if self.kind == "gemm" else 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,8 @@ from onnxbolt.patterns import StepPattern
 
 def channel_vector(constant: gs.Constant, tensor: gs.Tensor, anchor: Anchor) -> np.ndarray | None:
     """`constant` as float32 [channels] where it broadcasts over `tensor` along the output channels alone, else None."""
-    channels = int(anchor.weight.shape[0 if anchor.kind == "conv" else 1])
-    rank = len(tensor.shape)
-    axis = 1 if anchor.kind == "conv" else rank - 1
+    channels, rank = anchor.channels, len(tensor.shape)
+    axis = anchor.channel_axis(rank)
     shape = (1,) * (rank - len(constant.shape)) + tuple(constant.shape)
     if len(shape) > rank or any(dim != 1 for i, dim in enumerate(shape) if i != axis) or shape[axis] not in (1, channels):
         return None

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.canonicalize.batchnorm import scale_and_shift
 from onnxbolt.layout.assign import Assignment, Carry
 from onnxbolt.layout.form import take
 from onnxbolt.layout.rules import channels_last
@@ -18,9 +18,7 @@ OPS = ("BatchNormalization",)
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
-    if not channels_last(x, state) or len(node.outputs) != 1 or node.attrs.get("training_mode", 0):
-        return None
-    if not all(isinstance(t, gs.Constant) for t in node.inputs[1:]):
+    if not channels_last(x, state) or len(node.outputs) != 1 or scale_and_shift(node) is None:
         return None
     form = state.form(x)
     return Carry((form, None, None, None, None), (form,), _emit)
@@ -29,10 +27,10 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     form = carry.writes[0]
     x, y = node.inputs[0], node.outputs[0]
-    gamma, beta, mean, variance = (t.values.astype(np.float64) for t in node.inputs[1:])
-    scale = gamma / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
-    vectors = [rewriter.constant(f"{y.name}.{name}", take(v, form.channels, 0).astype(x.dtype))
-               for name, v in (("scale", scale), ("shift", beta - mean * scale))]
+    found = scale_and_shift(node)
+    assert found is not None  # the rule has looked
+    vectors = [rewriter.constant(f"{y.name}.{name}", take(values, form.channels, 0).astype(x.dtype))
+               for name, values in zip(("scale", "shift"), found, strict=True)]
     scaled = rewriter.variable(y, form)
     rewriter.add("Mul", [rewriter.get(x, form), vectors[0]], [scaled], {}, y, node)
     rewriter.add("Add", [scaled, vectors[1]], [rewriter.produce(y, form)], {}, y, node)

@@ -1,0 +1,82 @@
+"""Chains of elementwise nodes without a product before them, in channels last: what one kernel computes instead of one for each node.
+
+DenseNet's BatchNormalization and ReLU in front of a convolution are such a chain. The steps are those of the epilogues
+(patterns/), a BatchNormalization is a Scale and a Bias. Whether a node works in channels last has been decided before (assign.py).
+"""
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import CASTS, Step
+from onnxbolt.layout.assign import Assignment
+from onnxbolt.layout.form import Form
+from onnxbolt.layout.rules import batchnorm, elementwise
+from onnxbolt.match.matcher import fits, links_over
+from onnxbolt.match.types import Anchor, Candidate, Link
+
+_LEAST_KERNELS = 2  # that a chain replaces; a single one has nothing to be fused with
+_OPS = frozenset(elementwise.OPS) - {"Cast"} | frozenset(batchnorm.OPS)
+
+
+def chains(graph: gs.Graph, assignment: Assignment) -> list[Candidate]:
+    """The longest chains, each node in one at most, in the graph's order."""
+    ending = {tensor.name for tensor in graph.outputs} | set(graph.captured)
+    taken: set[int] = set()
+    found = []
+    for node in graph.nodes:
+        if id(node) not in taken and (chain := _from(node, graph, assignment, ending)):
+            found.append(chain)
+            taken.update(id(covered) for covered in chain.nodes)
+    return found
+
+
+def _from(node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[str]) -> Candidate | None:
+    """The chain that begins at `node`; None where there is none that pays."""
+    form = _form(node, assignment)
+    x = next((t for t in node.inputs if not isinstance(t, gs.Constant) and t.shape == node.outputs[0].shape), None)
+    dtype = DType.of(x.dtype) if x is not None else None
+    if form is None or x is None or dtype is None:
+        return None
+    anchor = Anchor("elementwise", node, x, None, dtype)
+    links = _links(node, x, anchor, [], assignment, form)
+    while links and (more := _behind(links, anchor, assignment, form, ending)):
+        links += more
+    chain = Candidate(anchor, tuple(links), graph.source_tensors).prefix(len(links)) if links else None
+    return chain if chain and sum(_kernels(covered) for covered in chain.nodes) >= _LEAST_KERNELS else None
+
+
+def _form(node: gs.Node, assignment: Assignment) -> Form | None:
+    """The form that the node writes, where it is elementwise in channels last."""
+    carry = assignment.carries.get(id(node))
+    return carry.writes[0] if carry and node.op in _OPS and carry.writes[0].last else None
+
+
+def _behind(links: list[Link], anchor: Anchor, assignment: Assignment, form: Form, ending: set[str]) -> list[Link]:
+    """What the one reader of the chain's result adds to it."""
+    tensor = links[-1].output
+    if tensor.name in ending or len(tensor.outputs) != 1 or _form(tensor.outputs[0], assignment) != form:
+        return []
+    return _links(tensor.outputs[0], tensor, anchor, links, assignment, form)
+
+
+def _links(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, before: list[Link], assignment: Assignment, form: Form) -> list[Link]:
+    """The steps that `node` is; none where it is something else, or reads a tensor in another form."""
+    links = _normalization(node) if node.op in batchnorm.OPS else links_over(node, tensor, anchor, before, [])
+    reads = zip(node.inputs, assignment.carries[id(node)].reads, strict=True)
+    same = all(read in (None, form) for _, read in reads)
+    casts = any(link.step.name in CASTS.values() for link in links)
+    return list(links) if same and not casts and fits([*before, *links]) else []
+
+
+def _normalization(node: gs.Node) -> tuple[Link, Link]:
+    """Inference BatchNormalization: Scale and Bias."""
+    y = node.outputs[0]
+    scale, shift = (gs.Constant(f"{y.name}.{name}", values.astype(np.float32)) for name, values in batchnorm.scale_and_shift(node).items())
+    return Link(Step("Scale"), scale, (node,), y), Link(Step("Bias"), shift, (node,), y)
+
+
+def _kernels(node: gs.Node) -> int:
+    """How many the node is by itself: BatchNormalization in channels last is a Mul and an Add."""
+    return 2 if node.op in batchnorm.OPS else 1
