@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.canonicalize.batchnorm import scale_and_shift
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
 from onnxbolt.layout.assign import Assignment
@@ -73,7 +74,10 @@ def _links(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, before: list[Link],
 def _normalization(node: gs.Node) -> tuple[Link, Link]:
     """Inference BatchNormalization: Scale and Bias."""
     y = node.outputs[0]
-    scale, shift = (gs.Constant(f"{y.name}.{name}", values.astype(np.float32)) for name, values in batchnorm.scale_and_shift(node).items())
+    found = scale_and_shift(node)
+    assert found is not None  # the layout rule has looked
+    scale, shift = (gs.Constant(f"{y.name}.{name}", values.astype(np.float32))
+                    for name, values in zip(("scale", "shift"), found, strict=True))
     return Link(Step("Scale"), scale, (node,), y), Link(Step("Bias"), shift, (node,), y)
 
 
