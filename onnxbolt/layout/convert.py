@@ -1,9 +1,9 @@
 """Conversions between stored forms.
 
 A change between channels first and last is one node of ours, padding at the end included, and so is a Cast before it. What else
-there is (another order of channels, padding of a product's columns, types that kernels do not have) is written as standard nodes. To channels last: Pad
-in channels-first order is never needed, since the Transpose comes first and the Pad then runs along the innermost axis. A
-conversion that takes padding away is a Slice where padding is at the end, else a Gather.
+there is (another order of channels, padding of a product's columns, types that kernels do not have) is written as standard
+nodes. To channels last: Pad in channels-first order is never needed, since the Transpose comes first and the Pad then runs along
+the innermost axis. A conversion that takes padding away is a Slice where padding is at the end, else a Gather.
 """
 from __future__ import annotations
 
