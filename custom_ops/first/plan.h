@@ -1,0 +1,111 @@
+// What a block of a first convolution is made of: its constants and shared memory, the parameters of a launch, its tiles.
+#pragma once
+#include "cutlass/fast_math.h"
+#include "instance.h"
+#include "sm90/epilogue.h"
+
+namespace onnxbolt {
+namespace first {
+
+constexpr int kThreads = 128;      // one warpgroup
+constexpr int kTileColumns = 16;   // output pixels of a tile's row: what a warp has of 64 rows of a product
+constexpr int kUnitRows = 4;       // output rows of a product
+constexpr int kChunk = 8;          // k's that lie side by side: the halves of an instruction's k
+constexpr int kSmMemory = 232448;
+constexpr int kSmRegisters = 65536;
+constexpr int kStepsAtOnce = 6;    // whose fragments are registers at one time
+constexpr int kMostBlocks = 4;     // of an SM: more do not hide more latency
+
+constexpr int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Constants of an instance. Columns of its configuration: threadblock = (output pixels of a tile, its output channels, k), warp = the
+// filter's rows, columns and channels, instruction = the strides.
+//
+// The pixels under a tile lie in shared memory as rows of [columns][channels], so that what a row of the filter meets is one run of
+// elements; k counts these runs, each rounded up to chunks. A lane reads pairs of neighbouring elements, so channels are padded by one
+// where pixels would begin at odd elements.
+template <class Config, class ElementType, class OutputType, class ChainType>
+struct Plan {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = OutputType;
+  using Chain = ChainType;
+  using Finish = sm90::EpilogueShape<Element, Output, Chain, 1, Row::at(kTileN)>;
+  static constexpr int kN = Row::at(kTileN), kTileRows = Row::at(kTileM) / kTileColumns, kUnits = kTileRows / kUnitRows;
+  static constexpr int kR = Row::at(kWarpM), kS = Row::at(kWarpN), kC = Row::at(kWarpK);
+  static constexpr int kStrideH = Row::at(kInstructionM), kStrideW = Row::at(kInstructionN);
+
+  static constexpr int kStoredC = kStrideW * kC % 2 == 0 ? kC : kC + 1;
+  static constexpr int kRun = kS * kStoredC;                            // elements of a filter row
+  static constexpr int kRunChunks = (kRun + kChunk - 1) / kChunk;
+  static constexpr int kTailElements = kRun - (kRunChunks - 1) * kChunk;  // of a run's last chunk
+  static constexpr int kChunks = kR * kRunChunks, kSteps = (kChunks + 1) / 2, kDepth = kSteps * 2 * kChunk;
+
+  static constexpr int kPatchRows = (kTileRows - 1) * kStrideH + kR, kPatchColumns = (kTileColumns - 1) * kStrideW + kS;
+  static constexpr int kPatchPitch = RoundUp(kPatchColumns * kStoredC, 2);
+  static constexpr int kPatchElements = kPatchRows * kPatchColumns * kC;  // that are read from device memory
+  static constexpr int kLoads = (kPatchElements + kThreads - 1) / kThreads;
+
+  static constexpr int kWeightBytes = kN * kDepth * sizeof(Element), kStepBytes = kN * 2 * kChunk * sizeof(Element);
+  static constexpr int kPatchBytes = RoundUp((kPatchRows * kPatchPitch + kRunChunks * kChunk) * sizeof(Element), 16);
+  static constexpr int kWeightOffset = RoundUp(Finish::kStagingBytes, 256), kVectorOffset = kWeightOffset + kWeightBytes;
+  static constexpr int kPatchOffset = RoundUp(kVectorOffset + Finish::kVectorBytes, 16);
+  static constexpr int kSharedMemory = kPatchOffset + kPatchBytes;
+  static constexpr int kReserved = 1024;  // what the runtime takes of shared memory for each block
+  // accumulators, pixels under way, fragments, and a fixed rest
+  static constexpr int kRegisters = std::min(kN / 2 + kLoads + 4 * kStepsAtOnce + 56, 255);
+  static constexpr int kBlocksPerSm =
+      std::min({kMostBlocks, kSmMemory / (kSharedMemory + kReserved), kSmRegisters / (kThreads * RoundUp(kRegisters, 8))});
+
+  static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(sizeof(Element) == 2, "first convolutions multiply fp16 and bf16");
+  static_assert(Chain::kTensors == 0, "a first convolution has no residual");
+  static_assert(kUnits * kUnitRows * kTileColumns == Row::at(kTileM) && kDepth == Row::at(kTileK), "the tile fits the filter");
+  static_assert(kBlocksPerSm >= 1, "no room for the weights");
+};
+
+template <class Plan>
+struct Memory {
+  char* base;
+
+  __device__ sm90::EpilogueMemory<typename Plan::Finish> epilogue() const {
+    return {base, reinterpret_cast<float*>(base + Plan::kVectorOffset), nullptr, nullptr};
+  }
+  __device__ char* weights() const { return base + Plan::kWeightOffset; }
+  __device__ typename Plan::Element* patch() const { return reinterpret_cast<typename Plan::Element*>(base + Plan::kPatchOffset); }
+};
+
+struct Params {
+  CUtensorMap y;
+  cutlass::FastDivmod row_tiles, column_tiles;
+  int tiles;  // of all images, for one block of output channels
+  int h, w, k, pad_top, pad_left;
+  const void *x, *filter;
+  EpilogueArguments epilogue;
+};
+
+// A tile's image and its first output pixel.
+struct Tile {
+  int image, row, column;
+
+  template <class Plan>
+  __device__ static Tile at(const Params& params, int index, Plan) {
+    int rows, row, column, image;
+    params.column_tiles(rows, column, index);
+    params.row_tiles(image, row, rows);
+    return {image, row * Plan::kTileRows, column * kTileColumns};
+  }
+};
+
+// Where the epilogue stores a unit: four rows of sixteen pixels, those outside of the image left out.
+struct ImageOutput {
+  const CUtensorMap& map;
+  int image, row, pixel_column, column;
+
+  CUTLASS_DEVICE void store(const void* unit, int, int unit_column) const {
+    sm90::Store4D(map, unit, column + unit_column, pixel_column, row, image);
+  }
+};
+
+}  // namespace first
+}  // namespace onnxbolt

@@ -1,0 +1,116 @@
+// A model's first convolution for sm_90a: few input channels, read from NCHW as they are, in fp32 or the kernel's type; NHWC output.
+//
+// Bound by its output, hence made to keep stores flowing: small blocks of one warpgroup, several to an SM, each of which keeps its weights
+// and walks tiles of the output. While one waits for pixels, others multiply and store.
+#pragma once
+#include "dependent_launch.h"
+#include "first/patch.h"
+#include "first/product.h"
+
+namespace onnxbolt {
+namespace first {
+
+// The columns of a product, as many at a time as a store takes.
+template <class Plan, class Epilogue>
+__device__ void Finish(const sm90::Accumulators<Plan::kN>& sums, Epilogue& epilogue, const ImageOutput& to, int channels) {
+  constexpr int kColumns = Plan::Finish::kUnitColumns, kValues = kColumns / 2;
+#pragma unroll
+  for (int column = 0; column < Plan::kN; column += kColumns)
+    epilogue.finish_unit(reinterpret_cast<const float(&)[kValues]>(sums[column / 2]), 0, column, channels, to);
+}
+
+template <class Plan, class Pixel>
+__global__ void __launch_bounds__(kThreads, Plan::kBlocksPerSm) FirstKernel(const __grid_constant__ Params params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) char shared[];
+  const Memory<Plan> memory{shared};
+  const int channel = blockIdx.y * Plan::kN;
+  LaunchDependents();
+  if (threadIdx.x == 0) sm90::Prefetch(params.y);
+  PackWeights<Plan>(params, channel, memory.weights());  // weights do not depend on the kernels before
+  ClearPatch<Plan>(memory.patch());
+  sm90::FenceAsyncProxy();
+  sm90::Epilogue<typename Plan::Finish> epilogue(memory.epilogue(), params.epilogue, 1);
+  epilogue.load_vectors(channel, params.k);
+  __syncthreads();
+  WaitForPredecessors();
+
+  const MainLoop<Plan> main_loop(memory);
+  Patch<Plan, Pixel> patch(params);
+  Tile tile = Tile::at(params, blockIdx.x, Plan{});
+  patch.fetch(tile);
+  for (int index = blockIdx.x; index < params.tiles; index += gridDim.x) {
+    patch.write(memory.patch());
+    __syncthreads();
+    const Tile next = Tile::at(params, index + gridDim.x, Plan{});
+    if (index + gridDim.x < params.tiles) patch.fetch(next);
+#pragma unroll 1
+    for (int unit = 0; unit < Plan::kUnits; ++unit) {
+      typename MainLoop<Plan>::Sums sums;
+      main_loop.multiply(sums, unit);
+      const ImageOutput to{params.y, tile.image, tile.row + unit * kUnitRows, tile.column, channel};
+      Finish<Plan>(sums, epilogue, to, params.k);
+    }
+    tile = next;
+    __syncthreads();  // nobody reads the patch any more
+  }
+  epilogue.drain();
+#endif
+}
+
+}  // namespace first
+
+// y[n, p, q, k] = epilogue(x[n, c, h, w] * w[k, r, s, c]) for fp16 and bf16. The columns of its configuration: first/plan.h.
+template <class Config, class ElementType, class OutputType, class Chain>
+struct FirstSm90 {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = OutputType;
+  using Plan = first::Plan<Config, Element, Output, Chain>;
+  static constexpr int kSharedMemory = Plan::kSharedMemory;
+
+  static const char* prepare() {
+    if (const char* error = ReserveSharedMemory(first::FirstKernel<Plan, float>, kSharedMemory)) return error;
+    return ReserveSharedMemory(first::FirstKernel<Plan, Element>, kSharedMemory);
+  }
+
+  static const char* can_implement(const void* arguments) {
+    const auto& conv = *static_cast<const ConvArguments*>(arguments);
+    if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
+    if (conv.x_planes != OnnxType<float>::value && conv.x_planes != OnnxType<Element>::value)
+      return "a first convolution reads NCHW, in fp32 or the kernel's type";
+    if (conv.groups != 1 || conv.dilation_h != 1 || conv.dilation_w != 1) return "a first convolution has no groups and no dilation";
+    if (conv.r != Plan::kR || conv.s != Plan::kS || conv.c != Plan::kC || conv.stride_h != Plan::kStrideH || conv.stride_w != Plan::kStrideW)
+      return "the kernel is for another filter or stride";
+    if (int64_t(conv.c) * conv.h * conv.w > 2147483647) return "an image exceeds 2^31 - 1 elements";
+    if (conv.k % 8 != 0 || conv.y_pitch * sizeof(Output) % 16 != 0 || !IsAligned(conv.y, 16)) return "y, its pitch or k is not aligned to 16 bytes";
+    return CheckOperands<Chain, Element>(conv.epilogue, 1);
+  }
+
+  static size_t workspace_size(const void*, const int64_t*) { return 0; }
+
+  static const char* run(const void* arguments, const Launch& launch) {
+    const auto& conv = *static_cast<const ConvArguments*>(arguments);
+    if (int64_t(conv.n) * conv.p * conv.q * conv.k == 0) return nullptr;
+    first::Params params{};
+    params.column_tiles = cutlass::FastDivmod((conv.q + first::kTileColumns - 1) / first::kTileColumns);
+    params.row_tiles = cutlass::FastDivmod((conv.p + Plan::kTileRows - 1) / Plan::kTileRows);
+    params.tiles = conv.n * params.row_tiles.divisor * params.column_tiles.divisor;
+    params.h = conv.h, params.w = conv.w, params.k = conv.k, params.pad_top = conv.pad_top, params.pad_left = conv.pad_left;
+    params.x = conv.x, params.filter = conv.filter, params.epilogue = conv.epilogue;
+    if (const char* error = encode(conv, params)) return error;
+    const dim3 grid(std::min(params.tiles, launch.sm_count * Plan::kBlocksPerSm), (conv.k + Plan::kN - 1) / Plan::kN);
+    const auto kernel = conv.x_planes == OnnxType<float>::value ? first::FirstKernel<Plan, float> : first::FirstKernel<Plan, Element>;
+    return LaunchDependent(kernel, grid, first::kThreads, launch.stream, params, Row::at(kArch), kSharedMemory);
+  }
+
+ private:
+  static const char* encode(const ConvArguments& conv, first::Params& params) {
+    const int64_t pixel = conv.y_pitch * int64_t(sizeof(Output)), row = pixel * conv.q;
+    return sm90::EncodeTiled(params.y, sm90::kPlainType<Output>, sizeof(Output), conv.y,
+                             {{conv.k, 0, Plan::Finish::kUnitColumns}, {conv.q, pixel, first::kTileColumns}, {conv.p, row, first::kUnitRows},
+                              {conv.n, row * conv.p, 1}});
+  }
+};
+
+}  // namespace onnxbolt
