@@ -22,8 +22,10 @@ from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
 from onnxbolt.rewrite import rewrite
 from onnxbolt.tune import lockfile
+from onnxbolt.tune.library import compiled
 from onnxbolt.tune.progress import Progress
-from onnxbolt.tune.stage import Subject, plan_with_timings, tuned
+from onnxbolt.tune.stage import plan_with_timings, tuned
+from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning
 from onnxbolt.tune.timings import NOTHING
 from onnxbolt.verify import verify
@@ -59,7 +61,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         model = export_model(graph, list(rewriter.functions.values()), metadata)
         output.write(model, options.save_as_external_data)
         if options.library and manifest.ops:
-            library.build(manifest, output.library, progress)
+            library.build(manifest, output.library, progress, compiled(manifest.instances) if options.tune else None)
         report = Report.of(original, model, manifest, chosen, refusals, kept, changes, rewriter.shared_weights, options, archs)
         report = dataclasses.replace(report.between(source, output.path), tuning=tuning)
         if options.verify:
@@ -83,12 +85,7 @@ def tune(source: Source, *, options: Options | None = None, progress: Callable[[
     options = dataclasses.replace(options or Options(), **{**choices, "tune": True})  # type: ignore[arg-type]
     archs = [arch_number(name) for name in options.archs or default_archs()]
     with opened(source) as original:
-        graph = import_model(original)
-        infer(graph)
-        canonicalize(graph)
-        precision.convert(graph, options.precision)
-        subject = Subject(graph, partition(match(graph)[0]), original, options.precision, ranges_of(graph, options))
-        return tuned(subject, archs, options, NOTHING, progress, watch)[1]
+        return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]
 
 
 def default_archs() -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def compile_each(
     Once `stop` is set, what is not compiled yet never comes.
     Raises BuildError, behind all others, for a failure that says nothing about the source (a full disk, say).
     """
-    store = cache_directory() / "objects"
+    store = _store()
     store.mkdir(parents=True, exist_ok=True)
     entries: dict[Path, list[Unit]] = {}
     for unit in dict.fromkeys(units):
@@ -81,6 +81,11 @@ def compile_each(
         for entry in itertools.chain(known, _compile(missing, toolchain, progress, keep_going, stop) if missing else ()):
             for unit in entries[entry]:
                 yield unit, _outcome(unit, entry, toolchain)
+
+
+def object_path(key: str) -> Path:
+    """Where the object of the unit with this key is, or would be."""
+    return _store() / key / _OBJECT
 
 
 def link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
@@ -115,6 +120,10 @@ def unit_key(unit: Unit, toolchain: Toolchain) -> str:
     command = shlex.join(toolchain.compile_command(unit.source, _OBJECT, unit.arch))
     headers = _headers(toolchain.cutlass)
     return text_digest([("source", unit.text), ("command", command), ("compiler", toolchain.version), ("headers", headers)])
+
+
+def _store() -> Path:
+    return cache_directory() / "objects"
 
 
 @functools.cache

@@ -40,13 +40,11 @@ class Toolchain:
     version: str  # "13.0.88"
     cutlass: Path  # holds include/ and tools/util/include/
     library_dir: Path | None = None  # of libcudart_static.a, where nvcc does not know it
-    device_flags: tuple[str, ...] = ()  # more of them, for CUDA sources
     exports: str = "exports.map"  # in custom_ops/: what libraries show of themselves
 
     def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
         """Compile CUDA source for `arch` (80, 90, ..), or host code where it is 0."""
-        flags = self.device_flags if arch else ()
-        return [str(self.nvcc), *_COMPILE, *_target(arch), *flags, *self._includes(), "-c", source, "-o", output]
+        return [str(self.nvcc), *_COMPILE, *_target(arch), *self._includes(), "-c", source, "-o", output]
 
     def link_command(self, objects: Sequence[str], output: str) -> list[str]:
         """Link objects into a shared library that carries the CUDA runtime and needs no driver to be loaded."""
@@ -63,7 +61,8 @@ def _target(arch: int) -> list[str]:
     if not arch:
         return []
     name = archs.get(arch).nvcc
-    return [f"-gencode=arch=compute_{name},code=sm_{name}"]
+    # the tuner reads in the log where registers spill; a library takes the objects that the tuner made, so both compile alike
+    return [f"-gencode=arch=compute_{name},code=sm_{name}", "-Xptxas=-warn-spills"]
 
 
 def find_toolchain() -> Toolchain:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
@@ -24,7 +24,7 @@ from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.plan.cost import fused_us, layout_us, ort_us, supports, transpose_us
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
 from onnxbolt.plan.ranges import FIXED, Ranges, table
-from onnxbolt.plan.regions import Region, regions
+from onnxbolt.plan.regions import Part, Region, regions
 from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 
 _NAMED = 3  # of what a lock file lacks, so many are named
@@ -178,28 +178,33 @@ def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusa
 
 def _losing(found: Sequence[Region], timings: Timings, used: Timings, settled: dict[int, Comparison],
             refusals: list[Refusal]) -> set[int]:
-    """Ids of the candidates of regions that lose, and of those that a winning region is faster without, each recorded with both times.
+    """Ids of the candidates of regions that lose, and of those that a region is faster without, each recorded with both times.
 
     All comparisons are noted in `used`. `settled` gets the measured winners by id of the candidate: what remains of a region that lost
-    some nodes is judged by the whole region's times, not by prediction.
+    some nodes is judged by the times of the region without them, not by prediction.
     """
     losing: set[int] = set()
     missing = {region.description for region in found if region.key not in timings.comparisons}
     if timings.frozen and missing:
         raise _frozen(missing, "regions")
     for region in found:
-        comparison = timings.comparisons.get(region.key) or _settled(region, settled) or _predicted(region, ARCHS[region.arch])
+        comparison = timings.comparisons.get(region.key) or _settled(region, settled) or _predicted(region, timings)
         used.comparisons[region.key] = comparison
-        if not comparison.fused:
+        in_part = _best_part(region, timings, used)
+        kept, refused = list(region.candidates), list[Candidate]()
+        if in_part is not None:
+            part, winner = in_part
+            kept = [c for i, c in enumerate(region.candidates) if i not in part.left_out]
+            refused = [region.candidates[i] for i in part.left_out]
+            refusals += [_slower(c, "its region with it against the region without", _against(comparison, winner)) for c in refused]
+        elif not comparison.fused:
             alone = len(region.candidates) == 1
             what = "it and its conversions" if alone else f"its region of {len(region.candidates)} fused nodes and its layout changes"
-            refused = {id(c): (f"{what} together", comparison) for c in region.candidates}
-        else:
-            refused = {id(c): ("its region with it against the region without", without)
-                       for c, without in _better_without(region, timings, used)}
-            settled.update({id(c): comparison for c in region.candidates if comparison.measured})
-        losing |= refused.keys()
-        refusals += [_slower(c, *refused[id(c)]) for c in region.candidates if id(c) in refused]
+            kept, refused = [], list(region.candidates)
+            refusals += [_slower(c, f"{what} together", comparison) for c in refused]
+        winner = in_part[1] if in_part else comparison
+        settled.update({id(c): winner for c in kept if winner.measured})
+        losing |= {id(c) for c in refused}
     return losing
 
 
@@ -208,38 +213,47 @@ def _settled(region: Region, settled: dict[int, Comparison]) -> Comparison | Non
     return judged[0] if all(judged) else None
 
 
-def _better_without(region: Region, timings: Timings, used: Timings) -> list[tuple[Candidate, Comparison]]:
-    """The candidates of a winning region that were measured to be faster with ONNX Runtime, and the region's times with and without."""
-    found: list[tuple[Candidate, Comparison]] = []
-    for candidate, problem in zip(region.candidates, region.problems, strict=True):
-        key = region.key_without(problem)
-        if comparison := timings.comparisons.get(key):
-            used.comparisons[key] = comparison
-            if not comparison.fused:
-                found.append((candidate, comparison))
-    return found
+def _best_part(region: Region, timings: Timings, used: Timings) -> tuple[Part, Comparison] | None:
+    """The fastest of the ways to fuse the region in part that were measured to win against fusing all of it and nothing."""
+    known = [(part, timings.comparisons[key]) for part in region.parts if (key := region.key_of(part)) in timings.comparisons]
+    used.comparisons.update({region.key_of(part): comparison for part, comparison in known})
+    return min(((part, c) for part, c in known if c.fused), key=lambda pair: pair[1].ours_us, default=None)
+
+
+def _against(whole: Comparison, part: Comparison) -> Comparison:
+    """The region with all of its nodes, and in part, for who is left out."""
+    return replace(whole, ort_us=part.ours_us, ort_mad=part.ours_mad)
 
 
 def _slower(candidate: Candidate, what: str, comparison: Comparison) -> Refusal:
-    node, word = candidate.anchor.node, "measured" if comparison.measured else "predicted"
-    return Refusal(node.name, node.op, f"{word} slower than ONNX Runtime, {what}", candidate.output.name, "--fuse all",
+    node = candidate.anchor.node
+    if comparison.reason:
+        reason = comparison.reason
+    elif not comparison.measured and comparison.least_gain > 1:
+        reason = f"not compared with ONNX Runtime, and predicted to gain less than {comparison.least_gain:g} times"
+    else:
+        reason = f"{'measured' if comparison.measured else 'predicted'} slower than ONNX Runtime"
+    return Refusal(node.name, node.op, f"{reason}, {what}", candidate.output.name, "--fuse all",
                    {"ours_us": comparison.ours_us, "ort_us": comparison.ort_us})
 
 
-def _predicted(region: Region, arch: Arch) -> Comparison:
+def _predicted(region: Region, timings: Timings) -> Comparison:
     """Both sides predicted: a measured kernel beside a predicted ONNX Runtime would compare two yardsticks."""
+    arch = ARCHS[region.arch]
     ours = sum(_fused_best(problem, arch) for problem in region.problems)
-    borders = sum(_conversion_us(tensor, form, region, arch) for tensor, form in region.conversions)
+    borders = sum(conversion_us(tensor, form, region) for tensor, form in region.conversions)
     theirs = sum(ort_us(problem_of(c, None, region.at), arch) for c in region.candidates)
-    return Comparison(ours + borders, 0.0, theirs, 0.0, measured=False, region=region.description)
+    return Comparison(ours + borders, 0.0, theirs, 0.0, measured=False, region=region.description,
+                      least_gain=timings.least_gain(region.arch))
 
 
 def _fused_best(problem: Problem, arch: Arch) -> float:
     return min(fused_us(problem, config, arch) for config in _candidates(problem, arch))
 
 
-def _conversion_us(tensor: gs.Tensor, form: Form, region: Region, arch: Arch) -> float:
+def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:
     """A layout change or padding; a tensor of one pixel per channel is only relabelled."""
+    arch = ARCHS[region.arch]
     shape, have = region.at.sizes(tensor), region.assignment.form(tensor)
     elements, dtype = math.prod(shape), DType.of(tensor.dtype) or DType.F32
     if form.channels is have.channels is None and all(d == 1 for d in shape[2:]):

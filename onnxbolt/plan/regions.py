@@ -7,12 +7,22 @@ from hashlib import sha256
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.graph.edit import producer
 from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.form import Form
 from onnxbolt.match.types import Candidate
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.tune.records import canonical, plain
+
+
+@dataclass(frozen=True)
+class Part:
+    """A region of which some candidates are left to ONNX Runtime: those of one problem, or all on one side of a cut."""
+
+    kind: str  # "without", "first" or "last": what is fused
+    left_out: tuple[int, ...]  # positions among the region's candidates
+    cut: int = 0  # the position that a cut lies before
 
 
 @dataclass(frozen=True)
@@ -41,9 +51,56 @@ class Region:
         text = canonical([self.arch, *(sorted(canonical(item) for item in part) for part in parts)])
         return sha256(text.encode()).hexdigest()[:32]
 
-    def key_without(self, problem: Problem) -> str:
-        """The key of leaving the nodes of `problem` to ONNX Runtime inside this region."""
-        return sha256(canonical([self.key, type(problem).__name__, plain(problem)]).encode()).hexdigest()[:32]
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Every way to fuse it in part that may be measured; none where a single problem is all of it."""
+        problems, count = self.problems, len(self.candidates)
+        if len(set(problems)) < 2:
+            return []
+        places = {problem: tuple(i for i, other in enumerate(problems) if other == problem) for problem in problems}
+        cuts = range(1, count)
+        return [
+            *(Part("without", left_out) for left_out in places.values()),
+            *(Part("first", tuple(range(cut, count)), cut) for cut in cuts),
+            *(Part("last", tuple(range(cut)), cut) for cut in cuts),
+        ]
+
+    def key_of(self, part: Part) -> str:
+        """The key of fusing this region in part; names left out, as in its own."""
+        problems = self.problems
+        left_out = sorted(canonical(plain(problems[i])) for i in part.left_out)
+        return sha256(canonical([self.key, part.kind, left_out]).encode()).hexdigest()[:32]
+
+    def crossing(self, cut: int) -> list[gs.Tensor]:
+        """The tensors that candidates from `cut` on, and what is carried with them, read from those before."""
+        places = self._places
+        found = {}
+        for node in self._nodes:
+            for tensor in node.inputs:
+                source = producer(tensor)
+                if source is not None and places.get(id(source), cut) < cut <= places[id(node)]:
+                    found[tensor.name] = tensor
+        return list(found.values())
+
+    def place(self, tensor: gs.Tensor) -> int:
+        """The position of the candidate that writes `tensor`, else of the first one that reads it; carried nodes are where they read."""
+        places, source = self._places, producer(tensor)
+        if source is not None and id(source) in places:
+            return places[id(source)]
+        return min((places[id(node)] for node in tensor.outputs if id(node) in places), default=0)
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        """Of each node: the position of its candidate, or the last one of those that a carried node reads from."""
+        found = {id(node): i for i, candidate in enumerate(self.candidates) for node in candidate.nodes}
+        for node in self.carried:
+            sources = [producer(tensor) for tensor in node.inputs]
+            found[id(node)] = max((found[id(source)] for source in sources if source is not None and id(source) in found), default=0)
+        return found
+
+    @property
+    def _nodes(self) -> list[gs.Node]:
+        return [*(node for candidate in self.candidates for node in candidate.nodes), *self.carried]
 
     @property
     def description(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onnxbolt.tune.summary import Tuning
+from onnxbolt.tune.summary import Tuning, WholeModel
 
 Section = tuple[str, tuple[str, ...], list[tuple[Any, ...]]]
 _ENDS = {"done": "nothing more was worth trying", "budget": "the budget is spent", "interrupt": "interrupted"}
@@ -20,8 +20,19 @@ def sections(tuning: Tuning) -> Iterator[Section]:
          f"{task.best_tflops:.1f}", task.config)
         for task in tuning.tasks
     ]
+    if tuning.whole is not None:
+        yield _whole(tuning.whole), (), []
+    for note in tuning.notes:
+        yield note, (), []
     if tuning.quality:
         columns = ("kind", "problems", "predicted choice / best (geometric mean)", "rank correlation (Spearman, mean)")
         yield "prediction:", columns, [
             (q.kind, q.tasks, f"{q.regret:.3f}", "" if q.rank_correlation is None else f"{q.rank_correlation:.2f}") for q in tuning.quality
         ]
+
+
+def _whole(whole: WholeModel) -> str:
+    """One line: both times, and what was given up for them."""
+    line = f"whole model: {whole.ours_us:.1f} us, ONNX Runtime at its best {whole.ort_us:.1f} us"
+    dropped = f"; left to ONNX Runtime, since the whole model is slower with them: {'; '.join(whole.dropped)}" if whole.dropped else ""
+    return line + dropped

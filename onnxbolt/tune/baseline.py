@@ -6,10 +6,8 @@ algorithm search, and of that with cuDNN's fused bias. Fused nodes bring their l
 are as ONNX has them. Small regions are repeated side by side with inputs of their own, so that launching a session does
 not hide the difference.
 
-Inside a region that won, the nodes of one problem are left to ONNX Runtime where that is faster still. That is tried only where the kernel
-takes nearly as long as ONNX Runtime is predicted to take for the same nodes, or longer, the most promising first, with
-kernels that are compiled anyway, and as long as the budget lasts. The region as it was measured is what has to be
-beaten: leaving out has to win by more than the noise.
+A region may also be fused in part (parts.py), the rest of it with ONNX Runtime's best setting; a part has to win against fusing all of
+the region and nothing of it, by more than the noise. Kernels come as they were compiled for the tuner: comparing compiles nothing.
 """
 from __future__ import annotations
 
@@ -17,9 +15,10 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-import statistics
+import math
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +31,14 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.library import Manifest
 from onnxbolt.plan.choose import choices
 from onnxbolt.plan.cost import ort_us
-from onnxbolt.plan.problems import describe_problem, problem_of
-from onnxbolt.plan.regions import Region
+from onnxbolt.plan.problems import problem_of
+from onnxbolt.plan.regions import Part, Region
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Machine, Measurement, Problem, Status, canonical, plain, wins
-from onnxbolt.tune.sessions import Arrays, Found, Sample, Setting, Source, interleave, search
+from onnxbolt.tune.library import compiled
+from onnxbolt.tune.parts import promising
+from onnxbolt.tune.records import Machine, Measurement, Status, canonical, plain
+from onnxbolt.tune.sessions import Arrays, Found, Sample, Setting, Source, interleave, only, search
 from onnxbolt.tune.submodels import Fused, Original, fuse, repeat
 from onnxbolt.tune.timings import Comparison, Timings
 from onnxbolt.verify.feeds import random_feeds
@@ -45,11 +46,9 @@ from onnxbolt.verify.session import CUDA, RUNTIME_ERRORS, available_providers
 
 Progress = Callable[[str], None]
 ORT, FUSED = "ort", "fused"
-Side = str | Problem  # ORT, FUSED, or fused but for the nodes of a problem
+Side = str | Part  # ORT, FUSED, or fused in part
 _SEARCH_RUNS, _ROUNDS, _RUNS = 10, 10, 10
 _REPEAT_BELOW, _MOST_COPIES = 200.0, 16  # microseconds that a session should take at least
-_CLOSE = 0.8  # of ONNX Runtime's predicted time for its nodes; a kernel that takes less is not worth leaving out
-_MOST_LEFT_OUT = 3  # problems of a region
 
 
 @dataclass(frozen=True)
@@ -70,19 +69,23 @@ class Bench:
 
 def compare(regions: Sequence[Region], original: ModelProto, precision: str, timings: Timings, database: Database, machine: Machine,
             budget: float, stream: Stream | None, progress: Progress = lambda message: None) -> dict[str, Comparison]:
-    """Both times of each distinct region, and of problems left out of those that won, by `Region.key` and `Region.key_without`.
+    """Both times of each distinct region, and of its parts that were measured, by `Region.key` and `Region.key_of`.
 
     `regions` are those of a plan of `original` that fuses everything, in the target `precision`; what the database knows is not
-    measured again. After `budget` seconds no further region is begun: those without an answer are left to prediction. Raises
-    BuildError where kernels do not compile.
+    measured again, that a region cannot be compared among it. After `budget` seconds no further region is begun, those that take most
+    of the model's time being the first. Raises BuildError where kernels do not compile.
     """
     bench = Bench(timings, database, machine, time.monotonic() + budget, stream, progress)
+    count = Counter(region.key for region in regions)
     distinct = {region.key: region for region in regions}
     known = {key: found for key, region in distinct.items() if (found := _recall(bench, region)) is not None}
-    missing = sorted((region for key, region in distinct.items() if key not in known), key=lambda region: -_predicted(region))
+    missing = sorted((region for key, region in distinct.items() if key not in known), key=lambda r: -count[r.key] * _predicted(r))
     answers = {key: comparison for found in known.values() for key, comparison in found.items()}
-    if missing and not bench.over:
-        answers |= _measure_all(bench, missing, Original(original, precision))
+    ready = [region for region in missing if _ready(region, bench)]
+    if len(ready) < len(missing) and not bench.over:
+        progress(f"{len(missing) - len(ready)} regions are not compared with ONNX Runtime: the budget did not reach for their kernels")
+    if ready and not bench.over:
+        answers |= _measure_all(bench, ready, Original(original, precision))
     return answers
 
 
@@ -90,22 +93,33 @@ def _predicted(region: Region) -> float:
     return sum(ort_us(problem_of(c, None, region.at), ARCHS[region.arch]) for c in region.candidates)
 
 
+def _ready(region: Region, bench: Bench) -> bool:
+    """Whether its kernels are compiled, being measured; without a budget there is time to compile predicted ones."""
+    chosen = (bench.timings.choice(problem, region.arch) for problem in region.problems)
+    return bench.stream is None or math.isinf(bench.deadline) or all(choice is not None and choice.measured for choice in chosen)
+
+
 # --- what is remembered -----------------------------------------------------------------------------------------------------
 
 
 def session_key(bench: Bench, region: Region, side: Side) -> str:
     """The key of the time of a region's side."""
-    name = side if isinstance(side, str) else f"{FUSED} without {describe_problem(side)}"
-    parts: dict[str, object] = {"session": name, "region": region.key, "machine": plain(bench.machine), **_runtime()}
-    if not isinstance(side, str):
-        parts["without"] = plain(side)
+    part = side if isinstance(side, Part) else None
+    parts: dict[str, object] = {"session": f"{FUSED} {part.kind}" if part else side, "region": region.key_of(part) if part else region.key,
+                                "machine": plain(bench.machine), **runtime_versions()}
     if side != ORT:
         rows = [canonical([plain(p), c.config.row()]) for p, c in choices(region.problems, ARCHS[region.arch], bench.timings).items()]
-        parts["configs"] = hashlib.sha256(canonical(sorted(rows)).encode()).hexdigest()[:32]
+        parts["configs"] = digest(sorted(rows))
     return canonical(parts)
 
 
-def _runtime() -> dict[str, object]:
+def digest(value: object) -> str:
+    """Short enough for a key."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
+
+
+def runtime_versions() -> dict[str, object]:
+    """What ONNX Runtime's times depend on beside the machine."""
     return {"onnxruntime": ort.__version__, "cudnn": cudnn_version()}
 
 
@@ -121,22 +135,21 @@ def cudnn_version() -> int:
 
 
 def _recall(bench: Bench, region: Region) -> dict[str, Comparison] | None:
-    """What the database knows of a region; None where it has to be measured."""
+    """What the database knows of a region, nothing where it cannot be compared; None where it has to be measured."""
     ours, theirs = (bench.database.best(session_key(bench, region, side)) for side in (FUSED, ORT))
     if ours is None or theirs is None:
-        return None
+        return {} if bench.database.measurements(session_key(bench, region, FUSED)) else None
     found = {region.key: Comparison(ours.us, ours.mad, theirs.us, theirs.mad, region=region.description)}
-    for problem in dict.fromkeys(region.problems):
-        without = bench.database.best(session_key(bench, region, problem))
-        if without is not None:
-            found[region.key_without(problem)] = _left_out(region, ours, without)
+    rival = min(ours, theirs, key=lambda side: side.us)
+    for part in region.parts:
+        if (measured := bench.database.best(session_key(bench, region, part))) is not None:
+            found[region.key_of(part)] = _in_part(region, part, measured, rival)
     return found
 
 
-def _left_out(region: Region, ours: Measurement, without: Measurement) -> Comparison:
-    """The region as it is against the region without a problem: this time the change has to win."""
-    better = wins(without.us, without.mad, ours.us, ours.mad)
-    return Comparison(ours.us, ours.mad, without.us, without.mad, decided=not better, region=f"{region.description}, one problem left out")
+def _in_part(region: Region, part: Part, ours: Measurement, rival: Measurement) -> Comparison:
+    words = f"{region.description}, but for {len(part.left_out)} of them"
+    return Comparison(ours.us, ours.mad, rival.us, rival.mad, region=words)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------------
@@ -144,12 +157,12 @@ def _left_out(region: Region, ours: Measurement, without: Measurement) -> Compar
 
 @dataclass(frozen=True)
 class Work:
-    """A region to measure: its nodes for ONNX Runtime, itself fused, and with problems left out."""
+    """A region to measure: its nodes for ONNX Runtime, itself fused, and fused in part."""
 
     region: Region
     nodes: ModelProto
     fused: Fused
-    variants: dict[Problem, Fused]
+    parts: dict[Part, Fused]
 
     @property
     def copies(self) -> int:
@@ -158,16 +171,16 @@ class Work:
 
 def _measure_all(bench: Bench, missing: Sequence[Region], original: Original) -> dict[str, Comparison]:
     works = [work for region in missing if (work := _work(bench, region, original)) is not None]
-    parts = [part for work in works for part in (work.fused, *work.variants.values())]
-    manifest = library.make_manifest((op for part in parts for op in part.ops), (i for part in parts for i in part.instances))
+    models = [model for work in works for model in (work.fused, *work.parts.values())]
+    manifest = library.make_manifest((op for model in models for op in model.ops), (i for model in models for i in model.instances))
     answers: dict[str, Comparison] = {}
     with tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory:
         path = Path(directory) / "regions.so"
         if bench.stream and manifest.ops:
-            library.build(manifest, path, bench.progress)
+            library.build(manifest, path, bench.progress, compiled(manifest.instances))
         for work in works:
             if bench.over:
-                bench.progress("the budget for comparing with ONNX Runtime is spent; what is left is decided by prediction")
+                bench.progress("the budget for comparing with ONNX Runtime is spent")
                 break
             answers |= _measure(bench, work, manifest, path if bench.stream else None)
     return answers
@@ -177,31 +190,29 @@ def _work(bench: Bench, region: Region, original: Original) -> Work | None:
     """None where the region cannot be taken out of the graph, or comes out of our stages in another form than in the plan."""
     models = original.nodes_of(region)
     if models is None:
-        bench.progress(f"{region.description}: cannot be measured by itself")
+        _incomparable(bench, region, "it cannot be taken out of the graph")
         return None
     fused = fuse(models[1], region.arch, bench.timings)
     if len(fused.problems) != len(region.candidates):
-        bench.progress(f"{region.description}: is fused in another way by itself, and not measured")
+        _incomparable(bench, region, "it is fused in another way by itself")
         return None
-    leaving = {problem: fuse(models[1], region.arch, bench.timings, problem) for problem in _doubtful(region, bench.timings)}
-    variants = {problem: variant for problem, variant in leaving.items() if variant.instances <= fused.instances}
-    return Work(region, models[0], fused, variants)
+    parts = {part: _without(models[1], region, part, bench.timings) for part in promising(region, bench.timings)}
+    found = {part: made for part, made in parts.items() if made.instances <= fused.instances}  # other kernels may not even be compiled
+    return Work(region, models[0], fused, found)
 
 
-def _doubtful(region: Region, timings: Timings) -> list[Problem]:
-    """Problems whose kernels take nearly as long as ONNX Runtime is predicted to take, the most promising to leave out first."""
-    arch = ARCHS[region.arch]
-    theirs = {problem: ort_us(problem_of(c, None, region.at), arch) for c, problem in zip(region.candidates, region.problems, strict=True)}
-    if len(theirs) < 2:  # the region as a whole says it all
-        return []
-    ours = {problem: choice.us for problem in theirs if (choice := timings.choice(problem, region.arch)) is not None and choice.measured}
-    close = [problem for problem, us in ours.items() if us > _CLOSE * theirs[problem]]
-    count = {problem: region.problems.count(problem) for problem in close}
-    return sorted(close, key=lambda p: (count[p] * (theirs[p] - ours[p]), repr(p)))[:_MOST_LEFT_OUT]
+def _without(model: ModelProto, region: Region, part: Part, timings: Timings) -> Fused:
+    return fuse(model, region.arch, timings, {region.candidates[place].output.name for place in part.left_out})
+
+
+def _incomparable(bench: Bench, region: Region, why: str) -> None:
+    """Remembered, so that it is not tried in each run: until another kernel, machine or version makes the key another one."""
+    bench.database.add(Measurement(session_key(bench, region, FUSED), None, Status.REFUSED, detail=why))
+    bench.progress(f"{region.description}: not comparable with ONNX Runtime, {why}")
 
 
 def _measure(bench: Bench, work: Work, manifest: Manifest, path: Path | None) -> dict[str, Comparison]:
-    """Both sides of one region and, where it looks like a winner, its variants: in one interleaved measurement."""
+    """Both sides of one region and its parts, in one interleaved measurement."""
     region, copies = work.region, work.copies
     nodes = repeat(work.nodes, copies)
     feeds = random_feeds(nodes)
@@ -210,16 +221,14 @@ def _measure(bench: Bench, work: Work, manifest: Manifest, path: Path | None) ->
         return Source("fused", repeat(part.model(manifest), copies).SerializeToString(), path)
 
     try:
-        found = _best(bench, {ORT: Source("nodes", nodes.SerializeToString()), FUSED: fused(work.fused)}, feeds)
+        found = best_of({ORT: Source("nodes", nodes.SerializeToString()), FUSED: fused(work.fused)}, feeds, bench.stream)
+        for part, made in work.parts.items():
+            if not bench.over:
+                _try(found, part, fused(made), feeds, bench.stream)
+        samples = interleave({side: best.session.measure for side, best in found.items()}, _ROUNDS, _RUNS)
     except RUNTIME_ERRORS as error:
-        bench.progress(f"{region.description}: not comparable, {str(error).splitlines()[0][:200]}")
+        _incomparable(bench, region, str(error).splitlines()[0][:200])
         return {}
-    for problem, variant in work.variants.items() if _is_faster(found) else ():
-        if not bench.over:
-            with contextlib.suppress(*RUNTIME_ERRORS):  # a variant that does not run is none
-                graphs = (found[FUSED].setting.graph,)
-                found[problem] = search([fused(variant)], feeds, bench.stream, _SEARCH_RUNS, graphs)
-    samples = interleave({side: best.session.measure for side, best in found.items()}, _ROUNDS, _RUNS)
     for side, sample in samples.items():
         _remember(bench, region, side, sample, found[side].setting, copies)
     answer = _recall(bench, region) or {}
@@ -228,17 +237,18 @@ def _measure(bench: Bench, work: Work, manifest: Manifest, path: Path | None) ->
     return answer
 
 
-def _best(bench: Bench, sources: dict[Side, Source], feeds: Arrays) -> dict[Side, Found]:
-    """Each side at its best, with CUDA graphs where both can be captured, else without."""
+def _try(found: dict[Side, Found], part: Part, source: Source, feeds: Arrays, stream: Stream | None) -> None:
+    """A part, what is left to ONNX Runtime with the best setting for all; one that does not run is none."""
+    with contextlib.suppress(*RUNTIME_ERRORS):
+        found[part] = only(source, found[ORT].setting, feeds, stream)
+
+
+def best_of(sources: dict[Side, Source], feeds: Arrays, stream: Stream | None) -> dict[Side, Found]:
+    """Each side at its best, with CUDA graphs where both can be captured, else without. Raises one of RUNTIME_ERRORS."""
     try:
-        return {side: search([source], feeds, bench.stream, _SEARCH_RUNS, (True,)) for side, source in sources.items()}
+        return {side: search([source], feeds, stream, _SEARCH_RUNS, (True,)) for side, source in sources.items()}
     except RUNTIME_ERRORS:
-        return {side: search([source], feeds, bench.stream, _SEARCH_RUNS, (False,)) for side, source in sources.items()}
-
-
-def _is_faster(found: dict[Side, Found]) -> bool:
-    ours, theirs = (statistics.median(found[side].session.measure(_SEARCH_RUNS)) for side in (FUSED, ORT))
-    return ours < theirs
+        return {side: search([source], feeds, stream, _SEARCH_RUNS, (False,)) for side, source in sources.items()}
 
 
 def _remember(bench: Bench, region: Region, side: Side, sample: Sample, setting: Setting, copies: int) -> None:

@@ -14,13 +14,13 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxbolt.codegen.artifacts import Progress, Unit, compile_each, compile_units, link, read_tree, text_digest, unit_key
+from onnxbolt.codegen.artifacts import Progress, Unit, compile_each, compile_units, link, object_path, read_tree, text_digest, unit_key
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
-from onnxbolt.codegen.render import Instance, render_unit
+from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
 from onnxbolt.options import cache_directory
@@ -38,12 +38,20 @@ class Uncompiled:
     detail: str
 
 
+@dataclass(frozen=True)
+class Object:
+    """A compiled unit of candidates, in the cache of objects, and the names of its kernels."""
+
+    path: Path
+    names: tuple[str, ...]
+
+
 Result = tuple[Instance, Path | Uncompiled]
 
 
 def profiling_toolchain() -> Toolchain:
-    """The product's compiler, told to say where it spills. Raises ToolchainError."""
-    return dataclasses.replace(find_toolchain(), device_flags=("-Xptxas=-warn-spills",), exports="profiler/exports.map")
+    """The product's compiler, for libraries that the profiler loads. Raises ToolchainError."""
+    return dataclasses.replace(find_toolchain(), exports="profiler/exports.map")
 
 
 def profiler_library(arch: int, progress: Progress | None = None) -> Path:
@@ -70,14 +78,31 @@ def build(instances: Iterable[Instance], progress: Progress | None = None, stop:
     cores = len(os.sched_getaffinity(0))
     for size in (min(_UNIT_SIZE, math.ceil(len(missing) / cores)), 1):  # few instances: one wave that keeps all cores busy
         parts, missing = list(_parts(missing, size)), []
-        for instance, result in _build_parts(parts, memory.toolchain, progress, stop):
-            if result is None:
-                missing.append(instance)
-                continue
-            memory.remember(instance, result)
-            yield instance, result
+        for part, unit, verdicts in _build_parts(parts, memory.toolchain, progress, stop):
+            for instance in part:
+                result = verdicts[instance]
+                if result is None:
+                    missing.append(instance)
+                    continue
+                memory.remember(instance, result, unit)
+                yield instance, result
         if stop and stop.is_set():
             return
+
+
+def compiled(instances: Iterable[Instance]) -> dict[Instance, Path]:
+    """Objects that hold those of `instances` that were compiled as candidates, for a library that needs nothing else of them.
+
+    An object holds the few kernels of its unit; no kernel is in two of those returned, so that they can be linked together.
+    """
+    memory, found, holders = _Memory(profiling_toolchain()), dict[Instance, Path](), dict[str, Path]()
+    for instance in instances:
+        name, known = instance_name(instance), memory.object_of(instance)
+        if name not in holders and known is not None and holders.keys().isdisjoint(known.names):
+            holders.update(dict.fromkeys(known.names, known.path))
+        if name in holders:
+            found[instance] = holders[name]
+    return found
 
 
 def link_library(objects: Sequence[Path], toolchain: Toolchain) -> Path:
@@ -132,8 +157,18 @@ class _Memory:
             return library if library.exists() else None
         return None
 
-    def remember(self, instance: Instance, result: Path | Uncompiled) -> None:
-        record = {"detail": result.detail} if isinstance(result, Uncompiled) else {"library": result.name}
+    def object_of(self, instance: Instance) -> Object | None:
+        """None where it was not compiled, or is no longer in the cache."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            record = json.loads(self._file(instance).read_text())
+            path = object_path(record["object"])
+            return Object(path, tuple(record["kernels"])) if path.exists() else None
+        return None
+
+    def remember(self, instance: Instance, result: Path | Uncompiled, unit: Object | None) -> None:
+        record: dict[str, object] = {"detail": result.detail} if isinstance(result, Uncompiled) else {"library": result.name}
+        if unit is not None and not isinstance(result, Uncompiled):
+            record |= {"object": unit.path.parent.name, "kernels": unit.names}
         file = self._file(instance)
         scratch = file.with_suffix(f".{os.getpid()}")
         scratch.write_text(json.dumps(record))
@@ -162,8 +197,9 @@ def _parts(instances: Sequence[Instance], size: int) -> Iterator[list[Instance]]
 
 def _build_parts(
     parts: Sequence[list[Instance]], toolchain: Toolchain, progress: Progress | None, stop: threading.Event | None
-) -> Iterator[tuple[Instance, Path | Uncompiled | None]]:
-    """Compile and link parts; None for an instance of which nothing can be said before it was compiled alone."""
+) -> Iterator[tuple[list[Instance], Object | None, Mapping[Instance, Path | Uncompiled | None]]]:
+    """Compile and link parts: each with its object and what became of its instances; None where nothing can be said of one before it
+    was compiled alone."""
     if not parts:
         return
     host = compile_units(host_units(), toolchain)
@@ -172,11 +208,12 @@ def _build_parts(
         part = units[unit]
         if isinstance(outcome, BuildError):
             alone = Uncompiled(str(outcome)) if len(part) == 1 else None
-            yield from ((instance, alone) for instance in part)
+            yield part, None, dict.fromkeys(part, alone)
             continue
         verdicts = _slow_code(part, outcome.with_name("unit.log"))
         library = link_library([outcome, *host], toolchain) if len(verdicts) < len(part) else None
-        yield from ((instance, verdicts.get(instance, library)) for instance in part)
+        made = Object(outcome, tuple(instance_name(instance) for instance in part))
+        yield part, made, {instance: verdicts.get(instance, library) for instance in part}
 
 
 def _numbered(unit: Unit, i: int) -> Unit:

@@ -165,8 +165,8 @@ def _region_row(key: str, comparison: Comparison) -> dict[str, object]:
 
 
 def _comparison(row: Mapping[str, Any]) -> tuple[str, Comparison]:
-    times = {name: float(row[name]) for name in _TIMES}
-    comparison = Comparison(**times, measured=bool(row["measured"]), decided=bool(row["fused"]), region=str(row["region"]))
+    ours, our_mad, theirs, their_mad = (float(row[name]) for name in _TIMES)
+    comparison = Comparison(ours, our_mad, theirs, their_mad, bool(row["measured"]), bool(row["fused"]), str(row["region"]))
     return str(row["key"]), comparison
 
 

@@ -147,6 +147,11 @@ class Scheduler:
             self._states[task].end(measurement.config, measurement)
             self.__dict__.pop("_calibration", None)
 
+    def give_up(self, task: int) -> None:
+        """No trial of this task is handed out any more."""
+        self._states[task].left.clear()
+        self._states[task].under_way.clear()
+
     def best(self, task: int) -> Measurement | None:
         """The fastest right answer so far."""
         return self._states[task].best

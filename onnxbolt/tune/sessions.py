@@ -207,20 +207,27 @@ class Found:
 def search(sources: Sequence[Source], feeds: Arrays, stream: Stream | None, runs: int, graphs: Sequence[bool] = (False, True)) -> Found:
     """The fastest of `sources` and their settings.
 
-    Every setting is tried with the first source, and the best of them for convolutions with their bias fused; the other
-    sources, which differ in details, with the best so far, with and without CUDA graph. Raises RuntimeError where nothing runs.
+    Every setting is tried with the first source, and the best of them, in NHWC too, for convolutions with their bias fused; the
+    other sources, which differ in details, with the best so far, with and without CUDA graph. Raises RuntimeError where nothing runs.
     """
     trial = _Trial(feeds, stream, runs)
     first, graphs = sources[0], graphs if stream else (False,)
     for setting in first.settings(graphs) if stream else (Setting(),):
         trial.attempt(first, setting)
     if stream and first.convolves:
-        trial.attempt(first, replace(trial.found.setting, fuse_bias=True))
+        best = trial.found.setting
+        for nhwc in dict.fromkeys((best.nhwc, True)):  # what fusing saves can turn the order of the layouts
+            trial.attempt(first, replace(best, nhwc=nhwc, fuse_bias=True))
     for source in sources[1:]:
         setting = trial.found.setting
         for graph in graphs:
             trial.attempt(source, replace(setting, graph=graph))
     return trial.found
+
+
+def only(source: Source, setting: Setting, feeds: Arrays, stream: Stream | None) -> Found:
+    """`source` with this one setting. Raises one of RUNTIME_ERRORS."""
+    return Found(source, setting, Session(source, setting, feeds, stream), {})
 
 
 class _Trial:

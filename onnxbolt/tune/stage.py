@@ -14,52 +14,37 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import onnx_graphsurgeon as gs
-from onnx import ModelProto
+from typing import Protocol, TypeVar
 
 from onnxbolt import gpu
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import InputError, OnnxboltError
-from onnxbolt.match.types import Candidate
 from onnxbolt.options import Options, arch_number
-from onnxbolt.plan.choose import Plan, plan
-from onnxbolt.plan.ranges import FIXED, Ranges
+from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region, regions
 from onnxbolt.tune import library
-from onnxbolt.tune.baseline import compare
+from onnxbolt.tune.baseline import Bench, compare
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.database import Database, default_path
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.progress import Progress, Silent
 from onnxbolt.tune.records import Machine, Problem, kernel_key
+from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning
 from onnxbolt.tune.tasks import tasks_of
-from onnxbolt.tune.timings import Choice, Comparison, Timings
+from onnxbolt.tune.timings import UNCOMPARED_GAIN, Choice, Comparison, Timings
 from onnxbolt.tune.tuner import tune
+from onnxbolt.tune.whole import settle
 from onnxbolt.verify.session import CUDA, available_providers
 
-_KERNELS_SHARE = 0.7  # of the budget that is left: the rest is for the comparison with ONNX Runtime
+# Of the budget that is left: what is not compared with ONNX Runtime cannot be kept, however good its kernels are.
+_KERNELS_SHARE = 0.6  # the rest is for the regions
+_REGIONS_SHARE = 0.7  # and the rest of that for the whole model
 _QUEUED = 4  # kernels for each core in the compiler's queue: more would be chosen too early, fewer waste time on headers
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 Messages = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is planned: the graph with its disjoint candidates, the model that it came from, and the sizes that it is planned for."""
-
-    graph: gs.Graph
-    candidates: Sequence[Candidate]
-    original: ModelProto
-    precision: str
-    ranges: Ranges = FIXED
-
-    def plan(self, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
-        """See `onnxbolt.plan.choose.plan`."""
-        return plan(self.graph, self.candidates, archs, fuse, timings, self.ranges)
 
 
 def plan_with_timings(subject: Subject, archs: Sequence[int], options: Options, locked: Timings, messages: Messages | None = None,
@@ -73,7 +58,8 @@ def plan_with_timings(subject: Subject, archs: Sequence[int], options: Options, 
     with _memory(subject, archs, locked) as memory:
         if memory is None:
             return subject.plan(archs, options.fuse, locked), None
-        return _rounds(subject, archs, options.fuse, locked, memory), None
+        chosen, timings = _rounds(subject, archs, options.fuse, locked, memory)
+        return memory.settled(chosen, archs, options.fuse, timings), None
 
 
 def tuned(subject: Subject, archs: Sequence[int], options: Options, locked: Timings, messages: Messages | None = None,
@@ -82,9 +68,11 @@ def tuned(subject: Subject, archs: Sequence[int], options: Options, locked: Timi
 
     Raises InputError where there is no GPU to measure on, BuildError and ToolchainError where nothing can be compiled.
     """
+    start = time.monotonic()  # the profiler may have to be compiled, too
     with Profiler(_tunable(archs)) as profiler, Database() as database:
-        measuring = _Measuring(subject, options, database, profiler, messages or _say_nothing, watch or Silent())
-        chosen = _rounds(subject, archs, options.fuse, locked, measuring)
+        measuring = _Measuring(subject, options, database, profiler, messages or _say_nothing, watch or Silent(), start)
+        chosen, timings = _rounds(subject, archs, options.fuse, locked, measuring)
+        chosen = measuring.settled(chosen, archs, timings)
         return chosen, measuring.tuning
 
 
@@ -95,7 +83,7 @@ class _Source(Protocol):
         """`timings` with what is known, or found out, about problems (repeated as the model repeats them) and regions."""
 
 
-def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, source: _Source) -> Plan:
+def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, source: _Source) -> tuple[Plan, Timings]:
     chosen = subject.plan(archs, "all", timings)
     seen_problems: set[Problem] = set()
     seen_regions: set[str] = set()
@@ -103,7 +91,7 @@ def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings,
         problems = chosen.workload
         found = regions(chosen.assignment, archs[0], subject.ranges.opt) if fuse == "winning" else []
         if seen_problems.issuperset(problems) and seen_regions.issuperset(region.key for region in found):
-            return chosen
+            return chosen, timings
         seen_problems.update(problems)
         seen_regions.update(region.key for region in found)
         timings = source.extend(timings, problems, found)
@@ -127,6 +115,13 @@ class _Memory:
         here = [region for region in found if region.arch == self.machine.arch]
         known = compare(here, self.subject.original, self.subject.precision, with_choices, self.database, self.machine, -math.inf, None)
         return dataclasses.replace(with_choices, comparisons={**known, **timings.comparisons})
+
+    def settled(self, chosen: Plan, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
+        """What is known of the whole model decides here as it did when it was measured."""
+        if fuse == "all" or archs[0] != self.machine.arch:
+            return chosen
+        bench = Bench(timings, self.database, self.machine, -math.inf, None, _say_nothing)
+        return settle(self.subject, archs, fuse, timings, chosen, bench)[0]
 
     def _choices(self, problems: Sequence[Problem]) -> dict[tuple[Problem, int], Choice]:
         best = {problem: self.database.best(kernel_key(problem, self.machine)) for problem in dict.fromkeys(problems)}
@@ -169,11 +164,10 @@ class _Measuring:
     """Tunes kernels and compares regions, within one budget for both."""
 
     def __init__(self, subject: Subject, options: Options, database: Database, profiler: Profiler, messages: Messages,
-                 watch: Progress) -> None:
+                 watch: Progress, start: float) -> None:
         self._subject, self._options, self._database, self._profiler = subject, options, database, profiler
-        self._messages, self._watch = messages, watch
-        self._start = time.monotonic()
-        self._deadline = self._start + (math.inf if options.budget is None else options.budget)
+        self._messages, self._watch, self._start = messages, watch, start
+        self._deadline = start + (math.inf if options.budget is None else options.budget)
         self._problems: list[Problem] = []
         self.tuning = Tuning()
 
@@ -181,10 +175,26 @@ class _Measuring:
         timings = self._tune(timings, problems, bool(found))
         here = [region for region in found if region.arch == self._profiler.machine.arch]
         comparisons = self._compare(here, timings) if here else {}
-        self._note(seconds=time.monotonic() - self._start)
-        if self._left() <= 0 and self.tuning.ended_by == "done":
-            self._note(ended_by="budget")
-        return dataclasses.replace(timings, comparisons={**timings.comparisons, **comparisons})
+        self._take_stock()
+        return dataclasses.replace(timings, comparisons={**timings.comparisons, **comparisons}, tuned=True)
+
+    def settled(self, chosen: Plan, archs: Sequence[int], timings: Timings) -> Plan:
+        """The plan without what makes the whole model slower."""
+        machine, options = self._profiler.machine, self._options
+        if options.fuse == "all" or archs[0] != machine.arch or CUDA not in available_providers():
+            return chosen
+
+        def checked(deadline: float, stream: Stream | None) -> Plan:
+            bench = Bench(timings, self._database, machine, deadline, stream, self._messages)
+            plan, whole = settle(self._subject, archs, options.fuse, timings, chosen, bench)
+            self._note(whole=whole)
+            return plan
+
+        found = self._unless_interrupted(lambda: checked(self._deadline, Stream()), lambda: checked(-math.inf, None))
+        self._take_stock()
+        if found.candidates and self.tuning.whole is None:
+            self._messages("the whole model was not compared with ONNX Runtime")
+        return found
 
     def _tune(self, timings: Timings, problems: Sequence[Problem], compared: bool) -> Timings:
         """The problems of earlier rounds come along: what is known of them costs nothing, and the report is about all."""
@@ -202,23 +212,33 @@ class _Measuring:
     def _compare(self, found: Sequence[Region], timings: Timings) -> dict[str, Comparison]:
         """What is measured before an interrupt counts."""
         if CUDA not in available_providers():
-            self._messages("what to fuse is decided by prediction, since this onnxruntime has no CUDA provider: install onnxruntime-gpu")
+            self._messages(f"nothing is compared with ONNX Runtime, since this onnxruntime has no CUDA provider (install onnxruntime-gpu): "
+                       f"fused is what is predicted to gain {UNCOMPARED_GAIN:g} times")
             return {}
 
         def answers(budget: float, stream: Stream | None) -> dict[str, Comparison]:
             return compare(found, self._subject.original, self._subject.precision, timings, self._database, self._profiler.machine,
                            budget, stream, self._messages)
 
+        return self._unless_interrupted(lambda: answers(self._left() * _REGIONS_SHARE, Stream()), lambda: answers(-math.inf, None))
+
+    def _unless_interrupted(self, measure: Callable[[], T], recall: Callable[[], T]) -> T:
+        """What measuring gives, or, after Ctrl-C, what is remembered."""
         if not self._interrupted:
             try:
-                return answers(self._left(), Stream())
+                return measure()
             except KeyboardInterrupt:
                 self._note(ended_by="interrupt")
-        return answers(-math.inf, None)
+        return recall()
 
     @property
     def _interrupted(self) -> bool:
         return self.tuning.ended_by == "interrupt"
+
+    def _take_stock(self) -> None:
+        self._note(seconds=time.monotonic() - self._start)
+        if self._left() <= 0 and self.tuning.ended_by == "done":
+            self._note(ended_by="budget")
 
     def _note(self, **values: object) -> None:
         self.tuning = dataclasses.replace(self.tuning, **values)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from onnxbolt.layout.form import PLAIN
 from onnxbolt.library import Manifest, OpSpec, metadata_of
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
-from onnxbolt.plan.choose import plan
+from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.plan.regions import Region
 from onnxbolt.precision.widen import widen
@@ -37,10 +37,7 @@ class Original:
     """
 
     def __init__(self, model: ModelProto, target: str) -> None:
-        self.rounded = import_model(model)
-        infer(self.rounded)
-        precision.convert(self.rounded, target)
-        widen(self.rounded)
+        self.rounded = _rounded(model, target)
         self.canonical = import_model(model)
         infer(self.canonical)
         canonicalize(self.canonical)
@@ -57,6 +54,19 @@ class Original:
         if plain is None:
             return None
         return extract(self.rounded, inputs, outputs, region.at) or plain, plain
+
+
+def rounded(model: ModelProto, target: str) -> ModelProto:
+    """`model` in the target precision, as ONNX Runtime would be given it."""
+    return export_model(_rounded(model, target))
+
+
+def _rounded(model: ModelProto, target: str) -> gs.Graph:
+    graph = import_model(model)
+    infer(graph)
+    precision.convert(graph, target)
+    widen(graph)
+    return graph
 
 
 def ends(region: Region) -> tuple[list[gs.Tensor], list[gs.Tensor]]:
@@ -115,12 +125,20 @@ def _value(tensor: gs.Tensor, at: Point) -> ValueInfoProto:
 
 @dataclass(frozen=True)
 class Fused:
-    """A region after our stages: to be exported once the library that serves it, and other regions, is known."""
+    """A graph after our stages: to be exported once the library that serves it, and others, is known."""
 
     graph: gs.Graph
     rewriter: Rewriter
-    arch: int
+    archs: tuple[int, ...]
     problems: tuple[Problem, ...]
+
+    @classmethod
+    def of(cls, graph: gs.Graph, chosen: Plan, archs: Sequence[int]) -> Fused:
+        """What the plan makes of its graph, which is changed in place."""
+        rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
+        restore(graph)
+        widen(graph)
+        return cls(graph, rewriter, tuple(archs), tuple(chosen.problems.values()))
 
     @property
     def ops(self) -> list[OpSpec]:
@@ -134,23 +152,16 @@ class Fused:
 
     def model(self, manifest: Manifest) -> ModelProto:
         """The model, bound to the library of `manifest`."""
-        return export_model(self.graph, list(self.rewriter.functions.values()), metadata_of(manifest, "keep", [self.arch]))
+        return export_model(self.graph, list(self.rewriter.functions.values()), metadata_of(manifest, "keep", self.archs))
 
 
-def fuse(model: ModelProto, arch: int, timings: Timings, left_out: Problem | None = None) -> Fused:
-    """Everything of `model` fused, in the precision that it has, configured by `timings`; `left_out` stays with ONNX Runtime."""
+def fuse(model: ModelProto, arch: int, timings: Timings, left_out: Container[str] = ()) -> Fused:
+    """Everything of `model` fused, in the precision that it has, configured by `timings`, but for candidates whose outputs are named."""
     graph = import_model(model)
     infer(graph)
     canonicalize(graph)
-    candidates = partition(match(graph)[0])
-    chosen = plan(graph, candidates, [arch], "all", timings)
-    if left_out is not None:
-        candidates = [c for c in chosen.candidates if chosen.problems[id(c.anchor.node)] != left_out]
-        chosen = plan(graph, candidates, [arch], "all", timings)
-    rewriter = rewrite(graph, chosen.assignment, chosen.configs, [arch], chosen.sources)
-    restore(graph)
-    widen(graph)
-    return Fused(graph, rewriter, arch, tuple(chosen.problems.values()))
+    candidates = [c for c in partition(match(graph)[0]) if c.output.name not in left_out]
+    return Fused.of(graph, plan(graph, candidates, [arch], "all", timings), [arch])
 
 
 def repeat(model: ModelProto, copies: int) -> ModelProto:

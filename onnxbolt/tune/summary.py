@@ -46,6 +46,15 @@ class Quality:
 
 
 @dataclass(frozen=True)
+class WholeModel:
+    """The model as planned and as ONNX Runtime runs it at its best, microseconds, and the regions left to it for the model's sake."""
+
+    ours_us: float
+    ort_us: float
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Tuning:
     """What one run of the tuner did."""
 
@@ -55,11 +64,14 @@ class Tuning:
     trials: int = 0  # measured now; the others were in the database
     kernels: int = 0  # compiled now, or found compiled
     ended_by: str = "done"  # or "budget", or "interrupt"
+    whole: WholeModel | None = None  # None where it was not compared
+    notes: tuple[str, ...] = ()  # what could not be measured, and why
 
     def after(self, before: Tuning) -> Tuning:
         """This round as the continuation of an earlier one, whose tasks it repeats."""
         ended_by = before.ended_by if before.ended_by == "interrupt" else self.ended_by
-        return dataclasses.replace(self, trials=before.trials + self.trials, kernels=before.kernels + self.kernels, ended_by=ended_by)
+        return dataclasses.replace(self, trials=before.trials + self.trials, kernels=before.kernels + self.kernels, ended_by=ended_by,
+                                   notes=tuple(dict.fromkeys((*before.notes, *self.notes))))
 
 
 def tuned_task(task: Task, measured: dict[KernelConfig, Measurement]) -> TunedTask | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.tune.records import Machine, Problem, wins
 
+UNCOMPARED_GAIN = 1.5  # with --tune, what was not compared is fused where it is predicted to be so much faster
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -19,7 +21,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A region (or a single GEMM) as ONNX Runtime runs it at its best and as fused nodes, both as sessions. Microseconds."""
+    """A region (or a single GEMM) as ONNX Runtime runs it at its best and as fused nodes, both as sessions. Microseconds.
+
+    Of a region that is fused in part, `ours_us` is that, and `ort_us` the better one of fusing all of it and nothing.
+    """
 
     ours_us: float
     ours_mad: float
@@ -28,26 +33,40 @@ class Comparison:
     measured: bool = True  # False: both times are predicted
     decided: bool | None = None  # what a lock file says, whatever rounding did to its times
     region: str = ""  # in words, for who reads a lock file
+    least_gain: float = 1.0  # that predicted times have to promise
+    reason: str = ""  # of a decision that does not follow from these times
 
     @property
     def fused(self) -> bool:
         """Whether the region is fused: measured times have to win by more than the noise, predicted ones know of none."""
         if self.decided is not None:
             return self.decided
-        return wins(self.ours_us, self.ours_mad, self.ort_us, self.ort_mad) if self.measured else self.ours_us < self.ort_us
+        if self.measured:
+            return wins(self.ours_us, self.ours_mad, self.ort_us, self.ort_mad)
+        return self.least_gain * self.ours_us < self.ort_us
+
+    @property
+    def gain(self) -> float:
+        """How many times faster fusing is."""
+        return self.ort_us / max(self.ours_us, 1e-9)
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Choices by (problem, architecture), comparisons by the region's key (`plan/regions.py: Region.key`)."""
+    """Choices by (problem, architecture), comparisons by the keys of regions and their parts (`plan/regions.py`)."""
 
     choices: dict[tuple[Problem, int], Choice] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     machine: Machine | None = None  # where choices and comparisons were measured
     frozen: bool = False  # what is not here is an error (exit code 5), not predicted
+    tuned: bool = False  # --tune has compared what it could: UNCOMPARED_GAIN holds for the other regions of the machine's architecture
 
     def choice(self, problem: Problem, arch: int) -> Choice | None:
         return self.choices.get((problem, arch))
+
+    def least_gain(self, arch: int) -> float:
+        """That predicted times have to promise where a region was not compared."""
+        return UNCOMPARED_GAIN if self.tuned and self.machine and self.machine.arch == arch else 1.0
 
 
 NOTHING = Timings()  # everything is predicted

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from onnxbolt.codegen.render import Instance
+from onnxbolt.errors import OnnxboltError
 from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.tune.compiling import Build, Compiling
 from onnxbolt.tune.library import Uncompiled
@@ -26,7 +27,10 @@ class Profiler(Protocol):
     """Runs candidates; whatever they do, it answers."""
 
     def measure(self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]) -> Sequence[Measurement]:
-        """One measurement for each candidate, failures among them, and maybe of further launches of their kernels."""
+        """One measurement for each candidate, failures among them, and maybe of further launches of their kernels.
+
+        Raises OnnxboltError where nothing can be measured of the problem, whatever the candidate.
+        """
 
 
 class Records(Protocol):
@@ -68,6 +72,7 @@ class _Run:
                 self._scheduler.record(number, measurement)
         self._libraries: dict[Instance, Path] = {}
         self._waiting: dict[Instance, list[Trial]] = {}
+        self._given_up: dict[int, str] = {}  # tasks of which nothing can be measured, and why
         self._trials = 0
         self._spent = [0.0] * len(tasks)  # seconds of measuring
 
@@ -119,9 +124,17 @@ class _Run:
         for number, configs in by_task.items():
             if self._seconds() >= budget:
                 return
+            if number in self._given_up:  # since these kernels were asked for
+                continue
             problem, started = self._tasks[number].problem, self._clock()
-            measured = self._profiler.measure(problem, [(c, self._libraries[instance_of(problem, c)]) for c in configs])
-            self._spent[number] += self._clock() - started
+            try:
+                measured = self._profiler.measure(problem, [(c, self._libraries[instance_of(problem, c)]) for c in configs])
+            except OnnxboltError as error:  # no memory for so large a problem, say: the other tasks go on
+                self._scheduler.give_up(number)
+                self._given_up[number] = str(error)
+                continue
+            finally:
+                self._spent[number] += self._clock() - started
             self._record(number, measured)
 
     def _record(self, number: int, measured: Sequence[Measurement]) -> None:
@@ -159,7 +172,8 @@ class _Run:
         """What the report says of this run."""
         measured = [self._scheduler.measured(number) for number in range(len(self._tasks))]
         rows = tuple(row for task, results in zip(self._tasks, measured, strict=True) if (row := tuned_task(task, results)))
-        return Tuning(rows, quality(self._tasks, measured), self._seconds(), self._trials, len(self._libraries), ended_by)
+        return Tuning(rows, quality(self._tasks, measured), self._seconds(), self._trials, len(self._libraries), ended_by,
+                      notes=tuple(f"{self._tasks[number].name} was not measured: {why}" for number, why in self._given_up.items()))
 
 
 def _tflops(task: Task, us: float) -> float:

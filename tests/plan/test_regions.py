@@ -44,9 +44,32 @@ def test_conversions_at_its_borders_do() -> None:
     assert len(keys) == 2
 
 
-def test_leaving_out_a_problem_has_a_key_of_its_own() -> None:
+def test_every_part_has_a_key_of_its_own() -> None:
     found = region()
-    assert len({found.key, *(found.key_without(problem) for problem in found.problems)}) == 3
+    assert [(part.kind, part.left_out) for part in found.parts] == [
+        ("without", (0,)), ("without", (1,)), ("first", (1,)), ("last", (0,))]
+    assert len({found.key, *map(found.key_of, found.parts)}) == 5
+    other = region(prefix=3)
+    assert list(map(found.key_of, found.parts)) == list(map(other.key_of, other.parts))
+
+
+def test_a_region_of_one_problem_has_no_parts() -> None:
+    net = Net({"x": (4, 16)})
+    graph = prepare(net.model(net.linear("x", 16, 16)), "fp16")
+    (found,) = regions(assign(graph, partition(match(graph)[0])), 90)
+    assert found.parts == []
+
+
+def test_what_crosses_a_cut_is_read_behind_it_and_written_before() -> None:
+    """A residual crosses every cut between where it is written and read."""
+    net = Net({"x": (4, 16, 8, 8)})
+    first = net.node("Relu", net.conv("x", 16, 16))
+    second = net.node("Relu", net.conv(first, 16, 16, 3, pads=[1, 1, 1, 1]))
+    net_output = net.node("Relu", net.node("Add", net.conv(second, 16, 16), first))
+    graph = prepare(net.model(net_output), "fp16")
+    (found,) = regions(assign(graph, partition(match(graph)[0])), 90)
+    assert [[tensor.name for tensor in found.crossing(cut)] for cut in (1, 2)] == [[first], [second, first]]
+    assert [found.place(found.candidates[i].output) for i in range(3)] == [0, 1, 2]
 
 
 def test_it_is_described_in_words() -> None:

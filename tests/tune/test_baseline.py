@@ -1,8 +1,10 @@
 """Both sides of a region as sessions, on the CPU: function bodies in place of kernels, a clock in place of events."""
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import onnx
@@ -17,10 +19,11 @@ from onnxbolt.plan.cost import candidates
 from onnxbolt.plan.regions import Region, regions
 from onnxbolt.tune import baseline
 from onnxbolt.tune.baseline import compare
+from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.records import Machine
 from onnxbolt.tune.submodels import Original, ends, fuse, repeat
-from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
+from onnxbolt.tune.timings import NOTHING, UNCOMPARED_GAIN, Choice, Comparison, Timings
 from tests.support import Net, feeds_of, ops, prepare, run
 
 MACHINE = Machine("test", 90, 700, "13.0", "4.2", "")
@@ -143,15 +146,46 @@ def test_a_spent_budget_leaves_the_rest_to_prediction(database: Database) -> Non
     assert compare(regions_of(model), model, "fp16", NOTHING, database, MACHINE, 0, None) == {}
 
 
-def test_doubtful_nodes_are_measured_without_and_decided_by_the_noise_rule(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_measured_in_the_same_race_and_have_to_beat_all_and_nothing(database: Database) -> None:
     model = convolutional()
     region = next(r for r in regions_of(model) if len(r.candidates) == 2)
     picked = choices(region.problems, ARCHS[90])
-    slow = Timings({(problem, 90): Choice(choice.config, 1e6) for problem, choice in picked.items()})
-    monkeypatch.setattr(baseline, "_is_faster", lambda found: True)
-    answers = compare([region], model, "fp16", slow, database, MACHINE, 600, None)
-    assert answers.keys() == {region.key, *map(region.key_without, region.problems)}
-    assert all(answers[region.key_without(problem)].decided is not None for problem in region.problems)
+    times = zip(region.problems, (1e6, 0.1), strict=True)
+    timings = Timings({(problem, 90): Choice(picked[problem].config, us) for problem, us in times})
+    answers = compare([region], model, "fp16", timings, database, MACHINE, 600, None)
+    measured = [part for part in region.parts if region.key_of(part) in answers]
+    assert measured
+    assert {part.left_out for part in measured} == {(0,)}
+    whole = answers[region.key]
+    for part in measured:
+        assert answers[region.key_of(part)].ort_us == min(whole.ours_us, whole.ort_us)
+
+
+def test_what_cannot_be_compared_is_remembered_until_something_changes(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, lines = convolutional(), list[str]()
+    found = regions_of(model)
+    with monkeypatch.context() as broken:
+        broken.setattr(baseline, "search", lambda *_: (_ for _ in ()).throw(RuntimeError("no such kernel\nand more")))
+        assert compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None, lines.append) == {}
+    assert len(lines) == 2
+    assert all(line.endswith("not comparable with ONNX Runtime, no such kernel") for line in lines)
+    with monkeypatch.context() as watched:
+        watched.setattr(baseline, "_measure_all", lambda *_: pytest.fail("tried again"))
+        assert compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None) == {}
+    assert len(compare(found, model, "fp16", NOTHING, database, Machine("other", 90, 700, "13.0", "4.2", ""), 600, None)) >= 2
+
+
+def test_a_budget_compares_only_regions_whose_kernels_are_measured(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, lines = convolutional(), list[str]()
+    found = regions_of(model)
+    gemm = next(r for r in found if len(r.candidates) == 1)
+    choice = choices(gemm.problems, ARCHS[90])[gemm.problems[0]]
+    timings = Timings({(gemm.problems[0], 90): Choice(choice.config, 1.0)})
+    asked: list[Region] = []
+    monkeypatch.setattr(baseline, "_measure_all", lambda bench, missing, original: asked.extend(missing) or {})
+    compare(found, model, "fp16", timings, database, MACHINE, 600, cast(Stream, object()), lines.append)
+    assert [region.key for region in asked] == [gemm.key]
+    assert lines == ["1 regions are not compared with ONNX Runtime: the budget did not reach for their kernels"]
 
 
 def test_the_plan_follows_the_measurements() -> None:
@@ -160,16 +194,32 @@ def test_the_plan_follows_the_measurements() -> None:
     first, second = region.problems
     wins, loses = Comparison(1, 0, 2, 0), Comparison(2, 0, 1, 0)
 
-    def kept(comparisons: dict[str, Comparison]) -> Plan:
-        return planned(model, "fp16", Timings(comparisons=comparisons), "winning")
+    def kept(comparisons: dict[str, Comparison], tuned: bool = False) -> Plan:
+        return planned(model, "fp16", Timings(comparisons=comparisons, machine=MACHINE, tuned=tuned), "winning")
 
     assert {first, second} <= set(kept({region.key: wins}).problems.values())
     lost = kept({region.key: loses})
     assert not {first, second} & set(lost.problems.values())
     assert [r.values for r in lost.refusals if "measured slower than ONNX Runtime" in r.reason] == [{"ours_us": 2, "ort_us": 1}] * 2
-    partly = kept({region.key: wins, region.key_without(first): loses})
-    assert first not in partly.problems.values()
-    assert any("without" in refusal.reason for refusal in partly.refusals)
-    assert second in partly.problems.values()  # what remains of a region that won is not predicted away
-    again = kept(partly.used.comparisons)
-    assert list(again.problems.values()) == list(partly.problems.values())
+    without = next(part for part in region.parts if part.kind == "without" and part.left_out == (0,))
+    faster = {region.key_of(without): Comparison(0.5, 0, 1, 0)}
+    for whole in (wins, loses):  # a part may win though the whole loses
+        partly = kept({region.key: whole, **faster})
+        assert first not in partly.problems.values()
+        assert any("without" in refusal.reason for refusal in partly.refusals)
+        assert second in partly.problems.values()  # what remains of a region that won is not predicted away
+        again = kept(partly.used.comparisons)
+        assert list(again.problems.values()) == list(partly.problems.values())
+
+
+def test_what_was_not_compared_has_to_be_predicted_far_ahead_when_tuning_was_asked_for() -> None:
+    net = Net({"x": (4096, 1024)})
+    model = net.model(net.node("Relu", net.linear("x", 1024, 1024)))
+    predicted = planned(model, "fp16", NOTHING, "winning")
+    (comparison,) = predicted.used.comparisons.values()
+    assert comparison.fused
+    assert 1 < comparison.gain < UNCOMPARED_GAIN  # else this test is about nothing
+    tuned = planned(model, "fp16", Timings(machine=MACHINE, tuned=True), "winning")
+    assert not tuned.candidates
+    assert [r.reason.partition(",")[0] for r in tuned.refusals] == ["not compared with ONNX Runtime"]
+    assert planned(model, "fp16", Timings(machine=dataclasses.replace(MACHINE, arch=80), tuned=True), "winning").candidates

@@ -14,10 +14,13 @@ from onnxbolt import pipeline
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.options import Options
+from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region
 from onnxbolt.tune import stage
+from onnxbolt.tune.baseline import Bench
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.stage import Subject
+from onnxbolt.tune.subject import Subject
+from onnxbolt.tune.summary import WholeModel
 from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 from onnxbolt.verify.session import CUDA
 from tests.support import Net
@@ -43,6 +46,7 @@ class Gpu:
         self.profilers: list[Any] = []
         self.interrupt_after: int | None = None
         self.compared: list[tuple[int, float]] = []  # regions, budget
+        self.settled: list[float] = []  # deadlines
         self.ort_us = 1e6
         self.interrupts_comparison = False
 
@@ -68,6 +72,11 @@ class Gpu:
             raise KeyboardInterrupt
         return {region.key: Comparison(10.0, 0.1, self.ort_us, 0.1, region=region.description) for region in regions}
 
+    def settle(self, subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, chosen: Plan,
+               bench: Bench) -> tuple[Plan, WholeModel | None]:
+        self.settled.append(bench.deadline)
+        return chosen, WholeModel(10.0, self.ort_us)
+
     @property
     def measured(self) -> int:
         return sum(len(profiler.measured) for profiler in self.profilers)
@@ -80,6 +89,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
     monkeypatch.setattr(stage.gpu, "local_arch", lambda: "sm_90a")
     monkeypatch.setattr(stage, "Profiler", found.profiler)
     monkeypatch.setattr(stage, "compare", found.compare)
+    monkeypatch.setattr(stage, "settle", found.settle)
     monkeypatch.setattr(stage, "Stream", object)
     monkeypatch.setattr(stage, "available_providers", lambda: [CUDA])
     monkeypatch.setattr(stage.library, "build", lambda instances, stop: fakes.Builder()(instances, stop))

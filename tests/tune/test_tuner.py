@@ -15,7 +15,7 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
-from onnxbolt.errors import BuildError
+from onnxbolt.errors import BuildError, OnnxboltError
 from onnxbolt.tune.compiling import Build
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import Result
@@ -144,6 +144,27 @@ def test_what_fails_is_remembered_and_never_chosen() -> None:
     again = Profiler(Clock())
     tuned(records, again)
     assert again.measured == []
+
+
+def test_a_problem_that_cannot_be_measured_costs_itself_alone() -> None:
+    """No memory for its operands, say: it is tried once, and the report says why."""
+    huge = TASKS[0].problem
+
+    class Small(Profiler):
+        asked = 0
+
+        def measure(self, problem, candidates):  # type: ignore[no-untyped-def]
+            if problem != huge:
+                return super().measure(problem, candidates)
+            self.asked += 1
+            raise OnnxboltError("out of memory")
+
+    profiler = Small(Clock())
+    timings, tuning = tuned(Records(), profiler)
+    assert profiler.asked == 1
+    assert {problem for problem, _ in timings.choices} == {task.problem for task in TASKS[1:]}
+    assert tuning.notes == (f"{TASKS[0].name} was not measured: out of memory",)
+    assert tuning.ended_by == "done"
 
 
 def test_where_nothing_runs_there_is_no_choice() -> None:

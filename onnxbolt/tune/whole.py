@@ -1,0 +1,160 @@
+"""The last word: the whole model as it is planned against ONNX Runtime at its best, as sessions.
+
+Regions are compared by themselves, and what lies between them can cost what they gained: a layout that the rest of the model would rather
+have, a fusion of ONNX Runtime's that a region's border cuts. Where the whole model is slower by more than the noise, the regions
+that gained least are left to ONNX Runtime, half of them at a time, until it is not.
+"""
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from onnx import ModelProto
+
+from onnxbolt import library
+from onnxbolt.errors import InputError, LibraryError
+from onnxbolt.graph.exporter import save_model
+from onnxbolt.plan.choose import Plan
+from onnxbolt.plan.ranges import Point
+from onnxbolt.plan.regions import regions
+from onnxbolt.tune.baseline import FUSED, ORT, Bench, Side, best_of, digest, runtime_versions
+from onnxbolt.tune.library import compiled
+from onnxbolt.tune.records import Measurement, Status, canonical, plain, wins
+from onnxbolt.tune.sessions import Found, Source, interleave
+from onnxbolt.tune.subject import Subject
+from onnxbolt.tune.submodels import Fused, rounded
+from onnxbolt.tune.summary import WholeModel
+from onnxbolt.tune.timings import Comparison, Timings
+from onnxbolt.verify.feeds import graph_inputs, random_feeds
+from onnxbolt.verify.session import RUNTIME_ERRORS
+
+_STEPS = 4  # the last one drops all that is left
+_ROUNDS, _RUNS = 10, 10
+_FAILURES: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, InputError, LibraryError, KeyError)  # KeyError: inputs that are no tensors
+SLOWER = "the whole model is slower with it than with ONNX Runtime"
+
+
+def settle(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, chosen: Plan,
+           bench: Bench) -> tuple[Plan, WholeModel | None]:
+    """The plan without what makes the whole model slower, and the times that say so; None where they are not known.
+
+    What the database knows is not measured again; once `bench` is over nothing is measured. Raises BuildError.
+    """
+    dropped: list[str] = []
+    found: WholeModel | None = None
+    with tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory:
+        race = _Race(subject, archs, fuse, bench, Path(directory))
+        for step in range(1, _STEPS + 1):
+            times = race.times(chosen) if chosen.candidates else None
+            if times is None:
+                break
+            ours, theirs = times
+            found = WholeModel(ours.us, theirs.us, tuple(dropped))
+            if not wins(theirs.us, theirs.mad, ours.us, ours.mad):
+                break
+            doomed = _least_convincing(chosen, archs[0], subject.ranges.opt, everything=step == _STEPS)
+            dropped += [comparison.region for comparison in doomed.values()]
+            timings = dataclasses.replace(timings, comparisons={**timings.comparisons, **doomed})
+            chosen = subject.plan(archs, fuse, timings)
+            found = WholeModel(theirs.us, theirs.us, tuple(dropped))  # of nothing fused, unless it is measured
+    return chosen, found
+
+
+def _least_convincing(chosen: Plan, arch: int, at: Point, everything: bool) -> dict[str, Comparison]:
+    """Half of the regions that are fused, decided against: those without a measurement, then those that gain least."""
+    fused = {region.key: chosen.used.comparisons[region.key] for region in regions(chosen.assignment, arch, at)}
+    ranked = sorted(fused.items(), key=lambda item: (item[1].measured, item[1].gain, item[0]))
+    count = len(ranked) if everything else -(-len(ranked) // 2)
+    return {key: dataclasses.replace(comparison, decided=False, reason=SLOWER) for key, comparison in ranked[:count]}
+
+
+class _Race:
+    """ONNX Runtime's session stays, ours is made anew for each plan."""
+
+    def __init__(self, subject: Subject, archs: Sequence[int], fuse: str, bench: Bench, directory: Path) -> None:
+        self._subject, self._archs, self._fuse, self._bench, self._directory = subject, archs, fuse, bench, directory
+        self._theirs: dict[Side, Found] = {}
+        self._model = _structure(subject.original)
+
+    def times(self, chosen: Plan) -> tuple[Measurement, Measurement] | None:
+        """Ours and ONNX Runtime's, remembered or measured; None where neither can be."""
+        bench, ours, theirs = self._bench, self._key(FUSED, chosen), self._key(ORT)
+        if bench.database.measurements(ours):
+            return self._recall(ours, theirs)
+        if bench.over:
+            return None
+        try:
+            self._measure(chosen, ours, theirs)
+        except _FAILURES as error:
+            why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            bench.database.add(Measurement(ours, None, Status.REFUSED, detail=why))
+            bench.progress(f"the whole model cannot be compared with ONNX Runtime: {why}")
+        return self._recall(ours, theirs)
+
+    def _recall(self, *keys: str) -> tuple[Measurement, Measurement] | None:
+        ours, theirs = (self._bench.database.best(key) for key in keys)
+        return (ours, theirs) if ours and theirs else None
+
+    def _measure(self, chosen: Plan, *keys: str) -> None:
+        """Both sides, interleaved."""
+        original = _at(rounded(self._subject.original, self._subject.precision), self._subject.ranges.opt)
+        feeds, stream = random_feeds(original), self._bench.stream
+        if ORT not in self._theirs:
+            self._theirs |= best_of({ORT: self._source("original", original)}, feeds, stream)
+        found = best_of({FUSED: self._fused(chosen)}, feeds, stream) | self._theirs
+        samples = interleave({side: found[side].session.measure for side in (FUSED, ORT)}, _ROUNDS, _RUNS)
+        for key, (side, sample) in zip(keys, samples.items(), strict=True):
+            self._bench.database.add(Measurement(key, None, Status.OK, sample.median, sample.mad, len(sample.times),
+                                                 detail=str(found[side].setting)))
+        self._bench.progress(f"whole model: {samples[FUSED].median:.1f} us, ONNX Runtime {samples[ORT].median:.1f} us "
+                             f"({self._theirs[ORT].setting})")
+
+    def _fused(self, chosen: Plan) -> Source:
+        """The model as `chosen` has it. The plan is made again on another graph: the same decisions, since they are all in `used`."""
+        again = self._subject.again()
+        made = Fused.of(again.graph, again.plan(self._archs, self._fuse, chosen.used), self._archs)
+        manifest = library.make_manifest(made.ops, made.instances)
+        path = self._directory / f"{digest(manifest.digest)}.so"
+        if self._bench.stream and not path.exists():
+            library.build(manifest, path, self._bench.progress, compiled(manifest.instances))
+        return self._source(manifest.digest[:16], _at(made.model(manifest), self._subject.ranges.opt), path if self._bench.stream else None)
+
+    def _source(self, name: str, model: ModelProto, path: Path | None = None) -> Source:
+        """In files, since a model may be too large for one message."""
+        file = self._directory / name / "model.onnx"
+        file.parent.mkdir(exist_ok=True)
+        save_model(model, file)
+        return Source(name, file, path)
+
+    def _key(self, side: str, chosen: Plan | None = None) -> str:
+        plan = sorted([c.output.name, *(config.row() for config in chosen.configs[id(c.anchor.node)])]
+                      for c in chosen.candidates) if chosen else []
+        inputs = sorted([value.name, self._subject.ranges.opt.shapes.get(value.name)] for value in graph_inputs(self._subject.original))
+        return canonical({"session": f"{side}, whole model", "model": self._model, "precision": self._subject.precision, "sizes": inputs,
+                          "plan": digest(plan), "machine": plain(self._bench.machine), **runtime_versions()})
+
+
+def _structure(model: ModelProto) -> str:
+    """A digest of all but the values of weights."""
+    found = hashlib.sha256()
+    for part in _parts(model):
+        found.update(len(part).to_bytes(8, "little") + part)
+    return found.hexdigest()[:32]
+
+
+def _parts(model: ModelProto) -> Iterator[bytes]:
+    graph = model.graph
+    for messages in (model.opset_import, model.functions, graph.node, graph.input, graph.output):
+        yield from (message.SerializeToString(deterministic=True) for message in messages)
+    yield from (repr((tensor.name, tensor.data_type, list(tensor.dims))).encode() for tensor in graph.initializer)
+
+
+def _at(model: ModelProto, at: Point) -> ModelProto:
+    """With the sizes of `at` for its inputs."""
+    for value in model.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, at.shapes.get(value.name, ()), strict=False):
+            dim.dim_value = size
+    return model
