@@ -5,6 +5,7 @@
 #pragma once
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
+#include "dependent_launch.h"
 #include "instance.h"
 
 namespace onnxbolt {
@@ -92,8 +93,10 @@ struct Accumulator {
 // static: units of other architectures hold kernels of the same name, which the linker must not merge.
 template <class Element, int Width, PoolKind Kind>
 static __global__ void __launch_bounds__(kThreads) by_thread(const __grid_constant__ Params pool) {
+  LaunchDependents();
   int output = blockIdx.x * kThreads + threadIdx.x;
   if (output >= pool.outputs) return;
+  WaitForPredecessors();
   int pixel, group;
   pool.groups(pixel, group, output);
   Window window(pool, pixel);
@@ -106,6 +109,8 @@ static __global__ void __launch_bounds__(kThreads) by_thread(const __grid_consta
 template <class Element, int Width, PoolKind Kind>
 static __global__ void __launch_bounds__(kSharedThreads) by_block(const __grid_constant__ Params pool) {
   __shared__ float partial[Width][kSharedThreads];
+  LaunchDependents();
+  WaitForPredecessors();
   int group = blockIdx.y * blockDim.x + threadIdx.x, thread = threadIdx.y * blockDim.x + threadIdx.x;
   bool inside = group < pool.groups.divisor;
   Window window(pool, blockIdx.x);
@@ -160,12 +165,11 @@ struct Pool {
     if (args.window_h * args.window_w >= pool::kLargeWindow && params.outputs < 2048 * launch.sm_count) {
       int groups = params.groups.divisor, x = groups_per_block(args.window_h * args.window_w, groups, pixels, launch.sm_count);
       dim3 grid(pixels, (groups + x - 1) / x);
-      variant.functions[2 + kind]<<<grid, dim3(x, pool::kSharedThreads / x), 0, launch.stream>>>(params);
-    } else {
-      int blocks = (params.outputs + pool::kThreads - 1) / pool::kThreads;
-      variant.functions[kind]<<<blocks, pool::kThreads, 0, launch.stream>>>(params);
+      dim3 block(x, pool::kSharedThreads / x);
+      return LaunchDependent(variant.functions[2 + kind], grid, block, launch.stream, params, Row::at(kArch));
     }
-    return ErrorText(cudaGetLastError());
+    int blocks = (params.outputs + pool::kThreads - 1) / pool::kThreads;
+    return LaunchDependent(variant.functions[kind], blocks, pool::kThreads, launch.stream, params, Row::at(kArch));
   }
 
  private:

@@ -28,7 +28,7 @@ from onnxbolt.library import Manifest, OpSpec, generated_sources, make_manifest,
 HOST = Path(__file__).with_name("custom_ops") / "host"
 OPSET = 17
 ARGUMENTS = {Family.GEMM_2X: "GemmArguments", Family.CONV_2X: "ConvArguments", Family.POOL: "PoolArguments",
-             Family.LAYOUT: "LayoutArguments"}
+             Family.LAYOUT: "LayoutArguments", Family.ELEMENTWISE: "ElementwiseArguments"}
 
 
 def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
@@ -52,7 +52,8 @@ CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=Family.CONV
 MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = Fused("max_pool"), Fused("average_pool"), Fused("global_average_pool")
 TO_NHWC, TO_NCHW = (Fused(kind, rank=4, family=Family.LAYOUT, padding=3) for kind in ("to_nhwc", "to_nchw"))
 TO_NLC = Fused("to_nhwc", rank=3, family=Family.LAYOUT)
-ALL = (GEMM, GEMM_ADD, CONV, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC)
+ELEMENTWISE = Fused("elementwise", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.ELEMENTWISE)
+ALL = (ELEMENTWISE, GEMM, GEMM_ADD, CONV, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC)
 
 
 def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = (), operands: Sequence[Sequence[int | str]] = (), *,

@@ -8,7 +8,7 @@ import pytest
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import conv, gemm
+from onnxbolt.kernels import conv, elementwise, gemm
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
 from tests.codegen.compilation import compile_all, units, watchful
 
@@ -25,6 +25,7 @@ def _families(arch: int) -> list[Instance]:
     if arch == 90:
         configs.append(KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE))
     pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
+    configs.append(elementwise.config(arch))
     return [*(Instance(config, DType.F16, DType.F16, CHAIN) for config in configs), Instance(pool, DType.F16, DType.F16)]
 
 

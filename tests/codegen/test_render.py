@@ -11,6 +11,7 @@ from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES
 from onnxbolt.errors import ToolchainError
+from onnxbolt.kernels import elementwise
 from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig, Schedule
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -24,6 +25,7 @@ UNITS = {
     "gemm_3x": (Instance(GEMM_3X, DType.F16, DType.F16, ("Bias", "Add", "GeluErf")),),
     "conv_2x": (Instance(CONV_2X, DType.BF16, DType.BF16, ("Bias", "Clip")),),
     "pool": (Instance(POOL, DType.F16, DType.F16), Instance(POOL, DType.F32, DType.F32)),
+    "elementwise": (Instance(elementwise.config(80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),),
 }
 
 

@@ -62,6 +62,8 @@ CASES = {
     "to nhwc": (fx.fused_model(fx.TO_NHWC, ["N", 5, "H", "W"], padding=3), [(2, 5, 7, 3)]),
     "to nchw": (fx.fused_model(fx.TO_NCHW, ["N", "H", "W", 8], padding=3), [(2, 4, 7, 8)]),
     "to nlc": (fx.fused_model(fx.TO_NLC, [2, "C", "L"], padding=0), [(2, 5, 7)]),
+    "elementwise": (fx.fused_model(fx.ELEMENTWISE, ["N", 3, "W", 4], (), [[4], ["N", 3, "W", 4]], epilogue_params=[0.25]),
+                    [(2, 3, 5, 4), (2, 3, 5, 4)]),
 }
 POOL_SHAPES = [(height, ceil) for height in (5, 6, 7, 8) for ceil in (0, 1)]
 
@@ -97,6 +99,7 @@ SHAPES = {
     "to nhwc": (CASES["to nhwc"][0], ["N", "H", "W", 8]),
     "to nchw": (CASES["to nchw"][0], ["N", 5, "H", "W"]),
     "to nlc": (CASES["to nlc"][0], [2, "L", "C"]),
+    "elementwise": (CASES["elementwise"][0], ["N", 3, "W", 4]),
     "pool": (fx.fused_model(fx.AVERAGE_POOL, ["N", "H", "W", 3], **POOL_ATTRIBUTES), ["N", "floor((H-1)/2)+1", "W", 3]),
 }
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.gpu import local_arch
-from onnxbolt.kernels import layout
+from onnxbolt.kernels import elementwise, layout
 from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
@@ -29,6 +29,7 @@ FORMS: tuple[tuple[str, ...], ...] = (
     (), ("Add",), ("Bias", "Add", "Relu"), ("Bias", "Relu", "Add"), ("Bias", "Silu", "Mul"), ("Bias", "Add", "Mul", "Clip", "LeakyRelu"),
     ("Scale", "Bias", "Relu"), ("Bias", "Relu", "Scale", "Scale"), ("Bias", "Elu", "Add", "PRelu"),
 )
+ELEMENTWISE = (("Scale", "Bias", "Relu"), ("Add", "Relu"), ("Bias", "Add", "Mul", "Clip", "LeakyRelu"), ("Softplus", "Scale", "PRelu"))
 CASTS = ((DType.F16, DType.F32), (DType.F32, DType.F16), (DType.BF16, DType.F32), (DType.F16, DType.BF16))
 
 # m, n, k of a warp tile, and stages; K for 2-byte types
@@ -123,6 +124,7 @@ def instances(arch: int) -> list[Instance]:
     found = [*_full_alignment(arch, types), *_small_alignments(arch, types), *_fixed_channels(arch, types)]
     pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
     found += [Instance(pool, dtype, dtype) for dtype in types]
+    found += [Instance(elementwise.config(arch), dtype, dtype, chain) for dtype in types for chain in ELEMENTWISE]
     found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]
     return list(dict.fromkeys(found))
 

@@ -55,6 +55,12 @@ class Layout(ctypes.Structure):
     _fields_ = [*_fields(_I, "to_last n channels stored pixels"), *_fields(_P, "x y")]
 
 
+class Elementwise(ctypes.Structure):
+    """ElementwiseArguments."""
+
+    _fields_ = [("rows", _L), ("channels", _I), *_fields(_P, "x y"), *_fields(_L, "x_pitch y_pitch"), ("epilogue", Epilogue)]
+
+
 class KernelError(Exception):
     """The text that a kernel's function returned."""
 

@@ -63,6 +63,20 @@ def test_convolution_bodies_take_operands_in_channels_last(name: str) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("element", [DType.F32, DType.BF16], ids=lambda element: element.value)
+def test_elementwise_bodies_work_on_the_last_axis(element: DType) -> None:
+    rng = np.random.default_rng(0)
+    signature = Signature("elementwise", element, 0, (Step("Scale"), Step("Bias"), Step("Add"), Step("Relu")))
+    x, tensor = (rng.standard_normal((2, 3, 4, 5)).astype(np.float32) for _ in range(2))
+    scale, bias = (rng.standard_normal(5).astype(np.float32) for _ in range(2))
+    function = build(signature, 17)
+    assert function.name == f"FusedElementwise_Scale_Bias_Add_Relu_{element.value}"
+    assert list(function.input) == ["x", "operand0", "operand1", "operand2"]
+    if element is DType.F32:
+        got = call(signature, {"x": x, "scale": scale, "bias": bias, "tensor": tensor}, 17)
+        np.testing.assert_allclose(got, np.maximum(x * scale + bias + tensor, 0), rtol=1e-5, atol=1e-5)
+
+
 CHANGES = [
     ("to_nhwc", DType.F32, DType.F16, 4, 1), ("to_nhwc", DType.F16, DType.F16, 4, 5), ("to_nhwc", DType.F32, DType.F32, 3, 0),
     ("to_nchw", DType.F16, DType.F32, 4, 3), ("to_nchw", DType.F16, DType.F16, 3, 2), ("to_nchw", DType.F32, DType.F32, 4, 0),

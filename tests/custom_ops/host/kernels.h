@@ -89,6 +89,13 @@ inline void Compute(const LayoutArguments& c) {
   }
 }
 
+inline void Compute(const ElementwiseArguments& c) {
+  const auto* x = static_cast<const float*>(c.x);
+  for (int64_t row = 0; row < c.rows; ++row) {
+    for (int k = 0; k < c.channels; ++k) static_cast<float*>(c.y)[row * c.y_pitch + k] = Finish(c.epilogue, x[row * c.x_pitch + k], row, k);
+  }
+}
+
 template <class Arguments>
 struct HostKernel {
   Kernel kernel;
