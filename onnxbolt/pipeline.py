@@ -70,7 +70,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         if report.passed or options.keep_failed:
             output.commit()
         if report.passed and options.lock and output.path and not options.frozen:
-            lock.updated(chosen.used, options.precision, names).write(Path(options.lock))
+            lock.updated(chosen.used, options, names).write(Path(options.lock))
     if not report.passed:
         raise AccuracyError(report.failure(), report)
     return report

@@ -25,7 +25,7 @@ from onnxbolt.tune.records import Machine, Problem, plain, problem_from
 from onnxbolt.tune.timings import Choice, Comparison, Timings
 from onnxbolt.version import __version__
 
-SCHEMA = 1
+SCHEMA = 2
 _DIGITS = 3  # of microseconds
 _TIMES = ("ours_us", "ours_mad", "ort_us", "ort_mad")
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class Lock:
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     version: str = __version__
     kernels: str = field(default_factory=kernel_sources_digest)
+    shapes: tuple[str, ...] = ()  # the options for shapes that it was written with, one for each kind of model
 
     @classmethod
     def read(cls, path: Path) -> Lock:
@@ -52,12 +53,13 @@ class Lock:
         try:
             values = json.loads(text)
             if values["schema"] != SCHEMA:
-                raise InputError(f"{path} has schema version {values['schema']}, this version of onnxbolt knows {SCHEMA}: "
-                                 "update onnxbolt, or delete the file and run `onnxbolt optimize --lock` again")
+                remedy = "update onnxbolt" if values["schema"] > SCHEMA else "delete the file and run `onnxbolt optimize --lock` again"
+                raise InputError(f"{path} has schema version {values['schema']}, this version of onnxbolt knows {SCHEMA}: {remedy}")
             return cls(
                 str(values["precision"]), tuple(ARCHS[ARCHS.index(arch)] for arch in values["archs"]),
                 tuple(Machine(**machine) for machine in values["machines"]), dict(map(_choice, values["choices"])),
                 dict(map(_comparison, values["regions"])), str(values["onnxbolt"]), str(values["kernels"]),
+                tuple(map(str, values["shapes"])),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is no lock file, or damaged ({error}): restore it, or delete it and run "
@@ -74,6 +76,7 @@ class Lock:
             "kernels": json.dumps(self.kernels), "machines": _lines(map(dataclasses.asdict, self.machines)),
             "onnxbolt": json.dumps(self.version), "precision": json.dumps(self.precision),
             "regions": _lines(_region_row(*item) for item in self.comparisons.items()), "schema": str(SCHEMA),
+            "shapes": json.dumps(self.shapes),
         }
         return "{\n" + ",\n".join(f'"{name}": {value}' for name, value in sorted(values.items())) + "\n}\n"
 
@@ -83,8 +86,8 @@ class Lock:
             return Timings(dict(self.choices), dict(self.comparisons), frozen=True)
         return Timings(_measured(self.choices), _measured(self.comparisons))
 
-    def updated(self, used: Timings, precision: str, archs: Sequence[str]) -> Lock:
-        """With what a plan decided; what other models locked stays, and the time of a choice that did not change.
+    def updated(self, used: Timings, options: Options, archs: Sequence[str]) -> Lock:
+        """With what a plan decided by `options`; what other models locked stays, and the time of a choice that did not change.
 
         Decisions about kernels that are no longer the same are dropped.
         """
@@ -92,14 +95,16 @@ class Lock:
         machines = {(machine.gpu, machine.arch): machine for machine in (*kept.machines, *([used.machine] if used.machine else []))}
         choices = {key: _steady(kept.choices.get(key), choice) for key, choice in used.choices.items()}
         comparisons = {key: _decided(found) for key, found in used.comparisons.items()}
-        return Lock(precision, tuple(archs), tuple(machines[key] for key in sorted(machines)),
-                    {**kept.choices, **choices}, {**kept.comparisons, **comparisons})
+        return Lock(options.precision, tuple(archs), tuple(machines[key] for key in sorted(machines)),
+                    {**kept.choices, **choices}, {**kept.comparisons, **comparisons},
+                    shapes=tuple(sorted({*kept.shapes, shapes_of(options)})))
 
 
 def open_for(options: Options) -> Lock:
     """The lock that `options` name, an empty one where there is none yet.
 
-    Raises InputError where it is of another precision, and, with --frozen, FrozenError where it is missing or of other kernels.
+    Raises InputError where it is of another precision, and, with --frozen, FrozenError where it is missing, of other kernels or of
+    other shapes.
     """
     if options.lock is None:
         return Lock()
@@ -114,9 +119,21 @@ def open_for(options: Options) -> Lock:
     if lock.kernels != kernel_sources_digest():
         _refuse_other_kernels(path, lock, options.frozen)
         return Lock()
+    if options.frozen and (asked := shapes_of(options)) not in lock.shapes:
+        written = " or ".join(shapes or "no options for shapes" for shapes in lock.shapes)
+        raise FrozenError(f"--frozen: {path} was written with {written}, this is with {asked or 'no options for shapes'}: "
+                          "give the same, or run once without --frozen and commit the lock file")
     if lock.version != __version__:
         logger.warning("%s was written by onnxbolt %s, this is %s; its kernels are the same", path, lock.version, __version__)
     return lock
+
+
+def shapes_of(options: Options) -> str:
+    """The options for shapes as on a command line, inputs sorted; empty where there are none."""
+    flags = {"--min-shapes": options.min_shapes, "--opt-shapes": options.opt_shapes, "--max-shapes": options.max_shapes}
+    texts = {flag: ",".join(f"{name}:[{','.join(map(str, shape))}]" for name, shape in sorted(shapes.items()))
+             for flag, shapes in flags.items() if shapes is not None}
+    return " ".join(f"{flag} {text}" for flag, text in texts.items())
 
 
 def _refuse_other_kernels(path: Path, lock: Lock, frozen: bool) -> None:

@@ -11,7 +11,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
 from onnxbolt.options import Options
-from onnxbolt.tune.lockfile import SCHEMA, Lock, open_for
+from onnxbolt.tune.lockfile import SCHEMA, Lock, open_for, shapes_of
 from onnxbolt.tune.records import Machine
 from onnxbolt.tune.timings import Choice, Comparison, Timings
 from onnxbolt.version import __version__
@@ -31,7 +31,7 @@ USED = Timings(
     {"aa": Comparison(10.0, 0.1, 20.0, 0.2, region="sm_90 2 fused nodes"), "bb": Comparison(9.9, 0.0, 10.0, 0.0, measured=False)},
     MACHINE,
 )
-LOCK = Lock().updated(USED, "fp16", ["sm_90a", "sm_80"])
+LOCK = Lock().updated(USED, Options(), ["sm_90a", "sm_80"])
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_not_frozen_only_measurements_are_used(path: Path) -> None:
 
 def test_a_decision_stands_whatever_rounding_does_to_its_times(tmp_path: Path) -> None:
     close = Timings(comparisons={"k": Comparison(5.0001, 0.0, 5.0002, 0.0, measured=False)})
-    Lock().updated(close, "fp16", ["sm_80"]).write(tmp_path / "l")
+    Lock().updated(close, Options(), ["sm_80"]).write(tmp_path / "l")
     comparison = Lock.read(tmp_path / "l").timings().comparisons["k"]
     assert comparison.ours_us == comparison.ort_us
     assert comparison.fused
@@ -66,7 +66,7 @@ def test_a_decision_stands_whatever_rounding_does_to_its_times(tmp_path: Path) -
 
 def test_the_text_is_sorted_json_and_independent_of_the_order_of_decisions() -> None:
     backwards = Timings(dict(reversed(USED.choices.items())), dict(reversed(USED.comparisons.items())), MACHINE)
-    assert Lock().updated(backwards, "fp16", ["sm_90a", "sm_80"]).text() == LOCK.text()
+    assert Lock().updated(backwards, Options(), ["sm_90a", "sm_80"]).text() == LOCK.text()
     values = json.loads(LOCK.text())
     assert list(values) == sorted(values)
     assert all(list(row) == sorted(row) for row in (*values["choices"], *values["regions"]))
@@ -75,7 +75,7 @@ def test_the_text_is_sorted_json_and_independent_of_the_order_of_decisions() -> 
 
 def test_a_choice_that_changes_is_one_line_that_changes() -> None:
     changed = dataclasses.replace(USED, choices={**USED.choices, (GEMM, 90): Choice(config(5), 11.0)})
-    before, after = LOCK.text().splitlines(), LOCK.updated(changed, "fp16", ["sm_90a", "sm_80"]).text().splitlines()
+    before, after = LOCK.text().splitlines(), LOCK.updated(changed, Options(), ["sm_90a", "sm_80"]).text().splitlines()
     assert len(before) == len(after)
     (line,) = [new for old, new in zip(before, after, strict=True) if old != new]
     assert "gemm 1024x768x3072" in line
@@ -83,7 +83,7 @@ def test_a_choice_that_changes_is_one_line_that_changes() -> None:
 
 def test_an_update_keeps_what_other_models_locked_and_times_of_choices_that_stay() -> None:
     slower = Timings({(GEMM, 90): Choice(config(3), 13.0), (GEMM, 80): Choice(config(4, 80), 31.0)})
-    lock = LOCK.updated(slower, "fp16", ["sm_90a"])
+    lock = LOCK.updated(slower, Options(), ["sm_90a"])
     assert lock.choices[GEMM, 90].us == 12.5
     assert lock.choices[GEMM, 80] == Choice(config(4, 80), 31.0)  # was predicted, is measured
     assert lock.choices[CONV, 90] == USED.choices[CONV, 90]
@@ -93,7 +93,7 @@ def test_an_update_keeps_what_other_models_locked_and_times_of_choices_that_stay
 
 def test_an_update_drops_decisions_about_other_kernels() -> None:
     old = dataclasses.replace(LOCK, kernels="another digest")
-    lock = old.updated(Timings({(CONV, 90): Choice(config(2), 7.0)}), "fp16", ["sm_90a"])
+    lock = old.updated(Timings({(CONV, 90): Choice(config(2), 7.0)}), Options(), ["sm_90a"])
     assert set(lock.choices) == {(CONV, 90)}
     assert lock.comparisons == {}
     assert lock.kernels == LOCK.kernels
@@ -112,6 +112,27 @@ def test_a_damaged_file_is_one_clear_error(path: Path, old: str, new: str) -> No
     path.write_text(damaged(path.read_text(), old, new))
     with pytest.raises(InputError, match=r"onnxbolt\.lock is no lock file, or damaged"):
         Lock.read(path)
+
+
+def test_an_older_schema_is_one_clear_error(path: Path) -> None:
+    path.write_text(damaged(path.read_text(), f'"schema": {SCHEMA}', '"schema": 1'))
+    with pytest.raises(InputError, match=r"schema version 1.*delete the file"):
+        Lock.read(path)
+
+
+def test_the_shapes_of_every_model_are_recorded(tmp_path: Path) -> None:
+    sized = Options(lock=tmp_path / "l", min_shapes={"x": (1, 3)}, max_shapes={"x": (64, 3), "a": (2,)})
+    assert shapes_of(sized) == "--min-shapes x:[1,3] --max-shapes a:[2],x:[64,3]"
+    lock = LOCK.updated(USED, sized, ["sm_90a", "sm_80"])
+    assert lock.shapes == ("", shapes_of(sized))
+    lock.write(tmp_path / "l")
+    frozen = dataclasses.replace(sized, frozen=True)
+    assert open_for(frozen) == lock
+    assert open_for(Options(lock=tmp_path / "l", frozen=True)) == lock
+    other = dataclasses.replace(frozen, max_shapes={"x": (32, 3)})
+    with pytest.raises(FrozenError, match=r"no options for shapes or --min-shapes x:\[1,3\].*this is with .*\[32,3\]"):
+        open_for(other)
+    assert open_for(dataclasses.replace(other, frozen=False)) == lock
 
 
 def test_an_unknown_schema_is_one_clear_error(path: Path) -> None:
