@@ -24,6 +24,11 @@ class Anchor:
     dtype: DType
 
     @property
+    def depthwise(self) -> bool:
+        """A convolution of each channel by itself; no other groups have kernels."""
+        return self.kind == "conv" and int(self.node.attrs.get("group", 1)) > 1
+
+    @property
     def channels(self) -> int:
         """Of the result, in the original."""
         return int(self.x.shape[1] if self.kind == "elementwise" else self.weight.shape[0 if self.kind == "conv" else 1])

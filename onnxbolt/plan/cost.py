@@ -19,6 +19,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.kernels import conv, gemm
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
+from onnxbolt.plan import depthwise
 
 Problem = GemmProblem | ConvProblem
 
@@ -37,6 +38,7 @@ _ACCESS_RATE = {16: 1.0, 8: 0.7, 4: 0.5, 2: 0.3}
 _ELEMENTWISE_EFFICIENCY = 0.83
 _TRANSPOSE_EFFICIENCY = 0.6
 _LAYOUT_EFFICIENCY = 0.9
+_FIRST_TILE_US = 0.1  # of a first convolution's tile, beside its products: its pixels into shared memory
 _POOL_EFFICIENCY = 0.7
 
 
@@ -70,6 +72,10 @@ def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
 
 def fused_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     """One launch of the kernel `config`, epilogue chain included."""
+    if isinstance(problem, ConvProblem) and config.family is Family.DEPTHWISE:
+        return arch.launch_us + _overlapped(depthwise.compute_us(problem, config, arch), _memory_us(problem, arch))
+    if config.family is Family.FIRST_SM90:
+        return _first_us(problem, config, arch)
     tile = _tile(problem, config, arch)
     m, n = _extent(problem)
     tiles = _ceil(m, config.threadblock[0]) * _ceil(n, config.threadblock[1])
@@ -79,7 +85,9 @@ def fused_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
 
 def floor_us(problem: Problem, arch: Arch) -> float:
     """The roofline: the data sheet's rate of products, or each tensor once through device memory, whichever takes longer."""
-    return max(problem.flops / arch.flops[problem.dtype] * _US, _memory_us(problem, arch) * _MEMORY_EFFICIENCY)
+    on_cuda_cores = isinstance(problem, ConvProblem) and problem.groups > 1
+    rate = arch.fp32_flops if on_cuda_cores else arch.flops[problem.dtype]
+    return max(problem.flops / rate * _US, _memory_us(problem, arch) * _MEMORY_EFFICIENCY)
 
 
 def ort_us(problem: Problem, arch: Arch) -> float:
@@ -113,6 +121,8 @@ def pool_us(read: int, written: int, dtype: DType, arch: Arch) -> float:
 
 def library_us(problem: Problem, arch: Arch) -> float:
     """cuDNN's convolution or cuBLAS's GEMM alone: the best of the tiles that such libraries have, K split where that helps."""
+    if isinstance(problem, ConvProblem) and problem.groups > 1:
+        return depthwise.library_us(problem, arch)
     return min(_library_tile_us(problem, m, n, split, arch) for m, n in _LIBRARY_TILES for split in _LIBRARY_SPLITS)
 
 
@@ -201,6 +211,16 @@ def _overlapped(compute: float, memory: float) -> float:
 
 def _bandwidth(arch: Arch) -> float:
     return arch.bandwidth * _MEMORY_EFFICIENCY
+
+
+def _first_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
+    """A first convolution: bound by its output, or by shared memory, which fragments, weights and the output pass through."""
+    m, n = _extent(problem)
+    rows, columns, depth = config.threadblock
+    tiles = _ceil(_ceil(m, rows) * _ceil(n, columns), arch.sm_count)
+    product = depth * (64 + columns) * problem.dtype.bytes + 2 * 64 * columns * problem.out.bytes
+    compute = tiles * (_FIRST_TILE_US + rows // 64 * product / (_SHARED_BYTES_PER_CLOCK * arch.clock) * _US)
+    return arch.launch_us + _PROLOGUE_US + _overlapped(compute, _memory_us(problem, arch))
 
 
 # --- the problem as a GEMM --------------------------------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+"""Depthwise convolution kernels in NHWC: a thread computes neighbouring channels of a small tile of output pixels."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch
+from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig
+from onnxbolt.kernels.feasibility import alignment
+
+_THREADS = 128  # of a block: small enough for several of them to take turns in loading and computing
+_FIXED = (3, 5)  # square filters that kernels are compiled for; others are walked by a loop
+_STRIDES = (1, 2)
+_SUMS = 64  # of a thread, in registers
+_ANY = (0, 0, 0)
+_ANY_COLUMNS = 4
+_SHARED_MEMORY = 48 * 1024  # bytes of a block, where the filters of its channels lie as fp32
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The output pixels of a thread, and its channels."""
+
+    rows: int
+    columns: int
+    width: int
+
+
+_TILES = tuple(
+    Tile(rows, columns, width)
+    for width in (8, 4, 2, 1)
+    for rows, columns in ((4, 4), (2, 7), (2, 4), (1, 7), (1, 4), (2, 2), (1, 2))
+    if rows * columns * width <= _SUMS
+)
+
+
+def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
+    """Every configuration for a depthwise `problem`, on any architecture; empty for other groups and for filters beyond shared memory.
+
+    `threadblock` = rows and columns of a thread's tile of output pixels, and threads; `warp` = R, S and stride of the filters that it
+    serves, zeros for any; the alignments are a thread's channels.
+    """
+    if not problem.c == problem.k == problem.groups:
+        return ()
+    most = alignment(problem.c, problem.dtype)
+    filters = fixed(problem)
+    tiles = [tile for tile in _TILES if tile.width <= most] if filters != _ANY else [
+        Tile(1, _ANY_COLUMNS, width) for width in (8, 4, 2, 1) if width <= most
+    ]
+    return tuple(
+        KernelConfig(arch.number, 0, UNBOUNDED, Family.DEPTHWISE, (tile.rows, tile.columns, _THREADS), filters,
+                     align_a=tile.width, align_b=tile.width, align_c=tile.width)
+        for tile in tiles if 4 * problem.r * problem.s * tile.width <= _SHARED_MEMORY
+    )
+
+
+def fixed(problem: ConvProblem) -> tuple[int, int, int]:
+    """R, S and stride where kernels are compiled for them, else zeros."""
+    square = problem.r == problem.s and problem.strides[0] == problem.strides[1] and problem.dilations == (1, 1)
+    known = square and problem.r in _FIXED and problem.strides[0] in _STRIDES
+    return (problem.r, problem.s, problem.strides[0]) if known else _ANY
