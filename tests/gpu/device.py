@@ -69,6 +69,7 @@ class Library:
     """A library of tests/gpu/build_kernels.py."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._c = ctypes.CDLL(str(path))
         for name in ("device_allocate", "device_free", "device_copy", "prepare", "can_implement", "launch", "launch_captured"):
             getattr(self._c, name).restype = ctypes.c_char_p
@@ -99,11 +100,12 @@ class Kernel:
         """can_implement; KernelError with its text where it refuses."""
         self.library.call("can_implement", self._pointer, ctypes.byref(arguments))
 
-    def launch(self, arguments: ctypes.Structure, captured: bool = False, swizzle: int | None = None) -> None:
-        """One launch and a wait, `captured` through a CUDA graph; `swizzle` replaces the row's."""
+    def launch(self, arguments: ctypes.Structure, captured: bool = False, swizzle: int | None = None, split_k: int = 1) -> None:
+        """One launch and a wait, `captured` through a CUDA graph; `swizzle` replaces the row's, `split_k` too."""
         row = (_L * 25)(*self._row)
         if swizzle is not None:
             row[14] = swizzle
+        row[22] = split_k
         self.library.call("launch_captured" if captured else "launch", self._pointer, ctypes.byref(arguments), row)
 
 

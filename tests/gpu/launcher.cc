@@ -13,11 +13,25 @@ const char* Text(cudaError_t error) { return error == cudaSuccess ? nullptr : cu
 
 onnxbolt::Kernel* head = nullptr;
 
-onnxbolt::Launch MakeLaunch(const int64_t* config, cudaStream_t stream) {
+// What the kernel asks for, poisoned: it must not expect zeros.
+class Workspace {
+ public:
+  Workspace(const onnxbolt::Kernel* kernel, const void* arguments, const int64_t* config) {
+    const size_t bytes = kernel->workspace_size(arguments, config);
+    if (bytes && cudaMalloc(&data_, bytes) == cudaSuccess) cudaMemset(data_, 0xff, bytes);
+  }
+  ~Workspace() { cudaFree(data_); }
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+onnxbolt::Launch MakeLaunch(const Workspace& workspace, const int64_t* config, cudaStream_t stream) {
   int device = 0, sm_count = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
-  return {nullptr, config, stream, sm_count};
+  return {workspace.data(), config, stream, sm_count};
 }
 
 }  // namespace
@@ -51,9 +65,10 @@ EXPORT const char* can_implement(const onnxbolt::Kernel* kernel, const void* arg
 
 // One launch on a stream of its own, waited for.
 EXPORT const char* launch(const onnxbolt::Kernel* kernel, const void* arguments, const int64_t* config) {
+  const Workspace workspace(kernel, arguments, config);
   cudaStream_t stream;
   if (const char* error = Text(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return error;
-  const char* error = kernel->run(arguments, MakeLaunch(config, stream));
+  const char* error = kernel->run(arguments, MakeLaunch(workspace, config, stream));
   if (!error) error = Text(cudaStreamSynchronize(stream));
   cudaStreamDestroy(stream);
   return error;
@@ -61,12 +76,13 @@ EXPORT const char* launch(const onnxbolt::Kernel* kernel, const void* arguments,
 
 // The launch recorded in a CUDA graph under the strictest capture mode, then replayed.
 EXPORT const char* launch_captured(const onnxbolt::Kernel* kernel, const void* arguments, const int64_t* config) {
+  const Workspace workspace(kernel, arguments, config);
   cudaStream_t stream;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   if (const char* error = Text(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return error;
   const char* error = Text(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  if (!error) error = kernel->run(arguments, MakeLaunch(config, stream));
+  if (!error) error = kernel->run(arguments, MakeLaunch(workspace, config, stream));
   cudaError_t captured = cudaStreamEndCapture(stream, &graph);
   if (!error) error = Text(captured);
   if (!error) error = Text(cudaGraphInstantiate(&executable, graph, 0));

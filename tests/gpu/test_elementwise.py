@@ -9,8 +9,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import Family
 from tests.gpu.cases import ALL
 from tests.gpu.device import Elementwise, KernelError, Library, Tensor
+from tests.gpu.problems import Operands, elementwise_problem
 from tests.gpu.reference import LIMITS, epilogue, relative_error
-from tests.gpu.test_kernels import Operands
 
 pytestmark = pytest.mark.gpu
 
@@ -22,18 +22,12 @@ KERNELS = [instance for instance in ALL if instance.config.family is Family.ELEM
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
 def test_elementwise(library: Library, instance: Instance, shape: tuple[int, int, int]) -> None:
-    rows, channels, gap = shape
-    rng = np.random.default_rng(channels)
-    x = rng.normal(0, 1, (rows, channels)).astype(instance.dtype.numpy)
-    operands = Operands(library, instance, x.shape, gap, rng)
-    source, output = Tensor(library, x, gap), Tensor(library, np.zeros_like(x), gap, empty=True)
-    arguments = Elementwise(rows, channels, source.pointer, output.pointer, source.pitch, output.pitch, operands.arguments)
-    expected = epilogue(x.astype(np.float64), instance.chain, operands.vectors, operands.tensors)
+    problem = elementwise_problem(library, instance, shape)
     kernel = library.kernel(instance)
-    kernel.check(arguments)
+    kernel.check(problem.arguments)
     for captured in (False, True):
-        kernel.launch(arguments, captured)
-        assert relative_error(output.read(), expected) <= LIMITS[instance.dtype]
+        kernel.launch(problem.arguments, captured)
+        assert relative_error(problem.output.read(), problem.expected) <= LIMITS[instance.dtype]
 
 
 def test_a_view_that_begins_anywhere_is_read_in_narrower_accesses(library: Library) -> None:

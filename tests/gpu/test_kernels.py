@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,11 +13,11 @@ import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernels.config import Family
-from tests.gpu.cases import ALL, ARCH, GEMMS, PARAMS, ConvShape, GemmShape, convolutions
+from tests.gpu.cases import ALL, ARCH, GEMMS, GemmShape, convolutions
 from tests.gpu.device import Conv, Epilogue, Gemm, KernelError, Library, Tensor
-from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, relative_error, rounded
+from tests.gpu.problems import ConvProblem, GemmProblem, limit
+from tests.gpu.reference import relative_error
 
 pytestmark = pytest.mark.gpu
 
@@ -26,78 +25,12 @@ GEMM_KERNELS = [instance for instance in ALL if instance.config.family in (Famil
 CONV_KERNELS = [instance for instance in ALL if instance.config.family is Family.CONV_2X]
 
 
-class Operands:
-    """An epilogue's operands on the device and on the host; keeps the device's alive."""
-
-    def __init__(self, library: Library, instance: Instance, shape: tuple[int, ...], gap: int, rng: np.random.Generator) -> None:
-        kinds = [EPILOGUES[step].operand for step in instance.chain]
-        self.vectors = [rng.normal(0.4, 0.7, shape[-1:]).astype(np.float32) for _ in range(kinds.count("vector"))]
-        self.tensors = [rng.normal(0, 1, shape).astype(instance.dtype.numpy) for _ in range(kinds.count("tensor"))]
-        self._device = [Tensor(library, vector) for vector in self.vectors] + [Tensor(library, tensor, gap) for tensor in self.tensors]
-        self.arguments = Epilogue()
-        vectors, tensors = self._device[: len(self.vectors)], self._device[len(self.vectors) :]
-        self.arguments.vectors[: len(vectors)] = [vector.pointer for vector in vectors]
-        self.arguments.tensors[: len(tensors)] = [tensor.pointer for tensor in tensors]
-        self.arguments.tensor_pitch[: len(tensors)] = [tensor.pitch for tensor in tensors]
-        params = [number for step in instance.chain for number in PARAMS.get(step, ())]
-        self.arguments.params[: len(params)] = params
-
-
-class GemmProblem:
-    """One GEMM on the device: `arguments` for the kernel, `output`, and `expected` in float64."""
-
-    def __init__(self, library: Library, instance: Instance, shape: GemmShape) -> None:
-        rng = np.random.default_rng(zlib.crc32(repr((instance_name(instance), shape)).encode()))
-        unit, unit_n = instance.config.align_a, _unit_n(instance)
-        m, n, k = shape.m, shape.n * unit_n, shape.k * unit
-        a = rounded(rng.normal(0, 1, (m, k)), instance.dtype)
-        b = rounded(rng.normal(0, k**-0.5, (n, k)), instance.dtype)
-        self.operands = Operands(library, instance, (m, n), shape.gap * unit_n, rng)
-        self.a, self.b = Tensor(library, a, shape.gap * unit), Tensor(library, b, shape.gap * unit)
-        self.output = Tensor(library, np.zeros((m, n), instance.out.numpy), shape.gap * unit_n, empty=True)
-        self.arguments = Gemm(
-            m, n, k, self.a.pointer, self.b.pointer, self.output.pointer, self.a.pitch, self.b.pitch, self.output.pitch,
-            self.operands.arguments,
-        )
-        product = a.astype(np.float64) @ b.astype(np.float64).T
-        self.expected = epilogue(product, instance.chain, self.operands.vectors, self.operands.tensors)
-
-
-class ConvProblem:
-    """One convolution on the device, as GemmProblem."""
-
-    def __init__(self, library: Library, instance: Instance, shape: ConvShape) -> None:
-        rng = np.random.default_rng(zlib.crc32(repr((instance_name(instance), shape)).encode()))
-        unit, unit_k = instance.config.align_a, instance.config.align_c
-        c, k, (p, q) = shape.c * unit, shape.k * unit_k, output_extent(shape)
-        x = rounded(rng.normal(0, 1, (shape.n, shape.h, shape.w, c)), instance.dtype)
-        weight = rounded(rng.normal(0, (shape.r * shape.s * c) ** -0.5, (k, shape.r, shape.s, c)), instance.dtype)
-        self.operands = Operands(library, instance, (shape.n, p, q, k), shape.gap * unit_k, rng)
-        self.x, self.weight = Tensor(library, x, shape.gap * unit), Tensor(library, weight)
-        self.output = Tensor(library, np.zeros((shape.n, p, q, k), instance.out.numpy), shape.gap * unit_k, empty=True)
-        top, left, bottom, right = shape.pads
-        self.arguments = Conv(
-            shape.n, shape.h, shape.w, c, k, shape.r, shape.s, p, q, top, left, bottom, right, *shape.strides, *shape.dilations, 1,
-            self.x.pointer, self.weight.pointer, self.output.pointer, self.x.pitch, self.output.pitch, self.operands.arguments,
-        )
-        self.expected = epilogue(convolve(x, weight, shape), instance.chain, self.operands.vectors, self.operands.tensors)
-
-
-def _unit_n(instance: Instance) -> int:
-    """The multiple that n must be of: TMA writes rows of 16 bytes, whatever the input's type."""
-    return max(instance.config.align_c, 16 // instance.out.bytes if instance.config.family is Family.GEMM_3X else 1)
-
-
-def _limit(instance: Instance) -> float:
-    return max(LIMITS[instance.dtype], LIMITS[instance.out])
-
-
 def _check(library: Library, instance: Instance, problems: Sequence[GemmProblem | ConvProblem]) -> None:
     kernel = library.kernel(instance)
     for problem in problems:
         kernel.check(problem.arguments)
         kernel.launch(problem.arguments)
-        assert relative_error(problem.output.read(), problem.expected) <= _limit(instance), problem.expected.shape
+        assert relative_error(problem.output.read(), problem.expected) <= limit(instance), problem.expected.shape
 
 
 @pytest.mark.parametrize("instance", GEMM_KERNELS, ids=instance_name)
@@ -142,7 +75,7 @@ def test_threads_share_a_kernel(library: Library, family: Family) -> None:
         for _ in range(10):
             list(pool.map(lambda problem: kernel.launch(problem.arguments), problems))
     for problem in problems:
-        assert relative_error(problem.output.read(), problem.expected) <= _limit(instance)
+        assert relative_error(problem.output.read(), problem.expected) <= limit(instance)
 
 
 @pytest.mark.parametrize("swizzle", [1, 2, 4, 8])
@@ -150,7 +83,7 @@ def test_3x_swizzle_is_a_launch_choice(library: Library, swizzle: int) -> None:
     instance = _example(Family.GEMM_3X)
     problem = GemmProblem(library, instance, GemmShape(1030, 131, 5))
     library.kernel(instance).launch(problem.arguments, swizzle=swizzle)
-    assert relative_error(problem.output.read(), problem.expected) <= _limit(instance)
+    assert relative_error(problem.output.read(), problem.expected) <= limit(instance)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -1,0 +1,177 @@
+"""What the GPU tests ask of a kernel instance: problems on the device, with the answer in float64.
+
+`problems` has some for every family, tails and gaps among them; a new family has a builder in BUILDERS. Without pytest, so that
+run_family.py can use it under compute-sanitizer.
+"""
+from __future__ import annotations
+
+import ctypes
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxbolt.codegen.render import Instance, instance_name
+from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.kernels.config import Family
+from tests.gpu.cases import GEMMS, PARAMS, ConvShape, GemmShape, convolutions
+from tests.gpu.device import Conv, Elementwise, Epilogue, Gemm, KernelError, Layout, Library, Pool, Tensor
+from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, rounded
+
+Builder = Callable[[Library, Instance], list[Any]]
+
+
+class Operands:
+    """An epilogue's operands on the device and on the host; keeps the device's alive."""
+
+    def __init__(self, library: Library, instance: Instance, shape: tuple[int, ...], gap: int, rng: np.random.Generator) -> None:
+        kinds = [EPILOGUES[step].operand for step in instance.chain]
+        self.vectors = [rng.normal(0.4, 0.7, shape[-1:]).astype(np.float32) for _ in range(kinds.count("vector"))]
+        self.tensors = [rng.normal(0, 1, shape).astype(instance.dtype.numpy) for _ in range(kinds.count("tensor"))]
+        self._device = [Tensor(library, vector) for vector in self.vectors] + [Tensor(library, tensor, gap) for tensor in self.tensors]
+        self.arguments = Epilogue()
+        vectors, tensors = self._device[: len(self.vectors)], self._device[len(self.vectors) :]
+        self.arguments.vectors[: len(vectors)] = [vector.pointer for vector in vectors]
+        self.arguments.tensors[: len(tensors)] = [tensor.pointer for tensor in tensors]
+        self.arguments.tensor_pitch[: len(tensors)] = [tensor.pitch for tensor in tensors]
+        params = [number for step in instance.chain for number in PARAMS.get(step, ())]
+        self.arguments.params[: len(params)] = params
+
+
+@dataclass
+class Problem:
+    """`arguments` for the kernel, its `output`, and what that has to be; `kept` are the tensors that the arguments point to."""
+
+    arguments: ctypes.Structure
+    output: Tensor
+    expected: np.ndarray
+    kept: tuple[Any, ...] = ()
+
+
+class GemmProblem:
+    """One GEMM on the device: `arguments` for the kernel, `output`, and `expected` in float64."""
+
+    def __init__(self, library: Library, instance: Instance, shape: GemmShape) -> None:
+        rng = _random(instance, shape)
+        unit, unit_n = instance.config.align_a, _unit_n(instance)
+        m, n, k = shape.m, shape.n * unit_n, shape.k * unit
+        a = rounded(rng.normal(0, 1, (m, k)), instance.dtype)
+        b = rounded(rng.normal(0, k**-0.5, (n, k)), instance.dtype)
+        self.operands = Operands(library, instance, (m, n), shape.gap * unit_n, rng)
+        self.a, self.b = Tensor(library, a, shape.gap * unit), Tensor(library, b, shape.gap * unit)
+        self.output = Tensor(library, np.zeros((m, n), instance.out.numpy), shape.gap * unit_n, empty=True)
+        self.arguments = Gemm(
+            m, n, k, self.a.pointer, self.b.pointer, self.output.pointer, self.a.pitch, self.b.pitch, self.output.pitch,
+            self.operands.arguments,
+        )
+        product = a.astype(np.float64) @ b.astype(np.float64).T
+        self.expected = epilogue(product, instance.chain, self.operands.vectors, self.operands.tensors)
+
+
+class ConvProblem:
+    """One convolution on the device, as GemmProblem."""
+
+    def __init__(self, library: Library, instance: Instance, shape: ConvShape) -> None:
+        rng = _random(instance, shape)
+        unit, unit_k = instance.config.align_a, instance.config.align_c
+        c, k, (p, q) = shape.c * unit, shape.k * unit_k, output_extent(shape)
+        x = rounded(rng.normal(0, 1, (shape.n, shape.h, shape.w, c)), instance.dtype)
+        weight = rounded(rng.normal(0, (shape.r * shape.s * c) ** -0.5, (k, shape.r, shape.s, c)), instance.dtype)
+        self.operands = Operands(library, instance, (shape.n, p, q, k), shape.gap * unit_k, rng)
+        self.x, self.weight = Tensor(library, x, shape.gap * unit), Tensor(library, weight)
+        self.output = Tensor(library, np.zeros((shape.n, p, q, k), instance.out.numpy), shape.gap * unit_k, empty=True)
+        top, left, bottom, right = shape.pads
+        self.arguments = Conv(
+            shape.n, shape.h, shape.w, c, k, shape.r, shape.s, p, q, top, left, bottom, right, *shape.strides, *shape.dilations, 1,
+            self.x.pointer, self.weight.pointer, self.output.pointer, self.x.pitch, self.output.pitch, self.operands.arguments,
+        )
+        self.expected = epilogue(convolve(x, weight, shape), instance.chain, self.operands.vectors, self.operands.tensors)
+
+
+def elementwise_problem(library: Library, instance: Instance, shape: tuple[int, int, int]) -> Problem:
+    """A chain by itself; `shape` is rows, channels, and elements between rows."""
+    rows, channels, gap = shape
+    rng = _random(instance, shape)
+    x = rng.normal(0, 1, (rows, channels)).astype(instance.dtype.numpy)
+    operands = Operands(library, instance, x.shape, gap, rng)
+    source, output = Tensor(library, x, gap), Tensor(library, np.zeros_like(x), gap, empty=True)
+    arguments = Elementwise(rows, channels, source.pointer, output.pointer, source.pitch, output.pitch, operands.arguments)
+    expected = epilogue(x.astype(np.float64), instance.chain, operands.vectors, operands.tensors)
+    return Problem(arguments, output, expected, (source, operands))
+
+
+def _pool_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int]) -> Problem:
+    """The mean of each whole image; `shape` is n, h, w, c."""
+    n, h, w, c = shape
+    x = _random(instance, shape).normal(0, 1, shape).astype(instance.dtype.numpy)
+    source, output = Tensor(library, x), Tensor(library, np.zeros((n, 1, 1, c), x.dtype), empty=True)
+    arguments = Pool(1, n, h, w, c, 1, 1, h, w, 0, 0, 0, 0, 1, 1, 1, 1, 0, source.pointer, output.pointer, c, c)
+    return Problem(arguments, output, x.astype(np.float64).mean((1, 2), keepdims=True), (source,))
+
+
+def _layout_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int]) -> Problem:
+    """To channels last; `shape` is images, channels, channels as stored, pixels."""
+    n, channels, stored, pixels = shape
+    x = _random(instance, shape).normal(0, 1, (n, channels, pixels)).astype(instance.dtype.numpy)
+    y = np.pad(x.transpose(0, 2, 1), ((0, 0), (0, 0), (0, stored - channels))).astype(instance.out.numpy)
+    source, output = Tensor(library, x), Tensor(library, np.empty_like(y), empty=True)
+    return Problem(Layout(1, *shape, source.pointer, output.pointer), output, y.astype(np.float64), (source,))
+
+
+def _gemms(library: Library, instance: Instance) -> list[Any]:
+    return [GemmProblem(library, instance, shape) for shape in GEMMS]
+
+
+def _convolutions(library: Library, instance: Instance) -> list[Any]:
+    return [ConvProblem(library, instance, shape) for shape in convolutions(instance)]
+
+
+def _each(make: Callable[..., Problem], *shapes: tuple[int, ...]) -> Builder:
+    return lambda library, instance: [make(library, instance, shape) for shape in shapes]
+
+
+BUILDERS: dict[Family, Builder] = {
+    Family.GEMM_2X: _gemms, Family.GEMM_3X: _gemms, Family.GEMM_SM90: _gemms,
+    Family.CONV_2X: _convolutions, Family.CONV_SM90: _convolutions, Family.HALO_SM90: _convolutions,
+    Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
+    Family.LAYOUT: _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
+    Family.ELEMENTWISE: _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),
+}
+
+
+def problems(library: Library, instance: Instance) -> list[Any]:
+    """Those of the family's that this instance implements. AssertionError where there is none."""
+    kernel = library.kernel(instance)
+    found = [problem for problem in BUILDERS[instance.config.family](library, instance) if _implements(kernel, problem)]
+    assert found, f"{instance_name(instance)} implements none of the shapes that its family is tested with"
+    return found
+
+
+def examples(instances: Sequence[Instance]) -> dict[Family, Instance]:
+    """One instance of each family, that with the longest chain."""
+    return {family: max((i for i in instances if i.config.family is family), key=lambda i: len(i.chain))
+            for family in sorted({i.config.family for i in instances})}
+
+
+def limit(instance: Instance) -> float:
+    """The relative error that the instance's answers may have."""
+    return max(LIMITS[instance.dtype], LIMITS[instance.out])
+
+
+def _implements(kernel: Any, problem: Any) -> bool:
+    try:
+        kernel.check(problem.arguments)
+    except KernelError:
+        return False
+    return True
+
+
+def _unit_n(instance: Instance) -> int:
+    """The multiple that n must be of: TMA writes rows of 16 bytes, whatever the input's type."""
+    return max(instance.config.align_c, 16 // instance.out.bytes if instance.config.family is Family.GEMM_3X else 1)
+
+
+def _random(instance: Instance, shape: object) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(repr((instance_name(instance), shape)).encode()))

@@ -1,0 +1,29 @@
+"""Launch one instance of a kernel family on all its shapes: `python -m tests.gpu.run_family LIBRARY.so FAMILY`, for compute-sanitizer.
+
+Every launch is checked, and made twice: directly, and from a CUDA graph.
+"""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from onnxbolt.codegen.render import instance_name
+from onnxbolt.kernels.config import Family
+from tests.gpu.cases import ALL
+from tests.gpu.device import Library
+from tests.gpu.problems import examples, limit, problems
+from tests.gpu.reference import relative_error
+
+
+def main(path: str, family: str) -> None:
+    library, instance = Library(Path(path)), examples(ALL)[Family[family]]
+    kernel = library.kernel(instance)
+    for problem in problems(library, instance):
+        for captured in (False, True):
+            kernel.launch(problem.arguments, captured)
+            assert relative_error(problem.output.read(), problem.expected) <= limit(instance), problem.expected.shape
+    print(instance_name(instance))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

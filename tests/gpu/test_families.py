@@ -1,0 +1,47 @@
+"""What every kernel family has to keep: the same bits in every run, and nothing that compute-sanitizer finds."""
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from onnxbolt.kernels.config import Family
+from tests.conftest import ROOT
+from tests.gpu.cases import ALL
+from tests.gpu.device import Library
+from tests.gpu.problems import BUILDERS, examples, problems
+
+pytestmark = pytest.mark.gpu
+FAMILIES = examples(ALL)
+RUNS = 100
+
+
+@pytest.mark.parametrize("split_k", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_every_run_gives_the_same_bits(library: Library, family: Family, split_k: int) -> None:
+    """Directly and from a CUDA graph, whatever else runs: partial sums are added in one order."""
+    if split_k > 1 and not FAMILIES[family].config.consumers:
+        pytest.skip("only our sm_90a families split k")
+    kernel, (problem, *_) = library.kernel(FAMILIES[family]), problems(library, FAMILIES[family])
+    answers = set()
+    for run in range(2 * RUNS):
+        kernel.launch(problem.arguments, captured=run % 2 == 1, split_k=split_k)
+        answers.add(problem.output.read().tobytes())
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_compute_sanitizer_finds_nothing(library: Library, family: Family, tool: str) -> None:
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    command = [sanitizer, "--tool", tool, "--error-exitcode", "17", sys.executable, "-m", "tests.gpu.run_family"]
+    result = subprocess.run([*command, str(library.path), family.name], cwd=ROOT, capture_output=True, text=True, timeout=400)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    assert re.search(r"SUMMARY: 0 (errors|hazards)", result.stdout), result.stdout[-3000:]
+
+
+def test_every_family_has_shapes() -> None:
+    assert FAMILIES.keys() <= BUILDERS.keys()
