@@ -203,7 +203,7 @@ EpilogueArguments FusedKernel::ReadEpilogue(const OrtKernelContext* context, con
 void FusedKernel::Compute(OrtKernelContext* context) const {
   Tensors tensors{};
   tensors.x = Input(context, 0);
-  tensors.x_shape = ort::ShapeOf(tensors.x);
+  tensors.x_shape = op_.planes ? ChannelsLast(ort::ShapeOf(tensors.x)) : ort::ShapeOf(tensors.x);
   tensors.x_data = ort::DataOf(tensors.x);
   if (HasWeight(op_.kind)) {
     const OrtValue* weight = Input(context, 1);
@@ -242,6 +242,7 @@ void FusedKernel::RunConv(OrtKernelContext* context, const Tensors& t) const {
   a.x = t.x_data, a.filter = t.weight_data, a.y = t.y_data;
   a.x_pitch = x.c, a.y_pitch = y.c;
   a.epilogue = t.epilogue;
+  a.x_planes = op_.planes;
   LaunchRow(context, t, &a);
 }
 

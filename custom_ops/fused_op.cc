@@ -28,6 +28,7 @@ size_t OutputCount(const OrtCustomOp*) { return 1; }
 int InputType(const OrtCustomOp* self, size_t index) {
   const Op& op = Of(self);
   const size_t first = FirstOperand(op.kind);
+  if (index == 0 && op.planes) return op.planes;
   return index >= first && op.operands[index - first] == 'v' ? kFloat : op.element;
 }
 int OutputType(const OrtCustomOp* self, size_t) { return Of(self).output; }

@@ -116,4 +116,9 @@ Shape Geometry::Output(const Shape& x, const Shape& weight) const {
   return kind == Kind::kConv1d ? Shape{image.n, q, weight[0]} : Shape{image.n, p, q, weight[0]};
 }
 
+Shape ChannelsLast(const Shape& planes) {
+  RequireRank("x", planes, 4);
+  return ChangeLayout(Kind::kToNhwc, planes);
+}
+
 }  // namespace onnxbolt

@@ -53,4 +53,7 @@ List ChangeLayout(Kind kind, List list) {
   return list;
 }
 
+// Of an x that a first convolution reads as [N, C, H, W]: its shape as the other convolutions have it. Throws where it is another.
+ort::Shape ChannelsLast(const ort::Shape& planes);
+
 }  // namespace onnxbolt

@@ -18,6 +18,7 @@ struct Op {
   int element, output;
   const char* epilogue;  // key of its kernels, e.g. "Bias,Add,Relu"
   const char* operands;  // what the inputs behind x and weight are: 'v' a float32 vector [N], 't' a tensor of the output's shape
+  int planes = 0;        // where x is NCHW and y NHWC, the type of x; else 0
 };
 
 struct Manifest {

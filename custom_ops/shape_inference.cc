@@ -98,9 +98,10 @@ void SetOutput(OrtShapeInferContext* context, int type, const Shape& dims, const
 
 void InferShape(const Op& op, OrtShapeInferContext* context) {
   const Geometry geometry(op.kind, InferenceAttributes(context));
-  const SymbolicShape x = InputShape(context, 0);
+  SymbolicShape x = InputShape(context, 0);
   const Shape weight = HasWeight(op.kind) ? InputShape(context, 1).dims : Shape{};
   if (x.dims.empty()) return;  // unknown rank
+  if (op.planes) x = {ChannelsLast(x.dims), ChangeLayout(Kind::kToNhwc, x.symbols)};
   SetOutput(context, op.output, geometry.Output(x.dims, weight), OutputSymbols(geometry, x, weight));
 }
 

@@ -39,6 +39,7 @@ class OpSpec:
     element: DType  # of x and weight, and of the epilogue's tensors
     output: DType
     chain: tuple[str, ...] = ()  # epilogue step names, a final cast among them
+    planes: DType | None = None  # where x is NCHW and y NHWC, the type of x
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or any(step not in EPILOGUES for step in self.chain):
@@ -174,15 +175,16 @@ def weighted_ops(model: ModelProto) -> frozenset[str]:
 
 def ops_to_json(ops: Iterable[OpSpec]) -> str:
     """The metadata entry onnxbolt.ops: what of the op types cannot be read from the nodes' attributes."""
-    rows = [{"name": op.name, "kind": op.kind, "element": op.element.value, "output": op.output.value, "chain": list(op.chain)}
-            for op in _by_name(ops)]
+    rows = [{"name": op.name, "kind": op.kind, "element": op.element.value, "output": op.output.value, "chain": list(op.chain),
+             **({"planes": op.planes.value} if op.planes else {})} for op in _by_name(ops)]
     return json.dumps(rows, separators=(",", ":"))
 
 
 def ops_from_json(text: str) -> tuple[OpSpec, ...]:
     """The inverse of `ops_to_json`. Raises InputError for a damaged or unknown text."""
     try:
-        return tuple(OpSpec(row["name"], row["kind"], DType(row["element"]), DType(row["output"]), tuple(row["chain"]))
+        return tuple(OpSpec(row["name"], row["kind"], DType(row["element"]), DType(row["output"]), tuple(row["chain"]),
+                            DType(row["planes"]) if "planes" in row else None)
                      for row in json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"the model's metadata entry onnxbolt.ops is damaged ({error}). Run: onnxbolt optimize") from error
@@ -219,7 +221,8 @@ def _parts(instances: list[Instance]) -> Iterator[list[Instance]]:
 def _manifest_source(manifest: Manifest) -> str:
     summary = {"format": FORMAT, "digest": manifest.digest, "archs": list(manifest.archs), "ops": [op.name for op in manifest.ops]}
     ops = [{"name": op.name, "kind": _camel(op.kind), "element": op.element.onnx, "output": op.output.onnx,
-            "epilogue": ",".join(op.steps), "operands": op.operands} for op in manifest.ops]
+            "epilogue": ",".join(op.steps), "operands": op.operands,
+            "planes": op.planes.onnx if op.planes else 0} for op in manifest.ops]
     # descending: the library takes the first architecture that a device runs
     return render("library/manifest.cc.j2", ops=ops, archs=sorted(manifest.archs, reverse=True), json=json.dumps(summary))
 

@@ -187,19 +187,25 @@ class Rewriter:
         kind = "conv1d" if signature.kind == "conv" and signature.rank == 3 else signature.kind
         chain = tuple(step.name for step in signature.steps)
         output = next((dtype for dtype, cast in CASTS.items() if chain[-1:] == (cast,)), signature.dtype)
-        return OpSpec(self.functions[signature].name, kind, signature.dtype, output, chain)
+        return OpSpec(self.functions[signature].name, kind, signature.dtype, output, chain, signature.planes)
 
     def fuse(self, candidate: Candidate) -> None:
         """One fused node in the place of a chain."""
         anchor, output = candidate.anchor, candidate.output
         reads = self.assignment.fused_reads[id(anchor.node)]
         writes = self.assignment.form(output)
-        inputs = [self.get(anchor.x, reads), self._weight(candidate, reads, writes), *self._operands(candidate, writes)]
+        x, planes = self.get(anchor.x, reads), None
+        if self.assignment.reads_planes(candidate):
+            x = self.before_cast(x)
+            planes = DType.of(x.dtype)
+        inputs = [x, self._weight(candidate, reads, writes), *self._operands(candidate, writes)]
         steps = tuple(link.step for link in candidate.links)
-        signature = Signature(anchor.kind, anchor.dtype, len(anchor.x.shape) if anchor.kind == "conv" else 0, steps)
+        signature = Signature(anchor.kind, anchor.dtype, len(anchor.x.shape) if anchor.kind == "conv" else 0, steps, planes=planes)
         attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
         if anchor.kind == "conv":
             attributes.update(conv_attributes(anchor.node))
+        if anchor.depthwise and writes.channels is not None:
+            attributes["group"] = len(writes.channels)
         self.own(signature, anchor.node, inputs, output, writes, attributes, candidate.rule, candidate.nodes,
                  self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"))
 
@@ -226,7 +232,9 @@ class Rewriter:
         if key not in self._constants:
             values = anchor.weight.values
             out_axis, in_axis = (0, 1) if anchor.kind == "conv" else (1, 0)
-            values = take(take(values, reads.channels, in_axis), writes.channels, out_axis)
+            if not anchor.depthwise:  # whose filters have one channel each
+                values = take(values, reads.channels, in_axis)
+            values = take(values, writes.channels, out_axis)
             packed = np.ascontiguousarray(np.moveaxis(values, in_axis, -1))
             self._constants[key] = gs.Constant(fresh(self.graph, f"{anchor.weight.name}__packed"), packed)
             self._packed.append(anchor.weight)

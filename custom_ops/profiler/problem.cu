@@ -31,8 +31,9 @@ void Fill(Operand& operand, int type, int sets, uint32_t seed, float mean, float
 Problem::Problem(const Description& description, size_t l2_bytes) : description_(description) {
   const ConvArguments& conv = description_.conv;
   const Chain& chain = description_.chain;
-  const size_t depth = size_t(conv.r) * conv.s * conv.c, outputs = size_t(description_.rows()) * conv.k;
-  x_ = Describe(size_t(conv.n) * conv.h * conv.w * conv.c, description_.element);
+  const size_t depth = size_t(conv.r) * conv.s * (conv.c / conv.groups), outputs = size_t(description_.rows()) * conv.k;
+  const int x_type = conv.x_planes ? conv.x_planes : description_.element;
+  x_ = Describe(size_t(conv.n) * conv.h * conv.w * conv.c, x_type);
   filter_ = Describe(conv.k * depth, description_.element);
   y_ = Describe(outputs, description_.output);
   size_t bytes = x_.stride + filter_.stride + y_.stride;
@@ -42,7 +43,7 @@ Problem::Problem(const Description& description, size_t l2_bytes) : description_
   sets_ = static_cast<int>(std::clamp<size_t>((2 * l2_bytes + bytes - 1) / bytes, 1, kMaxSets));
 
   // a sum of `depth` products has deviation 1; vectors scale or shift it by about as much
-  Fill(x_, description_.element, sets_, 1, 0.f, 1.f);
+  Fill(x_, x_type, sets_, 1, 0.f, 1.f);
   Fill(filter_, description_.element, sets_, 2, 0.f, 1.f / std::sqrt(static_cast<float>(depth)));
   Allocate(y_, sets_);
   for (int i = 0; i < chain.tensors; ++i) Fill(tensors_[i], description_.element, sets_, 3 + i, 0.f, 1.f);

@@ -241,16 +241,16 @@ void SetProblem(const std::string& name, const Description& description) {
   problem = &problems.front().problem;
 }
 
-// `extents`: m, n, k of a GEMM; of a convolution the int fields of ConvArguments but groups, in their order.
+// `extents`: m, n, k of a GEMM; of a convolution the int fields of ConvArguments, in their order; x_planes is fp32 or 0.
 Description Describe(bool is_gemm, int element, int output, const char* epilogue, const int* extents, const float* params) {
   Description description{is_gemm, element, output, ParseChain(epilogue), {}, {}};
   ConvArguments& conv = description.conv;
-  const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0, 0, 0, 1, 1, 1, 1};
+  const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0};
   const int* from = is_gemm ? image : extents;
   for (int* to : {&conv.n, &conv.h, &conv.w, &conv.c, &conv.k, &conv.r, &conv.s, &conv.p, &conv.q, &conv.pad_top, &conv.pad_left,
-                  &conv.pad_bottom, &conv.pad_right, &conv.stride_h, &conv.stride_w, &conv.dilation_h, &conv.dilation_w})
+                  &conv.pad_bottom, &conv.pad_right, &conv.stride_h, &conv.stride_w, &conv.dilation_h, &conv.dilation_w, &conv.groups,
+                  &conv.x_planes})
     *to = *from++;
-  conv.groups = 1;
   conv.x_pitch = conv.c, conv.y_pitch = conv.k;
   std::copy_n(params, kMaxParams, description.params);
   return description;

@@ -60,13 +60,17 @@ __device__ float Activation(const ConvArguments& conv, int64_t row, int64_t k) {
   const int h = int(pq % conv.p) * conv.stride_h - conv.pad_top + tap / conv.s * conv.dilation_h;
   const int w = q * conv.stride_w - conv.pad_left + tap % conv.s * conv.dilation_w;
   if (h < 0 || h >= conv.h || w < 0 || w >= conv.w) return 0.f;
+  if (conv.x_planes) {
+    const int64_t plane = pq / conv.p * conv.c + channel;
+    return float(Element(static_cast<const float*>(conv.x)[(plane * conv.h + h) * conv.w + w]));
+  }
   const int64_t pixel = (pq / conv.p * conv.h + h) * conv.w + w;
   return float(static_cast<const Element*>(conv.x)[pixel * conv.x_pitch + channel]);
 }
 
 template <class Element>
 __device__ float Weight(const ConvArguments& conv, int channel, int64_t k) {
-  const int64_t depth = int64_t(conv.r) * conv.s * conv.c;
+  const int64_t depth = int64_t(conv.r) * conv.s * (conv.c / conv.groups);
   return channel < conv.k && k < depth ? float(static_cast<const Element*>(conv.filter)[channel * depth + k]) : 0.f;
 }
 
@@ -106,6 +110,23 @@ ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constan
     const int64_t row = first_row + threadIdx.y + i * kThreadRows;
     if (row < int64_t(conv.n) * conv.p * conv.q && channel < conv.k)
       result[row * conv.k + channel] = ApplyChain<Element>(chain, conv.epilogue, sums[i], row, channel);
+  }
+}
+
+// With groups an output channel meets the channels of its group alone, so that there is little to share: a thread makes a value.
+template <class Element>
+__global__ void GroupedReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain, float* result) {
+  const int per_group = conv.c / conv.groups, depth = conv.r * conv.s * per_group;
+  const int64_t count = int64_t(conv.n) * conv.p * conv.q * conv.k;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x) {
+    const int64_t row = i / conv.k;
+    const int channel = i % conv.k, first = channel / (conv.k / conv.groups) * per_group;
+    float sum = 0.f;
+    for (int k = 0; k < depth; ++k) {
+      const int64_t input = int64_t(k / per_group) * conv.c + first + k % per_group;
+      sum += Activation<Element>(conv, row, input) * Weight<Element>(conv, channel, k);
+    }
+    result[i] = ApplyChain<Element>(chain, conv.epilogue, sum, row, channel);
   }
 }
 
@@ -188,7 +209,10 @@ void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean
 void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float* result) {
   const int64_t rows = int64_t(conv.n) * conv.p * conv.q;
   const dim3 grid(unsigned((rows + kTile - 1) / kTile), (conv.k + kTile - 1) / kTile), block(kTile, kThreadRows);
-  WithType(element, [&](auto zero) { ReferenceKernel<decltype(zero)><<<grid, block>>>(conv, chain, result); });
+  WithType(element, [&](auto zero) {
+    if (conv.groups > 1) GroupedReferenceKernel<decltype(zero)><<<kBlocks, kThreads>>>(conv, chain, result);
+    else ReferenceKernel<decltype(zero)><<<grid, block>>>(conv, chain, result);
+  });
   Check(cudaGetLastError(), "launching the reference");
   Check(cudaDeviceSynchronize(), "the reference");
 }

@@ -30,7 +30,8 @@ class Signature:
     """All that a body depends on. `kind` is "conv", "gemm", "elementwise", a pooling or a change of layout; `rank` is that of x
     (0: any, for gemm and elementwise).
 
-    `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw").
+    `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw"). `planes`: where a convolution
+    reads x as NCHW, the type of x.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Signature:
     rank: int = 0
     steps: tuple[Step, ...] = ()
     padding: int = 0
+    planes: DType | None = None
 
 
 class _Body:
@@ -110,7 +112,11 @@ def _gemm(body: _Body, signature: Signature, opset: int, operands: list[str]) ->
 def _conv(body: _Body, signature: Signature, opset: int, operands: list[str]) -> str:
     """In channels-first throughout: ONNX Runtime fuses the bias and ReLU there, and the Transposes of neighbouring bodies cancel."""
     first, last = TO_CHANNELS_FIRST[signature.rank], TO_CHANNELS_LAST[signature.rank]
-    inputs = [body("Transpose", [body.load(name)], perm=first) for name in ("x", "weight")]
+    if signature.planes is None:
+        x = body("Transpose", [body.load("x")], perm=first)
+    else:  # rounded as the kernel does
+        x = body.load(body.convert("x", signature.planes, signature.dtype))
+    inputs = [x, body("Transpose", [body.load("weight")], perm=first)]
     steps, operands = list(signature.steps), list(operands)
     if steps and steps[0].name == "Bias":
         bias = operands.pop(0)
@@ -168,6 +174,8 @@ def _name(signature: Signature, nodes: Sequence[NodeProto]) -> str:
         parts.append(f"pad{signature.padding}")
     if signature.rank == 3:
         parts.append("1d")
+    if signature.planes is not None:
+        parts += ["nchw"] if signature.planes is signature.dtype else ["nchw", signature.planes.value]
     if any(step.params for step in signature.steps):
         text = b"".join(node.SerializeToString(deterministic=True) for node in nodes)
         parts.append(hashlib.sha256(text).hexdigest()[:6])

@@ -100,6 +100,7 @@ class KernelConfig:
 
 ROW_WIDTH = 25
 SWIZZLED_AT_LAUNCH = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90)
+SPLIT_AT_LAUNCH = (Family.GEMM_SM90, Family.CONV_SM90)
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ class ConvProblem:
     dtype: DType
     out: DType
     chain: tuple[str, ...]
+    nchw: bool = False  # x is read as ONNX has it: a model's first convolution
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,4 @@
-"""Convolution kernels: CUTLASS 2.x implicit GEMM (NHWC, KRSC) on every architecture.
+"""Convolution kernels: CUTLASS 2.x implicit GEMM (NHWC, KRSC) on every architecture; depthwise convolutions have a family of their own.
 
 The implicit GEMM is M = N*P*Q pixels, N = K output channels, K = R*S*C (section 3.1 of "CUTLASS Convolution",
 CUTLASS's documentation).
@@ -6,6 +6,7 @@ CUTLASS's documentation).
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
+from onnxbolt.kernels import depthwise, first
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
 from onnxbolt.kernels.feasibility import alignment, is_feasible, needs_two_stages
 from onnxbolt.kernels.gemm import SWIZZLE
@@ -15,8 +16,13 @@ _MASK_BITS = 32  # the optimized iterator keeps a filter row's and a filter colu
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """Every feasible configuration for `problem` on `arch`, each for all m; empty for groups and for types without tensor cores."""
-    if not arch.supports(problem.dtype) or problem.groups != 1:
+    """Every feasible configuration for `problem` on `arch`, each for all m; empty for types without tensor cores, and for groups
+    that are not depthwise."""
+    if problem.groups > 1:
+        return depthwise.candidates(problem, arch)
+    if problem.nchw:
+        return first.candidates(problem, arch)
+    if not arch.supports(problem.dtype):
         return ()
     align_c, align_k = alignment(problem.c, problem.dtype), alignment(problem.k, problem.dtype)
     configs = (

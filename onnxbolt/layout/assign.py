@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.kernels import first
 from onnxbolt.layout.form import PLAIN, Form, padded_channels
 from onnxbolt.match.types import Candidate
 
@@ -46,9 +47,14 @@ class Assignment:
     sources: dict[str, frozenset[str]] = field(default_factory=dict)  # padded fused outputs that a tensor's padding comes from
     conversions: dict[tuple[str, Form], gs.Tensor] = field(default_factory=dict)
     unfree: set[str] = field(default_factory=set)  # padded outputs whose padding something had to take away
+    planes: bool = False  # whether there are kernels that read a first convolution's x as ONNX has it
 
     def form(self, tensor: gs.Tensor) -> Form:
         return self.forms.get(tensor.name, PLAIN)
+
+    def reads_planes(self, candidate: Candidate) -> bool:
+        """Whether the fused convolution reads its activation as ONNX has it."""
+        return candidate.anchor.kind == "conv" and self.fused_reads[id(candidate.anchor.node)] == PLAIN
 
     def reads_last(self, tensor: gs.Tensor) -> bool:
         """Whether a fused convolution reads this tensor as its activation."""
@@ -77,22 +83,25 @@ class Assignment:
         self.sources[tensor.name] = sources if form.padded else frozenset()
 
 
-def assign(graph: gs.Graph, candidates: list[Candidate]) -> Assignment:
-    """The forms of all tensors for this choice of candidates. `graph.nodes` is in topological order."""
+def assign(graph: gs.Graph, candidates: list[Candidate], planes: bool = False) -> Assignment:
+    """The forms of all tensors for this choice of candidates. `graph.nodes` is in topological order.
+
+    `planes`: whether the target has kernels that read a first convolution's x as ONNX has it.
+    """
     padded = {c.output.name for c in candidates if _channels(c) % c.anchor.dtype.alignment}
     while True:
-        assignment = _pass(graph, candidates, padded)
+        assignment = _pass(graph, candidates, padded, planes)
         if not assignment.unfree & padded:
             return assignment
         padded = padded - assignment.unfree
 
 
-def _pass(graph: gs.Graph, candidates: list[Candidate], padded: set[str]) -> Assignment:
+def _pass(graph: gs.Graph, candidates: list[Candidate], padded: set[str], planes: bool) -> Assignment:
     from onnxbolt.layout.rules import rule_for
 
     last = {id(last_node(c)): c for c in candidates}
     anchors = {id(c.anchor.node): c.anchor.kind for c in candidates}
-    state = Assignment(candidates, last, anchors, {id(n) for c in candidates for n in c.nodes}, padded)
+    state = Assignment(candidates, last, anchors, {id(n) for c in candidates for n in c.nodes}, padded, planes=planes)
     for node in graph.nodes:
         if id(node) in last:
             _fused(state, last[id(node)])
@@ -122,17 +131,30 @@ def _ordinary(state: Assignment, node: gs.Node, carry: Carry | None) -> None:
 
 def _fused(state: Assignment, candidate: Candidate) -> None:
     anchor = candidate.anchor
-    reads = _x_form(state, candidate)
+    sources = frozenset({candidate.output.name})
+    if anchor.depthwise:  # what comes out is stored as what goes in
+        reads = writes = _depthwise_form(state, candidate)
+        sources = state.sources.get(anchor.x.name) or sources
+    else:
+        reads = _x_form(state, candidate)
+        channels = padded_channels(_channels(candidate), anchor.dtype.alignment) if candidate.output.name in state.padded else None
+        writes = Form(anchor.kind == "conv", channels)
     state.fused_reads[id(anchor.node)] = reads
     # padding at a region's entry is part of the conversion; only what another fused node padded can be unfree
     state.demand(anchor.x, reads)
-    channels = padded_channels(_channels(candidate), anchor.dtype.alignment) if candidate.output.name in state.padded else None
-    writes = Form(anchor.kind == "conv", channels)
-    own = frozenset({candidate.output.name})
     for link in candidate.links:
         if link.step.row.operand == "tensor" and link.operand is not None:
-            state.demand(link.operand, writes, own)
-    state.write(candidate.output, writes, own)
+            state.demand(link.operand, writes, sources)
+    state.write(candidate.output, writes, sources)
+
+
+def _depthwise_form(state: Assignment, candidate: Candidate) -> Form:
+    """As the activations lie, else padded on the way in."""
+    native = state.form(candidate.anchor.x)
+    if native.last:
+        return native
+    padded = candidate.output.name in state.padded
+    return Form(True, padded_channels(_channels(candidate), candidate.anchor.dtype.alignment) if padded else None)
 
 
 def _x_form(state: Assignment, candidate: Candidate) -> Form:
@@ -140,6 +162,8 @@ def _x_form(state: Assignment, candidate: Candidate) -> Form:
     anchor = candidate.anchor
     native = state.form(anchor.x)
     conv = anchor.kind == "conv"
+    if conv and native == PLAIN and state.planes and _is_first(state, candidate):
+        return PLAIN
     if native.last == conv and (native != PLAIN or conv):
         return native
     count = int(anchor.weight.shape[1 if conv else 0])
@@ -147,6 +171,17 @@ def _x_form(state: Assignment, candidate: Candidate) -> Form:
         few = count <= 4 and anchor.dtype.bytes == 2  # packed along k by the few-channels iterator
         return Form(True, padded_channels(count, 4 if few else anchor.dtype.alignment))
     return Form(False, padded_channels(count, anchor.dtype.alignment)) if count >= 64 else PLAIN
+
+
+def _is_first(state: Assignment, candidate: Candidate) -> bool:
+    """Whether a kernel for few channels in NCHW serves; it has no tensor operands."""
+    node, (count, *filters) = candidate.anchor.node, candidate.anchor.weight.shape
+    if any(link.step.row.operand == "tensor" for link in candidate.links):
+        return False
+    alignment = candidate.anchor.dtype.alignment
+    stored = -(-count // alignment) * alignment if candidate.output.name in state.padded else count
+    strides, dilations = (node.attrs.get(name, [1] * len(filters[1:])) for name in ("strides", "dilations"))
+    return first.serves(candidate.anchor.dtype, (stored, *filters), strides, dilations, int(node.attrs.get("group", 1)))
 
 
 def _channels(candidate: Candidate) -> int:

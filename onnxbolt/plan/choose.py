@@ -98,14 +98,15 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
     refusals: list[Refusal] = []
     used = Timings(machine=timings.machine)
     chosen = [c for c in candidates if _supported(c, archs, refusals)]
-    assignment = assign(graph, chosen)
+    reads_planes = all(ARCHS[number].wgmma for number in archs)  # a node has one layout for all of them
+    assignment = assign(graph, chosen, reads_planes)
     settled: dict[int, Comparison] = {}
     while fuse == "winning":
         losing = _losing(regions(assignment, archs[0], ranges.opt), timings, used, settled, refusals)
         if not losing:
             break
         chosen = [c for c in chosen if id(c) not in losing]
-        assignment = assign(graph, chosen)
+        assignment = assign(graph, chosen, reads_planes)
     sizes = {id(c.anchor.node): tuple(problem_of(c, assignment, point) for point in ranges.points) for c in chosen}
     distinct = list(dict.fromkeys(problem for problems in sizes.values() for problem in problems))
     _require_choices(timings, [(problem, number) for problem in distinct for number in archs])

@@ -1,6 +1,8 @@
 """From a candidate and the assigned forms to the problem that a kernel solves."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onnxbolt.epilogues import CASTS
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 from onnxbolt.layout.assign import Assignment
@@ -15,12 +17,14 @@ def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = 
     """The problem as stored, for the sizes of `at`; without an assignment, as ONNX has it (what ONNX Runtime solves)."""
     anchor = candidate.anchor
     weight = [int(d) for d in anchor.weight.shape]
-    if assignment is None:
-        c, k = (weight[1], weight[0]) if anchor.kind == "conv" else (weight[0], weight[1])
-    else:
+    c, k = (weight[1], weight[0]) if anchor.kind == "conv" else (weight[0], weight[1])
+    if anchor.depthwise:
+        c = k
+    if assignment is not None:
         reads, writes = assignment.fused_reads[id(anchor.node)], assignment.form(candidate.output)
-        c = len(reads.channels) if reads.channels is not None else (weight[1] if anchor.kind == "conv" else weight[0])
-        k = len(writes.channels) if writes.channels is not None else (weight[0] if anchor.kind == "conv" else weight[1])
+        c = len(reads.channels) if reads.channels is not None else c
+        k = len(writes.channels) if writes.channels is not None else k
+    nchw = assignment is not None and assignment.reads_planes(candidate)
     chain = tuple(name for name in candidate.chain if name not in CASTS.values())
     x = at.sizes(anchor.x)
     if anchor.kind == "gemm":
@@ -28,7 +32,7 @@ def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = 
         for d in x[:-1]:
             rows *= d
         return GemmProblem(rows, k, c, anchor.dtype, candidate.out, chain)
-    return _conv(candidate, x, weight, c, k, chain)
+    return replace(_conv(candidate, x, weight, c, k, chain), nchw=nchw)
 
 
 def _conv(candidate: Candidate, x: list[int], weight: list[int], c: int, k: int, chain: tuple[str, ...]) -> ConvProblem:
@@ -41,14 +45,15 @@ def _conv(candidate: Candidate, x: list[int], weight: list[int], c: int, k: int,
         (size + pads[i] + pads[i + 2] - dilations[i] * (filters[i] - 1) - 1) // strides[i] + 1 for i, size in enumerate(spatial)
     )
     return ConvProblem(x[0], spatial[0], spatial[1], c, k, filters[0], filters[1], max(p, 1), max(q, 1),
-                       (pads[0], pads[1], pads[2], pads[3]), (strides[0], strides[1]), (dilations[0], dilations[1]), 1,
-                       candidate.anchor.dtype, candidate.out, chain)
+                       (pads[0], pads[1], pads[2], pads[3]), (strides[0], strides[1]), (dilations[0], dilations[1]),
+                       c if candidate.anchor.depthwise else 1, candidate.anchor.dtype, candidate.out, chain)
 
 
 def describe_problem(problem: Problem) -> str:
     """A problem in one line: 'conv 32x56x56x64 to 64, 3x3, f16, Bias+Relu', 'gemm 128x768x3072, f16' (m, n, k)."""
     if isinstance(problem, ConvProblem):
-        parts = [f"conv {problem.n}x{problem.h}x{problem.w}x{problem.c} to {problem.k}", f"{problem.r}x{problem.s}"]
+        kind = "depthwise conv" if problem.groups > 1 else "conv"
+        parts = [f"{kind} {problem.n}x{problem.h}x{problem.w}x{problem.c} to {problem.k}", f"{problem.r}x{problem.s}"]
         parts += [f"stride {_pair(problem.strides)}"] if problem.strides != (1, 1) else []
         parts += [f"dilation {_pair(problem.dilations)}"] if problem.dilations != (1, 1) else []
     else:

@@ -16,9 +16,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
-from onnxbolt.kernels.config import Family, GemmProblem, KernelConfig
+from onnxbolt.kernels.config import SPLIT_AT_LAUNCH, SWIZZLED_AT_LAUNCH, Family, GemmProblem, KernelConfig
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
 from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain, sources_digest
@@ -26,8 +27,12 @@ from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_
 
 _ROUNDS = 3  # candidates take turns, so that a change of the clock meets all of them
 _HOPELESS = 2.0  # times the best so far: no further round
-# 3.x takes the swizzle at launch: all are tried on so many kernels, if they take at most so many times the best
-_SWIZZLES, _SWEPT, _WORTHWHILE = (1, 2, 4, 8), 3, 1.1
+# what a launch decides, one after the other: all values are tried on so many kernels, if they take at most so many times the best
+_LAUNCHES: dict[str, tuple[tuple[Family, ...], tuple[int, ...]]] = {
+    "swizzle": (SWIZZLED_AT_LAUNCH, (1, 2, 4, 8)),
+    "split_k": (SPLIT_AT_LAUNCH, (1, 2, 4)),
+}
+_SWEPT, _WORTHWHILE = 3, 1.1
 _START = 120.0  # seconds for loading CUDA, making operands and computing the reference
 # a number for each parameter of a step; times do not depend on it
 _PARAMS = {"LeakyRelu": (0.1,), "Clip": (0.0, 6.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.0,)}
@@ -62,19 +67,20 @@ class Profiler:
         self, problem: Problem, candidates: Iterable[tuple[KernelConfig, Path | Uncompiled]], samples: int = 15, timeout: float = 10.0,
         sweep: bool = True,
     ) -> list[Measurement]:
-        """One measurement for each candidate, in order, whatever it does; with `sweep` also those of further launches of the best 3.x
+        """One measurement for each candidate, in order, whatever it does; with `sweep` also those of further launches of the best
         kernels.
 
         `samples` are timed of each (fewer of one that takes twice the problem's best), `timeout` seconds are for its check
         and for each of its rounds.
         """
-        first = _Race(problem, samples, timeout, [_Entry(config, library) for config, library in candidates])
-        self._run(first)
-        limit = _WORTHWHILE * self._best.get(problem, math.inf)
-        variants = _Race(problem, samples, timeout, _other_swizzles(first.entries, limit) if sweep else [])
-        self._run(variants)
+        entries = [_Entry(config, library) for config, library in candidates]
+        self._run(_Race(problem, samples, timeout, entries))
+        for choice in _LAUNCHES if sweep else ():
+            others = _other_launches(entries, choice, _WORTHWHILE * self._best.get(problem, math.inf))
+            self._run(_Race(problem, samples, timeout, others))
+            entries += others
         key = kernel_key(problem, self.machine)
-        return [entry.measurement(key) for entry in (*first.entries, *variants.entries)]
+        return [entry.measurement(key) for entry in entries]
 
     def _run(self, race: _Race) -> None:
         """Check everyone, then take turns."""
@@ -157,7 +163,7 @@ def _description(problem: Problem) -> dict[str, Any]:
     names = ("m", "n", "k") if is_gemm else ("n", "h", "w", "c", "k", "r", "s", "p", "q")
     extents = [getattr(problem, name) for name in names]
     if not isinstance(problem, GemmProblem):
-        extents += [*problem.pads, *problem.strides, *problem.dilations]
+        extents += [*problem.pads, *problem.strides, *problem.dilations, problem.groups, DType.F32.onnx if problem.nchw else 0]
     params = [number for step in problem.chain for number in _PARAMS.get(step, (0.0,) * len(EPILOGUES[step].params))]
     return {
         "do": "problem", "is_gemm": is_gemm, "element": problem.dtype.onnx, "output": problem.out.onnx,
@@ -165,11 +171,12 @@ def _description(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _other_swizzles(entries: Sequence[_Entry], limit: float) -> list[_Entry]:
-    """The best 3.x kernels of `entries`, none above `limit` microseconds, with every other swizzle."""
-    good = [e for e in entries if e.status is Status.OK and e.samples and e.us <= limit and e.config.family is Family.GEMM_3X]
+def _other_launches(entries: Sequence[_Entry], choice: str, limit: float) -> list[_Entry]:
+    """The best kernels of `entries`, none above `limit` microseconds, with every other value of a launch's choice."""
+    families, values = _LAUNCHES[choice]
+    good = [e for e in entries if e.status is Status.OK and e.samples and e.us <= limit and e.config.family in families]
     best, known = sorted(good, key=lambda entry: entry.us)[:_SWEPT], {entry.config for entry in entries}
-    variants = {replace(entry.config, swizzle=swizzle): entry.library for entry in best for swizzle in _SWIZZLES}
+    variants = {replace(entry.config, **{choice: value}): entry.library for entry in best for value in values}
     return [_Entry(config, library) for config, library in variants.items() if config not in known]
 
 

@@ -19,7 +19,10 @@ SHAPES = (
 KERNELS = [instance for instance in ALL if instance.config.family is Family.LAYOUT]
 
 
-def _call(library: Library, instance: Instance, x: np.ndarray, expected: np.ndarray, shape: tuple[int, int, int, int], to_last: bool) -> None:
+Shape = tuple[int, int, int, int]
+
+
+def _call(library: Library, instance: Instance, x: np.ndarray, expected: np.ndarray, shape: Shape, to_last: bool) -> None:
     source, output = Tensor(library, x), Tensor(library, np.empty_like(expected), empty=True)
     arguments = Layout(to_last, *shape, source.pointer, output.pointer)
     kernel = library.kernel(instance)
@@ -30,7 +33,7 @@ def _call(library: Library, instance: Instance, x: np.ndarray, expected: np.ndar
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
-def test_there_and_back(library: Library, instance: Instance, shape: tuple[int, int, int, int]) -> None:
+def test_there_and_back(library: Library, instance: Instance, shape: Shape) -> None:
     n, channels, stored, pixels = shape
     first = np.random.default_rng(pixels).normal(0, 1, (n, channels, pixels)).astype(np.float32)
     last = np.pad(first.transpose(0, 2, 1), ((0, 0), (0, 0), (0, stored - channels)))

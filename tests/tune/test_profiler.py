@@ -132,6 +132,15 @@ def test_swizzles_of_good_3x_kernels_are_swept(bench: Bench) -> None:
     assert statuses(measured) == ["ok"] * 10
 
 
+def test_splits_are_swept_with_the_best_swizzles(bench: Bench) -> None:
+    config = dataclasses.replace(CONFIG, family=Family.GEMM_SM90, schedule=Schedule.PINGPONG, consumers=2)
+    measured = bench.profiler.measure(GEMM, [(config, Path("10"))])
+    launches = [(m.config.swizzle, m.config.split_k) for m in measured if m.config]
+    assert launches[:4] == [(1, 1), (2, 1), (4, 1), (8, 1)]
+    assert len(launches) == len(set(launches)) == 4 + 3 * 2
+    assert {m.config.instance() for m in measured if m.config} == {config}
+
+
 def test_wrong_answers_are_not_timed(bench: Bench) -> None:
     wrong, nan = bench.measure("wrong", "nan")
     assert statuses([wrong, nan]) == ["wrong", "wrong"]
@@ -162,7 +171,7 @@ def test_a_problem_is_told_once_to_each_worker(bench: Bench) -> None:
 def test_convolutions_say_all_of_their_extents(bench: Bench) -> None:
     conv = ConvProblem(1, 2, 3, 4, 5, 6, 7, 8, 9, (10, 11, 12, 13), (14, 15), (16, 17), 1, DType.F16, DType.F32, ("Bias", "Clip"))
     bench.measure("10", problem=conv)
-    assert f'"extents": {list(range(1, 18))}' in bench.requests("problem")[0]
+    assert f'"extents": {[*range(1, 18), 1, 0]}' in bench.requests("problem")[0]
     assert '"element": 10, "output": 1, "epilogue": "Bias,Clip"' in bench.requests("problem")[0]
     assert '"params": [0.0, 6.0]' in bench.requests("problem")[0]
 
