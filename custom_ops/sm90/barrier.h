@@ -28,7 +28,7 @@ class Barrier {
     asm volatile(
         "{\n.reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(address()), "r"(rank)
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(address()), "r"(rank)
         : "memory");
   }
 

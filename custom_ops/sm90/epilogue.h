@@ -78,11 +78,7 @@ class Epilogue {
   CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const Destination& to) {
     char* buffer = memory_.staging + cursor_.stage * Shape::kUnitBytes;
     acquire_buffer();
-    constexpr int kPairs = Shape::kUnitColumns / 16;
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) finish_columns<16>(values + 8 * i, buffer, unit_row, unit_column, 16 * i, column_end, to);
-    if constexpr (Shape::kUnitColumns % 16 != 0)
-      finish_columns<8>(values + 8 * kPairs, buffer, unit_row, unit_column, 16 * kPairs, column_end, to);
+    finish_from<0>(values, buffer, unit_row, unit_column, column_end, to);
     FenceAsyncProxy();
     SyncThreads(barrier_, 128);
     if (thread_ == 0) {
@@ -114,10 +110,20 @@ class Epilogue {
     if (units_++ > 0) memory_.residual_free[(cursor_.stage + Shape::kBuffers - 1) % Shape::kBuffers].arrive();
   }
 
-  // Columns / 8 column blocks of 16 rows of this warp: four values of a thread in each (see Accumulators).
+  // The unit's columns from `Column` on, up to 32 at a time: enough independent values to hide the latency of a chain, and no more
+  // registers than there are beside the accumulators.
+  template <int Column, class Destination>
+  CUTLASS_DEVICE void finish_from(const float* values, char* buffer, int unit_row, int unit_column, int column_end,
+                                  const Destination& to) {
+    constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 32 ? 32 : kLeft >= 16 ? 16 : 8;
+    finish_columns<kColumns>(values + Column / 2, buffer, unit_row, unit_column, Column, column_end, to);
+    if constexpr (kLeft > kColumns) finish_from<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to);
+  }
+
+  // Each block of 8 columns has four values of a thread (see Accumulators).
   template <int Columns, class Destination>
   CUTLASS_DEVICE void finish_columns(const float* values, char* buffer, int unit_row, int unit_column, int column, int column_end,
-                                 const Destination& to) {
+                                     const Destination& to) {
     constexpr int kCount = Columns / 2;
     typename Chain::template Operands<kCount> operands;
     cutlass::Array<float, kCount> x;
@@ -125,7 +131,7 @@ class Epilogue {
     for (int i = 0; i < kCount; ++i) x[i] = values[i];
     const int tile_column = unit_column + column;
     read_vectors<kCount>(operands, tile_column);
-    if constexpr (Shape::kResidual) read_staged<Columns>(buffer, column, operands.tensors[0]);
+    if constexpr (Shape::kResidual) operands.tensors[0] = read_staged<Columns>(buffer, column);
     if constexpr (Chain::kTensors > Shape::kResidual) read_tensors<kCount>(operands, unit_row, tile_column, column_end, to);
     x = Chain::template apply<Output>(x, operands, operands_.params);
     write_staged<Columns>(buffer, column, cutlass::NumericArrayConverter<Output, float, kCount>{}(x));
@@ -177,40 +183,46 @@ class Epilogue {
   }
 
   // The row that this lane gives to stmatrix and ldmatrix, of matrices of 8x8: the upper two before those to the right of them.
-  template <int Columns>
+  template <bool Wide>
   CUTLASS_DEVICE uint32_t matrix_row(char* buffer, int column) const {
-    const int lane = thread_ % 32, right = Columns == 16 ? lane / 16 * 8 : 0;
+    const int lane = thread_ % 32, right = Wide ? lane / 16 * 8 : 0;
     return SharedAddress(chunk(buffer, thread_ / 32 * 16 + lane % 16, column + right));
   }
 
   template <int Columns>
-  CUTLASS_DEVICE void read_staged(char* buffer, int column, cutlass::Array<float, Columns / 2>& values) const {
+  CUTLASS_DEVICE cutlass::Array<float, Columns / 2> read_staged(char* buffer, int column) const {
     cutlass::Array<Element, Columns / 2> packed;
     if constexpr (sizeof(Element) == 2) {
       uint32_t* words = reinterpret_cast<uint32_t*>(&packed);
-      const uint32_t address = matrix_row<Columns>(buffer, column);
-      if constexpr (Columns == 16)
+#pragma unroll
+      for (int i = 0; i + 16 <= Columns; i += 16) {
+        uint32_t* w = words + i / 4;
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
-      else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(address) : "memory");
+                     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(matrix_row<true>(buffer, column + i)));
+      }
+      if constexpr (Columns == 8)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(matrix_row<false>(buffer, column)));
     } else {
 #pragma unroll
       for (int i = 0; i < Columns / 2; i += 2) reinterpret_cast<float2&>(packed[i]) = *pair(buffer, column, i);
     }
-    values = cutlass::NumericArrayConverter<float, Element, Columns / 2>{}(packed);
+    return cutlass::NumericArrayConverter<float, Element, Columns / 2>{}(packed);
   }
 
+  // No memory clobber: what orders these stores is the fence and the barrier behind the unit, and the compiler may mix the
+  // arithmetic of neighbouring columns.
   template <int Columns>
   CUTLASS_DEVICE void write_staged(char* buffer, int column, const cutlass::Array<Output, Columns / 2>& values) const {
     if constexpr (sizeof(Output) == 2) {
       const uint32_t* words = reinterpret_cast<const uint32_t*>(&values);
-      const uint32_t address = matrix_row<Columns>(buffer, column);
-      if constexpr (Columns == 16)
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]), "r"(words[1]),
-                     "r"(words[2]), "r"(words[3]) : "memory");
-      else
-        asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(words[0]), "r"(words[1]) : "memory");
+#pragma unroll
+      for (int i = 0; i + 16 <= Columns; i += 16) {
+        const uint32_t* w = words + i / 4;
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(matrix_row<true>(buffer, column + i)),
+                     "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]));
+      }
+      if constexpr (Columns == 8)
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(matrix_row<false>(buffer, column)), "r"(words[0]), "r"(words[1]));
     } else {
 #pragma unroll
       for (int i = 0; i < Columns / 2; i += 2) *pair(buffer, column, i) = make_float2(values[i], values[i + 1]);
