@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,10 +28,10 @@ from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_
 _ROUNDS = 3  # candidates take turns, so that a change of the clock meets all of them
 _HOPELESS = 2.0  # times the best so far: no further round
 # what a launch decides, one after the other: all values are tried on so many kernels, if they take at most so many times the best
-_LAUNCHES: dict[str, tuple[tuple[Family, ...], tuple[int, ...]]] = {
-    "swizzle": (SWIZZLED_AT_LAUNCH, (1, 2, 4, 8)),
-    "split_k": (SPLIT_AT_LAUNCH, (1, 2, 4)),
-}
+_LAUNCHES: tuple[tuple[tuple[Family, ...], Callable[[KernelConfig], list[KernelConfig]]], ...] = (
+    (SWIZZLED_AT_LAUNCH, lambda config: [replace(config, swizzle=swizzle) for swizzle in (1, 2, 4, 8)]),
+    (SPLIT_AT_LAUNCH, lambda config: [replace(config, split_k=splits) for splits in (1, 2, 4)]),
+)
 _SWEPT, _WORTHWHILE = 3, 1.1
 _START = 120.0  # seconds for loading CUDA, making operands and computing the reference
 # a number for each parameter of a step; times do not depend on it
@@ -75,8 +75,9 @@ class Profiler:
         """
         entries = [_Entry(config, library) for config, library in candidates]
         self._run(_Race(problem, samples, timeout, entries))
-        for choice in _LAUNCHES if sweep else ():
-            others = _other_launches(entries, choice, _WORTHWHILE * self._best.get(problem, math.inf))
+        for families, launches in _LAUNCHES if sweep else ():
+            able = [entry for entry in entries if entry.config.family in families]
+            others = _other_launches(able, launches, _WORTHWHILE * self._best.get(problem, math.inf))
             self._run(_Race(problem, samples, timeout, others))
             entries += others
         key = kernel_key(problem, self.machine)
@@ -171,12 +172,11 @@ def _description(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _other_launches(entries: Sequence[_Entry], choice: str, limit: float) -> list[_Entry]:
-    """The best kernels of `entries`, none above `limit` microseconds, with every other value of a launch's choice."""
-    families, values = _LAUNCHES[choice]
-    good = [e for e in entries if e.status is Status.OK and e.samples and e.us <= limit and e.config.family in families]
+def _other_launches(entries: Sequence[_Entry], launches: Callable[[KernelConfig], list[KernelConfig]], limit: float) -> list[_Entry]:
+    """The best kernels of `entries`, none above `limit` microseconds, launched in every other way."""
+    good = [e for e in entries if e.status is Status.OK and e.samples and e.us <= limit]
     best, known = sorted(good, key=lambda entry: entry.us)[:_SWEPT], {entry.config for entry in entries}
-    variants = {replace(entry.config, **{choice: value}): entry.library for entry in best for value in values}
+    variants = {config: entry.library for entry in best for config in launches(entry.config)}
     return [_Entry(config, library) for config, library in variants.items() if config not in known]
 
 

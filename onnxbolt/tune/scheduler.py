@@ -139,6 +139,7 @@ class Scheduler:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = tasks
         self._states = [_State.of(task) for task in tasks]
+        self._pioneers = _pioneers(tasks)
 
     def record(self, task: int, measurement: Measurement) -> None:
         """Take in a measurement, made now or found in the database. Of several of a configuration that of the most runs counts, the newest
@@ -180,15 +181,15 @@ class Scheduler:
         return chosen
 
     def _gains(self, number: int) -> list[tuple[KernelConfig, float, bool]]:
-        """Configurations worth trying, each with its gain and whether it has to be the task's first."""
+        """Configurations worth trying, each with its gain and whether it goes before all that are there for their gain."""
         state, task, calibration = self._states[number], self.tasks[number], self._calibration
         best = state.best
         outlooks = [(config, calibration.outlook(number, candidate)) for config, candidate in state.left.items()]
         if best is None:
             level = calibration.outlook(number, task.candidates[0]).us  # what the model would take without measuring
             starts = not state.under_way
-            return [(config, task.occurrences * outlook.improvement(level, task.floor_us), starts and i == 0)
-                    for i, (config, outlook) in enumerate(outlooks)]
+            return [(config, task.occurrences * outlook.improvement(level, task.floor_us),
+                     (starts and i == 0) or (number, config) in self._pioneers) for i, (config, outlook) in enumerate(outlooks)]
         beaten = (1 - LEAST_GAIN) * best.us
         return [(config, task.occurrences * outlook.improvement(best.us, task.floor_us), False)
                 for config, outlook in outlooks if beaten > task.floor_us and outlook.chance(beaten) >= _LEAST_CHANCE]
@@ -204,6 +205,15 @@ class Scheduler:
         return Calibration(errors)
 
 
+def _pioneers(tasks: Sequence[Task]) -> set[tuple[int, KernelConfig]]:
+    """The best candidate of each family in the first task that has one: from it the calibration learns of the family."""
+    found: dict[Family, tuple[int, KernelConfig]] = {}
+    for number, task in enumerate(tasks):
+        for candidate in task.candidates:
+            found.setdefault(candidate.config.family, (number, candidate.config))
+    return set(found.values())
+
+
 def _priority(instance: Instance, trials: list[tuple[bool, float, Trial]]) -> tuple[bool, float, str]:
-    """Each task starts with one trial, as AutoGTCO's t = (1, .., 1) does; from there on gains decide."""
+    """Each task starts with one trial, as AutoGTCO's t = (1, .., 1) does, and so does each family; from there on gains decide."""
     return not any(first for first, _, _ in trials), -math.fsum(gain for _, gain, _ in trials), repr(instance)

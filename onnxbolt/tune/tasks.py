@@ -1,18 +1,21 @@
 """What there is to measure: each distinct problem of a model once, with the kernels that are likely to be good for it."""
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.codegen.render import Instance
-from onnxbolt.kernels.config import ConvProblem, KernelConfig
+from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
 from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import candidates, floor_us, fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tune.heuristics import seeds
 from onnxbolt.tune.records import Problem
+
+_FEW = 3
+_MMA_SYNC = (Family.GEMM_2X, Family.CONV_2X)
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ def tasks_of(problems: Iterable[Problem], arch: Arch, trials: int = TRIALS,
              extra: Callable[[Problem, Arch], Sequence[KernelConfig]] = seeds) -> list[Task]:
     """One task for each distinct problem that `arch` has kernels for, the most expensive in the model first.
 
-    A task's candidates are the first `trials` by prediction, and behind them those of `extra` that are feasible but were cut off.
+    A task's candidates are the first `trials` by prediction, a few of each family among them, and behind them those of `extra` that are
+    feasible but were cut off.
     """
     counted = Counter(problems)
     tasks = [Task(problem, count, _ranked(problem, arch, trials, extra), floor_us(problem, arch)) for problem, count in counted.items()]
@@ -55,9 +59,28 @@ def tasks_of(problems: Iterable[Problem], arch: Arch, trials: int = TRIALS,
 def _ranked(problem: Problem, arch: Arch, trials: int,
             extra: Callable[[Problem, Arch], Sequence[KernelConfig]]) -> tuple[Ranked, ...]:
     everything = sorted((fused_us(problem, config, arch), config) for config in candidates(problem, arch))
-    first, rest = everything[:trials], everything[trials:]
-    seeded = set(extra(problem, arch)) if rest else set()
-    return tuple(Ranked(config, us) for us, config in [*first, *(pair for pair in rest if pair[1] in seeded)])
+    first = _varied([Ranked(config, us) for us, config in everything], trials)
+    chosen = {candidate.config for candidate in first}
+    seeded = set(extra(problem, arch)) - chosen if len(chosen) < len(everything) else set()
+    return (*first, *(Ranked(config, us) for us, config in everything if config in seeded))
+
+
+def _varied(everything: Sequence[Ranked], trials: int) -> list[Ranked]:
+    """The first `trials`, but a few of each family however it is predicted, and no more than a few of those for mma.sync beside others:
+    predictions compare kernels of one family well, and families less so."""
+    families: dict[Family, list[Ranked]] = defaultdict(list)
+    for candidate in everything:
+        families[candidate.config.family].append(candidate)
+    few = min(_FEW, trials // max(len(families), 1))
+    modern = any(family not in _MMA_SYNC for family in families)
+    sure = [candidate for group in families.values() for candidate in group[:few]]
+    rest = [candidate for family, group in families.items() if not (modern and family in _MMA_SYNC) for candidate in group[few:]]
+    chosen = [*sure, *sorted(rest, key=_by_time)[:trials - len(sure)]]
+    return sorted(chosen, key=_by_time)
+
+
+def _by_time(candidate: Ranked) -> tuple[float, KernelConfig]:
+    return candidate.us, candidate.config
 
 
 def instance_of(problem: Problem, config: KernelConfig) -> Instance:

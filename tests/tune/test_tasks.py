@@ -1,11 +1,12 @@
 """Tasks: each problem once, its candidates as the cost model ranks them."""
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from onnxbolt.archs import get
-from onnxbolt.kernels.config import KernelConfig
-from onnxbolt.plan.cost import candidates, predict
+from onnxbolt.kernels.config import Family, KernelConfig
+from onnxbolt.plan.cost import candidates, fused_us, predict
 from onnxbolt.tune.tasks import instance_of, tasks_of
 from tests.tune.fakes import MODEL, conv, gemm
 
@@ -33,14 +34,26 @@ def test_candidates_are_the_first_by_prediction() -> None:
 
 
 def test_seeds_come_behind_the_first_ones_and_only_where_they_are_feasible() -> None:
-    everything = tasks_of([gemm()], H200, 1000, nothing)[0].candidates
-    last = everything[-1].config
+    first = tasks_of([gemm()], H200, 5, nothing)[0].candidates
+    last = max((fused_us(gemm(), config, H200), config) for config in candidates(gemm(), H200))[1]
     (task,) = tasks_of([gemm()], H200, 5, lambda *_: (last, replace(last, threadblock=(512, 512, 64))))
-    assert [c.config for c in task.candidates] == [c.config for c in everything[:5]] + [last]
+    assert [c.config for c in task.candidates] == [c.config for c in first] + [last]
+
+
+def test_every_family_is_tried_and_those_for_mma_sync_a_few_times_beside_others() -> None:
+    (task,) = tasks_of([gemm()], H200, 24, nothing)
+    count = Counter(c.config.family for c in task.candidates)
+    assert count.keys() == {config.family for config in candidates(gemm(), H200)} > {Family.GEMM_2X}
+    assert count[Family.GEMM_2X] == 3
+    assert len(task.candidates) <= 24
+    (older,) = tasks_of([gemm()], get(80), 24, nothing)
+    assert len(older.candidates) == min(24, len(candidates(gemm(), get(80))))
+    (one,) = tasks_of([gemm()], H200, 1, nothing)
+    assert len(one.candidates) == 1
 
 
 def test_problems_without_kernels_are_no_tasks() -> None:
-    assert tasks_of([replace(conv(), groups=128)], H200) == []
+    assert tasks_of([replace(conv(), groups=2)], H200) == []
 
 
 def test_problems_of_one_chain_share_kernels() -> None:
