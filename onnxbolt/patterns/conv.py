@@ -32,8 +32,8 @@ def _refusal(node: gs.Node) -> Refusal | None:
     rank = len(weight.shape)
     if rank not in (3, 4):
         return because(f"a {rank - 2}-D convolution stays with ONNX Runtime", weight.name)
-    if node.attrs.get("group", 1) != 1:
-        return because("depthwise and grouped convolutions stay with ONNX Runtime", weight.name, "group=1")
+    if (groups := node.attrs.get("group", 1)) != 1 and tuple(weight.shape[:2]) != (groups, 1):
+        return because("grouped convolutions stay with ONNX Runtime", weight.name, "group=1, or as many groups as input and output channels")
     if DType.of(weight.dtype) is None or x.dtype != weight.dtype:
         return because(f"no kernel for its element type: {x.dtype}", x.name)
     if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
