@@ -71,8 +71,8 @@ def matmul(problem: GemmProblem, transposed: bool) -> Operation:
     return Operation(lambda i: torch.matmul(x[i], weight[i]), sets)
 
 
-def convolution(problem: ConvProblem, channels: int | None = None) -> Operation:
-    """The bare convolution in channels_last; `channels` replaces the problem's input channels."""
+def convolution(problem: ConvProblem, channels: int | None = None, last: bool = True) -> Operation:
+    """The bare convolution in channels_last, or contiguous; `channels` replaces the problem's input channels."""
     torch, c = pytorch(), channels or problem.c
     size = problem.n * (problem.h * problem.w * c + problem.p * problem.q * problem.k)
     sets = _sets(problem.dtype.bytes * size)
@@ -81,6 +81,8 @@ def convolution(problem: ConvProblem, channels: int | None = None) -> Operation:
         raise RuntimeError(f"PyTorch's convolution has no padding {problem.pads}")
     x = _normal((sets, problem.n, problem.h, problem.w, c), problem.dtype).movedim(4, 2)
     weight = _normal((sets, problem.k, problem.r, problem.s, c), problem.dtype, (problem.r * problem.s * c) ** -0.5).movedim(4, 2)
+    if not last:
+        x, weight = x.contiguous(), weight.contiguous()
 
     def run(i: int) -> Any:
         return torch.nn.functional.conv2d(x[i], weight[i], None, problem.strides, (top, left), problem.dilations)
@@ -91,12 +93,13 @@ def convolution(problem: ConvProblem, channels: int | None = None) -> Operation:
 def bare(problem: Problem) -> dict[str, Operation]:
     """The library's product or convolution without epilogue, in each form that it may prefer.
 
-    The weight of a product in either layout; the few channels of a first layer as they are, or padded.
+    The weight of a product in either layout; the few channels of a first layer in either layout, or padded.
     """
     if isinstance(problem, GemmProblem):
         return {"weight [N, K]": matmul(problem, True), "weight [K, N]": matmul(problem, False)}
     if problem.c < 8:
-        return {f"{c} channels": convolution(problem, c) for c in (3, 4, 8)}
+        forms = {f"{c} channels, channels last": convolution(problem, c) for c in (3, 4, 8)}
+        return forms | {"channels first": convolution(problem, problem.c, last=False)}
     return {"channels last": convolution(problem)}
 
 
