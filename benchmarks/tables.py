@@ -41,7 +41,10 @@ def load(directory: Path) -> dict[str, list[Document]]:
 
 def rendered(page: str, results: Mapping[str, Sequence[Document]]) -> str:
     """`page` with new tables. Raises KeyError for a block that no table is known for."""
-    return _BLOCK.sub(lambda block: f"{block[1]}{_block(TABLES[block[2]], results)}\n{block[3]}", page)
+    def text(name: str) -> str:
+        return _overview(results) if name == "overview" else _block(TABLES[name], results)
+
+    return _BLOCK.sub(lambda block: f"{block[1]}{text(block[2])}\n{block[3]}", page)
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,23 @@ def _block(table: Table, results: Mapping[str, Sequence[Document]]) -> str:
     return "\n\n".join(_measured(table, document) for document in results.get(table.benchmark, ())) or NOTHING
 
 
+def _overview(results: Mapping[str, Sequence[Document]]) -> str:
+    """A line for each benchmark of kernels, and for each group of its rows: how many, and the ratios' mean and least."""
+    lines = []
+    for benchmark, title in _TITLES.items():
+        for document in results.get(benchmark, ()):
+            for name, ratios in _ratios(TABLES[benchmark], document["rows"]).items():
+                cells = [f"{title}{', ' * bool(name)}{name}", document["gpu"], str(len(ratios)), *_mean_and_least(ratios)]
+                lines.append(_line(cells))
+    heading = ["kernels", "GPU", "shapes", "geometric mean of the ratios", "least"]
+    return "\n".join([_line(heading), _line(["---", "---", "---:", "---:", "---:"]), *lines]) if lines else NOTHING
+
+
 def _measured(table: Table, document: Document) -> str:
     rows = document["rows"]
     lines = [_origin(document), "", _line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
     lines += [_line([cell(row) for cell in table.columns.values()]) for row in rows]
-    lines += _means(table, [row for row in rows if row["ratio"]]) if table.compares else []
+    lines += _means(table, rows) if table.compares else []
     failures = [f"{row['name']}: {row['values']['failure']}" for row in rows if "failure" in row["values"]]
     lines += ["", *(f"Failed: {failure.splitlines()[0]}" for failure in failures)] if failures else []
     return "\n".join(lines)
@@ -70,15 +85,26 @@ def _measured(table: Table, document: Document) -> str:
 
 def _means(table: Table, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Over all rows, and in brackets for each group."""
-    if not rows:
+    groups = _ratios(table, rows)
+    if not groups:
         return []
-    groups: dict[str, list[float]] = {}
-    for row in rows if table.group else ():
-        groups.setdefault(table.group(row), []).append(row["ratio"])
-    parts = [f"{name}: {statistics.geometric_mean(found):.2f}, least {min(found):.2f}" for name, found in groups.items()]
-    ratios = [row["ratio"] for row in rows]
+    mean, least = _mean_and_least([ratio for ratios in groups.values() for ratio in ratios])
+    parts = [f"{name}: {', least '.join(_mean_and_least(ratios))}" for name, ratios in groups.items()]
     brackets = f" ({'; '.join(parts)})" if len(parts) > 1 else ""
-    return ["", f"Geometric mean of the ratios {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}{brackets}."]
+    return ["", f"Geometric mean of the ratios {mean}, least {least}{brackets}."]
+
+
+def _ratios(table: Table, rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """By group; "" is that of a table without groups."""
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        if row["ratio"]:
+            groups.setdefault(table.group(row) if table.group else "", []).append(row["ratio"])
+    return groups
+
+
+def _mean_and_least(ratios: Sequence[float]) -> tuple[str, str]:
+    return f"{statistics.geometric_mean(ratios):.2f}", f"{min(ratios):.2f}"
 
 
 def _origin(document: Document) -> str:
@@ -162,6 +188,10 @@ TABLES = {
     "kernels": Table("profile", _PROFILE, compares=False),
     "tuning": Table("tuning", _TUNING, compares=False),
     **{name: Table(name, _KERNEL) for name in ("b2b_gemm", "b2b_conv", "attention", "subgraphs")},
+}
+_TITLES = {
+    "gemm": "GEMM against cuBLAS's bare product", "conv": "convolutions with epilogue against cuDNN's bare ones",
+    "epilogue": "fused epilogue against a kernel of its own", "padding": "padded channels against cuDNN",
 }
 
 

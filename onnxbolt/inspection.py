@@ -84,6 +84,8 @@ def describe(config: KernelConfig) -> str:
     parts += [f"warp {warp}"] if any(config.warp) else []
     parts += [f"{config.stages} stages"] if config.stages else []
     parts += [f"cluster {config.cluster[0]}x{config.cluster[1]} {config.schedule.name.lower()}"] if config.schedule else []
+    parts += [f"{config.consumers} consumers"] if config.consumers else []
+    parts += ["weights resident"] if config.resident else []
     parts += [f"split {config.split_k}"] if config.split_k > 1 else []
     end = "" if config.max_m >= UNBOUNDED else config.max_m
     parts += [f"m {config.min_m}..{end}"] if config.min_m > 1 or end else []

@@ -35,6 +35,16 @@ def test_rows_means_and_failures_are_shown(tmp_path: Path) -> None:
     assert rendered(text, load(tmp_path)) == text
 
 
+def test_the_overview_has_a_line_for_each_group(tmp_path: Path) -> None:
+    assert block("overview", tmp_path) == f"before\n<!-- begin:overview -->\n{NOTHING}\n<!-- end:overview -->\nbehind\n"
+    rows = [Row(f"{size} {chain}", 1, "fp16", 4.0, "cuBLAS", 5.0, ratio, values={"epilogue": chain})
+            for size, chain, ratio in ((1, "none", 1.0), (2, "none", 1.21), (1, "Bias", 0.9))]
+    write_results("gemm", [*rows, Row("3", 1, "fp16", values={"failure": "no"})], tmp_path / "gemm-nvidia-h200.json")
+    lines = block("overview", tmp_path).splitlines()
+    assert [line.split("|")[-4:-1] for line in lines if "epilogue" in line] == [[" 2 ", " 1.10 ", " 1.00 "], [" 1 ", " 0.90 ", " 0.90 "]]
+    assert "(epilogue none: 1.10, least 1.00; epilogue Bias: 0.90, least 0.90)" in block("gemm", tmp_path)
+
+
 def test_tuning_shows_what_is_known_by_kind(tmp_path: Path) -> None:
     values = {"seconds_cold": 123.4, "seconds_warm": 4.2, "tasks": 20, "trials": 200, "kernels": 90, "regret": {"conv": 1.1, "gemm": 1.02}}
     write_results("tuning", [Row("resnet50", 32, "fp16", values=values)], tmp_path / "tuning-nvidia-h200.json")
