@@ -33,7 +33,7 @@ def _refusal(node: gs.Node) -> Refusal | None:
     if rank not in (3, 4):
         return because(f"a {rank - 2}-D convolution stays with ONNX Runtime", weight.name)
     if (groups := node.attrs.get("group", 1)) != 1 and tuple(weight.shape[:2]) != (groups, 1):
-        return because("grouped convolutions stay with ONNX Runtime", weight.name, "group=1, or as many groups as input and output channels")
+        return because("grouped convolutions stay with ONNX Runtime", weight.name, "group=1, or as many groups as channels on both sides")
     if DType.of(weight.dtype) is None or x.dtype != weight.dtype:
         return because(f"no kernel for its element type: {x.dtype}", x.name)
     if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
