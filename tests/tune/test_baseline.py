@@ -214,7 +214,7 @@ def test_the_plan_follows_the_measurements() -> None:
 
 def test_what_was_not_compared_has_to_be_predicted_far_ahead_when_tuning_was_asked_for() -> None:
     net = Net({"x": (4096, 1024)})
-    model = net.model(net.node("Relu", net.linear("x", 1024, 1024)))
+    model = net.model(net.linear("x", 1024, 1024))
     predicted = planned(model, "fp16", NOTHING, "winning")
     (comparison,) = predicted.used.comparisons.values()
     assert comparison.fused
