@@ -106,15 +106,19 @@ def bare(problem: Problem) -> dict[str, Operation]:
 def unfused(problem: Problem, operation: Operation) -> Operation:
     """`operation` and the problem's epilogue as PyTorch runs it: a kernel for each step."""
     for step in problem.chain:
-        if step == "Bias":
-            bias = _normal((problem.n,) if isinstance(problem, GemmProblem) else (problem.k, 1, 1), problem.dtype)
-            operation = operation.then(lambda _, y, bias=bias: y.add_(bias))
-        elif step == "Add":
-            residual = _results_like(problem, operation.sets)
-            operation = operation.then(lambda i, y, residual=residual: y.add_(residual[i]))
-        else:
-            operation = operation.then(lambda _, y, step=step: activation(step, y))
+        operation = operation.then(_kernel(step, problem, operation.sets))
     return operation
+
+
+def _kernel(step: str, problem: Problem, sets: int) -> Callable[[int, Any], Any]:
+    """Of one step, behind the problem's product."""
+    if step == "Bias":
+        bias = _normal((problem.n,) if isinstance(problem, GemmProblem) else (problem.k, 1, 1), problem.dtype)
+        return lambda _, y: y.add_(bias)
+    if step == "Add":
+        residual = _results_like(problem, sets)
+        return lambda i, y: y.add_(residual[i])
+    return lambda _, y: activation(step, y)
 
 
 def activation(step: str, y: Any) -> Any:

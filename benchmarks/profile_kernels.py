@@ -160,5 +160,6 @@ def _parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
-        sys.exit(run_once(Path(sys.argv[2])))
-    sys.exit(main())
+        run_once(Path(sys.argv[2]))
+    else:
+        sys.exit(main())
