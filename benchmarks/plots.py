@@ -1,4 +1,4 @@
-"""Plots of docs/performance.md from results/*.json: `python -m benchmarks.plots` after each new result file (extra: bench).
+"""Plots of docs/performance.md from results/*.json: `python -m benchmarks.plots`, then benchmarks.tables (extra: bench).
 
 Bolt's figures 8a, 8b and 9, with our peers: docs/figures/*.svg. The same results give the same bytes.
 """
@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS
-from benchmarks.tables import ROOT, load
+from benchmarks.tables import FIGURES, load
 
-FIGURES = ROOT / "docs" / "figures"
 _SIZE = (9.0, 3.6)  # inches
 Result = dict[str, Any]  # a row of a result file
 

@@ -17,6 +17,7 @@ from benchmarks.common import RESULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/performance.md")
+FIGURES = ROOT / "docs" / "figures"  # benchmarks/plots.py
 NOTHING = "Nothing has been measured yet."
 _BLOCK = re.compile(r"(<!-- begin:(\w+) -->\n).*?(<!-- end:\2 -->)", re.DOTALL)
 
@@ -49,16 +50,21 @@ def rendered(page: str, results: Mapping[str, Sequence[Document]]) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """What is shown of a benchmark: columns by heading, and whether the ratios' mean is, by group where rows have groups."""
+    """What is shown of a benchmark: columns by heading, whether the ratios' mean is, by group where rows have groups, and a figure that
+    has its name, where there is one."""
 
     benchmark: str
     columns: Mapping[str, Cell]
     compares: bool = True
     group: Cell | None = None
+    figure: bool = False
 
 
 def _block(table: Table, results: Mapping[str, Sequence[Document]]) -> str:
-    return "\n\n".join(_measured(table, document) for document in results.get(table.benchmark, ())) or NOTHING
+    parts = [_measured(table, document) for document in results.get(table.benchmark, ())]
+    if parts and table.figure and (FIGURES / f"{table.benchmark}.svg").exists():
+        parts.append(f"![{table.benchmark}](figures/{table.benchmark}.svg)")
+    return "\n\n".join(parts) or NOTHING
 
 
 def _overview(results: Mapping[str, Sequence[Document]]) -> str:
@@ -145,6 +151,10 @@ def _percent(row: dict[str, Any]) -> str:
     return "" if row["spread"] is None else f"{row['spread'] * 100:.1f}%"
 
 
+def _epilogue(row: dict[str, Any]) -> str:
+    return f"epilogue {row['values']['epilogue']}"
+
+
 _MODEL: dict[str, Cell] = {"model": _field("name"), "batch": _field("batch")}
 _TIMES: dict[str, Cell] = {
     "configurations": _value("configurations"),
@@ -180,10 +190,10 @@ TABLES = {
     "end_to_end": Table("end_to_end", {**_MODEL, **_TIMES, "floor, ms": _milliseconds("floor_us"), "spread": _percent,
                                        "error": _field("error", ".1e"), "settings": _field("config")}),
     "gemm": Table("gemm", {**_KERNEL, "TFLOP/s": _value("tflops", ".0f"), "candidates": _value("candidates"),
-                           "regret": _value("regret", ".2f")}, group=lambda row: f"epilogue {row['values'].get('epilogue', '')}"),
+                           "regret": _value("regret", ".2f")}, group=_epilogue, figure=True),
     "conv": Table("conv", {**_KERNEL, "PyTorch, each step a kernel, us": _value("unfused_us", ".2f"), "TFLOP/s": _value("tflops", ".0f"),
-                           "in ResNet-50": _value("occurrences"), "kernel": _field("config")}),
-    "epilogue": Table("epilogue", _EPILOGUE),
+                           "in ResNet-50": _value("occurrences"), "kernel": _field("config")}, figure=True),
+    "epilogue": Table("epilogue", _EPILOGUE, figure=True),
     "padding": Table("padding", _PADDING),
     "kernels": Table("profile", _PROFILE, compares=False),
     "tuning": Table("tuning", _TUNING, compares=False),
