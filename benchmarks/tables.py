@@ -152,7 +152,7 @@ def _percent(row: dict[str, Any]) -> str:
 
 
 def _epilogue(row: dict[str, Any]) -> str:
-    return f"epilogue {row['values']['epilogue']}"
+    return f"epilogue {row['values'].get('epilogue', 'unknown')}"
 
 
 _MODEL: dict[str, Cell] = {"model": _field("name"), "batch": _field("batch")}
