@@ -16,15 +16,16 @@ namespace halo {
 template <class Plan>
 __device__ void InitializeBarriers(Barriers& barriers) {
   constexpr int kReaders = Plan::kInTurns ? 1 : Plan::kWarpgroups;
-  for (int i = 0; i < Plan::kInputStages; ++i) {
+  const int i = threadIdx.x;
+  if (i < Plan::kInputStages) {
     barriers.input_full[i].init(1);
     barriers.input_empty[i].init(kReaders);
   }
-  for (int i = 0; i < Plan::kFilterStages; ++i) {
+  if (i < Plan::kFilterStages) {
     barriers.filter_full[i].init(1);
-    barriers.filter_empty[i].init(kReaders);
+    barriers.filter_empty[i].init(kReaders * Plan::kCluster);
   }
-  for (int i = 0; i < Plan::kWarpgroups; ++i) barriers.turn[i].init(1);
+  if (i < Plan::kWarpgroups) barriers.turn[i].init(1);
   sm90::FenceBarrierInit();
 }
 
@@ -64,11 +65,12 @@ __device__ void Consume(const Params& params, const Memory<Plan>& memory, int wa
   Epilogue<Plan> epilogue(params, memory, warpgroup);
   Turns<Plan> turns(memory.barriers(), warpgroup);
   sm90::WaitForPredecessors();
-  const int first = Plan::kInTurns ? blockIdx.x + warpgroup * gridDim.x : blockIdx.x;
-  const int step = Plan::kInTurns ? Plan::kWarpgroups * gridDim.x : gridDim.x;
+  const Tiles<Plan> tiles{params};
+  const int first = Plan::kInTurns ? tiles.first + warpgroup * tiles.step : tiles.first;
+  const int step = Plan::kInTurns ? Plan::kWarpgroups * tiles.step : tiles.step;
   for (int index = first; index < params.tiles; index += step) {
     typename MainLoop<Plan>::Accumulators d;
-    epilogue.begin(TileAt(params, index, Plan::kTileChannels));
+    epilogue.begin(tiles.at(index));
     turns.take();
     main_loop.multiply(d);
     turns.pass();
@@ -78,18 +80,25 @@ __device__ void Consume(const Params& params, const Memory<Plan>& memory, int wa
 }
 
 template <class Plan>
+__device__ void SyncBlocks() {
+  if constexpr (Plan::kCluster > 1) sm90::SyncCluster();
+  else __syncthreads();
+}
+
+template <class Plan>
 __global__ void __launch_bounds__(Plan::kThreads, 1) HaloKernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char shared[];
   const Memory<Plan> memory{shared};
-  const int warpgroup = threadIdx.x / kWarpgroupThreads, warp = threadIdx.x / 32;
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupThreads, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  InitializeBarriers<Plan>(memory.barriers());
   if (threadIdx.x == 0) {
-    InitializeBarriers<Plan>(memory.barriers());
     sm90::Prefetch(params.x);
     sm90::Prefetch(params.filter);
   }
   ClearBorders(params, memory);
-  __syncthreads();
+  FindPlaces(params, memory);
+  SyncBlocks<Plan>();
   sm90::LaunchDependents();
   if (warpgroup == 0) {
     if constexpr (Plan::kWarpgroups > 1) sm90::ReleaseRegisters<Plan::kProducerRegisters>();
@@ -102,6 +111,10 @@ __global__ void __launch_bounds__(Plan::kThreads, 1) HaloKernel(const __grid_con
   } else {
     if constexpr (Plan::kWarpgroups > 1) sm90::ClaimRegisters<Plan::kConsumerRegisters>();
     Consume(params, memory, warpgroup - 1);
+  }
+  if constexpr (Plan::kCluster > 1) {
+    __syncwarp();
+    SyncBlocks<Plan>();  // the others still write to this block's memory and signal its barriers
   }
 #endif
 }
@@ -140,16 +153,18 @@ struct HaloSm90 {
     halo::Params params = describe(conv, launch);
     if (const char* error = check(conv, params, launch.sm_count)) return error;
     if (const char* error = encode(conv, params)) return error;
-    cudaLaunchAttribute overlap{};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2]{};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {Plan::kCluster, 1, 1};
     cudaLaunchConfig_t config{};
     config.gridDim = grid(params, launch.sm_count);
     config.blockDim = Plan::kThreads;
     config.dynamicSmemBytes = kSharedMemory;
     config.stream = launch.stream;
-    config.attrs = &overlap;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = Plan::kCluster > 1 ? 2 : 1;
     return ErrorText(cudaLaunchKernelEx(&config, halo::HaloKernel<Plan>, params));
   }
 
@@ -157,13 +172,12 @@ struct HaloSm90 {
   static halo::Params describe(const ConvArguments& conv, const Launch& launch) {
     halo::Params params{};
     params.tile = halo::MakeGeometry(conv, int(launch.config[kWarpM]), int(launch.config[kWarpN]), int(launch.config[kWarpK]));
-    params.row_positions = cutlass::FastDivmod(params.tile.row_positions);
-    params.image_rows = cutlass::FastDivmod(params.tile.image_rows);
     params.n = conv.n, params.p = conv.p, params.q = conv.q, params.k = conv.k, params.c = conv.c, params.r = conv.r, params.s = conv.s;
     params.pad_top = conv.pad_top, params.pad_left = conv.pad_left, params.stride = conv.stride_h;
     params.channel_blocks = halo::CeilDiv(conv.k, Plan::kTileChannels);
     params.k_blocks = halo::CeilDiv(conv.c, Plan::kBlockK);
-    params.tiles = params.tile.column_blocks * params.tile.row_blocks * params.tile.image_blocks * params.channel_blocks;
+    const int spatial_tiles = params.tile.column_blocks * params.tile.row_blocks * params.tile.image_blocks;
+    params.tiles = halo::CeilDiv(spatial_tiles, Plan::kCluster) * params.channel_blocks;
     params.y = conv.y, params.y_pitch = conv.y_pitch, params.epilogue = conv.epilogue;
     return params;
   }
@@ -191,17 +205,18 @@ struct HaloSm90 {
     const char* error = sm90::EncodeTiled(
         params.x, kType, kBytes, conv.x,
         {{conv.c, 0, kRow}, {conv.w, pixel, tile.row_pitch, conv.stride_w}, {conv.h, row, tile.image_rows, conv.stride_h},
-         {conv.n, row * conv.h, tile.images}});
+         {conv.n, row * conv.h, tile.images}},
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B);  // not the next k-block's channels: the first tile is waited for
     if (error) return error;
     return sm90::EncodeTiled(params.filter, kType, kBytes, conv.filter,
                              {{conv.c, 0, kRow}, {int64_t(conv.r) * conv.s, filter_row, 1},
-                              {conv.k, filter_row * conv.r * conv.s, Plan::kTileChannels}});
+                              {conv.k, filter_row * conv.r * conv.s, Plan::kFilterShare}});
   }
 
   // Blocks that keep their filters have the same output channels in all their tiles.
   static int grid(const halo::Params& params, int sm_count) {
-    const int blocks = std::min(params.tiles, sm_count);
-    return Plan::kKeepsFilter ? blocks / params.channel_blocks * params.channel_blocks : blocks;
+    const int clusters = std::min(params.tiles, sm_count / Plan::kCluster);
+    return Plan::kKeepsFilter ? clusters / params.channel_blocks * params.channel_blocks : clusters * Plan::kCluster;
   }
 };
 

@@ -1,6 +1,5 @@
 // What a block of a halo convolution is made of: its constants and shared memory, the parameters of a launch, its tiles.
 #pragma once
-#include "cutlass/fast_math.h"
 #include "halo/geometry.h"
 #include "instance.h"
 #include "sm90/barrier.h"
@@ -12,17 +11,34 @@ namespace halo {
 
 constexpr int kWarpgroupThreads = 128;
 constexpr int kChannels = 64;  // output channels of a warpgroup: the rows of a wgmma
-constexpr int kChunk = 32;     // positions that the epilogue stages at a time
 constexpr int kBlockMemory = 232448;
 constexpr int kBarrierMemory = 1024;
+constexpr int kMaxPositions = 256;
 constexpr int kMaxFilterStages = 48;
+
+// Where in a tile a position lies: output pixels behind the tile's first one, and (column, row, image) in fields of ten bits.
+struct Place {
+  int pixel;
+  uint32_t coordinates;
+
+  static constexpr uint32_t kGuards = 1u << 9 | 1u << 19 | 1u << 29;  // above the largest coordinate of each field
+
+  __device__ static constexpr uint32_t pack(int column, int row, int image) { return column | row << 10 | image << 20; }
+
+  // A position that is no pixel of any tile.
+  __device__ static constexpr uint32_t nowhere() { return pack(511, 511, 511); }
+
+  // Whether no coordinate exceeds that of `last`: none borrows from the guard above it.
+  __device__ bool within(uint32_t last) const { return (((last | kGuards) - coordinates) & kGuards) == kGuards; }
+};
 
 // Constants of an instance. Columns of its configuration: threadblock = (output channels of a tile, positions, input channels of a
 // k-block), instruction[0] = pixels that an input stage holds, stages = input stages; warp = (columns, rows, images) of a tile is
 // left to the launch.
 //
 // Shared memory: input stages (box and zeros behind it), filter stages (one filter position of one k-block), each warpgroup's
-// staging (two chunks of the output, and of each tensor operand), barriers. The filter ring is as deep as the rest allows.
+// staging (two chunks of the output, and of each tensor operand), barriers, places of the positions. The filter ring is as deep as
+// the rest allows.
 template <class Config, class ElementType, class OutputType, class ChainType>
 struct Plan {
   using Row = Config;
@@ -30,6 +46,7 @@ struct Plan {
   using Output = OutputType;
   using Chain = ChainType;
   static constexpr int kWarpgroups = Row::at(kConsumers), kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
+  static constexpr int kCluster = Row::at(kClusterN);                // blocks with the same output channels, which share filter loads
   static constexpr bool kInTurns = Row::at(kSchedule) == kPingpong;  // each warpgroup has tiles of its own
   static constexpr bool kKeepsFilter = Row::at(kResident) == 1;      // the filters of a block's output channels are loaded once
   static constexpr int kTileChannels = Row::at(kTileM), kPositions = Row::at(kTileN), kBlockK = Row::at(kTileK);
@@ -39,24 +56,31 @@ struct Plan {
   static constexpr int kRowBytes = (kBlockK == 48 ? 64 : kBlockK) * sizeof(Element);
   static constexpr int kStagePixels = Row::at(kInstructionM), kInputStages = Row::at(kStages);
 
+  // Positions that the epilogue stages at a time. A warpgroup by itself has nobody to hide its epilogue: fewer, longer steps.
+  static constexpr int kChunk = kWarpgroups == 1 ? 64 : 32;
+
   static constexpr int kInputBytes = kStagePixels * kRowBytes;
   static constexpr int kFilterBytes = kTileChannels * kRowBytes;
+  static constexpr int kFilterShare = kTileChannels / kCluster;  // output channels that a block of a cluster loads
   static constexpr int kOutputChunk = kChunk * kChannels * sizeof(Output), kTensorChunk = kChunk * kChannels * sizeof(Element);
   static constexpr int kStagingBytes = 2 * (kOutputChunk + Chain::kTensors * kTensorChunk);
-  static constexpr int kFilterRoom = kBlockMemory - kBarrierMemory - kInputStages * kInputBytes - kWarpgroups * kStagingBytes;
+  static constexpr int kPlaceBytes = kMaxPositions * sizeof(Place);
+  static constexpr int kFilterRoom = kBlockMemory - kBarrierMemory - kPlaceBytes - kInputStages * kInputBytes - kWarpgroups * kStagingBytes;
   static constexpr int kFilterStages = std::min(kMaxFilterStages, kFilterRoom / kFilterBytes);
 
   static constexpr int kFilterOffset = kInputStages * kInputBytes;
   static constexpr int kStagingOffset = kFilterOffset + kFilterStages * kFilterBytes;
   static constexpr int kBarrierOffset = kStagingOffset + kWarpgroups * kStagingBytes;
-  static constexpr int kSharedMemory = kBarrierOffset + kBarrierMemory;
+  static constexpr int kPlaceOffset = kBarrierOffset + kBarrierMemory;
+  static constexpr int kSharedMemory = kPlaceOffset + kPlaceBytes;
 
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(sizeof(Element) == 2, "halo convolutions multiply fp16 and bf16");
   static_assert(kTileChannels == (kInTurns ? kChannels : kWarpgroups * kChannels), "a warpgroup has 64 output channels");
   static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32, "a k-block has the width of a swizzle");
+  static_assert(kCluster == 1 || (!kKeepsFilter && kFilterShare % 8 == 0), "a cluster shares filters that are loaded again and again");
   static_assert(kStagePixels % 8 == 0, "stages begin where the pattern of a swizzle does");
-  static_assert(kPositions % 16 == 0 && kPositions <= 256, "positions come in pairs of groups, and a wgmma has at most 256");
+  static_assert(kPositions % 16 == 0 && kPositions <= kMaxPositions, "positions come in pairs of groups, and a wgmma has at most 256");
   static_assert(kFilterStages >= 2, "no room for the filters");
 };
 
@@ -75,17 +99,17 @@ struct Memory {
   __device__ char* input(int stage) const { return base + stage * Plan::kInputBytes; }
   __device__ char* filter(int stage) const { return base + Plan::kFilterOffset + stage * Plan::kFilterBytes; }
   __device__ char* staging(int warpgroup) const { return base + Plan::kStagingOffset + warpgroup * Plan::kStagingBytes; }
+  __device__ Place* places() const { return reinterpret_cast<Place*>(base + Plan::kPlaceOffset); }
   __device__ Barriers& barriers() const { return *reinterpret_cast<Barriers*>(base + Plan::kBarrierOffset); }
 };
 
 struct Params {
   CUtensorMap x, filter;
   Geometry tile;
-  cutlass::FastDivmod row_positions, image_rows;  // of `tile`
   int n, p, q, k, c, r, s, pad_top, pad_left, stride;
   int channel_blocks;  // of output channels
   int k_blocks;        // of input channels
-  int tiles;
+  int tiles;           // of a cluster: one for each of its blocks
   void* y;
   int64_t y_pitch;
   EpilogueArguments epilogue;
@@ -96,11 +120,23 @@ struct Tile {
   int image, row, column, channel;
 };
 
-// Neighbouring blocks have the same pixels and other output channels: the pixels come from L2.
-__device__ inline Tile TileAt(const Params& params, int index, int tile_channels) {
+// This block's tiles: first, first + step, .. below params.tiles. Neighbouring clusters have the same pixels and other output
+// channels, so that the pixels come from L2; the blocks of a cluster have the same channels and neighbouring pixels.
+template <class Plan>
+struct Tiles {
+  const Params& params;
+  const int rank = Plan::kCluster > 1 ? sm90::ClusterRank() : 0;
+  const int first = blockIdx.x / Plan::kCluster, step = gridDim.x / Plan::kCluster;
+
+  __device__ Tile at(int index) const;
+};
+
+template <class Plan>
+__device__ Tile Tiles<Plan>::at(int index) const {
   const Geometry& tile = params.tile;
   int spatial = index / params.channel_blocks;
-  const int channel = (index - spatial * params.channel_blocks) * tile_channels;
+  const int channel = (index - spatial * params.channel_blocks) * Plan::kTileChannels;
+  spatial = spatial * Plan::kCluster + rank;
   const int column = spatial % tile.column_blocks;
   spatial /= tile.column_blocks;
   const int row = spatial % tile.row_blocks;

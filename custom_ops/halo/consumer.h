@@ -71,10 +71,19 @@ class MainLoop {
 
   __device__ void release() {
     if (threadIdx.x % kWarpgroupThreads == 0) {
-      if (!Plan::kKeepsFilter && filter_done_) filter_done_->arrive();
+      if (!Plan::kKeepsFilter && filter_done_) release_filter();
       if (input_done_) input_done_->arrive();
     }
     input_done_ = nullptr;
+  }
+
+  // All blocks of a cluster write to this stage of each.
+  __device__ void release_filter() {
+    if constexpr (Plan::kCluster == 1) {
+      filter_done_->arrive();
+    } else {
+      for (int rank = 0; rank < Plan::kCluster; ++rank) filter_done_->arrive_at(rank);
+    }
   }
 
   // The stages of other warpgroups' tiles.

@@ -39,6 +39,18 @@ __device__ int StagedVector(int position, int vector) {
   return position * kRow + ((vector ^ (position & 7)) << 4);
 }
 
+// The output pixels of a tile's positions, once for all tiles.
+template <class Plan>
+__device__ void FindPlaces(const Params& params, const Memory<Plan>& memory) {
+  const Geometry& tile = params.tile;
+  for (int position = threadIdx.x; position < kMaxPositions; position += Plan::kThreads) {
+    const int line = position / tile.row_positions, column = position % tile.row_positions;
+    const int image = line / tile.image_rows, row = line % tile.image_rows;
+    const bool inside = column < tile.columns && row < tile.rows && image < tile.images;
+    memory.places()[position] = {(image * params.p + row) * params.q + column, inside ? Place::pack(column, row, image) : Place::nowhere()};
+  }
+}
+
 template <class Plan>
 class Epilogue {
  public:
@@ -48,13 +60,17 @@ class Epilogue {
   using Chain = typename Plan::Chain;
 
   __device__ Epilogue(const Params& params, const Memory<Plan>& memory, int warpgroup)
-      : params_(params), staging_(memory.staging(warpgroup)), warpgroup_(warpgroup), thread_(threadIdx.x % kWarpgroupThreads) {}
+      : params_(params), places_(memory.places()), staging_(memory.staging(warpgroup)), warpgroup_(warpgroup),
+        thread_(threadIdx.x % kWarpgroupThreads) {}
 
   // Before the main loop: what can be read while it runs.
   __device__ void begin(const Tile& tile) {
-    tile_ = tile;
-    if (!Plan::kInTurns) tile_.channel += warpgroup_ * kChannels;
-    const int channel = tile_.channel + lane_channel();
+    channel_ = tile.channel + (Plan::kInTurns ? 0 : warpgroup_ * kChannels);
+    pixel_ = (int64_t(tile.image) * params_.p + tile.row) * params_.q + tile.column;
+    last_ = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1, min(params_.p - tile.row, params_.tile.rows) - 1,
+                        min(params_.n - tile.image, params_.tile.images) - 1);
+    if (tile.image >= params_.n) channel_ = params_.k;  // an odd number of tiles: a cluster's last block has none
+    const int channel = channel_ + lane_channel();
     for (int i = 0; i < Chain::kVectors; ++i) {
       const float* vector = params_.epilogue.vectors[i];
       vectors_[i][0] = channel < params_.k ? __ldg(vector + channel) : 0.f;
@@ -63,44 +79,39 @@ class Epilogue {
     fetch_tensors(0);
   }
 
+  // A chunk goes through the chain while the one before it is written.
   __device__ void store(const Accumulators& d) {
+    if constexpr (Chain::kTensors > 0) {
+      stage_tensors(0);
+      synchronize();
+    }
+    stage(d, 0);
+    stage_tensors(1);
+    synchronize();
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      char* staged = staging_ + chunk % 2 * (Plan::kStagingBytes / 2);
-      if constexpr (Chain::kTensors > 0) {
-        stage_tensors(staged + Plan::kOutputChunk);
-        sm90::SyncThreads(1 + warpgroup_, kWarpgroupThreads);
-        if (chunk + 1 < kChunks) fetch_tensors(chunk + 1);
-      }
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        if (chunk * kPairs + pair < Plan::kPositions / 16) stage_pair(d, chunk * kPairs + pair, staged);
-      }
-      sm90::SyncThreads(1 + warpgroup_, kWarpgroupThreads);
-      write(chunk, staged);
+      stage(d, chunk + 1);
+      write(chunk);
+      stage_tensors(chunk + 2);
+      synchronize();
     }
   }
 
  private:
-  static constexpr int kChunks = (Plan::kPositions + kChunk - 1) / kChunk, kPairs = kChunk / 16;  // pairs of groups of 8 positions
+  static constexpr int kChunk = Plan::kChunk, kChunks = (Plan::kPositions + kChunk - 1) / kChunk, kPairs = kChunk / 16;  // pairs of groups of 8 positions
   static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
   static constexpr int kTensorVectors = kChannels * sizeof(Element) / 16, kOutputVectors = kChannels * sizeof(Output) / 16;
   static constexpr int kTensorAccesses = kChunk * kTensorVectors / kWarpgroupThreads;
   static constexpr int kOutputAccesses = kChunk * kOutputVectors / kWarpgroupThreads;
   using Values = cutlass::Array<float, 4>;  // channel c at two positions, channel c + 8 at the same
 
-  __device__ int lane_channel() const { return thread_ / 32 * 16 + thread_ % 32 / 4; }
+  __device__ void synchronize() const { sm90::SyncThreads(1 + warpgroup_, kWarpgroupThreads); }
 
-  // The output pixel of a position, -1 where it has none.
-  __device__ int64_t pixel(int position) const {
-    int line, column, image, row;
-    params_.row_positions(line, column, position);
-    params_.image_rows(image, row, line);
-    const bool inside = position < Plan::kPositions && column < params_.tile.columns && row < params_.tile.rows && image < params_.tile.images;
-    column += tile_.column, row += tile_.row, image += tile_.image;
-    if (!inside || column >= params_.q || row >= params_.p || image >= params_.n) return -1;
-    return (int64_t(image) * params_.p + row) * params_.q + column;
-  }
+  __device__ char* output_chunk(int chunk) const { return staging_ + chunk % 2 * (Plan::kStagingBytes / 2); }
+  __device__ char* tensor_chunk(int chunk, int i) const { return output_chunk(chunk) + Plan::kOutputChunk + i * Plan::kTensorChunk; }
+
+  // The first of this lane's two channels.
+  __device__ int lane_channel() const { return thread_ / 32 * 16 + thread_ % 32 / 4; }
 
   // stmatrix and ldmatrix: the address of this lane's row, one of the four 8x8 matrices of a pair of groups.
   __device__ uint32_t matrix_row(const char* chunk, int pair) const {
@@ -109,38 +120,45 @@ class Epilogue {
   }
 
   __device__ void fetch_tensors(int chunk) {
-    if constexpr (Chain::kTensors > 0) {
+    if (chunk >= kChunks) return;
 #pragma unroll
-      for (int access = 0; access < kTensorAccesses; ++access) {
-        const int index = access * kWarpgroupThreads + thread_, channel = tile_.channel + index % kTensorVectors * 8;
-        const int64_t at = pixel(chunk * kChunk + index / kTensorVectors);
+    for (int access = 0; access < (Chain::kTensors > 0 ? kTensorAccesses : 0); ++access) {
+      const int index = access * kWarpgroupThreads + thread_, channel = channel_ + index % kTensorVectors * 8;
+      const Place place = places_[chunk * kChunk + index / kTensorVectors];
+      const bool valid = place.within(last_) && channel < params_.k;
 #pragma unroll
-        for (int i = 0; i < Chain::kTensors; ++i) {
-          const Element* from = static_cast<const Element*>(params_.epilogue.tensors[i]) + at * params_.epilogue.tensor_pitch[i] + channel;
-          fetched_[i][access] = at >= 0 && channel < params_.k ? *reinterpret_cast<const uint4*>(from) : uint4{};
-        }
+      for (int i = 0; i < Chain::kTensors; ++i) {
+        const Element* from = static_cast<const Element*>(params_.epilogue.tensors[i]) + (pixel_ + place.pixel) * params_.epilogue.tensor_pitch[i];
+        fetched_[i][access] = valid ? *reinterpret_cast<const uint4*>(from + channel) : uint4{};
       }
     }
   }
 
-  __device__ void stage_tensors(char* staged) {
+  // What was fetched goes to shared memory, the next chunk is fetched.
+  __device__ void stage_tensors(int chunk) {
+    if (chunk >= kChunks) return;
 #pragma unroll
-    for (int access = 0; access < kTensorAccesses; ++access) {
+    for (int access = 0; access < (Chain::kTensors > 0 ? kTensorAccesses : 0); ++access) {
       const int index = access * kWarpgroupThreads + thread_;
       const int at = StagedVector<Element>(index / kTensorVectors, index % kTensorVectors);
 #pragma unroll
-      for (int i = 0; i < Chain::kTensors; ++i) *reinterpret_cast<uint4*>(staged + i * Plan::kTensorChunk + at) = fetched_[i][access];
+      for (int i = 0; i < Chain::kTensors; ++i) *reinterpret_cast<uint4*>(tensor_chunk(chunk, i) + at) = fetched_[i][access];
+    }
+    fetch_tensors(chunk + 1);
+  }
+
+  __device__ void stage(const Accumulators& d, int chunk) {
+#pragma unroll
+    for (int pair = chunk * kPairs; pair < (chunk + 1) * kPairs; ++pair) {
+      if (pair < Plan::kPositions / 16) stage_pair(d, pair, chunk);
     }
   }
 
   // Two groups of eight positions through the chain, into the staged chunk.
-  __device__ void stage_pair(const Accumulators& d, int pair, char* staged) {
+  __device__ void stage_pair(const Accumulators& d, int pair, int chunk) {
     uint32_t tensors[kTensors][4], result[4];
-    if constexpr (Chain::kTensors > 0) {
 #pragma unroll
-      for (int i = 0; i < Chain::kTensors; ++i)
-        LoadTransposed(matrix_row(staged + Plan::kOutputChunk + i * Plan::kTensorChunk, pair), tensors[i]);
-    }
+    for (int i = 0; i < Chain::kTensors; ++i) LoadTransposed(matrix_row(tensor_chunk(chunk, i), pair), tensors[i]);
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
       const Values y = apply(d, pair * 2 + group, tensors);
@@ -148,10 +166,10 @@ class Epilogue {
         result[2 * group] = Pack<Output>(y[0], y[1]);
         result[2 * group + 1] = Pack<Output>(y[2], y[3]);
       } else {
-        stage_wide(y, (pair % kPairs * 2 + group) * 8, staged);
+        stage_wide(y, (pair % kPairs * 2 + group) * 8, output_chunk(chunk));
       }
     }
-    if constexpr (sizeof(Output) == 2) StoreTransposed(matrix_row(staged, pair), result);
+    if constexpr (sizeof(Output) == 2) StoreTransposed(matrix_row(output_chunk(chunk), pair), result);
   }
 
   __device__ Values apply(const Accumulators& d, int group, const uint32_t (&tensors)[kTensors][4]) {
@@ -164,7 +182,8 @@ class Epilogue {
       const auto upper = Unpack<Element>(tensors[i][group % 2 * 2]), lower = Unpack<Element>(tensors[i][group % 2 * 2 + 1]);
       operands.tensors[i] = {upper[0], upper[1], lower[0], lower[1]};
     }
-    return Chain::template apply<Output>(Values{d[4 * group], d[4 * group + 1], d[4 * group + 2], d[4 * group + 3]}, operands, params_.epilogue.params);
+    const Values values{d[4 * group], d[4 * group + 1], d[4 * group + 2], d[4 * group + 3]};
+    return Chain::template apply<Output>(values, operands, params_.epilogue.params);
   }
 
   // Outputs of four bytes: stmatrix moves two.
@@ -176,23 +195,25 @@ class Epilogue {
     }
   }
 
-  __device__ void write(int chunk, const char* staged) const {
-    constexpr int kVector = 16 / sizeof(Output);
+  __device__ void write(int chunk) const {
 #pragma unroll
     for (int access = 0; access < kOutputAccesses; ++access) {
       const int index = access * kWarpgroupThreads + thread_, position = index / kOutputVectors, vector = index % kOutputVectors;
-      const int channel = tile_.channel + vector * kVector;
-      const int64_t at = pixel(chunk * kChunk + position);
-      if (at < 0 || channel >= params_.k) continue;
-      *reinterpret_cast<uint4*>(static_cast<Output*>(params_.y) + at * params_.y_pitch + channel) =
-          *reinterpret_cast<const uint4*>(staged + StagedVector<Output>(position, vector));
+      const int channel = channel_ + vector * (16 / static_cast<int>(sizeof(Output)));
+      const Place place = places_[chunk * kChunk + position];
+      if (!place.within(last_) || channel >= params_.k) continue;
+      *reinterpret_cast<uint4*>(static_cast<Output*>(params_.y) + (pixel_ + place.pixel) * params_.y_pitch + channel) =
+          *reinterpret_cast<const uint4*>(output_chunk(chunk) + StagedVector<Output>(position, vector));
     }
   }
 
   const Params& params_;
+  const Place* places_;
   char* staging_;
   const int warpgroup_, thread_;
-  Tile tile_;
+  int channel_;     // of the warpgroup's 64
+  int64_t pixel_;   // the tile's first
+  uint32_t last_;   // coordinates of the tile's last pixel inside of the output
   float vectors_[Chain::kVectors > 0 ? Chain::kVectors : 1][2];
   uint4 fetched_[kTensors][kTensorAccesses];
 };

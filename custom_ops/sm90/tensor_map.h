@@ -59,9 +59,10 @@ Function* DriverFunction(const char* name) {
   return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Function*>(function) : nullptr;
 }
 
-// A tensor as boxes. Extents outside of it read as zeros and are not written.
+// A tensor as boxes. Extents outside of it read as zeros and are not written. `promotion`: what L2 fetches from memory at least.
 inline const char* EncodeTiled(CUtensorMap& map, CUtensorMapDataType type, int element_bytes, const void* data,
-                               std::initializer_list<Dimension> dimensions) {
+                               std::initializer_list<Dimension> dimensions,
+                               CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
   static auto* const encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (!encode) return "the driver cannot encode tensor maps: CUDA 12 is needed";
   cuuint64_t extents[5], strides[5];
@@ -73,7 +74,7 @@ inline const char* EncodeTiled(CUtensorMap& map, CUtensorMapDataType type, int e
     ++rank;
   }
   const CUresult result = encode(&map, type, rank, const_cast<void*>(data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                 SwizzleOf(static_cast<int>(box[0]) * element_bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                 SwizzleOf(static_cast<int>(box[0]) * element_bytes), promotion,
                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? nullptr : "the driver refuses the tensor map";
 }
