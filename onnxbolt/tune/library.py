@@ -23,9 +23,11 @@ from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
+from onnxbolt.kernels.config import Family
 from onnxbolt.options import cache_directory
 
 _UNIT_SIZE = 8  # CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone at the end
+_QUICK = (Family.GEMM_2X, Family.CONV_2X)  # to compile; others take three times as long
 # ptxas: registers that went to local memory; C7510 and C7511: wgmma instructions that wait for one another
 _SLOW = re.compile(r"spilled to local memory|C7510|C7511")
 _FUNCTION = re.compile(r" in (the )?function '[^']*'")  # mangled: a page of template arguments
@@ -185,11 +187,11 @@ def _unit(part: Sequence[Instance]) -> Unit:
 
 
 def _parts(instances: Sequence[Instance], size: int) -> Iterator[list[Instance]]:
-    """Runs of nearly equal length, at most `size`, each of one family and architecture."""
+    """Runs of nearly equal length, at most `size`, each of one family and architecture; what takes longest to compile first."""
     groups: dict[tuple[int, int], list[Instance]] = {}
     for instance in instances:
         groups.setdefault((instance.config.family, instance.config.arch), []).append(instance)
-    for group in groups.values():
+    for group in (groups[key] for key in sorted(groups, key=lambda key: key[0] in _QUICK)):
         length = math.ceil(len(group) / math.ceil(len(group) / size))
         for i in range(0, len(group), length):
             yield group[i:i + length]

@@ -15,7 +15,7 @@ from onnxbolt.tune.heuristics import seeds
 from onnxbolt.tune.records import Problem
 
 _FEW = 3
-_MMA_SYNC = (Family.GEMM_2X, Family.CONV_2X)
+_GENERATION = {Family.GEMM_2X: 0, Family.CONV_2X: 0, Family.GEMM_3X: 1}  # CUTLASS's; our own kernels are the last one
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ def _ranked(problem: Problem, arch: Arch, trials: int,
 
 
 def _varied(everything: Sequence[Ranked], trials: int) -> list[Ranked]:
-    """The first `trials`, but a few of each family however it is predicted, and no more than a few of those for mma.sync beside others:
-    predictions compare kernels of one family well, and families less so."""
+    """The first `trials`, but a few of each family however it is predicted, since predictions compare kernels of one family well, and
+    families less so; and no more than a few of those that have a successor for the problem."""
     families: dict[Family, list[Ranked]] = defaultdict(list)
     for candidate in everything:
         families[candidate.config.family].append(candidate)
     few = min(_FEW, trials // max(len(families), 1))
-    modern = any(family not in _MMA_SYNC for family in families)
+    latest = max(_GENERATION.get(family, 2) for family in families) if families else 0
     sure = [candidate for group in families.values() for candidate in group[:few]]
-    rest = [candidate for family, group in families.items() if not (modern and family in _MMA_SYNC) for candidate in group[few:]]
+    rest = [candidate for family, group in families.items() if _GENERATION.get(family, 2) == latest for candidate in group[few:]]
     chosen = [*sure, *sorted(rest, key=_by_time)[:trials - len(sure)]]
     return sorted(chosen, key=_by_time)
 

@@ -1,19 +1,22 @@
 """Building candidates with a compiler that is a script: what it does to an instance is in the instance's tile."""
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from onnxbolt import library as product
 from onnxbolt.codegen.nvcc import Toolchain
-from onnxbolt.codegen.render import Instance
+from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import BuildError
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
+from onnxbolt.library import make_manifest
 from onnxbolt.tune import library
-from onnxbolt.tune.library import Uncompiled, build, profiler_library
+from onnxbolt.tune.library import Uncompiled, build, compiled, profiler_library
 
 GOOD, WRONG, SPILLS, SERIALIZED, UNNAMED, FULL = 64, 101, 102, 103, 104, 105
 SCRIPT = f"""#!{sys.executable}
@@ -55,6 +58,10 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def instance(tile: int, stages: int = 3, family: Family = Family.GEMM_2X) -> Instance:
     return Instance(KernelConfig(80, 0, UNBOUNDED, family, (tile, 64, 32), stages=stages), DType.F16, DType.F16, ("Bias",))
+
+
+def row(one: Instance) -> str:
+    return "Config<" + ", ".join(map(str, one.config.row())) + ">"
 
 
 def calls(log: Path, what: str = "") -> int:
@@ -119,6 +126,36 @@ def test_libraries_show_what_the_worker_calls(log: Path) -> None:
     links = [line for line in log.read_text().splitlines() if "-shared" in line]
     assert all("profiler/exports.map" in line for line in links)
     assert calls(log, "-Xptxas=-warn-spills") == 1 + len(list((library.resource_dir("custom_ops") / "profiler").glob("*.cu")))
+
+
+def test_a_library_takes_what_was_compiled_as_a_candidate(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    candidates = [instance(GOOD, stages) for stages in range(3, 8)]
+    list(build(candidates))
+    chosen, unknown = [candidates[0], candidates[1], candidates[4]], instance(GOOD, 9)
+    found = compiled([*chosen, unknown])
+    assert found.keys() == set(chosen)
+    assert len(set(found.values())) == 2  # the first two share a unit
+    before = calls(log, "-c unit.cu")
+    monkeypatch.setattr(product, "find_toolchain", library.find_toolchain)
+    manifest = make_manifest([], [*chosen, unknown])
+    product.build(manifest, tmp_path / "out.so", compiled=found)
+    assert calls(log, "-c unit.cu") == before + 1
+    linked = (tmp_path / "out.so").read_text()
+    assert all(row(one) in linked for one in (*chosen, unknown))
+
+
+def test_no_kernel_is_linked_twice(log: Path) -> None:
+    """A unit that is taken apart leaves kernels that are in two units."""
+    first = [instance(GOOD, stages) for stages in (3, 4)]
+    list(build(first))
+    records = sorted((library.cache_directory() / "candidates").glob("*.json"))
+    assert len(records) == 2
+    for record in records:  # as if each had been compiled with the other
+        content = json.loads(record.read_text()) | {"kernels": [instance_name(one) for one in first]}
+        record.write_text(json.dumps(content))
+    found = compiled(first)
+    assert len(set(found.values())) == 1
+    assert all(one.exists() for one in found.values())
 
 
 def test_versions(log: Path) -> None:

@@ -40,7 +40,7 @@ def test_seeds_come_behind_the_first_ones_and_only_where_they_are_feasible() -> 
     assert [c.config for c in task.candidates] == [c.config for c in first] + [last]
 
 
-def test_every_family_is_tried_and_those_for_mma_sync_a_few_times_beside_others() -> None:
+def test_every_family_is_tried_and_those_with_a_successor_a_few_times() -> None:
     (task,) = tasks_of([gemm()], H200, 24, nothing)
     count = Counter(c.config.family for c in task.candidates)
     assert count.keys() == {config.family for config in candidates(gemm(), H200)} > {Family.GEMM_2X}
