@@ -56,28 +56,63 @@ struct Window {
 template <class Element, int Width, PoolKind Kind>
 struct Accumulator {
   using Access = cutlass::AlignedArray<Element, Width>;
+  static constexpr int kBatch = 4;  // positions whose loads are under way together
   cutlass::Array<float, Width> values;
 
-  __device__ Accumulator() { values.fill(Kind == PoolKind::kMax ? -INFINITY : 0.f); }
+  __device__ Accumulator() { values.fill(identity()); }
 
-  __device__ void add(int channel, float x) {
-    float& value = values[channel];
-    if constexpr (Kind == PoolKind::kAverage) value += x;
-    else value = x > value || x != x ? x : value;  // NaN wins, as in ORT's CUDA provider
+  __device__ static float identity() { return Kind == PoolKind::kMax ? -INFINITY : 0.f; }
+
+  __device__ static float combine(float value, float x) {
+    if constexpr (Kind == PoolKind::kAverage) return value + x;
+    else return x > value || x != x ? x : value;  // NaN wins, as in ORT's CUDA provider
+  }
+
+  __device__ void add(const Access& access) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int channel = 0; channel < Width; ++channel) values[channel] = combine(values[channel], float(access[channel]));
+  }
+
+  // Row r and column s of the window; what changes nothing where that is not `wanted`, or outside of the image.
+  __device__ static Access at(const Params& pool, const Window& window, const Element* x, int r, int s, bool wanted = true) {
+    int h = window.top + r * pool.dilation_h, w = window.left + s * pool.dilation_w;
+    Access access;
+    access.fill(Element(identity()));
+    if (wanted && h >= 0 && h < pool.h && w >= 0 && w < pool.w)
+      access = *reinterpret_cast<const Access*>(x + (int64_t(h) * pool.w + w) * pool.x_pitch);
+    return access;
+  }
+
+  // The channels of `group` in the window's image.
+  __device__ static const Element* image(const Params& pool, const Window& window, int group) {
+    return static_cast<const Element*>(pool.x) + int64_t(window.n) * pool.h * pool.w * pool.x_pitch + group * Width;
+  }
+
+  // A whole window whose extents the compiler knows.
+  template <int R, int S>
+  __device__ void scan(const Params& pool, const Window& window, int group) {
+    const Element* x = image(pool, window, group);
+    Access accesses[R * S];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < R * S; ++i) accesses[i] = at(pool, window, x, i / S, i % S);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < R * S; ++i) add(accesses[i]);
   }
 
   // Positions first, first + step, .. of the window.
   __device__ void scan(const Params& pool, const Window& window, int group, int first, int step) {
-    auto x = static_cast<const Element*>(pool.x) + int64_t(window.n) * pool.h * pool.w * pool.x_pitch + group * Width;
-#pragma unroll 4
-    for (int i = first; i < pool.window_h * pool.window_w; i += step) {
-      int r, s;
-      pool.by_window_w(r, s, i);
-      int h = window.top + r * pool.dilation_h, w = window.left + s * pool.dilation_w;
-      if (h < 0 || h >= pool.h || w < 0 || w >= pool.w) continue;
-      Access access = *reinterpret_cast<const Access*>(x + (int64_t(h) * pool.w + w) * pool.x_pitch);
+    const Element* x = image(pool, window, group);
+    const int positions = pool.window_h * pool.window_w;
+    for (int i = first; i < positions; i += kBatch * step) {
+      Access accesses[kBatch];
       CUTLASS_PRAGMA_UNROLL
-      for (int channel = 0; channel < Width; ++channel) add(channel, float(access[channel]));
+      for (int j = 0; j < kBatch; ++j) {
+        int r, s;
+        pool.by_window_w(r, s, i + j * step);
+        accesses[j] = at(pool, window, x, r, s, i + j * step < positions);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kBatch; ++j) add(accesses[j]);
     }
   }
 
@@ -90,41 +125,44 @@ struct Accumulator {
   }
 };
 
-// static: units of other architectures hold kernels of the same name, which the linker must not merge.
-template <class Element, int Width, PoolKind Kind>
+// R and S: the window's extents, zeros where the compiler does not know them. static: units of other architectures hold kernels of
+// the same name, which the linker must not merge.
+template <class Element, int Width, PoolKind Kind, int R, int S>
 static __global__ void __launch_bounds__(kThreads) by_thread(const __grid_constant__ Params pool) {
   LaunchDependents();
   int output = blockIdx.x * kThreads + threadIdx.x;
   if (output >= pool.outputs) return;
-  WaitForPredecessors();
   int pixel, group;
   pool.groups(pixel, group, output);
   Window window(pool, pixel);
   Accumulator<Element, Width, Kind> sum;
-  sum.scan(pool, window, group, 0, 1);
+  WaitForPredecessors();
+  if constexpr (R > 0) sum.template scan<R, S>(pool, window, group);
+  else sum.scan(pool, window, group, 0, 1);
   sum.store(pool, window, group);
 }
 
-// Block (x, y): x neighbouring groups of channels, so that accesses coalesce, times y shares of the window.
+// Block (x, y): x neighbouring groups of channels, so that accesses coalesce, times y shares of the window. Each share's sums go
+// through shared memory, where one thread adds up a channel.
 template <class Element, int Width, PoolKind Kind>
 static __global__ void __launch_bounds__(kSharedThreads) by_block(const __grid_constant__ Params pool) {
-  __shared__ float partial[Width][kSharedThreads];
+  __shared__ float partial[kSharedThreads * Width];
   LaunchDependents();
-  WaitForPredecessors();
   int group = blockIdx.y * blockDim.x + threadIdx.x, thread = threadIdx.y * blockDim.x + threadIdx.x;
-  bool inside = group < pool.groups.divisor;
   Window window(pool, blockIdx.x);
   Accumulator<Element, Width, Kind> sum;
-  if (inside) sum.scan(pool, window, group, threadIdx.y, blockDim.y);
-  for (int half = blockDim.y / 2; half > 0; half /= 2) {
-    for (int channel = 0; channel < Width; ++channel) partial[channel][thread] = sum.values[channel];
-    __syncthreads();
-    if (threadIdx.y < half) {
-      for (int channel = 0; channel < Width; ++channel) sum.add(channel, partial[channel][thread + half * blockDim.x]);
-    }
-    __syncthreads();
+  WaitForPredecessors();
+  if (group < pool.groups.divisor) sum.scan(pool, window, group, threadIdx.y, blockDim.y);
+  CUTLASS_PRAGMA_UNROLL
+  for (int channel = 0; channel < Width; ++channel) partial[thread * Width + channel] = sum.values[channel];
+  __syncthreads();
+  const int channels = blockDim.x * Width, first = blockIdx.y * channels;
+  const float scale = Kind == PoolKind::kAverage ? 1.f / window.count(pool) : 1.f;
+  for (int channel = thread; channel < channels && first + channel < pool.c; channel += kSharedThreads) {
+    float value = partial[channel];
+    for (int share = 1; share < blockDim.y; ++share) value = sum.combine(value, partial[share * channels + channel]);
+    static_cast<Element*>(pool.y)[int64_t(window.pixel) * pool.y_pitch + first + channel] = Element(value * scale);
   }
-  if (inside && threadIdx.y == 0) sum.store(pool, window, group);
 }
 
 }  // namespace pool
@@ -166,23 +204,27 @@ struct Pool {
       int groups = params.groups.divisor, x = groups_per_block(args.window_h * args.window_w, groups, pixels, launch.sm_count);
       dim3 grid(pixels, (groups + x - 1) / x);
       dim3 block(x, pool::kSharedThreads / x);
-      return LaunchDependent(variant.functions[2 + kind], grid, block, launch.stream, params, Row::at(kArch));
+      return LaunchDependent(variant.functions[kind], grid, block, launch.stream, params, Row::at(kArch));
     }
     int blocks = (params.outputs + pool::kThreads - 1) / pool::kThreads;
-    return LaunchDependent(variant.functions[kind], blocks, pool::kThreads, launch.stream, params, Row::at(kArch));
+    int known = args.window_h != args.window_w || args.window_h < 2 || args.window_h > 3 ? 1 : args.window_h;
+    return LaunchDependent(variant.functions[2 * known + kind], blocks, pool::kThreads, launch.stream, params, Row::at(kArch));
   }
 
  private:
   struct Variant {
     int width;              // channels of an access
-    Function functions[4];  // by thread: max, average; by block: max, average
+    Function functions[8];  // max and average: by block; by thread for any window, for 2x2 and for 3x3
   };
 
   template <int Width>
   static constexpr Variant variant() {
+    constexpr PoolKind kMax = PoolKind::kMax, kAverage = PoolKind::kAverage;
     return {Width,
-            {pool::by_thread<Element, Width, PoolKind::kMax>, pool::by_thread<Element, Width, PoolKind::kAverage>,
-             pool::by_block<Element, Width, PoolKind::kMax>, pool::by_block<Element, Width, PoolKind::kAverage>}};
+            {pool::by_block<Element, Width, kMax>, pool::by_block<Element, Width, kAverage>,
+             pool::by_thread<Element, Width, kMax, 0, 0>, pool::by_thread<Element, Width, kAverage, 0, 0>,
+             pool::by_thread<Element, Width, kMax, 2, 2>, pool::by_thread<Element, Width, kAverage, 2, 2>,
+             pool::by_thread<Element, Width, kMax, 3, 3>, pool::by_thread<Element, Width, kAverage, 3, 3>}};
   }
 
   // Widest first; 1 always fits.
