@@ -1,7 +1,7 @@
 // A model's first convolution for sm_90a: few input channels, read from NCHW as they are, in fp32 or the kernel's type; NHWC output.
 //
-// Bound by its output, hence made to keep stores flowing: small blocks of one warpgroup, several to an SM, each of which keeps its weights
-// and walks tiles of the output. While one waits for pixels, others multiply and store.
+// Bound by its output, hence made to keep stores flowing: the warpgroups of a block share the weights, which stay in shared memory, and
+// have tiles of their own. While one waits for pixels, others multiply and store.
 #pragma once
 #include "dependent_launch.h"
 #include "first/patch.h"
@@ -19,42 +19,46 @@ __device__ void Finish(const sm90::Accumulators<Plan::kN>& sums, Epilogue& epilo
     epilogue.finish_unit(reinterpret_cast<const float(&)[kValues]>(sums[column / 2]), 0, column, channels, to);
 }
 
+// The tiles of one warpgroup, whose pixels `patch` has begun to load.
 template <class Plan, class Pixel>
-__global__ void __launch_bounds__(kThreads, Plan::kBlocksPerSm) FirstKernel(const __grid_constant__ Params params) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) char shared[];
-  const Memory<Plan> memory{shared};
-  const int channel = blockIdx.y * Plan::kN;
-  LaunchDependents();
-  if (threadIdx.x == 0) sm90::Prefetch(params.y);
-  PackWeights<Plan>(params, channel, memory.weights());  // weights do not depend on the kernels before
-  ClearPatch<Plan>(memory.patch());
-  sm90::FenceAsyncProxy();
-  sm90::Epilogue<typename Plan::Finish> epilogue(memory.epilogue(), params.epilogue, 1);
+__device__ void Run(const Params& params, const Memory<Plan>& memory, int group, int index, int channel, Patch<Plan, Pixel>& patch) {
+  sm90::Epilogue<typename Plan::Finish> epilogue(memory.epilogue(group), params.epilogue, 1 + group);
   epilogue.load_vectors(channel, params.k);
-  __syncthreads();
-  WaitForPredecessors();
-
-  const MainLoop<Plan> main_loop(memory);
-  Patch<Plan, Pixel> patch(params);
-  Tile tile = Tile::at(params, blockIdx.x, Plan{});
-  patch.fetch(tile);
-  for (int index = blockIdx.x; index < params.tiles; index += gridDim.x) {
-    patch.write(memory.patch());
-    __syncthreads();
-    const Tile next = Tile::at(params, index + gridDim.x, Plan{});
-    if (index + gridDim.x < params.tiles) patch.fetch(next);
+  const MainLoop<Plan> main_loop(memory, group, Shift(params, Plan{}));
+  const int step = gridDim.x * Plan::kGroups;
+  for (; index < params.tiles; index += step) {
+    patch.write(memory.patch(group));
+    sm90::SyncThreads(1 + group, kGroupThreads);
+    if (index + step < params.tiles) patch.fetch(Tile::at(params, index + step, Plan{}));
+    const Tile tile = Tile::at(params, index, Plan{});
 #pragma unroll 1
     for (int unit = 0; unit < Plan::kUnits; ++unit) {
       typename MainLoop<Plan>::Sums sums;
       main_loop.multiply(sums, unit);
-      const ImageOutput to{params.y, tile.image, tile.row + unit * kUnitRows, tile.column, channel};
-      Finish<Plan>(sums, epilogue, to, params.k);
+      Finish<Plan>(sums, epilogue, {params.y, tile.image, tile.row + unit * kUnitRows, tile.column, channel}, params.k);
     }
-    tile = next;
-    __syncthreads();  // nobody reads the patch any more
+    sm90::SyncThreads(1 + group, kGroupThreads);  // nobody reads the patch any more
   }
   epilogue.drain();
+}
+
+template <class Plan, class Pixel>
+__global__ void __launch_bounds__(Plan::kThreads, 1) FirstKernel(const __grid_constant__ Params params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) char shared[];
+  const Memory<Plan> memory{shared};
+  // neighbouring tiles go to different SMs, so that few tiles occupy as many as there are
+  const int group = threadIdx.x / kGroupThreads, channel = blockIdx.y * Plan::kN, first = blockIdx.x + group * gridDim.x;
+  LaunchDependents();
+  if (threadIdx.x == 0) sm90::Prefetch(params.y);
+  const Weights<Plan> weights(params, channel);  // they do not depend on the kernels before
+  WaitForPredecessors();
+  Patch<Plan, Pixel> patch(params);
+  if (first < params.tiles) patch.fetch(Tile::at(params, first, Plan{}));
+  weights.write(memory.weights());
+  sm90::FenceAsyncProxy();
+  __syncthreads();
+  Run<Plan>(params, memory, group, first, channel, patch);
 #endif
 }
 
@@ -99,9 +103,10 @@ struct FirstSm90 {
     params.h = conv.h, params.w = conv.w, params.k = conv.k, params.pad_top = conv.pad_top, params.pad_left = conv.pad_left;
     params.x = conv.x, params.filter = conv.filter, params.epilogue = conv.epilogue;
     if (const char* error = encode(conv, params)) return error;
-    const dim3 grid(std::min(params.tiles, launch.sm_count * Plan::kBlocksPerSm), (conv.k + Plan::kN - 1) / Plan::kN);
+    const int channel_blocks = (conv.k + Plan::kN - 1) / Plan::kN;
+    const dim3 grid(std::min(params.tiles, std::max(launch.sm_count / channel_blocks, 1)), channel_blocks);
     const auto kernel = conv.x_planes == OnnxType<float>::value ? first::FirstKernel<Plan, float> : first::FirstKernel<Plan, Element>;
-    return LaunchDependent(kernel, grid, first::kThreads, launch.stream, params, Row::at(kArch), kSharedMemory);
+    return LaunchDependent(kernel, grid, Plan::kThreads, launch.stream, params, Row::at(kArch), kSharedMemory);
   }
 
  private:

@@ -7,19 +7,18 @@
 namespace onnxbolt {
 namespace first {
 
-constexpr int kThreads = 128;      // one warpgroup
+constexpr int kGroupThreads = 128;  // of a warpgroup
 constexpr int kTileColumns = 16;   // output pixels of a tile's row: what a warp has of 64 rows of a product
 constexpr int kUnitRows = 4;       // output rows of a product
+constexpr int kQuad = 4;           // columns of x that are loaded together
 constexpr int kChunk = 8;          // k's that lie side by side: the halves of an instruction's k
-constexpr int kSmMemory = 232448;
-constexpr int kSmRegisters = 65536;
-constexpr int kStepsAtOnce = 6;    // whose fragments are registers at one time
-constexpr int kMostBlocks = 4;     // of an SM: more do not hide more latency
+constexpr int kStepsAtOnce = 6;     // whose fragments are registers at one time
+constexpr int kBlockMemory = 232448;
 
 constexpr int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Constants of an instance. Columns of its configuration: threadblock = (output pixels of a tile, its output channels, k), warp = the
-// filter's rows, columns and channels, instruction = the strides.
+// filter's rows, columns and channels, instruction = the strides, consumers = warpgroups.
 //
 // The pixels under a tile lie in shared memory as rows of [columns][channels], so that what a row of the filter meets is one run of
 // elements; k counts these runs, each rounded up to chunks. A lane reads pairs of neighbouring elements, so channels are padded by one
@@ -31,6 +30,7 @@ struct Plan {
   using Output = OutputType;
   using Chain = ChainType;
   using Finish = sm90::EpilogueShape<Element, Output, Chain, 1, Row::at(kTileN)>;
+  static constexpr int kGroups = Row::at(kConsumers), kThreads = kGroups * kGroupThreads;
   static constexpr int kN = Row::at(kTileN), kTileRows = Row::at(kTileM) / kTileColumns, kUnits = kTileRows / kUnitRows;
   static constexpr int kR = Row::at(kWarpM), kS = Row::at(kWarpN), kC = Row::at(kWarpK);
   static constexpr int kStrideH = Row::at(kInstructionM), kStrideW = Row::at(kInstructionN);
@@ -42,37 +42,37 @@ struct Plan {
   static constexpr int kChunks = kR * kRunChunks, kSteps = (kChunks + 1) / 2, kDepth = kSteps * 2 * kChunk;
 
   static constexpr int kPatchRows = (kTileRows - 1) * kStrideH + kR, kPatchColumns = (kTileColumns - 1) * kStrideW + kS;
-  static constexpr int kPatchPitch = RoundUp(kPatchColumns * kStoredC, 2);
-  static constexpr int kPatchElements = kPatchRows * kPatchColumns * kC;  // that are read from device memory
-  static constexpr int kLoads = (kPatchElements + kThreads - 1) / kThreads;
+  static constexpr int kRowQuads = (kPatchColumns + kQuad - 1 + kQuad - 1) / kQuad;  // wherever in a quad the patch begins
+  static constexpr int kPatchPitch = kRowQuads * kQuad * kStoredC;
+  static constexpr int kLoads = (kPatchRows * kRowQuads + kGroupThreads - 1) / kGroupThreads;
 
-  static constexpr int kWeightBytes = kN * kDepth * sizeof(Element), kStepBytes = kN * 2 * kChunk * sizeof(Element);
-  static constexpr int kPatchBytes = RoundUp((kPatchRows * kPatchPitch + kRunChunks * kChunk) * sizeof(Element), 16);
-  static constexpr int kWeightOffset = RoundUp(Finish::kStagingBytes, 256), kVectorOffset = kWeightOffset + kWeightBytes;
-  static constexpr int kPatchOffset = RoundUp(kVectorOffset + Finish::kVectorBytes, 16);
-  static constexpr int kSharedMemory = kPatchOffset + kPatchBytes;
-  static constexpr int kReserved = 1024;  // what the runtime takes of shared memory for each block
-  // accumulators, pixels under way, fragments, and a fixed rest
-  static constexpr int kRegisters = std::min(kN / 2 + kLoads + 4 * kStepsAtOnce + 56, 255);
-  static constexpr int kBlocksPerSm =
-      std::min({kMostBlocks, kSmMemory / (kSharedMemory + kReserved), kSmRegisters / (kThreads * RoundUp(kRegisters, 8))});
+  static constexpr int kStepBytes = kN * 2 * kChunk * sizeof(Element), kWeightBytes = kSteps * kStepBytes;
+  // one element before the first row, and what is read and masked behind the last
+  static constexpr int kPatchBytes = RoundUp((1 + kPatchRows * kPatchPitch + kChunk) * sizeof(Element), 16);
+  static constexpr int kWeightOffset = kGroups * Finish::kStagingBytes, kVectorOffset = kWeightOffset + kWeightBytes;
+  static constexpr int kPatchOffset = RoundUp(kVectorOffset + kGroups * Finish::kVectorBytes, 16);
+  static constexpr int kSharedMemory = kPatchOffset + kGroups * kPatchBytes;
 
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(sizeof(Element) == 2, "first convolutions multiply fp16 and bf16");
   static_assert(Chain::kTensors == 0, "a first convolution has no residual");
   static_assert(kUnits * kUnitRows * kTileColumns == Row::at(kTileM) && kDepth == Row::at(kTileK), "the tile fits the filter");
-  static_assert(kBlocksPerSm >= 1, "no room for the weights");
+  static_assert(Finish::kStagingBytes % 1024 == 0 || kN < 64, "units begin where swizzles do");
+  static_assert(kSharedMemory <= kBlockMemory, "no room for the weights");
 };
 
 template <class Plan>
 struct Memory {
   char* base;
 
-  __device__ sm90::EpilogueMemory<typename Plan::Finish> epilogue() const {
-    return {base, reinterpret_cast<float*>(base + Plan::kVectorOffset), nullptr, nullptr};
+  __device__ sm90::EpilogueMemory<typename Plan::Finish> epilogue(int group) const {
+    char* vectors = base + Plan::kVectorOffset + group * Plan::Finish::kVectorBytes;
+    return {base + group * Plan::Finish::kStagingBytes, reinterpret_cast<float*>(vectors), nullptr, nullptr};
   }
   __device__ char* weights() const { return base + Plan::kWeightOffset; }
-  __device__ typename Plan::Element* patch() const { return reinterpret_cast<typename Plan::Element*>(base + Plan::kPatchOffset); }
+  __device__ typename Plan::Element* patch(int group) const {
+    return reinterpret_cast<typename Plan::Element*>(base + Plan::kPatchOffset + group * Plan::kPatchBytes);
+  }
 };
 
 struct Params {

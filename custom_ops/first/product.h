@@ -2,7 +2,7 @@
 //
 // A lane's fragment of A is read straight from the patch: no im2col is written anywhere.
 #pragma once
-#include "first/plan.h"
+#include "first/patch.h"
 
 namespace onnxbolt {
 namespace first {
@@ -43,22 +43,59 @@ ONNXBOLT_FRAGMENT_WGMMA(96, ONNXBOLT_FIRST_48, 48, 49, 50, 51, 52, 53, ONNXBOLT_
 ONNXBOLT_FRAGMENT_WGMMA(112, ONNXBOLT_FIRST_48 ", " ONNXBOLT_REGISTERS_48, 56, 57, 58, 59, 60, 61, ONNXBOLT_D32(0), ONNXBOLT_D16(32), ONNXBOLT_D8(48));
 ONNXBOLT_FRAGMENT_WGMMA(128, ONNXBOLT_FIRST_64, 64, 65, 66, 67, 68, 69, ONNXBOLT_D64(0));
 
-// The weights of output channels `first` .. as steps of [channel][16], each row swizzled as an operand of 32 bytes (wgmma.h).
+// The weights of output channels `first` .., on their way to shared memory, where they are steps of [channel][16], each row swizzled
+// as an operand of 32 bytes (wgmma.h). A thread takes chunks.
 template <class Plan>
-__device__ void PackWeights(const Params& params, int first, char* weights) {
+class Weights {
+ public:
   using Element = typename Plan::Element;
-  constexpr int kRunDepth = Plan::kRunChunks * kChunk;
-#pragma unroll 16
-  for (int i = threadIdx.x; i < Plan::kN * Plan::kDepth; i += kThreads) {
-    const int channel = i / Plan::kDepth, k = i % Plan::kDepth;
-    const int r = k / kRunDepth, s = k % kRunDepth / Plan::kStoredC, c = k % kRunDepth % Plan::kStoredC;
-    const bool exists = r < Plan::kR && s < Plan::kS && c < Plan::kC && first + channel < params.k;
-    const int at = (((first + channel) * Plan::kR + r) * Plan::kS + s) * Plan::kC + c;
-    const int half = (k / kChunk ^ channel / 4) % 2;
-    char* to = weights + k / (2 * kChunk) * Plan::kStepBytes + channel * 32 + half * 16;
-    reinterpret_cast<Element*>(to)[k % kChunk] = exists ? static_cast<const Element*>(params.filter)[at] : Element(0.f);
+
+  // Starts the loads.
+  __device__ Weights(const Params& params, int first) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const Place place(i);
+      const bool exists = place.run < Plan::kR && first + place.channel < params.k;
+      const Element* run = static_cast<const Element*>(params.filter) + ((first + place.channel) * Plan::kR + place.run) * Plan::kS * Plan::kC;
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        const int k = place.part * kChunk + j, s = k / Plan::kStoredC, c = k % Plan::kStoredC;
+        chunks_[i][j] = exists && s < Plan::kS && c < Plan::kC ? run[s * Plan::kC + c] : Element(0.f);
+      }
+    }
   }
-}
+
+  __device__ void write(char* weights) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const Place place(i);
+      const int half = (place.chunk ^ place.channel / 4) % 2;
+      char* to = weights + place.chunk / 2 * Plan::kStepBytes + place.channel * 32 + half * 16;
+      if (place.exists) *reinterpret_cast<Chunk*>(to) = chunks_[i];
+    }
+  }
+
+ private:
+  using Chunk = cutlass::AlignedArray<Element, kChunk>;
+  static constexpr int kRowChunks = 2 * Plan::kSteps, kLoads = (Plan::kN * kRowChunks + Plan::kThreads - 1) / Plan::kThreads;
+
+  // Which chunk of which channel a thread's i-th is, and the part of which run of the filter.
+  struct Place {
+    int channel, chunk, run, part;
+    bool exists;
+
+    __device__ explicit Place(int i) {
+      const int index = i * Plan::kThreads + threadIdx.x;
+      channel = index / kRowChunks;
+      chunk = index - channel * kRowChunks;
+      run = chunk / Plan::kRunChunks;
+      part = chunk - run * Plan::kRunChunks;
+      exists = channel < Plan::kN;
+    }
+  };
+
+  Chunk chunks_[kLoads];
+};
 
 template <class Plan>
 class MainLoop {
@@ -66,10 +103,10 @@ class MainLoop {
   using Element = typename Plan::Element;
   using Sums = sm90::Accumulators<Plan::kN>;
 
-  __device__ MainLoop(const Memory<Plan>& memory)
+  __device__ MainLoop(const Memory<Plan>& memory, int group, const Shift& shift)
       : weights_(sm90::OperandDescriptor(memory.weights(), 32)), tail_mask_(tail_mask()) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    pixel_ = reinterpret_cast<const char*>(memory.patch()) + warp * Plan::kStrideH * kRowBytes + lane / 4 * kPixelBytes + lane % 4 * 4;
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, first = shift.columns * Plan::kStoredC + shift.odd;
+    pixel_ = reinterpret_cast<const char*>(memory.patch(group) + first) + warp * Plan::kStrideH * kRowBytes + lane / 4 * kPixelBytes + lane % 4 * 4;
   }
 
   // The products of one unit of the tile.

@@ -9,10 +9,10 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig
 
 COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128)  # output channels of a product
 TILES = (128, 64, 256)  # output pixels of a tile, in rows of 16
+_GROUPS, _MOST_GROUPS = 4, 6  # warpgroups of a block, as a rule and at most
 _MOST_CHANNELS, _LARGEST_FILTER, _LARGEST_STRIDE = 4, 11, 4
-_CHUNK, _THREADS, _TILE_COLUMNS = 8, 128, 16
-_FRAGMENTS, _BASE_REGISTERS = 24, 56  # of a thread, beside accumulators and pixels under way
-_STAGING = 2 * 64 * 128  # bytes: two units of the epilogue, at most
+_QUAD, _CHUNK, _GROUP_THREADS, _TILE_COLUMNS = 4, 8, 128, 16
+_STEPS_AT_ONCE, _BASE_REGISTERS = 6, 36
 
 
 def serves(dtype: DType, weight: Sequence[int], strides: Sequence[int], dilations: Sequence[int], groups: int) -> bool:
@@ -32,12 +32,20 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     configs = (
         KernelConfig(
             arch.number, 0, UNBOUNDED, Family.FIRST_SM90, (tile, columns, depth(problem)), (problem.r, problem.s, problem.c),
-            (*problem.strides, 1), align_a=1, align_b=1, consumers=1, resident=1,
+            (*problem.strides, 1), align_a=1, align_b=1, consumers=groups, resident=1,
         )
         for tile in TILES
+        for groups in range(1, _MOST_GROUPS + 1)
     )
-    return tuple(config for config in configs if registers(config) <= arch.registers_per_thread and
-                 shared_memory(config) <= arch.shared_memory_per_block)
+    feasible = [config for config in configs if _fits(config, arch)]
+    most = {tile: max((c.consumers for c in feasible if c.threadblock[0] == tile), default=0) for tile in TILES}
+    return tuple(c for c in feasible if c.consumers in (most[c.threadblock[0]], min(_GROUPS, most[c.threadblock[0]])))
+
+
+def _fits(config: KernelConfig, arch: Arch) -> bool:
+    threads = config.consumers * _GROUP_THREADS
+    of_a_thread = min(arch.registers_per_sm // threads // 8 * 8, arch.registers_per_thread)
+    return registers(config) <= of_a_thread and shared_memory(config) <= arch.shared_memory_per_block
 
 
 def depth(problem: ConvProblem) -> int:
@@ -47,18 +55,22 @@ def depth(problem: ConvProblem) -> int:
 
 
 def registers(config: KernelConfig) -> int:
-    """Of a thread: accumulators, pixels of the next tile, fragments, and a fixed rest."""
-    rows, columns = _patch(config)
-    loads = -(-rows * columns * config.warp[2] // _THREADS)
-    return config.threadblock[1] // 2 + loads + _FRAGMENTS + _BASE_REGISTERS
+    """Of a thread: the next tile's pixels, then weights on their way or accumulators and fragments, and a fixed rest."""
+    _, n, k = config.threadblock
+    rows, quads = _patch(config)
+    pixels = -(-rows * quads // _GROUP_THREADS) * _QUAD * config.warp[2]
+    weights = -(-n * k // _CHUNK // (config.consumers * _GROUP_THREADS)) * _CHUNK // 2
+    products = n // 2 + 4 * min(k // 16, _STEPS_AT_ONCE)
+    return pixels + max(weights, products) + _BASE_REGISTERS
 
 
 def shared_memory(config: KernelConfig) -> int:
-    """Bytes of a block, at most: the epilogue's staging, weights, vectors and pixels."""
-    rows, columns = _patch(config)
+    """Bytes of a block, at most: each warpgroup's staging, vectors and pixels, and the weights."""
     _, n, k = config.threadblock
-    patch = rows * columns * _stored_channels(config.warp[2], config.instruction[1]) * 2
-    return _STAGING + 2 * n * k + 16 * n + patch + 1024
+    rows, quads = _patch(config)
+    staging, vectors = 2 * 64 * 128, 4 * 4 * n
+    patch = (rows * quads * _QUAD * _stored_channels(config.warp[2], config.instruction[1]) + 2 * _CHUNK) * 2
+    return config.consumers * (staging + vectors + patch) + 2 * n * k
 
 
 def _stored_channels(channels: int, stride: int) -> int:
@@ -67,7 +79,8 @@ def _stored_channels(channels: int, stride: int) -> int:
 
 
 def _patch(config: KernelConfig) -> tuple[int, int]:
-    """Rows and columns of the image under a tile."""
+    """Rows of the image under a tile, and quads of columns, wherever in a quad the first column is."""
     r, s, _ = config.warp
     stride_h, stride_w, _ = config.instruction
-    return (config.threadblock[0] // _TILE_COLUMNS - 1) * stride_h + r, (_TILE_COLUMNS - 1) * stride_w + s
+    columns = (_TILE_COLUMNS - 1) * stride_w + s
+    return (config.threadblock[0] // _TILE_COLUMNS - 1) * stride_h + r, -(-(columns + _QUAD - 1) // _QUAD)

@@ -39,7 +39,8 @@ _ACCESS_RATE = {16: 1.0, 8: 0.7, 4: 0.5, 2: 0.3}
 _ELEMENTWISE_EFFICIENCY = 0.7
 _TRANSPOSE_EFFICIENCY = 0.6
 _LAYOUT_EFFICIENCY = 0.9
-_FIRST_TILE_US = 0.1  # of a first convolution's tile, beside its products: its pixels into shared memory
+# A first convolution: its weights into shared memory, a tile's pixels, and what the rest reaches of the bandwidth there.
+_FIRST_PROLOGUE_US, _FIRST_TILE_US, _FIRST_SHARED_EFFICIENCY = 2.0, 0.05, 0.65
 _POOL_EFFICIENCY = 0.7
 
 
@@ -216,12 +217,13 @@ def _bandwidth(arch: Arch) -> float:
 
 def _first_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     """A first convolution: bound by its output, or by shared memory, which fragments, weights and the output pass through."""
-    m, n = _extent(problem)
+    assert isinstance(problem, ConvProblem)
     rows, columns, depth = config.threadblock
-    tiles = _ceil(_ceil(m, rows) * _ceil(n, columns), arch.sm_count)
+    tiles = problem.n * _ceil(problem.p, rows // 16) * _ceil(problem.q, 16) * _ceil(problem.k, columns)
     product = depth * (64 + columns) * problem.dtype.bytes + 2 * 64 * columns * problem.out.bytes
-    compute = tiles * (_FIRST_TILE_US + rows // 64 * product / (_SHARED_BYTES_PER_CLOCK * arch.clock) * _US)
-    return arch.launch_us + _PROLOGUE_US + _overlapped(compute, _memory_us(problem, arch))
+    passing = product / (_SHARED_BYTES_PER_CLOCK * _FIRST_SHARED_EFFICIENCY * arch.clock) * _US
+    compute = _ceil(tiles, arch.sm_count) * (_FIRST_TILE_US + rows // 64 * passing)
+    return arch.launch_us + _FIRST_PROLOGUE_US + _overlapped(compute, _memory_us(problem, arch))
 
 
 # --- the problem as a GEMM --------------------------------------------------------------------------------------------------
