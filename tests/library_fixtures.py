@@ -28,7 +28,7 @@ from onnxbolt.library import Manifest, OpSpec, generated_sources, make_manifest,
 HOST = Path(__file__).with_name("custom_ops") / "host"
 OPSET = 17
 ARGUMENTS = {Family.GEMM_2X: "GemmArguments", Family.CONV_2X: "ConvArguments", Family.POOL: "PoolArguments",
-             Family.LAYOUT: "LayoutArguments", Family.ELEMENTWISE: "ElementwiseArguments"}
+             Family.FIRST_SM90: "ConvArguments", Family.LAYOUT: "LayoutArguments", Family.ELEMENTWISE: "ElementwiseArguments"}
 
 
 def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
@@ -39,21 +39,23 @@ def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
 class Fused:
     """An op type of the tests: its description, its body, and its family of kernels."""
 
-    def __init__(self, kind: str, *steps: Step, rank: int = 0, family: Family = Family.POOL, padding: int = 0) -> None:
+    def __init__(self, kind: str, *steps: Step, rank: int = 0, family: Family = Family.POOL, padding: int = 0,
+                 planes: DType | None = None) -> None:
         self.family = family
-        self.body = build_body(Signature("conv" if kind == "conv1d" else kind, DType.F32, rank, steps, padding), OPSET)
-        self.spec = OpSpec(self.body.name, kind, DType.F32, DType.F32, tuple(step.name for step in steps))
+        self.body = build_body(Signature("conv" if kind == "conv1d" else kind, DType.F32, rank, steps, padding, planes), OPSET)
+        self.spec = OpSpec(self.body.name, kind, DType.F32, DType.F32, tuple(step.name for step in steps), planes)
 
 
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_2X)
 GEMM_ADD = Fused("gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.GEMM_2X)
 CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=Family.CONV_2X)
+FIRST = Fused("conv", Step("Bias"), Step("Relu"), rank=4, family=Family.FIRST_SM90, planes=DType.F32)
 CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=Family.CONV_2X)
 MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = Fused("max_pool"), Fused("average_pool"), Fused("global_average_pool")
 TO_NHWC, TO_NCHW = (Fused(kind, rank=4, family=Family.LAYOUT, padding=3) for kind in ("to_nhwc", "to_nchw"))
 TO_NLC = Fused("to_nhwc", rank=3, family=Family.LAYOUT)
 ELEMENTWISE = Fused("elementwise", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.ELEMENTWISE)
-ALL = (ELEMENTWISE, GEMM, GEMM_ADD, CONV, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC)
+ALL = (ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC)
 
 
 def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = (), operands: Sequence[Sequence[int | str]] = (), *,

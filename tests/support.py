@@ -88,11 +88,11 @@ def matched(model: onnx.ModelProto) -> tuple[list[Candidate], list[Refusal]]:
     return partition(candidates), refusals
 
 
-def fused(model: onnx.ModelProto, precision: str = "keep", fuse: str = "all") -> onnx.ModelProto:
+def fused(model: onnx.ModelProto, precision: str = "keep", fuse: str = "all", arch: int = 80) -> onnx.ModelProto:
     """The optimized model, without a library."""
     graph = prepare(model, precision)
-    chosen = plan(graph, partition(match(graph)[0]), [80], fuse)
-    rewriter = rewrite(graph, chosen.assignment, chosen.configs, [80])
+    chosen = plan(graph, partition(match(graph)[0]), [arch], fuse)
+    rewriter = rewrite(graph, chosen.assignment, chosen.configs, [arch])
     restore(graph)
     result = export_model(graph, list(rewriter.functions.values()))
     onnx.checker.check_model(result)
@@ -117,9 +117,9 @@ def ops(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
-def assert_same(model: onnx.ModelProto, limit: float = 1e-5, precision: str = "keep") -> onnx.ModelProto:
+def assert_same(model: onnx.ModelProto, limit: float = 1e-5, precision: str = "keep", arch: int = 80) -> onnx.ModelProto:
     """The fused model answers as the original does; the fused model is handed back."""
-    optimized = fused(model, precision)
+    optimized = fused(model, precision, arch=arch)
     feeds = feeds_of(model)
     for expected, got in zip(run(model, feeds), run(optimized, feeds), strict=True):
         assert got.shape == expected.shape

@@ -10,11 +10,12 @@ import itertools
 from collections.abc import Iterator as Iterable
 from dataclasses import dataclass
 
+from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.gpu import local_arch
-from onnxbolt.kernels import elementwise, layout
-from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig
+from onnxbolt.kernels import elementwise, first, layout
+from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
 
@@ -88,6 +89,15 @@ FIRST_LAYERS = (
     ConvShape(2, 12, 9, 1, 2, 3, 3, (1, 0, 2, 1)),
     ConvShape(2, 16, 16, 1, 4, 4, 4, strides=(4, 4), gap=1),
 )
+# of a model's first convolution: output channels, filter rows, columns and channels, strides; its types and chain
+FIRST = (
+    (64, (7, 7, 3), (2, 2), DType.F16, DType.F16, ("Bias", "Relu")), (64, (3, 3, 3), (1, 1), DType.BF16, DType.BF16, ("Bias", "Relu")),
+    (48, (3, 3, 3), (2, 2), DType.F16, DType.F16, ("Scale", "Bias", "Silu")),
+    (16, (3, 3, 3), (2, 2), DType.F16, DType.F16, ("Bias", "HardSwish")),
+    (96, (11, 11, 3), (4, 4), DType.F16, DType.F16, ("Bias", "Relu")), (128, (4, 4, 3), (4, 4), DType.BF16, DType.F32, ("Bias",)),
+    (8, (5, 3, 1), (1, 1), DType.F16, DType.F32, ("Bias", "Clip")), (24, (3, 3, 4), (1, 2), DType.BF16, DType.BF16, ("PRelu",)),
+    (40, (1, 1, 2), (1, 1), DType.F16, DType.F16, ()),
+)
 
 
 def mma(dtype: DType, arch: int) -> tuple[int, int, int]:
@@ -126,7 +136,17 @@ def instances(arch: int) -> list[Instance]:
     found += [Instance(pool, dtype, dtype) for dtype in types]
     found += [Instance(elementwise.config(arch), dtype, dtype, chain) for dtype in types for chain in ELEMENTWISE]
     found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]
+    found += _first_convolutions(arch)
     return list(dict.fromkeys(found))
+
+
+def _first_convolutions(arch: int) -> Iterable[Instance]:
+    """The candidates of the planner in turn."""
+    for turn, (k, (r, s, c), strides, dtype, out, chain) in enumerate(FIRST):
+        problem = ConvProblem(2, 32, 32, c, k, r, s, 32, 32, (0, 0, 0, 0), strides, (1, 1), 1, dtype, out, chain, nchw=True)
+        configs = first.candidates(problem, get(arch))
+        if configs:
+            yield Instance(configs[turn % len(configs)].instance(), dtype, out, chain)
 
 
 def _full_alignment(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernels.config import Family
 from tests.gpu.cases import GEMMS, PARAMS, ConvShape, GemmShape, convolutions
@@ -120,6 +121,47 @@ def _layout_problem(library: Library, instance: Instance, shape: tuple[int, int,
     return Problem(Layout(1, *shape, source.pointer, output.pointer), output, y.astype(np.float64), (source,))
 
 
+@dataclass(frozen=True)
+class FirstShape:
+    """A first convolution, but for its filter and strides; k in blocks of the kernel's output channels. `wide`: x is fp32."""
+
+    n: int
+    h: int
+    w: int
+    blocks: int = 1
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    gap: int = 0
+    wide: bool = True
+
+
+FIRST = (
+    FirstShape(2, 37, 45, pads=(1, 2, 1, 2)), FirstShape(1, 11, 11, wide=False),
+    FirstShape(3, 23, 70, pads=(3, 1, 0, 1), gap=8, wide=False), FirstShape(1, 64, 64, pads=(3, 3, 3, 3)),
+    FirstShape(5, 33, 48, blocks=2, pads=(0, 2, 1, 0), gap=16), FirstShape(40, 16, 20, wide=False),
+)
+
+
+def first_problem(library: Library, instance: Instance, shape: FirstShape) -> Problem:
+    """A model's first convolution: x is NCHW."""
+    r, s, c = instance.config.warp
+    stride_h, stride_w, _ = instance.config.instruction
+    rng, k = _random(instance, shape), shape.blocks * instance.config.threadblock[1]
+    conv = ConvShape(shape.n, shape.h, shape.w, c, k, r, s, shape.pads, (stride_h, stride_w))
+    x = rng.normal(0, 1, (shape.n, c, shape.h, shape.w)).astype(np.float32 if shape.wide else instance.dtype.numpy)
+    weight = rounded(rng.normal(0, (r * s * c) ** -0.5, (k, r, s, c)), instance.dtype)
+    p, q = output_extent(conv)
+    operands = Operands(library, instance, (shape.n, p, q, k), shape.gap, rng)
+    source, filters = Tensor(library, x), Tensor(library, weight)
+    output = Tensor(library, np.zeros((shape.n, p, q, k), instance.out.numpy), shape.gap, empty=True)
+    arguments = Conv(
+        shape.n, shape.h, shape.w, c, k, r, s, p, q, *shape.pads, stride_h, stride_w, 1, 1, 1, source.pointer, filters.pointer,
+        output.pointer, c, output.pitch, operands.arguments, (DType.F32 if shape.wide else instance.dtype).onnx,
+    )
+    seen = rounded(x.transpose(0, 2, 3, 1), instance.dtype)
+    expected = epilogue(convolve(seen, weight, conv), instance.chain, operands.vectors, operands.tensors)
+    return Problem(arguments, output, expected, (source, filters, operands))
+
+
 def _gemms(library: Library, instance: Instance) -> list[Any]:
     return [GemmProblem(library, instance, shape) for shape in GEMMS]
 
@@ -135,6 +177,7 @@ def _each(make: Callable[..., Problem], *shapes: tuple[int, ...]) -> Builder:
 BUILDERS: dict[Family, Builder] = {
     Family.GEMM_2X: _gemms, Family.GEMM_3X: _gemms, Family.GEMM_SM90: _gemms,
     Family.CONV_2X: _convolutions, Family.CONV_SM90: _convolutions, Family.HALO_SM90: _convolutions,
+    Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
     Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
     Family.LAYOUT: _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
     Family.ELEMENTWISE: _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),

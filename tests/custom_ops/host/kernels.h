@@ -52,8 +52,9 @@ inline void Compute(const ConvArguments& c) {
     for (int k = 0; k < c.k; ++k) {
       float sum = 0;
       ForEachTap(c, c.r, c.s, p, q, [&](int h, int w, int r, int s) {
-        const float* pixel = x + ((int64_t{n} * c.h + h) * c.w + w) * c.x_pitch + k / group_k * group_c;
-        for (int i = 0; i < group_c; ++i) sum += pixel[i] * filter[((int64_t{k} * c.r + r) * c.s + s) * group_c + i];
+        const int64_t first = k / group_k * group_c, plane = int64_t{c.h} * c.w, pixel = int64_t{h} * c.w + w;
+        const float* from = x + (c.x_planes ? (n * c.c + first) * plane + pixel : (n * plane + pixel) * c.x_pitch + first);
+        for (int i = 0; i < group_c; ++i) sum += from[i * (c.x_planes ? plane : 1)] * filter[((int64_t{k} * c.r + r) * c.s + s) * group_c + i];
       });
       static_cast<float*>(c.y)[row * c.y_pitch + k] = Finish(c.epilogue, sum, row, k);
     }
