@@ -70,10 +70,9 @@ def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, 
 
     `append` keeps the rows of an existing file that were not measured again: long benchmarks can run in parts.
     """
-    gpu = gpu_name()
-    path = out or RESULTS / f"{benchmark}-{gpu.lower().replace(' ', '-')}.json"
+    path = result_path(benchmark, out)
     document = {
-        "gpu": gpu,
+        "gpu": gpu_name(),
         "driver": _query("driver_version"),
         "versions": _versions(),
         "commit": _commit(),
@@ -85,6 +84,11 @@ def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, 
     temporary.write_text(json.dumps(document, indent=1) + "\n")
     temporary.replace(path)
     return path
+
+
+def result_path(benchmark: str, out: Path | None = None) -> Path:
+    """`out`, or the benchmark's place in results/ for this GPU."""
+    return out or RESULTS / f"{benchmark}-{gpu_name().lower().replace(' ', '-')}.json"
 
 
 def _kept(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -1,20 +1,26 @@
-"""Whole models: onnxbolt against ONNX Runtime at its best, on one GPU, in one run.
+"""Whole models: onnxbolt against ONNX Runtime at its best, on one GPU, in one run; PyTorch at its best beside them.
 
-    python benchmarks/end_to_end.py                        # optimize, compile, measure, write results/end_to_end-<gpu>.json
-    python benchmarks/end_to_end.py --prepare DIR --arch sm_90a   # on a machine without a GPU: compile the libraries only
-    python benchmarks/end_to_end.py --prepared DIR         # measure with these
+    python -m benchmarks.end_to_end --tune --cache DIR     # optimize, tune, measure, write results/end_to_end-<gpu>.json
+    python -m benchmarks.end_to_end --tune --cache DIR --budget 90s --missing --begin-within 5m   # in parts, as often as it takes
+    python -m benchmarks.end_to_end --prepare DIR --arch sm_90a   # on a machine without a GPU: compile the libraries only
+    python -m benchmarks.end_to_end --prepared DIR         # measure with these
 
 ONNX Runtime's best is the fastest of {NHWC, NCHW} x {EXHAUSTIVE, HEURISTIC} x {CUDA graph, none}, cuDNN with all the
-workspace it wants and tuned GEMMs, with fp16 or fp32 graph inputs and outputs, and for transformers also of what
-onnxruntime.transformers.optimizer makes of them. onnxbolt is given the same models (of the two inputs and outputs the fp16 ones), and its
-results get the same settings to choose from. Weights and inputs are seeded; errors are against the fp32 model without TF32.
+workspace it wants and tuned GEMMs, of that with cuDNN's fused bias, with fp16 or fp32 graph inputs and outputs, and for transformers
+also of what onnxruntime.transformers.optimizer makes of them. onnxbolt is given the same models (of the two inputs and outputs the fp16
+ones), and its results get the same settings to choose from. Weights and inputs are seeded; errors are against the fp32 model without
+TF32. DIR is an ordinary cache directory of onnxbolt's: it may be carried to another machine of the same kind.
 """
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +33,8 @@ from rich.console import Console
 from rich.table import Table
 
 import onnxbolt
-from benchmarks.common import ClockSampler, Row, time_argument, write_results
+from benchmarks import peers
+from benchmarks.common import ClockSampler, Row, result_path, time_argument, write_results
 from benchmarks.floors import floor_us
 from models import build
 from onnxbolt.archs import get
@@ -35,7 +42,8 @@ from onnxbolt.gpu import local_arch
 from onnxbolt.options import ARCHS, arch_number
 from onnxbolt.tolerances import relative_l2
 from onnxbolt.tune.cuda import CudaError, Stream
-from onnxbolt.tune.sessions import Session, Setting, Source, interleave, search
+from onnxbolt.tune.sessions import Measure, Session, Setting, Source, interleave, search
+from onnxbolt.tune.summary import Tuning
 
 
 @dataclass(frozen=True)
@@ -94,13 +102,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CudaError as error:
         print(f"error: {error}; --provider cpu tries the script out without one", file=sys.stderr)
         return 1
-    rows = []
+    if chosen.cache:
+        os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache.resolve())
+    return _measure_all(targets, stream, chosen)
+
+
+def _measure_all(targets: Sequence[Target], stream: Stream | None, chosen: argparse.Namespace) -> int:
+    """Row by row, each written at once: what an interrupted run knows is kept, and a model that fails costs itself alone."""
+    known = _known(chosen) if chosen.missing else set()
+    rows: list[Row] = []
+    start = time.monotonic()
     for target in targets:
+        if target.name in known:
+            continue
+        if time.monotonic() - start > chosen.begin_within:
+            print(f"{target.name}: not begun, {chosen.begin_within:.0f} s are over; --missing goes on from here", flush=True)
+            break
         with tempfile.TemporaryDirectory() as scratch:
-            rows.append(_measure(target, Path(scratch), stream, chosen))
-        _print(rows)  # after each: an interrupted run has shown what it knows
-        write_results("end_to_end", rows, chosen.out, chosen.append)
-    return 0
+            try:
+                rows.append(_measure(target, Path(scratch), stream, chosen))
+            except Exception as error:  # whatever it is: the other models are still to be measured
+                rows.append(Row(target.model, target.batch, "fp16", values={"failure": f"{type(error).__name__}: {error}"[:500]}))
+        _print(rows)
+        write_results("end_to_end", rows, chosen.out, chosen.append or chosen.missing)
+    return 1 if any("failure" in row.values for row in rows) else 0
+
+
+def _known(chosen: argparse.Namespace) -> set[str]:
+    """The targets that the result file has a row of."""
+    path = result_path("end_to_end", chosen.out)
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return {f"{row['name']}-{row['batch']}" for row in rows if "failure" not in row["values"]}
 
 
 def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argparse.Namespace) -> Row:
@@ -109,13 +141,17 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
     feeds = _feeds(exact)
     reference = Session(Source("fp32", exact.SerializeToString()), Setting(search="HEURISTIC", tf32=False), feeds, stream).outputs()
     inputs = {"onnxbolt": build(target.model, target.batch, "fp16"), **_optimized_by_onnxruntime(target, exact, scratch)}
-    ours = [_optimized(label, model, target, scratch, stream is not None, chosen) for label, model in inputs.items()]
+    tunings: dict[str, Tuning] = {}
+    ours = [_optimized(label, model, target, scratch, stream is not None, chosen, tunings) for label, model in inputs.items()]
     found = {"ours": search(ours, feeds, stream, effort.search_runs),
              "peer": search(_peers(target, inputs), feeds, stream, effort.search_runs)}
+    pytorch, tried = peers.fastest(target.model, feeds, chosen.max_autotune) if stream else (None, {})
     with ClockSampler() as clock:
-        samples = interleave({name: best.session.measure for name, best in found.items()}, effort.rounds, effort.runs)
+        measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
+        samples = interleave(measures | ({"pytorch": pytorch} if pytorch else {}), effort.rounds, effort.runs)
     errors = {name: max(map(relative_l2, best.session.outputs(), reference)) for name, best in found.items()}
     mine, peer = samples["ours"], samples["peer"]
+    theirs = samples["pytorch"].median if pytorch else None
     return Row(
         target.model, target.batch, "fp16", round(mine.median, 2), f"onnxruntime {ort.__version__}, best", round(peer.median, 2),
         round(peer.median / mine.median, 3), round(floor_us(exact, get(arch_number(_arch(chosen)))), 2), round(mine.spread, 4),
@@ -126,8 +162,18 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
             "peer_spread": round(peer.spread, 4),
             "peer_error": float(f"{errors['peer']:.3e}"),
             "tried": found["ours"].tried | found["peer"].tried,
+            **({"pytorch_us": round(theirs, 2), "pytorch_ratio": round(theirs / mine.median, 3), "pytorch": tried} if theirs else {}),
+            **({"tuning": {label: _told(tuning) for label, tuning in tunings.items()}} if tunings else {}),
         },
     )
+
+
+def _told(tuning: Tuning) -> dict[str, object]:
+    """What tuning one model took, and the last word on the whole of it."""
+    whole = {"ours_us": round(tuning.whole.ours_us, 1), "ort_us": round(tuning.whole.ort_us, 1),
+             "dropped": len(tuning.whole.dropped)} if tuning.whole else None
+    return {"seconds": round(tuning.seconds, 1), "ended_by": tuning.ended_by, "trials": tuning.trials, "kernels": tuning.kernels,
+            "whole_model": whole}
 
 
 def _feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -143,11 +189,14 @@ def _feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def _optimized(label: str, model: onnx.ModelProto, target: Target, scratch: Path, compile_library: bool,
-               chosen: argparse.Namespace) -> Source:
-    """Our model, with the library that was prepared, or one compiled now."""
+               chosen: argparse.Namespace, tunings: dict[str, Tuning]) -> Source:
+    """Our model, with the library that was prepared, or one compiled now; `tunings` gets what tuning it did."""
     out = scratch / _file(label, target)
     library = onnxbolt.get_library_path(chosen.prepared / out.name if chosen.prepared else out)
-    onnxbolt.optimize(model, out, library=compile_library and not chosen.prepared, **_options(chosen))
+    report = onnxbolt.optimize(model, out, library=compile_library and not chosen.prepared, **_options(chosen))
+    if report.tuning is not None:
+        tunings[label] = report.tuning
+        print(f"{target.name}, {label}: {_told(report.tuning)}", flush=True)
     return Source(label, out.read_bytes(), library)
 
 
@@ -202,12 +251,15 @@ def _arch(chosen: argparse.Namespace) -> str:
 
 def _print(rows: Sequence[Row]) -> None:
     table = Table(title="microseconds, median")
-    for heading in ("model", "batch", "onnxbolt", "ONNX Runtime", "ratio", "floor", "spread", "error", "MHz", "settings"):
+    for heading in ("model", "batch", "onnxbolt", "ONNX Runtime", "ratio", "PyTorch", "floor", "spread", "error", "MHz", "settings"):
         table.add_column(heading, justify="left" if heading in ("model", "settings") else "right")
     for row in rows:
-        cells = (row.name, row.batch, row.ours_us, row.peer_us, row.ratio, row.floor_us, row.spread, row.error, row.clock_mhz)
-        table.add_row(*map(str, cells), f"{row.config} / {row.values['peer_config']}")
-    table.caption = f"geometric mean of the ratios: {statistics.geometric_mean(row.ratio for row in rows if row.ratio):.3f}"
+        cells = (row.name, row.batch, row.ours_us, row.peer_us, row.ratio, row.values.get("pytorch_us"), row.floor_us, row.spread,
+                 row.error, row.clock_mhz)
+        settings = row.values.get("failure") or f"{row.config} / {row.values['peer_config']}"
+        table.add_row(*("" if cell is None else str(cell) for cell in cells), settings)
+    with contextlib.suppress(statistics.StatisticsError):  # no model ran
+        table.caption = f"geometric mean of the ratios: {statistics.geometric_mean(row.ratio for row in rows if row.ratio):.3f}"
     Console(width=180).print(table)
 
 
@@ -216,6 +268,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", type=lambda text: set(text.split(",")), default=set(), help="names, or name-batch, with commas between")
     parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/end_to_end-<gpu>.json)")
     parser.add_argument("--append", action="store_true", help="keep the result file's rows of other models")
+    parser.add_argument("--missing", action="store_true", help="measure what the result file lacks, and keep its rows")
+    parser.add_argument("--begin-within", type=time_argument, default=float("inf"), metavar="TIME", help="begin no further model after it")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run")
+    parser.add_argument("--max-autotune", action="store_true", help="PyTorch also by torch.compile, which takes minutes for each model")
     parser.add_argument("--prepare", type=Path, metavar="DIR", help="compile the libraries into DIR and stop")
     parser.add_argument("--prepared", type=Path, metavar="DIR", help="take the libraries from DIR")
     parser.add_argument("--arch", choices=ARCHS, help="default: the local GPU's, else sm_90a")

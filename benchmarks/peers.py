@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 from onnxbolt.tune.records import Problem
-from onnxbolt.tune.sessions import Measure
+from onnxbolt.tune.sessions import Arrays, Measure
 
 _LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256  # of a graph, as custom_ops/profiler has them
+_TRIAL_RUNS = 20
 _COPIED = 1 << 29  # bytes, far more than any cache holds
 ACTIVATIONS = {"Relu": "relu", "GeluErf": "gelu", "HardSwish": "hardswish", "Softplus": "softplus"}  # in torch.nn.functional
 
@@ -37,6 +39,22 @@ def release() -> None:
     """Give back what PyTorch keeps of the device's memory: the tuner's process needs room for its operands."""
     if torch := pytorch():
         torch.cuda.empty_cache()
+
+
+def fastest(model: str, feeds: Arrays, max_autotune: bool) -> tuple[Measure | None, dict[str, float | str]]:
+    """The fastest way in which PyTorch runs a whole model of benchmarks/pytorch.py, and the median of each that was tried."""
+    tried: dict[str, float | str] = {}
+    measured: dict[str, Measure] = {}
+    if pytorch():
+        from benchmarks.pytorch import measures
+
+        try:
+            for name, measure in measures(model, feeds, max_autotune):
+                tried[name] = round(statistics.median(measure(_TRIAL_RUNS)), 1)
+                measured[name] = measure
+        except Exception as error:  # whatever PyTorch cannot do: the rows are about another peer
+            tried["failure"] = f"{type(error).__name__}: {error}"[:300]
+    return (measured[min(measured, key=lambda name: float(tried[name]))] if measured else None), tried
 
 
 def library(name: str) -> str:

@@ -147,6 +147,10 @@ def _milliseconds(name: str) -> Cell:
     return lambda row: "" if row[name] is None else f"{row[name] / 1e3:.3f}"
 
 
+def _thousandth(value: float | None) -> float | None:
+    return None if value is None else value / 1e3
+
+
 def _percent(row: dict[str, Any]) -> str:
     return "" if row["spread"] is None else f"{row['spread'] * 100:.1f}%"
 
@@ -159,6 +163,8 @@ _MODEL: dict[str, Cell] = {"model": _field("name"), "batch": _field("batch")}
 _TIMES: dict[str, Cell] = {
     "configurations": _value("configurations"),
     "onnxbolt, ms": _milliseconds("ours_us"), "ONNX Runtime at its best, ms": _milliseconds("peer_us"), "ratio": _field("ratio", ".2f"),
+    "PyTorch at its best, ms": lambda row: _text(_thousandth(row["values"].get("pytorch_us")), ".3f"),
+    "its ratio": _value("pytorch_ratio", ".2f"),
 }
 _KERNEL: dict[str, Cell] = {
     "problem": _field("name"), "onnxbolt, us": _field("ours_us", ".2f"), "against": _field("peer"), "its us": _field("peer_us", ".2f"),

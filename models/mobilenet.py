@@ -16,7 +16,7 @@ class _Row:
     stride: int
 
 
-_ROWS = (
+ROWS = (
     _Row(3, 16, 16, 0, "relu", 1),
     _Row(3, 64, 24, 0, "relu", 2),
     _Row(3, 72, 24, 0, "relu", 1),
@@ -41,7 +41,7 @@ def mobilenet_v3_large(g: Builder) -> None:
     hard_swish = GAIN["hard_swish"]
     x = g.hard_swish(g.conv(g.input("x", 3, 224, 224), "features.0.0", 3, 16, 3, 2), "features.0.2")
     c = 16
-    for index, row in enumerate(_ROWS, 1):
+    for index, row in enumerate(ROWS, 1):
         x, c = _inverted_residual(g, x, f"features.{index}.block", c, row), row.out
     x = g.hard_swish(g.conv(x, "features.16.0", c, 960, 1), "features.16.2")
     x = g.node("Flatten", [g.node("GlobalAveragePool", [x], "avgpool")], axis=1)

@@ -1,9 +1,13 @@
 """The end-to-end benchmark's logic, on the CPU: function bodies in place of kernels."""
 import json
+import math
 from pathlib import Path
 
+import onnx
 import pytest
 
+from benchmarks import end_to_end
+from benchmarks.common import Row
 from benchmarks.end_to_end import TARGETS, main
 from benchmarks.floors import floor_us, flops
 from models import build
@@ -43,3 +47,46 @@ def test_unknown_models_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     message = capsys.readouterr().err
     assert "alexnet" in message
     assert TARGETS[0].name in message
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Models that were measured, each with a result at once; VGG fails."""
+    names: list[str] = []
+
+    def measure(target: end_to_end.Target, *_: object) -> Row:
+        names.append(target.name)
+        if target.model == "vgg16":
+            raise RuntimeError("no memory")
+        return Row(target.model, target.batch, "fp16", 10.0, "peer", 20.0, 2.0, values={"peer_config": "any"})
+
+    monkeypatch.setattr(end_to_end, "_measure", measure)
+    return names
+
+
+def test_a_model_that_fails_costs_its_row_alone_and_is_missing_the_next_time(tmp_path: Path, measured: list[str]) -> None:
+    out = ("--provider", "cpu", "--out", str(tmp_path / "results.json"))
+    assert main([*out, "--models", "resnet50,vgg16,dlrm_mlp"]) == 1
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert [row["values"].get("failure") for row in rows] == [None, "RuntimeError: no memory", None]
+    measured.clear()
+    assert main([*out, "--missing", "--models", "resnet50,vgg16,bert_base"]) == 1
+    assert measured == ["vgg16-32", "bert_base-32"]
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert {row["name"] for row in rows} == {"resnet50", "vgg16", "dlrm_mlp", "bert_base"}
+
+
+def test_no_model_is_begun_when_the_time_is_over(tmp_path: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(end_to_end.time, "monotonic", lambda: float(next(seconds)))
+    assert main(["--provider", "cpu", "--out", str(tmp_path / "r.json"), "--models", "resnet50,dlrm_mlp", "--begin-within", "3m"]) == 0
+    assert measured == ["resnet50-32"]
+
+
+def test_pytorchs_models_have_the_parameters_of_ours() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.pytorch import MODELS
+
+    for name in {target.model for target in TARGETS}:
+        ours = sum(math.prod(tensor.dims) for tensor in build(name).graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
+        assert sum(p.numel() for p in MODELS[name]().parameters()) == pytest.approx(ours, rel=1e-4), name
