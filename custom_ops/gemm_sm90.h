@@ -28,6 +28,7 @@ struct GemmSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> 
     const auto& gemm = *static_cast<const GemmArguments*>(arguments);
     if (gemm.m == 0 || gemm.n == 0) return nullptr;
     sm90::Params params{};
+    params.image.filter_w = 1;
     if (const char* error =
             sm90::DescribeOutput<Shape>(params, gemm.m, gemm.n, gemm.k, 1, gemm.d, gemm.ldd, gemm.epilogue, launch.config))
       return error;

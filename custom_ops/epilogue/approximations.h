@@ -1,7 +1,8 @@
 // Functions for results of 16 bits, in few instructions: fp16 rounds by up to 2^-11 of a value, bf16 by up to 2^-8.
 //
-// The special-function unit (exp2, log2, reciprocal, tanh) makes one result in eight cycles of a multiply-add per lane, so that
-// polynomials of up to a dozen terms are as fast. tests/custom_ops/test_approximations.py repeats the arithmetic and holds the bounds.
+// The special-function unit (exp2, log2, reciprocal, tanh) has an eighth of the lanes, but it works beside the others: two of its
+// results cost less than a polynomial of nine terms. tests/custom_ops/test_approximations.py repeats the arithmetic and holds the
+// bounds.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -42,21 +43,14 @@ __device__ inline float approximate_tanh(float x) {
 #endif
 }
 
-// x Phi(x), Phi the normal distribution. Phi(x) - 1/2 is odd: nine terms fitted to |x Phi(x)| over [-4.3, 4.3] (equal ripple); the
-// last term is positive, so that beyond the interval the sum leaves [0, 1] where Phi does nearly, and saturates. Absolute error below
-// 4e-5 for all x, where results above 0.04 are rounded by more than that to fp16.
+// x Phi(x), Phi the normal distribution, as x sigmoid(u) with u = x (c0 + c1 x^2 + c2 x^4) fitted to logit(Phi(x)) (equal ripple of
+// x Phi(x)). Where the last term would turn u around, x^2 is held: sigmoid(u) is 0 or 1 there. Absolute error below 3e-5 for all x,
+// which is less than fp16 rounds results above 0.06 by.
 __device__ inline float approximate_gelu(float x) {
-  const float square = x * x;
-  float sum = 4.19737856e-11f;
-  sum = fmaf(sum, square, -4.2489483e-09f);
-  sum = fmaf(sum, square, 1.90222508e-07f);
-  sum = fmaf(sum, square, -5.00614533e-06f);
-  sum = fmaf(sum, square, 8.71174489e-05f);
-  sum = fmaf(sum, square, -0.00107138522f);
-  sum = fmaf(sum, square, 0.0096951453f);
-  sum = fmaf(sum, square, -0.0661555901f);
-  sum = fmaf(sum, square, 0.398802072f);
-  return x * __saturatef(fmaf(sum, x, 0.5f));
+  constexpr float kHeld = 50.f, kLog2E = 1.4426950409f;
+  const float square = fminf(x * x, kHeld);
+  const float u = fmaf(fmaf(7.03033661e-4f * kLog2E, square, -0.0740112926f * kLog2E), square, -1.59501577f * kLog2E);
+  return x * reciprocal_unit(1.f + exp2_unit(x * u));
 }
 
 // log(1 + e^x) = max(x, 0) + log(1 + e^-|x|): absolute error below 3e-7, the rounding of 1 + e^-|x|.

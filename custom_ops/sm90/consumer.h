@@ -25,9 +25,10 @@ class Consumer {
     Sums sums;
     for (int tile = tiles_.first + skip * tiles_.step; tile < params_.schedule.count(); tile += groups * tiles_.step) {
       const Origin origin = tiles_.origin(tile);
-      epilogue_.load_vectors(origin.column, params_.columns);
+      epilogue_.fetch_vectors(origin.column, params_.columns);
       begin_turn();
       multiply(sums);
+      epilogue_.keep_vectors();
       finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows), origin.column, params_.rows});
       stage_.advance((groups - 1) * range_.count());
     }

@@ -60,17 +60,35 @@ class Epilogue {
   CUTLASS_DEVICE Epilogue(const EpilogueMemory<Shape>& memory, const EpilogueArguments& operands, int barrier)
       : memory_(memory), operands_(operands), barrier_(barrier), thread_(threadIdx.x % 128) {}
 
-  // Fetches the vectors of columns `first` to `end`. The columns of the tile before are kept where they are the same.
-  CUTLASS_DEVICE void load_vectors(int first, int end) {
-    if constexpr (Chain::kVectors > 0) {
-      if (first == first_column_) return;
-      first_column_ = first;
-      for (int i = thread_; i < Chain::kVectors * Shape::kColumns; i += 128) {
-        const int column = first + i % Shape::kColumns;
-        memory_.vectors[i] = column < end ? operands_.vectors[i / Shape::kColumns][column] : 0.f;
-      }
-      SyncThreads(barrier_, 128);
+  // Begins to fetch the vectors of columns `first` to `end`, which arrive under the main loop. Those of the tile before are kept
+  // where they are the same.
+  CUTLASS_DEVICE void fetch_vectors(int first, int end) {
+    if (Chain::kVectors == 0 || first == first_column_) return;
+    first_column_ = first;
+    fetched_ = true;
+#pragma unroll
+    for (int i = 0; i < kFetches; ++i) {
+      const int index = i * 128 + thread_, vector = index / Shape::kColumns, column = first + index % Shape::kColumns;
+      if (vector < Chain::kVectors) fetches_[i] = column < end ? operands_.vectors[vector][column] : 0.f;
     }
+  }
+
+  // After the main loop, before the first unit.
+  CUTLASS_DEVICE void keep_vectors() {
+    if (Chain::kVectors == 0 || !fetched_) return;
+    fetched_ = false;
+#pragma unroll
+    for (int i = 0; i < kFetches; ++i) {
+      const int index = i * 128 + thread_;
+      if (index < Chain::kVectors * Shape::kColumns) memory_.vectors[index] = fetches_[i];
+    }
+    SyncThreads(barrier_, 128);
+  }
+
+  // Both at once, for a kernel without a main loop to hide it.
+  CUTLASS_DEVICE void load_vectors(int first, int end) {
+    fetch_vectors(first, end);
+    keep_vectors();
   }
 
   // Applies the chain to one unit of the tile and stores it. `values`: the unit's accumulators. `column_end`: columns of the matrix.
@@ -235,8 +253,12 @@ class Epilogue {
     return reinterpret_cast<float2*>(chunk(buffer, row, at) + at % 4 * 4);
   }
 
+  static constexpr int kFetches = (Chain::kVectors * Shape::kColumns + 127) / 128;
+
   EpilogueMemory<Shape> memory_;
   const EpilogueArguments& operands_;
+  float fetches_[kFetches > 0 ? kFetches : 1];
+  bool fetched_ = false;
   int barrier_, thread_;
   int first_column_ = -1, units_ = 0;
   RingCursor<Shape::kBuffers> cursor_;

@@ -10,7 +10,7 @@ namespace sm90 {
 
 // How output pixels meet the image; not used where the rows of A are a matrix.
 struct ImageGeometry {
-  int p, q;                      // output pixels of an image
+  Divisor pixels, row;           // of an output image, and of one of its rows
   int filter_w;
   int stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
 };

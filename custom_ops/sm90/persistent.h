@@ -36,7 +36,7 @@ __device__ void PrefetchMaps(const Params& params) {
 template <class K>
 struct RegisterSplit {
   static constexpr bool kUsed = K::kGroups > 1;
-  static constexpr int kProducer = 40, kConsumer = K::kGroups == 3 ? 152 : 232;
+  static constexpr int kProducer = 56, kConsumer = K::kGroups == 3 ? 152 : 224;
 };
 
 template <class K, bool kIsImage>
@@ -119,8 +119,8 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
   params.blocks = params.blocks_per_tap * taps;
   params.split = static_cast<int>(config[kSplitK]);
   params.operands = operands;
-  params.schedule = {CeilDivide(rows, K::kTileM * K::kClusterM), CeilDivide(columns, K::kTileN * K::kClusterN),
-                     K::kIsResident ? 1 : static_cast<int>(config[kSwizzle])};
+  params.schedule = TileSchedule(CeilDivide(rows, K::kTileM * K::kClusterM), CeilDivide(columns, K::kTileN * K::kClusterN),
+                                 K::kIsResident ? 1 : static_cast<int>(config[kSwizzle]));
   const auto encode = [&](CUtensorMap& map, const void* data, int64_t data_pitch) {
     return EncodeTiled(map, kPlainType<Output>, sizeof(Output), data,
                        {{columns, 0, Finish::kUnitColumns}, {rows, data_pitch * int64_t(sizeof(Output)), 64}});

@@ -6,6 +6,28 @@
 namespace onnxbolt {
 namespace sm90 {
 
+// The k-blocks of a tile one after the other: channels within filter positions (r, s), which are also counted (tap).
+template <class K>
+struct BlockCursor {
+  int channels, filter_w, channel, tap, r, s;
+
+  __device__ BlockCursor(const Params& params, int first) : channels(params.blocks_per_tap * K::kTileK), filter_w(params.image.filter_w) {
+    channel = tap = r = s = 0;
+    if (first == 0) return;
+    tap = first / params.blocks_per_tap;
+    channel = (first - tap * params.blocks_per_tap) * K::kTileK;
+    r = tap / filter_w;
+    s = tap - r * filter_w;
+  }
+
+  __device__ void advance() {
+    channel += K::kTileK;
+    if (channel < channels) return;
+    channel = 0, ++tap;
+    if (++s == filter_w) s = 0, ++r;
+  }
+};
+
 // Loads tiles of A. With clusters the blocks of a column each load a part of its rows, for all of them.
 template <class K, bool kIsImage>
 class LoaderOfA {
@@ -22,27 +44,25 @@ class LoaderOfA {
     row_ = row + part_ * kRows;
     if constexpr (!kIsImage) return;
     const ImageGeometry& image = params_.image;
-    const int pixels = image.p * image.q;
-    n_ = row_ / pixels;
-    const int pixel = row_ - n_ * pixels, p = pixel / image.q;
-    h_ = p * image.stride_h - image.pad_top;
-    w_ = (pixel - p * image.q) * image.stride_w - image.pad_left;
+    int pixel = row_;
+    n_ = image.pixels.split(pixel);
+    h_ = image.row.split(pixel) * image.stride_h - image.pad_top;
+    w_ = pixel * image.stride_w - image.pad_left;
   }
 
-  __device__ void load(Barrier& full, char* tile, int channel, int tap) const {
+  __device__ void load(Barrier& full, char* tile, const BlockCursor<K>& at) const {
     const ImageGeometry& image = params_.image;
-    const int r = kIsImage ? tap / image.filter_w : 0, s = tap - r * image.filter_w;
 #pragma unroll
     for (int box = 0; box < K::kBoxes; ++box) {
       char* to = tile + box * K::kTileM * K::kBoxBytes + part_ * kPartBytes;
-      const int c = channel + box * K::kBoxK;
+      const int c = at.channel + box * K::kBoxK;
       if (!kIsImage || params_.a_is_matrix) {
         if constexpr (K::kClusterN > 1) Load2D(params_.a, full, to, c, row_, Cache::kNormal, mask_);
         else Load2D(params_.a, full, to, c, row_, Cache::kNormal);
       } else {
-        const Im2col at{c, w_, h_, n_, static_cast<uint16_t>(s * image.dilation_w), static_cast<uint16_t>(r * image.dilation_h)};
-        if constexpr (K::kClusterN > 1) LoadIm2col(params_.a, full, to, at, Cache::kNormal, mask_);
-        else LoadIm2col(params_.a, full, to, at, Cache::kNormal);
+        const Im2col from{c, w_, h_, n_, static_cast<uint16_t>(at.s * image.dilation_w), static_cast<uint16_t>(at.r * image.dilation_h)};
+        if constexpr (K::kClusterN > 1) LoadIm2col(params_.a, full, to, from, Cache::kNormal, mask_);
+        else LoadIm2col(params_.a, full, to, from, Cache::kNormal);
       }
     }
   }
@@ -65,13 +85,13 @@ class LoaderOfB {
     }
   }
 
-  __device__ void load(Barrier& full, char* tile, int channel, int tap, int column) const {
+  __device__ void load(Barrier& full, char* tile, const BlockCursor<K>& at, int column) const {
 #pragma unroll
     for (int box = 0; box < K::kBoxes; ++box) {
       char* to = tile + box * K::kTileN * K::kBoxBytes + part_ * kPartBytes;
-      const int c = channel + box * K::kBoxK, row = column + part_ * kRows;
-      if constexpr (K::kClusterM > 1) Load3D(params_.b, full, to, c, tap, row, Cache::kEvictLast, mask_);
-      else Load3D(params_.b, full, to, c, tap, row, Cache::kEvictLast);
+      const int c = at.channel + box * K::kBoxK, row = column + part_ * kRows;
+      if constexpr (K::kClusterM > 1) Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast, mask_);
+      else Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast);
     }
   }
 
@@ -79,20 +99,6 @@ class LoaderOfB {
   const Params& params_;
   int part_;
   uint16_t mask_ = 0;
-};
-
-// The k-blocks of a tile one after the other: channels within filter positions.
-template <class K>
-struct BlockCursor {
-  int blocks_per_tap, block, tap;
-
-  __device__ BlockCursor(const Params& params, int first)
-      : blocks_per_tap(params.blocks_per_tap), block(first % params.blocks_per_tap), tap(first / params.blocks_per_tap) {}
-
-  __device__ int channel() const { return block * K::kTileK; }
-  __device__ void advance() {
-    if (++block == blocks_per_tap) block = 0, ++tap;
-  }
 };
 
 template <class K, bool kIsImage>
@@ -121,7 +127,7 @@ class Producer {
     for (int i = 0; i < count; ++i, cursor.advance()) {
       Barrier& full = K::kIsResident ? barriers_.weights : barriers_.full[i];
       if constexpr (!K::kIsResident) full.arrive_and_expect(kBytesOfStage);
-      b_.load(full, memory_.b(i), cursor.channel(), cursor.tap, column);
+      b_.load(full, memory_.b(i), cursor, column);
     }
     return K::kIsResident ? 0 : count;
   }
@@ -136,9 +142,9 @@ class Producer {
       if (i >= early) {
         barriers_.empty[stage_.stage].wait(stage_.parity ^ 1);
         full.arrive_and_expect(kBytesOfStage);
-        if constexpr (!K::kIsResident) b_.load(full, memory_.b(stage_.stage), cursor.channel(), cursor.tap, origin.column);
+        if constexpr (!K::kIsResident) b_.load(full, memory_.b(stage_.stage), cursor, origin.column);
       }
-      a_.load(full, memory_.a(stage_.stage), cursor.channel(), cursor.tap);
+      a_.load(full, memory_.a(stage_.stage), cursor);
     }
   }
 

@@ -1,22 +1,51 @@
 // Which tiles a block works on, and in which order all blocks together walk the output.
 #pragma once
+#include <cstdint>
+
 #include "sm90/barrier.h"
 
 namespace onnxbolt {
 namespace sm90 {
 
+// Division of numbers below 2^31 by one that the host knows: a multiplication and a shift (Granlund and Montgomery, "Division by
+// Invariant Integers using Multiplication", 1994, section 4). One thread does all of a producer's arithmetic, so this counts.
+class Divisor {
+ public:
+  Divisor() = default;
+  explicit Divisor(int divisor) : divisor_(divisor), shift_(0) {
+    while ((int64_t(1) << shift_) < divisor) ++shift_;
+    multiplier_ = static_cast<uint32_t>(((uint64_t(1) << 32) * ((uint64_t(1) << shift_) - divisor)) / divisor + 1);
+  }
+
+  __device__ int divide(int n) const { return static_cast<int>((uint64_t(__umulhi(n, multiplier_)) + n) >> shift_); }
+
+  // The quotient, and what remains in `n`.
+  __device__ int split(int& n) const {
+    const int quotient = divide(n);
+    n -= quotient * divisor_;
+    return quotient;
+  }
+
+ private:
+  int divisor_ = 1, shift_ = 0;
+  uint32_t multiplier_ = 1;
+};
+
 // Tiles are numbered through bands of `band` rows of tiles, within a band column by column: blocks that run at the same time
 // share rows of A and of B in L2. A tile of the schedule is one of a whole cluster.
 struct TileSchedule {
   int rows, columns, band;
+  Divisor tiles_of_band;
+
+  TileSchedule() = default;
+  TileSchedule(int rows, int columns, int band) : rows(rows), columns(columns), band(band), tiles_of_band(band * columns) {}
 
   __host__ __device__ int count() const { return rows * columns; }
 
   __device__ void locate(int tile, int& row, int& column) const {
-    const int first = tile / (band * columns) * band;
-    const int height = min(band, rows - first), rest = tile - first * columns;
-    column = rest / height;
-    row = first + rest - column * height;
+    const int first = tiles_of_band.split(tile) * band, height = min(band, rows - first);
+    column = band == 1 ? tile : tile / height;
+    row = first + tile - column * height;
   }
 };
 

@@ -1,0 +1,213 @@
+"""Our own sm_90a kernels for GEMM and implicit GEMM: the tiles worth compiling, and which of them a problem can run.
+
+A block has one producer warp that loads by TMA and one to three consumer warpgroups that multiply by wgmma, 64 rows at a time.
+COOPERATIVE: the warpgroups share a tile's rows. PINGPONG: each has a tile of its own, and one's epilogue hides behind the other's
+main loop. The formulas for shared memory repeat custom_ops/sm90/shape.h.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig, Schedule
+
+Problem = GemmProblem | ConvProblem
+
+_C, _P = Schedule.COOPERATIVE, Schedule.PINGPONG
+# What wgmma multiplies by at once and custom_ops/sm90/wgmma.h has.
+_COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+_WIDE_COLUMNS = (64, 128, 192, 256)
+_WASTE = 0.25  # of a tile's columns that may lie outside of the output
+_K = (64, 48, 32, 16)  # elements of 2 bytes of a k-block
+_BAND = 8  # rows of tiles of a GEMM that blocks walk through together: they share rows of A and of B in L2
+_SPLITS = (2, 4, 8)
+_RESIDENT_STAGES = 4
+
+_WIDE = 16  # bytes that TMA moves at least
+_SWIZZLED_ROWS = (128, 64, 32)  # bytes; the widest that divides a tile's row
+_MAX_STAGES, _MIN_STAGES = 16, 3
+_FIXED_BYTES = 2048  # barriers, and what alignment takes
+_MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}  # of a thread, by consumer warpgroups, without spills
+_CORNER = (-128, 127)  # of TMA's im2col in four dimensions
+_MAX_REACH, _MAX_STRIDE = 255, 8  # likewise: a filter's extent, and a stride
+
+
+@dataclass(frozen=True)
+class Tile90:
+    """A tile without its columns, which follow from the problem. `deep`: its k-blocks are of twice the length."""
+
+    rows: int
+    schedule: Schedule
+    consumers: int
+    cluster: tuple[int, int] = (1, 1)
+    deep: bool = False
+    resident: bool = False
+
+
+# Large tiles load least for what they multiply: L2 and shared memory are what limits a Hopper kernel, not the tensor cores. Three
+# warpgroups divide some outputs better among the SMs; small tiles are for small problems. Resident weights, like deep k-blocks,
+# leave more of TMA to the activations.
+TILES = (
+    Tile90(128, _P, 2), Tile90(128, _P, 2, resident=True), Tile90(128, _P, 2, cluster=(2, 1)),
+    Tile90(256, _C, 2), Tile90(256, _C, 2, cluster=(2, 1)),
+    Tile90(192, _C, 3), Tile90(384, _C, 3),
+    Tile90(128, _C, 2), Tile90(128, _C, 2, resident=True), Tile90(128, _C, 2, cluster=(2, 1)), Tile90(128, _C, 2, deep=True),
+    Tile90(64, _P, 2), Tile90(64, _P, 2, resident=True), Tile90(64, _P, 2, deep=True),
+    Tile90(64, _P, 3), Tile90(64, _P, 3, resident=True), Tile90(64, _C, 1),
+)
+
+
+def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
+    """Every configuration of these families for `problem`, each for all m; empty where TMA cannot read or write its rows."""
+    if not supports(problem, arch):
+        return ()
+    configs = (_config(tile, columns, problem, arch) for columns in _columns(extent(problem)[1]) for tile in TILES)
+    feasible = (config for config in dict.fromkeys(configs) if fits(config, problem, arch))
+    return tuple(variant for config in feasible for variant in (config, *_splits(config, problem, arch)))
+
+
+def supports(problem: Problem, arch: Arch) -> bool:
+    """Whether TMA can read and write the problem's rows of 16 bytes, within im2col's limits."""
+    if not arch.wgmma or not arch.supports(problem.dtype):
+        return False
+    if depth(problem) % problem.dtype.alignment or extent(problem)[1] % max(problem.dtype.alignment, _WIDE // problem.out.bytes):
+        return False
+    return not isinstance(problem, ConvProblem) or (problem.groups == 1 and (is_matrix(problem) or _im2col_reaches(problem)))
+
+
+def is_matrix(problem: Problem) -> bool:
+    """Whether the activations are a matrix as they lie: a GEMM's, and those of 1x1 convolutions over every pixel."""
+    if not isinstance(problem, ConvProblem):
+        return True
+    return problem.r == problem.s == 1 and problem.strides == (1, 1) and not any(problem.pads)
+
+
+def _im2col_reaches(problem: ConvProblem) -> bool:
+    top, left, bottom, right = problem.pads
+    reach = ((problem.r - 1) * problem.dilations[0], (problem.s - 1) * problem.dilations[1])
+    corners = (-top, -left, bottom - reach[0], right - reach[1])
+    within = all(_CORNER[0] <= corner <= _CORNER[1] for corner in corners)
+    return within and max(reach) <= _MAX_REACH and max(problem.strides) <= _MAX_STRIDE
+
+
+# --- the problem as a GEMM --------------------------------------------------------------------------------------------------
+
+
+def extent(problem: Problem) -> tuple[int, int]:
+    """Rows and columns of the output as a matrix."""
+    return problem.rows, problem.k if isinstance(problem, ConvProblem) else problem.n
+
+
+def depth(problem: Problem) -> int:
+    """Channels of one filter position."""
+    return problem.c if isinstance(problem, ConvProblem) else problem.k
+
+
+def k_blocks(config: KernelConfig, problem: Problem) -> int:
+    """Steps of a tile's main loop, all splits together."""
+    taps = problem.r * problem.s if isinstance(problem, ConvProblem) else 1
+    return taps * _ceil(depth(problem), config.threadblock[2])
+
+
+# --- configurations ---------------------------------------------------------------------------------------------------------
+
+
+def _columns(count: int) -> list[int]:
+    """Tile widths that waste little: the narrowest that takes all columns, and wide ones that divide them nearly."""
+    narrow = [width for width in _COLUMNS if width >= count][:1]
+    return narrow + [width for width in _WIDE_COLUMNS if width < count and _ceil(count, width) * width * (1 - _WASTE) <= count]
+
+
+def _config(tile: Tile90, columns: int, problem: Problem, arch: Arch) -> KernelConfig:
+    is_conv = isinstance(problem, ConvProblem)
+    wide = problem.dtype.alignment
+    return KernelConfig(
+        arch.number, 0, UNBOUNDED, Family.CONV_SM90 if is_conv else Family.GEMM_SM90,
+        (tile.rows, columns, k_block(depth(problem), problem.dtype) * (2 if tile.deep else 1)),
+        stages=_RESIDENT_STAGES if tile.resident else 0, swizzle=1 if is_conv else _BAND, cluster=tile.cluster,
+        schedule=tile.schedule, align_a=wide, align_b=wide, align_c=wide, consumers=tile.consumers, resident=int(tile.resident),
+    )
+
+
+def k_block(channels: int, dtype: DType) -> int:
+    """Elements of a k-block: the number that wastes least of `channels`, the largest of equal ones."""
+    return min((size * 2 // dtype.bytes for size in _K), key=lambda size: (_ceil(channels, size) * size, -size))
+
+
+def _splits(config: KernelConfig, problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
+    """The k-blocks of a tile shared by the blocks of a cluster, where tiles alone leave SMs idle."""
+    if config.schedule is not _C or config.cluster != (1, 1) or config.resident:
+        return
+    rows, columns, k = config.threadblock
+    ring = (rows + columns) * k * problem.dtype.bytes * stages(config, problem, arch)
+    for split in _SPLITS:
+        divides = units(config, problem.out) % split == 0 and split <= k_blocks(config, problem)
+        if divides and tiles(config, problem) * split <= arch.sm_count and rows * columns * 4 <= ring:
+            yield replace(config, split_k=split)
+
+
+# --- feasibility ------------------------------------------------------------------------------------------------------------
+
+
+def fits(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
+    """Whether the kernel compiles without spills and runs `problem`: registers, shared memory, columns of resident weights."""
+    rows, columns, _ = config.threadblock
+    if group_rows(config) // 64 * columns // 2 > _MAX_ACCUMULATORS[config.consumers]:
+        return False
+    if not config.resident:
+        return stages(config, problem, arch) >= _MIN_STAGES
+    held = _free_bytes(config, problem, arch) - config.stages * rows * config.threadblock[2] * problem.dtype.bytes
+    weights = k_blocks(config, problem) * columns * config.threadblock[2] * problem.dtype.bytes
+    return weights <= held and tiles(config, problem) > arch.sm_count
+
+
+def stages(config: KernelConfig, problem: Problem, arch: Arch) -> int:
+    """Stages of the ring that the kernel will have."""
+    if config.stages:
+        return config.stages
+    rows, columns, k = config.threadblock
+    return min(_free_bytes(config, problem, arch) // ((rows + columns) * k * problem.dtype.bytes), _MAX_STAGES)
+
+
+def _free_bytes(config: KernelConfig, problem: Problem, arch: Arch) -> int:
+    """Shared memory beside the epilogues' staging buffers and vectors."""
+    columns = config.threadblock[1]
+    operands = [EPILOGUES[step].operand for step in problem.chain]
+    residual = "tensor" in operands and problem.dtype.bytes == problem.out.bytes
+    buffers = 4 if residual and units(config, problem.out) > _groups_of_tile(config) else 2
+    staging = buffers * 64 * _unit_columns(columns, problem.out) * problem.out.bytes
+    vectors = operands.count("vector") * columns * 4
+    return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * (staging + vectors)
+
+
+def tiles(config: KernelConfig, problem: Problem) -> int:
+    """Tiles of the output."""
+    rows, columns = extent(problem)
+    return _ceil(rows, config.threadblock[0]) * _ceil(columns, config.threadblock[1])
+
+
+def units(config: KernelConfig, out: DType) -> int:
+    """Pieces of 64 rows in which a tile is stored: what blocks that split k divide among themselves."""
+    rows, columns, _ = config.threadblock
+    return rows // 64 * (columns // _unit_columns(columns, out))
+
+
+def group_rows(config: KernelConfig) -> int:
+    """Rows of a tile that one warpgroup multiplies."""
+    return config.threadblock[0] // _groups_of_tile(config)
+
+
+def _groups_of_tile(config: KernelConfig) -> int:
+    return 1 if config.schedule is _P else config.consumers
+
+
+def _unit_columns(columns: int, out: DType) -> int:
+    row = columns * out.bytes
+    return next((width // out.bytes for width in _SWIZZLED_ROWS if row % width == 0), columns)
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
