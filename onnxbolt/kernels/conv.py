@@ -1,4 +1,5 @@
-"""Convolution kernels: CUTLASS 2.x implicit GEMM (NHWC, KRSC) on every architecture; depthwise convolutions have a family of their own.
+"""Convolution kernels: CUTLASS 2.x implicit GEMM (NHWC, KRSC) on every architecture, our own on sm_90a; depthwise convolutions have a
+family of their own.
 
 The implicit GEMM is M = N*P*Q pixels, N = K output channels, K = R*S*C (section 3.1 of "CUTLASS Convolution",
 CUTLASS's documentation).
@@ -6,7 +7,7 @@ CUTLASS's documentation).
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
-from onnxbolt.kernels import depthwise, first
+from onnxbolt.kernels import depthwise, first, sm90
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
 from onnxbolt.kernels.feasibility import alignment, is_feasible, needs_two_stages
 from onnxbolt.kernels.gemm import SWIZZLE
@@ -34,7 +35,7 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
         for tile in tiles_2x(arch)
         for stages in ((2,) if needs_two_stages(align_c, problem.dtype) else tile.stages)
     )
-    return tuple(config for config in dict.fromkeys(configs) if is_feasible(config, problem.dtype, arch))
+    return (*sm90.candidates(problem, arch), *(c for c in dict.fromkeys(configs) if is_feasible(c, problem.dtype, arch)))
 
 
 def iterator(problem: ConvProblem) -> Iterator:

@@ -1,7 +1,8 @@
-"""GEMM kernels: CUTLASS 2.x on every architecture, 3.x (TMA, wgmma) on sm_90a."""
+"""GEMM kernels: CUTLASS 2.x on every architecture, 3.x (TMA, wgmma) and our own on sm_90a."""
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
+from onnxbolt.kernels import sm90
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 from onnxbolt.kernels.feasibility import alignment, is_feasible, needs_two_stages
 from onnxbolt.kernels.tiles import HOPPER, tiles_2x
@@ -15,7 +16,7 @@ def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     if not arch.supports(problem.dtype):
         return ()
     found = dict.fromkeys(_configs_3x(problem, arch) + _configs_2x(problem, arch))  # a set that keeps the order
-    return tuple(config for config in found if is_feasible(config, problem.dtype, arch))
+    return (*sm90.candidates(problem, arch), *(config for config in found if is_feasible(config, problem.dtype, arch)))
 
 
 def _configs_3x(problem: GemmProblem, arch: Arch) -> list[KernelConfig]:

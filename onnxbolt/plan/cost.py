@@ -19,7 +19,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.kernels import conv, gemm
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
-from onnxbolt.plan import depthwise
+from onnxbolt.plan import depthwise, sm90
 
 Problem = GemmProblem | ConvProblem
 
@@ -78,6 +78,8 @@ def fused_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
         return arch.launch_us + _overlapped(depthwise.compute_us(problem, config, arch), _memory_us(problem, arch))
     if config.family is Family.FIRST_SM90:
         return _first_us(problem, config, arch)
+    if config.family in (Family.GEMM_SM90, Family.CONV_SM90):
+        return sm90.LAUNCH_US + _overlapped(sm90.compute_us(problem, config, arch), _memory_us(problem, arch))
     tile = _tile(problem, config, arch)
     m, n = _extent(problem)
     tiles = _ceil(m, config.threadblock[0]) * _ceil(n, config.threadblock[1])
