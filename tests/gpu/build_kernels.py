@@ -1,4 +1,5 @@
-"""Compile the kernels of the GPU tests into one library: `python -m tests.gpu.build_kernels OUT.so --arch 90`.
+"""Compile the kernels of the GPU tests into one library, which the tuner's profiler can load as well:
+`python -m tests.gpu.build_kernels OUT.so --arch 90`.
 
 Objects come from onnxbolt's cache of compiled units, so that a second call only links. Needs no GPU.
 """
@@ -12,18 +13,21 @@ from pathlib import Path
 from onnxbolt.codegen.artifacts import Unit
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.kernels.config import Family
+from onnxbolt.tune.library import host_units
 from tests.codegen.compilation import compile_all, units, watchful
 from tests.gpu.cases import instances
+
+SLOW = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90, Family.FIRST_SM90)  # to compile
 
 
 def build(output: Path, arch: int, progress: Callable[[str], None] = print) -> None:
     """Compile and link the test kernels of `arch`; slow code is reported. Raises BuildError with the compiler's log."""
     toolchain, kernels = watchful(), instances(arch)
     # small units, the slow ones first: all cores are busy to the end
-    slow = [kernel for kernel in kernels if kernel.config.family is Family.GEMM_3X]
-    rest = [kernel for kernel in kernels if kernel.config.family is not Family.GEMM_3X]
-    launcher = Unit("launcher.cc", Path(__file__).with_name("launcher.cc").read_text())
-    objects, complaints = compile_all([*units(slow, 2), *units(rest, 4), launcher], toolchain, progress)
+    slow = [kernel for kernel in kernels if kernel.config.family in SLOW]
+    rest = [kernel for kernel in kernels if kernel.config.family not in SLOW]
+    host = [Unit("launcher.cc", Path(__file__).with_name("launcher.cc").read_text()), *host_units()]
+    objects, complaints = compile_all([*units(slow, 2), *units(rest, 4), *host], toolchain, progress)
     for complaint in complaints:
         progress(complaint)
     output.parent.mkdir(parents=True, exist_ok=True)

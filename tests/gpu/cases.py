@@ -18,6 +18,8 @@ from onnxbolt.kernels import elementwise, first, layout
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
+from onnxbolt.tune.tasks import instance_of
+from tests.gpu.planned import planned
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
 # a number per parameter, in the order of onnxbolt/epilogues.py
@@ -135,6 +137,7 @@ def instances(arch: int) -> list[Instance]:
     pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
     found += [Instance(pool, dtype, dtype) for dtype in types]
     found += [Instance(elementwise.config(arch), dtype, dtype, chain) for dtype in types for chain in ELEMENTWISE]
+    found += [instance_of(problem, config) for problem, config in planned(arch)]
     found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]
     found += _first_convolutions(arch)
     return list(dict.fromkeys(found))

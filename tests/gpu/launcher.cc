@@ -11,8 +11,6 @@ namespace {
 
 const char* Text(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }
 
-onnxbolt::Kernel* head = nullptr;
-
 // What the kernel asks for, poisoned: it must not expect zeros.
 class Workspace {
  public:
@@ -36,23 +34,12 @@ onnxbolt::Launch MakeLaunch(const Workspace& workspace, const int64_t* config, c
 
 }  // namespace
 
-namespace onnxbolt {
-
-void RegisterKernel(Kernel* kernel) {
-  kernel->next = head;
-  head = kernel;
-}
-
-const Kernel* FirstKernel() { return head; }
-
-}  // namespace onnxbolt
-
 EXPORT const char* device_allocate(void** pointer, size_t bytes) { return Text(cudaMalloc(pointer, bytes)); }
 EXPORT const char* device_free(void* pointer) { return Text(cudaFree(pointer)); }
 EXPORT const char* device_copy(void* to, const void* from, size_t bytes) { return Text(cudaMemcpy(to, from, bytes, cudaMemcpyDefault)); }
 
 EXPORT const onnxbolt::Kernel* find_kernel(const char* epilogue, int element, int output, const int64_t* config) {
-  for (const onnxbolt::Kernel* kernel = head; kernel; kernel = kernel->next) {
+  for (const onnxbolt::Kernel* kernel = onnxbolt::FirstKernel(); kernel; kernel = kernel->next) {
     if (!std::strcmp(kernel->epilogue, epilogue) && kernel->element == element && kernel->output == output &&
         !std::memcmp(kernel->config, config, sizeof kernel->config))
       return kernel;

@@ -16,9 +16,14 @@ import numpy as np
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.kernels.config import ConvProblem as PlannedConv
 from onnxbolt.kernels.config import Family
+from onnxbolt.kernels.config import GemmProblem as PlannedGemm
+from onnxbolt.tune.tasks import instance_of
 from tests.gpu.cases import GEMMS, PARAMS, ConvShape, GemmShape, convolutions
 from tests.gpu.device import Conv, Elementwise, Epilogue, Gemm, KernelError, Layout, Library, Pool, Tensor
+from tests.gpu.planned import FAMILIES as PLANNED
+from tests.gpu.planned import planned
 from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, rounded
 
 Builder = Callable[[Library, Instance], list[Any]]
@@ -43,11 +48,12 @@ class Operands:
 
 @dataclass
 class Problem:
-    """`arguments` for the kernel, its `output`, and what that has to be; `kept` are the tensors that the arguments point to."""
+    """`arguments` for the kernel, its `output`, and what that has to be, where that is checked here; `kept` are the tensors that the
+    arguments point to."""
 
     arguments: ctypes.Structure
     output: Tensor
-    expected: np.ndarray
+    expected: np.ndarray | None
     kept: tuple[Any, ...] = ()
 
 
@@ -162,6 +168,33 @@ def first_problem(library: Library, instance: Instance, shape: FirstShape) -> Pr
     return Problem(arguments, output, expected, (source, filters, operands))
 
 
+def _planned_gemm(library: Library, instance: Instance, problem: PlannedGemm) -> Problem:
+    """Without an answer, as _planned_conv: test_planned.py compares with the profiler's reference."""
+    rng, element = np.random.default_rng(0), instance.dtype.numpy
+    a, b = (Tensor(library, rng.normal(0, 1, (rows, problem.k)).astype(element)) for rows in (problem.m, problem.n))
+    y = Tensor(library, np.zeros((problem.m, problem.n), instance.out.numpy), empty=True)
+    operands = Operands(library, instance, y.shape, 0, rng)
+    arguments = Gemm(problem.m, problem.n, problem.k, a.pointer, b.pointer, y.pointer, a.pitch, b.pitch, y.pitch, operands.arguments)
+    return Problem(arguments, y, None, (a, b, operands))
+
+
+def _planned_conv(library: Library, instance: Instance, problem: PlannedConv) -> Problem:
+    n, h, w, c, k, r, s, p, q = (getattr(problem, name) for name in "nhwckrspq")
+    rng, element = np.random.default_rng(0), instance.dtype.numpy
+    x = Tensor(library, rng.normal(0, 1, (n, c, h, w) if problem.nchw else (n, h, w, c)).astype(np.float32 if problem.nchw else element))
+    weight = Tensor(library, rng.normal(0, 1, (k, r, s, c // problem.groups)).astype(element))
+    y = Tensor(library, np.zeros((n, p, q, k), instance.out.numpy), empty=True)
+    operands = Operands(library, instance, y.shape, 0, rng)
+    arguments = Conv(n, h, w, c, k, r, s, p, q, *problem.pads, *problem.strides, *problem.dilations, problem.groups,
+                     x.pointer, weight.pointer, y.pointer, c, k, operands.arguments, DType.F32.onnx if problem.nchw else 0)
+    return Problem(arguments, y, None, (x, weight, operands))
+
+
+def _planned(library: Library, instance: Instance) -> list[Any]:
+    found = [problem for problem, row in planned(instance.config.arch) if instance_of(problem, row) == instance]
+    return [(_planned_gemm if isinstance(problem, PlannedGemm) else _planned_conv)(library, instance, problem) for problem in found]
+
+
 def _gemms(library: Library, instance: Instance) -> list[Any]:
     return [GemmProblem(library, instance, shape) for shape in GEMMS]
 
@@ -175,8 +208,7 @@ def _each(make: Callable[..., Problem], *shapes: tuple[int, ...]) -> Builder:
 
 
 BUILDERS: dict[Family, Builder] = {
-    Family.GEMM_2X: _gemms, Family.GEMM_3X: _gemms, Family.GEMM_SM90: _gemms,
-    Family.CONV_2X: _convolutions, Family.CONV_SM90: _convolutions, Family.HALO_SM90: _convolutions,
+    Family.GEMM_2X: _gemms, Family.GEMM_3X: _gemms, Family.CONV_2X: _convolutions, **dict.fromkeys(PLANNED, _planned),
     Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
     Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
     Family.LAYOUT: _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),

@@ -1,6 +1,6 @@
 """Launch one instance of a kernel family on all its shapes: `python -m tests.gpu.run_family LIBRARY.so FAMILY`, for compute-sanitizer.
 
-Every launch is checked, and made twice: directly, and from a CUDA graph.
+Every launch is made twice: directly, and from a CUDA graph.
 """
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def main(path: str, family: str) -> None:
     for problem in problems(library, instance):
         for captured in (False, True):
             kernel.launch(problem.arguments, captured)
-            assert relative_error(problem.output.read(), problem.expected) <= limit(instance), problem.expected.shape
+            answer = problem.output.read()
+            assert problem.expected is None or relative_error(answer, problem.expected) <= limit(instance), answer.shape
     print(instance_name(instance))
 
 

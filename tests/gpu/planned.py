@@ -1,0 +1,55 @@
+"""The planner's kernels for problems of odd shapes, of the families that only the planner configures: our own for sm_90a, and depthwise.
+
+One tile, fewer tiles than SMs, tails in every dimension, strides, dilations, uneven padding; each problem with one kernel of each
+family that takes it, in turns, so that tiles and schedules are met by some of them.
+"""
+from __future__ import annotations
+
+from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.plan.cost import candidates
+from onnxbolt.tune.records import Problem
+
+FAMILIES = (Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90, Family.FIRST_SM90, Family.DEPTHWISE)
+_F16 = DType.F16
+
+
+def _gemm(m: int, n: int, k: int, *chain: str, dtype: DType = _F16) -> GemmProblem:
+    return GemmProblem(m, n, k, dtype, dtype, chain)
+
+
+def _conv(n: int, h: int, w: int, c: int, k: int, window: tuple[int, int], pads: tuple[int, int, int, int], *chain: str,
+          strides: tuple[int, int] = (1, 1), dilations: tuple[int, int] = (1, 1), groups: int = 1, nchw: bool = False) -> ConvProblem:
+    (r, s), (top, left, bottom, right) = window, pads
+    p = (h + top + bottom - dilations[0] * (r - 1) - 1) // strides[0] + 1
+    q = (w + left + right - dilations[1] * (s - 1) - 1) // strides[1] + 1
+    return ConvProblem(n, h, w, c, k, r, s, p, q, pads, strides, dilations, groups, _F16, _F16, chain, nchw)
+
+
+PROBLEMS: tuple[Problem, ...] = (
+    _gemm(1, 64, 64, "Bias"), _gemm(129, 72, 200, "Bias", "Relu"), _gemm(3001, 264, 136, "Bias", "Add", "Relu"),
+    _gemm(500, 1000, 2048, "Bias", "GeluErf"), _gemm(257, 136, 520, "Bias", dtype=DType.BF16), _gemm(300, 68, 100, "Bias", dtype=DType.F32),
+    _conv(1, 5, 7, 64, 64, (3, 3), (1, 1, 1, 1), "Bias", "Relu"), _conv(2, 15, 17, 48, 72, (3, 3), (1, 1, 1, 1), "Bias", "Add", "Relu"),
+    _conv(1, 14, 13, 32, 40, (3, 3), (0, 0, 1, 1), "Bias", "Relu", strides=(2, 2)),
+    _conv(2, 20, 13, 40, 64, (3, 3), (2, 2, 2, 2), "Bias", dilations=(2, 2)), _conv(2, 8, 31, 16, 16, (1, 7), (0, 3, 0, 3), "Bias"),
+    _conv(3, 9, 11, 64, 264, (1, 1), (0, 0, 0, 0), "Bias", "Add", "Relu"), _conv(3, 9, 11, 72, 64, (1, 1), (0, 0, 0, 0), strides=(2, 2)),
+    _conv(2, 56, 56, 64, 64, (3, 3), (1, 1, 1, 1), "Bias", "Relu"), _conv(3, 14, 14, 128, 136, (3, 3), (1, 1, 1, 1), "Bias", "Add", "Relu"),
+    _conv(5, 7, 7, 512, 64, (3, 3), (1, 1, 1, 1), "Bias", "Relu"),
+    _conv(2, 37, 41, 3, 64, (7, 7), (3, 3, 3, 3), "Bias", "Relu", strides=(2, 2), nchw=True),
+    _conv(1, 33, 20, 3, 48, (3, 3), (1, 1, 1, 1), "Bias", "HardSwish", strides=(2, 2), nchw=True),
+    _conv(2, 15, 17, 72, 72, (3, 3), (1, 1, 1, 1), "Bias", "Relu", groups=72),
+    _conv(1, 14, 13, 40, 40, (5, 5), (2, 2, 2, 2), "Bias", "HardSwish", strides=(2, 2), groups=40),
+    _conv(1, 20, 13, 7, 7, (3, 2), (2, 1, 1, 0), "Bias", dilations=(2, 1), groups=7),
+)
+
+
+def planned(arch: int) -> list[tuple[Problem, KernelConfig]]:
+    """Problems with kernels for them, on architecture 90, say."""
+    found = []
+    for turn, problem in enumerate(PROBLEMS):
+        possible = candidates(problem, get(arch)) if problem.dtype in get(arch).flops else ()
+        for family in FAMILIES:
+            configs = [config for config in possible if config.family is family]
+            found += [(problem, configs[7 * turn % len(configs)])] if configs else []
+    return found
