@@ -203,6 +203,9 @@ TABLES = {
     "padding": Table("padding", _PADDING),
     "kernels": Table("profile", _PROFILE, compares=False),
     "tuning": Table("tuning", _TUNING, compares=False),
+    "symbolic": Table("symbolic", {**_MODEL, "onnxbolt, one session, us": _field("ours_us", ".1f"),
+                                   "ONNX Runtime at its best at that batch, us": _field("peer_us", ".1f"), "ratio": _field("ratio", ".2f"),
+                                   "spread": _percent, "error": _field("error", ".1e")}),
     **{name: Table(name, _KERNEL) for name in ("b2b_gemm", "b2b_conv", "attention", "subgraphs")},
 }
 _TITLES = {

@@ -4,6 +4,7 @@ Without a GPU everything runs on the CPU provider, timed by the clock, so that w
 """
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import statistics
@@ -91,10 +92,20 @@ class Session:
     def __init__(self, source: Source, setting: Setting, feeds: Arrays, stream: Stream | None) -> None:
         self._stream, self._device = stream, "cuda" if stream else "cpu"
         self._session = _session(source, setting, stream)
+        self._bind(feeds, 0)
+
+    def rebound(self, feeds: Arrays, graph: int) -> Session:
+        """The same session of ONNX Runtime on other feeds, of other sizes maybe; `graph` is the number of its CUDA graph."""
+        other = copy.copy(self)
+        other._bind(feeds, graph)
+        return other
+
+    def _bind(self, feeds: Arrays, graph: int) -> None:
         self._binding = self._session.io_binding()
         self._run_options = ort.RunOptions()
-        if stream:  # a run only enqueues; events tell when it is done
+        if self._stream:  # a run only enqueues; events tell when it is done
             self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+            self._run_options.add_run_config_entry("gpu_graph_id", str(graph))
         for value in self._session.get_inputs():
             self._binding.bind_ortvalue_input(value.name, _ort_value(feeds[value.name].astype(_NUMPY[value.type]), self._device))
         self._bind_outputs()

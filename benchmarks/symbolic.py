@@ -1,0 +1,136 @@
+"""A symbolic batch, tuned for 1 to 64: one session for every batch against ONNX Runtime at its best at each.
+
+    python -m benchmarks.symbolic                     # writes results/symbolic-<gpu>.json
+    python -m benchmarks.symbolic resnet50 --budget 2m --cache DIR --append
+
+Ours is one session for all batches, 100 among them, which is beyond what was tuned for; it keeps a CUDA graph for each. ONNX Runtime
+gets the model with the batch as a fixed size, a session for each of its settings. Answers are checked against the fp32 model without
+TF32, and neither a new session nor a compiler is there to help once the first answer is given.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+import onnxbolt
+from benchmarks.common import ClockSampler, Row, time_argument, write_results
+from models import NAMES, build
+from onnxbolt import gpu
+from onnxbolt.options import cache_directory
+from onnxbolt.tolerances import relative_l2
+from onnxbolt.tune.cuda import CudaError, Stream
+from onnxbolt.tune.sessions import Arrays, Session, Setting, Source, interleave, search
+
+MODELS = ("resnet50", "dlrm_bottom")
+LEAST, OPT, MOST = 1, 32, 64
+BATCHES = (1, 3, 17, 32, 64, 100)
+_LIMIT = 1e-2  # relative L2, of fp16 against fp32
+_SEARCH_RUNS, _ROUNDS, _RUNS = 20, 10, 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    names = chosen.models or MODELS
+    if unknown := set(names) - set(NAMES):
+        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(NAMES)}")
+    try:
+        stream = None if chosen.provider == "cpu" else Stream()
+    except CudaError as error:
+        print(f"error: {error}; --provider cpu tries the script out without one", file=sys.stderr)
+        return 1
+    if chosen.cache:
+        os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache.resolve())
+    rows: list[Row] = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as scratch:
+            rows += measured(name, _optimized(name, Path(scratch), chosen, stream), stream)
+        write_results("symbolic", rows, chosen.out, chosen.append)
+    return 0
+
+
+def _optimized(name: str, directory: Path, chosen: argparse.Namespace, stream: Stream | None) -> Source:
+    """The model for all batches, tuned where there is a GPU."""
+    model, out = build(name, "batch", "fp16"), directory / f"{name}.onnx"
+    sizes = {"min_shapes": LEAST, "opt_shapes": OPT, "max_shapes": MOST}
+    shapes = {flag: {value.name: tuple(_shape(value, batch)) for value in model.graph.input} for flag, batch in sizes.items()}
+    measures = stream is not None
+    report = onnxbolt.optimize(model, out, verify=False, fuse=chosen.fuse, archs=(gpu.local_arch() or "sm_90a",), library=measures,
+                               tune=measures, budget=chosen.budget, progress=_say, **shapes)
+    if report.tuning:
+        _say(f"{name}: tuned in {report.tuning.seconds:.0f} s, {report.tuning.ended_by}; whole model {report.tuning.whole}")
+    return Source("onnxbolt", out, onnxbolt.get_library_path(out) if measures else None)
+
+
+def measured(name: str, source: Source, stream: Stream | None) -> list[Row]:
+    """A row for each batch. Raises RuntimeError where an answer is wrong, or anything was compiled on the way."""
+    ours: Session | None = None
+    rows = []
+    before = _compiled(source)
+    for number, batch in enumerate(BATCHES):
+        feeds = _feeds(build(name, batch))
+        ours = ours.rebound(feeds, number) if ours else Session(source, Setting(graph=stream is not None), feeds, stream)
+        rows.append(_row(name, batch, ours, feeds, stream))
+        _say(f"{name}, batch {batch}: {rows[-1].ours_us} us, ONNX Runtime {rows[-1].peer_us} us, error {rows[-1].error:.1e}")
+    if (after := _compiled(source)) != before:
+        raise RuntimeError(f"{name}: compiled after the session was there: {sorted(map(str, after - before))}")
+    return rows
+
+
+def _row(name: str, batch: int, ours: Session, feeds: Arrays, stream: Stream | None) -> Row:
+    exact = Source("fp32", build(name, batch).SerializeToString())
+    reference = Session(exact, Setting(search="HEURISTIC", tf32=False), feeds, stream).outputs()
+    error = max(map(relative_l2, ours.outputs(), reference))
+    if not error <= _LIMIT:
+        raise RuntimeError(f"{name}, batch {batch}: relative error {error:.2g} exceeds {_LIMIT}")
+    peer = search([Source("fp16", build(name, batch, "fp16").SerializeToString())], feeds, stream, _SEARCH_RUNS)
+    with ClockSampler() as clock:
+        samples = interleave({"ours": ours.measure, "peer": peer.session.measure}, _ROUNDS, _RUNS)
+    mine, theirs = samples["ours"], samples["peer"]
+    return Row(name, batch, "fp16", round(mine.median, 2), f"onnxruntime {ort.__version__}, best", round(theirs.median, 2),
+               round(theirs.median / mine.median, 3), spread=round(mine.spread, 4), error=float(f"{error:.3e}"), clock_mhz=clock.mhz,
+               config="one session", values={"peer_config": str(peer.setting), "tuned_for": f"{LEAST} to {MOST}"})
+
+
+def _feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {value.name: rng.standard_normal(_shape(value, 0)).astype(np.float16).astype(np.float32) for value in model.graph.input}
+
+
+def _shape(value: onnx.ValueInfoProto, batch: int) -> list[int]:
+    """With `batch` for a symbolic dimension."""
+    return [dim.dim_value or batch for dim in value.type.tensor_type.shape.dim]
+
+
+def _compiled(source: Source) -> set[tuple[Path, int]]:
+    """Everything that a compiler could have written, with its time."""
+    paths = [path for path in cache_directory().rglob("*") if path.suffix in (".o", ".so")] + [source.library] * bool(source.library)
+    return {(path, path.stat().st_mtime_ns) for path in paths if path}
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(MODELS)}")
+    parser.add_argument("--budget", type=time_argument, metavar="TIME", help="of tuning each model, e.g. 2m (default: none)")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run")
+    parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
+    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/symbolic-<gpu>.json)")
+    parser.add_argument("--append", action="store_true", help="keep the result file's rows of other models")
+    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="cpu: function bodies, to try the script out")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
