@@ -61,7 +61,7 @@ def registers(config: KernelConfig) -> int:
     pixels = -(-rows * quads // _GROUP_THREADS) * _QUAD * config.warp[2]
     weights = -(-n * k // _CHUNK // (config.consumers * _GROUP_THREADS)) * _CHUNK // 2
     products = n // 2 + 4 * min(k // 16, _STEPS_AT_ONCE)
-    return pixels + max(weights, products) + _BASE_REGISTERS
+    return pixels + max(weights, products) + k // 32 + _BASE_REGISTERS  # deep products keep more addresses
 
 
 def shared_memory(config: KernelConfig) -> int:
