@@ -78,7 +78,8 @@ struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> 
   }
 
   static const char* describe_activations(sm90::Params& params, const ConvArguments& conv) {
-    params.image = {sm90::Divisor(conv.p * conv.q), sm90::Divisor(conv.q), conv.s, conv.stride_h, conv.stride_w, conv.pad_top, conv.pad_left, conv.dilation_h, conv.dilation_w};
+    params.image = {sm90::Divisor(conv.p * conv.q), sm90::Divisor(conv.q), conv.s, conv.stride_h, conv.stride_w, conv.pad_top, conv.pad_left,
+                    conv.dilation_h, conv.dilation_w};
     if (is_matrix(conv)) return sm90::DescribeMatrix<Shape>(params, conv.x, rows(conv), conv.c, conv.x_pitch);
     const sm90::Im2colTensor tensor{conv.n, conv.h, conv.w, conv.c, conv.x_pitch * int64_t(sizeof(Element)), conv.stride_h, conv.stride_w,
                                     corners(conv)};

@@ -114,6 +114,7 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
                            const EpilogueArguments& operands, const int64_t* config) {
   using Finish = typename K::Finish;
   using Output = typename K::Output;
+  if (config[kSplitK] < 1 || config[kSwizzle] < 1) return "split_k and swizzle are 1 at least";
   params.rows = static_cast<int>(rows), params.columns = static_cast<int>(columns);
   params.blocks_per_tap = CeilDivide(depth, K::kTileK);
   params.blocks = params.blocks_per_tap * taps;
@@ -166,7 +167,6 @@ const char* CheckProblem(int64_t rows, int64_t columns, int64_t depth, int64_t t
 // Launch choices that a row may carry: checked when it is launched, since can_implement does not see them.
 template <class K>
 const char* CheckLaunch(const Params& params, int sm_count) {
-  if (params.split < 1 || params.schedule.band < 1) return "split_k and swizzle are 1 at least";
   if (K::kIsResident && params.schedule.columns > sm_count) return "resident weights need an SM for each column of tiles";
   if (params.split == 1) return nullptr;
   if (!K::kCanSplit) return "this kernel cannot split k: it is pingpong, resident or in clusters, or its stages are too small";
