@@ -109,7 +109,7 @@ class Tuned:
 
     def notes(self, problem: Problem) -> dict[str, Any]:
         """What tuning did for the problem, for a row's values."""
-        (task,) = [row for row in self.tuning.tasks if row.name == describe_problem(problem)]
+        task = next(row for row in self.tuning.tasks if row.name == describe_problem(problem))
         return {"candidates": task.tried, "failed": task.failed, "predicted_us": round(task.first_us, 3),
                 "tuned_us": round(task.best_us, 3), "regret": round(task.regret, 4)}
 
@@ -250,8 +250,8 @@ def _survive(entry: Entry, tuned: Tuned) -> Row:
     """The row, or one that says why there is none: a long run is not lost to one row."""
     try:
         return entry.measure(tuned)
-    except (OnnxboltError, RuntimeError, OSError) as error:  # RuntimeError: PyTorch's
-        return Row(entry.name, entry.batch, "fp16", values={"failure": str(error)[:500]})
+    except Exception as error:  # whatever it is: the other rows are still to be measured
+        return Row(entry.name, entry.batch, "fp16", values={"failure": f"{type(error).__name__}: {error}"[:500]})
 
 
 def _line(row: Row) -> str:

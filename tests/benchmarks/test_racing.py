@@ -21,7 +21,7 @@ def test_a_row_that_fails_costs_itself_alone(monkeypatch: pytest.MonkeyPatch, tm
     first, second, *_ = fakes.rows(gemm.main, tmp_path / "gemm.json", "--shapes", SHAPES)
     assert first["ratio"]
     assert second["ours_us"] is None
-    assert second["values"]["failure"].startswith("no candidate ran right: gemm 1024x1024x1024, f16, Bias; crashed: SIGSEGV")
+    assert second["values"]["failure"].startswith("OnnxboltError: no candidate ran right: gemm 1024x1024x1024, f16, Bias; crashed: SIGSEGV")
 
 
 def test_without_pytorch_rows_have_our_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
