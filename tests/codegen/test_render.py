@@ -18,12 +18,17 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 GEMM_2X = KernelConfig(80, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 4)
 GEMM_3X = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE)
 CONV_2X = dataclasses.replace(GEMM_2X, family=Family.CONV_2X, iterator=Iterator.OPTIMIZED)
+GEMM_SM90 = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_SM90, (128, 256, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE, consumers=2)
+CONV_SM90 = dataclasses.replace(
+    GEMM_SM90, family=Family.CONV_SM90, threadblock=(64, 64, 64), stages=4, cluster=(1, 1), schedule=Schedule.PINGPONG, consumers=3, resident=1)
 POOL = KernelConfig(80, 0, UNBOUNDED, Family.POOL, (0, 0, 0))
 
 UNITS = {
     "gemm_2x": (Instance(GEMM_2X, DType.F16, DType.F16, ("Bias", "Relu")), Instance(GEMM_2X, DType.F16, DType.F32)),
     "gemm_3x": (Instance(GEMM_3X, DType.F16, DType.F16, ("Bias", "Add", "GeluErf")),),
     "conv_2x": (Instance(CONV_2X, DType.BF16, DType.BF16, ("Bias", "Clip")),),
+    "gemm_sm90": (Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),),
+    "conv_sm90": (Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")),),
     "pool": (Instance(POOL, DType.F16, DType.F16), Instance(POOL, DType.F32, DType.F32)),
     "elementwise": (Instance(elementwise.config(80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),),
 }
@@ -54,6 +59,12 @@ def test_names_differ_where_instances_differ() -> None:
 
 def test_names_of_3x_differ_by_cluster_and_schedule() -> None:
     configs = [GEMM_3X, dataclasses.replace(GEMM_3X, cluster=(1, 2)), dataclasses.replace(GEMM_3X, schedule=Schedule.PINGPONG)]
+    assert len({instance_name(Instance(config, DType.F16, DType.F16)) for config in configs}) == len(configs)
+
+
+def test_names_of_our_sm90_kernels_differ_by_what_is_compiled() -> None:
+    changes = {"cluster": (1, 2), "schedule": Schedule.PINGPONG, "consumers": 3, "resident": 1, "stages": 3, "threadblock": (128, 128, 64)}
+    configs = [GEMM_SM90, *(dataclasses.replace(GEMM_SM90, **{field: value}) for field, value in changes.items())]
     assert len({instance_name(Instance(config, DType.F16, DType.F16)) for config in configs}) == len(configs)
 
 

@@ -22,7 +22,8 @@ def test_candidates_are_feasible_distinct_and_serve_every_m(number: int, dtype: 
     for config in found:
         assert config.arch == number
         assert (config.min_m, config.max_m) == (0, UNBOUNDED)
-        assert is_feasible(config, dtype, arch)
+        if config.family is not Family.GEMM_SM90:  # see test_sm90.py
+            assert is_feasible(config, dtype, arch)
 
 
 @pytest.mark.parametrize("number", ARCHS)
@@ -38,8 +39,8 @@ def test_f32_takes_half_the_k_tile() -> None:
     assert single == {(m, n, k // 2) for m, n, k in half}
 
 
-def test_hopper_uses_3x_where_rows_are_16_bytes_and_2x_otherwise() -> None:
-    assert {c.family for c in candidates(_problem(), get(90))} == {Family.GEMM_3X, Family.GEMM_2X}
+def test_hopper_uses_tma_where_rows_are_16_bytes_and_2x_otherwise() -> None:
+    assert {c.family for c in candidates(_problem(), get(90))} == {Family.GEMM_SM90, Family.GEMM_3X, Family.GEMM_2X}
     assert {c.family for c in candidates(_problem(n=1001), get(90))} == {Family.GEMM_2X}
     assert {c.family for c in candidates(_problem(k=12), get(90))} == {Family.GEMM_2X}
 

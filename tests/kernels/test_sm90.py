@@ -1,0 +1,95 @@
+"""Candidates of our own sm_90a kernels: what TMA and shared memory allow, block sizes, splits of k."""
+import dataclasses
+
+import pytest
+
+from onnxbolt.archs import ARCHS, get
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels import sm90
+from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Schedule
+
+HOPPER = get(90)
+GEMM = GemmProblem(1280, 768, 3072, DType.F16, DType.F16, ("Bias", "GeluErf"))
+CONV = ConvProblem(32, 28, 28, 128, 128, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, ("Bias", "Relu"))
+PROBLEMS = (
+    GEMM, CONV, dataclasses.replace(GEMM, dtype=DType.F32, out=DType.F32), dataclasses.replace(CONV, dtype=DType.BF16, out=DType.F32),
+    dataclasses.replace(CONV, chain=("Bias", "Add", "Relu")), dataclasses.replace(CONV, c=48, k=48), GemmProblem(1, 8, 8, *(DType.F16,) * 2, ()),
+)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: type(problem).__name__)
+def test_candidates_fit_are_distinct_and_serve_every_m(problem: sm90.Problem) -> None:
+    found = sm90.candidates(problem, HOPPER)
+    assert found
+    assert len(set(found)) == len(found)
+    family = Family.CONV_SM90 if isinstance(problem, ConvProblem) else Family.GEMM_SM90
+    for config in found:
+        assert (config.family, config.min_m, config.max_m) == (family, 0, UNBOUNDED)
+        assert sm90.fits(config, problem, HOPPER)
+        assert sm90.group_rows(config) % 64 == 0
+
+
+@pytest.mark.parametrize("number", ARCHS)
+def test_only_hopper_has_wgmma(number: int) -> None:
+    assert bool(sm90.candidates(CONV, get(number))) == (number == 90)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"c": 12}, {"k": 100}, {"c": 4, "dtype": DType.F16}, {"dtype": DType.F32, "k": 4, "out": DType.F16}, {"groups": 2},
+        {"strides": (9, 1)}, {"pads": (0, 129, 0, 0)}, {"r": 3, "dilations": (130, 1)}, {"s": 300},
+    ],
+)
+def test_what_tma_cannot_read_or_write_has_no_candidates(change: dict[str, object]) -> None:
+    assert sm90.candidates(dataclasses.replace(CONV, **change), HOPPER) == ()
+
+
+@pytest.mark.parametrize("change", [{"c": 8}, {"strides": (8, 8)}, {"pads": (0, 128, 0, 0), "s": 129}, {"dilations": (60, 60)}])
+def test_tma_reaches_as_far_as_this(change: dict[str, object]) -> None:
+    assert sm90.candidates(dataclasses.replace(CONV, **change), HOPPER)
+
+
+def test_one_pixel_filters_are_matrices_where_every_pixel_counts() -> None:
+    pointwise = dataclasses.replace(CONV, r=1, s=1, pads=(0, 0, 0, 0))
+    assert sm90.is_matrix(pointwise)
+    assert not sm90.is_matrix(dataclasses.replace(pointwise, strides=(2, 2)))
+    assert not sm90.is_matrix(dataclasses.replace(pointwise, pads=(1, 1, 1, 1)))
+    # a matrix has no limits of im2col
+    assert sm90.candidates(dataclasses.replace(pointwise, dilations=(500, 500)), HOPPER)
+
+
+@pytest.mark.parametrize(
+    ("channels", "dtype", "expected"),
+    [(64, DType.F16, 64), (128, DType.F16, 64), (48, DType.F16, 48), (96, DType.F16, 48), (16, DType.F16, 16), (8, DType.F16, 16),
+     (24, DType.F16, 32), (64, DType.F32, 32), (16, DType.F32, 16), (4, DType.F32, 8)],
+)
+def test_k_blocks_waste_least(channels: int, dtype: DType, expected: int) -> None:
+    assert sm90.k_block(channels, dtype) == expected
+
+
+@pytest.mark.parametrize("columns", [8, 24, 48, 64, 72, 128, 192, 256, 1000, 3072])
+def test_tiles_waste_at_most_a_quarter_of_their_columns_or_are_the_narrowest(columns: int) -> None:
+    found = {c.threadblock[1] for c in sm90.candidates(dataclasses.replace(CONV, k=columns), HOPPER)}
+    wasteful = {width for width in found if -(-columns // width) * width * 0.75 > columns}
+    assert len(wasteful) <= 1
+    assert all(width == min(w for w in found if w >= columns) for width in wasteful)
+
+
+def test_k_is_split_where_tiles_leave_sms_idle() -> None:
+    split = [c for c in sm90.candidates(GEMM, HOPPER) if c.split_k > 1]
+    assert split
+    for config in split:
+        assert config.schedule is Schedule.COOPERATIVE
+        assert sm90.tiles(config, GEMM) * config.split_k <= HOPPER.sm_count
+        assert sm90.units(config, GEMM.out) % config.split_k == 0
+    assert not [c for c in sm90.candidates(dataclasses.replace(GEMM, m=100_000), HOPPER) if c.split_k > 1]
+
+
+def test_resident_weights_need_room_and_several_tiles_for_a_block() -> None:
+    def resident(problem: ConvProblem) -> bool:
+        return any(c.resident for c in sm90.candidates(problem, HOPPER))
+
+    assert resident(dataclasses.replace(CONV, h=56, w=56, p=56, q=56, c=64, k=64))
+    assert not resident(dataclasses.replace(CONV, h=56, w=56, p=56, q=56, c=512, k=64))
+    assert not resident(dataclasses.replace(CONV, n=1, c=64, k=64))
