@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from onnxbolt.errors import InputError
 from onnxbolt.files import read_whole, write_whole
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.kernels.config import ROW_WIDTH, KernelConfig
 from onnxbolt.options import cache_directory
 from onnxbolt.tune.records import Measurement, Status, canonical
 
@@ -240,8 +240,13 @@ def _values(m: Measurement) -> Row:
 def _measurement(row: Row) -> Measurement:
     key, config, status, us, mad, runs, error, clock_mhz, detail, *_ = row
     us, mad, error = (math.nan if value is None else float(value) for value in (us, mad, error))
-    decoded = KernelConfig.from_row(json.loads(config)) if config else None
-    return Measurement(key, decoded, Status(status), us, mad, runs, error, clock_mhz, detail)
+    return Measurement(key, _config(config) if config else None, Status(status), us, mad, runs, error, clock_mhz, detail)
+
+
+def _config(text: str) -> KernelConfig:
+    """Rows of earlier versions end before the columns that were added since, whose default is 0."""
+    numbers = json.loads(text)
+    return KernelConfig.from_row([*numbers, *[0] * (ROW_WIDTH - len(numbers))])
 
 
 def _identity(row: Row) -> str:

@@ -27,7 +27,8 @@ from onnxbolt.kernels.config import Family
 from onnxbolt.options import cache_directory
 
 _UNIT_SIZE = 8  # CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone at the end
-_QUICK = (Family.GEMM_2X, Family.CONV_2X)  # to compile; others take three times as long
+# of one core for a kernel, with its share of a unit's headers: CUTLASS's are large
+_COMPILE_SECONDS = {Family.GEMM_3X: 10.0, Family.GEMM_2X: 3.0, Family.CONV_2X: 3.0}
 # ptxas: registers that went to local memory; C7510 and C7511: wgmma instructions that wait for one another
 _SLOW = re.compile(r"spilled to local memory|C7510|C7511")
 _FUNCTION = re.compile(r" in (the )?function '[^']*'")  # mangled: a page of template arguments
@@ -49,6 +50,11 @@ class Object:
 
 
 Result = tuple[Instance, Path | Uncompiled]
+
+
+def compile_seconds(family: Family) -> float:
+    """About what a core takes for one kernel of the family."""
+    return _COMPILE_SECONDS.get(family, 1.0)
 
 
 def profiling_toolchain() -> Toolchain:
@@ -191,7 +197,7 @@ def _parts(instances: Sequence[Instance], size: int) -> Iterator[list[Instance]]
     groups: dict[tuple[int, int], list[Instance]] = {}
     for instance in instances:
         groups.setdefault((instance.config.family, instance.config.arch), []).append(instance)
-    for group in (groups[key] for key in sorted(groups, key=lambda key: key[0] in _QUICK)):
+    for group in (groups[key] for key in sorted(groups, key=lambda key: -compile_seconds(Family(key[0])))):
         length = math.ceil(len(group) / math.ceil(len(group) / size))
         for i in range(0, len(group), length):
             yield group[i:i + length]

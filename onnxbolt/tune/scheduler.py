@@ -10,8 +10,8 @@ f (expected improvement; Jones, Schonlau and Welch 1998, section 4.1): with Y it
 
     gain = w_i * E[max(0, g_i - max(Y, L_i))],   log Y = log(predicted) + bias + noise,   noise normal with spread s
 
-where bias and s are the cost model's errors seen so far (`Calibration`). Compiling costs about the same for every kernel, and
-tasks share kernels: so the kernels are taken in the order of the summed gains of the tasks that would run them. A candidate
+where bias and s are the cost model's errors seen so far (`Calibration`). Tasks share kernels, and some take ten times as long to
+compile as others: so the kernels are taken in the order of the summed gains of the tasks that would run them, for each second. A candidate
 whose chance to win by more than the noise of measuring is below 5% is not tried: the better the predictions were, the sooner a
 task stops.
 
@@ -29,6 +29,7 @@ from statistics import NormalDist
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.kernels.config import Family, KernelConfig
+from onnxbolt.tune.library import compile_seconds
 from onnxbolt.tune.records import LEAST_GAIN, Measurement, Status
 from onnxbolt.tune.tasks import Ranked, Task, instance_of
 
@@ -206,14 +207,18 @@ class Scheduler:
 
 
 def _pioneers(tasks: Sequence[Task]) -> set[tuple[int, KernelConfig]]:
-    """The best candidate of each family in the first task that has one: from it the calibration learns of the family."""
+    """The best candidate of each family in the first task that has one: from it the calibration learns of the family. A family that
+    takes longer to compile than another one of the task waits for its gain."""
     found: dict[Family, tuple[int, KernelConfig]] = {}
     for number, task in enumerate(tasks):
+        least = min(compile_seconds(candidate.config.family) for candidate in task.candidates)
         for candidate in task.candidates:
-            found.setdefault(candidate.config.family, (number, candidate.config))
+            if compile_seconds(candidate.config.family) <= least:
+                found.setdefault(candidate.config.family, (number, candidate.config))
     return set(found.values())
 
 
 def _priority(instance: Instance, trials: list[tuple[bool, float, Trial]]) -> tuple[bool, float, str]:
     """Each task starts with one trial, as AutoGTCO's t = (1, .., 1) does, and so does each family; from there on gains decide."""
-    return not any(first for first, _, _ in trials), -math.fsum(gain for _, gain, _ in trials), repr(instance)
+    gain = math.fsum(gain for _, gain, _ in trials)
+    return not any(first for first, _, _ in trials), -gain / compile_seconds(instance.config.family), repr(instance)

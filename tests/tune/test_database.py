@@ -48,6 +48,14 @@ def test_what_was_added_comes_back(database: Database) -> None:
         assert again.best("another") is None
 
 
+def test_rows_of_fewer_columns_have_defaults_in_the_others(database: Database) -> None:
+    """As versions before wrote them."""
+    database.add(ok(3, 4.0))
+    with sqlite3.connect(database.path) as connection:
+        connection.execute("UPDATE measurements SET config = replace(config, ',0,0]', ']')")
+    assert database.measurements(KEY) == [ok(3, 4.0)]
+
+
 def test_a_value_that_is_not_finite_comes_back_as_nan(database: Database) -> None:
     database.add(Measurement(KEY, config(2), Status.WRONG, error=math.inf))
     (measurement,) = database.measurements(KEY)
