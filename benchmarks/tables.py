@@ -188,6 +188,7 @@ _PROFILE: dict[str, Cell] = {
 }
 _TUNING: dict[str, Cell] = {
     **_MODEL, "cold, s": _value("seconds_cold", ".0f"), "again, s": _value("seconds_warm", ".1f"), "problems": _value("tasks"),
+    "library, s": _value("seconds_linked", ".1f"), "compiled anew, s": _value("seconds_anew", ".1f"),
     "trials": _value("trials"), "kernels": _value("kernels"), "regret": _value("regret", ".2f"),
     "rank correlation": _value("rank_correlation", ".2f"), "cores": _value("cores"),
 }

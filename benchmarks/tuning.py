@@ -2,6 +2,7 @@
 
     python -m benchmarks.tuning                                   # all of MODELS at batch 32; writes results/tuning-<gpu>.json
     python -m benchmarks.tuning resnet50 --append --cache DIR     # in parts; DIR gets what was compiled and measured
+    python -m benchmarks.tuning --libraries                       # also the model's library, of the tuner's objects and compiled anew
 
 Each model gets a cache directory of its own, and each run a process of its own. Seconds are of the whole call of `onnxbolt.tune`:
 the profiler's own library and ONNX Runtime's times included, building the model not. With --cache, a later run with
@@ -10,6 +11,7 @@ ONNXBOLT_CACHE_DIR=DIR finds everything there, `python -m benchmarks.end_to_end 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import multiprocessing
 import os
 import shutil
@@ -22,11 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import onnx
+
 from benchmarks.common import Row, time_argument, write_results
 from models import NAMES, build
-from onnxbolt import gpu, pipeline
+from onnxbolt import gpu, library, pipeline
 from onnxbolt.options import Options, cache_directory
 from onnxbolt.tune.database import Database, default_path
+from onnxbolt.tune.library import compiled
 from onnxbolt.tune.progress import Plain
 from onnxbolt.tune.summary import Tuning
 
@@ -80,7 +85,8 @@ def _measure(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
     cold = isolated(_tune, name, chosen.batch, options)
     _say(f"{name}-{chosen.batch}: cold {cold.seconds:.1f} s, {cold.tuning.trials} trials, {cold.compiled} files; warm")
     warm = isolated(_tune, name, chosen.batch, options)
-    return values_of(cold, warm)
+    libraries = isolated(_build_libraries, name, chosen.batch, options) if chosen.libraries else {}
+    return values_of(cold, warm) | libraries
 
 
 def values_of(cold: Run, warm: Run) -> dict[str, Any]:
@@ -104,6 +110,25 @@ def _tune(name: str, batch: int, options: Options) -> Run:
     tuning = pipeline.tune(model, options=options, progress=_say, watch=Plain(_say_total))
     spent = time.perf_counter() - start
     return Run(spent, tuning, len(_files() - files), _rows() - rows)
+
+
+def _build_libraries(name: str, batch: int, options: Options) -> dict[str, Any]:
+    """Seconds for the tuned model's library: linked from what was compiled as candidates, and compiled as if there were no tuner."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "model.onnx"
+        pipeline.optimize(build(name, batch, "fp16"), out, options=dataclasses.replace(options, tune=True, verify=False, library=False))
+        manifest = library.manifest_of_model(onnx.load(out))
+        linked = _timed(lambda: library.build(manifest, Path(scratch) / "linked.so", compiled=compiled(manifest.instances)))
+        os.environ["ONNXBOLT_CACHE_DIR"] = str(Path(scratch) / "empty")
+        anew = _timed(lambda: library.build(manifest, Path(scratch) / "anew.so"))
+        sizes = [(Path(scratch) / f"{name}.so").stat().st_size for name in ("linked", "anew")]
+    return {"seconds_linked": round(linked, 1), "seconds_anew": round(anew, 1), "bytes_linked": sizes[0], "bytes_anew": sizes[1]}
+
+
+def _timed(work: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def _files() -> set[Path]:
@@ -147,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(MODELS)}")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--budget", type=time_argument, metavar="TIME", help="of each run, e.g. 5m (default: none)")
+    parser.add_argument("--libraries", action="store_true", help="also build the library with and without the tuner's objects")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep what was compiled and measured there")
     parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/tuning-<gpu>.json)")
     parser.add_argument("--append", action="store_true", help="keep the result file's rows of other models")

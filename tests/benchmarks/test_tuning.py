@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from benchmarks import tuning
+from onnxbolt.library import Manifest
 from onnxbolt.options import cache_directory
 from onnxbolt.tune.database import Database, default_path
 from onnxbolt.tune.records import Measurement, Status, canonical
@@ -49,6 +51,21 @@ def test_each_model_begins_cold_and_the_second_time_finds_everything(run: Any) -
         assert values["regret"] == {"conv": 1.08, "gemm": 1.0}
         assert values["rank_correlation"] == {"conv": 0.7}
         assert values["seconds_warm"] >= 0
+
+
+def test_the_library_of_the_tuners_objects_is_compared_with_one_compiled_anew(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def optimize(model: onnx.ModelProto, out: Path, **_: object) -> None:
+        onnx.save(model, out)
+
+    def link(manifest: Manifest, path: Path, compiled: object = None) -> None:
+        path.write_bytes(b"with others" if compiled is not None else b"alone")
+
+    monkeypatch.setattr(tuning.pipeline, "optimize", optimize)
+    monkeypatch.setattr(tuning.library, "build", link)
+    monkeypatch.setattr(tuning, "compiled", lambda instances: {})
+    (row,) = run("dlrm_mlp", "--batch", "4", "--libraries")
+    assert (row["values"]["bytes_linked"], row["values"]["bytes_anew"]) == (11, 5)
+    assert row["values"]["seconds_linked"] >= 0 <= row["values"]["seconds_anew"]
 
 
 def test_caches_are_kept_together(run: Any, tmp_path: Path) -> None:
