@@ -139,7 +139,7 @@ def k_block(channels: int, dtype: DType) -> int:
 
 def _splits(config: KernelConfig, problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
     """The k-blocks of a tile shared by the blocks of a cluster, where tiles alone leave SMs idle."""
-    if config.schedule is not _C or config.cluster != (1, 1) or config.resident:
+    if not may_split(config):
         return
     rows, columns, k = config.threadblock
     ring = (rows + columns) * k * problem.dtype.bytes * stages(config, problem, arch)
@@ -152,6 +152,11 @@ def _splits(config: KernelConfig, problem: Problem, arch: Arch) -> Iterator[Kern
 # --- feasibility ------------------------------------------------------------------------------------------------------------
 
 
+def may_split(config: KernelConfig) -> bool:
+    """Whether blocks may share a tile's k-blocks: not where their cluster serves another end, or rings hold less than a tile."""
+    return config.schedule is _C and config.cluster == (1, 1) and not config.resident
+
+
 def fits(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
     """Whether the kernel compiles without spills and runs `problem`: registers, shared memory, columns of resident weights."""
     rows, columns, _ = config.threadblock
@@ -161,7 +166,7 @@ def fits(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
         return stages(config, problem, arch) >= _MIN_STAGES
     held = _free_bytes(config, problem, arch) - config.stages * rows * config.threadblock[2] * problem.dtype.bytes
     weights = k_blocks(config, problem) * columns * config.threadblock[2] * problem.dtype.bytes
-    return weights <= held and tiles(config, problem) > arch.sm_count
+    return weights <= held and _ceil(extent(problem)[1], columns) <= arch.sm_count < tiles(config, problem)
 
 
 def stages(config: KernelConfig, problem: Problem, arch: Arch) -> int:

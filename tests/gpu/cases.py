@@ -19,6 +19,7 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, Ke
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
 from onnxbolt.tune.tasks import instance_of
+from tests.gpu import sm90_cases
 from tests.gpu.planned import planned
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
@@ -140,6 +141,7 @@ def instances(arch: int) -> list[Instance]:
     found += [instance_of(problem, config) for problem, config in planned(arch)]
     found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]
     found += _first_convolutions(arch)
+    found += sm90_cases.instances(arch, _forms(types))
     return list(dict.fromkeys(found))
 
 
@@ -152,13 +154,17 @@ def _first_convolutions(arch: int) -> Iterable[Instance]:
             yield Instance(configs[turn % len(configs)].instance(), dtype, out, chain)
 
 
+def _forms(types: tuple[DType, ...]) -> list[tuple[DType, DType, tuple[str, ...]]]:
+    """Element, output and chain of a family's kernels."""
+    forms = [(dtype, dtype, ("Bias", activation)) for dtype in types for activation in ACTIVATIONS]
+    forms += [(DType.F16, DType.F16, chain) for chain in FORMS] + [(types[-1], types[-1], FORMS[5])]
+    return forms + [(dtype, out, ("Bias", "Relu")) for dtype, out in CASTS if dtype in types]
+
+
 def _full_alignment(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
     families = [Family.GEMM_2X, Family.CONV_2X] + ([Family.GEMM_3X] if arch == 90 else [])
     for family, turns in ((family, itertools.count()) for family in families):
-        forms = [(dtype, dtype, ("Bias", activation)) for dtype in types for activation in ACTIVATIONS]
-        forms += [(DType.F16, DType.F16, chain) for chain in FORMS] + [(types[-1], types[-1], FORMS[5])]
-        forms += [(dtype, out, ("Bias", "Relu")) for dtype, out in CASTS if dtype in types]
-        for dtype, out, chain in forms:
+        for dtype, out, chain in _forms(types):
             turn = next(turns)
             config = config_3x(arch, dtype, turn) if family is Family.GEMM_3X else config_2x(family, arch, dtype, turn)
             yield Instance(config, dtype, out, chain)

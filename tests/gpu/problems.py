@@ -82,7 +82,7 @@ class ConvProblem:
 
     def __init__(self, library: Library, instance: Instance, shape: ConvShape) -> None:
         rng = _random(instance, shape)
-        unit, unit_k = instance.config.align_a, instance.config.align_c
+        unit, unit_k = instance.config.align_a, _unit_n(instance)
         c, k, (p, q) = shape.c * unit, shape.k * unit_k, output_extent(shape)
         x = rounded(rng.normal(0, 1, (shape.n, shape.h, shape.w, c)), instance.dtype)
         weight = rounded(rng.normal(0, (shape.r * shape.s * c) ** -0.5, (k, shape.r, shape.s, c)), instance.dtype)
@@ -209,6 +209,8 @@ def _each(make: Callable[..., Problem], *shapes: tuple[int, ...]) -> Builder:
 
 BUILDERS: dict[Family, Builder] = {
     Family.GEMM_2X: _gemms, Family.GEMM_3X: _gemms, Family.CONV_2X: _convolutions, **dict.fromkeys(PLANNED, _planned),
+    Family.GEMM_SM90: lambda library, instance: [*_gemms(library, instance), *_planned(library, instance)],
+    Family.CONV_SM90: lambda library, instance: [*_convolutions(library, instance), *_planned(library, instance)],
     Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
     Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
     Family.LAYOUT: _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
@@ -243,9 +245,12 @@ def _implements(kernel: Any, problem: Any) -> bool:
     return True
 
 
+_TMA = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90)
+
+
 def _unit_n(instance: Instance) -> int:
     """The multiple that n must be of: TMA writes rows of 16 bytes, whatever the input's type."""
-    return max(instance.config.align_c, 16 // instance.out.bytes if instance.config.family is Family.GEMM_3X else 1)
+    return max(instance.config.align_c, 16 // instance.out.bytes if instance.config.family in _TMA else 1)
 
 
 def _random(instance: Instance, shape: object) -> np.random.Generator:
