@@ -15,7 +15,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-import math
+import os
 import tempfile
 import time
 from collections import Counter
@@ -35,7 +35,7 @@ from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.regions import Part, Region
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.library import compiled
+from onnxbolt.tune.library import compile_seconds, compiled
 from onnxbolt.tune.parts import promising
 from onnxbolt.tune.records import Machine, Measurement, Status, canonical, plain
 from onnxbolt.tune.sessions import Arrays, Found, Sample, Setting, Source, interleave, only, search
@@ -48,6 +48,8 @@ Progress = Callable[[str], None]
 ORT, FUSED = "ort", "fused"
 Side = str | Part  # ORT, FUSED, or fused in part
 _SEARCH_RUNS, _ROUNDS, _RUNS = 10, 10, 10
+_COMPILING = 0.3  # of the time for comparing may go to kernels that were not measured
+_ALONE = 3.0  # times as long takes a kernel that shares its unit with no other
 _REPEAT_BELOW, _MOST_COPIES = 200.0, 16  # microseconds that a session should take at least
 
 
@@ -94,9 +96,12 @@ def _predicted(region: Region) -> float:
 
 
 def _ready(region: Region, bench: Bench) -> bool:
-    """Whether its kernels are compiled, being measured; without a budget there is time to compile predicted ones."""
-    chosen = (bench.timings.choice(problem, region.arch) for problem in region.problems)
-    return bench.stream is None or math.isinf(bench.deadline) or all(choice is not None and choice.measured for choice in chosen)
+    """Whether its kernels are compiled, being measured, or there is time to compile those that are predicted."""
+    unknown = [p for p in region.problems if (choice := bench.timings.choice(p, region.arch)) is None or not choice.measured]
+    families = [choice.config.family for choice in choices(unknown, ARCHS[region.arch], bench.timings).values()]
+    at_once = min(len(families), len(os.sched_getaffinity(0)))
+    seconds = _ALONE * sum(map(compile_seconds, families)) / at_once if bench.stream and families else 0.0
+    return seconds <= _COMPILING * max(bench.deadline - time.monotonic(), 0.0)
 
 
 # --- what is remembered -----------------------------------------------------------------------------------------------------

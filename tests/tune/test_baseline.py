@@ -175,7 +175,7 @@ def test_what_cannot_be_compared_is_remembered_until_something_changes(database:
     assert len(compare(found, model, "fp16", NOTHING, database, Machine("other", 90, 700, "13.0", "4.2", ""), 600, None)) >= 2
 
 
-def test_a_budget_compares_only_regions_whose_kernels_are_measured(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regions_whose_kernels_would_take_long_to_compile_are_not_begun(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     model, lines = convolutional(), list[str]()
     found = regions_of(model)
     gemm = next(r for r in found if len(r.candidates) == 1)
@@ -184,6 +184,9 @@ def test_a_budget_compares_only_regions_whose_kernels_are_measured(database: Dat
     asked: list[Region] = []
     monkeypatch.setattr(baseline, "_measure_all", lambda bench, missing, original: asked.extend(missing) or {})
     compare(found, model, "fp16", timings, database, MACHINE, 600, cast(Stream, object()), lines.append)
+    assert {region.key for region in asked} == {region.key for region in found}
+    asked.clear()
+    compare(found, model, "fp16", timings, database, MACHINE, 1, cast(Stream, object()), lines.append)
     assert [region.key for region in asked] == [gemm.key]
     assert lines == ["1 regions are not compared with ONNX Runtime: the budget did not reach for their kernels"]
 
