@@ -19,13 +19,18 @@ struct FixedSums {
 
   __device__ void compute(const ConvArguments& conv, const Place<Shape>& place, const Filter<Shape>& filter) {
     const int top = place.row * Shape::kStride - conv.pad_top, left = place.column * Shape::kStride - conv.pad_left;
-    auto image = static_cast<const Element*>(conv.x) + int64_t(place.image) * conv.h * conv.w * conv.x_pitch + place.channel;
+    const int64_t row_pitch = conv.w * conv.x_pitch;
+    // of the window's first pixel, which may lie outside of the image and is not read then
+    auto x = static_cast<const Element*>(conv.x) + (int64_t(place.image) * conv.h + top) * row_pitch + left * conv.x_pitch + place.channel;
+    uint32_t columns = 0;  // a bit for each column of the window that is inside
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Shape::kWindowColumns; ++i) columns |= uint32_t(unsigned(left + i) < unsigned(conv.w)) << i;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Shape::kRows * Shape::kColumns; ++i) sums[i / Shape::kColumns][i % Shape::kColumns].clear();
     CUTLASS_PRAGMA_UNROLL
     for (int h = 0; h < Shape::kWindowRows; ++h) {
       Row row;
-      load(conv, image, top + h, left, row);
+      load(x + h * row_pitch, conv.x_pitch, unsigned(top + h) < unsigned(conv.h) ? columns : 0, row);
       CUTLASS_PRAGMA_UNROLL
       for (int p = 0; p < Shape::kRows; ++p) {
         const int r = h - p * Shape::kStride;
@@ -35,16 +40,14 @@ struct FixedSums {
   }
 
  private:
-  // One row of the window; zeros outside of the image.
-  __device__ static void load(const ConvArguments& conv, const Element* image, int h, int left, Row& row) {
+  // One row of the window; zeros where `inside` has no bit.
+  __device__ static void load(const Element* x, int64_t pitch, uint32_t inside, Row& row) {
     using Loaded = Access<Element, Shape::kWidth>;
-    const bool inside = h >= 0 && h < conv.h;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Shape::kWindowColumns; ++i) {
-      const int w = left + i;
+    for (int i = 0; i < Shape::kWindowColumns; ++i, x += pitch) {
       Loaded access;
       access.clear();
-      if (inside && w >= 0 && w < conv.w) access = *reinterpret_cast<const Loaded*>(image + int64_t(h * conv.w + w) * conv.x_pitch);
+      if (inside >> i & 1) access = *reinterpret_cast<const Loaded*>(x);
       row[i] = widened<Element, Shape::kWidth>(access);
     }
   }
@@ -103,7 +106,7 @@ static __global__ void __launch_bounds__(Shape::kThreads) convolve(const __grid_
   const SharedFilter<Shape::kWidth> shared{reinterpret_cast<float*>(shared_memory)};
   LaunchDependents();
   const Place<Shape> place(conv);
-  shared.template fill<Element>(conv, place.first_channel);
+  shared.template fill<Element>(conv, place.first_channel, Shape::kFixed ? Shape::kR * Shape::kS : conv.r * conv.s);
   __syncthreads();
   if (!place.inside) return;
   const Filter<Shape> filter(shared);
@@ -112,16 +115,13 @@ static __global__ void __launch_bounds__(Shape::kThreads) convolve(const __grid_
   Sums tile;
   tile.compute(conv, place, filter);
   CUTLASS_PRAGMA_UNROLL
-  for (int p = 0; p < Shape::kRows; ++p) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int q = 0; q < Shape::kColumns; ++q) epilogue.store(conv, place, p, q, tile.sums[p][q]);
-  }
+  for (int p = 0; p < Shape::kRows; ++p) epilogue.store(conv, place, p, tile.sums[p]);
 }
 
 }  // namespace depthwise
 
-// y[n, p, q, c] = epilogue(sum over r, s of x[n, h, w, c] * w[c, r, s]). Columns of the row: threadblock = rows and columns of a thread's tile
-// of output pixels, and threads; warp = R, S and stride of the filters that it serves, zeros for any; align_a = channels of a thread.
+// y[n, p, q, c] = epilogue(sum over r, s of x[n, h, w, c] * w[c, r, s]). Columns of the row: threadblock = rows and columns of a thread's
+// tile of output pixels, and threads; warp = R, S and stride of the filters that it serves, zeros for any; align_a = channels of a thread.
 template <class Config, class ElementType, class OutputType, class Chain>
 struct Depthwise {
   using Row = Config;
@@ -136,8 +136,8 @@ struct Depthwise {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (conv.groups != conv.c || conv.k != conv.c) return "a depthwise convolution has as many groups and output channels as channels";
     if (const char* error = check_filter(conv)) return error;
-    const int64_t tiles = int64_t(conv.n) * ((conv.p + Shape::kRows - 1) / Shape::kRows) * ((conv.q + Shape::kColumns - 1) / Shape::kColumns);
-    if (const char* error = CheckExtents(tiles * ((conv.c + Shape::kWidth - 1) / Shape::kWidth), int64_t(conv.h) * conv.w, 1)) return error;
+    const int64_t rows = (conv.p + Shape::kRows - 1) / Shape::kRows, columns = (conv.q + Shape::kColumns - 1) / Shape::kColumns;
+    if (const char* error = CheckExtents(conv.n * rows * columns * conv.c / Shape::kWidth, int64_t(conv.h) * conv.w, 1)) return error;
     if (conv.c % Shape::kWidth != 0 || conv.x_pitch % Shape::kWidth != 0 || !IsAligned(conv.x, Shape::kWidth * sizeof(Element)))
       return "x, its pitch or c is not aligned to align_a elements";
     if (conv.y_pitch % Shape::kWidth != 0 || !IsAligned(conv.y, Shape::kWidth * sizeof(Output)))

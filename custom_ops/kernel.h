@@ -34,6 +34,20 @@ struct GemmArguments {
   EpilogueArguments epilogue;
 };
 
+constexpr int kMaxLayers = 4;
+
+// Several GEMMs in one kernel: D = epilogue_l(.. epilogue_0(A W_0^T) .. W_l^T). Layer i has weights [n[i], n[i - 1]], densely; n[-1]
+// is k. The layers' params follow one another in the first layer's.
+struct ChainArguments {
+  int64_t m, k;
+  int layers;
+  int64_t n[kMaxLayers];
+  const void *a, *weights[kMaxLayers];
+  void* d;
+  int64_t lda, ldd;
+  EpilogueArguments epilogue[kMaxLayers];
+};
+
 // y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c]), cross-correlation. A pitch is elements from one pixel to the next.
 struct ConvArguments {
   int n, h, w, c, k, r, s, p, q;
@@ -74,6 +88,17 @@ struct ElementwiseArguments {
   void* y;
   int64_t x_pitch, y_pitch;
   EpilogueArguments epilogue;
+};
+
+// y[n, p, c] = x[n, p, c] gate(excite[c, s] squeeze(squeeze[s, c] mean over p of x[n, p, c] + b1) + b2), with an activation behind each
+// product. A pitch is elements from one pixel to the next.
+struct SqueezeExciteArguments {
+  int n, pixels, channels, squeezed;
+  const void *x, *squeeze, *excite;  // weights [squeezed, channels] and [channels, squeezed]
+  const float *squeeze_bias, *excite_bias;
+  void* y;
+  int64_t x_pitch, y_pitch;
+  float step_params[kMaxParams];  // of both activations, in their order
 };
 
 struct Launch {

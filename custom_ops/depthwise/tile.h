@@ -81,15 +81,16 @@ struct SharedFilter {
   static constexpr int kPart = Width < 4 ? Width : 4, kParts = Width / kPart;
   float* values;
 
-  // By the whole block, from [K, R, S] as the node has them.
+  // By the whole block, from [K, taps] as the node has them: a thread takes channels, whose taps are neighbours.
   template <class Element>
-  __device__ void fill(const ConvArguments& conv, int first_channel) const {
-    const int taps = conv.r * conv.s, thread = threadIdx.y * blockDim.x + threadIdx.x;
-    const int count = min(int(blockDim.x) * Width, conv.c - first_channel) * taps;
+  __device__ void fill(const ConvArguments& conv, int first_channel, int taps) const {
+    const int channels = min(int(blockDim.x) * Width, conv.c - first_channel), plane = blockDim.x * kPart;
     auto filter = static_cast<const Element*>(conv.filter) + int64_t(first_channel) * taps;
-    for (int i = thread; i < count; i += blockDim.x * blockDim.y) {
-      const int channel = i / taps, tap = i - channel * taps, lane = channel / Width, part = channel % Width / kPart;
-      values[((tap * kParts + part) * blockDim.x + lane) * kPart + channel % kPart] = float(filter[i]);
+    for (int channel = threadIdx.y * blockDim.x + threadIdx.x; channel < channels; channel += blockDim.x * blockDim.y) {
+      const int lane = channel / Width, part = channel % Width / kPart;
+      float* to = values + part * plane + lane * kPart + channel % kPart;
+#pragma unroll 25
+      for (int tap = 0; tap < taps; ++tap) to[tap * kParts * plane] = float(filter[channel * taps + tap]);
     }
   }
 
@@ -128,6 +129,7 @@ struct Filter<Shape, true> {
 template <class Element, class Output, class Chain, class Shape>
 struct Epilogue {
   static constexpr int kWidth = Shape::kWidth;
+  using Sums = Values<kWidth>[Shape::kColumns];
   typename Chain::template Operands<kWidth> operands;
 
   __device__ Epilogue(const ConvArguments& conv, int channel) {
@@ -136,20 +138,31 @@ struct Epilogue {
       operands.vectors[i] = *reinterpret_cast<const Access<float, kWidth>*>(conv.epilogue.vectors[i] + channel);
   }
 
-  __device__ void store(const ConvArguments& conv, const Place<Shape>& place, int row, int column, const Values<kWidth>& sums) {
-    const int p = place.row + row, q = place.column + column;
-    if (p >= conv.p || q >= conv.q) return;
-    const int64_t pixel = (int64_t(place.image) * conv.p + p) * conv.q + q;
+  // One row of the tile.
+  __device__ void store(const ConvArguments& conv, const Place<Shape>& place, int row, const Sums& sums) {
+    const int p = place.row + row;
+    if (p >= conv.p) return;
+    const int64_t pixel = (int64_t(place.image) * conv.p + p) * conv.q + place.column;
+    Output* y = static_cast<Output*>(conv.y) + pixel * conv.y_pitch + place.channel;
+    CUTLASS_PRAGMA_UNROLL
+    for (int q = 0; q < Shape::kColumns; ++q, y += conv.y_pitch) {
+      if (place.column + q >= conv.q) return;
+      load_tensors(conv, pixel + q, place.channel);
+      const Values<kWidth> values = Chain::template apply<Output>(sums[q], operands, conv.epilogue.params);
+      Access<Output, kWidth> result;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kWidth; ++i) result[i] = Output(values[i]);
+      *reinterpret_cast<Access<Output, kWidth>*>(y) = result;
+    }
+  }
+
+ private:
+  __device__ void load_tensors(const ConvArguments& conv, int64_t pixel, int channel) {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Chain::kTensors; ++i) {
-      auto tensor = static_cast<const Element*>(conv.epilogue.tensors[i]) + pixel * conv.epilogue.tensor_pitch[i] + place.channel;
+      auto tensor = static_cast<const Element*>(conv.epilogue.tensors[i]) + pixel * conv.epilogue.tensor_pitch[i] + channel;
       operands.tensors[i] = widened<Element, kWidth>(*reinterpret_cast<const Access<Element, kWidth>*>(tensor));
     }
-    const Values<kWidth> values = Chain::template apply<Output>(sums, operands, conv.epilogue.params);
-    Access<Output, kWidth> result;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kWidth; ++i) result[i] = Output(values[i]);
-    *reinterpret_cast<Access<Output, kWidth>*>(static_cast<Output*>(conv.y) + pixel * conv.y_pitch + place.channel) = result;
   }
 };
 

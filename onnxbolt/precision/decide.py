@@ -137,7 +137,9 @@ class Decision:
         """Nodes that become (part of) a fused node, whatever ONNX Runtime has."""
         if node.op == "Conv":
             weight = node.inputs[1]
-            return node.attrs.get("group", 1) == 1 and isinstance(weight, gs.Constant) and len(weight.shape) in (3, 4)
+            groups = node.attrs.get("group", 1)
+            ours = isinstance(weight, gs.Constant) and len(weight.shape) in (3, 4)
+            return ours and (groups == 1 or tuple(weight.shape[:2]) == (groups, 1))
         if node.op in ops.POOLING:
             shape = node.inputs[0].shape
             return len(node.outputs) == 1 and shape is not None and len(shape) == 4

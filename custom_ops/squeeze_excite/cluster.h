@@ -1,0 +1,50 @@
+// What the blocks of a cluster exchange, on sm_90 and later; elsewhere a block is alone.
+#pragma once
+#include <cstdint>
+
+namespace onnxbolt {
+namespace squeeze_excite {
+
+// The block's place in its cluster.
+__device__ inline int ClusterRank() {
+  int rank = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return rank;
+}
+
+// All threads of the cluster arrive; what they wrote before is seen behind WaitForCluster.
+__device__ inline void ArriveAtCluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+__device__ inline void WaitForCluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+// The value at the same address in the shared memory of block `rank`.
+__device__ inline float LoadFromBlock(const float* address, int rank) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  float value;
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [remote];\n}"
+      : "=f"(value)
+      : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(address))), "r"(rank)
+      : "memory");
+  return value;
+#else
+  return *address;
+#endif
+}
+
+}  // namespace squeeze_excite
+}  // namespace onnxbolt
