@@ -193,7 +193,7 @@ class _Measuring:
         found = self._unless_interrupted(lambda: checked(self._deadline, Stream()), lambda: checked(-math.inf, None))
         self._take_stock()
         if found.candidates and self.tuning.whole is None:
-            self._messages("the whole model was not compared with ONNX Runtime")
+            self._note(notes=(*self.tuning.notes, "the whole model was not compared with ONNX Runtime"))
         return found
 
     def _tune(self, timings: Timings, problems: Sequence[Problem], compared: bool) -> Timings:
@@ -212,8 +212,8 @@ class _Measuring:
     def _compare(self, found: Sequence[Region], timings: Timings) -> dict[str, Comparison]:
         """What is measured before an interrupt counts."""
         if CUDA not in available_providers():
-            self._messages(f"nothing is compared with ONNX Runtime, since this onnxruntime has no CUDA provider (install onnxruntime-gpu): "
-                       f"fused is what is predicted to gain {UNCOMPARED_GAIN:g} times")
+            self._messages("nothing is compared with ONNX Runtime, since this onnxruntime has no CUDA provider (install onnxruntime-gpu): "
+                           f"fused is what is predicted to gain {UNCOMPARED_GAIN:g} times")
             return {}
 
         def answers(budget: float, stream: Stream | None) -> dict[str, Comparison]:

@@ -153,6 +153,19 @@ def test_a_machine_that_is_unknown_or_another_one_is_a_soft_miss(gpu: Gpu, monke
     assert pipeline.optimize(net(), library=False, verify=False, fuse="all").fused == other.fused != tuned.fused
 
 
+def test_the_whole_model_has_the_last_word(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = pipeline.optimize(net(), library=False, verify=False, tune=True)
+    assert report.tuning is not None
+    assert report.tuning.whole == WholeModel(10.0, 1e6)
+    assert "whole model: 10.0 us, ONNX Runtime at its best 1000000.0 us" in report.text()
+    seen = len(gpu.settled)
+    pipeline.optimize(net(), library=False, verify=False, tune=True, fuse="all")
+    assert len(gpu.settled) == seen
+    monkeypatch.setattr(stage, "settle", lambda *arguments: (arguments[4], None))
+    report = pipeline.optimize(net(), library=False, verify=False, tune=True)
+    assert "the whole model was not compared with ONNX Runtime" in report.text()
+
+
 def test_a_region_that_loses_is_not_fused(gpu: Gpu) -> None:
     gpu.ort_us = 1.0
     report = pipeline.optimize(net(), library=False, verify=False, tune=True)
