@@ -36,7 +36,7 @@ class Region:
     carried: list[gs.Node] = field(default_factory=list)
     conversions: list[tuple[gs.Tensor, Form]] = field(default_factory=list)
 
-    @property
+    @cached_property
     def problems(self) -> list[Problem]:
         """What its kernels solve, as stored."""
         return [problem_of(c, self.assignment, self.at) for c in self.candidates]
@@ -47,8 +47,8 @@ class Region:
         between = [[node.op, self.at.shape(node.outputs[0])] for node in self.carried]
         borders = [[self.at.shape(tensor), str(tensor.dtype), plain(self.assignment.form(tensor)), plain(form)]
                    for tensor, form in self.conversions]
-        parts = ([[type(p).__name__, plain(p)] for p in self.problems], between, borders)
-        text = canonical([self.arch, *(sorted(canonical(item) for item in part) for part in parts)])
+        parts = (self._texts, map(canonical, between), map(canonical, borders))
+        text = canonical([self.arch, *map(sorted, parts)])
         return sha256(text.encode()).hexdigest()[:32]
 
     @cached_property
@@ -67,8 +67,7 @@ class Region:
 
     def key_of(self, part: Part) -> str:
         """The key of fusing this region in part; names left out, as in its own."""
-        problems = self.problems
-        left_out = sorted(canonical(plain(problems[i])) for i in part.left_out)
+        left_out = sorted(self._texts[i] for i in part.left_out)
         return sha256(canonical([self.key, part.kind, left_out]).encode()).hexdigest()[:32]
 
     def crossing(self, cut: int) -> list[gs.Tensor]:
@@ -88,6 +87,11 @@ class Region:
         if source is not None and id(source) in places:
             return places[id(source)]
         return min((places[id(node)] for node in tensor.outputs if id(node) in places), default=0)
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        texts = {problem: canonical([type(problem).__name__, plain(problem)]) for problem in set(self.problems)}
+        return [texts[problem] for problem in self.problems]
 
     @cached_property
     def _places(self) -> dict[int, int]:
@@ -114,7 +118,7 @@ def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region
     groups = _Groups()
     for candidate in assignment.candidates:
         groups.join(_tensor(candidate.output), ("candidate", id(candidate)))
-        if candidate.anchor.kind == "conv":
+        if candidate.anchor.kind != "gemm":
             operands = [link.operand for link in candidate.links if link.step.row.operand == "tensor" and link.operand is not None]
             for tensor in (candidate.anchor.x, *operands):
                 if assignment.form(tensor).last:

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnxruntime as ort
@@ -63,6 +63,15 @@ class Bench:
     deadline: float
     stream: Stream | None
     progress: Progress
+    _configs: dict[str, str] = field(default_factory=dict)
+
+    def configs(self, region: Region) -> str:
+        """A digest of the configurations that the region's kernels have."""
+        if region.key not in self._configs:
+            chosen = choices(region.problems, ARCHS[region.arch], self.timings)
+            rows = sorted(canonical([plain(problem), choice.config.row()]) for problem, choice in chosen.items())
+            self._configs[region.key] = digest(rows)
+        return self._configs[region.key]
 
     @property
     def over(self) -> bool:
@@ -113,8 +122,7 @@ def session_key(bench: Bench, region: Region, side: Side) -> str:
     parts: dict[str, object] = {"session": f"{FUSED} {part.kind}" if part else side, "region": region.key_of(part) if part else region.key,
                                 "machine": plain(bench.machine), **runtime_versions()}
     if side != ORT:
-        rows = [canonical([plain(p), c.config.row()]) for p, c in choices(region.problems, ARCHS[region.arch], bench.timings).items()]
-        parts["configs"] = digest(sorted(rows))
+        parts["configs"] = bench.configs(region)
     return canonical(parts)
 
 
