@@ -125,6 +125,8 @@ def _measure_all(targets: Sequence[Target], stream: Stream | None, chosen: argpa
                 rows.append(Row(target.model, target.batch, "fp16", values={"failure": f"{type(error).__name__}: {error}"[:500]}))
         _print(rows)
         write_results("end_to_end", rows, chosen.out, chosen.append or chosen.missing)
+        if stream:
+            peers.release()
     return 1 if any("failure" in row.values for row in rows) else 0
 
 

@@ -28,6 +28,7 @@ from onnxbolt.options import cache_directory
 from onnxbolt.tolerances import relative_l2
 from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.sessions import Arrays, Session, Setting, Source, interleave, search
+from onnxbolt.verify.session import RUNTIME_ERRORS
 
 MODELS = ("resnet50", "dlrm_bottom")
 LEAST, OPT, MOST = 1, 32, 64
@@ -77,12 +78,21 @@ def measured(name: str, source: Source, stream: Stream | None) -> list[Row]:
     before = _compiled(source)
     for number, batch in enumerate(BATCHES):
         feeds = _feeds(build(name, batch))
-        ours = ours.rebound(feeds, number) if ours else Session(source, Setting(graph=stream is not None), feeds, stream)
+        ours = ours.rebound(feeds, number) if ours else _session(source, feeds, stream)
         rows.append(_row(name, batch, ours, feeds, stream))
         _say(f"{name}, batch {batch}: {rows[-1].ours_us} us, ONNX Runtime {rows[-1].peer_us} us, error {rows[-1].error:.1e}")
     if (after := _compiled(source)) != before:
         raise RuntimeError(f"{name}: compiled after the session was there: {sorted(map(str, after - before))}")
     return rows
+
+
+def _session(source: Source, feeds: Arrays, stream: Stream | None) -> Session:
+    """With CUDA graphs, where they can be captured."""
+    try:
+        return Session(source, Setting(graph=stream is not None), feeds, stream)
+    except RUNTIME_ERRORS as error:
+        _say(f"without CUDA graphs, since {str(error).splitlines()[0][:200]}")
+        return Session(source, Setting(), feeds, stream)
 
 
 def _row(name: str, batch: int, ours: Session, feeds: Arrays, stream: Stream | None) -> Row:

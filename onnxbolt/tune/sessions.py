@@ -95,7 +95,7 @@ class Session:
         self._bind(feeds, 0)
 
     def rebound(self, feeds: Arrays, graph: int) -> Session:
-        """The same session of ONNX Runtime on other feeds, of other sizes maybe; `graph` is the number of its CUDA graph."""
+        """The same session of ONNX Runtime on other feeds, of other sizes maybe; `graph` is the number of its CUDA graph, from 1 on."""
         other = copy.copy(self)
         other._bind(feeds, graph)
         return other
@@ -105,7 +105,8 @@ class Session:
         self._run_options = ort.RunOptions()
         if self._stream:  # a run only enqueues; events tell when it is done
             self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-            self._run_options.add_run_config_entry("gpu_graph_id", str(graph))
+            if graph:
+                self._run_options.add_run_config_entry("gpu_graph_id", str(graph))
         for value in self._session.get_inputs():
             self._binding.bind_ortvalue_input(value.name, _ort_value(feeds[value.name].astype(_NUMPY[value.type]), self._device))
         self._bind_outputs()

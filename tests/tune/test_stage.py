@@ -16,7 +16,7 @@ from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region
-from onnxbolt.tune import stage
+from onnxbolt.tune import baseline, stage, whole
 from onnxbolt.tune.baseline import Bench
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.subject import Subject
@@ -243,6 +243,35 @@ def test_tune_writes_no_model_and_prints_the_table(gpu: Gpu, tmp_path: Path, cap
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".onnx") == before
     with Database() as database:
         assert len(database) == gpu.measured
+
+
+def test_everything_but_the_kernels_with_sessions_on_the_cpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions, parts and the whole model run for real, with function bodies in the place of kernels."""
+    for name, real in (("compare", baseline.compare), ("settle", whole.settle), ("Stream", lambda: None)):
+        monkeypatch.setattr(stage, name, real)
+    small = Net({"x": (2, 16, 12, 12)})
+    y = small.node("Relu", small.conv("x", 16, 32, 3, pads=[1, 1, 1, 1]))
+    y = small.node("Relu", small.node("Add", small.conv(small.node("Relu", small.conv(y, 32, 16)), 16, 32), y))
+    y = small.node("Flatten", small.node("GlobalAveragePool", small.node("Softmax", small.conv(y, 32, 64), axis=1)))
+    model = small.model(small.linear(y, 64, 32))
+    said: list[str] = []
+    report = pipeline.optimize(model, library=False, verify=False, tune=True, progress=said.append)
+    assert report.tuning is not None
+    assert report.tuning.ended_by == "done"
+    assert any(line.startswith("sm_90 ") and "fused" in line for line in said)
+    assert bool(report.fused) <= (report.tuning.whole is not None)
+    before, rows = gpu.measured, database_rows()
+    said.clear()
+    again = pipeline.optimize(model, library=False, verify=False, tune=True, progress=said.append)
+    assert (gpu.measured, database_rows(), said) == (before, rows, [])
+    assert (again.fused, again.regions) == (report.fused, report.regions)
+    plain = pipeline.optimize(model, library=False, verify=False)
+    assert plain.fused == report.fused
+
+
+def database_rows() -> int:
+    with Database() as database:
+        return len(database)
 
 
 @pytest.mark.parametrize("flags", [
