@@ -2,7 +2,7 @@
 # make test    install into .venv, run the tests that need no GPU
 # make test-zoo  every graph of tests/zoo (about an hour on 2 cores)
 # make lint    ruff and mypy
-# make bench   measure against ONNX Runtime on the local GPU
+# make bench   measure on the local GPU: models against ONNX Runtime, kernels against cuBLAS and cuDNN; tables and plots
 PYTHON ?= python3
 BIN := .venv/bin
 PACKAGES := apt-get install g++ make python3-venv
@@ -27,13 +27,13 @@ lint: .venv/.dev
 	$(BIN)/mypy
 
 bench: .venv/.gpu
-	$(BIN)/python benchmarks/end_to_end.py
+	for benchmark in end_to_end gemm conv epilogue padding profile_kernels plots tables; do $(BIN)/python -m benchmarks.$$benchmark || exit 1; done
 
 # One stamp per set of extras; each is renewed when pyproject.toml changes. ONNX Runtime exists as a CPU and as a GPU package,
 # which overwrite each other's files: `make bench` belongs on the machine with the GPU, in a checkout of its own.
 .venv/.demo: EXTRAS := cpu,cuda
 .venv/.dev: EXTRAS := cpu,cuda,dev
-.venv/.gpu: EXTRAS := gpu,cuda
+.venv/.gpu: EXTRAS := gpu,cuda,bench
 .venv/.demo .venv/.dev .venv/.gpu: pyproject.toml
 	@command -v g++ >/dev/null || { echo "error: g++ is missing; on Debian and Ubuntu: $(PACKAGES)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
