@@ -16,7 +16,8 @@ from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region
-from onnxbolt.tune import baseline, stage, whole
+from onnxbolt.tune import baseline, parts, stage, whole
+from onnxbolt.tune import timings as timings_module
 from onnxbolt.tune.baseline import Bench
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.subject import Subject
@@ -245,8 +246,13 @@ def test_tune_writes_no_model_and_prints_the_table(gpu: Gpu, tmp_path: Path, cap
         assert len(database) == gpu.measured
 
 
-def test_everything_but_the_kernels_with_sessions_on_the_cpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regions, parts and the whole model run for real, with function bodies in the place of kernels."""
+@pytest.mark.parametrize("optimistic", [False, True])
+def test_everything_but_the_kernels_with_sessions_on_the_cpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, optimistic: bool) -> None:
+    """Regions, parts and the whole model run for real, with function bodies in the place of kernels: nothing wins, or everything does."""
+    if optimistic:
+        monkeypatch.setattr(timings_module, "wins", lambda *_: True)
+        monkeypatch.setattr(whole, "wins", lambda *_: False)
+        monkeypatch.setattr(parts, "_HOPELESS", 1e9)
     for name, real in (("compare", baseline.compare), ("settle", whole.settle), ("Stream", lambda: None)):
         monkeypatch.setattr(stage, name, real)
     small = Net({"x": (2, 16, 12, 12)})
@@ -259,7 +265,10 @@ def test_everything_but_the_kernels_with_sessions_on_the_cpu(gpu: Gpu, monkeypat
     assert report.tuning is not None
     assert report.tuning.ended_by == "done"
     assert any(line.startswith("sm_90 ") and "fused" in line for line in said)
-    assert bool(report.fused) <= (report.tuning.whole is not None)
+    if optimistic:
+        assert report.fused
+        assert report.tuning.whole is not None
+        assert any(region.region.endswith("of them") for region in report.regions)
     before, rows = gpu.measured, database_rows()
     said.clear()
     again = pipeline.optimize(model, library=False, verify=False, tune=True, progress=said.append)
