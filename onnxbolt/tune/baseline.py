@@ -33,7 +33,7 @@ from onnxbolt.plan.choose import choices
 from onnxbolt.plan.cost import ort_us
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.regions import Part, Region
-from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import compile_seconds, compiled
 from onnxbolt.tune.parts import promising
@@ -84,7 +84,7 @@ def compare(regions: Sequence[Region], original: ModelProto, precision: str, tim
 
     `regions` are those of a plan of `original` that fuses everything, in the target `precision`; what the database knows is not
     measured again, that a region cannot be compared among it. After `budget` seconds no further region is begun, those that take most
-    of the model's time being the first. Raises BuildError where kernels do not compile.
+    of the model's time being the first. Raises BuildError where kernels do not compile, CudaError where the device is lost.
     """
     bench = Bench(timings, database, machine, time.monotonic() + budget, stream, progress)
     count = Counter(region.key for region in regions)
@@ -242,6 +242,9 @@ def _measure(bench: Bench, work: Work, manifest: Manifest, path: Path | None) ->
     except RUNTIME_ERRORS as error:
         _incomparable(bench, region, str(error).splitlines()[0][:200])
         return {}
+    except CudaError as error:  # the device is lost to this process: what follows could not be blamed for it
+        _incomparable(bench, region, str(error))
+        raise
     for side, sample in samples.items():
         _remember(bench, region, side, sample, found[side].setting, copies)
     answer = _recall(bench, region) or {}

@@ -25,7 +25,7 @@ from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region, regions
 from onnxbolt.tune import library
 from onnxbolt.tune.baseline import Bench, compare
-from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.database import Database, default_path
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.progress import Progress, Silent
@@ -190,7 +190,7 @@ class _Measuring:
             self._note(whole=whole)
             return plan
 
-        found = self._unless_interrupted(lambda: checked(self._deadline, Stream()), lambda: checked(-math.inf, None))
+        found = self._or_remembered(lambda: checked(self._deadline, Stream()), lambda: checked(-math.inf, None))
         self._take_stock()
         if found.candidates and self.tuning.whole is None:
             self._note(notes=(*self.tuning.notes, "the whole model was not compared with ONNX Runtime"))
@@ -220,15 +220,17 @@ class _Measuring:
             return compare(found, self._subject.original, self._subject.precision, timings, self._database, self._profiler.machine,
                            budget, stream, self._messages)
 
-        return self._unless_interrupted(lambda: answers(self._left() * _REGIONS_SHARE, Stream()), lambda: answers(-math.inf, None))
+        return self._or_remembered(lambda: answers(self._left() * _REGIONS_SHARE, Stream()), lambda: answers(-math.inf, None))
 
-    def _unless_interrupted(self, measure: Callable[[], T], recall: Callable[[], T]) -> T:
-        """What measuring gives, or, after Ctrl-C, what is remembered."""
+    def _or_remembered(self, measure: Callable[[], T], recall: Callable[[], T]) -> T:
+        """What measuring gives, or, after Ctrl-C or where the device is lost, what is remembered."""
         if not self._interrupted:
             try:
                 return measure()
             except KeyboardInterrupt:
                 self._note(ended_by="interrupt")
+            except CudaError as error:
+                self._note(notes=(*self.tuning.notes, f"comparing with ONNX Runtime ended early: {error}"))
         return recall()
 
     @property

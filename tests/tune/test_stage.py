@@ -19,10 +19,11 @@ from onnxbolt.plan.regions import Region
 from onnxbolt.tune import baseline, parts, stage, whole
 from onnxbolt.tune import timings as timings_module
 from onnxbolt.tune.baseline import Bench
+from onnxbolt.tune.cuda import CudaError
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import WholeModel
-from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
+from onnxbolt.tune.timings import NOTHING, UNCOMPARED_GAIN, Choice, Comparison, Timings
 from onnxbolt.verify.session import CUDA
 from tests.support import Net
 from tests.tune import fakes
@@ -165,6 +166,21 @@ def test_the_whole_model_has_the_last_word(gpu: Gpu, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(stage, "settle", lambda *arguments: (arguments[4], None))
     report = pipeline.optimize(net(), library=False, verify=False, tune=True)
     assert "the whole model was not compared with ONNX Runtime" in report.text()
+
+
+def test_a_lost_device_ends_comparing_and_costs_what_was_not_compared(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*arguments: Any) -> dict[str, Comparison]:
+        if arguments[6] > 0:
+            raise CudaError("cuStreamSynchronize failed with CUresult 700")
+        return {}
+
+    monkeypatch.setattr(stage, "compare", lost)
+    report = pipeline.optimize(net(), library=False, verify=False, tune=True)
+    assert report.regions
+    assert not any(region.measured for region in report.regions)
+    assert all(region.fused == (region.gain > UNCOMPARED_GAIN) for region in report.regions)
+    assert report.tuning is not None
+    assert report.tuning.notes[0] == "comparing with ONNX Runtime ended early: cuStreamSynchronize failed with CUresult 700"
 
 
 def test_a_region_that_loses_is_not_fused(gpu: Gpu) -> None:
