@@ -2,7 +2,7 @@
 
 Regions are compared by themselves, and what lies between them can cost what they gained: a layout that the rest of the model would rather
 have, a fusion of ONNX Runtime's that a region's border cuts. Where the whole model is slower by more than the noise, the regions
-that gained least are left to ONNX Runtime, half of them at a time, until it is not.
+that gained least are left to ONNX Runtime, half of them at a time, until it is not; all of them where what is left cannot be measured.
 """
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def settle(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, 
         race = _Race(subject, archs, fuse, bench, Path(directory))
         for step in range(1, _STEPS + 1):
             times = race.times(chosen) if chosen.candidates else None
-            if times is None:
+            if times is not None:
+                ours, theirs = times
+                found = WholeModel(ours.us, theirs.us, tuple(dropped))
+            if found is None or not chosen.candidates or (times is not None and not wins(theirs.us, theirs.mad, ours.us, ours.mad)):
                 break
-            ours, theirs = times
-            found = WholeModel(ours.us, theirs.us, tuple(dropped))
-            if not wins(theirs.us, theirs.mad, ours.us, ours.mad):
-                break
-            doomed = _least_convincing(chosen, archs[0], subject.ranges.opt, everything=step == _STEPS)
+            everything = times is None or step == _STEPS  # it was slower, and what is left of it cannot be measured
+            doomed = _least_convincing(chosen, archs[0], subject.ranges.opt, everything)
             dropped += [comparison.region for comparison in doomed.values()]
             timings = dataclasses.replace(timings, comparisons={**timings.comparisons, **doomed})
             chosen = subject.plan(archs, fuse, timings)
-            found = WholeModel(theirs.us, theirs.us, tuple(dropped))  # of nothing fused, unless it is measured
+            found = WholeModel(found.ort_us, found.ort_us, tuple(dropped))  # of nothing fused, unless it is measured
     return chosen, found
 
 
