@@ -103,6 +103,23 @@ def test_a_model_that_is_slower_with_any_fusion_gets_none(database: Database, mo
     assert (found.ours_us, len(found.dropped)) == (30.0, 4)
 
 
+def test_what_was_slower_and_cannot_be_measured_again_goes(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, timings, chosen = planned(net())
+
+    def planted(race: whole._Race, plan: Plan, ours: str, theirs: str) -> None:
+        if len(plan.candidates) < 4:
+            raise RuntimeError("no memory")
+        for key, us in ((ours, 100.0), (theirs, 30.0)):
+            database.add(Measurement(key, None, Status.OK, us, 0.1, 10))
+
+    monkeypatch.setattr(whole._Race, "_measure", planted)
+    settled, found = settle(subject, [90], "winning", timings, chosen, bench(timings, database))
+    assert not settled.candidates
+    assert found is not None
+    assert (found.ours_us, found.ort_us, len(found.dropped)) == (30.0, 30.0, 4)
+    assert settle(subject, [90], "winning", timings, chosen, bench(timings, database, -math.inf))[1] == found
+
+
 def test_what_does_not_run_is_remembered_and_stays(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     subject, timings, chosen = planned(net())
 
