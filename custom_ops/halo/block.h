@@ -94,6 +94,9 @@ static_assert(sizeof(Barriers) <= kBarrierMemory);
 
 template <class Plan>
 struct Memory {
+  static_assert(Plan::kInputStages >= 1 && Plan::kInputStages <= Barriers::kMaxInputStages, "no barriers for so many input stages");
+  static_assert(Plan::kWarpgroups >= 1 && Plan::kWarpgroups <= Barriers::kMaxWarpgroups, "one to three consumer warpgroups");
+
   char* base;
 
   __device__ char* input(int stage) const { return base + stage * Plan::kInputBytes; }
