@@ -19,7 +19,7 @@ from typing import Any
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
-from onnxbolt.kernels.config import SPLIT_AT_LAUNCH, SWIZZLED_AT_LAUNCH, Family, GemmProblem, KernelConfig
+from onnxbolt.kernels.config import SPLIT_AT_LAUNCH, SWIZZLED_AT_LAUNCH, ConvProblem, Family, GemmProblem, KernelConfig
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
 from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain, sources_digest
@@ -163,7 +163,7 @@ def _description(problem: Problem) -> dict[str, Any]:
     is_gemm = isinstance(problem, GemmProblem)
     names = ("m", "n", "k") if is_gemm else ("n", "h", "w", "c", "k", "r", "s", "p", "q")
     extents = [getattr(problem, name) for name in names]
-    if not isinstance(problem, GemmProblem):
+    if isinstance(problem, ConvProblem):
         extents += [*problem.pads, *problem.strides, *problem.dilations, problem.groups, DType.F32.onnx if problem.nchw else 0]
     params = [number for step in problem.chain for number in _PARAMS.get(step, (0.0,) * len(EPILOGUES[step].params))]
     return {
