@@ -162,6 +162,8 @@ def fits(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
     rows, columns, _ = config.threadblock
     if group_rows(config) // 64 * columns // 2 > _MAX_ACCUMULATORS[config.consumers]:
         return False
+    if columns % (8 * config.cluster[0]) or rows % (8 * config.cluster[1]):
+        return False  # the blocks of a cluster load whole groups of eight swizzled rows
     if not config.resident:
         return stages(config, problem, arch) >= _MIN_STAGES
     held = _free_bytes(config, problem, arch) - config.stages * rows * config.threadblock[2] * problem.dtype.bytes
@@ -189,9 +191,10 @@ def _free_bytes(config: KernelConfig, problem: Problem, arch: Arch) -> int:
 
 
 def tiles(config: KernelConfig, problem: Problem) -> int:
-    """Tiles of the output."""
+    """Tiles of the output; a cluster's blocks have one each, even where some of them are outside."""
     rows, columns = extent(problem)
-    return _ceil(rows, config.threadblock[0]) * _ceil(columns, config.threadblock[1])
+    m, n = config.cluster
+    return _ceil(rows, config.threadblock[0] * m) * _ceil(columns, config.threadblock[1] * n) * m * n
 
 
 def units(config: KernelConfig, out: DType) -> int:

@@ -79,7 +79,7 @@ def fused_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     if config.family is Family.FIRST_SM90:
         return _first_us(problem, config, arch)
     if config.family in (Family.GEMM_SM90, Family.CONV_SM90):
-        return sm90.LAUNCH_US + _overlapped(sm90.compute_us(problem, config, arch), _memory_us(problem, arch))
+        return sm90.fused_us(problem, config, arch, _memory_us(problem, arch))
     tile = _tile(problem, config, arch)
     m, n = _extent(problem)
     tiles = _ceil(m, config.threadblock[0]) * _ceil(n, config.threadblock[1])

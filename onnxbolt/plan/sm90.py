@@ -1,55 +1,66 @@
 """Predicted times of our own sm_90a kernels (GEMM_SM90, CONV_SM90), one block to an SM.
 
-A tile's k-block takes what the slowest of tensor cores, shared memory and TMA takes; a tile a fixed time more, and its epilogue,
-of which PINGPONG hides what fits under other tiles' main loops. The constants were fitted to 740 measurements on one H200
-(ResNet-50's and VGG-16's convolutions, six GEMMs; root mean square of the relative error 13%).
+A k-block takes what the slowest of tensor cores, shared memory and TMA takes. COOPERATIVE adds a tile's epilogue to its main loop;
+PINGPONG hides epilogues under other tiles' main loops, all but the last, and pays for the turns. The constants were fitted to 800
+measurements on one H200: ResNet-50's and VGG-16's convolutions at batch 32 and six GEMMs, up to 30 tiles for each (root mean square
+of the relative error 17%; the predicted choice takes 1.04 times the best, geometric mean, and the best is among the first five).
 """
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernels.config import KernelConfig, Schedule
-from onnxbolt.kernels.sm90 import Problem, extent, is_matrix, k_blocks, stages, tiles
+from onnxbolt.kernels.sm90 import Problem, is_matrix, k_blocks, stages, tiles
 
-LAUNCH_US = 0.9  # of a chain of these kernels, which begin before the one before has ended
 _CLOCKS_PER_US = 1755.0  # under load
-_PRODUCTS = 4096 * 0.82  # FLOP a clock of one SM's tensor cores, fp16
-_SHARED = 128 * 1.1  # bytes a clock of shared memory, reads and writes
-_MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 75.0, 70.0, 97.0  # bytes a clock that TMA brings in
-_IM2COL_CLOCKS = 226.0  # of each im2col copy, whatever its size
-_LATENCY_CLOCKS = 620.0  # from a stage's request to its arrival
-_TILE_US, _EPILOGUE_US = 0.44, 0.13
-_STORE = 20.0  # bytes a clock of one SM, residuals included
-_LANES = 128 * 2.0  # operations of an epilogue in a clock
-_STAGING_OPERATIONS = 0.34  # of each output, beside its chain's
-_SPLIT_US = 1.1  # of the barriers of a cluster
-_REMOTE = 11.0  # bytes a clock that one SM sends to others
-_HIDDEN = 0.5  # part of a cooperative kernel's epilogues that does not count where a block has several tiles
+_LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin before the one before has ended
+_PRODUCTS = 4096 * 0.89  # FLOP a clock of one SM's tensor cores, types of 2 bytes
+_SHARED = 128 * 0.96  # bytes a clock of shared memory, reads and writes
+_MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 74.5, 75.0, 78.0  # bytes a clock that TMA brings in
+_IM2COL_CLOCKS = 235.0  # of each im2col copy, whatever its size
+_LATENCY_CLOCKS = 190.0  # from a stage's request to its arrival, beyond what is hidden
+_PINGPONG_BLOCK, _TURN_US = 0.895, 0.31  # of a k-block's time where warpgroups take turns; a turn
+_EPILOGUE_US = 0.06
+_STORE = 33.0  # bytes a clock of one SM, residuals included
+_LANES = 128 * 1.97  # operations of an epilogue in a clock
+_STAGING_OPERATIONS = 1.8  # of each output, beside its chain's
+_SPLIT_US = 0.7  # of the barriers of a cluster
+_REMOTE = 8.6  # bytes a clock that one SM sends to others
+_OVERLAPPED = 0.68  # part of a cooperative kernel's epilogues that counts where a block has several tiles
+_MEMORY = 0.91  # of a copy's time over the same bytes
+_LOSS = 0.57  # part of the shorter of (compute, memory) that is not hidden behind the longer
 
 
-def compute_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
+def fused_us(problem: Problem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
+    """One launch; `memory_us` is what a copy of all operands takes."""
+    compute, memory = _compute_us(problem, config, arch), memory_us * _MEMORY
+    launch = _LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0.0)
+    return launch + max(compute, memory) + _LOSS * min(compute, memory)
+
+
+def _compute_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     """The most loaded SM's time, device memory aside."""
     rows, columns, _ = config.threadblock
-    split = config.split_k
-    main = _TILE_US + _ceil(k_blocks(config, problem), split) * _block_clocks(problem, config, arch) / _CLOCKS_PER_US
+    split, blocks = config.split_k, config.cluster[0] * config.cluster[1]
+    main = _ceil(k_blocks(config, problem), split) * _block_clocks(problem, config, arch) / _CLOCKS_PER_US
     epilogue = _epilogue_us(problem, rows * columns / split)
     if split > 1:
         epilogue += _SPLIT_US + rows * columns * 4 * (split - 1) / split / _REMOTE / _CLOCKS_PER_US
-    count = _ceil(tiles(config, problem) * split, arch.sm_count)
+    count = _ceil(tiles(config, problem) * split, arch.sm_count // blocks * blocks)
     if config.schedule is Schedule.PINGPONG:
+        main = main * _PINGPONG_BLOCK + _TURN_US
         return max(count * main, count * (main + epilogue) / config.consumers) + epilogue
-    return count * (main + epilogue * (_HIDDEN if count > 1 else 1.0))
+    return count * (main + epilogue * (_OVERLAPPED if count > 1 else 1.0))
 
 
 def _block_clocks(problem: Problem, config: KernelConfig, arch: Arch) -> float:
-    """One k-block of one tile."""
+    """One k-block of one tile. Multicast in clusters saved no time where it was measured."""
     rows, columns, k = config.threadblock
     size = problem.dtype.bytes
     products = 2 * rows * columns * k / (_PRODUCTS * 2 / size)
     a, b = rows * k * size, 0 if config.resident else columns * k * size
     shared = (rows // 64 * (64 + columns) * k * size + a + b) / _SHARED
-    load = b / config.cluster[0] / _WEIGHT_LOAD
-    load += a / _MATRIX_LOAD if is_matrix(problem) else _IM2COL_CLOCKS + a / _IM2COL_LOAD
+    load = b / _WEIGHT_LOAD + (a / _MATRIX_LOAD if is_matrix(problem) else _IM2COL_CLOCKS + a / _IM2COL_LOAD)
     return max(products, shared, load, _LATENCY_CLOCKS / stages(config, problem, arch))
 
 
