@@ -196,7 +196,8 @@ class Rewriter:
         writes = self.assignment.form(output)
         x, planes = self.get(anchor.x, reads), None
         if self.assignment.reads_planes(candidate):
-            x = self.before_cast(x)
+            source = self.before_cast(x)
+            x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x  # what kernels read
             planes = DType.of(x.dtype)
         inputs = [x, self._weight(candidate, reads, writes), *self._operands(candidate, writes)]
         steps = tuple(link.step for link in candidate.links)

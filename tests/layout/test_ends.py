@@ -35,6 +35,14 @@ def test_a_16_bit_input_is_read_as_it_is() -> None:
     assert ops(fused(model, arch=90))[0] == "FusedConv_Relu_f16_nchw"
 
 
+def test_another_16_bit_type_is_cast_before() -> None:
+    net = Net({"x": (1, 3, 12, 12)}, types={"x": onnx.TensorProto.BFLOAT16})
+    weight = net.const(net.rng.standard_normal((8, 3, 3, 3)) * 0.2, np.float16)
+    y = net.node("Relu", net.node("Conv", net.node("Cast", "x", to=onnx.TensorProto.FLOAT16), weight))
+    model = net.model(net.node("Cast", net.node("GlobalAveragePool", y), to=onnx.TensorProto.FLOAT))
+    assert ops(fused(model, arch=90))[:2] == ["Cast", "FusedConv_Relu_f16_nchw"]
+
+
 def first_op(net: Net, y: str, arch: int = 90) -> str:
     return ops(assert_same(net.model(y), 1e-2, "fp16", arch))[0]
 
@@ -55,8 +63,9 @@ def test_others_read_channels_last() -> None:
 
 def test_two_first_convolutions_share_the_input() -> None:
     net = Net({"x": (1, 3, 9, 9)})
-    y = net.node("Add", net.conv("x", 3, 8, 3, pads=[1] * 4), net.conv("x", 3, 8, 1))
+    y = net.node("Mul", net.conv("x", 3, 8, 3, pads=[1] * 4), net.conv("x", 3, 8, 1))
     optimized = assert_same(net.model(net.node("GlobalAveragePool", y)), 1e-2, "fp16", arch=90)
+    assert len([op for op in ops(optimized) if op.startswith("FusedConv")]) == 2
     assert any(op.endswith("_nchw_f32") for op in ops(optimized))
 
 
@@ -80,3 +89,14 @@ def test_one_pixel_per_channel_is_only_relabelled() -> None:
     net = Net({"x": (2, 8, 5, 5)})
     optimized = assert_same(net.model(net.node("GlobalAveragePool", net.conv("x", 8, 8))))
     assert ops(optimized)[-1] == "Reshape"
+
+
+def test_a_cast_behind_a_view_is_part_of_what_computes_the_values() -> None:
+    """Of a pooling, and of a convolution, whose result is only reshaped afterwards."""
+    for pool in (True, False):
+        net = Net({"x": (2, 8, 5, 5)})
+        y = net.conv("x", 8, 16)
+        y = net.node("Flatten", net.node("GlobalAveragePool", y) if pool else y)
+        optimized = assert_same(net.model(y), 1e-2, "fp16")
+        assert "Cast" not in ops(optimized)
+        assert any("CastF32" in op for op in ops(optimized))
