@@ -13,7 +13,7 @@ from onnxbolt.kernels.config import KernelConfig, Schedule
 from onnxbolt.kernels.sm90 import Problem, is_matrix, k_blocks, stages, tiles
 
 _CLOCKS_PER_US = 1755.0  # under load
-_LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin before the one before has ended
+LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin before the one before has ended
 _PRODUCTS = 4096 * 0.89  # FLOP a clock of one SM's tensor cores, types of 2 bytes
 _SHARED = 128 * 0.96  # bytes a clock of shared memory, reads and writes
 _MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 74.5, 75.0, 78.0  # bytes a clock that TMA brings in
@@ -34,7 +34,7 @@ _LOSS = 0.57  # part of the shorter of (compute, memory) that is not hidden behi
 def fused_us(problem: Problem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
     """One launch; `memory_us` is what a copy of all operands takes."""
     compute, memory = _compute_us(problem, config, arch), memory_us * _MEMORY
-    launch = _LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0.0)
+    launch = LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0.0)
     return launch + max(compute, memory) + _LOSS * min(compute, memory)
 
 
