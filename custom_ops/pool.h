@@ -3,6 +3,8 @@
 // Two kernels: usually a thread computes one vector of channels of one output pixel; where windows are large and outputs
 // few, as in global pooling, the threads of a block share a window and add up through shared memory.
 #pragma once
+#include <algorithm>
+
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
 #include "dependent_launch.h"
@@ -53,9 +55,10 @@ struct Window {
   }
 };
 
-template <class Element, int Width, PoolKind Kind>
+template <class Element, class Output, int Width, PoolKind Kind>
 struct Accumulator {
   using Access = cutlass::AlignedArray<Element, Width>;
+  using Result = cutlass::AlignedArray<Output, Width, std::min<int>(Width * sizeof(Output), 16)>;
   static constexpr int kBatch = 4;  // positions whose loads are under way together
   cutlass::Array<float, Width> values;
 
@@ -118,16 +121,16 @@ struct Accumulator {
 
   __device__ void store(const Params& pool, const Window& window, int group) const {
     float scale = Kind == PoolKind::kAverage ? 1.f / window.count(pool) : 1.f;
-    Access result;
+    Result result;
     CUTLASS_PRAGMA_UNROLL
-    for (int channel = 0; channel < Width; ++channel) result[channel] = Element(values[channel] * scale);
-    *reinterpret_cast<Access*>(static_cast<Element*>(pool.y) + int64_t(window.pixel) * pool.y_pitch + group * Width) = result;
+    for (int channel = 0; channel < Width; ++channel) result[channel] = Output(values[channel] * scale);
+    *reinterpret_cast<Result*>(static_cast<Output*>(pool.y) + int64_t(window.pixel) * pool.y_pitch + group * Width) = result;
   }
 };
 
 // R and S: the window's extents, zeros where the compiler does not know them. static: units of other architectures hold kernels of
 // the same name, which the linker must not merge.
-template <class Element, int Width, PoolKind Kind, int R, int S>
+template <class Element, class Output, int Width, PoolKind Kind, int R, int S>
 static __global__ void __launch_bounds__(kThreads) by_thread(const __grid_constant__ Params pool) {
   LaunchDependents();
   int output = blockIdx.x * kThreads + threadIdx.x;
@@ -135,7 +138,7 @@ static __global__ void __launch_bounds__(kThreads) by_thread(const __grid_consta
   int pixel, group;
   pool.groups(pixel, group, output);
   Window window(pool, pixel);
-  Accumulator<Element, Width, Kind> sum;
+  Accumulator<Element, Output, Width, Kind> sum;
   WaitForPredecessors();
   if constexpr (R > 0) sum.template scan<R, S>(pool, window, group);
   else sum.scan(pool, window, group, 0, 1);
@@ -144,13 +147,13 @@ static __global__ void __launch_bounds__(kThreads) by_thread(const __grid_consta
 
 // Block (x, y): x neighbouring groups of channels, so that accesses coalesce, times y shares of the window. Each share's sums go
 // through shared memory, where one thread adds up a channel.
-template <class Element, int Width, PoolKind Kind>
+template <class Element, class Output, int Width, PoolKind Kind>
 static __global__ void __launch_bounds__(kSharedThreads) by_block(const __grid_constant__ Params pool) {
   __shared__ float partial[kSharedThreads * Width];
   LaunchDependents();
   int group = blockIdx.y * blockDim.x + threadIdx.x, thread = threadIdx.y * blockDim.x + threadIdx.x;
   Window window(pool, blockIdx.x);
-  Accumulator<Element, Width, Kind> sum;
+  Accumulator<Element, Output, Width, Kind> sum;
   WaitForPredecessors();
   if (group < pool.groups.divisor) sum.scan(pool, window, group, threadIdx.y, blockDim.y);
   CUTLASS_PRAGMA_UNROLL
@@ -161,18 +164,18 @@ static __global__ void __launch_bounds__(kSharedThreads) by_block(const __grid_c
   for (int channel = thread; channel < channels && first + channel < pool.c; channel += kSharedThreads) {
     float value = partial[channel];
     for (int share = 1; share < blockDim.y; ++share) value = sum.combine(value, partial[share * channels + channel]);
-    static_cast<Element*>(pool.y)[int64_t(window.pixel) * pool.y_pitch + first + channel] = Element(value * scale);
+    static_cast<Output*>(pool.y)[int64_t(window.pixel) * pool.y_pitch + first + channel] = Output(value * scale);
   }
 }
 
 }  // namespace pool
 
-// One kernel serves both kinds and every shape of an element type: what fits is picked at launch.
-template <class Config, class ElementType>
+// One kernel serves both kinds and every shape of a pair of element types: what fits is picked at launch.
+template <class Config, class ElementType, class OutputType>
 struct Pool {
   using Row = Config;
   using Element = ElementType;
-  using Output = ElementType;
+  using Output = OutputType;
   using Function = void (*)(pool::Params);
   static constexpr int kSharedMemory = 0;  // the dynamic part
 
@@ -221,10 +224,10 @@ struct Pool {
   static constexpr Variant variant() {
     constexpr PoolKind kMax = PoolKind::kMax, kAverage = PoolKind::kAverage;
     return {Width,
-            {pool::by_block<Element, Width, kMax>, pool::by_block<Element, Width, kAverage>,
-             pool::by_thread<Element, Width, kMax, 0, 0>, pool::by_thread<Element, Width, kAverage, 0, 0>,
-             pool::by_thread<Element, Width, kMax, 2, 2>, pool::by_thread<Element, Width, kAverage, 2, 2>,
-             pool::by_thread<Element, Width, kMax, 3, 3>, pool::by_thread<Element, Width, kAverage, 3, 3>}};
+            {pool::by_block<Element, Output, Width, kMax>, pool::by_block<Element, Output, Width, kAverage>,
+             pool::by_thread<Element, Output, Width, kMax, 0, 0>, pool::by_thread<Element, Output, Width, kAverage, 0, 0>,
+             pool::by_thread<Element, Output, Width, kMax, 2, 2>, pool::by_thread<Element, Output, Width, kAverage, 2, 2>,
+             pool::by_thread<Element, Output, Width, kMax, 3, 3>, pool::by_thread<Element, Output, Width, kAverage, 3, 3>}};
   }
 
   // Widest first; 1 always fits.
@@ -241,7 +244,7 @@ struct Pool {
     for (const Variant& variant : kVariants) {
       size_t bytes = variant.width * sizeof(Element);
       if (args.c % variant.width == 0 && args.x_pitch % variant.width == 0 && args.y_pitch % variant.width == 0 &&
-          IsAligned(args.x, bytes) && IsAligned(args.y, bytes))
+          IsAligned(args.x, bytes) && IsAligned(args.y, variant.width * sizeof(Output)))
         return variant;
     }
     return kVariants[2];

@@ -43,7 +43,8 @@ def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[Ker
         elif id(node) in inside:
             continue
         elif carry is not None:
-            carry.emit(rewriter, node, carry)
+            if node.outputs:  # else the node before does its work
+                carry.emit(rewriter, node, carry)
         elif id(node) not in assignment.covered:
             rewriter.keep(node)
         for tensor in captured:

@@ -27,8 +27,8 @@ class Instance:
             raise ValueError(f"{self.config} carries launch choices: pass config.instance()")
         if unknown := [step for step in self.chain if step not in EPILOGUES or step in CASTS.values()]:
             raise ValueError(f"chain {self.chain}: {unknown} are no steps of a kernel")
-        if self.config.family is Family.POOL and (self.chain or self.out is not self.dtype):
-            raise ValueError("pooling has no epilogue and keeps its element type")
+        if self.config.family is Family.POOL and self.chain:
+            raise ValueError("pooling has no epilogue")
 
     @property
     def key(self) -> str:

@@ -95,7 +95,7 @@ def build(signature: Signature, opset: int) -> FunctionProto:
     elif signature.kind in _LAYOUTS:
         result = _layout(body, signature, opset)
     else:
-        result = _pool(body, signature)
+        result = _pool(body, signature, opset)
     if not any(step.name in CASTS.values() for step in signature.steps):
         body.convert(result, body.dtype, signature.dtype)
     body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
@@ -147,10 +147,11 @@ def _epilogue(body: _Body, signature: Signature, opset: int, result: str, operan
     return result
 
 
-def _pool(body: _Body, signature: Signature) -> str:
+def _pool(body: _Body, signature: Signature, opset: int) -> str:
     result = body(_POOLS[signature.kind], [body("Transpose", [body.load("x")], perm=TO_CHANNELS_FIRST[4])])
     body.refer(_REFERENCED[signature.kind])
-    return body("Transpose", [result], perm=TO_CHANNELS_LAST[4])
+    result = body("Transpose", [result], perm=TO_CHANNELS_LAST[4])
+    return _epilogue(body, signature, opset, result, [], lambda name, step: name)
 
 
 def _layout(body: _Body, signature: Signature, opset: int) -> str:
@@ -167,7 +168,7 @@ def _layout(body: _Body, signature: Signature, opset: int) -> str:
 
 def _name(signature: Signature, nodes: Sequence[NodeProto]) -> str:
     if signature.kind in _POOLS:
-        return f"{_POOLS[signature.kind]}_nhwc_{signature.dtype.value}"
+        return "_".join([_POOLS[signature.kind], "nhwc", *(step.name for step in signature.steps), signature.dtype.value])
     anchor = _LAYOUTS.get(signature.kind) or {"conv": "FusedConv", "gemm": "FusedGemm", "elementwise": "FusedElementwise"}[signature.kind]
     parts = [anchor, *(step.name for step in signature.steps), signature.dtype.value]
     if signature.padding:

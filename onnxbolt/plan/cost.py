@@ -40,7 +40,8 @@ _ELEMENTWISE_EFFICIENCY = 0.7
 _TRANSPOSE_EFFICIENCY = 0.6
 _LAYOUT_EFFICIENCY = 0.9
 # A first convolution: its weights into shared memory, a tile's pixels, and what the rest reaches of the bandwidth there.
-_FIRST_PROLOGUE_US, _FIRST_TILE_US, _FIRST_SHARED_EFFICIENCY = 2.0, 0.05, 0.65
+_FIRST_PROLOGUE_US, _FIRST_TILE_US, _FIRST_SHARED_EFFICIENCY = 2.0, 0.02, 0.65
+_FIRST_GROUPS, _FIRST_IDLE = 4, 0.05  # each warpgroup that a block has less than this many leaves that much of the time unused
 _POOL_EFFICIENCY = 0.7
 
 
@@ -224,7 +225,8 @@ def _first_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     tiles = problem.n * _ceil(problem.p, rows // 16) * _ceil(problem.q, 16) * _ceil(problem.k, columns)
     product = depth * (64 + columns) * problem.dtype.bytes + 2 * 64 * columns * problem.out.bytes
     passing = product / (_SHARED_BYTES_PER_CLOCK * _FIRST_SHARED_EFFICIENCY * arch.clock) * _US
-    compute = _ceil(tiles, arch.sm_count) * (_FIRST_TILE_US + rows // 64 * passing)
+    idle = _FIRST_IDLE * max(_FIRST_GROUPS - config.consumers, 0)
+    compute = _ceil(tiles, arch.sm_count) * (_FIRST_TILE_US + rows // 64 * passing) * (1 + idle)
     return arch.launch_us + _FIRST_PROLOGUE_US + _overlapped(compute, _memory_us(problem, arch))
 
 

@@ -13,6 +13,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.precision.apply import Conversion
 from onnxbolt.precision.constants import Constants
 from onnxbolt.precision.decide import Decision, Kept
+from onnxbolt.precision.lift import lift_casts
 
 __all__ = ["Kept", "convert", "rounded_original"]
 
@@ -35,6 +36,7 @@ def convert(graph: gs.Graph, precision: str) -> list[Kept]:
     decision = Decision(graph, LOW[precision], constants)
     kept = decision.kept(graph)
     Conversion(graph, decision, constants).run()
+    lift_casts(graph)
     return kept
 
 

@@ -87,7 +87,7 @@ def test_poolings_of_different_alignment_have_different_names() -> None:
 
 def test_pooling_has_no_epilogue() -> None:
     with pytest.raises(ValueError, match="no epilogue"):
-        Instance(POOL, DType.F16, DType.F32)
+        Instance(POOL, DType.F16, DType.F16, ("Relu",))
 
 
 def test_unit_of_mixed_families_is_refused() -> None:

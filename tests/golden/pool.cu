@@ -4,11 +4,11 @@
 namespace {
 
 using pool_sm80_f16_f16_a8 = onnxbolt::Pool<
-    onnxbolt::Config<80, 0, 2147483647, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>, cutlass::half_t>;
+    onnxbolt::Config<80, 0, 2147483647, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>, cutlass::half_t, cutlass::half_t>;
 onnxbolt::Registered<pool_sm80_f16_f16_a8> pool_sm80_f16_f16_a8_kernel("");
 
 using pool_sm80_f32_f32_a8 = onnxbolt::Pool<
-    onnxbolt::Config<80, 0, 2147483647, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>, float>;
+    onnxbolt::Config<80, 0, 2147483647, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>, float, float>;
 onnxbolt::Registered<pool_sm80_f32_f32_a8> pool_sm80_f32_f32_a8_kernel("");
 
 }  // namespace

@@ -136,7 +136,7 @@ def instances(arch: int) -> list[Instance]:
     types = TYPES if arch >= 80 else (DType.F16,)
     found = [*_full_alignment(arch, types), *_small_alignments(arch, types), *_fixed_channels(arch, types)]
     pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
-    found += [Instance(pool, dtype, dtype) for dtype in types]
+    found += [Instance(pool, dtype, out) for dtype in types for out in dict.fromkeys((dtype, DType.F32))]
     found += [Instance(elementwise.config(arch), dtype, dtype, chain) for dtype in types for chain in ELEMENTWISE]
     found += [instance_of(problem, config) for problem, config in planned(arch)]
     found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]

@@ -113,7 +113,7 @@ def _pool_problem(library: Library, instance: Instance, shape: tuple[int, int, i
     """The mean of each whole image; `shape` is n, h, w, c."""
     n, h, w, c = shape
     x = _random(instance, shape).normal(0, 1, shape).astype(instance.dtype.numpy)
-    source, output = Tensor(library, x), Tensor(library, np.zeros((n, 1, 1, c), x.dtype), empty=True)
+    source, output = Tensor(library, x), Tensor(library, np.zeros((n, 1, 1, c), instance.out.numpy), empty=True)
     arguments = Pool(1, n, h, w, c, 1, 1, h, w, 0, 0, 0, 0, 1, 1, 1, 1, 0, source.pointer, output.pointer, c, c)
     return Problem(arguments, output, x.astype(np.float64).mean((1, 2), keepdims=True), (source,))
 

@@ -111,3 +111,12 @@ def test_bfloat16_bodies_need_no_bfloat16_arithmetic() -> None:
     model = net.model(net.linear(net.node("Flatten", y), 8 * 36, 5))
     optimized = assert_same(model, limit=2e-2, precision="bf16")
     onnx.checker.check_model(optimized, full_check=True)
+
+
+@pytest.mark.parametrize("opset", [11, 17, 20])
+def test_pooling_bodies_convert_their_result(opset: int) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    got = call(Signature("global_average_pool", DType.F32, 4, (Step("CastF16"),)), {"x": x}, opset)
+    assert got.dtype == np.float16
+    np.testing.assert_allclose(got, x.mean((1, 2), keepdims=True), rtol=2e-3, atol=2e-3)
+    assert build(Signature("max_pool", DType.F16, 4, (Step("CastF32"),)), opset).name == "MaxPool_nhwc_CastF32_f16"

@@ -7,7 +7,7 @@ from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem
-from onnxbolt.plan.cost import candidates, elementwise_us, fused_us, library_us, ort_us, pool_us, predict, supports, transpose_us
+from onnxbolt.plan.cost import candidates, elementwise_us, fused_us, layout_us, library_us, ort_us, pool_us, predict, supports, transpose_us
 
 H200 = get(90)
 FACTOR = 1.5  # how far prediction and measurement may lie apart, either way
@@ -55,6 +55,23 @@ def test_convolutions_on_the_h200(shape: tuple[int, ...], cudnn: float, unfused:
     assert _near(min(fused_us(problem, config, H200) for config in candidates(problem, H200) if config.family is Family.CONV_2X), fused)
     assert _near(library_us(problem, H200), cudnn)
     assert _near(ort_us(problem, H200), (cudnn + unfused) / 2)  # of bias and ReLU, which cost about alike, cuDNN fuses one
+
+
+# output channels, filter, stride of a first convolution of 224 x 224 fp32 images, as our own kernel for sm_90a takes them
+FIRST = [(64, 7, 2, 26.8), (64, 3, 1, 60.8), (48, 3, 2, 19.8), (16, 3, 2, 12.3)]
+
+
+@pytest.mark.parametrize(("k", "r", "stride", "measured"), FIRST)
+def test_first_convolutions_on_the_h200(k: int, r: int, stride: int, measured: float) -> None:
+    config, us = predict(dataclasses.replace(_conv(224, 3, k, r, stride), nchw=True), 90)
+    assert config.family is Family.FIRST_SM90
+    assert _near(us, measured)
+
+
+def test_changes_of_layout_on_the_h200() -> None:
+    """fp32 to four channels of fp16; 64 channels of fp16."""
+    assert _near(layout_us(32 * 224 * 224 * (3 * 4 + 4 * 2), H200), 10.5)
+    assert _near(layout_us(32 * 56 * 56 * 64 * 4, H200), 10.8)
 
 
 def test_a_first_layer_of_three_channels_on_the_h200() -> None:

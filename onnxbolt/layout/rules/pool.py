@@ -1,6 +1,7 @@
 """Pooling in channels last: our own nodes, since ONNX Runtime has no NHWC pooling in fp16.
 
-MaxPool, AveragePool, GlobalAveragePool, and ReduceMean over height and width, which is a global pooling.
+MaxPool, AveragePool, GlobalAveragePool, and ReduceMean over height and width, which is a global pooling. A Cast behind a pooling is
+part of its kernel.
 """
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import CASTS, Step
+from onnxbolt.graph.edit import sole_use
 from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels.pool import PoolProblem, candidates
 from onnxbolt.layout.assign import Assignment, Carry
@@ -63,7 +66,21 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     (n, h, w, c), (_, p, q, _) = _sizes(x, form), _sizes(y, form)
     problem = PoolProblem(n, h, w, c, p, q, dtype)
     configs = [candidates(problem, ARCHS[number])[0] for number in rewriter.archs]
-    rewriter.own(Signature(kind, dtype, 4), node, [rewriter.get(x, form)], y, form, attributes, f"{node.op} in NHWC", (node,), configs)
+    covered: tuple[gs.Node, ...] = (node,)
+    steps: tuple[Step, ...] = ()
+    if (cast := _cast_behind(rewriter, y, form)) is not None:
+        covered, y = (node, cast), cast.outputs[0]
+        steps = (Step(CASTS[DType.of(y.dtype) or DType.F32]),)
+    rewriter.own(Signature(kind, dtype, 4, steps), node, [rewriter.get(x, form)], y, form, attributes, f"{node.op} in NHWC", covered, configs)
+
+
+def _cast_behind(rewriter: Rewriter, y: gs.Tensor, form: Form) -> gs.Node | None:
+    """A Cast that alone reads the result and keeps its form."""
+    node = sole_use(rewriter.graph, y)
+    if node is None or node.op != "Cast" or DType.of(node.outputs[0].dtype) is None or node.outputs[0].name in rewriter.graph.captured:
+        return None
+    carry = rewriter.assignment.carries.get(id(node))
+    return node if carry is not None and carry.reads == carry.writes == (form,) else None
 
 
 def _sizes(tensor: gs.Tensor, form: Form) -> list[int]:
