@@ -169,7 +169,7 @@ template <class K>
 const char* CheckLaunch(const Params& params, int sm_count) {
   if (K::kIsResident && params.schedule.columns > sm_count) return "resident weights need an SM for each column of tiles";
   if (params.split == 1) return nullptr;
-  if (!K::kCanSplit) return "this kernel cannot split k: it is pingpong, resident or in clusters, or its stages are too small";
+  if (!K::kCanSplit) return "this kernel cannot split k: it is pingpong, resident, in clusters, or its tile is too large";
   if (params.split > K::kMaxSplit || K::kUnitsOfTile % params.split != 0) return "split_k has to divide the units of a tile, at most 8";
   return params.split > params.blocks ? "split_k exceeds the number of k-blocks" : nullptr;
 }

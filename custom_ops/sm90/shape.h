@@ -66,9 +66,11 @@ struct KernelShape {
   static constexpr int kSharedMemory = kOffsetBarriers + sizeof(Barriers);
   static_assert(kSharedMemory <= kSharedMemoryLimit, "one block has at most 227 KB of shared memory");
 
-  // Split along K, the blocks of a cluster exchange their sums where the ring was.
+  // Split along K, the blocks of a cluster exchange their sums where the ring was. All threads meet before the epilogue begins:
+  // none may wait for it, so that a residual needs a buffer for each unit.
   static constexpr bool kCanSplit = !kIsPingpong && kClusterSize == 1 && !kIsResident &&
-                                    kTileM * kTileN * static_cast<int>(sizeof(float)) <= kStages * kStageBytes;
+                                    kTileM * kTileN * static_cast<int>(sizeof(float)) <= kStages * kStageBytes &&
+                                    (!Finish::kResidual || Finish::kUnits <= Finish::kBuffers);
   static constexpr int kUnitsOfTile = kGroups * Finish::kUnits, kMaxSplit = 8;  // of a cluster that every GPU can place
 };
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
@@ -33,6 +34,17 @@ _FIXED_BYTES = 2048  # barriers, and what alignment takes
 _MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}  # of a thread, by consumer warpgroups, without spills
 _CORNER = (-128, 127)  # of TMA's im2col in four dimensions
 _MAX_REACH, _MAX_STRIDE = 255, 8  # likewise: a filter's extent, and a stride
+
+
+class Typed(Protocol):
+    """What shared memory depends on: a problem, or an instance of a kernel."""
+
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def out(self) -> DType: ...
+    @property
+    def chain(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -139,22 +151,23 @@ def k_block(channels: int, dtype: DType) -> int:
 
 def _splits(config: KernelConfig, problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
     """The k-blocks of a tile shared by the blocks of a cluster, where tiles alone leave SMs idle."""
-    if not may_split(config):
-        return
-    rows, columns, k = config.threadblock
-    ring = (rows + columns) * k * problem.dtype.bytes * stages(config, problem, arch)
-    for split in _SPLITS:
-        divides = units(config, problem.out) % split == 0 and split <= k_blocks(config, problem)
-        if divides and tiles(config, problem) * split <= arch.sm_count and rows * columns * 4 <= ring:
+    for split in splits(config, problem, arch):
+        if split <= k_blocks(config, problem) and tiles(config, problem) * split <= arch.sm_count:
             yield replace(config, split_k=split)
 
 
 # --- feasibility ------------------------------------------------------------------------------------------------------------
 
 
-def may_split(config: KernelConfig) -> bool:
-    """Whether blocks may share a tile's k-blocks: not where their cluster serves another end, or rings hold less than a tile."""
-    return config.schedule is _C and config.cluster == (1, 1) and not config.resident
+def splits(config: KernelConfig, kernel: Typed, arch: Arch) -> list[int]:
+    """Numbers of blocks that can share a tile's k-blocks; none where clusters serve another end, or the exchange has no room."""
+    if config.schedule is not _C or config.cluster != (1, 1) or config.resident:
+        return []
+    rows, columns, k = config.threadblock
+    ring = (rows + columns) * k * kernel.dtype.bytes * stages(config, kernel, arch)
+    if rows * columns * 4 > ring or _residual_units(config, kernel) > _buffers(config, kernel):
+        return []
+    return [split for split in _SPLITS if units(config, kernel.out) % split == 0]
 
 
 def fits(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
@@ -171,23 +184,31 @@ def fits(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
     return weights <= held and _ceil(extent(problem)[1], columns) <= arch.sm_count < tiles(config, problem)
 
 
-def stages(config: KernelConfig, problem: Problem, arch: Arch) -> int:
+def stages(config: KernelConfig, kernel: Typed, arch: Arch) -> int:
     """Stages of the ring that the kernel will have."""
     if config.stages:
         return config.stages
     rows, columns, k = config.threadblock
-    return min(_free_bytes(config, problem, arch) // ((rows + columns) * k * problem.dtype.bytes), _MAX_STAGES)
+    return min(_free_bytes(config, kernel, arch) // ((rows + columns) * k * kernel.dtype.bytes), _MAX_STAGES)
 
 
-def _free_bytes(config: KernelConfig, problem: Problem, arch: Arch) -> int:
+def _free_bytes(config: KernelConfig, kernel: Typed, arch: Arch) -> int:
     """Shared memory beside the epilogues' staging buffers and vectors."""
     columns = config.threadblock[1]
-    operands = [EPILOGUES[step].operand for step in problem.chain]
-    residual = "tensor" in operands and problem.dtype.bytes == problem.out.bytes
-    buffers = 4 if residual and units(config, problem.out) > _groups_of_tile(config) else 2
-    staging = buffers * 64 * _unit_columns(columns, problem.out) * problem.out.bytes
-    vectors = operands.count("vector") * columns * 4
+    staging = _buffers(config, kernel) * 64 * _unit_columns(columns, kernel.out) * kernel.out.bytes
+    vectors = sum(EPILOGUES[step].operand == "vector" for step in kernel.chain) * columns * 4
     return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * (staging + vectors)
+
+
+def _buffers(config: KernelConfig, kernel: Typed) -> int:
+    """Units that a warpgroup stages at a time; residuals are loaded that far ahead."""
+    return 4 if _residual_units(config, kernel) > 1 else 2
+
+
+def _residual_units(config: KernelConfig, kernel: Typed) -> int:
+    """Units of a warpgroup's part of a tile whose residual comes by TMA, in the place where they will be staged."""
+    residual = any(EPILOGUES[step].operand == "tensor" for step in kernel.chain) and kernel.dtype.bytes == kernel.out.bytes
+    return units(config, kernel.out) // _groups_of_tile(config) if residual else 0
 
 
 def tiles(config: KernelConfig, problem: Problem) -> int:

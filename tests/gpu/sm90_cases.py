@@ -41,5 +41,4 @@ def _configs(family: Family, arch: int, dtype: DType, out: DType, chain: tuple[s
 
 def splits(instance: Instance) -> list[int]:
     """Numbers of blocks that may share a tile of this kernel."""
-    config = instance.config
-    return [split for split in (2, 4, 8) if sm90.may_split(config) and sm90.units(config, instance.out) % split == 0]
+    return sm90.splits(instance.config, instance, get(instance.config.arch))

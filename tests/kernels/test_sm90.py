@@ -88,6 +88,12 @@ def test_k_is_split_where_tiles_leave_sms_idle() -> None:
     assert not [c for c in sm90.candidates(dataclasses.replace(GEMM, m=100_000), HOPPER) if c.split_k > 1]
 
 
+def test_k_is_not_split_where_a_residual_has_fewer_buffers_than_units() -> None:
+    residual = dataclasses.replace(GEMM, dtype=DType.F32, out=DType.F32, chain=("Bias", "Add"))
+    for config in (c for c in sm90.candidates(residual, HOPPER) if c.split_k > 1):
+        assert sm90.units(config, DType.F32) // config.consumers <= 4
+
+
 def test_resident_weights_need_room_and_several_tiles_for_a_block() -> None:
     def resident(problem: ConvProblem) -> bool:
         return any(c.resident for c in sm90.candidates(problem, HOPPER))
