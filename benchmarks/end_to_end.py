@@ -125,8 +125,6 @@ def _measure_all(targets: Sequence[Target], stream: Stream | None, chosen: argpa
                 rows.append(Row(target.model, target.batch, "fp16", values={"failure": f"{type(error).__name__}: {error}"[:500]}))
         _print(rows)
         write_results("end_to_end", rows, chosen.out, chosen.append or chosen.missing)
-        if stream:
-            peers.release()
     return 1 if any("failure" in row.values for row in rows) else 0
 
 
@@ -147,8 +145,8 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
     ours = [_optimized(label, model, target, scratch, stream is not None, chosen, tunings) for label, model in inputs.items()]
     found = {"ours": search(ours, feeds, stream, effort.search_runs),
              "peer": search(_peers(target, inputs), feeds, stream, effort.search_runs)}
-    pytorch, tried = peers.fastest(target.model, feeds, chosen.max_autotune) if stream else (None, {})
-    with ClockSampler() as clock:
+    whole_model = peers.whole_model(target.model, feeds, chosen.max_autotune) if stream else contextlib.nullcontext((None, {}))
+    with whole_model as (pytorch, tried), ClockSampler() as clock:
         measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
         samples = interleave(measures | ({"pytorch": pytorch} if pytorch else {}), effort.rounds, effort.runs)
     errors = {name: max(map(relative_l2, best.session.outputs(), reference)) for name, best in found.items()}
@@ -164,7 +162,8 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
             "peer_spread": round(peer.spread, 4),
             "peer_error": float(f"{errors['peer']:.3e}"),
             "tried": found["ours"].tried | found["peer"].tried,
-            **({"pytorch_us": round(theirs, 2), "pytorch_ratio": round(theirs / mine.median, 3), "pytorch": tried} if theirs else {}),
+            **({"pytorch": tried} if tried else {}),
+            **({"pytorch_us": round(theirs, 2), "pytorch_ratio": round(theirs / mine.median, 3)} if theirs else {}),
             **({"tuning": {label: _told(tuning) for label, tuning in tunings.items()}} if tunings else {}),
         },
     )

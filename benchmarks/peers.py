@@ -5,11 +5,14 @@ Without PyTorch `pytorch()` is None, and rows have no peer.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import multiprocessing
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 from onnxbolt.dtypes import DType
@@ -41,20 +44,55 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def fastest(model: str, feeds: Arrays, max_autotune: bool) -> tuple[Measure | None, dict[str, float | str]]:
-    """The fastest way in which PyTorch runs a whole model of benchmarks/pytorch.py, and the median of each that was tried."""
+@contextlib.contextmanager
+def whole_model(model: str, feeds: Arrays, max_autotune: bool) -> Iterator[tuple[Measure | None, dict[str, float | str]]]:
+    """The fastest way in which PyTorch runs a model of benchmarks/pytorch.py, and the median of each that was tried.
+
+    It runs in a process of its own: its CUDA libraries may be of other versions than those that ONNX Runtime has loaded.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, model, dict(feeds), max_autotune))
+    process.start()
+    theirs.close()
+
+    def measure(count: int) -> list[float]:
+        ours.send(count)
+        times: list[float] = ours.recv()
+        return times
+
+    try:
+        tried = _told(ours)
+        yield (measure if any(isinstance(us, float) for us in tried.values()) else None), tried
+    finally:
+        ours.close()
+        process.kill()
+        process.join()
+
+
+def _told(pipe: Connection) -> dict[str, float | str]:
+    try:
+        tried: dict[str, float | str] = pipe.recv()
+    except EOFError:
+        return {"failure": "PyTorch's process ended without a word"}
+    return tried
+
+
+def _serve(pipe: Connection, model: str, feeds: Arrays, max_autotune: bool) -> None:
+    """Try everything, tell the medians, then time the fastest as often as it is asked for."""
     tried: dict[str, float | str] = {}
     measured: dict[str, Measure] = {}
-    if pytorch():
+    try:
         from benchmarks.pytorch import measures
 
-        try:
-            for name, measure in measures(model, feeds, max_autotune):
-                tried[name] = round(statistics.median(measure(_TRIAL_RUNS)), 1)
-                measured[name] = measure
-        except Exception as error:  # whatever PyTorch cannot do: the rows are about another peer
-            tried["failure"] = f"{type(error).__name__}: {error}"[:300]
-    return (measured[min(measured, key=lambda name: float(tried[name]))] if measured else None), tried
+        for name, measure in measures(model, feeds, max_autotune):
+            tried[name] = float(round(statistics.median(measure(_TRIAL_RUNS)), 1))
+            measured[name] = measure
+    except Exception as error:  # whatever PyTorch cannot do: the rows are about another peer
+        tried["failure"] = f"{type(error).__name__}: {error}"[:300]
+    pipe.send(tried)
+    while measured:
+        pipe.send(measured[min(measured, key=lambda name: float(tried[name]))](pipe.recv()))
 
 
 def library(name: str) -> str:
