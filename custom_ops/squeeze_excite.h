@@ -10,30 +10,28 @@
 namespace onnxbolt {
 namespace squeeze_excite {
 
+// A cluster's blocks lie in one part of the GPU, whose SMs are no multiple of them: with room for two on each SM, all run at once.
+constexpr int kBlocksOfSm = 2;
+
 // static: units of other architectures hold kernels of the same name, which the linker must not merge.
 template <class Element, class Squeeze, class Gate, int Width, int Threads>
-static __global__ void __launch_bounds__(Threads) run(const __grid_constant__ Params params) {
+static __global__ void __launch_bounds__(Threads, kBlocksOfSm) run(const __grid_constant__ Params params) {
   extern __shared__ float4 shared_memory[];
   LaunchDependents();
   Block<Element, Squeeze, Gate, Width> block(params, reinterpret_cast<float*>(shared_memory));
-  block.stage_weights();
+  block.load_biases();
   WaitForPredecessors();
-  const int clusters = gridDim.x / params.plan.blocks;
-  for (int group = blockIdx.x / params.plan.blocks; block.select(group); group += clusters) {
-    block.compute_means();
-    cutlass::arch::cp_async_wait<0>();
-    __syncthreads();
-    block.compute_shares();
-    ArriveAtCluster();
-    WaitForCluster();
-    block.compute_squeezed();
-    ArriveAtCluster();  // the others may still read this block's shares: they must not change, nor the block end, before they have
-    __syncthreads();
-    block.compute_gates();
-    __syncthreads();
-    block.apply_gates();
-    WaitForCluster();
-  }
+  block.compute_means();
+  block.compute_shares();
+  ArriveAtCluster();
+  WaitForCluster();
+  block.compute_squeezed();
+  ArriveAtCluster();  // the others may still read this block's shares: it must not end before they have
+  __syncthreads();
+  block.compute_gates();
+  __syncthreads();
+  block.apply_gates();
+  WaitForCluster();
 }
 
 }  // namespace squeeze_excite
@@ -77,7 +75,7 @@ struct SqueezeExcite {
     const Variant& variant = widest(args);
     const squeeze_excite::Params params{args, make_plan(args, variant.width, launch.sm_count)};
     const squeeze_excite::Plan& plan = params.plan;
-    const int clusters = std::min((args.n + plan.images - 1) / plan.images, std::max(launch.sm_count / plan.blocks, 1));
+    const int clusters = (args.n + plan.images - 1) / plan.images;
     return LaunchDependent(variant.function, clusters * plan.blocks, kThreads, launch.stream, params, Row::at(kArch), plan.bytes,
                            plan.blocks);
   }
@@ -98,7 +96,7 @@ struct SqueezeExcite {
 
   static squeeze_excite::Plan make_plan(const SqueezeExciteArguments& args, int width, int sm_count) {
     const int most_blocks = kHasClusters ? squeeze_excite::kMostBlocks : 1;
-    return squeeze_excite::MakePlan<Element>(args, width, kThreads, kSharedMemory, most_blocks, sm_count);
+    return squeeze_excite::MakePlan<Element>(args, width, kThreads, kSharedMemory / squeeze_excite::kBlocksOfSm, most_blocks, sm_count);
   }
 
   static const Variant& widest(const SqueezeExciteArguments& args) {

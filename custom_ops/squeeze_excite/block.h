@@ -7,6 +7,8 @@
 namespace onnxbolt {
 namespace squeeze_excite {
 
+constexpr int kBatch = 8;  // pixels that a thread loads before it adds them
+
 struct Params : SqueezeExciteArguments {
   Plan plan;
 };
@@ -26,104 +28,78 @@ struct Threads {
 template <class Element, class Squeeze, class Gate, int Width>
 struct Block {
   static constexpr int kWeights = 16 / sizeof(Element);  // to an access along the squeezed channels, which are padded to it
-  static constexpr int kBatch = 8;                       // vectors of pixels that a thread loads before it adds them
   using Vector = Access<Element, Width>;
 
   const Params& params;
-  int rank, first_channel, channels, first_image, images;
-  float *sums, *means, *gates, *shares, *squeezed;
-  Element *staged, *kept;
-  const Element *squeeze, *excite;  // rows of weights, wherever they are
-  int squeeze_pitch, excite_pitch, mean_pitch;
+  int first_channel, channels, first_image, images;
+  float *sums, *means, *gates, *shares, *squeezed, *squeeze_bias, *excite_bias;
+  Element* kept;
 
   __device__ Block(const Params& params, float* shared) : params(params) {
     const Plan& plan = params.plan;
-    rank = plan.blocks > 1 ? ClusterRank() : 0;
-    const int vectors = params.channels / Width, end = (rank + 1) * vectors / plan.blocks;
+    const int rank = plan.blocks > 1 ? ClusterRank() : 0, vectors = params.channels / Width, end = (rank + 1) * vectors / plan.blocks;
     first_channel = rank * vectors / plan.blocks * Width;
     channels = end * Width - first_channel;
-    mean_pitch = plan.means / plan.images;
-    sums = shared, means = sums + plan.sums, gates = means + plan.means;
-    shares = gates + plan.means, squeezed = shares + plan.squeezed;
-    staged = reinterpret_cast<Element*>(squeezed + plan.squeezed);
-    kept = staged + (plan.weights_staged ? params.squeezed * plan.squeeze_pitch + plan.part * plan.excite_pitch : 0);
-    squeeze = static_cast<const Element*>(params.squeeze) + first_channel, squeeze_pitch = params.channels;
-    excite = static_cast<const Element*>(params.excite) + int64_t(first_channel) * params.squeezed, excite_pitch = params.squeezed;
+    sums = shared, means = sums + plan.sums, gates = means + plan.images * plan.vector;
+    shares = gates + plan.images * plan.vector, squeezed = shares + plan.images * plan.squeezed;
+    squeeze_bias = squeezed + plan.images * plan.squeezed, excite_bias = squeeze_bias + plan.squeezed;
+    kept = reinterpret_cast<Element*>(excite_bias + plan.vector);
+    first_image = blockIdx.x / plan.blocks * plan.images;
+    images = min(plan.images, params.n - first_image);
   }
 
-  // The images that the following is about; false where there are no more.
-  __device__ bool select(int group) {
-    first_image = group * params.plan.images;
-    images = min(params.plan.images, params.n - first_image);
-    return images > 0;
-  }
-
-  // Weights are constant, so this may happen while the kernel before still runs.
-  __device__ void stage_weights() {
-    if (!params.plan.weights_staged) return;
-    Element* excite_rows = staged + params.squeezed * params.plan.squeeze_pitch;
-    copy_rows<Width>(squeeze, squeeze_pitch, params.squeezed, channels, staged, params.plan.squeeze_pitch);
-    copy_rows<kWeights>(excite, excite_pitch, channels, params.squeezed, excite_rows, params.plan.excite_pitch);
-    squeeze = staged, squeeze_pitch = params.plan.squeeze_pitch;
-    excite = excite_rows, excite_pitch = params.plan.excite_pitch;
+  // Biases are constant, so this may happen while the kernel before still runs.
+  __device__ void load_biases() {
+    for (int i = threadIdx.x; i < params.squeezed; i += blockDim.x) squeeze_bias[i] = params.squeeze_bias[i];
+    for (int i = threadIdx.x; i < channels; i += blockDim.x) excite_bias[i] = params.excite_bias[first_channel + i];
   }
 
   // Channels that have no lane wait for another pass.
   __device__ void compute_means() {
     const int vectors = channels / Width;
     const Threads threads(vectors, images);
+    const float share = 1.f / float(params.pixels);
     for (int first = 0; first < vectors; first += threads.lanes) {
       const int lane = first + threads.lane;
       if (lane < vectors && threads.image < images) sum_pixels(threads.image, lane * Width, threads.row, threads.rows);
       __syncthreads();
       const int count = min(threads.lanes, vectors - first) * Width, row_pitch = threads.lanes * Width;
-      const float share = 1.f / float(params.pixels);
-      const auto term = [&](int channel, int i, float (&total)[kMostImages]) {
-        ForImages(images, [&](int image) { total[image] += sums[(image * threads.rows + i) * row_pitch + channel]; });
+      const auto term = [&](int sum, int row) { return sums[(sum / count * threads.rows + row) * row_pitch + sum % count]; };
+      const auto finish = [&](int sum, float total) {
+        means[sum / count * params.plan.vector + first * Width + sum % count] = total * share;
       };
-      const auto finish = [&](int channel, const float (&total)[kMostImages]) {
-        ForImages(images, [&](int image) { means[image * mean_pitch + first * Width + channel] = total[image] * share; });
-      };
-      ForRows(count, threads.rows, term, finish);
+      SumRows(images * count, threads.rows, term, finish);
       __syncthreads();
     }
   }
 
   // This block's share of the squeezed channels: the products with its own channels.
   __device__ void compute_shares() {
-    const auto term = [&](int row, int i, float (&sums)[kMostImages]) {
-      AddProducts<Element, Width>(squeeze + int64_t(row) * squeeze_pitch + i * Width, means + i * Width, mean_pitch, images, sums);
-    };
-    const auto finish = [&](int row, const float (&sums)[kMostImages]) {
-      ForImages(images, [&](int image) { shares[image * params.squeezed + row] = sums[image]; });
-    };
-    ForRows(params.squeezed, channels / Width, term, finish);
+    const Matrix<Element, Width> weights{static_cast<const Element*>(params.squeeze) + first_channel, params.channels, params.squeezed,
+                                         channels / Width};
+    const auto finish = [&](int row, int image, float sum) { shares[image * params.squeezed + row] = sum; };
+    Multiply(weights, means, params.plan.vector, images, finish);
   }
 
   // All blocks' shares, in the order of their ranks.
   __device__ void compute_squeezed() {
     for (int row = threadIdx.x; row < images * params.squeezed; row += blockDim.x) {
-      float sum = 0.f;
+      float sum = squeeze_bias[row % params.squeezed];
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < kMostBlocks; ++block) {
         if (block < params.plan.blocks) sum += params.plan.blocks > 1 ? LoadFromBlock(shares + row, block) : shares[row];
       }
-      squeezed[row] = Squeeze::apply(sum + params.squeeze_bias[row % params.squeezed], 0.f, params.step_params);
+      squeezed[row] = Squeeze::apply(sum, 0.f, params.step_params);
     }
   }
 
   __device__ void compute_gates() {
-    const auto term = [&](int row, int i, float (&sums)[kMostImages]) {
-      const Element* weights = excite + int64_t(row) * excite_pitch + i * kWeights;
-      AddProducts<Element, kWeights>(weights, squeezed + i * kWeights, params.squeezed, images, sums);
+    const Matrix<Element, kWeights> weights{static_cast<const Element*>(params.excite) + int64_t(first_channel) * params.squeezed,
+                                            params.squeezed, channels, params.squeezed / kWeights};
+    const auto finish = [&](int row, int image, float sum) {
+      gates[image * params.plan.vector + row] = Gate::apply(sum + excite_bias[row], 0.f, params.step_params + Squeeze::kParams);
     };
-    const auto finish = [&](int row, const float (&sums)[kMostImages]) {
-      const float bias = params.excite_bias[first_channel + row];
-      ForImages(images, [&](int image) {
-        gates[image * mean_pitch + row] = Gate::apply(sums[image] + bias, 0.f, params.step_params + Squeeze::kParams);
-      });
-    };
-    ForRows(channels, params.squeezed / kWeights, term, finish);
+    Multiply(weights, squeezed, params.squeezed, images, finish);
   }
 
   __device__ void apply_gates() {
@@ -138,6 +114,11 @@ struct Block {
   __device__ const Vector* x_at(int pixel, int channel) const {
     const int64_t place = (int64_t(first_image) * params.pixels + pixel) * params.x_pitch + first_channel + channel;
     return reinterpret_cast<const Vector*>(static_cast<const Element*>(params.x) + place);
+  }
+
+  __device__ Vector* y_at(int pixel, int channel) const {
+    const int64_t place = (int64_t(first_image) * params.pixels + pixel) * params.y_pitch + first_channel + channel;
+    return reinterpret_cast<Vector*>(static_cast<Element*>(params.y) + place);
   }
 
   __device__ Vector* kept_at(int pixel, int channel) const { return reinterpret_cast<Vector*>(kept + pixel * channels + channel); }
@@ -164,7 +145,7 @@ struct Block {
   }
 
   __device__ void gate_pixels(int image, int channel, int row, int rows) {
-    const auto gate = *reinterpret_cast<const Access<float, Width>*>(gates + image * mean_pitch + channel);
+    const auto gate = *reinterpret_cast<const Access<float, Width>*>(gates + image * params.plan.vector + channel);
 #pragma unroll 4
     for (int p = row; p < params.pixels; p += rows) {
       const int pixel = image * params.pixels + p;
@@ -172,8 +153,7 @@ struct Block {
       cutlass::Array<float, Width> y;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Width; ++i) y[i] = float(x[i]) * gate[i];
-      const int64_t place = (int64_t(first_image) * params.pixels + pixel) * params.y_pitch + first_channel + channel;
-      *reinterpret_cast<Vector*>(static_cast<Element*>(params.y) + place) = narrowed<Element>(y);
+      *y_at(pixel, channel) = narrowed<Element>(y);
     }
   }
 
@@ -183,17 +163,6 @@ struct Block {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Width; ++i) access[i] = T(values[i]);
     return access;
-  }
-
-  template <int N>
-  __device__ static void copy_rows(const Element* from, int from_pitch, int rows, int columns, Element* to, int to_pitch) {
-    const Threads threads(columns / N, 1);
-    for (int lane = threads.lane; lane < columns / N; lane += threads.lanes) {
-      for (int row = threads.row; row < rows; row += threads.rows) {
-        CopyToShared(reinterpret_cast<Access<Element, N>*>(to + row * to_pitch + lane * N),
-                     reinterpret_cast<const Access<Element, N>*>(from + int64_t(row) * from_pitch + lane * N));
-      }
-    }
   }
 };
 
