@@ -84,10 +84,12 @@ struct FirstSm90 {
     if (conv.x_planes != OnnxType<float>::value && conv.x_planes != OnnxType<Element>::value)
       return "a first convolution reads NCHW, in fp32 or the kernel's type";
     if (conv.groups != 1 || conv.dilation_h != 1 || conv.dilation_w != 1) return "a first convolution has no groups and no dilation";
-    if (conv.r != Plan::kR || conv.s != Plan::kS || conv.c != Plan::kC || conv.stride_h != Plan::kStrideH || conv.stride_w != Plan::kStrideW)
+    if (conv.r != Plan::kR || conv.s != Plan::kS || conv.c != Plan::kC || conv.stride_h != Plan::kStrideH ||
+        conv.stride_w != Plan::kStrideW)
       return "the kernel is for another filter or stride";
     if (int64_t(conv.c) * conv.h * conv.w > 2147483647) return "an image exceeds 2^31 - 1 elements";
-    if (conv.k % 8 != 0 || conv.y_pitch * sizeof(Output) % 16 != 0 || !IsAligned(conv.y, 16)) return "y, its pitch or k is not aligned to 16 bytes";
+    if (conv.k % 8 != 0 || conv.y_pitch * sizeof(Output) % 16 != 0 || !IsAligned(conv.y, 16))
+      return "y, its pitch or k is not aligned to 16 bytes";
     return CheckOperands<Chain, Element>(conv.epilogue, 1);
   }
 
@@ -113,7 +115,9 @@ struct FirstSm90 {
   static const char* encode(const ConvArguments& conv, first::Params& params) {
     const int64_t pixel = conv.y_pitch * int64_t(sizeof(Output)), row = pixel * conv.q;
     return sm90::EncodeTiled(params.y, sm90::kPlainType<Output>, sizeof(Output), conv.y,
-                             {{conv.k, 0, Plan::Finish::kUnitColumns}, {conv.q, pixel, first::kTileColumns}, {conv.p, row, first::kUnitRows},
+                             {{conv.k, 0, Plan::Finish::kUnitColumns},
+                              {conv.q, pixel, first::kTileColumns},
+                              {conv.p, row, first::kUnitRows},
                               {conv.n, row * conv.p, 1}});
   }
 };

@@ -105,6 +105,21 @@ const OrtValue* Input(const OrtKernelContext* context, size_t index) {
   return value;
 }
 
+void RequireShape(size_t input, const Shape& shape, const Shape& expected) {
+  if (shape == expected) return;
+  throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(input) + " has shape " + ToString(shape) + ", expected " + ToString(expected));
+}
+
+// The next layer, whose weight this is.
+void AddLayer(ChainArguments& chain, size_t input, const OrtValue* weight) {
+  const Shape shape = ort::ShapeOf(weight);
+  if (chain.layers == kMaxLayers) throw ort::Error(ort::kInvalidArgument, "more than " + std::to_string(kMaxLayers) + " layers");
+  if (shape.size() != 2) throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(input) + " has shape " + ToString(shape) + ", expected rank 2");
+  RequireShape(input, shape, {shape[0], chain.layers == 0 ? chain.k : chain.n[chain.layers - 1]});
+  chain.n[chain.layers] = shape[0];
+  chain.weights[chain.layers++] = ort::DataOf(weight);
+}
+
 int AsInt(int64_t value) {
   if (value > INT_MAX) throw ort::Error(ort::kInvalidArgument, "a dimension of " + std::to_string(value) + " is above 2^31 - 1");
   return static_cast<int>(value);
@@ -186,10 +201,7 @@ EpilogueArguments FusedKernel::ReadEpilogue(const OrtKernelContext* context, con
     const size_t index = FirstOperand(op_.kind) + i;
     const OrtValue* value = Input(context, index);
     const bool vector = op_.operands[i] == 'v';
-    const Shape shape = ort::ShapeOf(value), expected = vector ? Shape{y.back()} : y;
-    if (shape != expected) {
-      throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(index) + " has shape " + ToString(shape) + ", expected " + ToString(expected));
-    }
+    RequireShape(index, ort::ShapeOf(value), vector ? Shape{y.back()} : y);
     if (vector) {
       epilogue.vectors[vectors++] = static_cast<const float*>(ort::DataOf(value));
     } else {
@@ -206,17 +218,19 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   tensors.x_shape = op_.planes ? ChannelsLast(ort::ShapeOf(tensors.x)) : ort::ShapeOf(tensors.x);
   tensors.x_data = ort::DataOf(tensors.x);
   if (HasWeight(op_.kind)) {
-    const OrtValue* weight = Input(context, 1);
+    const OrtValue* weight = Input(context, LastWeight(op_));
     tensors.weight_shape = ort::ShapeOf(weight);
     tensors.weight_data = ort::DataOf(weight);
   }
   tensors.y_shape = geometry_->Output(tensors.x_shape, tensors.weight_shape);
-  tensors.epilogue = ReadEpilogue(context, tensors.y_shape);
+  if (op_.kind != Kind::kGemmChain && op_.kind != Kind::kSqueezeExcite) tensors.epilogue = ReadEpilogue(context, tensors.y_shape);
   OrtValue* y = nullptr;
   Check(ort::GetOutput(context, 0, tensors.y_shape.data(), tensors.y_shape.size(), &y));
   if (Elements(tensors.y_shape) == 0) return;
   tensors.y_data = ort::DataOf(y);
   if (op_.kind == Kind::kGemm) return RunGemm(context, tensors);
+  if (op_.kind == Kind::kGemmChain) return RunChain(context, tensors);
+  if (op_.kind == Kind::kSqueezeExcite) return RunSqueezeExcite(context, tensors);
   if (IsLayout(op_.kind)) return RunLayout(context, tensors);
   if (op_.kind == Kind::kElementwise) return RunElementwise(context, tensors);
   return IsConv(op_.kind) ? RunConv(context, tensors) : RunPool(context, tensors);
@@ -226,6 +240,27 @@ void FusedKernel::RunGemm(OrtKernelContext* context, const Tensors& t) const {
   const int64_t n = t.weight_shape[0], k = t.weight_shape[1];
   const GemmArguments arguments{t.rows(), n, k, t.x_data, t.weight_data, t.y_data, k, k, n, t.epilogue};
   LaunchRow(context, t, &arguments);
+}
+
+void FusedKernel::RunChain(OrtKernelContext* context, const Tensors& t) const {
+  ChainArguments a{};
+  a.m = t.rows(), a.k = a.lda = t.x_shape.back(), a.ldd = t.y_shape.back();
+  a.a = t.x_data, a.d = t.y_data;
+  AddLayer(a, 1, Input(context, 1));
+  size_t vectors = 0;
+  for (size_t i = 0; op_.operands[i]; ++i) {
+    const size_t index = FirstOperand(op_.kind) + i;
+    const OrtValue* value = Input(context, index);
+    if (op_.operands[i] == 'w') {
+      AddLayer(a, index, value);
+      vectors = 0;
+    } else {
+      RequireShape(index, ort::ShapeOf(value), {a.n[a.layers - 1]});
+      a.epilogue[a.layers - 1].vectors[vectors++] = static_cast<const float*>(ort::DataOf(value));
+    }
+  }
+  std::copy(params_.begin(), params_.end(), a.epilogue[0].params);
+  LaunchRow(context, t, &a);
 }
 
 void FusedKernel::RunConv(OrtKernelContext* context, const Tensors& t) const {
@@ -260,6 +295,24 @@ void FusedKernel::RunPool(OrtKernelContext* context, const Tensors& t) const {
   a.count_include_pad = geometry_->count_include_pad;
   a.x = t.x_data, a.y = t.y_data;
   a.x_pitch = x.c, a.y_pitch = x.c;
+  LaunchRow(context, t, &a);
+}
+
+// Inputs: x, the first weight and its bias, the second weight and its bias.
+void FusedKernel::RunSqueezeExcite(OrtKernelContext* context, const Tensors& t) const {
+  const Image x(t.x_shape);
+  const int64_t squeezed = t.weight_shape[1];
+  const OrtValue *squeeze = Input(context, 1), *squeeze_bias = Input(context, 2), *excite_bias = Input(context, 4);
+  RequireShape(1, ort::ShapeOf(squeeze), {squeezed, x.c});
+  RequireShape(2, ort::ShapeOf(squeeze_bias), {squeezed});
+  RequireShape(4, ort::ShapeOf(excite_bias), {x.c});
+  SqueezeExciteArguments a{};
+  a.n = AsInt(x.n), a.pixels = AsInt(x.h * x.w), a.channels = AsInt(x.c), a.squeezed = AsInt(squeezed);
+  a.x = t.x_data, a.squeeze = ort::DataOf(squeeze), a.excite = t.weight_data, a.y = t.y_data;
+  a.squeeze_bias = static_cast<const float*>(ort::DataOf(squeeze_bias));
+  a.excite_bias = static_cast<const float*>(ort::DataOf(excite_bias));
+  a.x_pitch = a.y_pitch = x.c;
+  std::copy(params_.begin(), params_.end(), a.step_params);
   LaunchRow(context, t, &a);
 }
 

@@ -34,8 +34,10 @@ class FusedKernel {
   const Row& RowFor(int64_t m) const;
   EpilogueArguments ReadEpilogue(const OrtKernelContext* context, const ort::Shape& y) const;
   void RunGemm(OrtKernelContext* context, const Tensors& tensors) const;
+  void RunChain(OrtKernelContext* context, const Tensors& tensors) const;
   void RunConv(OrtKernelContext* context, const Tensors& tensors) const;
   void RunPool(OrtKernelContext* context, const Tensors& tensors) const;
+  void RunSqueezeExcite(OrtKernelContext* context, const Tensors& tensors) const;
   void RunLayout(OrtKernelContext* context, const Tensors& tensors) const;
   void RunElementwise(OrtKernelContext* context, const Tensors& tensors) const;
   void LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;

@@ -97,16 +97,22 @@ Window Geometry::WindowOver(const Shape& x, const Shape& weight) const {
 }
 
 Shape Geometry::Output(const Shape& x, const Shape& weight) const {
-  if (kind == Kind::kGemm) {
+  if (IsGemm(kind)) {
     RequireRank("weight", weight, 2);
     if (x.empty()) Refuse("x is a scalar, expected [.., K]");
-    RequireChannels(x, weight, 1);
+    if (kind == Kind::kGemm) RequireChannels(x, weight, 1);
     Shape y = x;
     y.back() = weight[0];
     return y;
   }
   if (IsLayout(kind)) return LayoutOutput(kind, x, padding);
   if (kind == Kind::kElementwise) return x;
+  if (kind == Kind::kSqueezeExcite) {
+    RequireRank("x", x, 4);
+    RequireRank("weight", weight, 2);
+    if (x.back() != kUnknown && weight[0] != kUnknown && x.back() != weight[0]) Refuse("x " + ToString(x) + " and weight " + ToString(weight) + " do not fit");
+    return x;
+  }
   const Window over = WindowOver(x, weight);
   const Image image(x);
   if (kind == Kind::kGlobalAveragePool) return {image.n, 1, 1, image.c};

@@ -36,6 +36,7 @@ struct Geometry {
   Geometry(Kind kind, const Attributes& attributes);
 
   Window WindowOver(const ort::Shape& x, const ort::Shape& weight) const;
+  // `weight`: the last layer's, where a node has several.
   ort::Shape Output(const ort::Shape& x, const ort::Shape& weight) const;
 
   Kind kind;

@@ -33,7 +33,7 @@ __device__ void InitializeBarriers(Barriers& barriers) {
 template <class Plan>
 __device__ void ClearBorders(const Params& params, const Memory<Plan>& memory) {
   const Geometry& tile = params.tile;
-  const int begin = tile.row_pitch * tile.image_rows * tile.images * Plan::kRowBytes, bytes = tile.zero_pixels * Plan::kRowBytes;
+  const int begin = tile.box_pixels() * Plan::kRowBytes, bytes = tile.zero_pixels * Plan::kRowBytes;
   for (int stage = 0; stage < Plan::kInputStages; ++stage)
     for (int i = threadIdx.x * 16; i < bytes; i += Plan::kThreads * 16) *reinterpret_cast<uint4*>(memory.input(stage) + begin + i) = uint4{};
   sm90::FenceAsyncProxy();
@@ -171,7 +171,8 @@ struct HaloSm90 {
  private:
   static halo::Params describe(const ConvArguments& conv, const Launch& launch) {
     halo::Params params{};
-    params.tile = halo::MakeGeometry(conv, int(launch.config[kWarpM]), int(launch.config[kWarpN]), int(launch.config[kWarpK]));
+    params.tile = halo::FitGeometry(conv, int(launch.config[kWarpM]), int(launch.config[kWarpN]), int(launch.config[kWarpK]),
+                                    Plan::kPositions, Plan::kStagePixels);
     params.n = conv.n, params.p = conv.p, params.q = conv.q, params.k = conv.k, params.c = conv.c, params.r = conv.r, params.s = conv.s;
     params.pad_top = conv.pad_top, params.pad_left = conv.pad_left, params.stride = conv.stride_h;
     params.channel_blocks = halo::CeilDiv(conv.k, Plan::kTileChannels);
@@ -182,13 +183,9 @@ struct HaloSm90 {
     return params;
   }
 
-  // The tile that the launch chose against what was compiled.
   static const char* check(const ConvArguments& conv, const halo::Params& params, int sm_count) {
     const halo::Geometry& tile = params.tile;
-    if (tile.positions() > Plan::kPositions) return "the tile has more positions than the kernel";
-    if (tile.box_pixels() + tile.zero_pixels > Plan::kStagePixels) return "the tile's input exceeds a stage of the kernel";
-    const int widest = std::max({tile.row_pitch * conv.stride_w, tile.image_rows * conv.stride_h, tile.images});
-    if (widest > halo::kMaxBox) return "the tile is larger than a box of TMA";
+    if (!halo::Fits(tile, conv, Plan::kPositions, Plan::kStagePixels)) return "no tile of the kernel holds the filter's border";
     const int last = (Plan::kPositions / halo::kGroup - 1) * tile.group_pitch + halo::kGroup +
                      (conv.r - 1) / conv.stride_h * tile.row_pitch + (conv.s - 1) / conv.stride_w;
     if ((Plan::kInputStages - 1) * Plan::kInputBytes + last * Plan::kRowBytes > kSharedMemory)

@@ -7,12 +7,16 @@ namespace onnxbolt {
 namespace {
 
 // onnxbolt/kernels/config.py: SWIZZLED_AT_LAUNCH
-constexpr bool SwizzledAtLaunch(int64_t family) { return family == 2 || (family >= 5 && family <= 7); }
+constexpr bool SwizzledAtLaunch(int64_t family) { return family == 2 || family == 5 || family == 6; }
+
+constexpr int64_t kHaloFamily = 7;  // its warp columns say how a tile lies in the image
 
 Kernel* head = nullptr;  // constant-initialized, hence ready before the units' static registrations
 
 bool DecidedAtLaunch(int column, int64_t family) {
-  return column == kMinM || column == kMaxM || column == kSplitK || (column == kSwizzle && SwizzledAtLaunch(family));
+  const bool is_tile = column == kWarpM || column == kWarpN || column == kWarpK;
+  return column == kMinM || column == kMaxM || column == kSplitK || (column == kSwizzle && SwizzledAtLaunch(family)) ||
+         (is_tile && family == kHaloFamily);
 }
 
 bool SameInstance(const int64_t* a, const int64_t* b) {

@@ -179,10 +179,12 @@ struct Layout {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const LayoutArguments*>(arguments);
     if (args.n == 0 || args.pixels == 0 || args.stored == 0) return nullptr;
-    const Variant& variant = *std::find_if(kVariants, kVariants + kVariantCount - 1, [&](const Variant& v) { return args.stored <= v.channels; });
+    const auto fits = [&](const Variant& candidate) { return args.stored <= candidate.channels; };
+    const Variant& variant = *std::find_if(kVariants, kVariants + kVariantCount - 1, fits);
     layout::Params params(args, variant.pixels);
     params.aligned = args.to_last ? rows_are_aligned<Output>(args.y, args, variant) : rows_are_aligned<Element>(args.x, args, variant);
-    const int access = args.to_last ? plane_access(args.x, args.pixels * sizeof(Element)) : plane_access(args.y, args.pixels * sizeof(Output));
+    const int access =
+        args.to_last ? plane_access(args.x, args.pixels * sizeof(Element)) : plane_access(args.y, args.pixels * sizeof(Output));
     dim3 grid(args.n * params.tiles.divisor, (args.stored + variant.channels - 1) / variant.channels);
     return LaunchDependent(variant.functions[args.to_last][access], grid, layout::kThreads, launch.stream, params, Row::at(kArch));
   }
@@ -208,7 +210,8 @@ struct Layout {
               layout::to_channels_last<Element, Output, ByOne>}}};
   }
 
-  static constexpr Variant kVariants[kVariantCount] = {variant<4, 1024>(), variant<8, 512>(), variant<16, 256>(), variant<32, 128>(), variant<64, 64>()};
+  static constexpr Variant kVariants[kVariantCount] = {variant<4, 1024>(), variant<8, 512>(), variant<16, 256>(), variant<32, 128>(),
+                                                       variant<64, 64>()};
 
   // The place in Variant::functions.
   static int plane_access(const void* planes, size_t plane_bytes) {

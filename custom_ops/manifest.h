@@ -4,11 +4,12 @@
 
 namespace onnxbolt {
 
-enum class Kind { kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool, kToNhwc, kToNchw, kElementwise };
+enum class Kind { kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool, kToNhwc, kToNchw, kElementwise, kGemmChain, kSqueezeExcite };
 
 constexpr bool IsConv(Kind kind) { return kind == Kind::kConv || kind == Kind::kConv1d; }
 constexpr bool IsLayout(Kind kind) { return kind == Kind::kToNhwc || kind == Kind::kToNchw; }
-constexpr bool HasWeight(Kind kind) { return IsConv(kind) || kind == Kind::kGemm; }
+constexpr bool IsGemm(Kind kind) { return kind == Kind::kGemm || kind == Kind::kGemmChain; }
+constexpr bool HasWeight(Kind kind) { return IsConv(kind) || IsGemm(kind) || kind == Kind::kSqueezeExcite; }
 constexpr size_t FirstOperand(Kind kind) { return HasWeight(kind) ? 2 : 1; }
 
 // One op type of domain com.onnxbolt. Types are ONNX element types.
@@ -17,9 +18,19 @@ struct Op {
   Kind kind;
   int element, output;
   const char* epilogue;  // key of its kernels, e.g. "Bias,Add,Relu"
-  const char* operands;  // what the inputs behind x and weight are: 'v' a float32 vector [N], 't' a tensor of the output's shape
+  const char* operands;  // what the inputs behind x and weight are: 'v' a float32 vector [N], 't' a tensor of the output's shape,
+                         // 'w' the weight of a further layer
   int planes = 0;        // where x is NCHW and y NHWC, the type of x; else 0
 };
+
+// The input whose rows are the output's channels: the only weight, or the last of a chain.
+inline size_t LastWeight(const Op& op) {
+  size_t last = 1;
+  for (size_t i = 0; op.operands[i]; ++i) {
+    if (op.operands[i] == 'w') last = FirstOperand(op.kind) + i;
+  }
+  return last;
+}
 
 struct Manifest {
   const Op* ops;

@@ -70,9 +70,9 @@ std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicS
     if (geometry.padding) (geometry.kind == Kind::kToNhwc ? symbols[1] : symbols.back()).clear();
     return ChangeLayout(geometry.kind, symbols);
   }
-  if (geometry.kind == Kind::kElementwise) return symbols;
-  symbols.back() = geometry.kind == Kind::kGemm || IsConv(geometry.kind) ? "" : symbols.back();
-  if (geometry.kind == Kind::kGemm) return symbols;
+  if (geometry.kind == Kind::kElementwise || geometry.kind == Kind::kSqueezeExcite) return symbols;
+  symbols.back() = HasWeight(geometry.kind) ? "" : symbols.back();
+  if (IsGemm(geometry.kind)) return symbols;
   const Window window = geometry.WindowOver(x.dims, weight);
   for (size_t i = 1; i + 1 < symbols.size(); ++i) symbols[i] = ExtentName(window, static_cast<int>(i + 4 - symbols.size()) - 1, symbols[i]);
   return symbols;
@@ -99,7 +99,7 @@ void SetOutput(OrtShapeInferContext* context, int type, const Shape& dims, const
 void InferShape(const Op& op, OrtShapeInferContext* context) {
   const Geometry geometry(op.kind, InferenceAttributes(context));
   SymbolicShape x = InputShape(context, 0);
-  const Shape weight = HasWeight(op.kind) ? InputShape(context, 1).dims : Shape{};
+  const Shape weight = HasWeight(op.kind) ? InputShape(context, LastWeight(op)).dims : Shape{};
   if (x.dims.empty()) return;  // unknown rank
   if (op.planes) x = {ChannelsLast(x.dims), ChangeLayout(Kind::kToNhwc, x.symbols)};
   SetOutput(context, op.output, geometry.Output(x.dims, weight), OutputSymbols(geometry, x, weight));

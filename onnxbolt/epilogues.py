@@ -25,7 +25,7 @@ class Epilogue:
     """One row: how a step reads in ONNX, in C++ and in numpy."""
 
     name: str
-    operand: str  # "", "vector" or "tensor"
+    operand: str  # "", "vector", "tensor" or "weight"
     params: tuple[str, ...]
     functor: str  # C++ type in namespace onnxbolt::epilogue, custom_ops/epilogue/steps.h
     body: Callable[[Emit, int, str, str, tuple[float, ...]], str]  # (emit, opset, x, operand, params) -> y
@@ -103,6 +103,10 @@ def _gelu_tanh_reference(x: Array) -> Array:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
+def _product(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
+    return emit("MatMul", [x, emit("Transpose", [operand], perm=[1, 0])])
+
+
 _ROWS = (
     Epilogue("Bias", "vector", (), "Bias", _binary("Add"), lambda x, v: x + v, 1),
     Epilogue("Scale", "vector", (), "Scale", _binary("Mul"), lambda x, v: x * v, 1),
@@ -123,6 +127,8 @@ _ROWS = (
     Epilogue("Softplus", "", (), "Softplus", _unary("Softplus"), lambda x, _: _softplus(x), 8),
     Epilogue("Elu", "", ("alpha",), "Elu", _unary("Elu", "alpha"), lambda x, _, a: np.where(x > 0, x, a * np.expm1(np.minimum(x, 0))), 6),
     Epilogue("Mish", "", (), "Mish", _mish, lambda x, _: x * np.tanh(_softplus(x)), 10),
+    # a further product, by a weight [N, K] as the first one's: only in chains of GEMMs (Bolt, section 3.1.1)
+    Epilogue("Gemm", "weight", (), "", _product, lambda x, w: x @ w.T, 0),
     # a conversion of the result, always the last step; the kernel's output element follows from it
     Epilogue("CastF32", "", (), "", _cast(DType.F32), lambda x, _: x, 0),
     Epilogue("CastF16", "", (), "", _cast(DType.F16), lambda x, _: x, 0),
@@ -130,5 +136,17 @@ _ROWS = (
 )
 
 EPILOGUES = {row.name: row for row in _ROWS}
+PRODUCT = "Gemm"
 CASTS = {DType.F32: "CastF32", DType.F16: "CastF16", DType.BF16: "CastBF16"}
-MAX_VECTORS, MAX_TENSORS, MAX_PARAMS = 4, 2, 8  # custom_ops/kernel.h: EpilogueArguments
+MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4  # custom_ops/kernel.h: EpilogueArguments, ChainArguments
+
+
+def layers(chain: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The steps of each layer: ("Bias", "Relu", "Gemm", "Bias") -> (("Bias", "Relu"), ("Bias",))."""
+    found: list[tuple[str, ...]] = [()]
+    for step in chain:
+        if step == PRODUCT:
+            found.append(())
+        else:
+            found[-1] += (step,)
+    return tuple(found)

@@ -25,8 +25,9 @@ from onnxbolt.version import __version__
 
 FORMAT = 1
 DOMAIN = "com.onnxbolt"
-KINDS = ("conv", "conv1d", "gemm", "max_pool", "average_pool", "global_average_pool", "to_nhwc", "to_nchw", "elementwise")
-_WEIGHTED = ("conv", "conv1d", "gemm")
+KINDS = ("conv", "conv1d", "gemm", "max_pool", "average_pool", "global_average_pool", "to_nhwc", "to_nchw", "elementwise", "gemm_chain",
+         "squeeze_excite")
+_WEIGHTED = ("conv", "conv1d", "gemm", "gemm_chain", "squeeze_excite")
 _UNIT_SIZE = 6  # kernels per translation unit: CUTLASS's headers cost as much as two kernels, and units compile in parallel
 
 
@@ -44,7 +45,7 @@ class OpSpec:
     def __post_init__(self) -> None:
         if self.kind not in KINDS or any(step not in EPILOGUES for step in self.chain):
             raise InputError(f"op {self.name}: kind {self.kind!r} or epilogue {self.chain} is unknown to this version of onnxbolt")
-        if self.operands.count("v") > MAX_VECTORS or self.operands.count("t") > MAX_TENSORS:
+        if max(layer.count("v") for layer in self.operands.split("w")) > MAX_VECTORS or self.operands.count("t") > MAX_TENSORS:
             raise InputError(f"op {self.name} takes more than {MAX_VECTORS} vectors or {MAX_TENSORS} tensors")
 
     @property
@@ -54,7 +55,9 @@ class OpSpec:
 
     @property
     def operands(self) -> str:
-        """One letter for each input behind x and weight: v, a vector, or t, a tensor."""
+        """One letter for each input behind x and weight: v, a vector, t, a tensor, or w, the weight of a further product."""
+        if self.kind == "squeeze_excite":
+            return "vwv"  # the bias, the second weight and its bias
         return "".join(EPILOGUES[step].operand[:1] for step in self.chain)
 
     def instance(self, config: KernelConfig) -> Instance:

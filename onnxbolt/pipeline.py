@@ -13,10 +13,9 @@ from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
-from onnxbolt.match.matcher import match
-from onnxbolt.match.partition import partition
 from onnxbolt.options import Options, arch_number
 from onnxbolt.output import Output
+from onnxbolt.plan.cuts import cover
 from onnxbolt.plan.ranges import ranges_of
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
@@ -50,8 +49,9 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         infer(graph)
         changes = canonicalize(graph)
         kept = precision.convert(graph, options.precision)
-        candidates, refusals = match(graph)
-        subject = Subject(graph, partition(candidates), original, options.precision, ranges_of(graph, options))
+        ranges = ranges_of(graph, options)
+        candidates, refusals = cover(graph, archs, ranges.opt)
+        subject = Subject(graph, candidates, original, options.precision, ranges, tuple(archs))
         chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)
         rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
         restore(graph)
@@ -85,7 +85,7 @@ def tune(source: Source, *, options: Options | None = None, progress: Callable[[
     options = dataclasses.replace(options or Options(), **{**choices, "tune": True})  # type: ignore[arg-type]
     archs = [arch_number(name) for name in options.archs or default_archs()]
     with opened(source) as original:
-        return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]
+        return tuned(Subject.of(original, archs, options), archs, options, NOTHING, progress, watch)[1]
 
 
 def default_archs() -> tuple[str, ...]:

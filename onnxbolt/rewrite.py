@@ -9,18 +9,19 @@ from onnx import FunctionProto
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS
+from onnxbolt.epilogues import CASTS, PRODUCT
 from onnxbolt.graph.edit import Node, pinned, producer, remove
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
 from onnxbolt.kernels import elementwise
 from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.layout import squeeze_excite
 from onnxbolt.layout.assign import Assignment, last_node
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.convert import convert
-from onnxbolt.layout.form import PLAIN, Form, stored_shape, take
+from onnxbolt.layout.form import PLAIN, Form, padded_channels, stored_shape, take
 from onnxbolt.library import OpSpec
-from onnxbolt.match.types import Candidate, Link
+from onnxbolt.match.types import Anchor, Candidate, Link
 
 FORMAT = 1
 
@@ -185,14 +186,17 @@ class Rewriter:
         return sorted({weight.name for weight in self._packed if any(node in self.nodes for node in weight.outputs)})
 
     def _spec(self, signature: Signature) -> OpSpec:
-        kind = "conv1d" if signature.kind == "conv" and signature.rank == 3 else signature.kind
         chain = tuple(step.name for step in signature.steps)
+        kind = "conv1d" if signature.kind == "conv" and signature.rank == 3 else "gemm_chain" if PRODUCT in chain else signature.kind
         output = next((dtype for dtype, cast in CASTS.items() if chain[-1:] == (cast,)), signature.dtype)
         return OpSpec(self.functions[signature].name, kind, signature.dtype, output, chain, signature.planes)
 
     def fuse(self, candidate: Candidate) -> None:
         """One fused node in the place of a chain."""
         anchor, output = candidate.anchor, candidate.output
+        if anchor.kind == "squeeze_excite":
+            self._squeeze_excite(candidate)
+            return
         reads = self.assignment.fused_reads[id(anchor.node)]
         writes = self.assignment.form(output)
         x, planes = self.get(anchor.x, reads), None
@@ -200,7 +204,8 @@ class Rewriter:
             source = self.before_cast(x)
             x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x  # what kernels read
             planes = DType.of(x.dtype)
-        inputs = [x, self._weight(candidate, reads, writes), *self._operands(candidate, writes)]
+        forms = (*(_inner_form(candidate, width) for width in candidate.widths[:-1]), writes)  # of each layer's result
+        inputs = [x, self._weight(anchor, anchor.weight, reads, forms[0]), *self._operands(candidate, forms)]
         steps = tuple(link.step for link in candidate.links)
         signature = Signature(anchor.kind, anchor.dtype, len(anchor.x.shape) if anchor.kind == "conv" else 0, steps, planes=planes)
         attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
@@ -211,12 +216,20 @@ class Rewriter:
         self.own(signature, anchor.node, inputs, output, writes, attributes, candidate.rule, candidate.nodes,
                  self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"))
 
+    def _squeeze_excite(self, candidate: Candidate) -> None:
+        anchor, form = candidate.anchor, self.assignment.form(candidate.output)
+        steps = tuple(link.step for link in candidate.links)
+        inputs = [self.get(anchor.x, form), *(self.constant(name, values) for name, values in squeeze_excite.operands(anchor, form))]
+        attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
+        self.own(Signature(anchor.kind, anchor.dtype, 4, steps), anchor.node, inputs, candidate.output, form, attributes, candidate.rule,
+                 candidate.nodes, self.configs.get(id(anchor.node), ()))
+
     def fuse_elementwise(self, chain: Candidate) -> None:
         """One node in the place of elementwise ones that follow each other."""
         form, steps = self.assignment.form(chain.output), tuple(link.step for link in chain.links)
         signature = Signature(chain.anchor.kind, chain.anchor.dtype, 0, steps)
         attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
-        inputs = [self.get(chain.anchor.x, form), *self._operands(chain, form)]
+        inputs = [self.get(chain.anchor.x, form), *self._operands(chain, (form,))]
         configs = [elementwise.config(arch) for arch in self.archs]
         self.own(signature, chain.anchor.node, inputs, chain.output, form, attributes, chain.rule, chain.nodes, configs)
 
@@ -227,31 +240,44 @@ class Rewriter:
             self.add("Identity", [plain], [tensor], {}, tensor)
             self._stored[tensor.name, PLAIN] = tensor
 
-    def _weight(self, candidate: Candidate, reads: Form, writes: Form) -> gs.Constant:
+    def _weight(self, anchor: Anchor, weight: gs.Constant, reads: Form, writes: Form) -> gs.Constant:
         """[K, *spatial, C] for Conv, [N, K] for Gemm, channels stored as the activations are."""
-        anchor = candidate.anchor
-        key = (id(anchor.weight), anchor.kind, reads.channels, writes.channels)
+        key = (id(weight), anchor.kind, reads.channels, writes.channels)
         if key not in self._constants:
-            values = anchor.weight.values
+            values = weight.values
             out_axis, in_axis = (0, 1) if anchor.kind == "conv" else (1, 0)
             if not anchor.depthwise:  # whose filters have one channel each
                 values = take(values, reads.channels, in_axis)
             values = take(values, writes.channels, out_axis)
             packed = np.ascontiguousarray(np.moveaxis(values, in_axis, -1))
-            self._constants[key] = gs.Constant(fresh(self.graph, f"{anchor.weight.name}__packed"), packed)
-            self._packed.append(anchor.weight)
+            self._constants[key] = gs.Constant(fresh(self.graph, f"{weight.name}__packed"), packed)
+            self._packed.append(weight)
         return self._constants[key]
 
-    def _operands(self, candidate: Candidate, writes: Form) -> list[gs.Tensor]:
-        """What the chain's steps read, in their order."""
-        kinds = {"vector": lambda link: self._vector(candidate, link, writes), "tensor": lambda link: self.get(link.operand, writes)}
-        return [kinds[link.step.row.operand](link) for link in candidate.links if link.step.row.operand]
+    def _operands(self, candidate: Candidate, forms: Sequence[Form]) -> list[gs.Tensor]:
+        """What the chain's steps read, in their order. `forms` are those of each layer's result."""
+        found: list[gs.Tensor] = []
+        layer = 0
+        for link in candidate.links:
+            if link.step.row.operand == "vector":
+                found.append(self._vector(link, candidate.widths[layer], forms[layer]))
+            elif link.step.row.operand == "tensor":
+                found.append(self.get(link.operand, forms[layer]))
+            elif link.step.row.operand == "weight":
+                found.append(self._weight(candidate.anchor, link.operand, forms[layer], forms[layer + 1]))
+                layer += 1
+        return found
 
-    def _vector(self, candidate: Candidate, link: Link, writes: Form) -> gs.Constant:
+    def _vector(self, link: Link, channels: int, writes: Form) -> gs.Constant:
         """A float32 vector over the stored output channels."""
         assert link.operand is not None  # patterns give vector steps an operand
-        values = np.broadcast_to(link.operand.values.astype(np.float32).reshape(-1), (candidate.anchor.channels,))
+        values = np.broadcast_to(link.operand.values.astype(np.float32).reshape(-1), (channels,))
         return self.constant(link.operand.name, np.ascontiguousarray(take(np.array(values), writes.channels, 0)))
+
+
+def _inner_form(candidate: Candidate, width: int) -> Form:
+    """What stays between the products of one kernel is padded: TMA reads rows of 16 bytes of the weights behind it."""
+    return Form(False, padded_channels(width, candidate.anchor.dtype.alignment))
 
 
 def conv_attributes(node: gs.Node) -> dict[str, object]:

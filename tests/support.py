@@ -18,6 +18,7 @@ from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.plan.choose import plan
+from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert
 from onnxbolt.rewrite import rewrite
 
@@ -91,7 +92,7 @@ def matched(model: onnx.ModelProto) -> tuple[list[Candidate], list[Refusal]]:
 def fused(model: onnx.ModelProto, precision: str = "keep", fuse: str = "all", arch: int = 80) -> onnx.ModelProto:
     """The optimized model, without a library."""
     graph = prepare(model, precision)
-    chosen = plan(graph, partition(match(graph)[0]), [arch], fuse)
+    chosen = plan(graph, cover(graph, [arch])[0], [arch], fuse)
     rewriter = rewrite(graph, chosen.assignment, chosen.configs, [arch])
     restore(graph)
     result = export_model(graph, list(rewriter.functions.values()))

@@ -77,7 +77,7 @@ def test_right_models_pass_with_a_row_for_each_fused_node(precision: str, convol
     assert result.passed, result.text()
     count = sum(node.domain == "com.onnxbolt" for node in model.graph.node)
     assert [row.kind for row in result.rows] == ["output"] + ["fused node"] * count
-    assert count == 5
+    assert count == 6
     assert any("bfloat16" in note for note in result.notes) == (precision == "bf16")
 
 

@@ -1,4 +1,4 @@
-"""What stands around the fused nodes of whole CNNs on sm_90a: no change of layout, no padding, and only the Casts that precision asks for."""
+"""What stands around the fused nodes of whole CNNs on sm_90a: no change of layout, no padding, no Cast."""
 from __future__ import annotations
 
 from collections import Counter

@@ -40,7 +40,8 @@ ONNXBOLT_FRAGMENT_WGMMA(48, ONNXBOLT_FIRST_16 ", " ONNXBOLT_REGISTERS_16, 24, 25
 ONNXBOLT_FRAGMENT_WGMMA(64, ONNXBOLT_FIRST_32, 32, 33, 34, 35, 36, 37, ONNXBOLT_D32(0));
 ONNXBOLT_FRAGMENT_WGMMA(80, ONNXBOLT_FIRST_32 ", " ONNXBOLT_REGISTERS_32, 40, 41, 42, 43, 44, 45, ONNXBOLT_D32(0), ONNXBOLT_D8(32));
 ONNXBOLT_FRAGMENT_WGMMA(96, ONNXBOLT_FIRST_48, 48, 49, 50, 51, 52, 53, ONNXBOLT_D32(0), ONNXBOLT_D16(32));
-ONNXBOLT_FRAGMENT_WGMMA(112, ONNXBOLT_FIRST_48 ", " ONNXBOLT_REGISTERS_48, 56, 57, 58, 59, 60, 61, ONNXBOLT_D32(0), ONNXBOLT_D16(32), ONNXBOLT_D8(48));
+ONNXBOLT_FRAGMENT_WGMMA(112, ONNXBOLT_FIRST_48 ", " ONNXBOLT_REGISTERS_48, 56, 57, 58, 59, 60, 61, ONNXBOLT_D32(0), ONNXBOLT_D16(32),
+                        ONNXBOLT_D8(48));
 ONNXBOLT_FRAGMENT_WGMMA(128, ONNXBOLT_FIRST_64, 64, 65, 66, 67, 68, 69, ONNXBOLT_D64(0));
 
 // The weights of output channels `first` .., on their way to shared memory, where they are steps of [channel][16], each row swizzled
@@ -56,7 +57,8 @@ class Weights {
     for (int i = 0; i < kLoads; ++i) {
       const Place place(i);
       const bool exists = place.run < Plan::kR && first + place.channel < params.k;
-      const Element* run = static_cast<const Element*>(params.filter) + ((first + place.channel) * Plan::kR + place.run) * Plan::kS * Plan::kC;
+      const int line = (first + place.channel) * Plan::kR + place.run;
+      const Element* run = static_cast<const Element*>(params.filter) + line * Plan::kS * Plan::kC;
 #pragma unroll
       for (int j = 0; j < kChunk; ++j) {
         const int k = place.part * kChunk + j, s = k / Plan::kStoredC, c = k % Plan::kStoredC;
@@ -106,7 +108,8 @@ class MainLoop {
   __device__ MainLoop(const Memory<Plan>& memory, int group, const Shift& shift)
       : weights_(sm90::OperandDescriptor(memory.weights(), 32)), tail_mask_(tail_mask()) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, first = shift.columns * Plan::kStoredC + shift.odd;
-    pixel_ = reinterpret_cast<const char*>(memory.patch(group) + first) + warp * Plan::kStrideH * kRowBytes + lane / 4 * kPixelBytes + lane % 4 * 4;
+    pixel_ = reinterpret_cast<const char*>(memory.patch(group) + first);
+    pixel_ += warp * Plan::kStrideH * kRowBytes + lane / 4 * kPixelBytes + lane % 4 * 4;
   }
 
   // The products of one unit of the tile.

@@ -14,6 +14,7 @@ constexpr int kChannels = 64;  // output channels of a warpgroup: the rows of a 
 constexpr int kBlockMemory = 232448;
 constexpr int kBarrierMemory = 1024;
 constexpr int kMaxPositions = 256;
+constexpr int kMaxInputStages = 8;
 constexpr int kMaxFilterStages = 48;
 
 // Where in a tile a position lies: output pixels behind the tile's first one, and (column, row, image) in fields of ten bits.
@@ -50,8 +51,8 @@ struct Plan {
   static constexpr bool kInTurns = Row::at(kSchedule) == kPingpong;  // each warpgroup has tiles of its own
   static constexpr bool kKeepsFilter = Row::at(kResident) == 1;      // the filters of a block's output channels are loaded once
   static constexpr int kTileChannels = Row::at(kTileM), kPositions = Row::at(kTileN), kBlockK = Row::at(kTileK);
-  // of the 512 that four warpgroups could have each
-  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32, kConsumerRegisters = kWarpgroups == 2 ? 232 : 160;
+  // What three warpgroups have at launch, 168 each, goes to those with accumulators.
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   // of a pixel, and of an output channel's filter: the width of a swizzle, of which a k-block of 48 channels uses but a part
   static constexpr int kRowBytes = (kBlockK == 48 ? 64 : kBlockK) * sizeof(Element);
   static constexpr int kStagePixels = Row::at(kInstructionM), kInputStages = Row::at(kStages);
@@ -77,26 +78,24 @@ struct Plan {
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(sizeof(Element) == 2, "halo convolutions multiply fp16 and bf16");
   static_assert(kTileChannels == (kInTurns ? kChannels : kWarpgroups * kChannels), "a warpgroup has 64 output channels");
+  static_assert(kWarpgroups == 1 || kWarpgroups == 2, "three warpgroups of 64 channels x 200 positions have too few registers");
   static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32, "a k-block has the width of a swizzle");
   static_assert(kCluster == 1 || (!kKeepsFilter && kFilterShare % 8 == 0), "a cluster shares filters that are loaded again and again");
   static_assert(kStagePixels % 8 == 0, "stages begin where the pattern of a swizzle does");
   static_assert(kPositions % 16 == 0 && kPositions <= kMaxPositions, "positions come in pairs of groups, and a wgmma has at most 256");
-  static_assert(kFilterStages >= 2, "no room for the filters");
+  // A stage is released when the next one is in use.
+  static_assert(kInputStages >= 2 && kInputStages <= kMaxInputStages && kFilterStages >= 2, "no room for the rings");
 };
 
 struct Barriers {
-  static constexpr int kMaxInputStages = 8, kMaxWarpgroups = 3;
   sm90::Barrier input_full[kMaxInputStages], input_empty[kMaxInputStages];
   sm90::Barrier filter_full[kMaxFilterStages], filter_empty[kMaxFilterStages];
-  sm90::Barrier turn[kMaxWarpgroups];
+  sm90::Barrier turn[2];
 };
 static_assert(sizeof(Barriers) <= kBarrierMemory);
 
 template <class Plan>
 struct Memory {
-  static_assert(Plan::kInputStages >= 1 && Plan::kInputStages <= Barriers::kMaxInputStages, "no barriers for so many input stages");
-  static_assert(Plan::kWarpgroups >= 1 && Plan::kWarpgroups <= Barriers::kMaxWarpgroups, "one to three consumer warpgroups");
-
   char* base;
 
   __device__ char* input(int stage) const { return base + stage * Plan::kInputBytes; }

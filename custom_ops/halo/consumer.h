@@ -13,7 +13,8 @@ __device__ uint64_t Descriptor(const char* rows, int group_pitch) {
   return sm90::SharedAddress(rows) >> 4 | kUnused << 16 | uint64_t(group_pitch * RowBytes / 16) << 32 | kSwizzle << 62;
 }
 
-// One consumer warpgroup's places in the rings, and what it has still to release.
+// One consumer warpgroup's places in the rings. The products of a filter position are a group of wgmma; its stages are released when
+// kAhead more groups have been issued.
 template <class Plan>
 class MainLoop {
  public:
@@ -35,7 +36,7 @@ class MainLoop {
         multiply_tap(d, pixels + shift * (Plan::kRowBytes / 16), accumulate);
         accumulate = 1;
       });
-      input_done_ = &barriers_.input_empty[input_.stage];
+      pending_[0].input = &barriers_.input_empty[input_.stage];
       input_.advance();
     });
   }
@@ -43,14 +44,18 @@ class MainLoop {
   __device__ void finish(Accumulators& d) {
     sm90::WaitForProducts<0>();
     sm90::PinAccumulators(d);
-    release();
-    filter_done_ = nullptr;
+    for (int i = 0; i < kAhead; ++i) release_oldest({});
     if (Plan::kKeepsFilter) filter_ = {};
     if (Plan::kInTurns) skip_tiles(Plan::kWarpgroups - 1);
   }
 
  private:
-  static constexpr int kStep = sm90::kInstructionK<typename Plan::Element>, kSteps = Plan::kBlockK / kStep;
+  static constexpr int kStep = sm90::kInstructionK<typename Plan::Element>, kSteps = Plan::kBlockK / kStep, kAhead = 1;
+
+  // What a group of products was the last to read.
+  struct Stages {
+    sm90::Barrier *input = nullptr, *filter = nullptr;
+  };
 
   __device__ void multiply_tap(Accumulators& d, uint64_t pixels, int accumulate) {
     barriers_.filter_full[filter_.stage].wait(Plan::kKeepsFilter ? 0 : filter_.parity);
@@ -63,26 +68,29 @@ class MainLoop {
                                                                              step > 0 ? 1 : accumulate);
     }
     sm90::CommitProducts();
-    sm90::WaitForProducts<1>();  // the position before is complete
-    release();
-    filter_done_ = &barriers_.filter_empty[filter_.stage];
+    sm90::WaitForProducts<kAhead>();
+    release_oldest({nullptr, &barriers_.filter_empty[filter_.stage]});
     filter_.advance();
   }
 
-  __device__ void release() {
+  // The oldest group is complete, `newest` has been issued.
+  __device__ void release_oldest(const Stages& newest) {
+    const Stages& oldest = pending_[kAhead - 1];
     if (threadIdx.x % kWarpgroupThreads == 0) {
-      if (!Plan::kKeepsFilter && filter_done_) release_filter();
-      if (input_done_) input_done_->arrive();
+      if (!Plan::kKeepsFilter && oldest.filter) release_filter(*oldest.filter);
+      if (oldest.input) oldest.input->arrive();
     }
-    input_done_ = nullptr;
+#pragma unroll
+    for (int i = kAhead - 1; i > 0; --i) pending_[i] = pending_[i - 1];
+    pending_[0] = newest;
   }
 
   // All blocks of a cluster write to this stage of each.
-  __device__ void release_filter() {
+  __device__ void release_filter(sm90::Barrier& empty) {
     if constexpr (Plan::kCluster == 1) {
-      filter_done_->arrive();
+      empty.arrive();
     } else {
-      for (int rank = 0; rank < Plan::kCluster; ++rank) filter_done_->arrive_at(rank);
+      for (int rank = 0; rank < Plan::kCluster; ++rank) empty.arrive_at(rank);
     }
   }
 
@@ -99,7 +107,7 @@ class MainLoop {
   const int warpgroup_;
   sm90::RingCursor<Plan::kInputStages> input_;
   sm90::RingCursor<Plan::kFilterStages> filter_;
-  sm90::Barrier *input_done_ = nullptr, *filter_done_ = nullptr;
+  Stages pending_[kAhead];
 };
 
 }  // namespace halo

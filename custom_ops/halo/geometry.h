@@ -18,8 +18,8 @@
 namespace onnxbolt {
 namespace halo {
 
-constexpr int kGroup = 8;        // pixels that a shared-memory matrix has in a core matrix
-constexpr int kMaxBox = 256;     // extent of a TMA box
+constexpr int kGroup = 8;     // pixels in a core matrix of wgmma
+constexpr int kMaxBox = 256;  // extent of a TMA box
 
 struct Geometry {
   int columns, rows, images;
@@ -28,7 +28,7 @@ struct Geometry {
   int zero_pixels;
   int column_blocks, row_blocks, image_blocks;
 
-  int box_pixels() const { return row_pitch * image_rows * images; }
+  __host__ __device__ int box_pixels() const { return row_pitch * image_rows * images; }
   int positions() const { return ((images - 1) * image_rows + rows - 1) * row_positions + columns; }
 };
 
@@ -51,6 +51,24 @@ inline Geometry MakeGeometry(const ConvArguments& conv, int columns, int rows, i
   tile.column_blocks = CeilDiv(conv.q, tile.columns);
   tile.row_blocks = CeilDiv(conv.p, tile.rows);
   tile.image_blocks = CeilDiv(conv.n, tile.images);
+  return tile;
+}
+
+inline bool Fits(const Geometry& tile, const ConvArguments& conv, int positions, int stage_pixels) {
+  const int widest = std::max({tile.row_pitch * conv.stride_w, tile.image_rows * conv.stride_h, tile.images});
+  return tile.positions() <= positions && tile.box_pixels() + tile.zero_pixels <= stage_pixels && widest <= kMaxBox;
+}
+
+// The tile that was chosen (0: as much as fits), or less of it where an image of another size leaves no room for it.
+inline Geometry FitGeometry(const ConvArguments& conv, int columns, int rows, int images, int positions, int stage_pixels) {
+  if (rows == 0) rows = conv.p;
+  Geometry tile = MakeGeometry(conv, columns > 0 ? columns : conv.q, rows, std::min(images > 0 ? images : conv.n, positions));
+  while (!Fits(tile, conv, positions, stage_pixels)) {
+    if (tile.images > 1) tile = MakeGeometry(conv, tile.columns, tile.rows, tile.images - 1);
+    else if (tile.rows > 1) tile = MakeGeometry(conv, tile.columns, tile.rows - 1, 1);
+    else if (tile.columns > 1) tile = MakeGeometry(conv, CeilDiv(tile.columns, 2), rows, 1);
+    else break;
+  }
   return tile;
 }
 

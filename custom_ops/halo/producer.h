@@ -9,7 +9,7 @@ template <class Plan>
 __device__ void LoadInputs(const Params& params, const Memory<Plan>& memory) {
   Barriers& barriers = memory.barriers();
   sm90::RingCursor<Plan::kInputStages> at;
-  const int bytes = params.tile.row_pitch * params.tile.image_rows * params.tile.images * Plan::kRowBytes;
+  const int bytes = params.tile.box_pixels() * Plan::kRowBytes;
   const Tiles<Plan> tiles{params};
   bool started = false;
   for (int index = tiles.first; index < params.tiles; index += tiles.step) {

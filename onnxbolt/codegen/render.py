@@ -9,7 +9,7 @@ import jinja2
 
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES
+from onnxbolt.epilogues import CASTS, EPILOGUES, layers
 from onnxbolt.kernels.config import Family, Iterator, KernelConfig, Schedule
 
 
@@ -43,10 +43,12 @@ def instance_name(instance: Instance) -> str:
     words += [f"a{c.align_a}"] if c.family is Family.POOL else [_shape(c.threadblock), f"a{c.align_a}_{c.align_b}_{c.align_c}"]
     if c.family in (Family.GEMM_2X, Family.CONV_2X):
         words += [f"w{_shape(c.warp)}", f"i{_shape(c.instruction)}", f"z{c.swizzle}"]
-    if c.family is Family.DEPTHWISE:
+    if c.family in (Family.DEPTHWISE, Family.CHAIN_SM90):
         words += [f"f{_shape(c.warp)}"]
     if c.family is Family.FIRST_SM90:
         words += [f"f{_shape(c.warp)}", f"t{_shape(c.instruction)}"]
+    if c.family is Family.HALO_SM90:
+        words += [f"p{c.instruction[0]}"]
     if c.family is Family.GEMM_3X or c.consumers:
         words += [f"c{_shape(c.cluster)}"]
     if c.consumers:
@@ -82,8 +84,13 @@ def _fields(instance: Instance) -> dict[str, str]:
         "row": ", ".join(str(number) for number in instance.config.row()),
         "element": instance.dtype.storage,
         "output": instance.out.storage,
-        "steps": ", ".join(f"onnxbolt::epilogue::{EPILOGUES[step].functor}" for step in instance.chain),
+        "steps": _functors(instance.chain),
+        "layers": ", ".join(f"onnxbolt::epilogue::Chain<{_functors(layer)}>" for layer in layers(instance.chain)),
     }
+
+
+def _functors(steps: Sequence[str]) -> str:
+    return ", ".join(f"onnxbolt::epilogue::{EPILOGUES[step].functor}" for step in steps)
 
 
 def _shape(extents: tuple[int, ...]) -> str:

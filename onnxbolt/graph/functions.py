@@ -22,12 +22,13 @@ _REFERENCED = {"conv": ("strides", "pads", "dilations", "group"), "max_pool": ("
                "average_pool": ("kernel_shape", "strides", "pads", "ceil_mode", "count_include_pad"), "global_average_pool": ()}
 _LAYOUTS = {"to_nhwc": "NchwToNhwc", "to_nchw": "NhwcToNchw"}
 _POOLS = {"max_pool": "MaxPool", "average_pool": "AveragePool", "global_average_pool": "GlobalAveragePool"}
+_FUSED = {"conv": "FusedConv", "gemm": "FusedGemm", "elementwise": "FusedElementwise", "squeeze_excite": "SqueezeExcite"}
 _SCALAR_ATTRIBUTES = ("group", "ceil_mode", "count_include_pad")
 
 
 @dataclass(frozen=True)
 class Signature:
-    """All that a body depends on. `kind` is "conv", "gemm", "elementwise", a pooling or a change of layout; `rank` is that of x
+    """All that a body depends on. `kind` is "conv", "gemm", "elementwise", "squeeze_excite", a pooling or a change of layout; `rank` is that of x
     (0: any, for gemm and elementwise).
 
     `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw"). `planes`: where a convolution
@@ -92,6 +93,9 @@ def build(signature: Signature, opset: int) -> FunctionProto:
         result = _conv(body, signature, opset, operands)
     elif signature.kind == "elementwise":
         result = _epilogue(body, signature, opset, body.load("x"), operands, lambda name, step: name)
+    elif signature.kind == "squeeze_excite":
+        operands = ["squeeze_bias", "excite", "excite_bias"]
+        result = _squeeze_excite(body, signature, opset)
     elif signature.kind in _LAYOUTS:
         result = _layout(body, signature, opset)
     else:
@@ -99,7 +103,7 @@ def build(signature: Signature, opset: int) -> FunctionProto:
     if not any(step.name in CASTS.values() for step in signature.steps):
         body.convert(result, body.dtype, signature.dtype)
     body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
-    inputs = ["x", *(["weight"] if signature.kind in ("conv", "gemm") else []), *operands]
+    inputs = ["x", *(["weight"] if signature.kind in ("conv", "gemm", "squeeze_excite") else []), *operands]
     return helper.make_function(DOMAIN, _name(signature, body.nodes), inputs, ["y"], body.nodes,
                                 [helper.make_opsetid("", opset)], list(_REFERENCED.get(signature.kind, ())))
 
@@ -141,7 +145,7 @@ def _epilogue(body: _Body, signature: Signature, opset: int, result: str, operan
         operand = ""
         if step.row.operand:
             operand = next(remaining)
-            operand = body.load(operand) if step.row.operand == "tensor" else body.convert(operand, DType.F32, body.dtype)
+            operand = body.convert(operand, DType.F32, body.dtype) if step.row.operand == "vector" else body.load(operand)
             operand = shaped(operand, step)
         result = step.row.body(body, opset, result, operand, step.params)
     return result
@@ -152,6 +156,18 @@ def _pool(body: _Body, signature: Signature, opset: int) -> str:
     body.refer(_REFERENCED[signature.kind])
     result = body("Transpose", [result], perm=TO_CHANNELS_LAST[4])
     return _epilogue(body, signature, opset, result, [], lambda name, step: name)
+
+
+def _squeeze_excite(body: _Body, signature: Signature, opset: int) -> str:
+    """x [N, H, W, C] times a gate [N, 1, 1, C]."""
+    x = body.load("x")
+    result = body("ReduceMean", [x, body.ints(1, 2)], keepdims=0) if opset >= 18 else body("ReduceMean", [x], axes=[1, 2], keepdims=0)
+    for step, weight, bias in zip(signature.steps, ("weight", "excite"), ("squeeze_bias", "excite_bias"), strict=True):
+        product = body("MatMul", [result, body("Transpose", [body.load(weight)], perm=[1, 0])])
+        biased = body("Add", [product, body.convert(bias, DType.F32, body.dtype)])
+        result = step.row.body(body, opset, biased, "", step.params)
+    gate = body("Unsqueeze", [result, body.ints(1, 2)]) if opset >= 13 else body("Unsqueeze", [result], axes=[1, 2])
+    return body("Mul", [x, gate])
 
 
 def _layout(body: _Body, signature: Signature, opset: int) -> str:
@@ -169,7 +185,7 @@ def _layout(body: _Body, signature: Signature, opset: int) -> str:
 def _name(signature: Signature, nodes: Sequence[NodeProto]) -> str:
     if signature.kind in _POOLS:
         return "_".join([_POOLS[signature.kind], "nhwc", *(step.name for step in signature.steps), signature.dtype.value])
-    anchor = _LAYOUTS.get(signature.kind) or {"conv": "FusedConv", "gemm": "FusedGemm", "elementwise": "FusedElementwise"}[signature.kind]
+    anchor = _LAYOUTS.get(signature.kind) or _FUSED[signature.kind]
     parts = [anchor, *(step.name for step in signature.steps), signature.dtype.value]
     if signature.padding:
         parts.append(f"pad{signature.padding}")

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 from dataclasses import dataclass
 
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import layers
 
 CONFIG_VERSION = 1
 UNBOUNDED = 2**31 - 1
@@ -31,6 +33,7 @@ class Family(enum.IntEnum):
     SQUEEZE_EXCITE = 10  # NHWC squeeze-and-excitation, any architecture
     ELEMENTWISE = 11  # an epilogue chain by itself, any architecture
     LAYOUT = 12  # NCHW to NHWC and back, any architecture
+    CHAIN_SM90 = 13  # several GEMMs in one kernel, what lies between them in registers; sm_90a
 
 
 class Schedule(enum.IntEnum):
@@ -95,11 +98,12 @@ class KernelConfig:
     def instance(self) -> KernelConfig:
         """What has to be compiled: the row without what a launch decides."""
         swizzle = 1 if self.family in SWIZZLED_AT_LAUNCH else self.swizzle
-        return dataclasses.replace(self, min_m=0, max_m=UNBOUNDED, split_k=1, swizzle=swizzle)
+        warp = (0, 0, 0) if self.family is Family.HALO_SM90 else self.warp  # how a tile lies in the image
+        return dataclasses.replace(self, min_m=0, max_m=UNBOUNDED, split_k=1, swizzle=swizzle, warp=warp)
 
 
 ROW_WIDTH = 25
-SWIZZLED_AT_LAUNCH = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90)
+SWIZZLED_AT_LAUNCH = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90)
 SPLIT_AT_LAUNCH = (Family.GEMM_SM90, Family.CONV_SM90)
 
 
@@ -113,6 +117,7 @@ class GemmProblem:
     dtype: DType
     out: DType
     chain: tuple[str, ...]  # epilogue step names, see epilogues.py
+    inner: tuple[int, ...] = ()  # columns of the layers before the last, where `chain` holds further products; `n` are the last one's
 
     @property
     def rows(self) -> int:
@@ -120,7 +125,16 @@ class GemmProblem:
 
     @property
     def flops(self) -> int:
-        return 2 * self.m * self.n * self.k
+        widths = (self.k, *self.inner, self.n)
+        return 2 * self.m * sum(k * n for k, n in itertools.pairwise(widths))
+
+    @property
+    def layers(self) -> tuple[GemmProblem, ...]:
+        """Each product with its epilogue as a problem of its own."""
+        widths, chains = (self.k, *self.inner, self.n), layers(self.chain)
+        last = len(chains) - 1
+        return tuple(GemmProblem(self.m, n, k, self.dtype, self.out if i == last else self.dtype, chains[i])
+                     for i, (k, n) in enumerate(itertools.pairwise(widths)))
 
 
 @dataclass(frozen=True)
@@ -153,3 +167,25 @@ class ConvProblem:
     @property
     def flops(self) -> int:
         return 2 * self.n * self.p * self.q * self.k * self.r * self.s * self.c // self.groups
+
+
+@dataclass(frozen=True)
+class SqueezeExciteProblem:
+    """y[N, H, W, C] = x gate(squeeze(mean(x) W1^T) W2^T), W1 [S, C], W2 [C, S]; channels as stored (padding included)."""
+
+    n: int
+    h: int
+    w: int
+    c: int
+    s: int  # squeezed channels
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]  # both activations
+
+    @property
+    def rows(self) -> int:
+        return self.n * self.h * self.w
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.rows * self.c + 4 * self.n * self.s * self.c

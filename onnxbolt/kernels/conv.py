@@ -7,7 +7,7 @@ CUTLASS's documentation).
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
-from onnxbolt.kernels import depthwise, first, sm90
+from onnxbolt.kernels import depthwise, first, halo, sm90
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
 from onnxbolt.kernels.feasibility import alignment, is_feasible, needs_two_stages
 from onnxbolt.kernels.gemm import SWIZZLE
@@ -35,7 +35,8 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
         for tile in tiles_2x(arch)
         for stages in ((2,) if needs_two_stages(align_c, problem.dtype) else tile.stages)
     )
-    return (*sm90.candidates(problem, arch), *(c for c in dict.fromkeys(configs) if is_feasible(c, problem.dtype, arch)))
+    ours = (*halo.candidates(problem, arch), *sm90.candidates(problem, arch))
+    return (*ours, *(c for c in dict.fromkeys(configs) if is_feasible(c, problem.dtype, arch)))
 
 
 def iterator(problem: ConvProblem) -> Iterator:

@@ -58,7 +58,7 @@ class Assignment:
 
     def reads_last(self, tensor: gs.Tensor) -> bool:
         """Whether a fused convolution reads this tensor as its activation."""
-        return any(self._anchor_reads(node, tensor, "conv") for node in tensor.outputs)
+        return any(self._anchor_reads(node, tensor, kind) for node in tensor.outputs for kind in ("conv", "squeeze_excite"))
 
     def only_gemms_read(self, tensor: gs.Tensor) -> bool:
         """Whether fused GEMMs alone read this tensor."""
@@ -132,8 +132,8 @@ def _ordinary(state: Assignment, node: gs.Node, carry: Carry | None) -> None:
 def _fused(state: Assignment, candidate: Candidate) -> None:
     anchor = candidate.anchor
     sources = frozenset({candidate.output.name})
-    if anchor.depthwise:  # what comes out is stored as what goes in
-        reads = writes = _depthwise_form(state, candidate)
+    if anchor.keeps_channels:  # what comes out is stored as what goes in
+        reads = writes = _kept_form(state, candidate)
         sources = state.sources.get(anchor.x.name) or sources
     else:
         reads = _x_form(state, candidate)
@@ -148,7 +148,7 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     state.write(candidate.output, writes, sources)
 
 
-def _depthwise_form(state: Assignment, candidate: Candidate) -> Form:
+def _kept_form(state: Assignment, candidate: Candidate) -> Form:
     """As the activations lie, else padded on the way in."""
     native = state.form(candidate.anchor.x)
     if native.last:
@@ -170,7 +170,8 @@ def _x_form(state: Assignment, candidate: Candidate) -> Form:
     if conv:
         few = count <= 4 and anchor.dtype.bytes == 2  # packed along k by the few-channels iterator
         return Form(True, padded_channels(count, 4 if few else anchor.dtype.alignment))
-    return Form(False, padded_channels(count, anchor.dtype.alignment)) if count >= 64 else PLAIN
+    pays = count >= 64 or len(candidate.widths) > 1  # a kernel for several products reads 16 bytes at a time
+    return Form(False, padded_channels(count, anchor.dtype.alignment)) if pays else PLAIN
 
 
 def _is_first(state: Assignment, candidate: Candidate) -> bool:
@@ -185,7 +186,7 @@ def _is_first(state: Assignment, candidate: Candidate) -> bool:
 
 
 def _channels(candidate: Candidate) -> int:
-    return int(candidate.anchor.weight.shape[0 if candidate.anchor.kind == "conv" else 1])
+    return candidate.widths[-1]
 
 
 def last_node(candidate: Candidate) -> gs.Node:

@@ -4,11 +4,13 @@ Chains of different anchors may overlap (both convolutions before a residual Add
 """
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS
+from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, PRODUCT
+from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
 from onnxbolt.patterns import anchors, steps
 
@@ -16,8 +18,11 @@ _UNKNOWN = "its result is no tensor of the original, so nothing could verify it"
 _FULL = f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} tensors and {MAX_PARAMS} parameters at most"
 
 
-def match(graph: gs.Graph) -> tuple[list[Candidate], list[Refusal]]:
-    """Every anchor's longest chain, in the graph's order, and why the other anchors stay as they were."""
+def match(graph: gs.Graph, several: bool = False) -> tuple[list[Candidate], list[Refusal]]:
+    """Every anchor's longest chain, in the graph's order, and why the other anchors stay as they were.
+
+    `several`: a GEMM's chain may go on over further products, for kernels that compute several (`plan.cuts` decides where it pays).
+    """
     pinned = {tensor.name for tensor in graph.outputs} | set(graph.captured)
     candidates: list[Candidate] = []
     refusals: list[Refusal] = []
@@ -28,9 +33,12 @@ def match(graph: gs.Graph) -> tuple[list[Candidate], list[Refusal]]:
         found = pattern.match(node)
         if isinstance(found, Refusal):
             refusals.append(found)
-        else:
+        elif found is not None:
             anchor, links = found
-            chain = _follow(anchor, links, pinned, refusals)
+            if inner := _pinned_inside(anchor, links, pinned):
+                refusals.append(Refusal(node.name, node.op, "a value inside of it is an output of the graph", inner))
+                continue
+            chain = links if anchor.kind == "squeeze_excite" else _follow(anchor, links, pinned, several, refusals)
             candidate = Candidate(anchor, chain, graph.source_tensors).prefix(len(chain))
             if candidate is None:
                 refusals.append(Refusal(node.name, node.op, _UNKNOWN, node.outputs[0].name))
@@ -39,10 +47,21 @@ def match(graph: gs.Graph) -> tuple[list[Candidate], list[Refusal]]:
     return candidates, refusals
 
 
-def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], refusals: list[Refusal]) -> tuple[Link, ...]:
+def _pinned_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> str:
+    """The name of a tensor between an anchor's own links that has to be produced."""
+    nodes = (anchor.node, *(node for link in links for node in link.nodes)) if links else ()
+    inner = (tensor.name for node in nodes for tensor in node.outputs if tensor is not links[-1].output)
+    return next((name for name in inner if name in pinned), "")
+
+
+def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], several: bool, refusals: list[Refusal]) -> tuple[Link, ...]:
     chain = list(links)
-    tensor = anchor.node.outputs[0]
-    while found := _next(anchor, chain, tensor, pinned, refusals):
+    tensor, layer = anchor.node.outputs[0], anchor
+    while found := _next(layer, chain, tensor, pinned, refusals):
+        if found[0].step.name == PRODUCT:
+            if not several or not _has_kernel(anchor, [*chain, *found]):
+                break
+            layer = dataclasses.replace(anchor, weight=found[0].operand)  # whose channels the steps behind it have
         chain += found
         tensor = found[-1].output
     return tuple(chain)
@@ -57,6 +76,12 @@ def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str]
     if tensor.name in pinned or len(tensor.outputs) != 1 or (chain and chain[-1].step.name in CASTS.values()):
         return ()
     return links_over(tensor.outputs[0], tensor, anchor, chain, refusals)
+
+
+def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
+    """Whether a kernel for several products may serve."""
+    widths = [link.operand.shape[1] for link in chain if link.step.name == PRODUCT and link.operand is not None]
+    return gemm_chain.serves(anchor.dtype, (anchor.channels, *widths), tuple(link.step.name for link in chain))
 
 
 def links_over(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence[Link], refusals: list[Refusal]) -> tuple[Link, ...]:
@@ -77,7 +102,9 @@ def links_over(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence
 
 
 def fits(chain: Sequence[Link]) -> bool:
-    """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and parameters."""
+    """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and parameters: vectors of each layer by itself."""
     operands = [link.step.row.operand for link in chain]
     params = sum(len(link.step.params) for link in chain)
-    return operands.count("vector") <= MAX_VECTORS and operands.count("tensor") <= MAX_TENSORS and params <= MAX_PARAMS
+    last = operands[len(operands) - operands[::-1].index("weight"):] if "weight" in operands else operands
+    tensors = MAX_TENSORS if last is operands else 0
+    return last.count("vector") <= MAX_VECTORS and operands.count("tensor") <= tensors and params <= MAX_PARAMS

@@ -11,7 +11,7 @@ def partition(candidates: list[Candidate]) -> list[Candidate]:
     ones the later: then the other's result is computed early and read as the residual. The loser ends before the node, or
     goes where its result would then be no tensor of the source.
     """
-    order = sorted(range(len(candidates)), key=lambda i: (-len(candidates[i].links), -i))
+    order = sorted(range(len(candidates)), key=lambda i: (candidates[i].anchor.kind != "squeeze_excite", -len(candidates[i].links), -i))
     chosen: dict[int, Candidate] = {}
     owned: set[int] = set()
     for i in order:

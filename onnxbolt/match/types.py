@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import Step
+from onnxbolt.epilogues import PRODUCT, Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,6 +15,8 @@ class Anchor:
     """Where a chain begins: a convolution or a product with a constant weight, or the first of elementwise nodes.
 
     `weight` is [K, C, *spatial] for "conv", [K, N] for "gemm" and None for "elementwise"; `dtype` is the element type of x and weight.
+    Of "squeeze_excite", whose chain are its two activations, `node` is the mean, `weight` the first product's [S, C, 1, 1], and
+    `constants` are its bias, the second weight [C, S, 1, 1] and its bias (None where there is none).
     """
 
     kind: str
@@ -22,11 +24,17 @@ class Anchor:
     x: gs.Tensor
     weight: gs.Constant
     dtype: DType
+    constants: tuple[gs.Constant | None, ...] = ()
 
     @property
     def depthwise(self) -> bool:
         """A convolution of each channel by itself; no other groups have kernels."""
         return self.kind == "conv" and int(self.node.attrs.get("group", 1)) > 1
+
+    @property
+    def keeps_channels(self) -> bool:
+        """Whether the result's channels are those of x, each by itself."""
+        return self.depthwise or self.kind == "squeeze_excite"
 
     @property
     def channels(self) -> int:
@@ -72,6 +80,12 @@ class Candidate:
         return tuple(link.step.name for link in self.links)
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of each layer's result, in the original: one, or several where the chain holds further products."""
+        products = [link.operand for link in self.links if link.step.name == PRODUCT and link.operand is not None]
+        return (self.anchor.channels, *(int(weight.shape[1]) for weight in products))
+
+    @property
     def out(self) -> DType:
         """Element type of the output."""
         casts = {"CastF32": DType.F32, "CastF16": DType.F16, "CastBF16": DType.BF16}
@@ -91,11 +105,15 @@ class Candidate:
     def prefix(self, count: int) -> Candidate | None:
         """The longest chain of at most `count` links whose output stands for a tensor of the source; None where there is none."""
         own = sum(link.nodes == (self.anchor.node,) for link in self.links)  # links inside the anchor's node
+        if self.anchor.kind == "squeeze_excite":  # whole or not at all
+            own = len(self.links)
         shorter = (dataclasses.replace(self, links=self.links[:n]) for n in range(count, own - 1, -1))
         return next((candidate for candidate in shorter if candidate.stands_for), None)
 
     def before(self, node: gs.Node) -> Candidate | None:
-        """The longest prefix of the chain that does not cover `node`."""
+        """The longest prefix of the chain that does not cover `node`; None where there is none."""
+        if node is self.anchor.node:
+            return None
         return self.prefix(next((i for i, link in enumerate(self.links) if any(n is node for n in link.nodes)), len(self.links)))
 
 

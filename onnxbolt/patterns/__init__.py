@@ -20,10 +20,10 @@ from onnxbolt.match.types import Anchor, Link, Refusal
 
 @dataclass(frozen=True)
 class AnchorPattern:
-    """Where a chain may begin: `match(node)` answers with the anchor and the links inside the node, or says why not."""
+    """Where a chain may begin: `match(node)` answers with the anchor and the links that belong to it, or says why not; None is no refusal."""
 
     ops: tuple[str, ...]
-    match: Callable[[gs.Node], tuple[Anchor, tuple[Link, ...]] | Refusal]
+    match: Callable[[gs.Node], tuple[Anchor, tuple[Link, ...]] | Refusal | None]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import PRODUCT, Step
 from onnxbolt.match.types import Anchor, Link, Refusal
-from onnxbolt.patterns import AnchorPattern
+from onnxbolt.patterns import AnchorPattern, StepPattern
 
 
 def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
@@ -34,4 +35,13 @@ def _general(node: gs.Node) -> Refusal:
     return Refusal(node.name, node.op, "its second operand is computed at run time", node.inputs[1].name)
 
 
+def _layer(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | None:
+    """A further product behind a GEMM's chain."""
+    found = _match(node) if anchor.kind == "gemm" and node.inputs[0] is tensor else None
+    if not isinstance(found, tuple) or found[0].dtype is not anchor.dtype:
+        return None
+    return Link(Step(PRODUCT), found[0].weight, (node,), node.outputs[0])
+
+
 ANCHORS = (AnchorPattern(("MatMul",), _match), AnchorPattern(("Gemm",), _general))
+STEPS = (StepPattern(("MatMul",), _layer),)

@@ -15,12 +15,12 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError
-from onnxbolt.kernels import conv, gemm
-from onnxbolt.kernels.config import ConvProblem, KernelConfig
+from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.layout.assign import Assignment, assign
 from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import Form
 from onnxbolt.match.types import Candidate, Refusal
+from onnxbolt.plan.cost import candidates as configurations
 from onnxbolt.plan.cost import fused_us, layout_us, ort_us, supports, transpose_us
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
 from onnxbolt.plan.ranges import FIXED, Ranges, table
@@ -136,7 +136,7 @@ def choices(problems: Sequence[Problem], arch: Arch, timings: Timings = NOTHING)
     picked = {problem: choice for problem in problems if (choice := timings.choice(problem, arch.number))}
     compiled = {_instance(problem, choice.config) for problem, choice in picked.items()}
     unknown = [problem for problem in problems if problem not in picked]
-    timed = {problem: sorted((fused_us(problem, c, arch), c) for c in _candidates(problem, arch)) for problem in unknown}
+    timed = {problem: sorted((fused_us(problem, c, arch), c) for c in configurations(problem, arch)) for problem in unknown}
     for problem in sorted(timed, key=lambda p: (-timed[p][0][0], repr(p))):
         best = timed[problem][0][0]
         shared = ((us, c) for us, c in timed[problem] if us <= _SAME * best and _instance(problem, c) in compiled)
@@ -161,10 +161,6 @@ def _frozen(missing: set[str], what: str) -> FrozenError:
 
 def _instance(problem: Problem, config: KernelConfig) -> tuple[object, ...]:
     return config.instance(), problem.dtype, problem.out, problem.chain
-
-
-def _candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
-    return conv.candidates(problem, arch) if isinstance(problem, ConvProblem) else gemm.candidates(problem, arch)
 
 
 def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusal]) -> bool:
@@ -249,7 +245,7 @@ def _predicted(region: Region, timings: Timings) -> Comparison:
 
 
 def _fused_best(problem: Problem, arch: Arch) -> float:
-    return min(fused_us(problem, config, arch) for config in _candidates(problem, arch))
+    return min(fused_us(problem, config, arch) for config in configurations(problem, arch))
 
 
 def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:

@@ -16,12 +16,14 @@ from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import InputError
-from onnxbolt.kernels import conv, gemm
-from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
+from onnxbolt.kernels import chain, conv, gemm, halo
+from onnxbolt.kernels import squeeze_excite as squeeze_excite_kernel
+from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule, SqueezeExciteProblem
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
-from onnxbolt.plan import depthwise, sm90
+from onnxbolt.plan import depthwise, sm90, squeeze_excite
 
 Problem = GemmProblem | ConvProblem
+AnyProblem = Problem | SqueezeExciteProblem
 
 _US = 1e6
 _TENSOR_EFFICIENCY = 0.80  # of the data sheet's rate that long main loops sustain
@@ -45,7 +47,7 @@ _FIRST_GROUPS, _FIRST_IDLE = 4, 0.05  # each warpgroup that a block has less tha
 _POOL_EFFICIENCY = 0.7
 
 
-def predict(problem: Problem, arch_number: int) -> tuple[KernelConfig, float]:
+def predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float]:
     """The best candidate for `problem` on architecture 75, 80, 86, 89 or 90, and its predicted microseconds.
 
     Raises InputError where the architecture has no kernel for it (a type without tensor cores, groups); ask `supports` first.
@@ -53,13 +55,13 @@ def predict(problem: Problem, arch_number: int) -> tuple[KernelConfig, float]:
     return _predict(problem, arch_number)
 
 
-def supports(problem: Problem, arch_number: int) -> bool:
+def supports(problem: AnyProblem, arch_number: int) -> bool:
     """Whether the architecture has any kernel for `problem`."""
     return bool(candidates(problem, get(arch_number)))
 
 
 @functools.lru_cache(maxsize=4096)  # models repeat their layers
-def _predict(problem: Problem, arch_number: int) -> tuple[KernelConfig, float]:
+def _predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float]:
     arch = get(arch_number)
     timed = [(fused_us(problem, config, arch), config) for config in candidates(problem, arch)]
     if not timed:
@@ -68,17 +70,25 @@ def _predict(problem: Problem, arch_number: int) -> tuple[KernelConfig, float]:
     return config, us
 
 
-def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
+def candidates(problem: AnyProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """The configurations of whichever kernel family `problem` is for."""
+    if isinstance(problem, SqueezeExciteProblem):
+        return squeeze_excite_kernel.candidates(problem, arch)
     return conv.candidates(problem, arch) if isinstance(problem, ConvProblem) else gemm.candidates(problem, arch)
 
 
-def fused_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
+def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
     """One launch of the kernel `config`, epilogue chain included."""
+    if isinstance(problem, SqueezeExciteProblem):
+        return squeeze_excite.fused_us(problem, arch)
     if isinstance(problem, ConvProblem) and config.family is Family.DEPTHWISE:
         return arch.launch_us + _overlapped(depthwise.compute_us(problem, config, arch), _memory_us(problem, arch))
     if config.family is Family.FIRST_SM90:
         return _first_us(problem, config, arch)
+    if isinstance(problem, GemmProblem) and problem.inner:
+        return _chain_us(problem, config, arch)
+    if isinstance(problem, ConvProblem) and config.family is Family.HALO_SM90:
+        return sm90.LAUNCH_US + _overlapped(halo.cycles(problem, config, arch) / arch.clock * _US, _memory_us(problem, arch))
     if config.family in (Family.GEMM_SM90, Family.CONV_SM90):
         return sm90.fused_us(problem, config, arch, _memory_us(problem, arch))
     tile = _tile(problem, config, arch)
@@ -88,16 +98,22 @@ def fused_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     return arch.launch_us + _overlapped(compute, _memory_us(problem, arch))
 
 
-def floor_us(problem: Problem, arch: Arch) -> float:
+def floor_us(problem: AnyProblem, arch: Arch) -> float:
     """The roofline: the data sheet's rate of products, or each tensor once through device memory, whichever takes longer."""
+    if isinstance(problem, SqueezeExciteProblem):
+        return squeeze_excite.floor_us(problem, arch)
     on_cuda_cores = isinstance(problem, ConvProblem) and problem.groups > 1
     rate = arch.fp32_flops if on_cuda_cores else arch.flops[problem.dtype]
     return max(problem.flops / rate * _US, _memory_us(problem, arch) * _MEMORY_EFFICIENCY)
 
 
-def ort_us(problem: Problem, arch: Arch) -> float:
+def ort_us(problem: AnyProblem, arch: Arch) -> float:
     """What ONNX Runtime's CUDA provider at its best (NHWC, CUDA graph, cuDNN's fused bias) takes for the same nodes: cuDNN's or
     cuBLAS's kernel, and one elementwise kernel for each step of the chain that it does not fuse."""
+    if isinstance(problem, SqueezeExciteProblem):
+        return squeeze_excite.ort_us(problem, arch)
+    if isinstance(problem, GemmProblem) and problem.inner:
+        return sum(ort_us(layer, arch) for layer in problem.layers)
     m, n = _extent(problem)
     size = m * n * problem.dtype.bytes
     steps = _unfused_steps(problem)
@@ -228,6 +244,28 @@ def _first_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     idle = _FIRST_IDLE * max(_FIRST_GROUPS - config.consumers, 0)
     compute = _ceil(tiles, arch.sm_count) * (_FIRST_TILE_US + rows // 64 * passing) * (1 + idle)
     return arch.launch_us + _FIRST_PROLOGUE_US + _overlapped(compute, _memory_us(problem, arch))
+
+def _chain_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
+    """Several products in one kernel: its tiles one after the other on each ring, weights and rows through L2."""
+    rows, widths = config.threadblock[0], chain.columns(config)
+    layers = [2 * n * k for n, k in zip(widths, (config.threadblock[2], *widths), strict=False)]  # FLOP of a row, bytes of weights
+    rings = config.consumers if config.resident else 1
+    tiles = _ceil(problem.m, rows)
+    blocks = min(tiles, arch.sm_count)
+    from_l2 = min(arch.l2_bandwidth / blocks, _L2_BYTES_PER_CLOCK * arch.clock)  # what one SM gets
+    passing = rows * config.threadblock[2] * problem.dtype.bytes * rings + (0 if config.resident else layers[0])
+    staying = sum(layers) * _RESIDENT_LOAD if config.resident else sum(layers[1:])
+    products = rows * sum(layers) * rings / (arch.flops[problem.dtype] * _TENSOR_EFFICIENCY / arch.sm_count) * _US
+    turn = max(products, passing / from_l2 * _US) + _LAYER_US * len(widths)
+    busy = staying / from_l2 * _US + _ceil(tiles, blocks * rings) * turn
+    return sm90.LAUNCH_US + _CHAIN_PROLOGUE_US + _overlapped(busy, _memory_us(problem, arch))
+
+
+# Fitted to ten chains on one H200 (GEMMs of recommenders, 777 to 128,320 rows): within 25% of what the best of their kernels takes.
+_L2_BYTES_PER_CLOCK = 64  # that one SM gets, where few of them ask
+_RESIDENT_LOAD = 2.0  # weights that all blocks ask for at the same time, before anything else
+_LAYER_US = 0.15  # of a tile: its epilogue
+_CHAIN_PROLOGUE_US = 0.4
 
 
 # --- the problem as a GEMM --------------------------------------------------------------------------------------------------

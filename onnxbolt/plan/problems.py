@@ -4,22 +4,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxbolt.epilogues import CASTS
-from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProblem
 from onnxbolt.layout.assign import Assignment
+from onnxbolt.layout.form import PLAIN
 from onnxbolt.match.types import Candidate
 from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.rewrite import conv_attributes
 
-Problem = ConvProblem | GemmProblem
+Problem = ConvProblem | GemmProblem | SqueezeExciteProblem
 
 
 def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = AS_IS) -> Problem:
     """The problem as stored, for the sizes of `at`; without an assignment, as ONNX has it (what ONNX Runtime solves)."""
     anchor = candidate.anchor
     weight = [int(d) for d in anchor.weight.shape]
-    c, k = (weight[1], weight[0]) if anchor.kind == "conv" else (weight[0], weight[1])
+    c, k = weight[1] if anchor.kind == "conv" else weight[0], candidate.widths[-1]
     if anchor.depthwise:
         c = k
+    if anchor.kind == "squeeze_excite":
+        return _squeeze_excite(candidate, assignment, at.sizes(anchor.x))
     if assignment is not None:
         reads, writes = assignment.fused_reads[id(anchor.node)], assignment.form(candidate.output)
         c = len(reads.channels) if reads.channels is not None else c
@@ -31,7 +34,8 @@ def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = 
         rows = 1
         for d in x[:-1]:
             rows *= d
-        return GemmProblem(rows, k, c, anchor.dtype, candidate.out, chain)
+        inner = tuple(-(-n // anchor.dtype.alignment) * anchor.dtype.alignment for n in candidate.widths[:-1])
+        return GemmProblem(rows, k, c, anchor.dtype, candidate.out, chain, inner)
     return replace(_conv(candidate, x, weight, c, k, chain), nchw=nchw)
 
 
@@ -49,15 +53,24 @@ def _conv(candidate: Candidate, x: list[int], weight: list[int], c: int, k: int,
                        c if candidate.anchor.depthwise else 1, candidate.anchor.dtype, candidate.out, chain)
 
 
+def _squeeze_excite(candidate: Candidate, assignment: Assignment | None, x: list[int]) -> SqueezeExciteProblem:
+    anchor = candidate.anchor
+    form = assignment.form(candidate.output) if assignment is not None else PLAIN
+    channels = x[1] if form.channels is None else len(form.channels)
+    return SqueezeExciteProblem(x[0], x[2], x[3], channels, int(anchor.weight.shape[0]), anchor.dtype, candidate.out, candidate.chain)
+
+
 def describe_problem(problem: Problem) -> str:
-    """A problem in one line: 'conv 32x56x56x64 to 64, 3x3, f16, Bias+Relu', 'gemm 128x768x3072, f16' (m, n, k)."""
+    """A problem in one line: 'conv 32x56x56x64 to 64, 3x3, f16, Bias+Relu', 'gemm 128x768x3072, f16' (m, n, k; of several products n of each)."""
     if isinstance(problem, ConvProblem):
         kind = "depthwise conv" if problem.groups > 1 else "conv"
         parts = [f"{kind} {problem.n}x{problem.h}x{problem.w}x{problem.c} to {problem.k}", f"{problem.r}x{problem.s}"]
         parts += [f"stride {_pair(problem.strides)}"] if problem.strides != (1, 1) else []
         parts += [f"dilation {_pair(problem.dilations)}"] if problem.dilations != (1, 1) else []
+    elif isinstance(problem, SqueezeExciteProblem):
+        parts = [f"squeeze-excite {problem.n}x{problem.h}x{problem.w}x{problem.c} by {problem.s}"]
     else:
-        parts = [f"gemm {problem.m}x{problem.n}x{problem.k}"]
+        parts = [f"gemm {problem.m}x{'-'.join(str(n) for n in (*problem.inner, problem.n))}x{problem.k}"]
     types = problem.dtype.value if problem.out == problem.dtype else f"{problem.dtype.value} to {problem.out.value}"
     return ", ".join([*parts, types, *(["+".join(problem.chain)] if problem.chain else [])])
 

@@ -21,7 +21,9 @@ def lift_casts(graph: gs.Graph) -> int:
 
 
 def _widens(node: gs.Node) -> bool:
-    return node.op == "Cast" and not node.domain and DType.of(node.outputs[0].dtype) is DType.F32 and DType.of(node.inputs[0].dtype) is not None
+    if node.op != "Cast" or node.domain:
+        return False
+    return DType.of(node.outputs[0].dtype) is DType.F32 and DType.of(node.inputs[0].dtype) is not None
 
 
 def _view_before(graph: gs.Graph, cast: gs.Node) -> gs.Node | None:

@@ -55,6 +55,8 @@ class Entry:
         facts = self.facts
         if "kernel" in facts:
             return describe_problem(problem_from(facts["kind"], facts["kernel"]))
+        if "model" in facts:
+            return f"model {str(facts['model'])[:_SHOWN]}, {facts['session']}"
         if "session" in facts:
             return f"region {str(facts.get('region', ''))[:_SHOWN]}, {facts['session']}"
         return self.key

@@ -9,14 +9,15 @@ import dataclasses
 import enum
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig
+from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig, SqueezeExciteProblem
 
-Problem = ConvProblem | GemmProblem
+Problem = ConvProblem | GemmProblem | SqueezeExciteProblem
+_PROBLEMS: dict[str, Callable[..., Problem]] = {kind.__name__: kind for kind in (ConvProblem, GemmProblem, SqueezeExciteProblem)}
 LEAST_GAIN = 0.02  # differences below this share are noise whatever the samples say
 
 
@@ -81,7 +82,7 @@ def problem_from(kind: str, fields: Mapping[str, Any]) -> Problem:
     """The inverse of `plain` for a problem, `kind` its type's name. Raises KeyError, ValueError or TypeError for anything else."""
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     types = {name: DType(values[name]) for name in ("dtype", "out")}
-    return {"ConvProblem": ConvProblem, "GemmProblem": GemmProblem}[kind](**{**values, **types})
+    return _PROBLEMS[kind](**{**values, **types})
 
 
 def median_and_deviation(samples: Sequence[float]) -> tuple[float, float]:

@@ -19,9 +19,8 @@ from onnxbolt.graph.order import in_order
 from onnxbolt.graph.shapes import infer
 from onnxbolt.layout.form import PLAIN
 from onnxbolt.library import Manifest, OpSpec, metadata_of
-from onnxbolt.match.matcher import match
-from onnxbolt.match.partition import partition
 from onnxbolt.plan.choose import Plan, plan
+from onnxbolt.plan.cuts import cover
 from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.plan.regions import Region
 from onnxbolt.precision.widen import widen
@@ -160,7 +159,7 @@ def fuse(model: ModelProto, arch: int, timings: Timings, left_out: Container[str
     graph = import_model(model)
     infer(graph)
     canonicalize(graph)
-    candidates = [c for c in partition(match(graph)[0]) if c.output.name not in left_out]
+    candidates = [c for c in cover(graph, [arch])[0] if c.output.name not in left_out]
     return Fused.of(graph, plan(graph, candidates, [arch], "all", timings), [arch])
 
 

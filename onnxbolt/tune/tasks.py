@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.codegen.render import Instance
-from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
+from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConfig, SqueezeExciteProblem
 from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import candidates, floor_us, fused_us
 from onnxbolt.plan.problems import describe_problem
@@ -49,11 +49,17 @@ def tasks_of(problems: Iterable[Problem], arch: Arch, trials: int = TRIALS,
     """One task for each distinct problem that `arch` has kernels for, the most expensive in the model first.
 
     A task's candidates are the first `trials` by prediction, a few of each family among them, and behind them those of `extra` that are
-    feasible but were cut off.
+    feasible but were cut off. Squeeze-and-excitation has one kernel, and no task.
     """
-    counted = Counter(problems)
+    counted = Counter(problem for problem in problems if is_measured(problem))
     tasks = [Task(problem, count, _ranked(problem, arch, trials, extra), floor_us(problem, arch)) for problem, count in counted.items()]
     return sorted((task for task in tasks if task.candidates), key=lambda t: (-t.occurrences * t.candidates[0].us, repr(t.problem)))
+
+
+def is_measured(problem: Problem) -> bool:
+    """Squeeze-and-excite has one configuration; kernels for several GEMMs are chosen by prediction, since the profiler has no reference
+    for them."""
+    return not isinstance(problem, SqueezeExciteProblem) and not (isinstance(problem, GemmProblem) and problem.inner)
 
 
 def _ranked(problem: Problem, arch: Arch, trials: int,

@@ -52,14 +52,18 @@ def settle(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, 
             if times is not None:
                 ours, theirs = times
                 found = WholeModel(ours.us, theirs.us, tuple(dropped))
-            if found is None or not chosen.candidates or (times is not None and not wins(theirs.us, theirs.mad, ours.us, ours.mad)):
+                if not wins(theirs.us, theirs.mad, ours.us, ours.mad):
+                    break
+            if found is None:
                 break
-            everything = times is None or step == _STEPS  # it was slower, and what is left of it cannot be measured
+            everything = step == _STEPS or times is None  # it was slower, and there is no time to find out more
             doomed = _least_convincing(chosen, archs[0], subject.ranges.opt, everything)
             dropped += [comparison.region for comparison in doomed.values()]
             timings = dataclasses.replace(timings, comparisons={**timings.comparisons, **doomed})
             chosen = subject.plan(archs, fuse, timings)
-            found = WholeModel(found.ort_us, found.ort_us, tuple(dropped))  # of nothing fused, unless it is measured
+            if not chosen.candidates:
+                found = WholeModel(found.ort_us, found.ort_us, tuple(dropped))
+                break
     return chosen, found
 
 
@@ -133,7 +137,7 @@ class _Race:
         plan = sorted([c.output.name, *(config.row() for config in chosen.configs[id(c.anchor.node)])]
                       for c in chosen.candidates) if chosen else []
         inputs = sorted([value.name, self._subject.ranges.opt.shapes.get(value.name)] for value in graph_inputs(self._subject.original))
-        return canonical({"session": f"{side}, whole model", "model": self._model, "precision": self._subject.precision, "sizes": inputs,
+        return canonical({"session": side, "model": self._model, "precision": self._subject.precision, "sizes": inputs,
                           "plan": digest(plan), "machine": plain(self._bench.machine), **runtime_versions()})
 
 

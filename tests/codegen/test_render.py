@@ -9,7 +9,7 @@ import pytest
 from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES
+from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT
 from onnxbolt.errors import ToolchainError
 from onnxbolt.kernels import elementwise
 from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig, Schedule
@@ -18,6 +18,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 GEMM_2X = KernelConfig(80, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 4)
 GEMM_3X = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE)
 CONV_2X = dataclasses.replace(GEMM_2X, family=Family.CONV_2X, iterator=Iterator.OPTIMIZED)
+CHAIN = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_SM90, (64, 64, 256), (16, 0, 0), stages=8, consumers=2, resident=1)
 GEMM_SM90 = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_SM90, (128, 256, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE, consumers=2)
 CONV_SM90 = dataclasses.replace(
     GEMM_SM90, family=Family.CONV_SM90, threadblock=(64, 64, 64), stages=4, cluster=(1, 1), schedule=Schedule.PINGPONG, consumers=3, resident=1)
@@ -30,6 +31,7 @@ UNITS = {
     "gemm_sm90": (Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),),
     "conv_sm90": (Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")),),
     "pool": (Instance(POOL, DType.F16, DType.F16), Instance(POOL, DType.F32, DType.F32)),
+    "chain_sm90": (Instance(CHAIN, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),),
     "elementwise": (Instance(elementwise.config(80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),),
 }
 
@@ -106,7 +108,7 @@ def test_every_step_has_its_functor_in_the_header() -> None:
     header = (resource_dir("custom_ops") / "epilogue" / "steps.h").read_text()
     kinds = {"": "kNone", "vector": "kVector", "tensor": "kTensor"}
     for name, row in EPILOGUES.items():
-        if name not in CASTS.values():
+        if name not in (*CASTS.values(), PRODUCT):
             arguments = f"Operand::{kinds[row.operand]}" + (f", {len(row.params)}" if row.params else "")
             assert f"struct {row.functor} : Step<{arguments}" in header
 

@@ -35,7 +35,7 @@ def gelu(x: np.ndarray) -> np.ndarray:
     c2, c1, c0 = (F(_number(text) * LOG2E) for text in GELU)
     square = np.fmin(x * x, F(50))
     u = (c2 * square + c1) * square + c0
-    return x * (F(1) / (F(1) + np.exp2(x * u)))
+    return np.asarray(x * (F(1) / (F(1) + np.exp2(x * u))))
 
 
 def softplus(x: np.ndarray) -> np.ndarray:

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import PRODUCT
 from onnxbolt.gpu import local_arch
-from onnxbolt.kernels import elementwise, first, layout
-from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
+from onnxbolt.kernels import chain as gemm_chain
+from onnxbolt.kernels import elementwise, first, layout, squeeze_excite
+from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
 from onnxbolt.tune.tasks import instance_of
@@ -34,7 +36,11 @@ FORMS: tuple[tuple[str, ...], ...] = (
     ("Scale", "Bias", "Relu"), ("Bias", "Relu", "Scale", "Scale"), ("Bias", "Elu", "Add", "PRelu"),
 )
 ELEMENTWISE = (("Scale", "Bias", "Relu"), ("Add", "Relu"), ("Bias", "Add", "Mul", "Clip", "LeakyRelu"), ("Softplus", "Scale", "PRelu"))
+SQUEEZE_EXCITES = (("Relu", "HardSigmoid"), ("Silu", "Sigmoid"), ("LeakyRelu", "Clip"))
 CASTS = ((DType.F16, DType.F32), (DType.F32, DType.F16), (DType.BF16, DType.F32), (DType.F16, DType.BF16))
+
+# k and the columns of each layer
+CHAINS = ((256, (64, 16)), (64, (128, 256)), (96, (32, 96)), (256, (256, 64)), (432, (256, 64, 16)), (16, (16, 16, 16, 16)), (128, (192, 192)))
 
 # m, n, k of a warp tile, and stages; K for 2-byte types
 TILES = (
@@ -140,9 +146,24 @@ def instances(arch: int) -> list[Instance]:
     found += [Instance(elementwise.config(arch), dtype, dtype, chain) for dtype in types for chain in ELEMENTWISE]
     found += [instance_of(problem, config) for problem, config in planned(arch)]
     found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]
+    found += [Instance(squeeze_excite.config(arch), dtype, dtype, chain) for dtype in types for chain in SQUEEZE_EXCITES]
     found += _first_convolutions(arch)
+    found += _chains(arch)
     found += sm90_cases.instances(arch, _forms(types))
     return list(dict.fromkeys(found))
+
+
+def _chains(arch: int) -> Iterable[Instance]:
+    """Several GEMMs: every activation, every layout of shared memory and number of consumers that the planner has for these widths."""
+    turns = itertools.count()
+    for activation, (k, widths) in zip(ACTIVATIONS, itertools.cycle(CHAINS), strict=False):
+        steps = ("Bias", activation)
+        chain = (*steps, *[step for _ in widths[1:] for step in (PRODUCT, *(steps if activation not in PARAMS else ("Scale", "Relu")))])
+        for dtype, out in ((DType.F16, DType.F16), (DType.BF16, DType.F32)):
+            problem = GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1])
+            configs = gemm_chain.candidates(problem, get(arch))
+            if configs:
+                yield Instance(configs[next(turns) % len(configs)].instance(), dtype, out, chain)
 
 
 def _first_convolutions(arch: int) -> Iterable[Instance]:

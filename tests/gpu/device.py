@@ -61,6 +61,20 @@ class Elementwise(ctypes.Structure):
     _fields_ = [("rows", _L), ("channels", _I), *_fields(_P, "x y"), *_fields(_L, "x_pitch y_pitch"), ("epilogue", Epilogue)]
 
 
+class Chain(ctypes.Structure):
+    """ChainArguments."""
+
+    _fields_ = [*_fields(_L, "m k"), ("layers", _I), ("n", _L * 4), ("a", _P), ("weights", _P * 4), ("d", _P), *_fields(_L, "lda ldd"),
+                ("epilogue", Epilogue * 4)]
+
+
+class SqueezeExcite(ctypes.Structure):
+    """SqueezeExciteArguments."""
+
+    _fields_ = [*_fields(_I, "n pixels channels squeezed"), *_fields(_P, "x squeeze excite squeeze_bias excite_bias y"),
+                *_fields(_L, "x_pitch y_pitch"), ("params", ctypes.c_float * 8)]
+
+
 class KernelError(Exception):
     """The text that a kernel's function returned."""
 

@@ -15,13 +15,14 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.epilogues import EPILOGUES, layers
+from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.kernels.config import ConvProblem as PlannedConv
 from onnxbolt.kernels.config import Family
 from onnxbolt.kernels.config import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu.cases import GEMMS, PARAMS, ConvShape, GemmShape, convolutions
-from tests.gpu.device import Conv, Elementwise, Epilogue, Gemm, KernelError, Layout, Library, Pool, Tensor
+from tests.gpu.device import Chain, Conv, Elementwise, Epilogue, Gemm, KernelError, Layout, Library, Pool, SqueezeExcite, Tensor
 from tests.gpu.planned import FAMILIES as PLANNED
 from tests.gpu.planned import planned
 from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, rounded
@@ -168,6 +169,51 @@ def first_problem(library: Library, instance: Instance, shape: FirstShape) -> Pr
     return Problem(arguments, output, expected, (source, filters, operands))
 
 
+def chain_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int]) -> Problem:
+    """Several GEMMs; `shape` is the rows, and by how much k, the inner layers and the last one fall short of the kernel's columns."""
+    m, *short = shape
+    rng, chains = _random(instance, shape), layers(instance.chain)
+    widths = [n - short[1] for n in gemm_chain.columns(instance.config)]
+    widths[-1] += short[1] - short[2]
+    x = rng.normal(0, 1, (m, instance.config.threadblock[2] - short[0])).astype(instance.dtype.numpy)
+    source, output = Tensor(library, x), Tensor(library, np.zeros((m, widths[-1]), instance.out.numpy), empty=True)
+    arguments = Chain(m, x.shape[1], len(widths), a=source.pointer, d=output.pointer, lda=source.pitch, ldd=output.pitch)
+    kept: list[Any] = [source]
+    value = x
+    for i, (n, steps) in enumerate(zip(widths, chains, strict=True)):
+        weight = rng.normal(0, value.shape[1] ** -0.5, (n, value.shape[1])).astype(instance.dtype.numpy)
+        layer = Instance(instance.config, instance.dtype, instance.out, steps)
+        operands, filters = Operands(library, layer, (m, n), 0, rng), Tensor(library, weight)
+        arguments.n[i], arguments.weights[i], arguments.epilogue[i] = n, filters.pointer, operands.arguments
+        product = value.astype(np.float64) @ weight.astype(np.float64).T
+        value = epilogue(product, steps, operands.vectors, operands.tensors)
+        value = value if i == len(widths) - 1 else rounded(value, instance.dtype)  # as it is the next product's operand
+        kept += [operands, filters]
+    params = [number for step in instance.chain for number in PARAMS.get(step, ())]
+    arguments.epilogue[0].params[: len(params)] = params
+    return Problem(arguments, output, value, tuple(kept))
+
+
+def squeeze_excite_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int, int]) -> Problem:
+    """`shape` is images, pixels, channels, squeezed channels (padded to 16 bytes), and elements between pixels."""
+    n, pixels, channels, squeezed, gap = shape
+    squeezed = -(-squeezed // instance.dtype.alignment) * instance.dtype.alignment
+    rng, element = _random(instance, shape), instance.dtype.numpy
+    x = (rng.normal(0, 1, (n, pixels, channels)) + rng.normal(0, 1, (n, 1, channels))).astype(element)
+    weights = [rng.normal(0, k**-0.5, (m, k)).astype(element) for m, k in ((squeezed, channels), (channels, squeezed))]
+    biases = [rng.normal(0, 1, m).astype(np.float32) for m in (squeezed, channels)]
+    source, output = Tensor(library, x, gap), Tensor(library, np.zeros_like(x), gap, empty=True)
+    squeeze, excite, squeeze_bias, excite_bias = (Tensor(library, values) for values in (*weights, *biases))
+    arguments = SqueezeExcite(n, pixels, channels, squeezed, source.pointer, squeeze.pointer, excite.pointer, squeeze_bias.pointer,
+                              excite_bias.pointer, output.pointer, source.pitch, output.pitch)
+    params = [number for step in instance.chain for number in PARAMS.get(step, ())]
+    arguments.params[: len(params)] = params
+    value = x.astype(np.float64).mean(1)
+    for step, weight, bias in zip(instance.chain, weights, biases, strict=True):
+        value = epilogue(value @ weight.astype(np.float64).T + bias, (step,), (), ())
+    return Problem(arguments, output, x.astype(np.float64) * value[:, None], (source, squeeze, excite, squeeze_bias, excite_bias))
+
+
 def _planned_gemm(library: Library, instance: Instance, problem: PlannedGemm) -> Problem:
     """Without an answer, as _planned_conv: test_planned.py compares with the profiler's reference."""
     rng, element = np.random.default_rng(0), instance.dtype.numpy
@@ -212,6 +258,8 @@ BUILDERS: dict[Family, Builder] = {
     Family.GEMM_SM90: lambda library, instance: [*_gemms(library, instance), *_planned(library, instance)],
     Family.CONV_SM90: lambda library, instance: [*_convolutions(library, instance), *_planned(library, instance)],
     Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
+    Family.CHAIN_SM90: _each(chain_problem, (1, 0, 0, 0), (197, 8, 8, 8), (64 * 132 * 3 + 65, 8, 0, 3), (1000, 0, 8, 0)),
+    Family.SQUEEZE_EXCITE: _each(squeeze_excite_problem, (1, 1, 8, 8, 0), (3, 49, 160, 40, 0), (2, 25, 13, 5, 3), (33, 9, 72, 24, 8)),
     Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
     Family.LAYOUT: _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
     Family.ELEMENTWISE: _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),

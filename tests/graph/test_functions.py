@@ -42,7 +42,8 @@ def test_gemm_bodies_compute_the_reference(name: str, opset: int) -> None:
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((3, 4, 6)).astype(np.float32), rng.standard_normal((5, 6)).astype(np.float32)
     step = Step(name, PARAMS.get(name, ()))
-    operand = {"": None, "vector": rng.standard_normal(5), "tensor": rng.standard_normal((3, 4, 5))}[step.row.operand]
+    operand = {"": None, "vector": rng.standard_normal(5), "tensor": rng.standard_normal((3, 4, 5)),
+               "weight": rng.standard_normal((7, 5))}[step.row.operand]
     feeds = {"x": x, "weight": weight, **({"operand": operand.astype(np.float32)} if operand is not None else {})}
     product = x.astype(np.float64) @ weight.T.astype(np.float64)
     expected = step.row.reference(product, operand, *step.params)

@@ -14,7 +14,7 @@ BASE = ConvProblem(8, 28, 28, 64, 64, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1)
 @pytest.mark.parametrize("number", ARCHS)
 def test_implicit_gemm_everywhere(number: int) -> None:
     found = candidates(BASE, get(number))
-    assert {c.family for c in found} == {Family.CONV_2X} | ({Family.CONV_SM90} if number == 90 else set())
+    assert {c.family for c in found} == {Family.CONV_2X} | ({Family.CONV_SM90, Family.HALO_SM90} if number == 90 else set())
     assert {c.instruction for c in found if c.family is Family.CONV_2X} == {get(number).mma[DType.F16]}
 
 

@@ -60,8 +60,8 @@ def test_a_graph_output_ends_the_chain() -> None:
 
 
 def test_two_convolutions_meet_at_an_add_and_one_takes_it() -> None:
-    net = Net({"x": (1, 8, 6, 6)})
-    a, b = net.conv("x", 8, 8), net.conv("x", 8, 8)
+    net = Net({"x": (1, 8, 6, 6), "z": (1, 8, 6, 6)})
+    a, b = net.conv("x", 8, 8), net.conv("z", 8, 8)
     assert sorted(rules(net, net.node("Relu", net.node("Add", a, b)))) == ["conv+Bias", "conv+Bias+Add+Relu"]
 
 
@@ -90,7 +90,8 @@ def test_a_constant_divided_by_the_chain_is_no_step() -> None:
 
 
 @pytest.mark.parametrize(("shape", "weight", "attributes", "reason"), [
-    ((1, 8, 6, 6), (8, 1, 3, 3), {"group": 8}, "grouped"),
+    ((1, 8, 6, 6), (8, 4, 3, 3), {"group": 2}, "grouped"),
+    ((1, 8, 6, 6), (16, 1, 3, 3), {"group": 8}, "grouped"),
     ((1, 8, 6, 6, 6), (8, 8, 1, 1, 1), {}, "3-D"),
 ])
 def test_refused_convolutions_say_why(shape: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, int], reason: str) -> None:

@@ -15,6 +15,7 @@ from onnxbolt.plan.regions import regions
 from onnxbolt.tune import whole
 from onnxbolt.tune.baseline import Bench
 from onnxbolt.tune.database import Database
+from onnxbolt.tune.listing import entries
 from onnxbolt.tune.records import Machine, Measurement, Status
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.timings import Comparison, Timings
@@ -41,7 +42,7 @@ def net(batch: int | str = 64) -> onnx.ModelProto:
 
 def planned(model: onnx.ModelProto) -> tuple[Subject, Timings, Plan]:
     """All fused, the k-th region k + 2 times faster as measured."""
-    subject = Subject.of(model, Options())
+    subject = Subject.of(model, [80], Options())
     found = regions(subject.plan([90], "all", Timings()).assignment, 90, subject.ranges.opt)
     comparisons = {region.key: Comparison(1.0, 0.0, 2.0 + k, 0.0, region=region.description) for k, region in enumerate(found)}
     timings = Timings(comparisons=comparisons, machine=MACHINE, tuned=True)
@@ -64,6 +65,7 @@ def test_both_sides_run_as_sessions_and_are_remembered(batch: int | str, databas
     assert found is not None
     assert found.ours_us > 0 < found.ort_us
     assert said[0].startswith("whole model: ")
+    assert {entry.what.partition(" ")[0] for entry in entries(database)} == {"model"}
     monkeypatch.setattr(whole._Race, "_measure", lambda *_: pytest.fail("measured again"))
     assert settle(subject, [90], "winning", timings, chosen, bench(timings, database, -math.inf))[1] == found
 
@@ -111,6 +113,22 @@ def test_what_was_slower_and_cannot_be_measured_again_goes(database: Database, m
             raise RuntimeError("no memory")
         for key, us in ((ours, 100.0), (theirs, 30.0)):
             database.add(Measurement(key, None, Status.OK, us, 0.1, 10))
+
+    monkeypatch.setattr(whole._Race, "_measure", planted)
+    settled, found = settle(subject, [90], "winning", timings, chosen, bench(timings, database))
+    assert not settled.candidates
+    assert found is not None
+    assert (found.ours_us, found.ort_us, len(found.dropped)) == (30.0, 30.0, 4)
+    assert settle(subject, [90], "winning", timings, chosen, bench(timings, database, -math.inf))[1] == found
+
+
+def test_without_time_to_find_out_more_all_goes_that_was_slower(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, timings, chosen = planned(net())
+
+    def planted(race: whole._Race, plan: Plan, ours: str, theirs: str) -> None:
+        for key, us in ((ours, 100.0), (theirs, 30.0)):
+            database.add(Measurement(key, None, Status.OK, us, 0.1, 10))
+        object.__setattr__(race._bench, "deadline", -math.inf)
 
     monkeypatch.setattr(whole._Race, "_measure", planted)
     settled, found = settle(subject, [90], "winning", timings, chosen, bench(timings, database))

@@ -71,7 +71,8 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     if (cast := _cast_behind(rewriter, y, form)) is not None:
         covered, y = (node, cast), cast.outputs[0]
         steps = (Step(CASTS[DType.of(y.dtype) or DType.F32]),)
-    rewriter.own(Signature(kind, dtype, 4, steps), node, [rewriter.get(x, form)], y, form, attributes, f"{node.op} in NHWC", covered, configs)
+    signature = Signature(kind, dtype, 4, steps)
+    rewriter.own(signature, node, [rewriter.get(x, form)], y, form, attributes, f"{node.op} in NHWC", covered, configs)
 
 
 def _cast_behind(rewriter: Rewriter, y: gs.Tensor, form: Form) -> gs.Node | None:

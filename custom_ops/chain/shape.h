@@ -1,0 +1,127 @@
+// Back-to-back GEMMs: the static facts of one kernel, and what a launch tells all its blocks.
+#pragma once
+#include <algorithm>
+#include <tuple>
+
+#include "sm90/shape.h"
+
+namespace onnxbolt {
+
+namespace sm90 {
+
+struct ChainParams {
+  CUtensorMap a, weights[kMaxLayers], d;
+  int rows, tiles, columns[kMaxLayers];  // columns as they are, without zeros
+  bool stores_by_tma;                    // the output's rows are multiples of 16 bytes
+  void* d_data;                          // where they are not
+  int64_t ldd;
+  EpilogueArguments operands[kMaxLayers];
+};
+
+constexpr int RoundUp(int bytes, int multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+// A configuration has the first layer's columns and depth as the tile's, those of the others in the places of the warp's shape:
+// zeros up to a multiple of 16 included. Resident: all weights stay in shared memory, and each consumer warpgroup has tiles of 64
+// rows and a ring of its own. Else the first layer's weights come through the ring with the rows, and the warpgroups share tiles.
+template <class Config, class ElementType, class OutputType, class... Chains>
+struct ChainShape {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = OutputType;
+  template <int L>
+  using ChainOf = std::tuple_element_t<L, std::tuple<Chains...>>;
+
+  static constexpr int kLayers = sizeof...(Chains), kLast = kLayers - 1;
+  static constexpr int kGroups = Row::at(kConsumers), kStages = Row::at(Column::kStages), kThreads = 128 * (kGroups + 1);
+  static constexpr bool kIsResident = Row::at(kResident) == 1;
+  static constexpr int kDepth = Row::at(kTileK);
+
+  static constexpr int columns(int layer) {
+    constexpr int kAll[] = {Row::at(kTileN), Row::at(kWarpM), Row::at(kWarpN), Row::at(kWarpK)};
+    return kAll[layer];
+  }
+  static constexpr int vectors(int layer) {
+    constexpr int kAll[] = {Chains::kVectors...};
+    return kAll[layer];
+  }
+  static constexpr int params(int layer) {
+    constexpr int kAll[] = {Chains::kParams...};
+    return kAll[layer];
+  }
+  static constexpr int depth(int layer) { return layer == 0 ? kDepth : columns(layer - 1); }
+
+  // Along k operands lie in boxes of one swizzled row each.
+  static constexpr int box(int layer) { return BoxColumns<Element>(depth(layer)); }
+  static constexpr int row_bytes(int layer) { return box(layer) * static_cast<int>(sizeof(Element)); }
+  static constexpr int boxes(int layer) { return depth(layer) / box(layer); }
+  static constexpr int box_bytes(int layer) { return columns(layer) * row_bytes(layer); }  // of weights
+  static constexpr bool is_whole(int layer) { return layer == kLayers || (columns(layer) > 0 && columns(layer) % 16 == 0 && is_whole(layer + 1)); }
+
+  static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(kLayers >= 2 && kLayers <= kMaxLayers && kGroups >= 1 && kGroups <= 3);
+  static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
+  static_assert(((Chains::kTensors == 0) && ...), "layers of a chain have no residual");
+  static_assert((0 + ... + Chains::kParams) <= kMaxParams, "all layers together have at most kMaxParams parameters");
+  static_assert(is_whole(0) && kDepth % 16 == 0, "one instruction takes 16 values along k");
+
+  // Rings: where a group's rows lie.
+  static constexpr int kRings = kIsResident ? kGroups : 1, kGroupsOfRing = kGroups / kRings, kStageRows = 64 * kGroupsOfRing;
+  static constexpr int kRowsBytes = kStageRows * row_bytes(0), kStageBytes = kRowsBytes + (kIsResident ? 0 : box_bytes(0));
+  static_assert(Row::at(kTileM) == kStageRows);
+
+  // Shared memory: resident weights, rings, staging of the output, vectors, barriers.
+  static constexpr int resident_bytes(int layer) { return layer == 0 && !kIsResident ? 0 : RoundUp(boxes(layer) * box_bytes(layer), 1024); }
+  static constexpr int weight_offset(int layer) { return layer == 0 ? 0 : weight_offset(layer - 1) + resident_bytes(layer - 1); }
+  static constexpr int vector_offset(int layer) {  // in floats
+    return layer == 0 ? 0 : vector_offset(layer - 1) + vectors(layer - 1) * columns(layer - 1);
+  }
+  using Finish = EpilogueShape<Element, Output, ChainOf<kLast>, 1, columns(kLast)>;
+  static constexpr int kOffsetRings = weight_offset(kLayers);
+  static constexpr int kOffsetStaging = kOffsetRings + kRings * kStages * RoundUp(kStageBytes, 1024);
+  static constexpr int kOffsetVectors = kOffsetStaging + kGroups * RoundUp(Finish::kStagingBytes, 1024);
+  static constexpr int kOffsetLastVectors = kOffsetVectors + vector_offset(kLayers) * static_cast<int>(sizeof(float));
+  static constexpr int kOffsetBarriers = RoundUp(kOffsetLastVectors + kGroups * Finish::kVectorBytes, 16);
+  struct Barriers {
+    Barrier weights[kLayers], full[kRings][kStages], empty[kRings][kStages];
+  };
+  static constexpr int kSharedMemory = kOffsetBarriers + sizeof(Barriers);
+  static_assert(kSharedMemory <= kSharedMemoryLimit, "one block has at most 227 KB of shared memory");
+};
+
+// The block's shared memory.
+template <class K>
+struct ChainMemory {
+  char* base;
+
+  template <int L>
+  __device__ char* weights() const {
+    constexpr int kOffset = K::weight_offset(L);
+    return base + kOffset;
+  }
+  template <int L>
+  __device__ float* vectors() const {
+    constexpr int kOffset = K::kOffsetVectors + K::vector_offset(L) * sizeof(float);
+    return reinterpret_cast<float*>(base + kOffset);
+  }
+  __device__ char* stage(int ring, int stage) const {
+    constexpr int kBytes = (K::kOffsetStaging - K::kOffsetRings) / (K::kRings * K::kStages);
+    return base + K::kOffsetRings + (ring * K::kStages + stage) * kBytes;
+  }
+  __device__ typename K::Barriers& barriers() const { return *reinterpret_cast<typename K::Barriers*>(base + K::kOffsetBarriers); }
+  __device__ EpilogueMemory<typename K::Finish> epilogue(int group) const {
+    constexpr int kBytes = (K::kOffsetVectors - K::kOffsetStaging) / K::kGroups;
+    return {base + K::kOffsetStaging + group * kBytes,
+            reinterpret_cast<float*>(base + K::kOffsetLastVectors + group * K::Finish::kVectorBytes), nullptr, nullptr};
+  }
+};
+
+// A ring's tiles: the blocks' first rings have the first ones, so that few tiles meet as many SMs as there are.
+template <class K>
+struct ChainTiles {
+  int first, step;
+
+  __device__ explicit ChainTiles(int ring) : first(ring * gridDim.x + blockIdx.x), step(K::kRings * gridDim.x) {}
+};
+
+}  // namespace sm90
+}  // namespace onnxbolt

@@ -1,0 +1,97 @@
+"""Several GEMMs in one kernel on sm_90a, what lies between them in registers (Bolt, section 3.1.1; custom_ops/chain/shape.h has the
+same formulas).
+
+Threadblock residence here: a block has all columns of every layer, hence at most 256 of them. Shared memory holds the weights of all
+layers (`resident`), or all but the first one's, which then come through the ring with the rows.
+"""
+from __future__ import annotations
+
+import itertools
+
+from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, MAX_PARAMS, layers
+from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
+
+COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
+_GROUPS = (3, 2, 1)  # consumer warpgroups
+_STAGES = (8, 4, 3, 2)  # the deepest ring that fits is the one
+_BOX = 64  # elements along k of one copy
+_REGISTERS = {1: 255, 2: 232, 3: 160}  # of a consumer's thread, by the number of consumer warpgroups
+_BASE_REGISTERS = 48  # beside accumulators and operands
+_ROWS = 64  # of one product
+
+
+def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> bool:
+    """Whether there may be a kernel for layers with these columns and this chain of steps."""
+    steps = [step for layer in layers(chain) for step in layer]
+    return (dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and max(widths) <= COLUMNS[-1]
+            and not any(EPILOGUES[step].operand == "tensor" for step in steps)
+            and sum(len(EPILOGUES[step].params) for step in steps) <= MAX_PARAMS)
+
+
+def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
+    """Every feasible configuration: `threadblock` is (rows, columns of the first layer, k), `warp` the other layers' columns."""
+    widths = (*problem.inner, problem.n)
+    if not arch.wgmma or not serves(problem.dtype, widths, problem.chain):
+        return ()  # of any k: layout/assign.py pads the rows that these kernels read
+    padded = [next(n for n in COLUMNS if n >= width) for width in widths]
+    others = [*padded[1:], 0, 0]
+    depth = _depth(problem.k)
+    found: list[KernelConfig] = []
+    for resident, groups in itertools.product((1, 0), _GROUPS):
+        rows = _ROWS if resident else _ROWS * groups
+        configs = (
+            KernelConfig(
+                arch.number, 0, UNBOUNDED, Family.CHAIN_SM90, (rows, padded[0], depth),
+                (others[0], others[1], others[2]), stages=stages, consumers=groups, resident=resident,
+            )
+            for stages in _STAGES
+        )
+        found += itertools.islice((config for config in configs if is_feasible(config, problem, arch)), 1)
+    return tuple(found)
+
+
+def _depth(k: int) -> int:
+    """Of the first layer, zeros included: long rows to a copy, where they do not cost much."""
+    multiple = 16 if k < _BOX else 32 if k % 32 == 0 and k < 3 * _BOX else _BOX
+    return -(-k // multiple) * multiple
+
+
+def is_feasible(config: KernelConfig, problem: GemmProblem, arch: Arch) -> bool:
+    """Whether a block fits an SM and no accumulator is spilled."""
+    return (shared_memory(config, problem) <= arch.shared_memory_per_block
+            and registers(config) <= min(_REGISTERS[config.consumers], arch.registers_per_thread))
+
+
+def columns(config: KernelConfig) -> tuple[int, ...]:
+    """Of each layer, zeros included."""
+    return (config.threadblock[1], *(n for n in config.warp if n))
+
+
+def registers(config: KernelConfig) -> int:
+    """Of a consumer's thread: where one layer follows another, its accumulators and the operand that the one before left."""
+    widths = columns(config)
+    return _BASE_REGISTERS + max(widths[0] // 2, *(before // 4 + after // 2 for before, after in itertools.pairwise(widths)))
+
+
+def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
+    """Bytes of a block, barriers aside: weights that stay, rings, staging of the output, vectors."""
+    size, widths = problem.dtype.bytes, columns(config)
+    depths = (config.threadblock[2], *widths)
+    weights = [_up(n * k * size, 1024) for n, k in zip(widths, depths, strict=False)]
+    box = next(b for b in (64, 32, 16) if depths[0] % b == 0)
+    stage = config.threadblock[0] * box * size + (0 if config.resident else widths[0] * box * size)
+    rings = config.consumers if config.resident else 1
+    unit = next(b for b in (128, 64, 32) if widths[-1] * problem.out.bytes % b == 0)
+    vectors = [sum(EPILOGUES[step].operand == "vector" for step in layer) for layer in layers(problem.chain)]
+    all_vectors = sum(v * n for v, n in zip(vectors, widths, strict=True)) * 4
+    return (sum(weights[0 if config.resident else 1:]) + rings * config.stages * _up(stage, 1024)
+            + config.consumers * (_up(2 * _ROWS * unit, 1024) + vectors[-1] * widths[-1] * 4) + all_vectors + _BARRIERS)
+
+
+_BARRIERS = 1024  # bytes, and what aligns them
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple

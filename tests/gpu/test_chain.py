@@ -1,0 +1,34 @@
+"""Several GEMMs in one kernel on a GPU against float64: one row, tails of rows, k and columns, rows that TMA cannot write."""
+from __future__ import annotations
+
+import pytest
+
+from onnxbolt.codegen.render import Instance, instance_name
+from onnxbolt.kernels.config import Family
+from tests.gpu.cases import ALL
+from tests.gpu.device import KernelError, Library
+from tests.gpu.problems import chain_problem, limit, problems
+from tests.gpu.reference import relative_error
+
+pytestmark = pytest.mark.gpu
+KERNELS = [instance for instance in ALL if instance.config.family is Family.CHAIN_SM90]
+
+
+@pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
+def test_chain(library: Library, instance: Instance) -> None:
+    kernel = library.kernel(instance)
+    for problem in problems(library, instance):
+        for captured in (False, True):
+            kernel.launch(problem.arguments, captured)
+            assert relative_error(problem.output.read(), problem.expected) <= limit(instance), problem.expected.shape
+
+
+def test_what_the_kernel_is_not_for_is_refused(library: Library) -> None:
+    kernel, problem = library.kernel(KERNELS[0]), chain_problem(library, KERNELS[0], (64, 0, 0, 0))
+    for field, value, reason in (("layers", 1, "number of layers"), ("lda", 3, "multiples of 16 bytes"), ("k", 8, "another k")):
+        kept = getattr(problem.arguments, field)
+        setattr(problem.arguments, field, value)
+        with pytest.raises(KernelError, match=reason):
+            kernel.check(problem.arguments)
+        setattr(problem.arguments, field, kept)
+    kernel.check(problem.arguments)

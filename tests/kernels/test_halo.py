@@ -1,0 +1,195 @@
+"""Halo convolutions: tiles and their shared memory by the formulas of custom_ops/halo, which problems have candidates, and which tiles."""
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from onnxbolt.archs import get
+from onnxbolt.codegen.nvcc import find_toolchain
+from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels import halo
+from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig, Schedule
+
+HOPPER = get(90)
+
+
+def _problem(n: int, h: int, w: int, c: int, k: int, window: tuple[int, int] = (3, 3), pads: tuple[int, int, int, int] = (1, 1, 1, 1),
+             stride: int = 1, chain: tuple[str, ...] = ("Bias", "Relu"), out: DType = DType.F16) -> ConvProblem:
+    (r, s), (top, left, bottom, right) = window, pads
+    p, q = (h + top + bottom - r) // stride + 1, (w + left + right - s) // stride + 1
+    return ConvProblem(n, h, w, c, k, r, s, p, q, pads, (stride, stride), (1, 1), 1, DType.F16, out, chain)
+
+
+PROBLEMS = (
+    _problem(32, 56, 56, 64, 64), _problem(32, 56, 56, 48, 48), _problem(32, 28, 28, 128, 128), _problem(32, 28, 28, 96, 96),
+    _problem(32, 14, 14, 256, 256), _problem(32, 7, 7, 512, 512), _problem(8, 224, 224, 64, 64), _problem(1, 112, 112, 128, 128),
+    _problem(32, 112, 112, 48, 48, stride=2), _problem(32, 28, 28, 256, 256, stride=2), _problem(1, 1, 1, 8, 8),
+    _problem(2, 1, 300, 16, 24, (1, 7), (0, 3, 0, 3)), _problem(3, 300, 1, 24, 40, (5, 1), (2, 0, 2, 0)),
+    _problem(4, 31, 29, 72, 136, (5, 5), (0, 2, 4, 1)), _problem(2, 40, 40, 32, 64, (7, 7), (3, 3, 3, 3), stride=2),
+    _problem(32, 14, 14, 192, 192, chain=("Bias", "Add", "Relu")), _problem(2, 30, 30, 64, 64, chain=("Bias", "Add", "Mul"), out=DType.F32),
+)
+
+
+def test_whole_rows_share_their_padding() -> None:
+    tile = halo.geometry(PROBLEMS[2], 28, 7, 1)
+    assert (tile.row_pitch, tile.image_rows, tile.zero_pixels) == (29, 9, 1)
+    assert tile.positions == 6 * 29 + 28 and tile.tiles == 4 * 32
+
+
+def test_whole_images_share_their_padding() -> None:
+    tile = halo.geometry(PROBLEMS[5], 7, 7, 4)
+    assert (tile.row_pitch, tile.image_rows, tile.zero_pixels) == (8, 8, 9)  # a row and a pixel of zeros behind the last image
+    assert (tile.positions, tile.stage_pixels, tile.tiles) == (3 * 64 + 6 * 8 + 7, 272, 8)
+
+
+def test_eight_columns_waste_no_position() -> None:
+    tile = halo.geometry(PROBLEMS[0], 8, 28, 1)
+    assert (tile.row_pitch, tile.group_pitch, tile.row_positions) == (10, 10, 8)
+    assert tile.positions == 8 * 28 and tile.tiles == 7 * 2 * 32
+
+
+def test_strides_load_phases() -> None:
+    tile = halo.geometry(PROBLEMS[8], 8, 28, 1)
+    assert (tile.row_pitch, tile.image_rows) == (9, 29)  # one more than the outputs: taps 0 and 2 of a row
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_candidates_can_run(problem: ConvProblem) -> None:
+    """Everything that C++ asserts at compile time, or checks at a launch."""
+    found = halo.candidates(problem, HOPPER)
+    assert 1 <= len(found) <= 10 and len(set(found)) == len(found)
+    for config in found:
+        tile = halo.geometry(problem, *config.warp)
+        assert config.family is Family.HALO_SM90 and config.threadblock[1] in halo.POSITIONS
+        assert tile.positions <= config.threadblock[1] and tile.stage_pixels == config.instruction[0]
+        assert max(tile.row_pitch, tile.image_rows) * problem.strides[0] <= 256
+        assert config.threadblock[0] == 64 * (config.consumers if config.schedule is Schedule.COOPERATIVE else 1)
+        tensors = sum(step in ("Add", "Mul") for step in problem.chain)
+        assert 2 <= config.stages <= 8
+        assert halo.shared_memory(config, tensors, 2, problem.out.bytes) <= HOPPER.shared_memory_per_block
+        stages = halo.filter_stages(config, tensors, 2, problem.out.bytes)
+        filters = -(-problem.c // config.threadblock[2]) * problem.r * problem.s
+        assert stages >= (filters if config.resident else 2)
+
+
+@pytest.mark.parametrize(("problem", "channels"), [(PROBLEMS[1], 48), (PROBLEMS[3], 96), (PROBLEMS[4], 256), (PROBLEMS[12], 32)], ids=str)
+def test_k_blocks_waste_no_channels(problem: ConvProblem, channels: int) -> None:
+    assert {-(-problem.c // c.threadblock[2]) * c.threadblock[2] for c in halo.candidates(problem, HOPPER)} == {channels}
+
+
+def test_a_tile_is_a_launch_choice() -> None:
+    config = halo.candidates(PROBLEMS[0], HOPPER)[0]
+    assert config.instance() == dataclasses.replace(config, warp=(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"groups": 2}, {"dilations": (2, 2)}, {"strides": (1, 2)}, {"strides": (3, 3)}, {"c": 36}, {"k": 36}, {"r": 1, "s": 1}, {"nchw": True},
+     {"dtype": DType.F32}],
+    ids=str,
+)
+def test_refused(change: dict[str, object]) -> None:
+    assert halo.candidates(dataclasses.replace(PROBLEMS[0], **change), HOPPER) == ()
+
+
+def test_other_architectures_have_none() -> None:
+    assert halo.candidates(PROBLEMS[0], get(89)) == ()
+
+
+def test_more_work_takes_longer() -> None:
+    config = halo.candidates(PROBLEMS[0], HOPPER)[0]
+    times = [halo.cycles(dataclasses.replace(PROBLEMS[0], n=n), config, HOPPER) for n in (8, 32, 128)]
+    assert times == sorted(times) and times[0] < times[2]
+
+
+# --- the same numbers in C++ ----------------------------------------------------------------------------------------------
+
+_PROGRAM = """
+#include <cstdio>
+#include "halo/geometry.h"
+using namespace onnxbolt;
+int main() {
+  int v[18];
+  while (std::scanf("%d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d", v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, v + 8, v + 9,
+                    v + 10, v + 11, v + 12, v + 13, v + 14, v + 15, v + 16) == 17) {
+    ConvArguments conv{v[0], v[1], v[2], 64, 64, v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[11], 1, 1, 1};
+    const halo::Geometry tile = halo::FitGeometry(conv, v[12], v[13], v[14], v[15], v[16]);
+    std::printf("%d %d %d %d %d %d %d %d %d\\n", tile.columns, tile.rows, tile.images, tile.row_pitch, tile.image_rows, tile.group_pitch,
+                tile.row_positions, tile.zero_pixels, tile.column_blocks * tile.row_blocks * tile.image_blocks);
+  }
+}
+"""
+
+
+def test_geometry_is_that_of_cpp(tmp_path: Path) -> None:
+    """For every candidate, and where the image is not the one that the tile was chosen for."""
+    source, program = tmp_path / "geometry.cc", tmp_path / "geometry"
+    source.write_text(_PROGRAM)
+    include = [part for part in find_toolchain().compile_command("", "", 0) if part.startswith("-I")]
+    subprocess.run([str(find_toolchain().nvcc), "-x", "cu", "-std=c++17", *include, str(source), "-o", str(program)], check=True)
+    cases = [(problem, config) for problem in PROBLEMS for config in halo.candidates(problem, HOPPER)]
+    lines = [_line(problem, config) for problem, config in cases]
+    answers = subprocess.run([str(program)], input="\n".join(lines), capture_output=True, text=True, check=True).stdout.splitlines()
+    for (problem, config), answer in zip(cases, answers, strict=True):
+        assert tuple(int(number) for number in answer.split()) == dataclasses.astuple(halo.geometry(problem, *config.warp))
+    larger = dataclasses.replace(PROBLEMS[2], w=50, q=50)
+    answer = subprocess.run([str(program)], input=_line(larger, halo.candidates(PROBLEMS[2], HOPPER)[0]), capture_output=True, text=True,
+                            check=True).stdout
+    columns, rows, images = (int(number) for number in answer.split()[:3])
+    fitted = halo.geometry(larger, columns, rows, images)
+    assert fitted.positions <= 256 and dataclasses.astuple(fitted) == tuple(int(number) for number in answer.split())
+
+
+_MEMORY_PROGRAM = """
+#include <cstdio>
+#include "epilogue/chain.h"
+#include "halo/block.h"
+using namespace onnxbolt;
+template <class Plan> void print() { std::printf("%d %d\\n", Plan::kSharedMemory, Plan::kFilterStages); }
+int main() {
+  using Half = cutlass::half_t;
+  using Plain = epilogue::Chain<epilogue::Bias, epilogue::Relu>;
+  using Residual = epilogue::Chain<epilogue::Bias, epilogue::Add, epilogue::Relu>;
+  PRINTS
+}
+"""
+
+
+def test_shared_memory_is_that_of_cpp(tmp_path: Path) -> None:
+    cases = [(config, chain, out) for problem in (PROBLEMS[0], PROBLEMS[3], PROBLEMS[4], PROBLEMS[8])
+             for config in halo.candidates(problem, HOPPER)[:4] for chain, out in (("Plain", 2), ("Residual", 2), ("Plain", 4))]
+    prints = "".join(f"  print<halo::Plan<Config<{', '.join(map(str, config.row()))}>, Half, {'float' if out == 4 else 'Half'}, {chain}>>();\n"
+                     for config, chain, out in cases)
+    source, program = tmp_path / "memory.cu", tmp_path / "memory"
+    source.write_text(_MEMORY_PROGRAM.replace("PRINTS", prints))
+    toolchain = find_toolchain()
+    command = [part for part in toolchain.compile_command(str(source), str(program), 90) if part != "-c"]
+    subprocess.run([*command, "-cudart=static", *([f"-L{toolchain.library_dir}"] if toolchain.library_dir else [])], check=True)
+    answers = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
+    for (config, chain, out), answer in zip(cases, answers, strict=True):
+        tensors = int(chain == "Residual")
+        expected = (halo.shared_memory(config, tensors, 2, out), halo.filter_stages(config, tensors, 2, out))
+        assert tuple(int(number) for number in answer.split()) == expected, config
+
+
+def _line(problem: ConvProblem, config: KernelConfig) -> str:
+    numbers = (problem.n, problem.h, problem.w, problem.r, problem.s, problem.p, problem.q, *problem.pads, problem.strides[0],
+               *config.warp, config.threadblock[1], config.instruction[0])
+    return " ".join(str(number) for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("kGroup", halo._GROUP), ("kMaxBox", halo._MAX_BOX), ("kChannels", halo._CHANNELS), ("kBarrierMemory", halo._BARRIERS),
+     ("kMaxPositions", halo.POSITIONS[-1]), ("kMaxInputStages", halo._MAX_INPUT_STAGES), ("kMaxFilterStages", halo._MAX_FILTER_STAGES),
+     ("kBlockMemory", HOPPER.shared_memory_per_block)],
+)
+def test_constants_are_those_of_cpp(name: str, value: int) -> None:
+    text = "".join((resource_dir("custom_ops") / "halo" / file).read_text() for file in ("geometry.h", "block.h"))
+    found = re.search(rf"constexpr int {name} = (\d+);", text)
+    assert found and int(found[1]) == value

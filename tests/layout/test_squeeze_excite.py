@@ -1,0 +1,114 @@
+"""Squeeze-and-excitation as one node: the forms that exporters write, padding, what is no squeeze-and-excitation."""
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from tests.layout.test_layout import layout_changes
+from tests.support import Net, assert_same, fused, matched, ops
+
+POOLS = [("GlobalAveragePool", {}), ("ReduceMean", {"axes": [2, 3], "keepdims": 1}), ("ReduceMean", {"axes": [-1, -2]})]
+
+
+def _gate(net: Net, x: str, channels: int, squeezed: int, squeeze: str = "Relu", gate: str = "HardSigmoid", bias: bool = True,
+          pool: tuple[str, dict[str, object]] = ("GlobalAveragePool", {})) -> str:
+    y = net.conv(net.node(pool[0], x, **pool[1]), channels, squeezed, bias=bias)
+    y = net.node("Mul", y, net.node("Sigmoid", y)) if squeeze == "Silu" else net.node(squeeze, y)
+    return net.node(gate, net.conv(y, squeezed, channels, bias=bias))
+
+
+def _model(channels: int = 16, squeezed: int = 8, opset: int = 17, swapped: bool = False, **options: object) -> onnx.ModelProto:
+    net = Net({"x": (2, 8, 7, 6)}, opset=opset)
+    y = net.node("Relu", net.conv("x", 8, channels))
+    gate = _gate(net, y, channels, squeezed, **options)  # type: ignore[arg-type]
+    return net.model(net.conv(net.node("Mul", gate, y) if swapped else net.node("Mul", y, gate), channels, 8))
+
+
+def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in model.graph.node if node.op_type.startswith("SqueezeExcite")]
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=str)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_it_is_one_node(pool: tuple[str, dict[str, object]], swapped: bool) -> None:
+    optimized = assert_same(_model(pool=pool, swapped=swapped))
+    (node,) = _nodes(optimized)
+    assert len(node.input) == 5
+    assert len(ops(optimized)) == 5  # a change of layout, a convolution, this, a convolution, a change of layout
+    assert layout_changes(optimized) == 2
+
+
+def test_axes_as_an_input() -> None:
+    net = Net({"x": (2, 8, 7, 6)}, opset=18)
+    y = net.conv("x", 8, 16)
+    mean = net.node("ReduceMean", y, net.const([2, 3], "int64"), keepdims=1)
+    gate = net.node("Sigmoid", net.conv(net.node("Relu", net.conv(mean, 16, 8)), 8, 16))
+    assert len(_nodes(assert_same(net.model(net.conv(net.node("Mul", y, gate), 16, 8))))) == 1
+
+
+@pytest.mark.parametrize(("squeeze", "gate"), [("Silu", "Sigmoid"), ("Relu", "Sigmoid"), ("HardSwish", "HardSigmoid"), ("LeakyRelu", "Tanh")])
+@pytest.mark.parametrize("opset", [12, 17, 18])
+def test_activations_and_opsets(squeeze: str, gate: str, opset: int) -> None:
+    if squeeze == "HardSwish" and opset < 14:
+        pytest.skip("no such operator")
+    assert len(_nodes(assert_same(_model(squeeze=squeeze, gate=gate, opset=opset)))) == 1
+
+
+@pytest.mark.parametrize(("channels", "squeezed"), [(13, 3), (20, 10), (24, 4), (16, 1)])
+@pytest.mark.parametrize("gate", ["HardSigmoid", "Sigmoid"])
+def test_channels_are_padded(channels: int, squeezed: int, gate: str) -> None:
+    optimized = assert_same(_model(channels, squeezed, gate=gate, squeeze="Silu"))
+    (node,) = _nodes(optimized)
+    shapes = {t.name: list(t.dims) for t in optimized.graph.initializer}
+    stored, inner = -(-channels // 4) * 4, -(-squeezed // 4) * 4
+    assert [shapes[name] for name in node.input[1:]] == [[inner, stored], [inner], [stored, inner], [stored]]
+
+
+def test_products_without_bias() -> None:
+    assert len(_nodes(assert_same(_model(bias=False)))) == 1
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp16", 1e-2), ("bf16", 5e-2)])
+def test_other_types(precision: str, limit: float) -> None:
+    assert len(_nodes(assert_same(_model(13, 3, squeeze="Silu", gate="Sigmoid"), limit, precision))) == 1
+
+
+def test_a_symbolic_batch_and_image() -> None:
+    net = Net({"x": ("n", 8, "h", "w")})
+    y = net.conv("x", 8, 16)
+    model = net.model(net.conv(net.node("Mul", y, _gate(net, y, 16, 8)), 16, 8))
+    assert len(_nodes(fused(model))) == 1
+
+
+def test_the_gated_tensor_may_have_other_readers() -> None:
+    net = Net({"x": (2, 8, 7, 6)})
+    y = net.conv("x", 8, 16)
+    gated = net.node("Mul", y, _gate(net, y, 16, 8))
+    optimized = assert_same(net.model(net.conv(net.node("Add", gated, y), 16, 8)))
+    assert len(_nodes(optimized)) == 1
+    assert layout_changes(optimized) == 2
+
+
+def test_a_gate_for_another_tensor_is_refused() -> None:
+    net = Net({"x": (2, 8, 7, 6)})
+    y, other = net.conv("x", 8, 16), net.conv("x", 8, 16)
+    model = net.model(net.conv(net.node("Mul", other, _gate(net, y, 16, 8)), 16, 8))
+    _, refusals = matched(model)
+    assert any("does not multiply the tensor that it averages" in refusal.reason for refusal in refusals)
+    assert not _nodes(assert_same(model))
+
+
+def test_a_gate_that_is_an_output_is_refused() -> None:
+    net = Net({"x": (2, 8, 7, 6)})
+    y = net.conv("x", 8, 16)
+    gate = _gate(net, y, 16, 8)
+    model = net.model(net.conv(net.node("Mul", y, gate), 16, 8), gate)
+    _, refusals = matched(model)
+    assert any("is an output of the graph" in refusal.reason for refusal in refusals)
+    assert not _nodes(assert_same(model))
+
+
+def test_a_global_pooling_without_products_is_no_near_miss() -> None:
+    net = Net({"x": (2, 8, 7, 6)})
+    _, refusals = matched(net.model(net.node("GlobalAveragePool", net.conv("x", 8, 16))))
+    assert refusals == []
