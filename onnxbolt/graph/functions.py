@@ -28,8 +28,8 @@ _SCALAR_ATTRIBUTES = ("group", "ceil_mode", "count_include_pad")
 
 @dataclass(frozen=True)
 class Signature:
-    """All that a body depends on. `kind` is "conv", "gemm", "elementwise", "squeeze_excite", a pooling or a change of layout; `rank` is that of x
-    (0: any, for gemm and elementwise).
+    """All that a body depends on. `kind` is "conv", "gemm", "elementwise", "squeeze_excite", a pooling or a change of layout; `rank` is
+    that of x (0: any, for gemm and elementwise).
 
     `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw"). `planes`: where a convolution
     reads x as NCHW, the type of x.

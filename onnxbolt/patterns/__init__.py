@@ -20,7 +20,7 @@ from onnxbolt.match.types import Anchor, Link, Refusal
 
 @dataclass(frozen=True)
 class AnchorPattern:
-    """Where a chain may begin: `match(node)` answers with the anchor and the links that belong to it, or says why not; None is no refusal."""
+    """Where a chain may begin: `match(node)` gives the anchor and the links that belong to it, or says why not; None: nothing near."""
 
     ops: tuple[str, ...]
     match: Callable[[gs.Node], tuple[Anchor, tuple[Link, ...]] | Refusal | None]

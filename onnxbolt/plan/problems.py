@@ -61,7 +61,7 @@ def _squeeze_excite(candidate: Candidate, assignment: Assignment | None, x: list
 
 
 def describe_problem(problem: Problem) -> str:
-    """A problem in one line: 'conv 32x56x56x64 to 64, 3x3, f16, Bias+Relu', 'gemm 128x768x3072, f16' (m, n, k; of several products n of each)."""
+    """A problem in one line: 'conv 32x56x56x64 to 64, 3x3, f16, Bias+Relu', 'gemm 128x768x3072, f16' (m, n, k; n of each of several)."""
     if isinstance(problem, ConvProblem):
         kind = "depthwise conv" if problem.groups > 1 else "conv"
         parts = [f"{kind} {problem.n}x{problem.h}x{problem.w}x{problem.c} to {problem.k}", f"{problem.r}x{problem.s}"]

@@ -40,7 +40,8 @@ SQUEEZE_EXCITES = (("Relu", "HardSigmoid"), ("Silu", "Sigmoid"), ("LeakyRelu", "
 CASTS = ((DType.F16, DType.F32), (DType.F32, DType.F16), (DType.BF16, DType.F32), (DType.F16, DType.BF16))
 
 # k and the columns of each layer
-CHAINS = ((256, (64, 16)), (64, (128, 256)), (96, (32, 96)), (256, (256, 64)), (432, (256, 64, 16)), (16, (16, 16, 16, 16)), (128, (192, 192)))
+CHAINS = ((256, (64, 16)), (64, (128, 256)), (96, (32, 96)), (256, (256, 64)), (432, (256, 64, 16)), (16, (16, 16, 16, 16)),
+          (128, (192, 192)))
 
 # m, n, k of a warp tile, and stages; K for 2-byte types
 TILES = (

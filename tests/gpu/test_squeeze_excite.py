@@ -1,4 +1,4 @@
-"""Squeeze-and-excitation on a GPU against float64: divisions of the work, widths of access, pitches, weights and images beyond shared memory."""
+"""Squeeze-and-excitation on a GPU against float64: divisions of the work, accesses, pitches, what exceeds shared memory."""
 from __future__ import annotations
 
 import pytest
@@ -16,7 +16,8 @@ pytestmark = pytest.mark.gpu
 # images, pixels, channels, squeezed channels, elements between pixels
 SHAPES = (
     (1, 1, 8, 8, 0), (32, 49, 960, 240, 0), (33, 49, 672, 168, 0), (3, 784, 72, 24, 0), (5, 196, 480, 120, 8), (1, 3136, 96, 8, 16),
-    (1, 12544, 96, 8, 0), (4, 25, 13, 5, 0), (3, 9, 6, 8, 2), (130, 49, 120, 32, 0), (1, 7, 2048, 128, 0), (2, 30, 4100, 8, 0), (40, 4, 7, 3, 1),
+    (1, 12544, 96, 8, 0), (4, 25, 13, 5, 0), (3, 9, 6, 8, 2), (130, 49, 120, 32, 0), (1, 7, 2048, 128, 0), (2, 30, 4100, 8, 0),
+    (40, 4, 7, 3, 1),
 )
 KERNELS = [instance for instance in ALL if instance.config.family is Family.SQUEEZE_EXCITE]
 
@@ -34,7 +35,8 @@ def test_squeeze_excite(library: Library, instance: Instance, shape: tuple[int, 
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "text"), [("squeezed", 9, "padded to accesses"), ("channels", 2**30, "too large"), ("channels", 200000, "shared memory")]
+    ("field", "value", "text"),
+    [("squeezed", 9, "padded to accesses"), ("channels", 2**30, "too large"), ("channels", 200000, "shared memory")],
 )
 def test_refusals(library: Library, field: str, value: int, text: str) -> None:
     instance = next(i for i in KERNELS if i.dtype is DType.F16)

@@ -38,7 +38,8 @@ PROBLEMS = (
 def test_whole_rows_share_their_padding() -> None:
     tile = halo.geometry(PROBLEMS[2], 28, 7, 1)
     assert (tile.row_pitch, tile.image_rows, tile.zero_pixels) == (29, 9, 1)
-    assert tile.positions == 6 * 29 + 28 and tile.tiles == 4 * 32
+    assert tile.positions == 6 * 29 + 28
+    assert tile.tiles == 4 * 32
 
 
 def test_whole_images_share_their_padding() -> None:
@@ -50,7 +51,8 @@ def test_whole_images_share_their_padding() -> None:
 def test_eight_columns_waste_no_position() -> None:
     tile = halo.geometry(PROBLEMS[0], 8, 28, 1)
     assert (tile.row_pitch, tile.group_pitch, tile.row_positions) == (10, 10, 8)
-    assert tile.positions == 8 * 28 and tile.tiles == 7 * 2 * 32
+    assert tile.positions == 8 * 28
+    assert tile.tiles == 7 * 2 * 32
 
 
 def test_strides_load_phases() -> None:
@@ -62,11 +64,14 @@ def test_strides_load_phases() -> None:
 def test_candidates_can_run(problem: ConvProblem) -> None:
     """Everything that C++ asserts at compile time, or checks at a launch."""
     found = halo.candidates(problem, HOPPER)
-    assert 1 <= len(found) <= 10 and len(set(found)) == len(found)
+    assert 1 <= len(found) <= 10
+    assert len(set(found)) == len(found)
     for config in found:
         tile = halo.geometry(problem, *config.warp)
-        assert config.family is Family.HALO_SM90 and config.threadblock[1] in halo.POSITIONS
-        assert tile.positions <= config.threadblock[1] and tile.stage_pixels == config.instruction[0]
+        assert config.family is Family.HALO_SM90
+        assert config.threadblock[1] in halo.POSITIONS
+        assert tile.positions <= config.threadblock[1]
+        assert tile.stage_pixels == config.instruction[0]
         assert max(tile.row_pitch, tile.image_rows) * problem.strides[0] <= 256
         assert config.threadblock[0] == 64 * (config.consumers if config.schedule is Schedule.COOPERATIVE else 1)
         tensors = sum(step in ("Add", "Mul") for step in problem.chain)
@@ -104,7 +109,8 @@ def test_other_architectures_have_none() -> None:
 def test_more_work_takes_longer() -> None:
     config = halo.candidates(PROBLEMS[0], HOPPER)[0]
     times = [halo.cycles(dataclasses.replace(PROBLEMS[0], n=n), config, HOPPER) for n in (8, 32, 128)]
-    assert times == sorted(times) and times[0] < times[2]
+    assert times == sorted(times)
+    assert times[0] < times[2]
 
 
 # --- the same numbers in C++ ----------------------------------------------------------------------------------------------
@@ -142,7 +148,8 @@ def test_geometry_is_that_of_cpp(tmp_path: Path) -> None:
                             check=True).stdout
     columns, rows, images = (int(number) for number in answer.split()[:3])
     fitted = halo.geometry(larger, columns, rows, images)
-    assert fitted.positions <= 256 and dataclasses.astuple(fitted) == tuple(int(number) for number in answer.split())
+    assert fitted.positions <= 256
+    assert dataclasses.astuple(fitted) == tuple(int(number) for number in answer.split())
 
 
 _MEMORY_PROGRAM = """
@@ -163,7 +170,8 @@ int main() {
 def test_shared_memory_is_that_of_cpp(tmp_path: Path) -> None:
     cases = [(config, chain, out) for problem in (PROBLEMS[0], PROBLEMS[3], PROBLEMS[4], PROBLEMS[8])
              for config in halo.candidates(problem, HOPPER)[:4] for chain, out in (("Plain", 2), ("Residual", 2), ("Plain", 4))]
-    prints = "".join(f"  print<halo::Plan<Config<{', '.join(map(str, config.row()))}>, Half, {'float' if out == 4 else 'Half'}, {chain}>>();\n"
+    rows = {config: ", ".join(map(str, config.row())) for config, _, _ in cases}
+    prints = "".join(f"  print<halo::Plan<Config<{rows[config]}>, Half, {'float' if out == 4 else 'Half'}, {chain}>>();\n"
                      for config, chain, out in cases)
     source, program = tmp_path / "memory.cu", tmp_path / "memory"
     source.write_text(_MEMORY_PROGRAM.replace("PRINTS", prints))
@@ -192,4 +200,5 @@ def _line(problem: ConvProblem, config: KernelConfig) -> str:
 def test_constants_are_those_of_cpp(name: str, value: int) -> None:
     text = "".join((resource_dir("custom_ops") / "halo" / file).read_text() for file in ("geometry.h", "block.h"))
     found = re.search(rf"constexpr int {name} = (\d+);", text)
-    assert found and int(found[1]) == value
+    assert found
+    assert int(found[1]) == value

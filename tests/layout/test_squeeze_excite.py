@@ -46,7 +46,9 @@ def test_axes_as_an_input() -> None:
     assert len(_nodes(assert_same(net.model(net.conv(net.node("Mul", y, gate), 16, 8))))) == 1
 
 
-@pytest.mark.parametrize(("squeeze", "gate"), [("Silu", "Sigmoid"), ("Relu", "Sigmoid"), ("HardSwish", "HardSigmoid"), ("LeakyRelu", "Tanh")])
+@pytest.mark.parametrize(
+    ("squeeze", "gate"), [("Silu", "Sigmoid"), ("Relu", "Sigmoid"), ("HardSwish", "HardSigmoid"), ("LeakyRelu", "Tanh")]
+)
 @pytest.mark.parametrize("opset", [12, 17, 18])
 def test_activations_and_opsets(squeeze: str, gate: str, opset: int) -> None:
     if squeeze == "HardSwish" and opset < 14:
