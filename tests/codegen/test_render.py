@@ -11,7 +11,7 @@ from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT
 from onnxbolt.errors import ToolchainError
-from onnxbolt.kernels import elementwise
+from onnxbolt.kernels import elementwise, squeeze_excite
 from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig, Schedule
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -22,6 +22,7 @@ CHAIN = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_SM90, (64, 64, 256), (16, 0,
 GEMM_SM90 = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_SM90, (128, 256, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE, consumers=2)
 CONV_SM90 = dataclasses.replace(
     GEMM_SM90, family=Family.CONV_SM90, threadblock=(64, 64, 64), stages=4, cluster=(1, 1), schedule=Schedule.PINGPONG, consumers=3, resident=1)
+DEPTHWISE = KernelConfig(90, 0, UNBOUNDED, Family.DEPTHWISE, (2, 4, 128), (3, 3, 1), align_a=4, align_b=4, align_c=4)
 POOL = KernelConfig(80, 0, UNBOUNDED, Family.POOL, (0, 0, 0))
 
 UNITS = {
@@ -31,6 +32,8 @@ UNITS = {
     "gemm_sm90": (Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),),
     "conv_sm90": (Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")),),
     "pool": (Instance(POOL, DType.F16, DType.F16), Instance(POOL, DType.F32, DType.F32)),
+    "depthwise": (Instance(DEPTHWISE, DType.F16, DType.F16, ("Bias", "HardSwish")),),
+    "squeeze_excite": (Instance(squeeze_excite.config(90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),),
     "chain_sm90": (Instance(CHAIN, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),),
     "elementwise": (Instance(elementwise.config(80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),),
 }

@@ -66,6 +66,10 @@ CASES = {
     "to nlc": (fx.fused_model(fx.TO_NLC, [2, "C", "L"], padding=0), [(2, 5, 7)]),
     "elementwise": (fx.fused_model(fx.ELEMENTWISE, ["N", 3, "W", 4], (), [[4], ["N", 3, "W", 4]], epilogue_params=[0.25]),
                     [(2, 3, 5, 4), (2, 3, 5, 4)]),
+    "squeeze-excite": (fx.fused_model(fx.SQUEEZE_EXCITE, ["N", 3, "W", 6], (4, 6), [[4], [6, 4], [6]], epilogue_params=[0.25, 0.5]),
+                       [(2, 3, 5, 6), (6, 4)]),
+    "depthwise conv": (fx.fused_model(fx.CONV, ["N", 9, 11, 6], (6, 3, 2, 1), [[6], ["N", 5, 13, 6]], **{**CONV_ATTRIBUTES, "group": 6}),
+                       [(2, 9, 11, 6), (2, 5, 13, 6)]),
 }
 POOL_SHAPES = [(height, ceil) for height in (5, 6, 7, 8) for ceil in (0, 1)]
 
@@ -103,6 +107,7 @@ SHAPES = {
     "to nchw": (CASES["to nchw"][0], ["N", 5, "H", "W"]),
     "to nlc": (CASES["to nlc"][0], [2, "L", "C"]),
     "elementwise": (CASES["elementwise"][0], ["N", 3, "W", 4]),
+    "squeeze-excite": (CASES["squeeze-excite"][0], ["N", 3, "W", 6]),
     "pool": (fx.fused_model(fx.AVERAGE_POOL, ["N", "H", "W", 3], **POOL_ATTRIBUTES), ["N", "floor((H-1)/2)+1", "W", 3]),
 }
 
@@ -209,6 +214,18 @@ def test_operands_are_checked(library: fx.HostLibrary, weight: tuple[int, ...], 
     model = fx.fused_model(fx.GEMM, ["M", "K"], weight, [operand])
     with pytest.raises(Exception, match=message):
         session(model, library).run(None, {"x": np.ones(x, np.float32)})
+
+
+@pytest.mark.parametrize(("squeeze", "excite", "bias", "message"), [
+    ((4, 7), (6, 4), 4, r"input 1 has shape \[4,7\], expected \[4,6\]"),
+    ((4, 6), (7, 4), 4, "do not fit"),
+    ((4, 6), (6, 4), 5, r"input 2 has shape \[5\], expected \[4\]"),
+])
+def test_weights_of_squeeze_excite_are_checked(library: fx.HostLibrary, squeeze: tuple[int, int], excite: tuple[int, int], bias: int,
+                                               message: str) -> None:
+    model = fx.fused_model(fx.SQUEEZE_EXCITE, ["N", 3, "W", "C"], squeeze, [[bias], list(excite), [excite[0]]], epilogue_params=[0.25, 0.5])
+    with pytest.raises(Exception, match=message):
+        session(model, library).run(None, {"x": np.ones((1, 3, 2, 6), np.float32), "operand2": np.ones(excite, np.float32)})
 
 
 def test_residual_of_another_shape_is_refused(library: fx.HostLibrary) -> None:

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <iterator>
 #include <limits>
+#include <vector>
 
 #include "kernel.h"
 
@@ -94,6 +95,31 @@ inline void Compute(const ElementwiseArguments& c) {
   const auto* x = static_cast<const float*>(c.x);
   for (int64_t row = 0; row < c.rows; ++row) {
     for (int k = 0; k < c.channels; ++k) static_cast<float*>(c.y)[row * c.y_pitch + k] = Finish(c.epilogue, x[row * c.x_pitch + k], row, k);
+  }
+}
+
+// Both activations are LeakyReLU, with slopes of their own.
+inline void Compute(const SqueezeExciteArguments& a) {
+  const auto *x = static_cast<const float*>(a.x), *squeeze = static_cast<const float*>(a.squeeze), *excite = static_cast<const float*>(a.excite);
+  const auto leaky = [](float value, float slope) { return value > 0 ? value : slope * value; };
+  for (int n = 0; n < a.n; ++n) {
+    std::vector<float> mean(a.channels), squeezed(a.squeeze_bias, a.squeeze_bias + a.squeezed);
+    const float* image = x + int64_t{n} * a.pixels * a.x_pitch;
+    for (int p = 0; p < a.pixels; ++p) {
+      for (int c = 0; c < a.channels; ++c) mean[c] += image[p * a.x_pitch + c] / a.pixels;
+    }
+    for (int s = 0; s < a.squeezed; ++s) {
+      for (int c = 0; c < a.channels; ++c) squeezed[s] += squeeze[s * a.channels + c] * mean[c];
+      squeezed[s] = leaky(squeezed[s], a.step_params[0]);
+    }
+    for (int c = 0; c < a.channels; ++c) {
+      float gate = a.excite_bias[c];
+      for (int s = 0; s < a.squeezed; ++s) gate += excite[c * a.squeezed + s] * squeezed[s];
+      gate = leaky(gate, a.step_params[1]);
+      for (int p = 0; p < a.pixels; ++p) {
+        static_cast<float*>(a.y)[(int64_t{n} * a.pixels + p) * a.y_pitch + c] = gate * image[p * a.x_pitch + c];
+      }
+    }
   }
 }
 
