@@ -25,7 +25,7 @@ _WASTE = 0.25  # of a tile's columns that may lie outside of the output
 _K = (64, 48, 32, 16)  # elements of 2 bytes of a k-block
 _BAND = 8  # rows of tiles of a GEMM that blocks walk through together: they share rows of A and of B in L2
 _SPLITS = (2, 4, 8)
-_RESIDENT_STAGES = 4
+_RING_BYTES, _RESIDENT_STAGES = 65536, 4  # beside resident weights: what hides the memory's latency, and the least number of stages
 
 _WIDE = 16  # bytes that TMA moves at least
 _SWIZZLED_ROWS = (128, 64, 32)  # bytes; the widest that divides a tile's row
@@ -63,7 +63,7 @@ class Tile90:
 # warpgroups divide some outputs better among the SMs; small tiles are for small problems. Resident weights, like deep k-blocks,
 # leave more of TMA to the activations.
 TILES = (
-    Tile90(128, _P, 2), Tile90(128, _P, 2, resident=True), Tile90(128, _P, 2, cluster=(2, 1)),
+    Tile90(128, _P, 2), Tile90(128, _P, 2, resident=True), Tile90(128, _P, 2, cluster=(2, 1)), Tile90(128, _P, 2, deep=True),
     Tile90(256, _C, 2), Tile90(256, _C, 2, cluster=(2, 1)),
     Tile90(192, _C, 3), Tile90(384, _C, 3),
     Tile90(128, _C, 2), Tile90(128, _C, 2, resident=True), Tile90(128, _C, 2, cluster=(2, 1)), Tile90(128, _C, 2, deep=True),
@@ -135,11 +135,11 @@ def _columns(count: int) -> list[int]:
 
 def _config(tile: Tile90, columns: int, problem: Problem, arch: Arch) -> KernelConfig:
     is_conv = isinstance(problem, ConvProblem)
-    wide = problem.dtype.alignment
+    wide, k = problem.dtype.alignment, k_block(depth(problem), problem.dtype) * (2 if tile.deep else 1)
+    beside_weights = max(_RESIDENT_STAGES, min(_RING_BYTES // (tile.rows * k * problem.dtype.bytes), _MAX_STAGES))
     return KernelConfig(
         arch.number, 0, UNBOUNDED, Family.CONV_SM90 if is_conv else Family.GEMM_SM90,
-        (tile.rows, columns, k_block(depth(problem), problem.dtype) * (2 if tile.deep else 1)),
-        stages=_RESIDENT_STAGES if tile.resident else 0, swizzle=1 if is_conv else _BAND, cluster=tile.cluster,
+        (tile.rows, columns, k), stages=beside_weights if tile.resident else 0, swizzle=1 if is_conv else _BAND, cluster=tile.cluster,
         schedule=tile.schedule, align_a=wide, align_b=wide, align_c=wide, consumers=tile.consumers, resident=int(tile.resident),
     )
 
