@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(Plan::kThreads, 1) FirstKernel(const __grid_co
   const int group = threadIdx.x / kGroupThreads, channel = blockIdx.y * Plan::kN, first = blockIdx.x + group * gridDim.x;
   LaunchDependents();
   if (threadIdx.x == 0) sm90::Prefetch(params.y);
-  const Weights<Plan> weights(params, channel);  // they do not depend on the kernels before
+  Weights<Plan> weights(params, channel);  // they do not depend on the kernels before
   WaitForPredecessors();
   Patch<Plan, Pixel> patch(params);
   if (first < params.tiles) patch.fetch(Tile::at(params, first, Plan{}));

@@ -13,6 +13,7 @@ constexpr int kUnitRows = 4;       // output rows of a product
 constexpr int kQuad = 4;           // columns of x that are loaded together
 constexpr int kChunk = 8;          // k's that lie side by side: the halves of an instruction's k
 constexpr int kStepsAtOnce = 6;     // whose fragments are registers at one time
+constexpr int kChunksAtOnce = 4;    // of weights that a thread loads
 constexpr int kBlockMemory = 232448;
 
 constexpr int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }

@@ -45,41 +45,27 @@ ONNXBOLT_FRAGMENT_WGMMA(112, ONNXBOLT_FIRST_48 ", " ONNXBOLT_REGISTERS_48, 56, 5
 ONNXBOLT_FRAGMENT_WGMMA(128, ONNXBOLT_FIRST_64, 64, 65, 66, 67, 68, 69, ONNXBOLT_D64(0));
 
 // The weights of output channels `first` .., on their way to shared memory, where they are steps of [channel][16], each row swizzled
-// as an operand of 32 bytes (wgmma.h). A thread takes chunks.
+// as an operand of 32 bytes (wgmma.h). A thread takes chunks, some at a time, since each element arrives in a register of its own.
 template <class Plan>
 class Weights {
  public:
   using Element = typename Plan::Element;
 
-  // Starts the loads.
-  __device__ Weights(const Params& params, int first) {
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const Place place(i);
-      const bool exists = place.run < Plan::kR && first + place.channel < params.k;
-      const int line = (first + place.channel) * Plan::kR + place.run;
-      const Element* run = static_cast<const Element*>(params.filter) + line * Plan::kS * Plan::kC;
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        const int k = place.part * kChunk + j, s = k / Plan::kStoredC, c = k % Plan::kStoredC;
-        chunks_[i][j] = exists && s < Plan::kS && c < Plan::kC ? run[s * Plan::kC + c] : Element(0.f);
-      }
-    }
-  }
+  // Starts the first loads.
+  __device__ Weights(const Params& params, int first) : params_(params), first_(first) { load(0); }
 
-  __device__ void write(char* weights) const {
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const Place place(i);
-      const int half = (place.chunk ^ place.channel / 4) % 2;
-      char* to = weights + place.chunk / 2 * Plan::kStepBytes + place.channel * 32 + half * 16;
-      if (place.exists) *reinterpret_cast<Chunk*>(to) = chunks_[i];
+  __device__ void write(char* weights) {
+    store(0, weights);
+    for (int i = kAtOnce; i < kChunks; i += kAtOnce) {
+      load(i);
+      store(i, weights);
     }
   }
 
  private:
   using Chunk = cutlass::AlignedArray<Element, kChunk>;
-  static constexpr int kRowChunks = 2 * Plan::kSteps, kLoads = (Plan::kN * kRowChunks + Plan::kThreads - 1) / Plan::kThreads;
+  static constexpr int kRowChunks = 2 * Plan::kSteps, kChunks = (Plan::kN * kRowChunks + Plan::kThreads - 1) / Plan::kThreads;
+  static constexpr int kAtOnce = std::min(kChunks, kChunksAtOnce);
 
   // Which chunk of which channel a thread's i-th is, and the part of which run of the filter.
   struct Place {
@@ -96,7 +82,34 @@ class Weights {
     }
   };
 
-  Chunk chunks_[kLoads];
+  __device__ void load(int begin) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const Place place(begin + i);
+      const bool exists = place.exists && place.run < Plan::kR && first_ + place.channel < params_.k;
+      const int line = (first_ + place.channel) * Plan::kR + place.run;
+      const Element* run = static_cast<const Element*>(params_.filter) + line * Plan::kS * Plan::kC;
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        const int k = place.part * kChunk + j, s = k / Plan::kStoredC, c = k % Plan::kStoredC;
+        chunks_[i][j] = exists && s < Plan::kS && c < Plan::kC ? run[s * Plan::kC + c] : Element(0.f);
+      }
+    }
+  }
+
+  __device__ void store(int begin, char* weights) const {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const Place place(begin + i);
+      const int half = (place.chunk ^ place.channel / 4) % 2;
+      char* to = weights + place.chunk / 2 * Plan::kStepBytes + place.channel * 32 + half * 16;
+      if (place.exists) *reinterpret_cast<Chunk*>(to) = chunks_[i];
+    }
+  }
+
+  const Params& params_;
+  const int first_;
+  Chunk chunks_[kAtOnce];
 };
 
 template <class Plan>

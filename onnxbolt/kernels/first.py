@@ -8,11 +8,12 @@ from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig
 
 COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128)  # output channels of a product
-TILES = (128, 64, 256)  # output pixels of a tile, in rows of 16
+_TILES, _TILES_OF_FEW = (128, 64), (256, 128, 64)  # output pixels of a tile, in rows of 16
+_FEW = 32  # output channels whose tiles are small enough to have more pixels
 _GROUPS, _MOST_GROUPS = 4, 6  # warpgroups of a block, as a rule and at most
 _MOST_CHANNELS, _LARGEST_FILTER, _LARGEST_STRIDE = 4, 11, 4
 _QUAD, _CHUNK, _GROUP_THREADS, _TILE_COLUMNS = 4, 8, 128, 16
-_STEPS_AT_ONCE, _BASE_REGISTERS = 6, 36
+_STEPS_AT_ONCE, _CHUNKS_AT_ONCE, _BASE_REGISTERS = 6, 4, 36
 
 
 def serves(dtype: DType, weight: Sequence[int], strides: Sequence[int], dilations: Sequence[int], groups: int) -> bool:
@@ -29,16 +30,17 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     if not arch.wgmma or not serves(problem.dtype, weight, problem.strides, problem.dilations, problem.groups):
         return ()
     columns = min(COLUMNS, key=lambda n: (-(-problem.k // n) * n, -n))
+    tiles = _TILES_OF_FEW if columns <= _FEW else _TILES
     configs = (
         KernelConfig(
             arch.number, 0, UNBOUNDED, Family.FIRST_SM90, (tile, columns, depth(problem)), (problem.r, problem.s, problem.c),
             (*problem.strides, 1), align_a=1, align_b=1, consumers=groups, resident=1,
         )
-        for tile in TILES
+        for tile in tiles
         for groups in range(1, _MOST_GROUPS + 1)
     )
     feasible = [config for config in configs if _fits(config, arch)]
-    most = {tile: max((c.consumers for c in feasible if c.threadblock[0] == tile), default=0) for tile in TILES}
+    most = {tile: max((c.consumers for c in feasible if c.threadblock[0] == tile), default=0) for tile in tiles}
     return tuple(c for c in feasible if c.consumers in (most[c.threadblock[0]], min(_GROUPS, most[c.threadblock[0]])))
 
 
@@ -59,9 +61,9 @@ def registers(config: KernelConfig) -> int:
     _, n, k = config.threadblock
     rows, quads = _patch(config)
     pixels = -(-rows * quads // _GROUP_THREADS) * _QUAD * config.warp[2]
-    weights = -(-n * k // _CHUNK // (config.consumers * _GROUP_THREADS)) * _CHUNK // 2
+    weights = min(-(-n * k // _CHUNK // (config.consumers * _GROUP_THREADS)), _CHUNKS_AT_ONCE) * _CHUNK
     products = n // 2 + 4 * min(k // 16, _STEPS_AT_ONCE)
-    return pixels + max(weights, products) + k // 32 + _BASE_REGISTERS  # deep products keep more addresses
+    return pixels + max(weights, products) + _BASE_REGISTERS
 
 
 def shared_memory(config: KernelConfig) -> int:
