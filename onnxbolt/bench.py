@@ -220,7 +220,7 @@ def _node_time(node: gs.Node, us: float, weighted: bool) -> NodeTime:
     arch = archs.get(arch_number(gpu.local_arch() or "sm_90a"))
     output = [int(size) for size in node.outputs[0].shape]
     flops = 2 * math.prod(output) * math.prod(node.inputs[1].shape[1:]) if weighted else 0  # weight [K, R, S, C] or [N, K]
-    multiplied = node.inputs[0 if weight is None else 1]  # a first convolution may read x in fp32, and multiplies it as its weight
+    multiplied = node.inputs[1 if weighted else 0]  # a first convolution may read x in fp32, and multiplies it as its weight
     rate = arch.flops.get(DType.of(multiplied.dtype) or DType.F32, math.inf)
     least = max(flops / rate, _bytes([*node.inputs, *node.outputs]) / arch.bandwidth) * 1e6
     return NodeTime(node.name, node.op, tuple(output), us, flops / us * 1e-6, least / us)
