@@ -37,8 +37,10 @@ def optimized(original: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactor
 def test_library_holds_each_family_for_each_architecture(optimized: Path) -> None:
     manifest = manifest_of_model(onnx.load(optimized))
     held = {(instance.config.family, instance.config.arch) for instance in manifest.instances}
-    for arch, gemm in ((80, Family.GEMM_2X), (90, Family.GEMM_3X)):
-        assert {(gemm, arch), (Family.CONV_2X, arch), (Family.POOL, arch)} <= held
+    assert {(family, 80) for family in (Family.GEMM_2X, Family.CONV_2X, Family.POOL)} <= held
+    assert (Family.POOL, 90) in held
+    for kinds in ({Family.GEMM_2X, Family.GEMM_3X, Family.GEMM_SM90}, {Family.CONV_2X, Family.CONV_SM90, Family.HALO_SM90}):
+        assert any((family, 90) in held for family in kinds)
 
 
 def test_library_and_model_carry_the_same_digest(optimized: Path) -> None:
