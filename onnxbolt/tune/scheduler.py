@@ -36,6 +36,7 @@ from onnxbolt.tune.tasks import Ranked, Task, instance_of
 _SPREAD = 0.25  # of log(measured / predicted) within a task, assumed at first; worth _PRIOR measurements
 _PRIOR = 4
 _LEAST_CHANCE = 0.05
+_FIRST, _PIONEER, _ANY = 0, 1, 2
 _NORMAL = NormalDist()
 
 
@@ -169,10 +170,10 @@ class Scheduler:
     def next(self, kernels: int, compiled: Container[Instance] = ()) -> list[tuple[Instance, list[Trial]]]:
         """What to measure now, with the kernel that it needs: on all of the `compiled` ones, and on up to `kernels` others, the most
         valuable first."""
-        wanted: dict[Instance, list[tuple[bool, float, Trial]]] = defaultdict(list)
+        wanted: dict[Instance, list[tuple[int, float, Trial]]] = defaultdict(list)
         for number, task in enumerate(self.tasks):
-            for config, gain, first in self._gains(number):
-                wanted[instance_of(task.problem, config)].append((first, gain, Trial(number, config)))
+            for config, gain, rank in self._gains(number):
+                wanted[instance_of(task.problem, config)].append((rank, gain, Trial(number, config)))
         ready = [instance for instance in wanted if instance in compiled]
         new = sorted((i for i in wanted if i not in compiled), key=lambda instance: _priority(instance, wanted[instance]))
         chosen = [(instance, [trial for _, _, trial in wanted[instance]]) for instance in (*ready, *new[:max(kernels, 0)])]
@@ -181,8 +182,8 @@ class Scheduler:
                 self._states[trial.task].begin(trial.config)
         return chosen
 
-    def _gains(self, number: int) -> list[tuple[KernelConfig, float, bool]]:
-        """Configurations worth trying, each with its gain and whether it goes before all that are there for their gain."""
+    def _gains(self, number: int) -> list[tuple[KernelConfig, float, int]]:
+        """Configurations worth trying, each with its gain and its rank: a task's first, a family's first, or there for its gain."""
         state, task, calibration = self._states[number], self.tasks[number], self._calibration
         best = state.best
         outlooks = [(config, calibration.outlook(number, candidate)) for config, candidate in state.left.items()]
@@ -190,9 +191,10 @@ class Scheduler:
             level = calibration.outlook(number, task.candidates[0]).us  # what the model would take without measuring
             starts = not state.under_way
             return [(config, task.occurrences * outlook.improvement(level, task.floor_us),
-                     (starts and i == 0) or (number, config) in self._pioneers) for i, (config, outlook) in enumerate(outlooks)]
+                     _FIRST if starts and i == 0 else _PIONEER if (number, config) in self._pioneers else _ANY)
+                    for i, (config, outlook) in enumerate(outlooks)]
         beaten = (1 - LEAST_GAIN) * best.us
-        return [(config, task.occurrences * outlook.improvement(best.us, task.floor_us), False)
+        return [(config, task.occurrences * outlook.improvement(best.us, task.floor_us), _ANY)
                 for config, outlook in outlooks if beaten > task.floor_us and outlook.chance(beaten) >= _LEAST_CHANCE]
 
     @cached_property
@@ -218,7 +220,7 @@ def _pioneers(tasks: Sequence[Task]) -> set[tuple[int, KernelConfig]]:
     return set(found.values())
 
 
-def _priority(instance: Instance, trials: list[tuple[bool, float, Trial]]) -> tuple[bool, float, str]:
-    """Each task starts with one trial, as AutoGTCO's t = (1, .., 1) does, and so does each family; from there on gains decide."""
+def _priority(instance: Instance, trials: list[tuple[int, float, Trial]]) -> tuple[int, float, str]:
+    """Each task starts with one trial, as AutoGTCO's t = (1, .., 1) does, then each family; from there on gains decide."""
     gain = math.fsum(gain for _, gain, _ in trials)
-    return not any(first for first, _, _ in trials), -gain / compile_seconds(instance.config.family), repr(instance)
+    return min(rank for rank, _, _ in trials), -gain / compile_seconds(instance.config.family), repr(instance)

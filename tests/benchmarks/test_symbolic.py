@@ -11,7 +11,8 @@ from benchmarks.symbolic import BATCHES, main
 from onnxbolt.options import cache_directory
 
 
-def test_one_session_serves_every_batch(tmp_path: Path) -> None:
+def test_one_session_serves_every_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "cache"))  # nobody else compiles there
     out = tmp_path / "results.json"
     assert main(["dlrm_bottom", "--provider", "cpu", "--fuse", "all", "--out", str(out)]) == 0
     rows = json.loads(out.read_text())["rows"]
