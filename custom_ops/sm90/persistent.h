@@ -170,7 +170,9 @@ const char* CheckLaunch(const Params& params, int sm_count) {
   if (K::kIsResident && params.schedule.columns > sm_count) return "resident weights need an SM for each column of tiles";
   if (params.split == 1) return nullptr;
   if (!K::kCanSplit) return "this kernel cannot split k: it is pingpong, resident, in clusters, or its tile is too large";
-  if (params.split > K::kMaxSplit || K::kUnitsOfTile % params.split != 0) return "split_k has to divide the units of a tile, at most 8";
+  if (params.split > K::kMaxSplit || (K::kUnitsOfTile % params.split != 0 && params.split % K::kUnitsOfTile != 0))
+    return "split_k has to divide the units of a tile, or they it; at most 8";
+  if (params.split * SplitSums<K>::kSlotBytes > K::kStages * K::kStageBytes) return "split_k is too large for this kernel's stages";
   return params.split > params.blocks ? "split_k exceeds the number of k-blocks" : nullptr;
 }
 

@@ -7,7 +7,7 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// The rank of the block that finishes a unit.
+// The rank of the block that finishes a unit. With more blocks than units some have none: they only send.
 template <class K>
 CUTLASS_DEVICE int OwnerOfUnit(int group, int unit, int split) {
   return (group * K::Finish::kUnits + unit) * split / (K::kGroups * K::Finish::kUnits);

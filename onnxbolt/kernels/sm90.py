@@ -164,10 +164,11 @@ def splits(config: KernelConfig, kernel: Typed, arch: Arch) -> list[int]:
     if config.schedule is not _C or config.cluster != (1, 1) or config.resident:
         return []
     rows, columns, k = config.threadblock
-    ring = (rows + columns) * k * kernel.dtype.bytes * stages(config, kernel, arch)
-    if rows * columns * 4 > ring or _residual_units(config, kernel) > _buffers(config, kernel):
+    ring, pieces = (rows + columns) * k * kernel.dtype.bytes * stages(config, kernel, arch), units(config, kernel.out)
+    if _residual_units(config, kernel) > _buffers(config, kernel):
         return []
-    return [split for split in _SPLITS if units(config, kernel.out) % split == 0]
+    shared = [split for split in _SPLITS if pieces % split == 0 or split % pieces == 0]
+    return [split for split in shared if max(split, pieces) * (rows * columns * 4 // pieces) <= ring]
 
 
 def fits(config: KernelConfig, problem: Problem, arch: Arch) -> bool:

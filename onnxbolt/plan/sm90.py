@@ -10,7 +10,7 @@ from __future__ import annotations
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernels.config import KernelConfig, Schedule
-from onnxbolt.kernels.sm90 import Problem, is_matrix, k_blocks, stages, tiles
+from onnxbolt.kernels.sm90 import Problem, is_matrix, k_blocks, stages, tiles, units
 
 _CLOCKS_PER_US = 1755.0  # under load
 LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin before the one before has ended
@@ -25,7 +25,7 @@ _STORE = 33.0  # bytes a clock of one SM, residuals included
 _LANES = 128 * 1.97  # operations of an epilogue in a clock
 _STAGING_OPERATIONS = 1.8  # of each output, beside its chain's
 _SPLIT_US = 0.7  # of the barriers of a cluster
-_REMOTE = 8.6  # bytes a clock that one SM sends to others
+_REMOTE = 8.6  # bytes a clock that one SM gets from others
 _OVERLAPPED = 0.68  # part of a cooperative kernel's epilogues that counts where a block has several tiles
 _MEMORY = 0.91  # of a copy's time over the same bytes
 _LOSS = 0.57  # part of the shorter of (compute, memory) that is not hidden behind the longer
@@ -43,9 +43,10 @@ def _compute_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     rows, columns, _ = config.threadblock
     split, blocks = config.split_k, config.cluster[0] * config.cluster[1]
     main = _ceil(k_blocks(config, problem), split) * _block_clocks(problem, config, arch) / _CLOCKS_PER_US
-    epilogue = _epilogue_us(problem, rows * columns / split)
+    epilogue = _epilogue_us(problem, rows * columns / min(split, units(config, problem.out)))
     if split > 1:
-        epilogue += _SPLIT_US + rows * columns * 4 * (split - 1) / split / _REMOTE / _CLOCKS_PER_US
+        received = (split - 1) * rows * columns * 4 / min(split, units(config, problem.out))  # of a block that finishes units
+        epilogue += _SPLIT_US + received / _REMOTE / _CLOCKS_PER_US
     count = _ceil(tiles(config, problem) * split, arch.sm_count // blocks * blocks)
     if config.schedule is Schedule.PINGPONG:
         main = main * _PINGPONG_BLOCK + _TURN_US

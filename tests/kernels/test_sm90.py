@@ -84,8 +84,26 @@ def test_k_is_split_where_tiles_leave_sms_idle() -> None:
     for config in split:
         assert config.schedule is Schedule.COOPERATIVE
         assert sm90.tiles(config, GEMM) * config.split_k <= HOPPER.sm_count
-        assert sm90.units(config, GEMM.out) % config.split_k == 0
+        pieces = sm90.units(config, GEMM.out)
+        assert pieces % config.split_k == 0 or config.split_k % pieces == 0
     assert not [c for c in sm90.candidates(dataclasses.replace(GEMM, m=100_000), HOPPER) if c.split_k > 1]
+
+
+@pytest.mark.parametrize("pieces", range(1, 17))
+@pytest.mark.parametrize("split", [2, 4, 8])
+def test_each_unit_has_an_owner_with_a_slot_for_every_sender(pieces: int, split: int) -> None:
+    """The arithmetic of custom_ops/sm90/split_k.h, for all splits that a kernel may be launched with."""
+    if pieces % split and split % pieces:
+        return
+    taken: set[tuple[int, int]] = set()
+    for unit in range(pieces):
+        owner = unit * split // pieces
+        first = (owner * pieces + split - 1) // split
+        slots = {(owner, (unit - first) * split + sender) for sender in range(split)}
+        assert 0 <= owner < split
+        assert not slots & taken
+        assert all(0 <= slot < max(pieces, split) for _, slot in slots)
+        taken |= slots
 
 
 def test_k_is_not_split_where_a_residual_has_fewer_buffers_than_units() -> None:
