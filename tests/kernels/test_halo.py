@@ -4,7 +4,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,7 +100,7 @@ def test_a_tile_is_a_launch_choice() -> None:
      {"dtype": DType.F32}],
     ids=str,
 )
-def test_refused(change: dict[str, object]) -> None:
+def test_refused(change: dict[str, Any]) -> None:
     assert halo.candidates(dataclasses.replace(PROBLEMS[0], **change), HOPPER) == ()
 
 
@@ -132,24 +134,50 @@ int main() {
 """
 
 
-def test_geometry_is_that_of_cpp(tmp_path: Path) -> None:
-    """For every candidate, and where the image is not the one that the tile was chosen for."""
-    source, program = tmp_path / "geometry.cc", tmp_path / "geometry"
-    source.write_text(_PROGRAM)
-    include = [part for part in find_toolchain().compile_command("", "", 0) if part.startswith("-I")]
-    subprocess.run([str(find_toolchain().nvcc), "-x", "cu", "-std=c++17", *include, str(source), "-o", str(program)], check=True)
-    cases = [(problem, config) for problem in PROBLEMS for config in halo.candidates(problem, HOPPER)]
-    lines = [_line(problem, config) for problem, config in cases]
-    answers = subprocess.run([str(program)], input="\n".join(lines), capture_output=True, text=True, check=True).stdout.splitlines()
-    for (problem, config), answer in zip(cases, answers, strict=True):
-        assert tuple(int(number) for number in answer.split()) == dataclasses.astuple(halo.geometry(problem, *config.warp))
-    larger = dataclasses.replace(PROBLEMS[2], w=50, q=50)
-    answer = subprocess.run([str(program)], input=_line(larger, halo.candidates(PROBLEMS[2], HOPPER)[0]), capture_output=True, text=True,
-                            check=True).stdout
-    columns, rows, images = (int(number) for number in answer.split()[:3])
-    fitted = halo.geometry(larger, columns, rows, images)
-    assert fitted.positions <= 256
-    assert dataclasses.astuple(fitted) == tuple(int(number) for number in answer.split())
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """C++'s FitGeometry as a filter of lines."""
+    directory = tmp_path_factory.mktemp("halo")
+    return _compile(directory / "geometry.cu", _PROGRAM)
+
+
+def _compile(source: Path, text: str) -> Path:
+    source.write_text(text)
+    program, toolchain = source.with_suffix(""), find_toolchain()
+    command = [part for part in toolchain.compile_command(str(source), str(program), 90) if part != "-c"]
+    subprocess.run([*command, "-cudart=static", *([f"-L{toolchain.library_dir}"] if toolchain.library_dir else [])], check=True)
+    return program
+
+
+def _fitted(program: Path, cases: Sequence[tuple[ConvProblem, KernelConfig]]) -> list[tuple[int, ...]]:
+    lines = "\n".join(_line(problem, config) for problem, config in cases)
+    answers = subprocess.run([str(program)], input=lines, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [tuple(int(number) for number in answer.split()) for answer in answers]
+
+
+CASES = [(problem, config) for problem in PROBLEMS for config in halo.candidates(problem, HOPPER)]
+
+
+def test_geometry_is_that_of_cpp(program: Path) -> None:
+    assert _fitted(program, CASES) == [dataclasses.astuple(halo.geometry(problem, *config.warp)) for problem, config in CASES]
+
+
+@pytest.mark.parametrize("change", [{"w": 50, "q": 50}, {"h": 40, "p": 40}, {"n": 1}, {"n": 100, "h": 9, "p": 9, "w": 9, "q": 9}], ids=str)
+def test_other_images_get_tiles_that_fit(program: Path, change: dict[str, Any]) -> None:
+    _assert_fits(program, [(dataclasses.replace(problem, **change), config) for problem, config in CASES if problem in PROBLEMS[2:6]])
+
+
+def test_an_instance_by_itself_takes_what_fits(program: Path) -> None:
+    _assert_fits(program, [(problem, config.instance()) for problem, config in CASES])
+
+
+def _assert_fits(program: Path, cases: Sequence[tuple[ConvProblem, KernelConfig]]) -> None:
+    for (problem, config), numbers in zip(cases, _fitted(program, cases), strict=True):
+        columns, rows, images, *_ = numbers
+        tile = halo.geometry(problem, columns, rows, images)
+        assert dataclasses.astuple(tile) == numbers
+        assert tile.positions <= config.threadblock[1]
+        assert tile.box_pixels + tile.zero_pixels <= config.instruction[0]
 
 
 _MEMORY_PROGRAM = """
@@ -173,11 +201,7 @@ def test_shared_memory_is_that_of_cpp(tmp_path: Path) -> None:
     rows = {config: ", ".join(map(str, config.row())) for config, _, _ in cases}
     prints = "".join(f"  print<halo::Plan<Config<{rows[config]}>, Half, {'float' if out == 4 else 'Half'}, {chain}>>();\n"
                      for config, chain, out in cases)
-    source, program = tmp_path / "memory.cu", tmp_path / "memory"
-    source.write_text(_MEMORY_PROGRAM.replace("PRINTS", prints))
-    toolchain = find_toolchain()
-    command = [part for part in toolchain.compile_command(str(source), str(program), 90) if part != "-c"]
-    subprocess.run([*command, "-cudart=static", *([f"-L{toolchain.library_dir}"] if toolchain.library_dir else [])], check=True)
+    program = _compile(tmp_path / "memory.cu", _MEMORY_PROGRAM.replace("PRINTS", prints))
     answers = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
     for (config, chain, out), answer in zip(cases, answers, strict=True):
         tensors = int(chain == "Residual")
