@@ -14,7 +14,7 @@ __device__ uint64_t Descriptor(const char* rows, int group_pitch) {
 }
 
 // One consumer warpgroup's places in the rings. The products of a filter position are a group of wgmma; its stages are released when
-// kAhead more groups have been issued.
+// the next group has been issued, so that the tensor cores never wait for an issue.
 template <class Plan>
 class MainLoop {
  public:
@@ -36,7 +36,7 @@ class MainLoop {
         multiply_tap(d, pixels + shift * (Plan::kRowBytes / 16), accumulate);
         accumulate = 1;
       });
-      pending_[0].input = &barriers_.input_empty[input_.stage];
+      last_.input = &barriers_.input_empty[input_.stage];
       input_.advance();
     });
   }
@@ -44,13 +44,13 @@ class MainLoop {
   __device__ void finish(Accumulators& d) {
     sm90::WaitForProducts<0>();
     sm90::PinAccumulators(d);
-    for (int i = 0; i < kAhead; ++i) release_oldest({});
+    release_last({});
     if (Plan::kKeepsFilter) filter_ = {};
     if (Plan::kInTurns) skip_tiles(Plan::kWarpgroups - 1);
   }
 
  private:
-  static constexpr int kStep = sm90::kInstructionK<typename Plan::Element>, kSteps = Plan::kBlockK / kStep, kAhead = 1;
+  static constexpr int kStep = sm90::kInstructionK<typename Plan::Element>, kSteps = Plan::kBlockK / kStep;
 
   // What a group of products was the last to read.
   struct Stages {
@@ -68,21 +68,18 @@ class MainLoop {
                                                                              step > 0 ? 1 : accumulate);
     }
     sm90::CommitProducts();
-    sm90::WaitForProducts<kAhead>();
-    release_oldest({nullptr, &barriers_.filter_empty[filter_.stage]});
+    sm90::WaitForProducts<1>();
+    release_last({nullptr, &barriers_.filter_empty[filter_.stage]});
     filter_.advance();
   }
 
-  // The oldest group is complete, `newest` has been issued.
-  __device__ void release_oldest(const Stages& newest) {
-    const Stages& oldest = pending_[kAhead - 1];
+  // The last group is complete, the next one has been issued.
+  __device__ void release_last(const Stages& next) {
     if (threadIdx.x % kWarpgroupThreads == 0) {
-      if (!Plan::kKeepsFilter && oldest.filter) release_filter(*oldest.filter);
-      if (oldest.input) oldest.input->arrive();
+      if (!Plan::kKeepsFilter && last_.filter) release_filter(*last_.filter);
+      if (last_.input) last_.input->arrive();
     }
-#pragma unroll
-    for (int i = kAhead - 1; i > 0; --i) pending_[i] = pending_[i - 1];
-    pending_[0] = newest;
+    last_ = next;
   }
 
   // All blocks of a cluster write to this stage of each.
@@ -107,7 +104,7 @@ class MainLoop {
   const int warpgroup_;
   sm90::RingCursor<Plan::kInputStages> input_;
   sm90::RingCursor<Plan::kFilterStages> filter_;
-  Stages pending_[kAhead];
+  Stages last_;
 };
 
 }  // namespace halo
