@@ -34,8 +34,10 @@ template <class Plan>
 __device__ void ClearBorders(const Params& params, const Memory<Plan>& memory) {
   const Geometry& tile = params.tile;
   const int begin = tile.box_pixels() * Plan::kRowBytes, bytes = tile.zero_pixels * Plan::kRowBytes;
-  for (int stage = 0; stage < Plan::kInputStages; ++stage)
-    for (int i = threadIdx.x * 16; i < bytes; i += Plan::kThreads * 16) *reinterpret_cast<uint4*>(memory.input(stage) + begin + i) = uint4{};
+  for (int stage = 0; stage < Plan::kInputStages; ++stage) {
+    char* zeros = memory.input(stage) + begin;
+    for (int i = threadIdx.x * 16; i < bytes; i += Plan::kThreads * 16) *reinterpret_cast<uint4*>(zeros + i) = uint4{};
+  }
   sm90::FenceAsyncProxy();
 }
 
@@ -191,7 +193,8 @@ struct HaloSm90 {
     if ((Plan::kInputStages - 1) * Plan::kInputBytes + last * Plan::kRowBytes > kSharedMemory)
       return "positions beyond the tile would be read outside of shared memory";
     if (Plan::kKeepsFilter && params.k_blocks * conv.r * conv.s > Plan::kFilterStages) return "the filters do not fit beside the tiles";
-    return Plan::kKeepsFilter && params.channel_blocks > sm_count ? "more blocks of output channels than SMs to keep their filters" : nullptr;
+    if (Plan::kKeepsFilter && params.channel_blocks > sm_count) return "more blocks of output channels than SMs to keep their filters";
+    return nullptr;
   }
 
   static const char* encode(const ConvArguments& conv, halo::Params& params) {

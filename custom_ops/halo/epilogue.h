@@ -98,7 +98,8 @@ class Epilogue {
   }
 
  private:
-  static constexpr int kChunk = Plan::kChunk, kChunks = (Plan::kPositions + kChunk - 1) / kChunk, kPairs = kChunk / 16;  // pairs of groups of 8 positions
+  static constexpr int kChunk = Plan::kChunk, kChunks = (Plan::kPositions + kChunk - 1) / kChunk;
+  static constexpr int kPairs = kChunk / 16;  // of groups of eight positions
   static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
   static constexpr int kTensorVectors = kChannels * sizeof(Element) / 16, kOutputVectors = kChannels * sizeof(Output) / 16;
   static constexpr int kTensorAccesses = kChunk * kTensorVectors / kWarpgroupThreads;
@@ -128,8 +129,9 @@ class Epilogue {
       const bool valid = place.within(last_) && channel < params_.k;
 #pragma unroll
       for (int i = 0; i < Chain::kTensors; ++i) {
-        const Element* from = static_cast<const Element*>(params_.epilogue.tensors[i]) + (pixel_ + place.pixel) * params_.epilogue.tensor_pitch[i];
-        fetched_[i][access] = valid ? *reinterpret_cast<const uint4*>(from + channel) : uint4{};
+        const int64_t at = (pixel_ + place.pixel) * params_.epilogue.tensor_pitch[i] + channel;
+        const Element* tensor = static_cast<const Element*>(params_.epilogue.tensors[i]);
+        fetched_[i][access] = valid ? *reinterpret_cast<const uint4*>(tensor + at) : uint4{};
       }
     }
   }

@@ -35,8 +35,9 @@ __device__ void LoadFilter(const Params& params, sm90::Barrier& full, char* to, 
   if constexpr (Plan::kCluster == 1) {
     sm90::Load3D(params.filter, full, to, c, tap, channel, sm90::Cache::kEvictLast);
   } else {
+    constexpr uint16_t kAll = (1 << Plan::kCluster) - 1;
     const int share = rank * Plan::kFilterShare;
-    sm90::Load3D(params.filter, full, to + share * Plan::kRowBytes, c, tap, channel + share, sm90::Cache::kEvictLast, (1 << Plan::kCluster) - 1);
+    sm90::Load3D(params.filter, full, to + share * Plan::kRowBytes, c, tap, channel + share, sm90::Cache::kEvictLast, kAll);
   }
 }
 

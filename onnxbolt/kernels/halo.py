@@ -34,8 +34,8 @@ _KEPT = 10  # candidates of a problem; a kind of kernel (all but the tile) appea
 # Cycles of an SM, fitted to 43 measurements on one H200: wgmma's rate; bytes of shared memory in a cycle; a position of the epilogue,
 # and that of a cooperative tile with more tiles behind it; a pixel that TMA gathers with a stride; each filter position, where it stays
 # in shared memory and where it is streamed; each tile; the first loads, and the blocks of a cluster that wait for one another.
-_TENSOR_EFFICIENCY, _SHARED_BYTES, _POSITION, _EXPOSED_POSITION, _STRIDED_PIXEL = 0.95, 124, 9.0, 16.0, 5.0
-_KEPT_TAP, _STREAMED_TAP, _TILE, _START, _CLUSTER = 10.0, 32.0, 500.0, 2900.0, 1000.0
+_TENSOR_EFFICIENCY, _SHARED_BYTES, _POSITION, _EXPOSED_POSITION, _STRIDED_PIXEL = 1.0, 130, 9.0, 18.0, 5.0
+_KEPT_TAP, _STREAMED_TAP, _TILE, _START, _CLUSTER = 56.0, 68.0, 200.0, 2700.0, 1800.0
 
 
 @dataclass(frozen=True)
