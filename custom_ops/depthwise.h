@@ -106,7 +106,7 @@ static __global__ void __launch_bounds__(Shape::kThreads) convolve(const __grid_
   const SharedFilter<Shape::kWidth> shared{reinterpret_cast<float*>(shared_memory)};
   LaunchDependents();
   const Place<Shape> place(conv);
-  shared.template fill<Element>(conv, place.first_channel, Shape::kFixed ? Shape::kR * Shape::kS : conv.r * conv.s);
+  shared.template fill<Element, Shape::kR * Shape::kS>(conv, place.first_channel);
   __syncthreads();
   if (!place.inside) return;
   const Filter<Shape> filter(shared);

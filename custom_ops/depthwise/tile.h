@@ -81,15 +81,18 @@ struct SharedFilter {
   static constexpr int kPart = Width < 4 ? Width : 4, kParts = Width / kPart;
   float* values;
 
-  // By the whole block, from [K, taps] as the node has them: a thread takes channels, whose taps are neighbours.
-  template <class Element>
-  __device__ void fill(const ConvArguments& conv, int first_channel, int taps) const {
+  // By the whole block, from [K, taps] as the node has them: a thread takes channels, whose taps are neighbours. `Taps`: their number
+  // where it is known, else 0.
+  template <class Element, int Taps>
+  __device__ void fill(const ConvArguments& conv, int first_channel) const {
+    constexpr int kUnrolled = Taps > 0 ? Taps : 4;
+    const int taps = Taps > 0 ? Taps : conv.r * conv.s;
     const int channels = min(int(blockDim.x) * Width, conv.c - first_channel), plane = blockDim.x * kPart;
     auto filter = static_cast<const Element*>(conv.filter) + int64_t(first_channel) * taps;
     for (int channel = threadIdx.y * blockDim.x + threadIdx.x; channel < channels; channel += blockDim.x * blockDim.y) {
       const int lane = channel / Width, part = channel % Width / kPart;
       float* to = values + part * plane + lane * kPart + channel % kPart;
-#pragma unroll 25
+#pragma unroll kUnrolled
       for (int tap = 0; tap < taps; ++tap) to[tap * kParts * plane] = float(filter[channel * taps + tap]);
     }
   }

@@ -11,6 +11,9 @@ _THREADS = 128  # of a block: small enough for several of them to take turns in 
 _FIXED = (3, 5)  # square filters that kernels are compiled for; others are walked by a loop
 _STRIDES = (1, 2)
 _SUMS = 64  # of a thread, in registers
+_FEWER_SUMS = {(5, 5, 1): 56, (5, 5, 2): 32}  # where the compiler needs registers for more of the window at a time, else it spills
+_REGISTERS = 210  # for sums, a row of the window, and the filter where it is kept (custom_ops/depthwise/tile.h)
+_KEPT_FILTER = 72
 _ANY = (0, 0, 0)
 _ANY_COLUMNS = 4
 _SHARED_MEMORY = 48 * 1024  # bytes of a block, where the filters of its channels lie as fp32
@@ -43,7 +46,7 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
         return ()
     most = alignment(problem.c, problem.dtype)
     filters = fixed(problem)
-    tiles = [tile for tile in _TILES if tile.width <= most] if filters != _ANY else [
+    tiles = [tile for tile in _TILES if tile.width <= most and _fits(tile, filters)] if filters != _ANY else [
         Tile(1, _ANY_COLUMNS, width) for width in (8, 4, 2, 1) if width <= most
     ]
     return tuple(
@@ -58,3 +61,11 @@ def fixed(problem: ConvProblem) -> tuple[int, int, int]:
     square = problem.r == problem.s and problem.strides[0] == problem.strides[1] and problem.dilations == (1, 1)
     known = square and problem.r in _FIXED and problem.strides[0] in _STRIDES
     return (problem.r, problem.s, problem.strides[0]) if known else _ANY
+
+
+def _fits(tile: Tile, filters: tuple[int, int, int]) -> bool:
+    """Whether the kernel compiles without spills."""
+    r, s, stride = filters
+    sums, row = tile.rows * tile.columns * tile.width, ((tile.columns - 1) * stride + s) * tile.width
+    kept = r * s * tile.width if r * s * tile.width <= _KEPT_FILTER else 0
+    return sums <= _FEWER_SUMS.get(filters, _SUMS) and sums + row + kept <= _REGISTERS
