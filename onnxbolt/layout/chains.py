@@ -27,13 +27,13 @@ def chains(graph: gs.Graph, assignment: Assignment) -> list[Candidate]:
     taken: set[int] = set()
     found = []
     for node in graph.nodes:
-        if id(node) not in taken and (chain := _from(node, graph, assignment, ending)):
+        if id(node) not in taken and (chain := _from(node, graph, assignment, ending, taken)):
             found.append(chain)
             taken.update(id(covered) for covered in chain.nodes)
     return found
 
 
-def _from(node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[str]) -> Candidate | None:
+def _from(node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[str], taken: set[int]) -> Candidate | None:
     """The chain that begins at `node`; None where there is none that pays."""
     form = _form(node, assignment)
     x = next((t for t in node.inputs if not isinstance(t, gs.Constant) and t.shape == node.outputs[0].shape), None)
@@ -42,7 +42,7 @@ def _from(node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[st
         return None
     anchor = Anchor("elementwise", node, x, None, dtype)
     links = _links(node, x, anchor, [], assignment, form)
-    while links and (more := _behind(links, anchor, assignment, form, ending)):
+    while links and (more := _behind(links, anchor, assignment, form, ending, taken)):
         links += more
     chain = Candidate(anchor, tuple(links), graph.source_tensors).prefix(len(links)) if links else None
     return chain if chain and sum(_kernels(covered) for covered in chain.nodes) >= _LEAST_KERNELS else None
@@ -54,12 +54,15 @@ def _form(node: gs.Node, assignment: Assignment) -> Form | None:
     return carry.writes[0] if carry and node.op in _OPS and carry.writes[0].last else None
 
 
-def _behind(links: list[Link], anchor: Anchor, assignment: Assignment, form: Form, ending: set[str]) -> list[Link]:
-    """What the one reader of the chain's result adds to it."""
+def _behind(links: list[Link], anchor: Anchor, assignment: Assignment, form: Form, ending: set[str], taken: set[int]) -> list[Link]:
+    """What the one reader of the chain's result adds to it, unless another chain has that node."""
     tensor = links[-1].output
-    if tensor.name in ending or len(tensor.outputs) != 1 or _form(tensor.outputs[0], assignment) != form:
+    if tensor.name in ending or len(tensor.outputs) != 1:
         return []
-    return _links(tensor.outputs[0], tensor, anchor, links, assignment, form)
+    reader = tensor.outputs[0]
+    if id(reader) in taken or _form(reader, assignment) != form:
+        return []
+    return _links(reader, tensor, anchor, links, assignment, form)
 
 
 def _links(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, before: list[Link], assignment: Assignment, form: Form) -> list[Link]:

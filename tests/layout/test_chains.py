@@ -37,6 +37,14 @@ def test_tensors_are_operands_and_a_value_with_more_readers_ends_the_chain() -> 
     assert chains(optimized) == ["FusedElementwise_Add_Sigmoid_f32", "FusedElementwise_Mul_Tanh_f32"]
 
 
+def test_where_two_chains_meet_one_reads_the_other() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    a, b = (net.node("MaxPool", net.conv("x", 8, 8), kernel_shape=[2, 2]) for _ in range(2))
+    left, right = (net.node("Tanh", net.node("Relu", y)) for y in (a, b))
+    optimized = assert_same(net.model(net.conv(net.node("Sigmoid", net.node("Mul", left, right)), 8, 8)))
+    assert sorted(chains(optimized)) == ["FusedElementwise_Relu_Tanh_Mul_Sigmoid_f32", "FusedElementwise_Relu_Tanh_f32"]
+
+
 def test_a_single_node_and_one_with_a_broadcast_operand_stay() -> None:
     net = Net({"x": (1, 8, 6, 6)})
     y = net.node("MaxPool", net.conv("x", 8, 8), kernel_shape=[2, 2])
