@@ -169,8 +169,9 @@ def _with_stages(problem: ConvProblem, config: KernelConfig, arch: Arch) -> Iter
         room = min(room, int(_INPUT_SHARE * arch.shared_memory_per_block))
     config = dataclasses.replace(config, stages=min(_MAX_INPUT_STAGES, room // stage))
     needed = filters if config.resident else _MIN_FILTER_STAGES
-    tile = geometry(problem, *config.warp)
-    if config.stages >= 2 and filter_stages(config, tensors, size, out) >= needed and _reads_inside(problem, config, tile, arch):
+    if config.stages < 2 or filter_stages(config, tensors, size, out) < needed:
+        return
+    if _last_byte(problem, config) <= shared_memory(config, tensors, size, out):
         yield config
 
 
@@ -192,13 +193,12 @@ def _fits(problem: ConvProblem, tile: Geometry) -> bool:
     return tile.positions <= POSITIONS[-1] and widest <= _MAX_BOX
 
 
-def _reads_inside(problem: ConvProblem, config: KernelConfig, tile: Geometry, arch: Arch) -> bool:
-    """Whether positions beyond the tile, up to the kernel's, are still in the block's shared memory."""
-    stride, row_bytes = problem.strides[0], _row_bytes(config, problem.dtype.bytes)
+def _last_byte(problem: ConvProblem, config: KernelConfig) -> int:
+    """Where the reads of a kernel's positions end, those beyond the tile among them, in the last input stage."""
+    stride, row_bytes, tile = problem.strides[0], _row_bytes(config, problem.dtype.bytes), geometry(problem, *config.warp)
     shift = (problem.r - 1) // stride * tile.row_pitch + (problem.s - 1) // stride
     last = (config.threadblock[1] // _GROUP - 1) * tile.group_pitch + _GROUP + shift
-    stage = config.instruction[0] * row_bytes
-    return (config.stages - 1) * stage + last * row_bytes <= arch.shared_memory_per_block - config.threadblock[0] * row_bytes
+    return ((config.stages - 1) * config.instruction[0] + last) * row_bytes
 
 
 def _k_blocks(channels: int) -> list[int]:
