@@ -15,7 +15,7 @@ _FEWER_SUMS = {(5, 5, 1): 56, (5, 5, 2): 32}  # where the compiler needs registe
 _REGISTERS = 210  # for sums, a row of the window, and the filter where it is kept (custom_ops/depthwise/tile.h)
 _KEPT_FILTER = 72
 _ANY = (0, 0, 0)
-_ANY_COLUMNS = 4
+_ANY_SUMS, _ANY_COLUMNS = 16, 4  # of a thread where the filter is not known
 _SHARED_MEMORY = 48 * 1024  # bytes of a block, where the filters of its channels lie as fp32
 
 
@@ -32,7 +32,7 @@ _TILES = tuple(
     Tile(rows, columns, width)
     for width in (8, 4, 2, 1)
     for rows, columns in ((4, 4), (2, 7), (2, 4), (1, 7), (1, 4), (2, 2), (1, 2))
-    if rows * columns * width <= _SUMS
+    if rows * columns * width <= _SUMS and (width > 1 or columns < 7)  # the bounds of many single channels spill
 )
 
 
@@ -47,7 +47,7 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     most = alignment(problem.c, problem.dtype)
     filters = fixed(problem)
     tiles = [tile for tile in _TILES if tile.width <= most and _fits(tile, filters)] if filters != _ANY else [
-        Tile(1, _ANY_COLUMNS, width) for width in (8, 4, 2, 1) if width <= most
+        Tile(1, min(_ANY_COLUMNS, _ANY_SUMS // width), width) for width in (8, 4, 2, 1) if width <= most
     ]
     return tuple(
         KernelConfig(arch.number, 0, UNBOUNDED, Family.DEPTHWISE, (tile.rows, tile.columns, _THREADS), filters,
