@@ -20,7 +20,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph.importer import OLDEST_OPSET, newest_versions
 from tests.conftest import ROOT
 from tests.e2e import sequence, structure, vision
-from tests.e2e.checking import ARCHS, check, knows_bfloat16
+from tests.e2e.checking import ARCHS, HOPPER, check, knows_bfloat16
 from tests.support import Net
 
 Build = Callable[[], ModelProto]
@@ -45,6 +45,7 @@ def test_model(name: str, tmp_path: Path) -> None:
                 onnxbolt.optimize(model, precision=precision, library=False)
         else:
             check(model, tmp_path, precision, fuse)
+    check(model, tmp_path, "fp16", "all", HOPPER)
 
 
 @pytest.mark.parametrize("name", ["resnet", "repvgg", "yolo", "deeplab", "vit", "gpt", "llama", "wavenet", "recommender"])
