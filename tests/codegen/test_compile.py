@@ -8,7 +8,7 @@ import pytest
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import conv, elementwise, gemm
+from onnxbolt.kernels import conv, elementwise, gemm, squeeze_excite
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
 from tests.codegen.compilation import compile_all, units, watchful
 
@@ -26,7 +26,9 @@ def _families(arch: int) -> list[Instance]:
         configs.append(KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE))
     pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
     configs.append(elementwise.config(arch))
-    return [*(Instance(config, DType.F16, DType.F16, CHAIN) for config in configs), Instance(pool, DType.F16, DType.F16)]
+    configs.append(KernelConfig(arch, 0, UNBOUNDED, Family.DEPTHWISE, (2, 4, 128), (5, 5, 1), align_a=4, align_b=4, align_c=4))
+    gated = Instance(squeeze_excite.config(arch), DType.F16, DType.F16, ("Silu", "Sigmoid"))
+    return [*(Instance(config, DType.F16, DType.F16, CHAIN) for config in configs), Instance(pool, DType.F16, DType.F16), gated]
 
 
 def test_each_family_compiles() -> None:
@@ -49,3 +51,17 @@ def test_every_candidate_compiles(number: int, dtype: DType) -> None:
     _, complaints = compile_all(units(list(dict.fromkeys(wide)), 4), watchful())
     assert complaints == []
     compile_all(units(list(dict.fromkeys(narrow)), 4), watchful())  # a few spilled registers are no matter beside narrow accesses
+
+
+@pytest.mark.nvcc
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("dtype", DType, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("number", ARCHS)
+def test_every_depthwise_candidate_compiles(number: int, dtype: DType) -> None:
+    found: list[Instance] = []
+    for r, stride in ((3, 1), (3, 2), (5, 1), (5, 2), (7, 1)):
+        strides, chain = (stride, stride), ("Bias", "HardSwish")
+        problem = ConvProblem(2, 14, 14, 64, 64, r, r, 14, 14, (1, 1, 1, 1), strides, (1, 1), 64, dtype, dtype, chain)
+        found += [Instance(config.instance(), dtype, dtype, problem.chain) for config in conv.candidates(problem, get(number))]
+    _, complaints = compile_all(units(found, 8), watchful())
+    assert complaints == []
