@@ -12,8 +12,9 @@ _FIXED = (3, 5)  # square filters that kernels are compiled for; others are walk
 _STRIDES = (1, 2)
 _SUMS = 64  # of a thread, in registers
 _FEWER_SUMS = {(5, 5, 1): 56, (5, 5, 2): 32}  # where the compiler needs registers for more of the window at a time, else it spills
-_REGISTERS = 210  # for sums, a row of the window, and the filter where it is kept (custom_ops/depthwise/tile.h)
-_KEPT_FILTER = 72
+_REGISTERS = 235  # by the formula below; what needs more spills
+_BASE_REGISTERS = 25  # pointers, bounds, the epilogue's vector
+_KEPT_FILTER = 72  # numbers: a larger filter stays in shared memory (custom_ops/depthwise/tile.h)
 _ANY = (0, 0, 0)
 _ANY_SUMS, _ANY_COLUMNS = 16, 4  # of a thread where the filter is not known
 _SHARED_MEMORY = 48 * 1024  # bytes of a block, where the filters of its channels lie as fp32
@@ -63,9 +64,19 @@ def fixed(problem: ConvProblem) -> tuple[int, int, int]:
     return (problem.r, problem.s, problem.strides[0]) if known else _ANY
 
 
+def registers(config: KernelConfig) -> int:
+    """Of a thread, about: sums, a row of the window, and the filter where it is kept."""
+    rows, columns, _ = config.threadblock
+    return _registers(Tile(rows, columns, config.align_a), config.warp)
+
+
+def _registers(tile: Tile, filters: tuple[int, int, int]) -> int:
+    r, s, stride = filters
+    row, taps = ((tile.columns - 1) * stride + s) * tile.width, r * s * tile.width
+    return tile.rows * tile.columns * tile.width + row + (taps if taps <= _KEPT_FILTER else 0) + _BASE_REGISTERS
+
+
 def _fits(tile: Tile, filters: tuple[int, int, int]) -> bool:
     """Whether the kernel compiles without spills."""
-    r, s, stride = filters
-    sums, row = tile.rows * tile.columns * tile.width, ((tile.columns - 1) * stride + s) * tile.width
-    kept = r * s * tile.width if r * s * tile.width <= _KEPT_FILTER else 0
-    return sums <= _FEWER_SUMS.get(filters, _SUMS) and sums + row + kept <= _REGISTERS
+    sums = tile.rows * tile.columns * tile.width
+    return sums <= _FEWER_SUMS.get(filters, _SUMS) and _registers(tile, filters) <= _REGISTERS

@@ -7,11 +7,13 @@ from __future__ import annotations
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernels.config import ConvProblem, KernelConfig
+from onnxbolt.kernels.depthwise import registers
 
 _US = 1e6
 # instructions of a thread, as compiled: for an access of its window, for one of its results, and besides
 _ACCESS, _RESULT, _THREAD = 7.0, 6.0, 120.0
-_ISSUE = 0.75  # of the instructions that an SM could issue
+# part of the instructions that an SM could issue, by the warps that take turns on it
+_ISSUE, _ISSUE_OF_WARP, _MOST_ISSUE = 0.36, 0.022, 0.75
 # cuDNN: launches and set-up beyond one kernel's, part of the bandwidth, part of the products' rate
 _LIBRARY_US, _LIBRARY_BANDWIDTH, _LIBRARY_PRODUCTS = 3.5, 0.76, 0.30
 
@@ -22,7 +24,7 @@ def compute_us(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
     threads = problem.n * _ceil(problem.p, rows) * _ceil(problem.q, columns) * problem.c // config.align_a
     instructions = _THREAD + _accesses(problem, config) * (_ACCESS + config.align_a)
     instructions += rows * columns * (_RESULT + config.align_a * (problem.r * problem.s + _chain(problem)))
-    return threads * instructions / (_ISSUE * arch.fp32_flops / 2) * _US
+    return threads * instructions / (_issue(config, arch) * arch.fp32_flops / 2) * _US
 
 
 def library_us(problem: ConvProblem, arch: Arch) -> float:
@@ -31,6 +33,12 @@ def library_us(problem: ConvProblem, arch: Arch) -> float:
     moved = size / (_LIBRARY_BANDWIDTH * arch.bandwidth)
     products = problem.flops / (_LIBRARY_PRODUCTS * arch.fp32_flops)
     return arch.launch_us + _LIBRARY_US + (moved + products) * _US
+
+
+def _issue(config: KernelConfig, arch: Arch) -> float:
+    threads = config.threadblock[2]
+    blocks = min(arch.registers_per_sm // (registers(config) * threads), arch.threads_per_sm // threads)
+    return min(_ISSUE + _ISSUE_OF_WARP * blocks * threads / 32, _MOST_ISSUE)
 
 
 def _accesses(problem: ConvProblem, config: KernelConfig) -> int:
