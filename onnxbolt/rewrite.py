@@ -103,9 +103,15 @@ class Rewriter:
         return gs.Variable(fresh(self.graph, f"{tensor.name}__{np.dtype(dtype).name}"), np.dtype(dtype))
 
     def before_cast(self, stored: gs.Tensor) -> gs.Tensor:
-        """What a Cast has made `stored` of, where kernels read its type; else `stored` itself."""
+        """What a Cast has made `stored` of, where kernels read its type; else `stored` itself.
+
+        A Cast there and back stays a pair: ONNX Runtime removes it, rounding and all, and so it does in the original.
+        """
         cast = producer(stored)
         if cast is None or cast.op != "Cast" or cast.domain or DType.of(cast.inputs[0].dtype) is None:
+            return stored
+        before = producer(cast.inputs[0])
+        if before is not None and before.op == "Cast" and before.inputs[0].dtype == cast.outputs[0].dtype:
             return stored
         self.passed.append(cast)
         return cast.inputs[0]

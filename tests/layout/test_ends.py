@@ -69,6 +69,13 @@ def test_two_first_convolutions_share_the_input() -> None:
     assert any(op.endswith("_nchw_f32") for op in ops(optimized))
 
 
+def test_a_cast_there_and_back_stays_what_onnx_runtime_removes() -> None:
+    net = Net({"x": (1, 8, 8, 8)})
+    half = net.node("Cast", net.node("Sqrt", net.node("Abs", "x")), to=onnx.TensorProto.FLOAT16)
+    y = net.conv(net.node("Cast", half, to=onnx.TensorProto.FLOAT), 8, 8)
+    assert ops(assert_same(net.model(y), 1e-5, "keep", arch=90))[2:5] == ["Cast", "Cast", "NchwToNhwc_f32"]
+
+
 def test_a_cast_stays_for_whoever_else_reads_it() -> None:
     net = Net({"x": (1, 3, 8, 8)})
     y = net.node("GlobalAveragePool", net.conv("x", 3, 8, 3, pads=[1] * 4))
