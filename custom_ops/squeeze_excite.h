@@ -96,7 +96,9 @@ struct SqueezeExcite {
 
   static squeeze_excite::Plan make_plan(const SqueezeExciteArguments& args, int width, int sm_count) {
     const int most_blocks = kHasClusters ? squeeze_excite::kMostBlocks : 1;
-    return squeeze_excite::MakePlan<Element>(args, width, kThreads, kSharedMemory / squeeze_excite::kBlocksOfSm, most_blocks, sm_count);
+    constexpr int kReserved = 1024;  // of each block, by the system
+    constexpr int kRoom = kSharedMemory / squeeze_excite::kBlocksOfSm - kReserved;
+    return squeeze_excite::MakePlan<Element>(args, width, kThreads, kRoom, most_blocks, sm_count);
   }
 
   static const Variant& widest(const SqueezeExciteArguments& args) {

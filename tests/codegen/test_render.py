@@ -21,9 +21,11 @@ CONV_2X = dataclasses.replace(GEMM_2X, family=Family.CONV_2X, iterator=Iterator.
 CHAIN = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_SM90, (64, 64, 256), (16, 0, 0), stages=8, consumers=2, resident=1)
 GEMM_SM90 = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_SM90, (128, 256, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE, consumers=2)
 CONV_SM90 = dataclasses.replace(
-    GEMM_SM90, family=Family.CONV_SM90, threadblock=(64, 64, 64), stages=4, cluster=(1, 1), schedule=Schedule.PINGPONG, consumers=3, resident=1)
+    GEMM_SM90, family=Family.CONV_SM90, threadblock=(64, 64, 64), stages=4, cluster=(1, 1), schedule=Schedule.PINGPONG,
+    consumers=3, resident=1)
 HALO_SM90 = KernelConfig(
-    90, 0, UNBOUNDED, Family.HALO_SM90, (64, 224, 64), instruction=(304, 0, 0), stages=3, schedule=Schedule.PINGPONG, consumers=2, resident=1)
+    90, 0, UNBOUNDED, Family.HALO_SM90, (64, 224, 64), instruction=(304, 0, 0), stages=3, schedule=Schedule.PINGPONG,
+    consumers=2, resident=1)
 DEPTHWISE = KernelConfig(90, 0, UNBOUNDED, Family.DEPTHWISE, (2, 4, 128), (3, 3, 1), align_a=4, align_b=4, align_c=4)
 POOL = KernelConfig(80, 0, UNBOUNDED, Family.POOL, (0, 0, 0))
 
