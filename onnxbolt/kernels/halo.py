@@ -167,12 +167,13 @@ def _with_stages(problem: ConvProblem, config: KernelConfig, arch: Arch) -> Iter
         room -= filters * _filter_bytes(config, size)
     else:
         room = min(room, int(_INPUT_SHARE * arch.shared_memory_per_block))
-    config = dataclasses.replace(config, stages=min(_MAX_INPUT_STAGES, room // stage))
     needed = filters if config.resident else _MIN_FILTER_STAGES
-    if config.stages < 2 or filter_stages(config, tensors, size, out) < needed:
-        return
-    if _last_byte(problem, config) <= shared_memory(config, tensors, size, out):
-        yield config
+    for stages in range(min(_MAX_INPUT_STAGES, room // stage), 1, -1):
+        config = dataclasses.replace(config, stages=stages)
+        if filter_stages(config, tensors, size, out) >= needed:
+            if _last_byte(problem, config) <= shared_memory(config, tensors, size, out):
+                yield config
+            return
 
 
 def _tiles(problem: ConvProblem) -> Iterator[Geometry]:
