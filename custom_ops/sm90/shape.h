@@ -36,6 +36,7 @@ struct KernelShape {
   static_assert(kGroupRows % 64 == 0 && kGroupRows * kGroupsOfTile == kTileM, "a warpgroup multiplies 64 rows at a time");
   static_assert(kClusterSize == 1 || !kIsResident, "resident weights are loaded by each block for itself");
   static_assert(kTileM % (8 * kClusterN) == 0 && kTileN % (8 * kClusterM) == 0, "a cluster's blocks load whole groups of eight rows");
+  static_assert(kTileM / kClusterN <= 256 && kTileN / kClusterM <= 256, "TMA copies 256 rows at most");
 
   // Operands: along K in boxes of one swizzled row each.
   static constexpr int kBoxK = BoxColumns<Element>(kTileK), kBoxes = kTileK / kBoxK, kBoxBytes = kBoxK * sizeof(Element);

@@ -23,6 +23,7 @@ _COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 _WIDE_COLUMNS = (64, 128, 192, 256)
 _WASTE = 0.25  # of a tile's columns that may lie outside of the output
 _K = (64, 48, 32, 16)  # elements of 2 bytes of a k-block
+_MAX_BOX = 256  # rows of one copy by TMA
 _BAND = 8  # rows of tiles of a GEMM that blocks walk through together: they share rows of A and of B in L2
 _SPLITS = (2, 4, 8)
 _RING_BYTES, _RESIDENT_STAGES = 65536, 4  # beside resident weights: what hides the memory's latency, and the least number of stages
@@ -65,7 +66,7 @@ class Tile90:
 TILES = (
     Tile90(128, _P, 2), Tile90(128, _P, 2, resident=True), Tile90(128, _P, 2, cluster=(2, 1)), Tile90(128, _P, 2, deep=True),
     Tile90(256, _C, 2), Tile90(256, _C, 2, cluster=(2, 1)),
-    Tile90(192, _C, 3), Tile90(384, _C, 3),
+    Tile90(192, _C, 3),
     Tile90(128, _C, 2), Tile90(128, _C, 2, resident=True), Tile90(128, _C, 2, cluster=(2, 1)), Tile90(128, _C, 2, deep=True),
     Tile90(64, _P, 2), Tile90(64, _P, 2, resident=True), Tile90(64, _P, 2, deep=True),
     Tile90(64, _P, 3), Tile90(64, _P, 3, resident=True), Tile90(64, _C, 1),
@@ -178,6 +179,8 @@ def fits(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
         return False
     if columns % (8 * config.cluster[0]) or rows % (8 * config.cluster[1]):
         return False  # the blocks of a cluster load whole groups of eight swizzled rows
+    if rows // config.cluster[1] > _MAX_BOX or columns // config.cluster[0] > _MAX_BOX:
+        return False
     if not config.resident:
         return stages(config, problem, arch) >= _MIN_STAGES
     held = _free_bytes(config, problem, arch) - config.stages * rows * config.threadblock[2] * problem.dtype.bytes
