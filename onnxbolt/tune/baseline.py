@@ -92,11 +92,8 @@ def compare(regions: Sequence[Region], original: ModelProto, precision: str, tim
     known = {key: found for key, region in distinct.items() if (found := _recall(bench, region)) is not None}
     missing = sorted((region for key, region in distinct.items() if key not in known), key=lambda r: -count[r.key] * _predicted(r))
     answers = {key: comparison for found in known.values() for key, comparison in found.items()}
-    ready = [region for region in missing if _ready(region, bench)]
-    if len(ready) < len(missing) and not bench.over:
-        progress(f"{len(missing) - len(ready)} regions are not compared with ONNX Runtime: the budget did not reach for their kernels")
-    if ready and not bench.over:
-        answers |= _measure_all(bench, ready, Original(original, precision))
+    if missing and not bench.over:
+        answers |= _measure_all(bench, missing, Original(original, precision))
     return answers
 
 
@@ -183,20 +180,33 @@ class Work:
 
 
 def _measure_all(bench: Bench, missing: Sequence[Region], original: Original) -> dict[str, Comparison]:
-    works = [work for region in missing if (work := _work(bench, region, original)) is not None]
-    models = [model for work in works for model in (work.fused, *work.parts.values())]
-    manifest = library.make_manifest((op for model in models for op in model.ops), (i for model in models for i in model.instances))
+    """One region after the other, each prepared when it is its turn: of a large model, preparing all takes minutes and gigabytes."""
     answers: dict[str, Comparison] = {}
+    unready = 0
     with tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory:
-        path = Path(directory) / "regions.so"
-        if bench.stream and manifest.ops:
-            library.build(manifest, path, bench.progress, compiled(manifest.instances))
-        for work in works:
+        for region in missing:
             if bench.over:
                 bench.progress("the budget for comparing with ONNX Runtime is spent")
                 break
-            answers |= _measure(bench, work, manifest, path if bench.stream else None)
+            if not _ready(region, bench):
+                unready += 1
+            elif (work := _work(bench, region, original)) is not None:
+                answers |= _measure(bench, work, *_library(bench, work, Path(directory)))
+    if unready:
+        bench.progress(f"{unready} regions are not compared with ONNX Runtime: the budget did not reach for their kernels")
     return answers
+
+
+def _library(bench: Bench, work: Work, directory: Path) -> tuple[Manifest, Path | None]:
+    """What serves the region and its parts; no library where they run on the CPU."""
+    models = (work.fused, *work.parts.values())
+    manifest = library.make_manifest((op for model in models for op in model.ops), work.fused.instances)
+    if bench.stream is None:
+        return manifest, None
+    path = directory / f"{manifest.digest}.so"
+    if manifest.ops and not path.exists():
+        library.build(manifest, path, bench.progress, compiled(manifest.instances))
+    return manifest, path
 
 
 def _work(bench: Bench, region: Region, original: Original) -> Work | None:
@@ -209,9 +219,19 @@ def _work(bench: Bench, region: Region, original: Original) -> Work | None:
     if len(fused.problems) != len(region.candidates):
         _incomparable(bench, region, "it is fused in another way by itself")
         return None
-    parts = {part: _without(models[1], region, part, bench.timings) for part in promising(region, bench.timings)}
-    found = {part: made for part, made in parts.items() if made.instances <= fused.instances}  # other kernels may not even be compiled
-    return Work(region, models[0], fused, found)
+    return Work(region, models[0], fused, _parts(bench, region, models[1], fused))
+
+
+def _parts(bench: Bench, region: Region, model: ModelProto, fused: Fused) -> dict[Part, Fused]:
+    """Parts worth measuring, as far as there is time to prepare them, of kernels that all of the region has: others may not be compiled."""
+    found: dict[Part, Fused] = {}
+    for part in promising(region, bench.timings):
+        if bench.over:
+            break
+        made = _without(model, region, part, bench.timings)
+        if made.instances <= fused.instances:
+            found[part] = made
+    return found
 
 
 def _without(model: ModelProto, region: Region, part: Part, timings: Timings) -> Fused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -18,7 +18,7 @@ from onnxbolt.plan.choose import Plan, choices, plan
 from onnxbolt.plan.cost import candidates
 from onnxbolt.plan.regions import Region, regions
 from onnxbolt.tune import baseline
-from onnxbolt.tune.baseline import compare
+from onnxbolt.tune.baseline import Bench, compare
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.records import Machine
@@ -146,6 +146,27 @@ def test_a_spent_budget_leaves_the_rest_to_prediction(database: Database) -> Non
     assert compare(regions_of(model), model, "fp16", NOTHING, database, MACHINE, 0, None) == {}
 
 
+def test_regions_are_prepared_one_by_one_until_the_budget_is_spent(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline passes while the first region's first part is prepared: that region is measured, and nothing else is begun."""
+    model, lines = convolutional(), list[str]()
+    found = sorted(regions_of(model), key=lambda region: -len(region.candidates))
+    made: list[str] = []
+
+    def fused(*arguments: Any) -> Any:
+        made.append("part" if len(arguments) > 3 else "whole")
+        if made[-1] == "part":
+            monkeypatch.setattr(Bench, "over", True)
+        return fuse(*arguments)
+
+    monkeypatch.setattr(baseline, "fuse", fused)
+    monkeypatch.setattr(baseline, "promising", lambda region, timings: region.parts)
+    monkeypatch.setattr(baseline, "_predicted", lambda region: float(len(region.candidates)))
+    answers = compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None, lines.append)
+    assert made == ["whole", "part"]
+    assert answers.keys() == {found[0].key}
+    assert lines[1:] == ["the budget for comparing with ONNX Runtime is spent"]
+
+
 def test_parts_are_measured_in_the_same_race_and_have_to_beat_all_and_nothing(database: Database) -> None:
     model = convolutional()
     region = next(r for r in regions_of(model) if len(r.candidates) == 2)
@@ -182,7 +203,7 @@ def test_regions_whose_kernels_would_take_long_to_compile_are_not_begun(database
     choice = choices(gemm.problems, ARCHS[90])[gemm.problems[0]]
     timings = Timings({(gemm.problems[0], 90): Choice(choice.config, 1.0)})
     asked: list[Region] = []
-    monkeypatch.setattr(baseline, "_measure_all", lambda bench, missing, original: asked.extend(missing) or {})
+    monkeypatch.setattr(baseline, "_work", lambda bench, region, original: asked.append(region))
     compare(found, model, "fp16", timings, database, MACHINE, 600, cast(Stream, object()), lines.append)
     assert {region.key for region in asked} == {region.key for region in found}
     asked.clear()
