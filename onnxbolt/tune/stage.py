@@ -110,11 +110,13 @@ class _Memory:
     machine: Machine
 
     def extend(self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]) -> Timings:
-        choices = {key: choice for key, choice in self._choices(problems).items() if key not in timings.choices}
+        remembered = self._choices(problems)
+        choices = {key: choice for key, choice in remembered.items() if key not in timings.choices}
         with_choices = dataclasses.replace(timings, choices={**timings.choices, **choices}, machine=self.machine)
         here = [region for region in found if region.arch == self.machine.arch]
         known = compare(here, self.subject.original, self.subject.precision, with_choices, self.database, self.machine, -math.inf, None)
-        return dataclasses.replace(with_choices, comparisons={**known, **timings.comparisons})
+        tuned = timings.tuned or bool(remembered or known)
+        return dataclasses.replace(with_choices, comparisons={**known, **timings.comparisons}, tuned=tuned)
 
     def settled(self, chosen: Plan, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
         """What is known of the whole model decides here as it did when it was measured."""

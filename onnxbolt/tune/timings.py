@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.tune.records import Machine, Problem, wins
 
-UNCOMPARED_GAIN = 1.5  # with --tune, what was not compared is fused where it is predicted to be so much faster
+UNCOMPARED_GAIN = 1.5  # of a model that was tuned, what was not compared is fused where it is predicted to be so much faster
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Timings:
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     machine: Machine | None = None  # where choices and comparisons were measured
     frozen: bool = False  # what is not here is an error (exit code 5), not predicted
-    tuned: bool = False  # --tune has compared what it could: UNCOMPARED_GAIN holds for the other regions of the machine's architecture
+    tuned: bool = False  # the machine was tuned for this model, now or before: UNCOMPARED_GAIN holds for what it did not compare
 
     def choice(self, problem: Problem, arch: int) -> Choice | None:
         return self.choices.get((problem, arch))

@@ -142,6 +142,20 @@ def test_without_tune_what_is_remembered_is_used(gpu: Gpu) -> None:
     assert gpu.compared[-1][1] < 0  # asked for what is known, not to measure
 
 
+def test_what_was_not_compared_is_judged_alike_with_and_without_tune(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product that is predicted to gain, but not by UNCOMPARED_GAIN."""
+    large = Net({"x": (4096, 1024)})
+    model = large.model(large.linear("x", 1024, 1024))
+    unknown = pipeline.optimize(model, library=False, verify=False)
+    assert 1 < unknown.regions[0].gain < UNCOMPARED_GAIN  # else this test is about nothing
+    assert unknown.fused
+    monkeypatch.setattr(stage, "compare", lambda *_: {})
+    tuned = pipeline.optimize(model, library=False, verify=False, tune=True)
+    plain = pipeline.optimize(model, library=False, verify=False)
+    assert not tuned.fused
+    assert (plain.fused, plain.regions, plain.refusals) == (tuned.fused, tuned.regions, tuned.refusals)
+
+
 def test_a_machine_that_is_unknown_or_another_one_is_a_soft_miss(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned = pipeline.optimize(net(), library=False, verify=False, tune=True, fuse="all")
     monkeypatch.setattr(fakes, "MACHINE", dataclasses.replace(fakes.MACHINE, gpu="Another"))
