@@ -8,6 +8,7 @@
 #include "chain/consumer.h"
 #include "chain/producer.h"
 #include "dependent_launch.h"
+#include "integers.h"
 #include "sm90/persistent.h"
 
 namespace onnxbolt {
@@ -40,7 +41,7 @@ __device__ void LoadVectors(const ChainParams& params, ChainMemory<K> memory) {
   }
 }
 
-// Overlaps with its neighbours as PersistentKernel does.
+// Overlaps with its neighbours (dependent_launch.h): barriers and vectors do not wait for the kernel before, nor do weights.
 template <class K>
 __global__ void __launch_bounds__(K::kThreads, 1) ChainKernel(const __grid_constant__ ChainParams params) {
   extern __shared__ __align__(1024) char shared[];
@@ -75,6 +76,7 @@ struct ChainSm90 : sm90::ChainShape<Config, ElementType, OutputType, Chains...> 
   static const char* can_implement(const void* arguments) {
     const auto& chain = *static_cast<const ChainArguments*>(arguments);
     if (const char* error = CheckExtents(chain.m, 1, chain.k)) return error;
+    if (chain.m > 0x7fffffff - 64 * Shape::kGroups) return "m is too close to 2^31";
     if (chain.layers != Shape::kLayers) return "the kernel is for another number of layers";
     if (!RowsAreWide(chain.a, chain.k) || chain.lda % 8 != 0) return "A's rows are not multiples of 16 bytes, as TMA needs";
     if (chain.k > Shape::kDepth || chain.k <= Shape::kDepth - 64) return "the kernel is for another k";
@@ -104,7 +106,7 @@ struct ChainSm90 : sm90::ChainShape<Config, ElementType, OutputType, Chains...> 
   static bool RowsAreWide(const void* data, int64_t columns) { return IsAligned(data, 16) && columns * sizeof(Element) % 16 == 0; }
 
   static const char* describe(sm90::ChainParams& params, const ChainArguments& chain) {
-    params.rows = static_cast<int>(chain.m), params.tiles = sm90::CeilDivide(chain.m, Shape::kStageRows);
+    params.rows = static_cast<int>(chain.m), params.tiles = CeilDivide(params.rows, Shape::kStageRows);
     if (const char* error = encode(params.a, chain.a, chain.k, chain.m, chain.lda, Shape::box(0), Shape::kStageRows)) return error;
     int64_t depth = chain.k;
     for (int i = 0, first_param = 0; i < Shape::kLayers; first_param += Shape::params(i), depth = chain.n[i++]) {

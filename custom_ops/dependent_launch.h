@@ -1,8 +1,11 @@
 // Programmatic dependent launch, for kernels of every architecture: on sm_90 and later a kernel's blocks may start while the kernel
 // before it ends, so that their launch costs no time of its own. Elsewhere these are plain launches.
 //
-// What a kernel reads before WaitForPredecessors must be constant for the session: weights and epilogue vectors are. The wait is for
-// the complete end of all kernels before, who waited themselves. Kernels that know nothing of this neither start early nor let others.
+// Before WaitForPredecessors a kernel may set up its shared memory and read what is constant for the session, as weights and epilogue
+// vectors are. Everything else that it reads or writes comes after the wait of the thread that does it, or after loads of a thread
+// that waited. Some thread of every block waits, and the wait is for the complete end of the kernels before: hence for that of all
+// before them, too. A neighbour that knows nothing of this (ONNX Runtime's kernels) triggers no early launch when it comes before, and
+// is launched without the attribute, hence after our end, when it comes behind.
 #pragma once
 #include "instance.h"
 
@@ -15,7 +18,7 @@ __device__ inline void LaunchDependents() {
 #endif
 }
 
-// Returns when the kernels before are complete and their writes visible.
+// Returns when the kernels before are complete and their writes visible; at once where none was overlapped.
 __device__ inline void WaitForPredecessors() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

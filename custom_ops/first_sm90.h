@@ -44,7 +44,6 @@ __device__ void Run(const Params& params, const Memory<Plan>& memory, int group,
 
 template <class Plan, class Pixel>
 __global__ void __launch_bounds__(Plan::kThreads, 1) FirstKernel(const __grid_constant__ Params params) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char shared[];
   const Memory<Plan> memory{shared};
   // neighbouring tiles go to different SMs, so that few tiles occupy as many as there are
@@ -59,7 +58,6 @@ __global__ void __launch_bounds__(Plan::kThreads, 1) FirstKernel(const __grid_co
   sm90::FenceAsyncProxy();
   __syncthreads();
   Run<Plan>(params, memory, group, first, channel, patch);
-#endif
 }
 
 }  // namespace first
@@ -99,13 +97,13 @@ struct FirstSm90 {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (int64_t(conv.n) * conv.p * conv.q * conv.k == 0) return nullptr;
     first::Params params{};
-    params.column_tiles = cutlass::FastDivmod((conv.q + first::kTileColumns - 1) / first::kTileColumns);
-    params.row_tiles = cutlass::FastDivmod((conv.p + Plan::kTileRows - 1) / Plan::kTileRows);
+    params.column_tiles = cutlass::FastDivmod(CeilDivide(conv.q, first::kTileColumns));
+    params.row_tiles = cutlass::FastDivmod(CeilDivide(conv.p, Plan::kTileRows));
     params.tiles = conv.n * params.row_tiles.divisor * params.column_tiles.divisor;
     params.h = conv.h, params.w = conv.w, params.k = conv.k, params.pad_top = conv.pad_top, params.pad_left = conv.pad_left;
     params.x = conv.x, params.filter = conv.filter, params.epilogue = conv.epilogue;
     if (const char* error = encode(conv, params)) return error;
-    const int channel_blocks = (conv.k + Plan::kN - 1) / Plan::kN;
+    const int channel_blocks = CeilDivide(conv.k, Plan::kN);
     const dim3 grid(std::min(params.tiles, std::max(launch.sm_count / channel_blocks, 1)), channel_blocks);
     const auto kernel = conv.x_planes == OnnxType<float>::value ? first::FirstKernel<Plan, float> : first::FirstKernel<Plan, Element>;
     return LaunchDependent(kernel, grid, Plan::kThreads, launch.stream, params, Row::at(kArch), kSharedMemory);

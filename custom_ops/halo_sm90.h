@@ -5,6 +5,7 @@
 // Persistent and warp-specialized: two producer warps, and consumer warpgroups of 64 output channels each. Cooperative ones share a
 // tile's pixels; in turns (pingpong) each has tiles of its own, and one's epilogue runs under another's main loop.
 #pragma once
+#include "dependent_launch.h"
 #include "halo/consumer.h"
 #include "halo/epilogue.h"
 #include "halo/producer.h"
@@ -66,7 +67,7 @@ __device__ void Consume(const Params& params, const Memory<Plan>& memory, int wa
   MainLoop<Plan> main_loop(params, memory, warpgroup);
   Epilogue<Plan> epilogue(params, memory, warpgroup);
   Turns<Plan> turns(memory.barriers(), warpgroup);
-  sm90::WaitForPredecessors();
+  WaitForPredecessors();
   const Tiles<Plan> tiles{params};
   const int first = Plan::kInTurns ? tiles.first + warpgroup * tiles.step : tiles.first;
   const int step = Plan::kInTurns ? Plan::kWarpgroups * tiles.step : tiles.step;
@@ -89,7 +90,6 @@ __device__ void SyncBlocks() {
 
 template <class Plan>
 __global__ void __launch_bounds__(Plan::kThreads, 1) HaloKernel(const __grid_constant__ Params params) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char shared[];
   const Memory<Plan> memory{shared};
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupThreads, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
@@ -101,11 +101,11 @@ __global__ void __launch_bounds__(Plan::kThreads, 1) HaloKernel(const __grid_con
   ClearBorders(params, memory);
   FindPlaces(params, memory);
   SyncBlocks<Plan>();
-  sm90::LaunchDependents();
+  LaunchDependents();
   if (warpgroup == 0) {
     if constexpr (Plan::kWarpgroups > 1) sm90::ReleaseRegisters<Plan::kProducerRegisters>();
     if (warp == 0 && sm90::ElectOne()) {
-      sm90::WaitForPredecessors();
+      WaitForPredecessors();
       LoadInputs(params, memory);
     } else if (warp == 1 && sm90::ElectOne()) {
       LoadFilters(params, memory);  // weights do not depend on the kernels before
@@ -118,7 +118,6 @@ __global__ void __launch_bounds__(Plan::kThreads, 1) HaloKernel(const __grid_con
     __syncwarp();
     SyncBlocks<Plan>();  // the others still write to this block's memory and signal its barriers
   }
-#endif
 }
 
 }  // namespace halo
@@ -155,19 +154,8 @@ struct HaloSm90 {
     halo::Params params = describe(conv, launch);
     if (const char* error = check(conv, params, launch.sm_count)) return error;
     if (const char* error = encode(conv, params)) return error;
-    cudaLaunchAttribute attributes[2]{};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim = {Plan::kCluster, 1, 1};
-    cudaLaunchConfig_t config{};
-    config.gridDim = grid(params, launch.sm_count);
-    config.blockDim = Plan::kThreads;
-    config.dynamicSmemBytes = kSharedMemory;
-    config.stream = launch.stream;
-    config.attrs = attributes;
-    config.numAttrs = Plan::kCluster > 1 ? 2 : 1;
-    return ErrorText(cudaLaunchKernelEx(&config, halo::HaloKernel<Plan>, params));
+    return LaunchDependent(halo::HaloKernel<Plan>, grid(params, launch.sm_count), Plan::kThreads, launch.stream, params, Row::at(kArch),
+                           kSharedMemory, Plan::kCluster);
   }
 
  private:
@@ -177,10 +165,10 @@ struct HaloSm90 {
                                     Plan::kPositions, Plan::kStagePixels);
     params.n = conv.n, params.p = conv.p, params.q = conv.q, params.k = conv.k, params.c = conv.c, params.r = conv.r, params.s = conv.s;
     params.pad_top = conv.pad_top, params.pad_left = conv.pad_left, params.stride = conv.stride_h;
-    params.channel_blocks = halo::CeilDiv(conv.k, Plan::kTileChannels);
-    params.k_blocks = halo::CeilDiv(conv.c, Plan::kBlockK);
+    params.channel_blocks = CeilDivide(conv.k, Plan::kTileChannels);
+    params.k_blocks = CeilDivide(conv.c, Plan::kBlockK);
     const int spatial_tiles = params.tile.column_blocks * params.tile.row_blocks * params.tile.image_blocks;
-    params.tiles = halo::CeilDiv(spatial_tiles, Plan::kCluster) * params.channel_blocks;
+    params.tiles = CeilDivide(spatial_tiles, Plan::kCluster) * params.channel_blocks;
     params.y = conv.y, params.y_pitch = conv.y_pitch, params.epilogue = conv.epilogue;
     return params;
   }

@@ -2,6 +2,7 @@
 #pragma once
 #include "chain/shape.h"
 #include "cutlass/numeric_conversion.h"
+#include "dependent_launch.h"
 #include "sm90/epilogue.h"
 #include "sm90/wgmma_registers.h"
 

@@ -1,6 +1,7 @@
 // What fills a chain's shared memory: weights once, and the rows of A through the rings.
 #pragma once
 #include "chain/shape.h"
+#include "dependent_launch.h"
 #include "sm90/tma.h"
 
 namespace onnxbolt {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "integers.h"
 #include "sm90/shape.h"
 
 namespace onnxbolt {
@@ -17,8 +18,6 @@ struct ChainParams {
   int64_t ldd;
   EpilogueArguments operands[kMaxLayers];
 };
-
-constexpr int RoundUp(int bytes, int multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 // A configuration has the first layer's columns and depth as the tile's, those of the others in the places of the warp's shape:
 // zeros up to a multiple of 16 included. Resident: all weights stay in shared memory, and each consumer warpgroup has tiles of 64

@@ -2,6 +2,7 @@
 #pragma once
 #include "cutlass/fast_math.h"
 #include "instance.h"
+#include "integers.h"
 #include "sm90/epilogue.h"
 
 namespace onnxbolt {
@@ -15,8 +16,6 @@ constexpr int kChunk = 8;          // k's that lie side by side: the halves of a
 constexpr int kStepsAtOnce = 6;     // whose fragments are registers at one time
 constexpr int kChunksAtOnce = 4;    // of weights that a thread loads
 constexpr int kBlockMemory = 232448;
-
-constexpr int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Constants of an instance. Columns of its configuration: threadblock = (output pixels of a tile, its output channels, k), warp = the
 // filter's rows, columns and channels, instruction = the strides, consumers = warpgroups.
@@ -38,14 +37,14 @@ struct Plan {
 
   static constexpr int kStoredC = kStrideW * kC % 2 == 0 ? kC : kC + 1;
   static constexpr int kRun = kS * kStoredC;                            // elements of a filter row
-  static constexpr int kRunChunks = (kRun + kChunk - 1) / kChunk;
+  static constexpr int kRunChunks = CeilDivide(kRun, kChunk);
   static constexpr int kTailElements = kRun - (kRunChunks - 1) * kChunk;  // of a run's last chunk
-  static constexpr int kChunks = kR * kRunChunks, kSteps = (kChunks + 1) / 2, kDepth = kSteps * 2 * kChunk;
+  static constexpr int kChunks = kR * kRunChunks, kSteps = CeilDivide(kChunks, 2), kDepth = kSteps * 2 * kChunk;
 
   static constexpr int kPatchRows = (kTileRows - 1) * kStrideH + kR, kPatchColumns = (kTileColumns - 1) * kStrideW + kS;
-  static constexpr int kRowQuads = (kPatchColumns + kQuad - 1 + kQuad - 1) / kQuad;  // wherever in a quad the patch begins
+  static constexpr int kRowQuads = CeilDivide(kPatchColumns + kQuad - 1, kQuad);  // wherever in a quad the patch begins
   static constexpr int kPatchPitch = kRowQuads * kQuad * kStoredC;
-  static constexpr int kLoads = (kPatchRows * kRowQuads + kGroupThreads - 1) / kGroupThreads;
+  static constexpr int kLoads = CeilDivide(kPatchRows * kRowQuads, kGroupThreads);
 
   static constexpr int kStepBytes = kN * 2 * kChunk * sizeof(Element), kWeightBytes = kSteps * kStepBytes;
   // one element before the first row, and what is read and masked behind the last

@@ -3,46 +3,10 @@
 // A lane's fragment of A is read straight from the patch: no im2col is written anywhere.
 #pragma once
 #include "first/patch.h"
+#include "sm90/wgmma_registers.h"
 
 namespace onnxbolt {
 namespace first {
-
-// multiply<Element>(d, a, b, accumulate): d = a b^T, plus d where `accumulate` is not 0; a: a lane's fragment of 64 x 16 (PTX ISA:
-// wgmma, "Register Fragments").
-template <int Columns>
-struct Product;
-
-#define ONNXBOLT_FRAGMENT_PRODUCT(SHAPE, REGISTERS, A0, A1, A2, A3, B, ACCUMULATE, ...)                                      \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ACCUMULATE ", 0;\nwgmma.mma_async.sync.aligned." SHAPE " {" REGISTERS \
-               "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 0;\n}"                                        \
-               : __VA_ARGS__                                                                                                 \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate))
-
-// A0 to ACCUMULATE: the operands' numbers, which follow those of the accumulators.
-#define ONNXBOLT_FRAGMENT_WGMMA(COLUMNS, REGISTERS, A0, A1, A2, A3, B, ACCUMULATE, ...)                                           \
-  template <>                                                                                                                     \
-  struct Product<COLUMNS> {                                                                                                       \
-    template <class Element>                                                                                                      \
-    CUTLASS_DEVICE static void multiply(sm90::Accumulators<COLUMNS>& d, const uint32_t (&a)[4], uint64_t b, int accumulate) {     \
-      if constexpr (std::is_same_v<Element, cutlass::half_t>)                                                                     \
-        ONNXBOLT_FRAGMENT_PRODUCT("m64n" #COLUMNS "k16.f32.f16.f16", REGISTERS, A0, A1, A2, A3, B, ACCUMULATE, __VA_ARGS__);      \
-      else                                                                                                                        \
-        ONNXBOLT_FRAGMENT_PRODUCT("m64n" #COLUMNS "k16.f32.bf16.bf16", REGISTERS, A0, A1, A2, A3, B, ACCUMULATE, __VA_ARGS__);    \
-    }                                                                                                                             \
-  }
-
-ONNXBOLT_FRAGMENT_WGMMA(8, "%0, %1, %2, %3", 4, 5, 6, 7, 8, 9, ONNXBOLT_D4(0));
-ONNXBOLT_FRAGMENT_WGMMA(16, ONNXBOLT_REGISTERS_0, 8, 9, 10, 11, 12, 13, ONNXBOLT_D8(0));
-ONNXBOLT_FRAGMENT_WGMMA(24, ONNXBOLT_REGISTERS_0 ", %8, %9, %10, %11", 12, 13, 14, 15, 16, 17, ONNXBOLT_D8(0), ONNXBOLT_D4(8));
-ONNXBOLT_FRAGMENT_WGMMA(32, ONNXBOLT_FIRST_16, 16, 17, 18, 19, 20, 21, ONNXBOLT_D16(0));
-ONNXBOLT_FRAGMENT_WGMMA(40, ONNXBOLT_FIRST_16 ", %16, %17, %18, %19", 20, 21, 22, 23, 24, 25, ONNXBOLT_D16(0), ONNXBOLT_D4(16));
-ONNXBOLT_FRAGMENT_WGMMA(48, ONNXBOLT_FIRST_16 ", " ONNXBOLT_REGISTERS_16, 24, 25, 26, 27, 28, 29, ONNXBOLT_D16(0), ONNXBOLT_D8(16));
-ONNXBOLT_FRAGMENT_WGMMA(64, ONNXBOLT_FIRST_32, 32, 33, 34, 35, 36, 37, ONNXBOLT_D32(0));
-ONNXBOLT_FRAGMENT_WGMMA(80, ONNXBOLT_FIRST_32 ", " ONNXBOLT_REGISTERS_32, 40, 41, 42, 43, 44, 45, ONNXBOLT_D32(0), ONNXBOLT_D8(32));
-ONNXBOLT_FRAGMENT_WGMMA(96, ONNXBOLT_FIRST_48, 48, 49, 50, 51, 52, 53, ONNXBOLT_D32(0), ONNXBOLT_D16(32));
-ONNXBOLT_FRAGMENT_WGMMA(112, ONNXBOLT_FIRST_48 ", " ONNXBOLT_REGISTERS_48, 56, 57, 58, 59, 60, 61, ONNXBOLT_D32(0), ONNXBOLT_D16(32),
-                        ONNXBOLT_D8(48));
-ONNXBOLT_FRAGMENT_WGMMA(128, ONNXBOLT_FIRST_64, 64, 65, 66, 67, 68, 69, ONNXBOLT_D64(0));
 
 // The weights of output channels `first` .., on their way to shared memory, where they are steps of [channel][16], each row swizzled
 // as an operand of 32 bytes (wgmma.h). A thread takes chunks, some at a time, since each element arrives in a register of its own.
@@ -64,7 +28,7 @@ class Weights {
 
  private:
   using Chunk = cutlass::AlignedArray<Element, kChunk>;
-  static constexpr int kRowChunks = 2 * Plan::kSteps, kChunks = (Plan::kN * kRowChunks + Plan::kThreads - 1) / Plan::kThreads;
+  static constexpr int kRowChunks = 2 * Plan::kSteps, kChunks = CeilDivide(Plan::kN * kRowChunks, Plan::kThreads);
   static constexpr int kAtOnce = std::min(kChunks, kChunksAtOnce);
 
   // Which chunk of which channel a thread's i-th is, and the part of which run of the filter.
@@ -136,7 +100,7 @@ class MainLoop {
   static constexpr int kSize = sizeof(Element), kRowBytes = Plan::kPatchPitch * kSize;
   static constexpr int kPixelBytes = Plan::kStrideW * Plan::kStoredC * kSize;  // from one output pixel to the next
   // Fragments are registers until the products have read them: as few groups of steps as may be, nearly equal.
-  static constexpr int kGroups = (Plan::kSteps + kStepsAtOnce - 1) / kStepsAtOnce, kGroup = (Plan::kSteps + kGroups - 1) / kGroups;
+  static constexpr int kGroups = CeilDivide(Plan::kSteps, kStepsAtOnce), kGroup = CeilDivide(Plan::kSteps, kGroups);
 
   __device__ void multiply_group(Sums& sums, const char* pixel, int first) const {
     uint32_t a[kGroup][4];
@@ -153,7 +117,8 @@ class MainLoop {
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       const int step = first + i;
-      if (step < Plan::kSteps) Product<Plan::kN>::template multiply<Element>(sums, a[i], weights_ + step * Plan::kStepBytes / 16, step > 0);
+      if (step < Plan::kSteps)
+        sm90::WgmmaFromRegisters<Plan::kN>::template multiply<Element>(sums, a[i], weights_ + step * Plan::kStepBytes / 16, step > 0);
     }
     sm90::CommitProducts();
     sm90::WaitForProducts<0>();

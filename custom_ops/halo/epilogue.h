@@ -98,7 +98,7 @@ class Epilogue {
   }
 
  private:
-  static constexpr int kChunk = Plan::kChunk, kChunks = (Plan::kPositions + kChunk - 1) / kChunk;
+  static constexpr int kChunk = Plan::kChunk, kChunks = CeilDivide(Plan::kPositions, kChunk);
   static constexpr int kPairs = kChunk / 16;  // of groups of eight positions
   static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
   static constexpr int kTensorVectors = kChannels * sizeof(Element) / 16, kOutputVectors = kChannels * sizeof(Output) / 16;

@@ -13,6 +13,7 @@
 #pragma once
 #include <algorithm>
 
+#include "integers.h"
 #include "kernel.h"
 
 namespace onnxbolt {
@@ -32,8 +33,6 @@ struct Geometry {
   int positions() const { return ((images - 1) * image_rows + rows - 1) * row_positions + columns; }
 };
 
-inline int CeilDiv(int a, int b) { return (a + b - 1) / b; }
-
 // The tile of at most columns x rows x images of a convolution with equal strides.
 inline Geometry MakeGeometry(const ConvArguments& conv, int columns, int rows, int images) {
   Geometry tile{};
@@ -48,9 +47,9 @@ inline Geometry MakeGeometry(const ConvArguments& conv, int columns, int rows, i
   tile.row_positions = tile.columns <= kGroup ? kGroup : tile.row_pitch;
   if (whole_images) tile.zero_pixels += std::min(conv.pad_top, conv.pad_bottom) * tile.row_pitch;
   if (whole_rows) tile.zero_pixels += std::min(conv.pad_left, conv.pad_right);
-  tile.column_blocks = CeilDiv(conv.q, tile.columns);
-  tile.row_blocks = CeilDiv(conv.p, tile.rows);
-  tile.image_blocks = CeilDiv(conv.n, tile.images);
+  tile.column_blocks = CeilDivide(conv.q, tile.columns);
+  tile.row_blocks = CeilDivide(conv.p, tile.rows);
+  tile.image_blocks = CeilDivide(conv.n, tile.images);
   return tile;
 }
 
@@ -66,7 +65,7 @@ inline Geometry FitGeometry(const ConvArguments& conv, int columns, int rows, in
   while (!Fits(tile, conv, positions, stage_pixels)) {
     if (tile.images > 1) tile = MakeGeometry(conv, tile.columns, tile.rows, tile.images - 1);
     else if (tile.rows > 1) tile = MakeGeometry(conv, tile.columns, tile.rows - 1, 1);
-    else if (tile.columns > 1) tile = MakeGeometry(conv, CeilDiv(tile.columns, 2), rows, 1);
+    else if (tile.columns > 1) tile = MakeGeometry(conv, CeilDivide(tile.columns, 2), rows, 1);
     else break;
   }
   return tile;

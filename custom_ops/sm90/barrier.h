@@ -1,5 +1,4 @@
-// What orders the threads of a block, of a cluster and of consecutive kernels on sm_90 (PTX ISA: mbarrier, barrier.cluster,
-// griddepcontrol, fence.proxy.async).
+// What orders the threads of a block and of a cluster on sm_90 (PTX ISA: mbarrier, barrier.cluster, fence.proxy.async).
 #pragma once
 #include <cstdint>
 
@@ -81,13 +80,6 @@ __device__ inline bool ElectOne() {
       : "=r"(elected));
   return elected != 0;
 }
-
-// Programmatic dependent launch: the next kernel of the stream may start its blocks as this one's end ...
-__device__ inline void LaunchDependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
-// ... and waits here until the kernels before it are complete and their writes visible. Where there is none that was overlapped,
-// this returns at once.
-__device__ inline void WaitForPredecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 template <int Registers>
 __device__ void ReleaseRegisters() {

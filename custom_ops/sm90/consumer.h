@@ -1,5 +1,6 @@
 // A consumer warpgroup: wgmma over the ring's stages, then the epilogue on the accumulators.
 #pragma once
+#include "dependent_launch.h"
 #include "sm90/params.h"
 #include "sm90/split_k.h"
 

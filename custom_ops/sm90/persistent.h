@@ -1,6 +1,8 @@
 // The persistent, warp-specialized kernel of GEMM_SM90 and CONV_SM90: a producer warpgroup feeds a ring of operand tiles by TMA,
 // one to three consumer warpgroups multiply (wgmma) and run the epilogue.
 #pragma once
+#include "dependent_launch.h"
+#include "integers.h"
 #include "sm90/consumer.h"
 #include "sm90/producer.h"
 
@@ -55,12 +57,7 @@ __device__ void Run(const Params& params, SharedMemory<K> memory) {
   }
 }
 
-// Programmatic dependent launch: this kernel may begin while the one before it still runs, and the next one while this runs. All it
-// does before WaitForPredecessors is to set up barriers and to load weights, which nothing in a session writes. Everything else
-// that it reads or writes comes after the wait of the thread that does it, or after loads of a thread that waited; and the wait
-// is for the complete end of the kernels before, who waited themselves. A neighbour that knows nothing of this (ONNX Runtime's
-// kernels) triggers no early launch when it comes before, and is launched without the attribute, hence after our end, when
-// it comes behind.
+// Overlaps with its neighbours (dependent_launch.h): barriers and weights do not wait for the kernel before.
 template <class K, bool kIsImage>
 __global__ void __launch_bounds__(K::kThreads, 1) PersistentKernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) char shared[];
@@ -91,22 +88,9 @@ int GridSize(const Params& params, int sm_count) {
 
 template <class K, bool kIsImage>
 const char* LaunchKernel(const Params& params, const Launch& launch) {
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {unsigned(K::kClusterSize * params.split), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = GridSize<K>(params, launch.sm_count);
-  config.blockDim = K::kThreads;
-  config.dynamicSmemBytes = K::kSharedMemory;
-  config.stream = launch.stream;
-  config.attrs = attributes;
-  config.numAttrs = K::kClusterSize * params.split > 1 ? 2 : 1;
-  return ErrorText(cudaLaunchKernelEx(&config, PersistentKernel<K, kIsImage>, params));
+  return LaunchDependent(PersistentKernel<K, kIsImage>, GridSize<K>(params, launch.sm_count), K::kThreads, launch.stream, params,
+                         K::Row::at(kArch), K::kSharedMemory, K::kClusterSize * params.split);
 }
-
-inline int CeilDivide(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
 // What GEMM and convolution share: the schedule, the k-blocks, the output and the residual. `depth`: channels of a tap.
 template <class K>
@@ -116,11 +100,12 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
   using Output = typename K::Output;
   if (config[kSplitK] < 1 || config[kSwizzle] < 1) return "split_k and swizzle are 1 at least";
   params.rows = static_cast<int>(rows), params.columns = static_cast<int>(columns);
-  params.blocks_per_tap = CeilDivide(depth, K::kTileK);
+  params.blocks_per_tap = static_cast<int>(CeilDivide(depth, K::kTileK));
   params.blocks = params.blocks_per_tap * taps;
   params.split = static_cast<int>(config[kSplitK]);
   params.operands = operands;
-  params.schedule = TileSchedule(CeilDivide(rows, K::kTileM * K::kClusterM), CeilDivide(columns, K::kTileN * K::kClusterN),
+  const auto tiles = [](int64_t extent, int size) { return static_cast<int>(CeilDivide(extent, size)); };
+  params.schedule = TileSchedule(tiles(rows, K::kTileM * K::kClusterM), tiles(columns, K::kTileN * K::kClusterN),
                                  K::kIsResident ? 1 : static_cast<int>(config[kSwizzle]));
   const auto encode = [&](CUtensorMap& map, const void* data, int64_t data_pitch) {
     return EncodeTiled(map, kPlainType<Output>, sizeof(Output), data,
@@ -158,8 +143,8 @@ const char* CheckProblem(int64_t rows, int64_t columns, int64_t depth, int64_t t
   constexpr int kWide = 16 / static_cast<int>(sizeof(typename K::Output));
   if (columns % kWide != 0) return "the output's rows are not multiples of 16 bytes, as TMA needs";
   if (rows > 0x7fffffff - K::kTileM * K::kClusterM) return "an extent is too close to 2^31";
-  const int64_t blocks = (depth + K::kTileK - 1) / K::kTileK * taps;
-  if (blocks > 0x7fffffff) return "an extent exceeds 2^31 - 1";
+  const int64_t blocks = CeilDivide(depth, K::kTileK) * taps;
+  if (blocks > 0x7fffffff / K::kMaxSplit) return "there are too many k-blocks for their shares to be reckoned in 32 bits";
   if (K::kIsResident && blocks > K::kBlocksOfB) return "the weights of one block's channels do not fit its shared memory";
   return nullptr;
 }

@@ -1,5 +1,6 @@
 // The producer warpgroup: one thread keeps the ring of operand tiles full, another brings residuals ahead of the epilogues.
 #pragma once
+#include "dependent_launch.h"
 #include "sm90/params.h"
 #include "sm90/shape.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "instance.h"
+#include "integers.h"
 #include "sm90/epilogue.h"
 
 namespace onnxbolt {
@@ -54,7 +55,7 @@ struct KernelShape {
   static_assert(kStages >= 2 && kStages * kStageBytes <= kFreeBytes && kBlocksOfB >= 1, "the stages do not fit shared memory");
 
   static constexpr int kOffsetB = kStages * kABytes;
-  static constexpr int kOffsetStaging = (kOffsetB + kBlocksOfB * kBBytes + 1023) / 1024 * 1024;
+  static constexpr int kOffsetStaging = RoundUp(kOffsetB + kBlocksOfB * kBBytes, 1024);
   static constexpr int kOffsetVectors = kOffsetStaging + kGroups * Finish::kStagingBytes;
   static constexpr int kOffsetBarriers = kOffsetVectors + kGroups * Finish::kVectorBytes;
 

@@ -1,0 +1,17 @@
+// Integer arithmetic that tile counts and layouts of memory need. Values are not negative, and do not come near their type's limit.
+#pragma once
+#include <type_traits>
+
+namespace onnxbolt {
+
+template <class T>
+constexpr T CeilDivide(T value, std::common_type_t<T> divisor) {
+  return (value + divisor - 1) / divisor;
+}
+
+template <class T>
+constexpr T RoundUp(T value, std::common_type_t<T> multiple) {
+  return CeilDivide(value, multiple) * multiple;
+}
+
+}  // namespace onnxbolt
