@@ -178,12 +178,14 @@ def _choice(row: Mapping[str, Any]) -> tuple[Key, Choice]:
 
 def _region_row(key: str, comparison: Comparison) -> dict[str, object]:
     times = {name: _us(getattr(comparison, name)) for name in _TIMES}
-    return {"fused": comparison.fused, "key": key, "measured": comparison.measured, "region": comparison.region, **times}
+    reason = {"reason": comparison.reason} if comparison.reason else {}
+    return {"fused": comparison.fused, "key": key, "measured": comparison.measured, "region": comparison.region, **reason, **times}
 
 
 def _comparison(row: Mapping[str, Any]) -> tuple[str, Comparison]:
     ours, our_mad, theirs, their_mad = (float(row[name]) for name in _TIMES)
-    comparison = Comparison(ours, our_mad, theirs, their_mad, bool(row["measured"]), bool(row["fused"]), str(row["region"]))
+    comparison = Comparison(ours, our_mad, theirs, their_mad, bool(row["measured"]), bool(row["fused"]), str(row["region"]),
+                            reason=str(row.get("reason", "")))
     return str(row["key"]), comparison
 
 

@@ -64,6 +64,12 @@ def test_a_decision_stands_whatever_rounding_does_to_its_times(tmp_path: Path) -
     assert comparison.fused
 
 
+def test_a_decision_keeps_its_reason(tmp_path: Path) -> None:
+    slower = Comparison(1.0, 0.0, 2.0, 0.0, decided=False, region="r", reason="the whole model is slower with it")
+    Lock().updated(Timings(comparisons={"k": slower}), Options(), ["sm_80"]).write(tmp_path / "l")
+    assert Lock.read(tmp_path / "l").timings().comparisons["k"] == slower
+
+
 def test_the_text_is_sorted_json_and_independent_of_the_order_of_decisions() -> None:
     backwards = Timings(dict(reversed(USED.choices.items())), dict(reversed(USED.comparisons.items())), MACHINE)
     assert Lock().updated(backwards, Options(), ["sm_90a", "sm_80"]).text() == LOCK.text()
