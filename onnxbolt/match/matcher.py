@@ -14,7 +14,7 @@ from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
 from onnxbolt.patterns import anchors, steps
 
-_UNKNOWN = "its result is no tensor of the original, so nothing could verify it"
+UNKNOWN = "its result is no tensor of the original, so nothing could verify it"
 _FULL = f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} tensors and {MAX_PARAMS} parameters at most"
 
 
@@ -41,7 +41,7 @@ def match(graph: gs.Graph, several: bool = False) -> tuple[list[Candidate], list
             chain = links if anchor.kind == "squeeze_excite" else _follow(anchor, links, pinned, several, refusals)
             candidate = Candidate(anchor, chain, graph.source_tensors).prefix(len(chain))
             if candidate is None:
-                refusals.append(Refusal(node.name, node.op, _UNKNOWN, node.outputs[0].name))
+                refusals.append(Refusal(node.name, node.op, UNKNOWN, node.outputs[0].name))
             else:
                 candidates.append(candidate)
     return candidates, refusals

@@ -58,11 +58,15 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A chain that one kernel can compute: the anchor, then links in order. `originals` are the names of the source's tensors."""
+    """A chain that one kernel can compute: the anchor, then links in order. `originals` are the names of the source's tensors.
+
+    `layers`: of several products each by itself, for where one kernel for all of them loses; none where one cannot be by itself.
+    """
 
     anchor: Anchor
     links: tuple[Link, ...]
     originals: frozenset[str] = field(repr=False)
+    layers: tuple[Candidate, ...] = field(default=(), repr=False)
 
     @property
     def output(self) -> gs.Tensor:
@@ -107,7 +111,7 @@ class Candidate:
         own = sum(link.nodes == (self.anchor.node,) for link in self.links)  # links inside the anchor's node
         if self.anchor.kind == "squeeze_excite":  # whole or not at all
             own = len(self.links)
-        shorter = (dataclasses.replace(self, links=self.links[:n]) for n in range(count, own - 1, -1))
+        shorter = (dataclasses.replace(self, links=self.links[:n], layers=()) for n in range(count, own - 1, -1))
         return next((candidate for candidate in shorter if candidate.stands_for), None)
 
     def before(self, node: gs.Node) -> Candidate | None:

@@ -57,6 +57,7 @@ class Plan:
     predictions: dict[int, list[Prediction]]  # at the opt point, for each architecture
     refusals: list[Refusal]
     used: Timings
+    lost: list[Region]  # what was decided against, as a whole or in part
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -101,11 +102,14 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
     reads_planes = all(ARCHS[number].wgmma for number in archs)  # a node has one layout for all of them
     assignment = assign(graph, chosen, reads_planes)
     settled: dict[int, Comparison] = {}
+    lost: list[Region] = []
     while fuse == "winning":
-        losing = _losing(regions(assignment, archs[0], ranges.opt), timings, used, settled, refusals)
+        found = regions(assignment, archs[0], ranges.opt)
+        losing = _losing(found, timings, used, settled, refusals)
         if not losing:
             break
-        chosen = [c for c in chosen if id(c) not in losing]
+        lost += [region for region in found if any(id(c) in losing for c in region.candidates)]
+        chosen = [kept for c in chosen for kept in losing.get(id(c), (c,))]
         assignment = assign(graph, chosen, reads_planes)
     sizes = {id(c.anchor.node): tuple(problem_of(c, assignment, point) for point in ranges.points) for c in chosen}
     distinct = list(dict.fromkeys(problem for problems in sizes.values() for problem in problems))
@@ -121,7 +125,7 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
             opt = sizes[key][0]
             theirs = ort_us(problem_of(candidate, None, ranges.opt), ARCHS[number])
             predictions[key].append(_prediction(opt, picked[opt], theirs, ARCHS[number]))
-    return Plan(assignment, dict(tables), sizes, dict(predictions), refusals, used)
+    return Plan(assignment, dict(tables), sizes, dict(predictions), refusals, used, lost)
 
 
 def _prediction(problem: Problem, choice: Choice, theirs: float, arch: Arch) -> Prediction:
@@ -174,13 +178,14 @@ def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusa
 
 
 def _losing(found: Sequence[Region], timings: Timings, used: Timings, settled: dict[int, Comparison],
-            refusals: list[Refusal]) -> set[int]:
+            refusals: list[Refusal]) -> dict[int, tuple[Candidate, ...]]:
     """Ids of the candidates of regions that lose, and of those that a region is faster without, each recorded with both times.
 
+    To each belongs what is offered instead: of a kernel for several layers these by themselves, unless the whole model decided.
     All comparisons are noted in `used`. `settled` gets the measured winners by id of the candidate: what remains of a region that lost
     some nodes is judged by the times of the region without them, not by prediction.
     """
-    losing: set[int] = set()
+    losing: dict[int, tuple[Candidate, ...]] = {}
     missing = {region.description for region in found if region.key not in timings.comparisons}
     if timings.frozen and missing:
         raise _frozen(missing, "regions")
@@ -195,14 +200,19 @@ def _losing(found: Sequence[Region], timings: Timings, used: Timings, settled: d
             refused = [region.candidates[i] for i in part.left_out]
             refusals += [_slower(c, "its region with it against the region without", _against(comparison, winner)) for c in refused]
         elif not comparison.fused:
-            alone = len(region.candidates) == 1
-            what = "it and its conversions" if alone else f"its region of {len(region.candidates)} fused nodes and its layout changes"
             kept, refused = [], list(region.candidates)
-            refusals += [_slower(c, f"{what} together", comparison) for c in refused]
+            refusals += [_slower(c, _together(region), comparison) for c in refused]
         winner = in_part[1] if in_part else comparison
         settled.update({id(c): winner for c in kept if winner.measured})
-        losing |= {id(c) for c in refused}
+        losing |= {id(c): () if comparison.reason else c.layers for c in refused}
     return losing
+
+
+def _together(region: Region) -> str:
+    first, count = region.candidates[0], len(region.candidates)
+    if count > 1:
+        return f"its region of {count} fused nodes and its layout changes together"
+    return f"its {len(first.widths)} layers in one kernel" if len(first.widths) > 1 else "it and its conversions together"
 
 
 def _settled(region: Region, settled: dict[int, Comparison]) -> Comparison | None:

@@ -1,7 +1,8 @@
 """The planning stage with measurements: those that are remembered are used; with --tune, what is missing is measured first.
 
 Planning and measuring take turns. The first round is about everything that could be fused; what loses is dropped, which can give
-its neighbours another form, hence other problems, which the next round is about. It ends because each round needs something new.
+its neighbours another form, hence other problems, which the next round is about, as it is about the layers of a kernel for several
+that lost, whether or not they are predicted to win. It ends because each round needs something new.
 """
 from __future__ import annotations
 
@@ -88,8 +89,8 @@ def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings,
     seen_problems: set[Problem] = set()
     seen_regions: set[str] = set()
     while True:
-        problems = chosen.workload
-        found = regions(chosen.assignment, archs[0], subject.ranges.opt) if fuse == "winning" else []
+        problems = [*chosen.workload, *(problem for region in chosen.lost for problem in region.problems)]
+        found = [*chosen.lost, *regions(chosen.assignment, archs[0], subject.ranges.opt)] if fuse == "winning" else []
         if seen_problems.issuperset(problems) and seen_regions.issuperset(region.key for region in found):
             return chosen, timings
         seen_problems.update(problems)

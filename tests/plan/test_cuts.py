@@ -1,13 +1,17 @@
 """Cutting chains of GEMMs: layers that pay share a kernel, others keep their own."""
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
 
+from onnxbolt.match.matcher import UNKNOWN
+from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cost import predict
 from onnxbolt.plan.cuts import cover
 from onnxbolt.plan.problems import problem_of
+from onnxbolt.tune.timings import NOTHING, Comparison, Timings
 from tests.support import Net, assert_same, ops, prepare
 
 
@@ -58,6 +62,66 @@ def test_a_residual_behind_the_last_layer_keeps_it_apart() -> None:
     inner = net.node("Relu", net.node("MatMul", "x", net.normal(256, 64)))
     y = net.node("Add", net.node("MatMul", inner, net.normal(64, 16)), "r")
     assert rules(net, y) == ["gemm+Relu", "gemm+Add"]
+
+
+@pytest.mark.parametrize(("hidden", "left"), [(1, ["gemm", "gemm+Add"]), (2, ["gemm+Add"])])
+def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: list[str]) -> None:
+    """The residual keeps the layers apart, and the tensor between them is none of the source, so that nothing may end there."""
+    net = Net({"x": (16384, 256), "r": (16384, 16)})
+    product = net.node("MatMul", "x", net.normal(256, 64))
+    inner = net.node("Relu", product)
+    graph = prepare(net.model(net.node("Add", net.node("MatMul", inner, net.normal(64, 16)), "r")), "fp16")
+    graph.source_tensors -= {inner, product} if hidden == 2 else {inner}
+    found, refusals = cover(graph, [90])
+    assert [candidate.rule.removesuffix("+CastF32") for candidate in found] == left
+    assert [refusal.tensor for refusal in refusals if refusal.reason == UNKNOWN] == [product] * (hidden - 1)
+
+
+def test_where_a_chain_is_cut_is_reported_with_both_times() -> None:
+    net, y = mlp(512, 256, 256, 128, 64)
+    graph = prepare(net.model(y), "fp16")
+    found, refusals = cover(graph, [90])
+    cuts = [refusal for refusal in refusals if "not in one kernel with the layer before it" in refusal.reason]
+    assert sum(len(candidate.widths) for candidate in found) == 3
+    assert [cut.tensor for cut in cuts] == [candidate.output.name for candidate in found[:-1]] != []
+    assert all(cut.op == "MatMul" and cut.values["together_us"] >= cut.values["apart_us"] > 0 for cut in cuts)
+    net, y = mlp(16384, 256, 64, 16)
+    assert not cover(prepare(net.model(y), "fp16"), [90])[1]
+
+
+def test_a_kernel_for_several_layers_knows_them_one_by_one() -> None:
+    net, y = mlp(16384, 256, 64, 16, 8)
+    (chain,) = cover(prepare(net.model(y), "fp16"), [90])[0]
+    assert [layer.anchor.channels for layer in chain.layers] == [64, 16, 8]
+    assert {id(node) for layer in chain.layers for node in layer.nodes} == {id(node) for node in chain.nodes}
+    assert not any(layer.layers for layer in chain.layers)
+    assert [problem_of(layer, None) for layer in chain.layers] == list(problem_of(chain, None).layers)  # type: ignore[union-attr]
+
+
+def test_the_layers_of_a_chain_that_loses_are_offered_by_themselves() -> None:
+    net, y = mlp(16384, 256, 64, 16)
+    model = net.model(y)
+
+    def planned(timings: Timings) -> Plan:
+        graph = prepare(model, "fp16")
+        return plan(graph, cover(graph, [90])[0], [90], "winning", timings)
+
+    (key,) = planned(NOTHING).used.comparisons
+    loses, wins = Comparison(2, 0, 1, 0), Comparison(1, 0, 2, 0)
+    lost = planned(Timings(comparisons={key: loses}))
+    keys = [region.key for region in lost.lost]
+    layers = [each for each in lost.used.comparisons if each != key]
+    assert keys[0] == key
+    assert len(layers) == 2
+    apart = planned(Timings(comparisons={key: loses, layers[0]: wins, layers[1]: loses}))
+    assert [candidate.rule for candidate in apart.candidates] == ["gemm+Bias+Relu"]
+    assert [refusal.reason for refusal in apart.refusals] == [
+        "measured slower than ONNX Runtime, its 2 layers in one kernel",
+        "measured slower than ONNX Runtime, it and its conversions together"]
+    again = planned(dataclasses.replace(apart.used, frozen=True))
+    assert list(again.configs.values()) == list(apart.configs.values())
+    doomed = planned(Timings(comparisons={key: dataclasses.replace(loses, reason="the whole model is slower"), layers[0]: wins}))
+    assert not doomed.candidates
 
 
 def test_the_cover_is_the_cheapest_one() -> None:

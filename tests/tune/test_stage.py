@@ -205,6 +205,29 @@ def test_a_region_that_loses_is_not_fused(gpu: Gpu) -> None:
         "measured slower than ONNX Runtime, it and its conversions together"}
 
 
+def test_layers_whose_kernel_loses_are_tuned_and_compared_in_the_next_round(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two layers in one kernel, which is predicted to win and loses, each by itself wins, though it is not predicted to."""
+    rounds: list[list[int]] = []
+
+    def compared(regions: Sequence[Region], *_: Any) -> dict[str, Comparison]:
+        layers = {region.key: len(region.candidates[0].widths) for region in regions}
+        rounds.append(sorted(layers.values()))
+        return {key: Comparison(10.0, 0.1, 1.0 if several > 1 else 100.0, 0.1) for key, several in layers.items()}
+
+    monkeypatch.setattr(stage, "compare", compared)
+    narrow = Net({"x": (16384, 256)})
+    y = narrow.node("Relu", narrow.linear("x", 256, 64))
+    model = narrow.model(narrow.node("Relu", narrow.linear(y, 64, 16)))
+    report = pipeline.optimize(model, library=False, tune=True)
+    assert report.passed
+    assert rounds[:2] == [[2], [1, 1, 2]]
+    assert [node.rule for node in report.fused] == ["gemm+Bias+Relu", "gemm+Bias+Relu+CastF32"]
+    assert report.tuning is not None
+    assert [task.name for task in report.tuning.tasks] == [
+        "gemm 16384x64x256, f16, Bias+Relu", "gemm 16384x16x64, f16 to f32, Bias+Relu"]
+    assert pipeline.optimize(model, library=False, verify=False).fused == report.fused
+
+
 def test_what_is_locked_stays_unless_it_is_tuned_anew(gpu: Gpu) -> None:
     tuned = pipeline.optimize(net(), library=False, verify=False, tune=True, fuse="all")
     subject_of = _planned_with(gpu)
