@@ -5,14 +5,6 @@
 namespace onnxbolt {
 namespace halo {
 
-// A matrix operand in swizzled shared memory whose groups of eight rows lie `group_pitch` rows apart. The swizzle is a function of
-// the address, so that the matrix may begin at any row.
-template <int RowBytes>
-__device__ uint64_t Descriptor(const char* rows, int group_pitch) {
-  constexpr uint64_t kSwizzle = RowBytes == 128 ? 1 : RowBytes == 64 ? 2 : 3, kUnused = 1;
-  return sm90::SharedAddress(rows) >> 4 | kUnused << 16 | uint64_t(group_pitch * RowBytes / 16) << 32 | kSwizzle << 62;
-}
-
 // One consumer warpgroup's places in the rings. The products of a filter position are a group of wgmma; its stages are released when
 // the next group has been issued, so that the tensor cores never wait for an issue.
 template <class Plan>
@@ -30,7 +22,7 @@ class MainLoop {
     int accumulate = 0;
     ForEachStage(params_, [&](int, int phase_row, int phase_column) {
       barriers_.input_full[input_.stage].wait(input_.parity);
-      const uint64_t pixels = Descriptor<Plan::kRowBytes>(memory_.input(input_.stage), params_.tile.group_pitch);
+      const uint64_t pixels = descriptor(memory_.input(input_.stage), params_.tile.group_pitch);
       ForEachTap(params_, phase_row, phase_column, [&](int r, int s) {
         const int shift = (r >> params_.stride / 2) * params_.tile.row_pitch + (s >> params_.stride / 2);
         multiply_tap(d, pixels + shift * (Plan::kRowBytes / 16), accumulate);
@@ -57,10 +49,14 @@ class MainLoop {
     sm90::Barrier *input = nullptr, *filter = nullptr;
   };
 
+  __device__ static uint64_t descriptor(const char* rows, int group_pitch) {
+    return sm90::OperandDescriptor(sm90::SharedAddress(rows) >> 4, Plan::kRowBytes, group_pitch);
+  }
+
   __device__ void multiply_tap(Accumulators& d, uint64_t pixels, int accumulate) {
     barriers_.filter_full[filter_.stage].wait(Plan::kKeepsFilter ? 0 : filter_.parity);
     const char* rows = memory_.filter(filter_.stage) + (Plan::kInTurns ? 0 : warpgroup_ * kChannels * Plan::kRowBytes);
-    const uint64_t filters = Descriptor<Plan::kRowBytes>(rows, kGroup);
+    const uint64_t filters = descriptor(rows, kGroup);
     sm90::BeginProducts();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {

@@ -15,12 +15,19 @@ namespace sm90 {
 template <class Element>
 constexpr int kInstructionK = 32 / static_cast<int>(sizeof(Element));
 
-// A matrix operand: rows of `row_bytes` (128, 64 or 32) bytes along K, swizzled in groups of eight rows.
-CUTLASS_DEVICE uint64_t OperandDescriptor(const void* rows, int row_bytes) {
+// A matrix operand: rows of `row_bytes` (128, 64 or 32) bytes along K, swizzled in groups of eight rows, which lie `group_pitch` rows
+// apart. `start`: its address in shared memory, in units of 16 bytes. The swizzle is a function of the address, so that the matrix may
+// begin at any row.
+CUTLASS_DEVICE uint64_t OperandDescriptor(uint32_t start, int row_bytes, int group_pitch) {
   const uint64_t mode = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
-  const uint64_t group_stride = 8 * row_bytes / 16;
+  const uint64_t group_stride = group_pitch * row_bytes / 16;
   constexpr uint64_t kUnusedStride = 1;  // between columns of a group: a swizzled row has but one
-  return (SharedAddress(rows) >> 4 & 0x3fff) | kUnusedStride << 16 | group_stride << 32 | mode << 62;
+  return start | kUnusedStride << 16 | group_stride << 32 | mode << 62;
+}
+
+// Of rows that lie densely.
+CUTLASS_DEVICE uint64_t OperandDescriptor(const void* rows, int row_bytes) {
+  return OperandDescriptor(SharedAddress(rows) >> 4 & 0x3fff, row_bytes, 8);
 }
 
 // Orders earlier accesses to the accumulators before the next products.
