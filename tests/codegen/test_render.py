@@ -26,6 +26,8 @@ CONV_SM90 = dataclasses.replace(
 HALO_SM90 = KernelConfig(
     90, 0, UNBOUNDED, Family.HALO_SM90, (64, 224, 64), instruction=(304, 0, 0), stages=3, schedule=Schedule.PINGPONG,
     consumers=2, resident=1)
+FIRST_SM90 = KernelConfig(
+    90, 0, UNBOUNDED, Family.FIRST_SM90, (128, 64, 176), (7, 7, 3), (2, 2, 1), align_a=1, align_b=1, consumers=4, resident=1)
 DEPTHWISE = KernelConfig(90, 0, UNBOUNDED, Family.DEPTHWISE, (2, 4, 128), (3, 3, 1), align_a=4, align_b=4, align_c=4)
 POOL = KernelConfig(80, 0, UNBOUNDED, Family.POOL, (0, 0, 0))
 
@@ -36,6 +38,7 @@ UNITS = {
     "gemm_sm90": (Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),),
     "conv_sm90": (Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")),),
     "halo_sm90": (Instance(HALO_SM90, DType.F16, DType.F16, ("Bias", "Relu")), Instance(HALO_SM90, DType.BF16, DType.F32)),
+    "first_sm90": (Instance(FIRST_SM90, DType.F16, DType.F16, ("Bias", "Relu")),),
     "pool": (Instance(POOL, DType.F16, DType.F16), Instance(POOL, DType.F32, DType.F32)),
     "depthwise": (Instance(DEPTHWISE, DType.F16, DType.F16, ("Bias", "HardSwish")),),
     "squeeze_excite": (Instance(squeeze_excite.config(90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),),

@@ -25,7 +25,10 @@ def test_chain(library: Library, instance: Instance) -> None:
 
 def test_what_the_kernel_is_not_for_is_refused(library: Library) -> None:
     kernel, problem = library.kernel(KERNELS[0]), chain_problem(library, KERNELS[0], (64, 0, 0, 0))
-    for field, value, reason in (("layers", 1, "number of layers"), ("lda", 3, "multiples of 16 bytes"), ("k", 8, "another k")):
+    cases = (
+        ("layers", 1, "number of layers"), ("lda", 3, "multiples of 16 bytes"), ("k", 8, "another k"), ("m", 2**31 - 1, "close to 2.31"),
+    )
+    for field, value, reason in cases:
         kept = getattr(problem.arguments, field)
         setattr(problem.arguments, field, value)
         with pytest.raises(KernelError, match=reason):
