@@ -16,8 +16,8 @@ class ChainConsumer {
   using Finish = typename K::Finish;
 
   CUTLASS_DEVICE ChainConsumer(const ChainParams& params, ChainMemory<K> memory, int group)
-      : params_(params), memory_(memory), barriers_(memory.barriers()), group_(group), ring_(K::kIsResident ? group : 0), thread_(threadIdx.x % 128),
-        epilogue_(memory.epilogue(group), params.operands[K::kLast], 1 + group) {}
+      : params_(params), memory_(memory), barriers_(memory.barriers()), group_(group), ring_(K::kIsResident ? group : 0),
+        thread_(threadIdx.x % 128), epilogue_(memory.epilogue(group), params.operands[K::kLast], 1 + group) {}
 
   CUTLASS_DEVICE void run() {
     WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are stored

@@ -54,7 +54,9 @@ struct ChainShape {
   static constexpr int row_bytes(int layer) { return box(layer) * static_cast<int>(sizeof(Element)); }
   static constexpr int boxes(int layer) { return depth(layer) / box(layer); }
   static constexpr int box_bytes(int layer) { return columns(layer) * row_bytes(layer); }  // of weights
-  static constexpr bool is_whole(int layer) { return layer == kLayers || (columns(layer) > 0 && columns(layer) % 16 == 0 && is_whole(layer + 1)); }
+  static constexpr bool is_whole(int layer) {
+    return layer == kLayers || (columns(layer) > 0 && columns(layer) % 16 == 0 && is_whole(layer + 1));
+  }
 
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(kLayers >= 2 && kLayers <= kMaxLayers && kGroups >= 1 && kGroups <= 3);
