@@ -9,18 +9,19 @@ same formulas run with that architecture's facts.
 from __future__ import annotations
 
 import functools
-import itertools
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import InputError
-from onnxbolt.kernels import chain, conv, gemm, halo
+from onnxbolt.kernels import conv, gemm, halo
 from onnxbolt.kernels import squeeze_excite as squeeze_excite_kernel
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule, SqueezeExciteProblem
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
-from onnxbolt.plan import depthwise, sm90, squeeze_excite
+from onnxbolt.kernels.sm90 import extent
+from onnxbolt.plan import depthwise, first, gemm_chain, sm90, squeeze_excite
+from onnxbolt.plan.unfused import tensors_moved, unfused_steps
 
 Problem = GemmProblem | ConvProblem
 AnyProblem = Problem | SqueezeExciteProblem
@@ -41,9 +42,6 @@ _ACCESS_RATE = {16: 1.0, 8: 0.7, 4: 0.5, 2: 0.3}
 _ELEMENTWISE_EFFICIENCY = 0.7
 _TRANSPOSE_EFFICIENCY = 0.6
 _LAYOUT_EFFICIENCY = 0.9
-# A first convolution: its weights into shared memory, a tile's pixels, and what the rest reaches of the bandwidth there.
-_FIRST_PROLOGUE_US, _FIRST_TILE_US, _FIRST_SHARED_EFFICIENCY = 2.0, 0.02, 0.65
-_FIRST_GROUPS, _FIRST_IDLE = 4, 0.05  # each warpgroup that a block has less than this many leaves that much of the time unused
 _POOL_EFFICIENCY = 0.7
 
 
@@ -83,16 +81,17 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         return squeeze_excite.fused_us(problem, arch)
     if isinstance(problem, ConvProblem) and config.family is Family.DEPTHWISE:
         return arch.launch_us + _overlapped(depthwise.compute_us(problem, config, arch), _memory_us(problem, arch))
-    if config.family is Family.FIRST_SM90:
-        return _first_us(problem, config, arch)
+    if isinstance(problem, ConvProblem) and config.family is Family.FIRST_SM90:
+        return arch.launch_us + first.PROLOGUE_US + _overlapped(first.compute_us(problem, config, arch), _memory_us(problem, arch))
     if isinstance(problem, GemmProblem) and problem.inner:
-        return _chain_us(problem, config, arch)
+        busy = gemm_chain.compute_us(problem, config, arch)
+        return sm90.LAUNCH_US + gemm_chain.PROLOGUE_US + _overlapped(busy, _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family is Family.HALO_SM90:
         return sm90.LAUNCH_US + _overlapped(halo.cycles(problem, config, arch) / arch.clock * _US, _memory_us(problem, arch))
     if config.family in (Family.GEMM_SM90, Family.CONV_SM90):
         return sm90.fused_us(problem, config, arch, _memory_us(problem, arch))
     tile = _tile(problem, config, arch)
-    m, n = _extent(problem)
+    m, n = extent(problem)
     tiles = _ceil(m, config.threadblock[0]) * _ceil(n, config.threadblock[1])
     compute = _sm_us(_ceil(tiles, arch.sm_count), _resident(config, problem.dtype, arch), tile)
     return arch.launch_us + _overlapped(compute, _memory_us(problem, arch))
@@ -114,10 +113,10 @@ def ort_us(problem: AnyProblem, arch: Arch) -> float:
         return squeeze_excite.ort_us(problem, arch)
     if isinstance(problem, GemmProblem) and problem.inner:
         return sum(ort_us(layer, arch) for layer in problem.layers)
-    m, n = _extent(problem)
+    m, n = extent(problem)
     size = m * n * problem.dtype.bytes
-    steps = _unfused_steps(problem)
-    return library_us(problem, arch) + sum(elementwise_us(size * _tensors_moved(step), arch) for step in steps)
+    steps = unfused_steps(problem)
+    return library_us(problem, arch) + sum(elementwise_us(size * tensors_moved(step), arch) for step in steps)
 
 
 def elementwise_us(size: int, arch: Arch) -> float:
@@ -193,7 +192,7 @@ def _issue_rate(config: KernelConfig, dtype: DType, arch: Arch) -> float:
 
 def _epilogue_us(problem: Problem, shape: tuple[int, ...], arch: Arch) -> float:
     """Writing one tile, reading its residuals, and the chain's instructions, at this SM's share of the GPU."""
-    m, n = _extent(problem)
+    m, n = extent(problem)
     elements = min(shape[0], m) * min(shape[1], n)
     tensors = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain)
     moved = elements * (problem.out.bytes + tensors * problem.dtype.bytes)
@@ -220,7 +219,7 @@ def _resident(config: KernelConfig, dtype: DType, arch: Arch) -> float:
 
 def _memory_us(problem: Problem, arch: Arch) -> float:
     """Each tensor once through device memory."""
-    m, n = _extent(problem)
+    m, n = extent(problem)
     tensors = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain)
     size = _input_elements(problem) * problem.dtype.bytes + m * n * (problem.out.bytes + tensors * problem.dtype.bytes)
     return size / _bandwidth(arch) * _US
@@ -234,46 +233,7 @@ def _bandwidth(arch: Arch) -> float:
     return arch.bandwidth * _MEMORY_EFFICIENCY
 
 
-def _first_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
-    """A first convolution: bound by its output, or by shared memory, which fragments, weights and the output pass through."""
-    assert isinstance(problem, ConvProblem)
-    rows, columns, depth = config.threadblock
-    tiles = problem.n * _ceil(problem.p, rows // 16) * _ceil(problem.q, 16) * _ceil(problem.k, columns)
-    product = depth * (64 + columns) * problem.dtype.bytes + 2 * 64 * columns * problem.out.bytes
-    passing = product / (_SHARED_BYTES_PER_CLOCK * _FIRST_SHARED_EFFICIENCY * arch.clock) * _US
-    idle = _FIRST_IDLE * max(_FIRST_GROUPS - config.consumers, 0)
-    compute = _ceil(tiles, arch.sm_count) * (_FIRST_TILE_US + rows // 64 * passing) * (1 + idle)
-    return arch.launch_us + _FIRST_PROLOGUE_US + _overlapped(compute, _memory_us(problem, arch))
-
-def _chain_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
-    """Several products in one kernel: its tiles one after the other on each ring, weights and rows through L2."""
-    rows, widths = config.threadblock[0], chain.columns(config)
-    layers = [2 * n * k for n, k in zip(widths, (config.threadblock[2], *widths), strict=False)]  # FLOP of a row, bytes of weights
-    rings = config.consumers if config.resident else 1
-    tiles = _ceil(problem.m, rows)
-    blocks = min(tiles, arch.sm_count)
-    from_l2 = min(arch.l2_bandwidth / blocks, _L2_BYTES_PER_CLOCK * arch.clock)  # what one SM gets
-    passing = rows * config.threadblock[2] * problem.dtype.bytes * rings + (0 if config.resident else layers[0])
-    staying = sum(layers) * _RESIDENT_LOAD if config.resident else sum(layers[1:])
-    products = rows * sum(layers) * rings / (arch.flops[problem.dtype] * _TENSOR_EFFICIENCY / arch.sm_count) * _US
-    turn = max(products, passing / from_l2 * _US) + _LAYER_US * len(widths)
-    busy = staying / from_l2 * _US + _ceil(tiles, blocks * rings) * turn
-    return sm90.LAUNCH_US + _CHAIN_PROLOGUE_US + _overlapped(busy, _memory_us(problem, arch))
-
-
-# Fitted to ten chains on one H200 (GEMMs of recommenders, 777 to 128,320 rows): within 25% of what the best of their kernels takes.
-_L2_BYTES_PER_CLOCK = 64  # that one SM gets, where few of them ask
-_RESIDENT_LOAD = 2.0  # weights that all blocks ask for at the same time, before anything else
-_LAYER_US = 0.15  # of a tile: its epilogue
-_CHAIN_PROLOGUE_US = 0.4
-
-
 # --- the problem as a GEMM --------------------------------------------------------------------------------------------------
-
-
-def _extent(problem: Problem) -> tuple[int, int]:
-    """Rows and columns of the (implicit) GEMM."""
-    return problem.rows, problem.k if isinstance(problem, ConvProblem) else problem.n
 
 
 def _input_elements(problem: Problem) -> int:
@@ -305,17 +265,9 @@ _LIBRARY_K = 64  # elements of 2 bytes
 _FEW_CHANNELS = 16
 _MULTICAST = 1.7  # of a Hopper library kernel: tile loads that one read of L2 serves, on average over clusters of 2 and 4
 
-# Elementwise kernels that ONNX Runtime launches for a step, where not one: compositions that it has no fused kernel for.
-_ORT_KERNELS = {"HardSwish": 2, "Mish": 3}
-# A bias and the GELU behind it are one kernel (BiasGelu, FastGelu).
-_ORT_BIAS_FUSED = ("GeluErf", "GeluTanh")
-# In fp32 alone cuDNN and cuBLASLt kernels with these epilogues are used (FusedConv, Gemm with bias).
-_ORT_FUSED_F32 = {"conv": (("Bias", "Add", "Relu"), ("Bias", "Relu"), ("Bias",)), "gemm": (("Bias",),)}
-
-
 def _library_tile_us(problem: Problem, m: int, n: int, split: int, arch: Arch) -> float:
     """A vendor kernel with tile m x n: the products at full tensor-core rate, loads from L2, and no epilogue chain."""
-    rows, columns = _extent(problem)
+    rows, columns = extent(problem)
     k = _LIBRARY_K * 2 // problem.dtype.bytes
     size = problem.dtype.bytes
     products = 2 * m * n * k / (arch.flops[problem.dtype] * _TENSOR_EFFICIENCY / arch.sm_count)
@@ -336,20 +288,3 @@ def _library_steps(problem: Problem, tile_k: int) -> int:
     if isinstance(problem, ConvProblem) and problem.c // problem.groups < _FEW_CHANNELS:
         return _ceil(problem.r * problem.s * _FEW_CHANNELS, tile_k)
     return _k_steps(problem, tile_k, Iterator.OPTIMIZED)
-
-
-def _unfused_steps(problem: Problem) -> tuple[str, ...]:
-    """The chain's steps that ONNX Runtime runs as kernels of their own."""
-    chain = problem.chain
-    if problem.dtype is DType.F32:
-        for fused in _ORT_FUSED_F32["conv" if isinstance(problem, ConvProblem) else "gemm"]:
-            if chain[: len(fused)] == fused:
-                return chain[len(fused):]
-    fuses_bias = isinstance(problem, ConvProblem)  # the provider's option fuse_conv_bias
-    kept = [step for step, after in itertools.pairwise((*chain, "")) if not (step == "Bias" and (fuses_bias or after in _ORT_BIAS_FUSED))]
-    return tuple(step for step in kept for _ in range(_ORT_KERNELS.get(step, 1)))
-
-
-def _tensors_moved(step: str) -> int:
-    """Tensors of the output's size that a step's kernel reads and writes."""
-    return 3 if EPILOGUES[step].operand == "tensor" else 2

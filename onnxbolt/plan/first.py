@@ -1,0 +1,27 @@
+"""Predicted microseconds of a model's first convolution: bound by its output, or by shared memory, which fragments, weights and the
+output pass through.
+"""
+from __future__ import annotations
+
+from onnxbolt.archs import Arch
+from onnxbolt.kernels.config import ConvProblem, KernelConfig
+
+PROLOGUE_US = 2.0  # weights into shared memory
+_US = 1e6
+_SHARED_BYTES_PER_CLOCK = 128
+_TILE_US, _SHARED_EFFICIENCY = 0.02, 0.65  # a tile's pixels, and what the rest reaches of shared memory's bandwidth
+_GROUPS, _IDLE = 4, 0.05  # each warpgroup that a block has less than this many leaves that much of the time unused
+
+
+def compute_us(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
+    """The most loaded SM's time, device memory aside."""
+    rows, columns, depth = config.threadblock
+    tiles = problem.n * _ceil(problem.p, rows // 16) * _ceil(problem.q, 16) * _ceil(problem.k, columns)
+    product = depth * (64 + columns) * problem.dtype.bytes + 2 * 64 * columns * problem.out.bytes
+    passing = product / (_SHARED_BYTES_PER_CLOCK * _SHARED_EFFICIENCY * arch.clock) * _US
+    idle = _IDLE * max(_GROUPS - config.consumers, 0)
+    return _ceil(tiles, arch.sm_count) * (_TILE_US + rows // 64 * passing) * (1 + idle)
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
