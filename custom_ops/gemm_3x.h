@@ -62,7 +62,7 @@ struct Gemm3x {
                           cutlass::gemm::KernelTmaWarpSpecializedPingpong>>::CollectiveOp;
   using Gemm = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, MainLoop, Epilogue>;
   static constexpr int kSharedMemory = Gemm::SharedStorageSize;
-  static_assert(kSharedMemory <= 232448, "one block has at most 227 KB of shared memory");
+  static_assert(kSharedMemory <= kSharedMemoryLimit, "one block has at most 227 KB of shared memory");
 
   static const char* prepare() { return ReserveSharedMemory(gemm_3x_kernel<Gemm3x>, kSharedMemory); }
 

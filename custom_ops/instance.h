@@ -25,6 +25,8 @@ template <> struct OnnxType<float> { static constexpr int value = 1; };
 template <> struct OnnxType<cutlass::half_t> { static constexpr int value = 10; };
 template <> struct OnnxType<cutlass::bfloat16_t> { static constexpr int value = 16; };
 
+constexpr int kSharedMemoryLimit = 232448;  // bytes of one block on sm_90
+
 inline const char* ErrorText(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }
 
 // An access never exceeds 16 bytes, so that is all that wider elements ask for.

@@ -15,7 +15,6 @@ constexpr int kQuad = 4;           // columns of x that are loaded together
 constexpr int kChunk = 8;          // k's that lie side by side: the halves of an instruction's k
 constexpr int kStepsAtOnce = 6;     // whose fragments are registers at one time
 constexpr int kChunksAtOnce = 4;    // of weights that a thread loads
-constexpr int kBlockMemory = 232448;
 
 // Constants of an instance. Columns of its configuration: threadblock = (output pixels of a tile, its output channels, k), warp = the
 // filter's rows, columns and channels, instruction = the strides, consumers = warpgroups.
@@ -58,7 +57,7 @@ struct Plan {
   static_assert(Chain::kTensors == 0, "a first convolution has no residual");
   static_assert(kUnits * kUnitRows * kTileColumns == Row::at(kTileM) && kDepth == Row::at(kTileK), "the tile fits the filter");
   static_assert(Finish::kStagingBytes % 1024 == 0 || kN < 64, "units begin where swizzles do");
-  static_assert(kSharedMemory <= kBlockMemory, "no room for the weights");
+  static_assert(kSharedMemory <= kSharedMemoryLimit, "no room for the weights");
 };
 
 template <class Plan>

@@ -11,7 +11,6 @@ namespace halo {
 
 constexpr int kWarpgroupThreads = 128;
 constexpr int kChannels = 64;  // output channels of a warpgroup: the rows of a wgmma
-constexpr int kBlockMemory = 232448;
 constexpr int kBarrierMemory = 1024;
 constexpr int kMaxPositions = 256;
 constexpr int kMaxInputStages = 8;
@@ -66,7 +65,7 @@ struct Plan {
   static constexpr int kOutputChunk = kChunk * kChannels * sizeof(Output), kTensorChunk = kChunk * kChannels * sizeof(Element);
   static constexpr int kStagingBytes = 2 * (kOutputChunk + Chain::kTensors * kTensorChunk);
   static constexpr int kPlaceBytes = kMaxPositions * sizeof(Place);
-  static constexpr int kFilterRoom = kBlockMemory - kBarrierMemory - kPlaceBytes - kInputStages * kInputBytes - kWarpgroups * kStagingBytes;
+  static constexpr int kFilterRoom = kSharedMemoryLimit - kBarrierMemory - kPlaceBytes - kInputStages * kInputBytes - kWarpgroups * kStagingBytes;
   static constexpr int kFilterStages = std::min(kMaxFilterStages, kFilterRoom / kFilterBytes);
 
   static constexpr int kFilterOffset = kInputStages * kInputBytes;

@@ -9,7 +9,6 @@
 namespace onnxbolt {
 namespace sm90 {
 
-constexpr int kSharedMemoryLimit = 232448;  // bytes of one block
 constexpr int kMaxStages = 16;
 
 // Cooperative: the consumer warpgroups share a tile, each has a part of its rows. Pingpong: each has a tile of its own, and

@@ -219,10 +219,10 @@ def _line(problem: ConvProblem, config: KernelConfig) -> str:
     ("name", "value"),
     [("kGroup", halo._GROUP), ("kMaxBox", halo._MAX_BOX), ("kChannels", halo._CHANNELS), ("kBarrierMemory", halo._BARRIERS),
      ("kMaxPositions", halo.POSITIONS[-1]), ("kMaxInputStages", halo._MAX_INPUT_STAGES), ("kMaxFilterStages", halo._MAX_FILTER_STAGES),
-     ("kBlockMemory", HOPPER.shared_memory_per_block)],
+     ("kSharedMemoryLimit", HOPPER.shared_memory_per_block)],
 )
 def test_constants_are_those_of_cpp(name: str, value: int) -> None:
-    text = "".join((resource_dir("custom_ops") / "halo" / file).read_text() for file in ("geometry.h", "block.h"))
+    text = "".join((resource_dir("custom_ops") / file).read_text() for file in ("halo/geometry.h", "halo/block.h", "instance.h"))
     found = re.search(rf"constexpr int {name} = (\d+);", text)
     assert found
     assert int(found[1]) == value
