@@ -105,6 +105,15 @@ def test_a_model_that_is_slower_with_any_fusion_gets_none(database: Database, mo
     assert (found.ours_us, len(found.dropped)) == (30.0, 4)
 
 
+def assert_all_goes(database: Database, subject: Subject, timings: Timings, chosen: Plan) -> None:
+    """Nothing stays fused, the report says so, and another run knows it."""
+    settled, found = settle(subject, [90], "winning", timings, chosen, bench(timings, database))
+    assert not settled.candidates
+    assert found is not None
+    assert (found.ours_us, found.ort_us, len(found.dropped)) == (30.0, 30.0, 4)
+    assert settle(subject, [90], "winning", timings, chosen, bench(timings, database, -math.inf))[1] == found
+
+
 def test_what_was_slower_and_cannot_be_measured_again_goes(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     subject, timings, chosen = planned(net())
 
@@ -115,11 +124,7 @@ def test_what_was_slower_and_cannot_be_measured_again_goes(database: Database, m
             database.add(Measurement(key, None, Status.OK, us, 0.1, 10))
 
     monkeypatch.setattr(whole._Race, "_measure", planted)
-    settled, found = settle(subject, [90], "winning", timings, chosen, bench(timings, database))
-    assert not settled.candidates
-    assert found is not None
-    assert (found.ours_us, found.ort_us, len(found.dropped)) == (30.0, 30.0, 4)
-    assert settle(subject, [90], "winning", timings, chosen, bench(timings, database, -math.inf))[1] == found
+    assert_all_goes(database, subject, timings, chosen)
 
 
 def test_without_time_to_find_out_more_all_goes_that_was_slower(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,11 +136,7 @@ def test_without_time_to_find_out_more_all_goes_that_was_slower(database: Databa
         object.__setattr__(race._bench, "deadline", -math.inf)
 
     monkeypatch.setattr(whole._Race, "_measure", planted)
-    settled, found = settle(subject, [90], "winning", timings, chosen, bench(timings, database))
-    assert not settled.candidates
-    assert found is not None
-    assert (found.ours_us, found.ort_us, len(found.dropped)) == (30.0, 30.0, 4)
-    assert settle(subject, [90], "winning", timings, chosen, bench(timings, database, -math.inf))[1] == found
+    assert_all_goes(database, subject, timings, chosen)
 
 
 def test_what_does_not_run_is_remembered_and_stays(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
