@@ -28,6 +28,7 @@ Arrays = Mapping[str, np.ndarray]
 Name = TypeVar("Name")
 Measure = Callable[[int], list[float]]  # runs a batch of measurements: how many -> microseconds of each
 _WARM_UP = 5  # the search for algorithms, two ordinary runs before a CUDA graph's capture, the capture, one more
+_NO_GRAPH = -1  # the number that tells ONNX Runtime neither to capture a run in a CUDA graph nor to replay one
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _NUMPY = {
     "tensor(float)": np.dtype(np.float32), "tensor(float16)": np.dtype(np.float16), "tensor(bfloat16)": _BFLOAT16,
@@ -102,18 +103,26 @@ class Session:
 
     def _bind(self, feeds: Arrays, graph: int) -> None:
         self._binding = self._session.io_binding()
-        self._run_options = ort.RunOptions()
-        if self._stream:  # a run only enqueues; events tell when it is done
-            self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-            if graph:
-                self._run_options.add_run_config_entry("gpu_graph_id", str(graph))
         for value in self._session.get_inputs():
             self._binding.bind_ortvalue_input(value.name, _ort_value(feeds[value.name].astype(_NUMPY[value.type]), self._device))
+        self._run_options = self._options(_NO_GRAPH)
         self._bind_outputs()
+        self._run_options = self._options(graph)
         self.measure(_WARM_UP)
 
+    def _options(self, graph: int) -> ort.RunOptions:
+        options = ort.RunOptions()
+        if self._stream:  # a run only enqueues; events tell when it is done
+            options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+            if graph:
+                options.add_run_config_entry("gpu_graph_id", str(graph))
+        return options
+
     def _bind_outputs(self) -> None:
-        """Fixed addresses, as CUDA graphs need them; where the model leaves a size open, a first run tells it."""
+        """Fixed addresses, as CUDA graphs need them; where the model leaves a size open, a first run tells it.
+
+        That run is in no graph: a graph would go on writing where the run's own outputs lay.
+        """
         outputs = self._session.get_outputs()
         shapes = [value.shape for value in outputs]
         if not all(isinstance(size, int) for shape in shapes for size in shape):
