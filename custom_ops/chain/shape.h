@@ -1,8 +1,8 @@
 // Back-to-back GEMMs: the static facts of one kernel, and what a launch tells all its blocks.
 #pragma once
 #include <algorithm>
-#include <tuple>
 
+#include "chain/layers.h"
 #include "integers.h"
 #include "sm90/shape.h"
 
@@ -19,51 +19,31 @@ struct ChainParams {
   EpilogueArguments operands[kMaxLayers];
 };
 
-// A configuration has the first layer's columns and depth as the tile's, those of the others in the places of the warp's shape:
-// zeros up to a multiple of 16 included. Resident: all weights stay in shared memory, and each consumer warpgroup has tiles of 64
-// rows and a ring of its own. Else the first layer's weights come through the ring with the rows, and the warpgroups share tiles.
+// Columns and depths are multiples of 16, zeros included. Resident: all weights stay in shared memory, and each consumer warpgroup has
+// tiles of 64 rows and a ring of its own. Else the first layer's weights come through the ring with the rows, and the warpgroups share
+// tiles.
 template <class Config, class ElementType, class OutputType, class... Chains>
-struct ChainShape {
+struct ChainShape : ChainLayers<Config, Chains...> {
+  using Layers = ChainLayers<Config, Chains...>;
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
-  template <int L>
-  using ChainOf = std::tuple_element_t<L, std::tuple<Chains...>>;
+  using Layers::columns, Layers::depth, Layers::kLast, Layers::kLayers, Layers::vectors;
 
-  static constexpr int kLayers = sizeof...(Chains), kLast = kLayers - 1;
   static constexpr int kGroups = Row::at(kConsumers), kStages = Row::at(Column::kStages), kThreads = 128 * (kGroups + 1);
   static constexpr bool kIsResident = Row::at(kResident) == 1;
-  static constexpr int kDepth = Row::at(kTileK);
-
-  static constexpr int columns(int layer) {
-    constexpr int kAll[] = {Row::at(kTileN), Row::at(kWarpM), Row::at(kWarpN), Row::at(kWarpK)};
-    return kAll[layer];
-  }
-  static constexpr int vectors(int layer) {
-    constexpr int kAll[] = {Chains::kVectors...};
-    return kAll[layer];
-  }
-  static constexpr int params(int layer) {
-    constexpr int kAll[] = {Chains::kParams...};
-    return kAll[layer];
-  }
-  static constexpr int depth(int layer) { return layer == 0 ? kDepth : columns(layer - 1); }
 
   // Along k operands lie in boxes of one swizzled row each.
   static constexpr int box(int layer) { return BoxColumns<Element>(depth(layer)); }
   static constexpr int row_bytes(int layer) { return box(layer) * static_cast<int>(sizeof(Element)); }
   static constexpr int boxes(int layer) { return depth(layer) / box(layer); }
   static constexpr int box_bytes(int layer) { return columns(layer) * row_bytes(layer); }  // of weights
-  static constexpr bool is_whole(int layer) {
-    return layer == kLayers || (columns(layer) > 0 && columns(layer) % 16 == 0 && is_whole(layer + 1));
-  }
 
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
-  static_assert(kLayers >= 2 && kLayers <= kMaxLayers && kGroups >= 1 && kGroups <= 3);
+  static_assert(kGroups >= 1 && kGroups <= 3);
   static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
   static_assert(((Chains::kTensors == 0) && ...), "layers of a chain have no residual");
-  static_assert((0 + ... + Chains::kParams) <= kMaxParams, "all layers together have at most kMaxParams parameters");
-  static_assert(is_whole(0) && kDepth % 16 == 0, "one instruction takes 16 values along k");
+  static_assert(Layers::is_whole(16), "one instruction takes 16 values along k");
 
   // Rings: where a group's rows lie.
   static constexpr int kRings = kIsResident ? kGroups : 1, kGroupsOfRing = kGroups / kRings, kStageRows = 64 * kGroupsOfRing;
@@ -76,7 +56,7 @@ struct ChainShape {
   static constexpr int vector_offset(int layer) {  // in floats
     return layer == 0 ? 0 : vector_offset(layer - 1) + vectors(layer - 1) * columns(layer - 1);
   }
-  using Finish = EpilogueShape<Element, Output, ChainOf<kLast>, 1, columns(kLast)>;
+  using Finish = EpilogueShape<Element, Output, typename Layers::template ChainOf<kLast>, 1, columns(kLast)>;
   static constexpr int kOffsetRings = weight_offset(kLayers);
   static constexpr int kOffsetStaging = kOffsetRings + kRings * kStages * RoundUp(kStageBytes, 1024);
   static constexpr int kOffsetVectors = kOffsetStaging + kGroups * RoundUp(Finish::kStagingBytes, 1024);

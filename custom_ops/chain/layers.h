@@ -1,0 +1,44 @@
+// Several products in one kernel: what a configuration says of its layers.
+#pragma once
+#include <tuple>
+
+#include "instance.h"
+
+namespace onnxbolt {
+
+// A configuration has the first layer's columns and depth as the tile's, those of the others in the places of the warp's shape:
+// zeros included.
+template <class Config, class... Chains>
+struct ChainLayers {
+  using Row = Config;
+  template <int L>
+  using ChainOf = std::tuple_element_t<L, std::tuple<Chains...>>;
+
+  static constexpr int kLayers = sizeof...(Chains), kLast = kLayers - 1;
+  static constexpr int kDepth = Row::at(kTileK);
+
+  static constexpr int columns(int layer) {
+    constexpr int kAll[] = {Row::at(kTileN), Row::at(kWarpM), Row::at(kWarpN), Row::at(kWarpK)};
+    return kAll[layer];
+  }
+  static constexpr int vectors(int layer) {
+    constexpr int kAll[] = {Chains::kVectors...};
+    return kAll[layer];
+  }
+  static constexpr int params(int layer) {
+    constexpr int kAll[] = {Chains::kParams...};
+    return kAll[layer];
+  }
+  static constexpr int depth(int layer) { return layer == 0 ? kDepth : columns(layer - 1); }
+
+  // Whether `columns` and `depth` are above zero and multiples of `multiple` from `layer` on.
+  static constexpr bool is_whole(int multiple, int layer = 0) {
+    return layer == kLayers || (columns(layer) > 0 && columns(layer) % multiple == 0 && depth(layer) % multiple == 0 &&
+                                is_whole(multiple, layer + 1));
+  }
+
+  static_assert(kLayers >= 2 && kLayers <= kMaxLayers);
+  static_assert((0 + ... + Chains::kParams) <= kMaxParams, "all layers together have at most kMaxParams parameters");
+};
+
+}  // namespace onnxbolt
