@@ -110,13 +110,21 @@ void RequireShape(size_t input, const Shape& shape, const Shape& expected) {
   throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(input) + " has shape " + ToString(shape) + ", expected " + ToString(expected));
 }
 
-// The next layer, whose weight this is.
-void AddLayer(ChainArguments& chain, size_t input, const OrtValue* weight) {
+// The first layer, whose weight this is: [n, k], or a convolution's [n, r, s, c].
+void BeginLayers(ChainArguments& chain, const OrtValue* weight) {
+  const Shape shape = ort::ShapeOf(weight);
+  chain.layers = 1, chain.n[0] = shape.empty() ? 0 : shape[0];
+  chain.k = Elements(shape) / std::max<int64_t>(chain.n[0], 1);
+  chain.weights[0] = ort::DataOf(weight);
+}
+
+// The next layer: its weight is [n, k], or a 1x1 convolution's [n, 1, 1, k].
+void AddLayer(ChainArguments& chain, size_t input, const OrtValue* weight, bool is_conv) {
   const Shape shape = ort::ShapeOf(weight);
   if (chain.layers == kMaxLayers) throw ort::Error(ort::kInvalidArgument, "more than " + std::to_string(kMaxLayers) + " layers");
-  if (shape.size() != 2) throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(input) + " has shape " + ToString(shape) + ", expected rank 2");
-  RequireShape(input, shape, {shape[0], chain.layers == 0 ? chain.k : chain.n[chain.layers - 1]});
-  chain.n[chain.layers] = shape[0];
+  const int64_t n = shape.empty() ? 0 : shape[0], k = chain.n[chain.layers - 1];
+  RequireShape(input, shape, is_conv ? Shape{n, 1, 1, k} : Shape{n, k});
+  chain.n[chain.layers] = n;
   chain.weights[chain.layers++] = ort::DataOf(weight);
 }
 
@@ -218,18 +226,19 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   tensors.x_shape = op_.planes ? ChannelsLast(ort::ShapeOf(tensors.x)) : ort::ShapeOf(tensors.x);
   tensors.x_data = ort::DataOf(tensors.x);
   if (HasWeight(op_.kind)) {
-    const OrtValue* weight = Input(context, LastWeight(op_));
-    tensors.weight_shape = ort::ShapeOf(weight);
-    tensors.weight_data = ort::DataOf(weight);
+    const OrtValue *first = Input(context, 1), *last = Input(context, LastWeight(op_));
+    tensors.weight_shape = WeightShape(op_, ort::ShapeOf(first), ort::ShapeOf(last));
+    tensors.weight_data = ort::DataOf(last);
   }
   tensors.y_shape = geometry_->Output(tensors.x_shape, tensors.weight_shape);
-  if (op_.kind != Kind::kGemmChain && op_.kind != Kind::kSqueezeExcite) tensors.epilogue = ReadEpilogue(context, tensors.y_shape);
+  if (!IsChain(op_.kind) && op_.kind != Kind::kSqueezeExcite) tensors.epilogue = ReadEpilogue(context, tensors.y_shape);
   OrtValue* y = nullptr;
   Check(ort::GetOutput(context, 0, tensors.y_shape.data(), tensors.y_shape.size(), &y));
   if (Elements(tensors.y_shape) == 0) return;
   tensors.y_data = ort::DataOf(y);
   if (op_.kind == Kind::kGemm) return RunGemm(context, tensors);
   if (op_.kind == Kind::kGemmChain) return RunChain(context, tensors);
+  if (op_.kind == Kind::kConvChain) return RunConvChain(context, tensors);
   if (op_.kind == Kind::kSqueezeExcite) return RunSqueezeExcite(context, tensors);
   if (IsLayout(op_.kind)) return RunLayout(context, tensors);
   if (op_.kind == Kind::kElementwise) return RunElementwise(context, tensors);
@@ -242,28 +251,39 @@ void FusedKernel::RunGemm(OrtKernelContext* context, const Tensors& t) const {
   LaunchRow(context, t, &arguments);
 }
 
-void FusedKernel::RunChain(OrtKernelContext* context, const Tensors& t) const {
+ChainArguments FusedKernel::ReadChain(const OrtKernelContext* context, const Tensors& t) const {
   ChainArguments a{};
-  a.m = t.rows(), a.k = a.lda = t.x_shape.back(), a.ldd = t.y_shape.back();
+  a.m = t.rows(), a.lda = t.x_shape.back(), a.ldd = t.y_shape.back();
   a.a = t.x_data, a.d = t.y_data;
-  AddLayer(a, 1, Input(context, 1));
-  size_t vectors = 0;
+  BeginLayers(a, Input(context, 1));
+  size_t vectors = 0, tensors = 0;
   for (size_t i = 0; op_.operands[i]; ++i) {
     const size_t index = FirstOperand(op_.kind) + i;
     const OrtValue* value = Input(context, index);
+    EpilogueArguments& epilogue = a.epilogue[a.layers - 1];
     if (op_.operands[i] == 'w') {
-      AddLayer(a, index, value);
+      AddLayer(a, index, value, IsConv(op_.kind));
       vectors = 0;
-    } else {
+    } else if (op_.operands[i] == 'v') {
       RequireShape(index, ort::ShapeOf(value), {a.n[a.layers - 1]});
-      a.epilogue[a.layers - 1].vectors[vectors++] = static_cast<const float*>(ort::DataOf(value));
+      epilogue.vectors[vectors++] = static_cast<const float*>(ort::DataOf(value));
+    } else {  // of the last layer
+      RequireShape(index, ort::ShapeOf(value), t.y_shape);
+      epilogue.tensor_pitch[tensors] = a.ldd;
+      epilogue.tensors[tensors++] = ort::DataOf(value);
     }
   }
   std::copy(params_.begin(), params_.end(), a.epilogue[0].params);
-  LaunchRow(context, t, &a);
+  return a;
 }
 
-void FusedKernel::RunConv(OrtKernelContext* context, const Tensors& t) const {
+void FusedKernel::RunChain(OrtKernelContext* context, const Tensors& t) const {
+  const ChainArguments arguments = ReadChain(context, t);
+  RequireShape(1, ort::ShapeOf(Input(context, 1)), {arguments.n[0], t.x_shape.back()});
+  LaunchRow(context, t, &arguments);
+}
+
+ConvArguments FusedKernel::ReadConv(const Tensors& t) const {
   const Window window = geometry_->WindowOver(t.x_shape, t.weight_shape);
   const Image x(t.x_shape), y(t.y_shape);
   ConvArguments a{};
@@ -278,7 +298,20 @@ void FusedKernel::RunConv(OrtKernelContext* context, const Tensors& t) const {
   a.x_pitch = x.c, a.y_pitch = y.c;
   a.epilogue = t.epilogue;
   a.x_planes = op_.planes;
-  LaunchRow(context, t, &a);
+  return a;
+}
+
+void FusedKernel::RunConv(OrtKernelContext* context, const Tensors& t) const {
+  const ConvArguments arguments = ReadConv(t);
+  LaunchRow(context, t, &arguments);
+}
+
+void FusedKernel::RunConvChain(OrtKernelContext* context, const Tensors& t) const {
+  ConvChainArguments arguments{ReadConv(t), ReadChain(context, t)};
+  arguments.conv.k = AsInt(arguments.chain.n[0]);
+  arguments.conv.filter = arguments.chain.weights[0];
+  arguments.conv.epilogue = arguments.chain.epilogue[0];
+  LaunchRow(context, t, &arguments);
 }
 
 void FusedKernel::RunPool(OrtKernelContext* context, const Tensors& t) const {

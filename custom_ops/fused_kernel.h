@@ -33,9 +33,12 @@ class FusedKernel {
   void ChooseKernels();
   const Row& RowFor(int64_t m) const;
   EpilogueArguments ReadEpilogue(const OrtKernelContext* context, const ort::Shape& y) const;
+  ChainArguments ReadChain(const OrtKernelContext* context, const Tensors& tensors) const;
+  ConvArguments ReadConv(const Tensors& tensors) const;
   void RunGemm(OrtKernelContext* context, const Tensors& tensors) const;
   void RunChain(OrtKernelContext* context, const Tensors& tensors) const;
   void RunConv(OrtKernelContext* context, const Tensors& tensors) const;
+  void RunConvChain(OrtKernelContext* context, const Tensors& tensors) const;
   void RunPool(OrtKernelContext* context, const Tensors& tensors) const;
   void RunSqueezeExcite(OrtKernelContext* context, const Tensors& tensors) const;
   void RunLayout(OrtKernelContext* context, const Tensors& tensors) const;

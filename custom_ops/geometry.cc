@@ -122,6 +122,14 @@ Shape Geometry::Output(const Shape& x, const Shape& weight) const {
   return kind == Kind::kConv1d ? Shape{image.n, q, weight[0]} : Shape{image.n, p, q, weight[0]};
 }
 
+Shape WeightShape(const Op& op, Shape first, const Shape& last) {
+  if (op.kind != Kind::kConvChain) return last;
+  RequireRank("weight", first, 4);
+  RequireRank("the last weight", last, 4);
+  first[0] = last[0];
+  return first;
+}
+
 Shape ChannelsLast(const Shape& planes) {
   RequireRank("x", planes, 4);
   return ChangeLayout(Kind::kToNhwc, planes);

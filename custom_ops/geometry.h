@@ -36,7 +36,7 @@ struct Geometry {
   Geometry(Kind kind, const Attributes& attributes);
 
   Window WindowOver(const ort::Shape& x, const ort::Shape& weight) const;
-  // `weight`: the last layer's, where a node has several.
+  // `weight`: where a node has several, see WeightShape.
   ort::Shape Output(const ort::Shape& x, const ort::Shape& weight) const;
 
   Kind kind;
@@ -53,6 +53,9 @@ List ChangeLayout(Kind kind, List list) {
   else std::rotate(list.begin() + 1, list.end() - 1, list.end());
   return list;
 }
+
+// The shape of the only weight. Of several: the last one's, and of a chain of convolutions the first one's with the last one's channels.
+ort::Shape WeightShape(const Op& op, ort::Shape first, const ort::Shape& last);
 
 // Of an x that a first convolution reads as [N, C, H, W]: its shape as the other convolutions have it. Throws where it is another.
 ort::Shape ChannelsLast(const ort::Shape& planes);

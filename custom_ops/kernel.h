@@ -59,6 +59,13 @@ struct ConvArguments {
   int x_planes = 0;  // where x lies as [n, c, h, w], its ONNX element type: the first layer's, which may be fp32; else 0
 };
 
+// A convolution and 1x1 convolutions behind it, in one kernel: of `conv` x, the filter, all extents, k and the epilogue are the first
+// layer's. `chain` has all layers, the first one as a product of n p q rows and k = r s c, and the output: d with pitch ldd.
+struct ConvChainArguments {
+  ConvArguments conv;
+  ChainArguments chain;
+};
+
 enum class PoolKind : int { kMax = 0, kAverage = 1 };
 
 // y[n, p, q, c] = max or mean over windows of x[n, h, w, c]; a global pooling is a window of the whole image.

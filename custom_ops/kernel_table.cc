@@ -9,14 +9,15 @@ namespace {
 // onnxbolt/kernels/config.py: SWIZZLED_AT_LAUNCH
 constexpr bool SwizzledAtLaunch(int64_t family) { return family == 2 || family == 5 || family == 6; }
 
-constexpr int64_t kHaloFamily = 7;  // its warp columns say how a tile lies in the image
+// Families whose warp columns say how a tile lies in the image; onnxbolt/kernels/config.py: TILED_AT_LAUNCH
+constexpr bool TiledAtLaunch(int64_t family) { return family == 7 || family == 15; }
 
 Kernel* head = nullptr;  // constant-initialized, hence ready before the units' static registrations
 
 bool DecidedAtLaunch(int column, int64_t family) {
   const bool is_tile = column == kWarpM || column == kWarpN || column == kWarpK;
   return column == kMinM || column == kMaxM || column == kSplitK || (column == kSwizzle && SwizzledAtLaunch(family)) ||
-         (is_tile && family == kHaloFamily);
+         (is_tile && TiledAtLaunch(family));
 }
 
 bool SameInstance(const int64_t* a, const int64_t* b) {

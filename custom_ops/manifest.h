@@ -4,9 +4,10 @@
 
 namespace onnxbolt {
 
-enum class Kind { kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool, kToNhwc, kToNchw, kElementwise, kGemmChain, kSqueezeExcite };
+enum class Kind { kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool, kToNhwc, kToNchw, kElementwise, kGemmChain, kConvChain, kSqueezeExcite };
 
-constexpr bool IsConv(Kind kind) { return kind == Kind::kConv || kind == Kind::kConv1d; }
+constexpr bool IsConv(Kind kind) { return kind == Kind::kConv || kind == Kind::kConv1d || kind == Kind::kConvChain; }
+constexpr bool IsChain(Kind kind) { return kind == Kind::kGemmChain || kind == Kind::kConvChain; }
 constexpr bool IsLayout(Kind kind) { return kind == Kind::kToNhwc || kind == Kind::kToNchw; }
 constexpr bool IsGemm(Kind kind) { return kind == Kind::kGemm || kind == Kind::kGemmChain; }
 constexpr bool HasWeight(Kind kind) { return IsConv(kind) || IsGemm(kind) || kind == Kind::kSqueezeExcite; }

@@ -99,7 +99,7 @@ void SetOutput(OrtShapeInferContext* context, int type, const Shape& dims, const
 void InferShape(const Op& op, OrtShapeInferContext* context) {
   const Geometry geometry(op.kind, InferenceAttributes(context));
   SymbolicShape x = InputShape(context, 0);
-  const Shape weight = HasWeight(op.kind) ? InputShape(context, LastWeight(op)).dims : Shape{};
+  const Shape weight = HasWeight(op.kind) ? WeightShape(op, InputShape(context, 1).dims, InputShape(context, LastWeight(op)).dims) : Shape{};
   if (x.dims.empty()) return;  // unknown rank
   if (op.planes) x = {ChannelsLast(x.dims), ChangeLayout(Kind::kToNhwc, x.symbols)};
   SetOutput(context, op.output, geometry.Output(x.dims, weight), OutputSymbols(geometry, x, weight));

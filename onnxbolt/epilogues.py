@@ -127,7 +127,7 @@ _ROWS = (
     Epilogue("Softplus", "", (), "Softplus", _unary("Softplus"), lambda x, _: _softplus(x), 8),
     Epilogue("Elu", "", ("alpha",), "Elu", _unary("Elu", "alpha"), lambda x, _, a: np.where(x > 0, x, a * np.expm1(np.minimum(x, 0))), 6),
     Epilogue("Mish", "", (), "Mish", _mish, lambda x, _: x * np.tanh(_softplus(x)), 10),
-    # a further product, by a weight [N, K] as the first one's: only in chains of GEMMs (Bolt, section 3.1.1)
+    # a further product (Bolt, section 3.1.1), by a weight [N, K]; behind a convolution a 1x1 one's [N, 1, 1, K]
     Epilogue("Gemm", "weight", (), "", _product, lambda x, w: x @ w.T, 0),
     # a conversion of the result, always the last step; the kernel's output element follows from it
     Epilogue("CastF32", "", (), "", _cast(DType.F32), lambda x, _: x, 0),

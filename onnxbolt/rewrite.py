@@ -13,7 +13,7 @@ from onnxbolt.epilogues import CASTS, PRODUCT
 from onnxbolt.graph.edit import Node, pinned, producer, remove
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
-from onnxbolt.kernels import elementwise
+from onnxbolt.kernels import elementwise, grouped
 from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.layout import squeeze_excite
 from onnxbolt.layout.assign import Assignment, last_node
@@ -193,7 +193,8 @@ class Rewriter:
 
     def _spec(self, signature: Signature) -> OpSpec:
         chain = tuple(step.name for step in signature.steps)
-        kind = "conv1d" if signature.kind == "conv" and signature.rank == 3 else "gemm_chain" if PRODUCT in chain else signature.kind
+        kind = "conv1d" if signature.kind == "conv" and signature.rank == 3 else signature.kind
+        kind += "_chain" if PRODUCT in chain else ""
         output = next((dtype for dtype, cast in CASTS.items() if chain[-1:] == (cast,)), signature.dtype)
         return OpSpec(self.functions[signature].name, kind, signature.dtype, output, chain, signature.planes)
 
@@ -219,6 +220,8 @@ class Rewriter:
             attributes.update(conv_attributes(anchor.node))
         if anchor.depthwise and writes.channels is not None:
             attributes["group"] = len(writes.channels)
+        if anchor.grouped:
+            attributes["group"] = anchor.kernel_groups
         self.own(signature, anchor.node, inputs, output, writes, attributes, candidate.rule, candidate.nodes,
                  self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"))
 
@@ -248,9 +251,11 @@ class Rewriter:
 
     def _weight(self, anchor: Anchor, weight: gs.Constant, reads: Form, writes: Form) -> gs.Constant:
         """[K, *spatial, C] for Conv, [N, K] for Gemm, channels stored as the activations are."""
-        key = (id(weight), anchor.kind, reads.channels, writes.channels)
+        key = (id(weight), anchor.kind, reads.channels, writes.channels, anchor.groups)
         if key not in self._constants:
             values = weight.values
+            if anchor.grouped:
+                values = grouped.widened(values, anchor.groups, anchor.kernel_groups)
             out_axis, in_axis = (0, 1) if anchor.kind == "conv" else (1, 0)
             if not anchor.depthwise:  # whose filters have one channel each
                 values = take(values, reads.channels, in_axis)

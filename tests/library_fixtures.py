@@ -19,7 +19,7 @@ from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import Step
+from onnxbolt.epilogues import PRODUCT, Step
 from onnxbolt.graph.functions import DOMAIN, Signature
 from onnxbolt.graph.functions import build as build_body
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
@@ -29,7 +29,8 @@ HOST = Path(__file__).with_name("custom_ops") / "host"
 OPSET = 17
 ARGUMENTS = {Family.GEMM_2X: "GemmArguments", Family.CONV_2X: "ConvArguments", Family.POOL: "PoolArguments",
              Family.FIRST_SM90: "ConvArguments", Family.LAYOUT: "LayoutArguments", Family.ELEMENTWISE: "ElementwiseArguments",
-             Family.SQUEEZE_EXCITE: "SqueezeExciteArguments"}
+             Family.SQUEEZE_EXCITE: "SqueezeExciteArguments", Family.CHAIN_SM90: "ChainArguments",
+             Family.CHAIN_CONV_SM90: "ConvChainArguments"}
 
 
 def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
@@ -43,7 +44,7 @@ class Fused:
     def __init__(self, kind: str, *steps: Step, rank: int = 0, family: Family = Family.POOL, padding: int = 0,
                  planes: DType | None = None) -> None:
         self.family = family
-        self.body = build_body(Signature("conv" if kind == "conv1d" else kind, DType.F32, rank, steps, padding, planes), OPSET)
+        self.body = build_body(Signature(kind.removesuffix("1d").removesuffix("_chain"), DType.F32, rank, steps, padding, planes), OPSET)
         self.spec = OpSpec(self.body.name, kind, DType.F32, DType.F32, tuple(step.name for step in steps), planes)
 
 
@@ -51,13 +52,17 @@ GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_2X)
 GEMM_ADD = Fused("gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.GEMM_2X)
 CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=Family.CONV_2X)
 FIRST = Fused("conv", Step("Bias"), Step("Relu"), rank=4, family=Family.FIRST_SM90, planes=DType.F32)
+_LAYERS = (Step("Bias"), Step("Relu"), Step(PRODUCT), Step("Bias"))
+GEMM_CHAIN = Fused("gemm_chain", *_LAYERS, Step("Relu"), family=Family.CHAIN_SM90)
+CONV_CHAIN = Fused("conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, family=Family.CHAIN_CONV_SM90)
 CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=Family.CONV_2X)
 MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = Fused("max_pool"), Fused("average_pool"), Fused("global_average_pool")
 TO_NHWC, TO_NCHW = (Fused(kind, rank=4, family=Family.LAYOUT, padding=3) for kind in ("to_nhwc", "to_nchw"))
 TO_NLC = Fused("to_nhwc", rank=3, family=Family.LAYOUT)
 ELEMENTWISE = Fused("elementwise", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.ELEMENTWISE)
 SQUEEZE_EXCITE = Fused("squeeze_excite", Step("LeakyRelu", (0.25,)), Step("LeakyRelu", (0.5,)), rank=4, family=Family.SQUEEZE_EXCITE)
-ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC)
+ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC,
+       GEMM_CHAIN, CONV_CHAIN)
 
 
 def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = (), operands: Sequence[Sequence[int | str]] = (), *,

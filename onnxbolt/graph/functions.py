@@ -13,7 +13,7 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, NodeProto, helper, numpy_helper
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, Step
+from onnxbolt.epilogues import CASTS, PRODUCT, Step
 
 DOMAIN = "com.onnxbolt"
 TO_CHANNELS_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
@@ -130,7 +130,7 @@ def _conv(body: _Body, signature: Signature, opset: int, operands: list[str]) ->
     body.refer(_REFERENCED["conv"])
 
     def shaped(name: str, step: Step) -> str:
-        if step.row.operand == "tensor":
+        if step.row.operand in ("tensor", "weight"):
             return body("Transpose", [name], perm=first)
         return body("Reshape", [name, body.ints(-1, *[1] * (signature.rank - 2))])
 
@@ -147,7 +147,10 @@ def _epilogue(body: _Body, signature: Signature, opset: int, result: str, operan
             operand = next(remaining)
             operand = body.convert(operand, DType.F32, body.dtype) if step.row.operand == "vector" else body.load(operand)
             operand = shaped(operand, step)
-        result = step.row.body(body, opset, result, operand, step.params)
+        if step.name == PRODUCT and signature.kind == "conv":  # 1x1, by a weight [K, 1, 1, C]
+            result = body("Conv", [result, operand])
+        else:
+            result = step.row.body(body, opset, result, operand, step.params)
     return result
 
 

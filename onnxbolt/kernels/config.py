@@ -34,6 +34,10 @@ class Family(enum.IntEnum):
     ELEMENTWISE = 11  # an epilogue chain by itself, any architecture
     LAYOUT = 12  # NCHW to NHWC and back, any architecture
     CHAIN_SM90 = 13  # several GEMMs in one kernel, what lies between them in registers; sm_90a
+    # a convolution and 1x1 convolutions behind it in one kernel; sm_90a
+    CHAIN_CONV_SM90 = 14  # the first one as CONV_SM90 has it
+    CHAIN_HALO_SM90 = 15  # as HALO_SM90
+    CHAIN_FIRST_SM90 = 16  # as FIRST_SM90
 
 
 class Schedule(enum.IntEnum):
@@ -98,13 +102,14 @@ class KernelConfig:
     def instance(self) -> KernelConfig:
         """What has to be compiled: the row without what a launch decides."""
         swizzle = 1 if self.family in SWIZZLED_AT_LAUNCH else self.swizzle
-        warp = (0, 0, 0) if self.family is Family.HALO_SM90 else self.warp  # how a tile lies in the image
+        warp = (0, 0, 0) if self.family in TILED_AT_LAUNCH else self.warp  # how a tile lies in the image
         return dataclasses.replace(self, min_m=0, max_m=UNBOUNDED, split_k=1, swizzle=swizzle, warp=warp)
 
 
 ROW_WIDTH = 25
 SWIZZLED_AT_LAUNCH = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90)
 SPLIT_AT_LAUNCH = (Family.GEMM_SM90, Family.CONV_SM90)
+TILED_AT_LAUNCH = (Family.HALO_SM90, Family.CHAIN_HALO_SM90)
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,7 @@ class ConvProblem:
     out: DType
     chain: tuple[str, ...]
     nchw: bool = False  # x is read as ONNX has it: a model's first convolution
+    inner: tuple[int, ...] = ()  # channels of the layers before the last, where `chain` holds 1x1 convolutions; `k` are the last one's
 
     @property
     def rows(self) -> int:
@@ -165,8 +171,31 @@ class ConvProblem:
         return self.n * self.p * self.q
 
     @property
+    def depth(self) -> int:
+        """Input channels that an output channel meets."""
+        return self.c // self.groups
+
+    @property
+    def depthwise(self) -> bool:
+        """Each channel by itself."""
+        return self.groups == self.c == self.k > 1
+
+    @property
     def flops(self) -> int:
-        return 2 * self.n * self.p * self.q * self.k * self.r * self.s * self.c // self.groups
+        depths = (self.r * self.s * self.c // self.groups, *self.inner)
+        return 2 * self.rows * sum(n * depth for n, depth in zip((*self.inner, self.k), depths, strict=True))
+
+    @property
+    def layers(self) -> tuple[ConvProblem, ...]:
+        """Each convolution with its epilogue as a problem of its own."""
+        chains, widths = layers(self.chain), (*self.inner, self.k)
+        last = len(chains) - 1
+        outs = [self.out if i == last else self.dtype for i in range(len(chains))]
+        behind = [
+            ConvProblem(self.n, self.p, self.q, c, k, 1, 1, self.p, self.q, (0, 0, 0, 0), (1, 1), (1, 1), 1, self.dtype, out, chain)
+            for c, k, out, chain in zip(widths, widths[1:], outs[1:], chains[1:], strict=False)
+        ]
+        return dataclasses.replace(self, k=widths[0], out=outs[0], chain=chains[0], inner=()), *behind
 
 
 @dataclass(frozen=True)

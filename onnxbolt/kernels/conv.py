@@ -7,7 +7,7 @@ CUTLASS's documentation).
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
-from onnxbolt.kernels import depthwise, first, halo, sm90
+from onnxbolt.kernels import conv_chain, depthwise, first, halo, sm90
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
 from onnxbolt.kernels.feasibility import alignment, is_feasible, needs_two_stages
 from onnxbolt.kernels.gemm import SWIZZLE
@@ -17,15 +17,16 @@ _MASK_BITS = 32  # the optimized iterator keeps a filter row's and a filter colu
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """Every feasible configuration for `problem` on `arch`, each for all m; empty for types without tensor cores, and for groups
-    that are not depthwise."""
-    if problem.groups > 1:
+    """Every feasible configuration for `problem` on `arch`, each for all m; empty for types without tensor cores."""
+    if problem.inner:
+        return conv_chain.candidates(problem, arch)
+    if problem.depthwise:
         return depthwise.candidates(problem, arch)
     if problem.nchw:
         return first.candidates(problem, arch)
     if not arch.supports(problem.dtype):
         return ()
-    align_c, align_k = alignment(problem.c, problem.dtype), alignment(problem.k, problem.dtype)
+    align_c, align_k = alignment(problem.depth, problem.dtype), alignment(problem.k // problem.groups, problem.dtype)
     configs = (
         KernelConfig(
             arch.number, 0, UNBOUNDED, Family.CONV_2X, tile.threadblock(problem.dtype), tile.warp_shape(problem.dtype),
@@ -45,7 +46,7 @@ def iterator(problem: ConvProblem) -> Iterator:
     FIXED_CHANNELS packs filter positions along k, so that 4 or 8 channels do not waste the rest of a K tile; OPTIMIZED
     precomputes predicates per filter row and column; ANALYTIC has no limits.
     """
-    if problem.c in (4, 8) and problem.c <= problem.dtype.alignment:
+    if problem.groups == 1 and problem.c in (4, 8) and problem.c <= problem.dtype.alignment:
         return Iterator.FIXED_CHANNELS
     if problem.r > _MASK_BITS or problem.s > _MASK_BITS:
         return Iterator.ANALYTIC

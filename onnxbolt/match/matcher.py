@@ -4,7 +4,6 @@ Chains of different anchors may overlap (both convolutions before a residual Add
 """
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
@@ -21,7 +20,7 @@ _FULL = f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} t
 def match(graph: gs.Graph, several: bool = False) -> tuple[list[Candidate], list[Refusal]]:
     """Every anchor's longest chain, in the graph's order, and why the other anchors stay as they were.
 
-    `several`: a GEMM's chain may go on over further products, for kernels that compute several (`plan.cuts` decides where it pays).
+    `several`: a chain may go on over further products, for kernels that compute several (`plan.cuts` decides where it pays).
     """
     pinned = {tensor.name for tensor in graph.outputs} | set(graph.captured)
     candidates: list[Candidate] = []
@@ -61,7 +60,7 @@ def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], several: 
         if found[0].step.name == PRODUCT:
             if not several or not _has_kernel(anchor, [*chain, *found]):
                 break
-            layer = dataclasses.replace(anchor, weight=found[0].operand)  # whose channels the steps behind it have
+            layer = anchor.behind(found[0].operand)
         chain += found
         tensor = found[-1].output
     return tuple(chain)
@@ -80,7 +79,7 @@ def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str]
 
 def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
     """Whether a kernel for several products may serve."""
-    widths = [link.operand.shape[1] for link in chain if link.step.name == PRODUCT and link.operand is not None]
+    widths = [anchor.behind(link.operand).channels for link in chain if link.step.name == PRODUCT and link.operand is not None]
     return gemm_chain.serves(anchor.dtype, (anchor.channels, *widths), tuple(link.step.name for link in chain))
 
 

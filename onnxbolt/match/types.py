@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, Step
+from onnxbolt.kernels import grouped
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +28,24 @@ class Anchor:
     constants: tuple[gs.Constant | None, ...] = ()
 
     @property
+    def groups(self) -> int:
+        """Of a convolution, as ONNX has it."""
+        return int(self.node.attrs.get("group", 1)) if self.kind == "conv" else 1
+
+    @property
     def depthwise(self) -> bool:
-        """A convolution of each channel by itself; no other groups have kernels."""
-        return self.kind == "conv" and int(self.node.attrs.get("group", 1)) > 1
+        """A convolution of each channel by itself."""
+        return self.groups > 1 and tuple(self.weight.shape[:2]) == (self.groups, 1)
+
+    @property
+    def grouped(self) -> bool:
+        """A convolution with groups of several channels, which stay together: these are stored as they are."""
+        return self.groups > 1 and not self.depthwise
+
+    @property
+    def kernel_groups(self) -> int:
+        """The groups that kernels compute, neighbours merged; of a depthwise convolution without the padding's."""
+        return grouped.merged(self.groups, int(self.weight.shape[1]) * self.groups, self.channels) if self.kind == "conv" else 1
 
     @property
     def keeps_channels(self) -> bool:
@@ -40,6 +56,10 @@ class Anchor:
     def channels(self) -> int:
         """Of the result, in the original."""
         return int(self.x.shape[1] if self.kind == "elementwise" else self.weight.shape[0 if self.kind == "conv" else 1])
+
+    def behind(self, weight: gs.Constant) -> Anchor:
+        """What the steps behind a further product continue: the result has its channels."""
+        return dataclasses.replace(self, weight=weight)
 
     def channel_axis(self, rank: int) -> int:
         """Of tensors of the result's rank, as ONNX has them."""
@@ -87,7 +107,7 @@ class Candidate:
     def widths(self) -> tuple[int, ...]:
         """Channels of each layer's result, in the original: one, or several where the chain holds further products."""
         products = [link.operand for link in self.links if link.step.name == PRODUCT and link.operand is not None]
-        return (self.anchor.channels, *(int(weight.shape[1]) for weight in products))
+        return (self.anchor.channels, *(self.anchor.behind(weight).channels for weight in products))
 
     @property
     def out(self) -> DType:

@@ -4,9 +4,10 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import Step
+from onnxbolt.epilogues import PRODUCT, Step
+from onnxbolt.kernels import grouped
 from onnxbolt.match.types import Anchor, Link, Refusal
-from onnxbolt.patterns import AnchorPattern
+from onnxbolt.patterns import AnchorPattern, StepPattern
 
 
 def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
@@ -32,10 +33,13 @@ def _refusal(node: gs.Node) -> Refusal | None:
     rank = len(weight.shape)
     if rank not in (3, 4):
         return because(f"a {rank - 2}-D convolution stays with ONNX Runtime", weight.name)
-    if (groups := node.attrs.get("group", 1)) != 1 and tuple(weight.shape[:2]) != (groups, 1):
-        return because("grouped convolutions stay with ONNX Runtime", weight.name, "group=1, or as many groups as channels on both sides")
-    if DType.of(weight.dtype) is None or x.dtype != weight.dtype:
+    dtype = DType.of(weight.dtype)
+    if dtype is None or x.dtype != weight.dtype:
         return because(f"no kernel for its element type: {x.dtype}", x.name)
+    groups = int(node.attrs.get("group", 1))
+    if groups != 1 and tuple(weight.shape[:2]) != (groups, 1) and not grouped.serves(groups, weight.shape[1] * groups, weight.shape[0], dtype):
+        return because("grouped convolutions of such widths stay with ONNX Runtime", weight.name,
+                       f"groups whose channels are multiples of {dtype.alignment}, or can be merged to such")
     if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
         return because("auto_pad with an unknown input size", x.name, "give the model a static height and width")
     if len(node.inputs) > 2 and node.inputs[2].name and not isinstance(node.inputs[2], gs.Constant):
@@ -52,4 +56,18 @@ def _transposed(node: gs.Node) -> Refusal:
                    "nearest-neighbour Resize followed by Conv")
 
 
+def _layer(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> tuple[Link, ...] | str | None:
+    """A 1x1 convolution behind a convolution's chain: a further product of each pixel."""
+    if anchor.kind != "conv" or node.inputs[0] is not tensor or not isinstance(node.inputs[1], gs.Constant):
+        return None
+    weight, attributes = node.inputs[1], node.attrs
+    pointwise = tuple(weight.shape[2:]) == (1, 1) and len(anchor.weight.shape) == 4 and attributes.get("group", 1) == 1
+    every_pixel = all(stride == 1 for stride in attributes.get("strides", ())) and not any(attributes.get("pads", ()))
+    found = _match(node)
+    if anchor.groups > 1 or not (pointwise and every_pixel) or isinstance(found, Refusal) or found[0].dtype is not anchor.dtype:
+        return None
+    return Link(Step(PRODUCT), weight, (node,), node.outputs[0]), *found[1]
+
+
 ANCHORS = (AnchorPattern(("Conv",), _match), AnchorPattern(("ConvTranspose",), _transposed))
+STEPS = (StepPattern(("Conv",), _layer),)

@@ -92,7 +92,8 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         return sm90.fused_us(problem, config, arch, _memory_us(problem, arch))
     tile = _tile(problem, config, arch)
     m, n = extent(problem)
-    tiles = _ceil(m, config.threadblock[0]) * _ceil(n, config.threadblock[1])
+    groups = problem.groups if isinstance(problem, ConvProblem) else 1
+    tiles = _ceil(m, config.threadblock[0]) * _ceil(n // groups, config.threadblock[1]) * groups
     compute = _sm_us(_ceil(tiles, arch.sm_count), _resident(config, problem.dtype, arch), tile)
     return arch.launch_us + _overlapped(compute, _memory_us(problem, arch))
 
@@ -101,7 +102,7 @@ def floor_us(problem: AnyProblem, arch: Arch) -> float:
     """The roofline: the data sheet's rate of products, or each tensor once through device memory, whichever takes longer."""
     if isinstance(problem, SqueezeExciteProblem):
         return squeeze_excite.floor_us(problem, arch)
-    on_cuda_cores = isinstance(problem, ConvProblem) and problem.groups > 1
+    on_cuda_cores = isinstance(problem, ConvProblem) and problem.depthwise
     rate = arch.fp32_flops if on_cuda_cores else arch.flops[problem.dtype]
     return max(problem.flops / rate * _US, _memory_us(problem, arch) * _MEMORY_EFFICIENCY)
 
@@ -111,7 +112,7 @@ def ort_us(problem: AnyProblem, arch: Arch) -> float:
     cuBLAS's kernel, and one elementwise kernel for each step of the chain that it does not fuse."""
     if isinstance(problem, SqueezeExciteProblem):
         return squeeze_excite.ort_us(problem, arch)
-    if isinstance(problem, GemmProblem) and problem.inner:
+    if problem.inner:
         return sum(ort_us(layer, arch) for layer in problem.layers)
     m, n = extent(problem)
     size = m * n * problem.dtype.bytes
@@ -141,7 +142,7 @@ def pool_us(read: int, written: int, dtype: DType, arch: Arch) -> float:
 
 def library_us(problem: Problem, arch: Arch) -> float:
     """cuDNN's convolution or cuBLAS's GEMM alone: the best of the tiles that such libraries have, K split where that helps."""
-    if isinstance(problem, ConvProblem) and problem.groups > 1:
+    if isinstance(problem, ConvProblem) and problem.depthwise:
         return depthwise.library_us(problem, arch)
     return min(_library_tile_us(problem, m, n, split, arch) for m, n in _LIBRARY_TILES for split in _LIBRARY_SPLITS)
 
@@ -239,9 +240,9 @@ def _bandwidth(arch: Arch) -> float:
 def _input_elements(problem: Problem) -> int:
     """Activation and weight."""
     if isinstance(problem, ConvProblem):
-        weight = problem.k * problem.r * problem.s * problem.c // problem.groups
-        return problem.n * problem.h * problem.w * problem.c + weight
-    return (problem.m + problem.n) * problem.k
+        weights = sum(layer.k * layer.r * layer.s * layer.c // layer.groups for layer in problem.layers)
+        return problem.n * problem.h * problem.w * problem.c + weights
+    return problem.m * problem.k + sum(layer.n * layer.k for layer in problem.layers)
 
 
 def _k_steps(problem: Problem, tile_k: int, iterator: Iterator) -> int:

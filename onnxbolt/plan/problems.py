@@ -19,27 +19,28 @@ def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = 
     anchor = candidate.anchor
     weight = [int(d) for d in anchor.weight.shape]
     c, k = weight[1] if anchor.kind == "conv" else weight[0], candidate.widths[-1]
-    if anchor.depthwise:
-        c = k
+    if anchor.kind == "conv":
+        c *= anchor.groups
     if anchor.kind == "squeeze_excite":
         return _squeeze_excite(candidate, assignment, at.sizes(anchor.x))
     if assignment is not None:
         reads, writes = assignment.fused_reads[id(anchor.node)], assignment.form(candidate.output)
         c = len(reads.channels) if reads.channels is not None else c
         k = len(writes.channels) if writes.channels is not None else k
+    groups = c if anchor.depthwise else anchor.groups if assignment is None else anchor.kernel_groups
     nchw = assignment is not None and assignment.reads_planes(candidate)
     chain = tuple(name for name in candidate.chain if name not in CASTS.values())
+    inner = tuple(-(-n // anchor.dtype.alignment) * anchor.dtype.alignment for n in candidate.widths[:-1])
     x = at.sizes(anchor.x)
     if anchor.kind == "gemm":
         rows = 1
         for d in x[:-1]:
             rows *= d
-        inner = tuple(-(-n // anchor.dtype.alignment) * anchor.dtype.alignment for n in candidate.widths[:-1])
         return GemmProblem(rows, k, c, anchor.dtype, candidate.out, chain, inner)
-    return replace(_conv(candidate, x, weight, c, k, chain), nchw=nchw)
+    return replace(_conv(candidate, x, weight, c, k, groups, chain), nchw=nchw, inner=inner)
 
 
-def _conv(candidate: Candidate, x: list[int], weight: list[int], c: int, k: int, chain: tuple[str, ...]) -> ConvProblem:
+def _conv(candidate: Candidate, x: list[int], weight: list[int], c: int, k: int, groups: int, chain: tuple[str, ...]) -> ConvProblem:
     attributes = conv_attributes(candidate.anchor.node)
     strides, pads, dilations = (list(attributes[name]) for name in ("strides", "pads", "dilations"))  # type: ignore[call-overload]
     spatial, filters = x[2:], weight[2:]
@@ -50,7 +51,7 @@ def _conv(candidate: Candidate, x: list[int], weight: list[int], c: int, k: int,
     )
     return ConvProblem(x[0], spatial[0], spatial[1], c, k, filters[0], filters[1], max(p, 1), max(q, 1),
                        (pads[0], pads[1], pads[2], pads[3]), (strides[0], strides[1]), (dilations[0], dilations[1]),
-                       c if candidate.anchor.depthwise else 1, candidate.anchor.dtype, candidate.out, chain)
+                       groups, candidate.anchor.dtype, candidate.out, chain)
 
 
 def _squeeze_excite(candidate: Candidate, assignment: Assignment | None, x: list[int]) -> SqueezeExciteProblem:
@@ -61,10 +62,12 @@ def _squeeze_excite(candidate: Candidate, assignment: Assignment | None, x: list
 
 
 def describe_problem(problem: Problem) -> str:
-    """A problem in one line: 'conv 32x56x56x64 to 64, 3x3, f16, Bias+Relu', 'gemm 128x768x3072, f16' (m, n, k; n of each of several)."""
+    """A problem in one line: 'conv 32x56x56x64 to 64, 3x3, f16, Bias+Relu', 'gemm 128x768x3072, f16' (m, n, k); n or
+    channels of each of several layers."""
     if isinstance(problem, ConvProblem):
-        kind = "depthwise conv" if problem.groups > 1 else "conv"
-        parts = [f"{kind} {problem.n}x{problem.h}x{problem.w}x{problem.c} to {problem.k}", f"{problem.r}x{problem.s}"]
+        kind = "conv" if problem.groups == 1 else "depthwise conv" if problem.depthwise else f"conv in {problem.groups} groups"
+        channels = "-".join(str(n) for n in (*problem.inner, problem.k))
+        parts = [f"{kind} {problem.n}x{problem.h}x{problem.w}x{problem.c} to {channels}", f"{problem.r}x{problem.s}"]
         parts += [f"stride {_pair(problem.strides)}"] if problem.strides != (1, 1) else []
         parts += [f"dilation {_pair(problem.dilations)}"] if problem.dilations != (1, 1) else []
     elif isinstance(problem, SqueezeExciteProblem):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.codegen.render import Instance
-from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConfig, SqueezeExciteProblem
+from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig, SqueezeExciteProblem
 from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import candidates, floor_us, fused_us
 from onnxbolt.plan.problems import describe_problem
@@ -57,9 +57,9 @@ def tasks_of(problems: Iterable[Problem], arch: Arch, trials: int = TRIALS,
 
 
 def is_measured(problem: Problem) -> bool:
-    """Squeeze-and-excite has one configuration; kernels for several GEMMs are chosen by prediction, since the profiler has no reference
+    """Squeeze-and-excite has one configuration; kernels for several layers are chosen by prediction, since the profiler has no reference
     for them."""
-    return not isinstance(problem, SqueezeExciteProblem) and not (isinstance(problem, GemmProblem) and problem.inner)
+    return not isinstance(problem, SqueezeExciteProblem) and not problem.inner
 
 
 def _ranked(problem: Problem, arch: Arch, trials: int,

@@ -62,6 +62,31 @@ inline void Compute(const ConvArguments& c) {
   }
 }
 
+// The layers behind the first, whose result this is.
+inline void ComputeFrom(std::vector<float> value, const ChainArguments& c) {
+  for (int i = 1; i < c.layers; ++i) {
+    std::vector<float> next(c.m * c.n[i]);
+    const bool last = i + 1 == c.layers;
+    Compute(GemmArguments{c.m, c.n[i], c.n[i - 1], value.data(), c.weights[i], last ? c.d : next.data(), c.n[i - 1], c.n[i - 1],
+                          last ? c.ldd : c.n[i], c.epilogue[i]});
+    value.swap(next);
+  }
+}
+
+inline void Compute(const ChainArguments& c) {
+  std::vector<float> value(c.m * c.n[0]);
+  Compute(GemmArguments{c.m, c.n[0], c.k, c.a, c.weights[0], value.data(), c.lda, c.k, c.n[0], c.epilogue[0]});
+  ComputeFrom(value, c);
+}
+
+inline void Compute(const ConvChainArguments& c) {
+  std::vector<float> value(c.chain.m * c.conv.k);
+  ConvArguments first = c.conv;
+  first.y = value.data(), first.y_pitch = first.k;
+  Compute(first);
+  ComputeFrom(value, c.chain);
+}
+
 inline void Compute(const PoolArguments& c) {
   const auto* x = static_cast<const float*>(c.x);
   for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
