@@ -5,6 +5,9 @@
 
 namespace onnxbolt {
 
+// A group of channels is a problem of its own, the third dimension of the grid: its input channels, filters and output channels begin
+// where those of the group before it end.
+//
 // CUTLASS's ImplicitGemmConvolution passes its epilogue a source and a destination tensor; a visitor takes the problem's
 // shape instead, hence this kernel around the same main loop.
 template <class MainLoop, class EpilogueType, class Swizzle>
@@ -21,7 +24,7 @@ struct ImplicitGemm {
   };
 
   struct Params {
-    cutlass::conv::Conv2dProblemSize problem;
+    cutlass::conv::Conv2dProblemSize problem;  // of one group
     cutlass::gemm::GemmCoord tiles;
     int swizzle_log_tile, k_iterations, k_iterations_per_channel;
     typename Mma::IteratorA::Params iterator_a;
@@ -29,10 +32,10 @@ struct ImplicitGemm {
     const typename Mma::IteratorA::Element* x;
     const typename Mma::IteratorB::Element* filter;
     typename Visitor::Params epilogue;
-    cute::Shape<int, int, int> output;  // rows, channels, 1
+    cute::Shape<int, int, int> output;  // rows, channels, groups
 
-    Params(const cutlass::conv::Conv2dProblemSize& problem, const Layout& x_layout, const void* x, const Layout& filter_layout,
-           const void* filter, const typename Visitor::Params& epilogue)
+    Params(const cutlass::conv::Conv2dProblemSize& problem, int groups, const Layout& x_layout, const void* x,
+           const Layout& filter_layout, const void* filter, const typename Visitor::Params& epilogue)
         : problem(problem),
           iterator_a(Mma::IteratorA::getParams(problem, x_layout)),
           iterator_b(problem, filter_layout),
@@ -42,8 +45,8 @@ struct ImplicitGemm {
       constexpr auto kFprop = cutlass::conv::Operator::kFprop;
       constexpr auto kAlgorithm = Mma::IteratorA::kIteratorAlgorithm;
       cutlass::gemm::GemmCoord extent = cutlass::conv::implicit_gemm_problem_size(kFprop, problem);
-      output = cute::make_shape(extent.m(), extent.n(), 1);
-      tiles = Swizzle::get_tiled_shape(extent, {Mma::Shape::kM, Mma::Shape::kN, Mma::Shape::kK}, 1);
+      output = cute::make_shape(extent.m(), extent.n(), groups);
+      tiles = Swizzle::get_tiled_shape(extent, {Mma::Shape::kM, Mma::Shape::kN, Mma::Shape::kK}, groups);
       swizzle_log_tile = Swizzle::get_log_tile(tiles);
       k_iterations = cutlass::conv::implicit_gemm_k_iterations(kFprop, Mma::Shape::kK, problem, kAlgorithm);
       k_iterations_per_channel = cutlass::conv::implicit_gemm_k_iterations_per_channel(kFprop, problem, kAlgorithm);
@@ -57,8 +60,11 @@ struct ImplicitGemm {
     if (tile.m() >= params.tiles.m() || tile.n() >= params.tiles.n()) return;  // the swizzled grid is rounded up
     int thread = threadIdx.x, warp = cutlass::canonical_warp_idx_sync(), lane = threadIdx.x % 32;
 
-    typename Mma::IteratorA iterator_a(params.iterator_a, params.problem, params.x, thread, {tile.m() * Mma::Shape::kM, 0});
-    typename Mma::IteratorB iterator_b(params.iterator_b, params.problem, params.filter, thread, {0, tile.n() * Mma::Shape::kN});
+    const cutlass::conv::Conv2dProblemSize& problem = params.problem;
+    const auto* x = params.x + tile.k() * problem.C;
+    const auto* filter = params.filter + int64_t(tile.k()) * problem.K * problem.R * problem.S * problem.C;
+    typename Mma::IteratorA iterator_a(params.iterator_a, problem, x, thread, {tile.m() * Mma::Shape::kM, 0});
+    typename Mma::IteratorB iterator_b(params.iterator_b, problem, filter, thread, {0, tile.n() * Mma::Shape::kN});
     typename Mma::FragmentC accumulators;
     accumulators.clear();
     Mma mma(shared.main_loop, thread, warp, lane);
@@ -75,7 +81,7 @@ __global__ void __launch_bounds__(Instance::Conv::kThreadCount) conv_2x_kernel(c
   Instance::Conv::invoke(params, *reinterpret_cast<typename Instance::Conv::SharedStorage*>(shared_memory));
 }
 
-// y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c]). float is multiplied as TF32, rounded to nearest in registers.
+// y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c / groups]). float is multiplied as TF32, rounded to nearest in registers.
 template <class Config, class ElementType, class OutputType, class Chain>
 struct Conv2x {
   using Row = Config;
@@ -102,15 +108,17 @@ struct Conv2x {
 
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
-    if (conv.groups != 1) return "this kernel takes groups == 1 alone";
+    if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0) return "c and k have to be multiples of groups";
+    if (conv.groups > 65535) return "a grid has at most 65535 groups";
+    const int c = conv.c / conv.groups, k = conv.k / conv.groups;
     if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
     if (const char* error = check_iterator(conv)) return error;
-    if (conv.c % Row::at(kAlignA) != 0 || conv.x_pitch % Row::at(kAlignA) != 0 || !IsAligned(conv.x, Row::at(kAlignA) * sizeof(Element)))
-      return "x, its pitch or c is not aligned to align_a elements";
-    if (conv.c % Row::at(kAlignB) != 0 || !IsAligned(conv.filter, Row::at(kAlignB) * sizeof(Element)))
-      return "the filter or c is not aligned to align_b elements";
-    if (conv.k % Row::at(kAlignC) != 0 || conv.y_pitch % Row::at(kAlignC) != 0 || !IsAligned(conv.y, Row::at(kAlignC) * sizeof(Output)))
-      return "y, its pitch or k is not aligned to align_c elements";
+    if (c % Row::at(kAlignA) != 0 || conv.x_pitch % Row::at(kAlignA) != 0 || !IsAligned(conv.x, Row::at(kAlignA) * sizeof(Element)))
+      return "x, its pitch or a group's c is not aligned to align_a elements";
+    if (c % Row::at(kAlignB) != 0 || !IsAligned(conv.filter, Row::at(kAlignB) * sizeof(Element)))
+      return "the filter or a group's c is not aligned to align_b elements";
+    if (k % Row::at(kAlignC) != 0 || conv.y_pitch % Row::at(kAlignC) != 0 || !IsAligned(conv.y, Row::at(kAlignC) * sizeof(Output)))
+      return "y, its pitch or a group's k is not aligned to align_c elements";
     return CheckOperands<Chain, Element>(conv.epilogue, Row::at(kAlignC));
   }
 
@@ -119,13 +127,14 @@ struct Conv2x {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (conv.n == 0 || conv.p == 0 || conv.q == 0 || conv.k == 0) return nullptr;
+    const int c = conv.c / conv.groups, k = conv.k / conv.groups;
     // Bottom and right padding are not said: p and q are, and what lies outside the image reads as zero.
     cutlass::conv::Conv2dProblemSize problem(
-        conv.n, conv.h, conv.w, conv.c, conv.k, conv.r, conv.s, conv.p, conv.q, conv.pad_top, conv.pad_left, conv.stride_h,
+        conv.n, conv.h, conv.w, c, k, conv.r, conv.s, conv.p, conv.q, conv.pad_top, conv.pad_left, conv.stride_h,
         conv.stride_w, conv.dilation_h, conv.dilation_w, cutlass::conv::Mode::kCrossCorrelation);
     int pitch = static_cast<int>(conv.x_pitch);
     Layout x_layout({pitch, conv.w * pitch, conv.h * conv.w * pitch});
-    Params params(problem, x_layout, conv.x, Layout::packed({conv.k, conv.r, conv.s, conv.c}), conv.filter,
+    Params params(problem, conv.groups, x_layout, conv.x, Layout::packed({k, conv.r, conv.s, c}), conv.filter,
                   {conv.epilogue, static_cast<Output*>(conv.y), conv.y_pitch});
     conv_2x_kernel<Conv2x><<<params.grid(), Conv::kThreadCount, kSharedMemory, launch.stream>>>(params);
     return ErrorText(cudaGetLastError());
@@ -140,7 +149,7 @@ struct Conv2x {
       if (conv.r > 32 || conv.s > 32) return "the optimized iterator's masks hold 32 filter rows and columns";
     }
     if constexpr (Row::at(kIterator) == kFixedChannels) {
-      if (conv.c != Row::at(kAlignA)) return "the fixed-channels iterator needs c == align_a";
+      if (conv.c != Row::at(kAlignA)) return "the fixed-channels iterator needs c == align_a, and no groups";
       if (image * conv.n > kLimit / (8 * int(sizeof(Element)))) return "x exceeds the fixed-channels iterator's 32-bit bit offsets";
     }
     return nullptr;

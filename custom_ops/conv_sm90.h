@@ -5,7 +5,8 @@
 
 namespace onnxbolt {
 
-// y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c]). float is multiplied as TF32, rounded by TMA on its way into shared memory.
+// y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c / groups]). float is multiplied as TF32, rounded by TMA on its way into shared
+// memory.
 template <class Config, class ElementType, class OutputType, class ChainType>
 struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> {
   using Shape = sm90::KernelShape<Config, ElementType, OutputType, ChainType>;
@@ -17,12 +18,12 @@ struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> 
 
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
-    if (conv.groups != 1) return "this kernel takes groups == 1 alone";
+    if (const char* error = check_groups(conv)) return error;
     if (const char* error = CheckExtents(rows(conv), conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
     if (const char* error = check_alignment(conv)) return error;
     if (const char* error = is_matrix(conv) ? nullptr : check_im2col(conv)) return error;
     if (const char* error = CheckOperands<ChainType, Element>(conv.epilogue, Row::at(kAlignC))) return error;
-    return sm90::CheckProblem<Shape>(rows(conv), conv.k, conv.c, int64_t(conv.r) * conv.s);
+    return sm90::CheckProblem<Shape>(rows(conv), conv.k, depth(conv), int64_t(conv.r) * conv.s);
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
@@ -33,10 +34,11 @@ struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> 
     const int taps = conv.r * conv.s;
     sm90::Params params{};
     if (const char* error =
-            sm90::DescribeOutput<Shape>(params, rows(conv), conv.k, conv.c, taps, conv.y, conv.y_pitch, conv.epilogue, launch.config))
+            sm90::DescribeOutput<Shape>(params, rows(conv), conv.k, depth(conv), taps, conv.y, conv.y_pitch, conv.epilogue, launch.config))
       return error;
+    params.groups = {sm90::Divisor(conv.k / conv.groups), depth(conv)};
     if (const char* error = describe_activations(params, conv)) return error;
-    if (const char* error = sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps, conv.c, int64_t(taps) * conv.c)) return error;
+    if (const char* error = describe_weights(params, conv)) return error;
     if (const char* error = sm90::CheckLaunch<Shape>(params, launch.sm_count)) return error;
     return sm90::LaunchKernel<Shape, true>(params, launch);
   }
@@ -47,6 +49,21 @@ struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> 
 
   static int64_t rows(const ConvArguments& conv) { return int64_t(conv.n) * conv.p * conv.q; }
 
+  static int depth(const ConvArguments& conv) { return conv.c / conv.groups; }
+
+  // Where a k-block reaches beyond its group it reads channels of the next one, and meets weights of zero.
+  static const char* check_groups(const ConvArguments& conv) {
+    if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0) return "c and k have to be multiples of groups";
+    if (conv.groups > 1 && conv.k / conv.groups % (Shape::kTileN * Shape::kClusterN) != 0)
+      return "a tile's output channels have to belong to one group";
+    return nullptr;
+  }
+
+  static const char* describe_weights(sm90::Params& params, const ConvArguments& conv) {
+    const int taps = conv.r * conv.s;
+    return sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps, depth(conv), int64_t(taps) * depth(conv));
+  }
+
   static bool is_matrix(const ConvArguments& conv) {
     return conv.r == 1 && conv.s == 1 && conv.stride_h == 1 && conv.stride_w == 1 && conv.p == conv.h && conv.q == conv.w &&
            conv.pad_top == 0 && conv.pad_left == 0;
@@ -54,8 +71,8 @@ struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> 
 
   static const char* check_alignment(const ConvArguments& conv) {
     constexpr int kA = Row::at(kAlignA), kC = Row::at(kAlignC);
-    if (conv.c % kA != 0 || conv.x_pitch % kA != 0 || !IsAligned(conv.x, kA * sizeof(Element)))
-      return "x, its pitch or c is not aligned to align_a elements";
+    if (depth(conv) % kA != 0 || conv.x_pitch % kA != 0 || !IsAligned(conv.x, kA * sizeof(Element)))
+      return "x, its pitch or a group's c is not aligned to align_a elements";
     if (!IsAligned(conv.filter, kA * sizeof(Element))) return "the filter is not aligned to align_b elements";
     if (conv.k % kC != 0 || conv.y_pitch % kC != 0 || conv.y_pitch * sizeof(Output) % 16 != 0 || !IsAligned(conv.y, 16))
       return "y, its pitch or k is not aligned to align_c elements";

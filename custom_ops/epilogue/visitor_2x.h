@@ -15,7 +15,8 @@ namespace epilogue {
 template <class T, int N>
 using Access = cutlass::AlignedArray<T, N, (N * sizeof(T) < 16 ? N * sizeof(T) : 16)>;
 
-// ThreadMap: cutlass::epilogue::threadblock::OutputTileThreadLayout of the kernel.
+// ThreadMap: cutlass::epilogue::threadblock::OutputTileThreadLayout of the kernel. A batch is a group of output channels: those of
+// all batches lie side by side.
 template <class ThreadMap, class Chain, class Element, class Output>
 struct ChainVisitor {
   static constexpr int kAccess = ThreadMap::kElementsPerAccess;
@@ -53,7 +54,8 @@ struct ChainVisitor {
       for (int i = 0; i < Chain::kVectors * kColumns; ++i) {
         int column = cute::get<1>(coordinates(0, i % kColumns, 0, 0));
         vectors[i].clear();
-        if (column < n) vectors[i] = *reinterpret_cast<const Access<float, kAccess>*>(params->operands.vectors[i / kColumns] + column);
+        const float* vector = params->operands.vectors[i / kColumns] + channel(coordinates(0, i % kColumns, 0, 0));
+        if (column < n) vectors[i] = *reinterpret_cast<const Access<float, kAccess>*>(vector);
       }
       load_tensors(0);
     }
@@ -94,13 +96,18 @@ struct ChainVisitor {
     }
 
     template <class Coordinate>
+    CUTLASS_DEVICE int channel(const Coordinate& coordinate) const {
+      return cute::get<2>(coordinate) * n + cute::get<1>(coordinate);
+    }
+
+    template <class Coordinate>
     CUTLASS_DEVICE bool contains(const Coordinate& coordinate) const {
       return cute::get<0>(coordinate) < m && cute::get<1>(coordinate) < n;
     }
 
     template <class Coordinate>
     CUTLASS_DEVICE const Access<Element, kAccess>* source(int operand, const Coordinate& coordinate) const {
-      int64_t offset = cute::get<0>(coordinate) * params->operands.tensor_pitch[operand] + cute::get<1>(coordinate);
+      int64_t offset = cute::get<0>(coordinate) * params->operands.tensor_pitch[operand] + channel(coordinate);
       auto tensor = static_cast<const Element*>(params->operands.tensors[operand]);
       return reinterpret_cast<const Access<Element, kAccess>*>(tensor + offset);
     }
@@ -109,7 +116,7 @@ struct ChainVisitor {
     CUTLASS_DEVICE void store(const Coordinate& coordinate, const cutlass::Array<Output, kAccess>& values) {
       Access<Output, kAccess> access;
       static_cast<cutlass::Array<Output, kAccess>&>(access) = values;
-      int64_t offset = cute::get<0>(coordinate) * params->ldd + cute::get<1>(coordinate);
+      int64_t offset = cute::get<0>(coordinate) * params->ldd + channel(coordinate);
       *reinterpret_cast<Access<Output, kAccess>*>(params->d + offset) = access;
     }
 

@@ -23,6 +23,7 @@ struct Params {
   int split;                     // blocks of a cluster that share a tile's k-blocks
   bool a_is_matrix;
   ImageGeometry image;
+  ChannelGroups groups;          // not used by a GEMM
   EpilogueArguments operands;
 };
 

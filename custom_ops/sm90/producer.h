@@ -41,9 +41,10 @@ class LoaderOfA {
     }
   }
 
-  __device__ void begin_tile(int row) {
+  __device__ void begin_tile(int row, int column) {
     row_ = row + part_ * kRows;
     if constexpr (!kIsImage) return;
+    channel_ = params_.groups.first_channel(column);
     const ImageGeometry& image = params_.image;
     int pixel = row_;
     n_ = image.pixels.split(pixel);
@@ -56,7 +57,7 @@ class LoaderOfA {
 #pragma unroll
     for (int box = 0; box < K::kBoxes; ++box) {
       char* to = tile + box * K::kTileM * K::kBoxBytes + part_ * kPartBytes;
-      const int c = at.channel + box * K::kBoxK;
+      const int c = channel_ + at.channel + box * K::kBoxK;
       if (!kIsImage || params_.a_is_matrix) {
         if constexpr (K::kClusterN > 1) Load2D(params_.a, full, to, c, row_, Cache::kNormal, mask_);
         else Load2D(params_.a, full, to, c, row_, Cache::kNormal);
@@ -70,7 +71,7 @@ class LoaderOfA {
 
  private:
   const Params& params_;
-  int part_, row_ = 0, n_ = 0, h_ = 0, w_ = 0;
+  int part_, row_ = 0, channel_ = 0, n_ = 0, h_ = 0, w_ = 0;
   uint16_t mask_ = 0;
 };
 
@@ -136,7 +137,7 @@ class Producer {
   // Of the first `early` k-blocks the weights are under way already.
   __device__ void load_tile(int tile, int early) {
     const Origin origin = tiles_.origin(tile);
-    a_.begin_tile(origin.row);
+    a_.begin_tile(origin.row, origin.column);
     BlockCursor<K> cursor(params_, range_.first);
     for (int i = 0; i < range_.count(); ++i, cursor.advance(), stage_.advance()) {
       Barrier& full = barriers_.full[stage_.stage];

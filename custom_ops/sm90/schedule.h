@@ -31,6 +31,14 @@ class Divisor {
   uint32_t multiplier_ = 1;
 };
 
+// A grouped convolution's column of output channels meets the input channels of its group alone.
+struct ChannelGroups {
+  Divisor columns;  // of a group's output
+  int depth;        // input channels of a group
+
+  __device__ int first_channel(int column) const { return columns.divide(column) * depth; }
+};
+
 // Tiles are numbered through bands of `band` rows of tiles, within a band column by column: blocks that run at the same time
 // share rows of A and of B in L2. A tile of the schedule is one of a whole cluster.
 struct TileSchedule {

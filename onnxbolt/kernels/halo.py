@@ -86,12 +86,12 @@ def supports(problem: ConvProblem, arch: Arch) -> bool:
     return (
         arch.wgmma
         and problem.dtype in (DType.F16, DType.BF16)
-        and problem.groups == 1
+        and (problem.groups == 1 or problem.k // problem.groups % _CHANNELS == 0)
         and not problem.nchw
         and problem.dilations == (1, 1)
         and problem.strides in ((1, 1), (2, 2))
         and problem.r * problem.s > 1
-        and problem.c % 8 == 0
+        and problem.depth % 8 == 0
         and problem.k % 8 == 0
     )
 
@@ -128,8 +128,8 @@ def cycles(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
     channels, positions, k_block = config.threadblock
     tile = geometry(problem, *config.warp)
     groups, row_bytes = channels // _CHANNELS, _row_bytes(config, problem.dtype.bytes)
-    boxes = _ceil(problem.c, k_block) * _phases(problem)
-    taps = _ceil(problem.c, k_block) * problem.r * problem.s
+    boxes = _ceil(problem.depth, k_block) * _phases(problem)
+    taps = _ceil(problem.depth, k_block) * problem.r * problem.s
     steps = taps * k_block // 16  # wgmma instructions of a warpgroup
     loads = boxes * tile.box_pixels * row_bytes + (0 if config.resident else taps * channels * row_bytes)
     read = steps * groups * (_CHANNELS + positions) * 32
@@ -143,10 +143,10 @@ def cycles(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
 
 
 def _configs(problem: ConvProblem, arch: Arch) -> Iterator[KernelConfig]:
-    for tile, (schedule, consumers), k_block in itertools.product(_tiles(problem), _KINDS, _k_blocks(problem.c)):
+    for tile, (schedule, consumers), k_block in itertools.product(_tiles(problem), _KINDS, _k_blocks(problem.depth)):
         positions = next(count for count in POSITIONS if count >= tile.positions)
         channels = _CHANNELS * (1 if schedule is Schedule.PINGPONG else consumers)
-        if channels > _CHANNELS and problem.k <= _CHANNELS:
+        if not _shares(problem, channels):
             continue
         for resident, cluster in ((1, 1), (0, 1), (0, 2)):
             config = KernelConfig(
@@ -156,12 +156,19 @@ def _configs(problem: ConvProblem, arch: Arch) -> Iterator[KernelConfig]:
             yield from _with_stages(problem, config, arch)
 
 
+def _shares(problem: ConvProblem, channels: int) -> bool:
+    """Whether tiles of so many output channels belong to one group each, and more than 64 of them are there to share a tile."""
+    if problem.groups > 1:
+        return problem.k // problem.groups % channels == 0
+    return channels == _CHANNELS or problem.k > _CHANNELS
+
+
 def _with_stages(problem: ConvProblem, config: KernelConfig, arch: Arch) -> Iterator[KernelConfig]:
     """The configuration with as many input stages as its share of shared memory holds, if that is enough to run."""
     size = problem.dtype.bytes
     stage = config.instruction[0] * _row_bytes(config, size)
     tensors, out = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain), problem.out.bytes
-    filters = _ceil(problem.c, config.threadblock[2]) * problem.r * problem.s
+    filters = _ceil(problem.depth, config.threadblock[2]) * problem.r * problem.s
     room = arch.shared_memory_per_block - _fixed_bytes(config, tensors, size, out)
     if config.resident:
         room -= filters * _filter_bytes(config, size)

@@ -19,7 +19,7 @@ Problem = GemmProblem | ConvProblem
 
 _C, _P = Schedule.COOPERATIVE, Schedule.PINGPONG
 # What wgmma multiplies by at once and custom_ops/sm90/wgmma.h has.
-_COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+_COLUMNS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 160, 192, 224, 256)
 _WIDE_COLUMNS = (64, 128, 192, 256)
 _WASTE = 0.25  # of a tile's columns that may lie outside of the output
 _K = (64, 48, 32, 16)  # elements of 2 bytes of a k-block
@@ -77,7 +77,7 @@ def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every configuration of these families for `problem`, each for all m; empty where TMA cannot read or write its rows."""
     if not supports(problem, arch):
         return ()
-    configs = (_config(tile, columns, problem, arch) for columns in _columns(extent(problem)[1]) for tile in TILES)
+    configs = (_config(tile, columns, problem, arch) for columns in _tile_columns(problem) for tile in TILES)
     feasible = (config for config in dict.fromkeys(configs) if fits(config, problem, arch))
     return tuple(variant for config in feasible for variant in (config, *_splits(config, problem, arch)))
 
@@ -86,9 +86,11 @@ def supports(problem: Problem, arch: Arch) -> bool:
     """Whether TMA can read and write the problem's rows of 16 bytes, within im2col's limits."""
     if not arch.wgmma or not arch.supports(problem.dtype):
         return False
+    if isinstance(problem, ConvProblem) and not _tile_columns(problem):
+        return False
     if depth(problem) % problem.dtype.alignment or extent(problem)[1] % max(problem.dtype.alignment, _WIDE // problem.out.bytes):
         return False
-    return not isinstance(problem, ConvProblem) or (problem.groups == 1 and (is_matrix(problem) or _im2col_reaches(problem)))
+    return not isinstance(problem, ConvProblem) or is_matrix(problem) or _im2col_reaches(problem)
 
 
 def is_matrix(problem: Problem) -> bool:
@@ -116,7 +118,7 @@ def extent(problem: Problem) -> tuple[int, int]:
 
 def depth(problem: Problem) -> int:
     """Channels of one filter position."""
-    return problem.c if isinstance(problem, ConvProblem) else problem.k
+    return problem.depth if isinstance(problem, ConvProblem) else problem.k
 
 
 def k_blocks(config: KernelConfig, problem: Problem) -> int:
@@ -126,6 +128,14 @@ def k_blocks(config: KernelConfig, problem: Problem) -> int:
 
 
 # --- configurations ---------------------------------------------------------------------------------------------------------
+
+
+def _tile_columns(problem: Problem) -> list[int]:
+    """Of tiles: all of one group, where there are several, since TMA would not tell them apart."""
+    if isinstance(problem, ConvProblem) and problem.groups > 1:
+        widths = [width for width in _COLUMNS if problem.k // problem.groups % width == 0]
+        return [width for width in widths if 2 * width >= widths[-1]]
+    return _columns(extent(problem)[1])
 
 
 def _columns(count: int) -> list[int]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.kernels import first
+from onnxbolt.kernels import chain_small, first
 from onnxbolt.layout.form import PLAIN, Form, padded_channels
 from onnxbolt.match.types import Candidate
 
@@ -135,6 +135,8 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     if anchor.keeps_channels:  # what comes out is stored as what goes in
         reads = writes = _kept_form(state, candidate)
         sources = state.sources.get(anchor.x.name) or sources
+    elif anchor.grouped:  # padding would move channels to other groups
+        reads = writes = Form(last=True)
     else:
         reads = _x_form(state, candidate)
         channels = padded_channels(_channels(candidate), anchor.dtype.alignment) if candidate.output.name in state.padded else None
@@ -170,7 +172,8 @@ def _x_form(state: Assignment, candidate: Candidate) -> Form:
     if conv:
         few = count <= 4 and anchor.dtype.bytes == 2  # packed along k by the few-channels iterator
         return Form(True, padded_channels(count, 4 if few else anchor.dtype.alignment))
-    pays = count >= 64 or len(candidate.widths) > 1  # a kernel for several products reads 16 bytes at a time
+    several = len(candidate.widths) > 1  # whose kernels read 16 bytes at a time, but where they are narrow
+    pays = count >= 64 or several and not chain_small.serves(anchor.dtype, count, candidate.widths, candidate.chain)
     return Form(False, padded_channels(count, anchor.dtype.alignment)) if pays else PLAIN
 
 

@@ -18,6 +18,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN
 from onnxbolt.graph.order import in_order
+from onnxbolt.kernels import grouped
 from onnxbolt.precision import ops
 from onnxbolt.precision.constants import LARGEST, Constants
 
@@ -138,8 +139,10 @@ class Decision:
         if node.op == "Conv":
             weight = node.inputs[1]
             groups = node.attrs.get("group", 1)
-            ours = isinstance(weight, gs.Constant) and len(weight.shape) in (3, 4)
-            return ours and (groups == 1 or tuple(weight.shape[:2]) == (groups, 1))
+            if not isinstance(weight, gs.Constant) or len(weight.shape) not in (3, 4):
+                return False
+            depthwise = tuple(weight.shape[:2]) == (groups, 1)
+            return groups == 1 or depthwise or grouped.serves(groups, weight.shape[1] * groups, weight.shape[0], self.low)
         if node.op in ops.POOLING:
             shape = node.inputs[0].shape
             return len(node.outputs) == 1 and shape is not None and len(shape) == 4

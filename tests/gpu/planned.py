@@ -1,4 +1,5 @@
-"""The planner's kernels for problems of odd shapes, of the families that only the planner configures: our own for sm_90a, and depthwise.
+"""The planner's kernels for problems of odd shapes, of the families that only the planner configures: our own for sm_90a, depthwise, and
+CUTLASS's implicit GEMM with groups.
 
 One tile, fewer tiles than SMs, tails in every dimension, strides, dilations, uneven padding; each problem with one kernel of each
 family that takes it, in turns, so that tiles and schedules are met by some of them.
@@ -50,6 +51,16 @@ PROBLEMS: tuple[Problem, ...] = (
     _conv(2, 12, 10, 72, 72, (7, 7), (3, 3, 3, 3), "Bias", groups=72),
     _conv(2, 14, 13, 20, 20, (3, 3), (0, 0, 1, 1), "Bias", strides=(2, 2), groups=20),
     _conv(1, 1, 33, 24, 24, (1, 5), (0, 4, 0, 1), "Bias", strides=(1, 3), groups=24),
+    _conv(2, 15, 17, 128, 128, (3, 3), (1, 1, 1, 1), "Bias", "Relu", groups=2),
+    _conv(3, 9, 11, 96, 96, (3, 3), (1, 1, 1, 1), "Bias", "Add", "Relu", groups=4),
+    _conv(1, 14, 13, 224, 224, (3, 3), (0, 0, 1, 1), "Bias", "Relu", strides=(2, 2), groups=2),
+    _conv(3, 9, 11, 160, 320, (1, 1), (0, 0, 0, 0), "Bias", "Silu", "Mul", groups=4),
+    _conv(2, 20, 13, 112, 112, (3, 3), (2, 2, 2, 2), "Bias", dilations=(2, 2), groups=2),
+    _conv(1, 8, 31, 144, 288, (1, 7), (0, 3, 0, 3), "Scale", "Bias", "Relu", groups=2),
+    _conv(5, 7, 7, 1024, 1024, (3, 3), (1, 1, 1, 1), "Bias", "Relu", groups=16),
+    _conv(2, 29, 28, 512, 512, (3, 3), (1, 1, 1, 1), "Bias", "Add", "Relu", groups=4),
+    _conv(2, 1, 199, 768, 768, (1, 128), (0, 64, 0, 63), "Bias", "GeluErf", groups=16),
+    _conv(1, 5, 5, 40, 40, (3, 3), (1, 1, 1, 1), "Bias", "Relu", groups=5), _conv(1, 33, 20, 104, 208, (3, 3), (1, 1, 1, 1), groups=13),
 )
 
 
@@ -58,7 +69,8 @@ def planned(arch: int) -> list[tuple[Problem, KernelConfig]]:
     found = []
     for turn, problem in enumerate(PROBLEMS):
         possible = candidates(problem, get(arch)) if problem.dtype in get(arch).flops else ()
-        for family in FAMILIES:
+        is_grouped = isinstance(problem, ConvProblem) and problem.groups > 1
+        for family in (*FAMILIES, Family.CONV_2X) if is_grouped else FAMILIES:
             configs = [config for config in possible if config.family is family]
             found += [(problem, configs[7 * turn % len(configs)])] if configs else []
     return found

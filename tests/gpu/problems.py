@@ -254,7 +254,8 @@ def _each(make: Callable[..., Problem], *shapes: tuple[int, ...]) -> Builder:
 
 
 BUILDERS: dict[Family, Builder] = {
-    Family.GEMM_2X: _gemms, Family.GEMM_3X: _gemms, Family.CONV_2X: _convolutions, **dict.fromkeys(PLANNED, _planned),
+    Family.GEMM_2X: _gemms, Family.GEMM_3X: _gemms, **dict.fromkeys(PLANNED, _planned),
+    Family.CONV_2X: lambda library, instance: [*_convolutions(library, instance), *_planned(library, instance)],
     Family.GEMM_SM90: lambda library, instance: [*_gemms(library, instance), *_planned(library, instance)],
     Family.CONV_SM90: lambda library, instance: [*_convolutions(library, instance), *_planned(library, instance)],
     Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
