@@ -26,39 +26,89 @@ void Fill(Operand& operand, int type, int sets, uint32_t seed, float mean, float
   for (int set = 0; set < sets; ++set) FillNormal(operand.at(set), type, operand.elements, seed * kMaxSets + set, mean, deviation);
 }
 
+// Of one layer's filter.
+size_t Depth(const ConvArguments& conv) { return size_t(conv.r) * conv.s * (conv.c / conv.groups); }
+
 }  // namespace
 
+ConvArguments Description::layer(int index) const {
+  if (index == 0) return conv;
+  ConvArguments image{};
+  image.n = image.r = image.s = image.w = image.q = image.groups = 1;
+  image.stride_h = image.stride_w = image.dilation_h = image.dilation_w = 1;
+  image.h = image.p = static_cast<int>(rows());
+  image.c = columns[index - 1], image.k = columns[index];
+  image.x_pitch = image.c, image.y_pitch = image.k;
+  return image;
+}
+
 Problem::Problem(const Description& description, size_t l2_bytes) : description_(description) {
-  const ConvArguments& conv = description_.conv;
-  const Chain& chain = description_.chain;
-  const size_t depth = size_t(conv.r) * conv.s * (conv.c / conv.groups), outputs = size_t(description_.rows()) * conv.k;
-  const int x_type = conv.x_planes ? conv.x_planes : description_.element;
-  x_ = Describe(size_t(conv.n) * conv.h * conv.w * conv.c, x_type);
-  filter_ = Describe(conv.k * depth, description_.element);
-  y_ = Describe(outputs, description_.output);
-  size_t bytes = x_.stride + filter_.stride + y_.stride;
-  for (int i = 0; i < chain.tensors; ++i) bytes += (tensors_[i] = Describe(outputs, description_.element)).stride;
-  for (int i = 0; i < chain.vectors; ++i) bytes += (vectors_[i] = Describe(conv.k, kFloat)).stride;
+  const size_t bytes = describe_operands();
   // twice the cache: its replacement is not strictly the oldest line first
   sets_ = static_cast<int>(std::clamp<size_t>((2 * l2_bytes + bytes - 1) / bytes, 1, kMaxSets));
+  fill();
+  reference_ = compute_reference();
+}
 
-  // a sum of `depth` products has deviation 1; vectors scale or shift it by about as much
-  Fill(x_, x_type, sets_, 1, 0.f, 1.f);
-  Fill(filter_, description_.element, sets_, 2, 0.f, 1.f / std::sqrt(static_cast<float>(depth)));
+size_t Problem::describe_operands() {
+  const ConvArguments& first = description_.conv;
+  const size_t rows = description_.rows();
+  x_ = Describe(size_t(first.n) * first.h * first.w * first.c, first.x_planes ? first.x_planes : description_.element);
+  y_ = Describe(rows * description_.columns[description_.last()], description_.output);
+  size_t bytes = x_.stride + y_.stride;
+  for (int layer = 0; layer < description_.layers.count; ++layer) {
+    const Chain& chain = description_.layers.chains[layer];
+    LayerOperands& operands = layers_[layer];
+    const size_t columns = description_.columns[layer];
+    bytes += (operands.filter = Describe(columns * Depth(description_.layer(layer)), description_.element)).stride;
+    for (int i = 0; i < chain.tensors; ++i) bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
+    for (int i = 0; i < chain.vectors; ++i) bytes += (operands.vectors[i] = Describe(columns, kFloat)).stride;
+  }
+  return bytes;
+}
+
+// A sum of products has deviation 1 where its rows have; vectors scale or shift it by about as much.
+void Problem::fill() {
+  uint32_t seed = 0;
+  Fill(x_, description_.conv.x_planes ? description_.conv.x_planes : description_.element, sets_, ++seed, 0.f, 1.f);
   Allocate(y_, sets_);
-  for (int i = 0; i < chain.tensors; ++i) Fill(tensors_[i], description_.element, sets_, 3 + i, 0.f, 1.f);
-  for (int i = 0; i < chain.vectors; ++i) Fill(vectors_[i], kFloat, sets_, 3 + kMaxTensors + i, 0.4f, 0.7f);
+  for (int layer = 0; layer < description_.layers.count; ++layer) {
+    const Chain& chain = description_.layers.chains[layer];
+    LayerOperands& operands = layers_[layer];
+    const float deviation = 1.f / std::sqrt(static_cast<float>(Depth(description_.layer(layer))));
+    Fill(operands.filter, description_.element, sets_, ++seed, 0.f, deviation);
+    for (int i = 0; i < chain.tensors; ++i) Fill(operands.tensors[i], description_.element, sets_, ++seed, 0.f, 1.f);
+    for (int i = 0; i < chain.vectors; ++i) Fill(operands.vectors[i], kFloat, sets_, ++seed, 0.4f, 0.7f);
+  }
+}
 
-  reference_ = Buffer(outputs * sizeof(float));
-  ComputeReference(this->conv(0), description_.element, chain, static_cast<float*>(reference_.get()));
+// Layer by layer in fp32; what lies between two is rounded to the element type, as the kernel and the layers one by one do.
+Buffer Problem::compute_reference() const {
+  Buffer rows;
+  for (int layer = 0;; ++layer) {
+    ConvArguments conv = this->conv(layer, 0);
+    if (layer > 0) conv.x = rows.get();
+    const size_t count = size_t(description_.rows()) * conv.k;
+    Buffer result(count * sizeof(float));
+    ComputeReference(conv, description_.element, description_.layers.chains[layer], static_cast<float*>(result.get()));
+    if (layer == description_.last()) return result;
+    rows = Buffer(count * ElementSize(description_.element));
+    RoundTo(rows.get(), description_.element, static_cast<const float*>(result.get()), count);
+  }
 }
 
 Arguments Problem::arguments(int set) const {
   Arguments arguments;
-  arguments.conv = conv(set);
-  if (description_.is_gemm) {
-    const ConvArguments as = arguments.conv;
-    arguments.gemm = {as.h, as.k, as.c, as.x, as.filter, as.y, as.c, as.c, as.k, as.epilogue};
+  const ConvArguments conv = this->conv(0, set);
+  const bool several = description_.layers.count > 1;
+  if (description_.is_gemm && several) {
+    arguments.chain = chain(set);
+  } else if (description_.is_gemm) {
+    arguments.gemm = {conv.h, conv.k, conv.c, conv.x, conv.filter, conv.y, conv.c, conv.c, conv.k, conv.epilogue};
+  } else if (several) {
+    arguments.conv_chain = {conv, chain(set)};
+  } else {
+    arguments.conv = conv;
   }
   return arguments;
 }
@@ -71,19 +121,35 @@ double Problem::error() const {
   return RelativeError(y_.at(0), description_.output, static_cast<const float*>(reference_.get()), y_.elements);
 }
 
-ConvArguments Problem::conv(int set) const {
-  ConvArguments conv = description_.conv;
-  conv.x = x_.at(set), conv.filter = filter_.at(set), conv.y = y_.at(set);
-  conv.epilogue = epilogue(set);
+// y is the last layer's.
+ConvArguments Problem::conv(int layer, int set) const {
+  ConvArguments conv = description_.layer(layer);
+  conv.x = x_.at(set), conv.filter = layers_[layer].filter.at(set), conv.y = y_.at(set);
+  conv.epilogue = epilogue(layer, set);
   return conv;
 }
 
-EpilogueArguments Problem::epilogue(int set) const {
+ChainArguments Problem::chain(int set) const {
+  ChainArguments chain{};
+  chain.m = description_.rows(), chain.layers = description_.layers.count;
+  chain.k = Depth(description_.conv), chain.lda = description_.conv.x_pitch;
+  chain.a = x_.at(set), chain.d = y_.at(set);
+  chain.ldd = description_.columns[description_.last()];
+  for (int layer = 0; layer < chain.layers; ++layer) {
+    chain.n[layer] = description_.columns[layer];
+    chain.weights[layer] = layers_[layer].filter.at(set);
+    chain.epilogue[layer] = epilogue(layer, set);
+  }
+  return chain;
+}
+
+EpilogueArguments Problem::epilogue(int layer, int set) const {
+  const LayerOperands& operands = layers_[layer];
   EpilogueArguments epilogue;
-  for (int i = 0; i < kMaxVectors; ++i) epilogue.vectors[i] = static_cast<const float*>(vectors_[i].at(set));
+  for (int i = 0; i < kMaxVectors; ++i) epilogue.vectors[i] = static_cast<const float*>(operands.vectors[i].at(set));
   for (int i = 0; i < kMaxTensors; ++i) {
-    epilogue.tensors[i] = tensors_[i].at(set);
-    epilogue.tensor_pitch[i] = tensors_[i].buffer.get() ? description_.conv.k : 0;
+    epilogue.tensors[i] = operands.tensors[i].at(set);
+    epilogue.tensor_pitch[i] = operands.tensors[i].buffer.get() ? description_.columns[layer] : 0;
   }
   std::copy_n(description_.params, kMaxParams, epilogue.params);
   return epilogue;

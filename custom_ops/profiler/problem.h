@@ -54,27 +54,39 @@ struct Step {
 constexpr int kMaxSteps = 16;
 
 struct Chain {
-  int size = 0, vectors = 0, tensors = 0, params = 0;
+  int size = 0, vectors = 0, tensors = 0;
   Step steps[kMaxSteps];
 };
 
-Chain ParseChain(const char* epilogue);  // "Bias,Add,Relu"
+// The chains of a kernel's layers, one behind each product.
+struct Layers {
+  int count = 1;
+  Chain chains[kMaxLayers];
+};
 
-// What the caller says. A GEMM is a 1x1 convolution over an image of m x 1 pixels.
+Layers ParseLayers(const char* epilogue);  // "Bias,Add,Relu", or of two layers "Bias,Relu,Gemm,Bias"
+
+// What the caller says. A GEMM is a 1x1 convolution over an image of m x 1 pixels, and so is each layer behind the first.
 struct Description {
   bool is_gemm;
   int element, output;  // ONNX element types
-  Chain chain;
-  ConvArguments conv;  // extents, windows and pitches; no pointers
-  float params[kMaxParams];
+  Layers layers;
+  ConvArguments conv;  // the first layer's extents, windows and pitches; no pointers
+  int columns[kMaxLayers];
+  float params[kMaxParams];  // of all layers
 
   int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
+  int last() const { return layers.count - 1; }
+  ConvArguments layer(int index) const;
 };
 
+// What the kernels of a problem take: the first two with one layer, the others with several.
 union Arguments {
   GemmArguments gemm;
   ConvArguments conv;
-  Arguments() : conv{} {}
+  ChainArguments chain;
+  ConvChainArguments conv_chain;
+  Arguments() : conv_chain{} {}
 };
 
 class Problem {
@@ -88,17 +100,28 @@ class Problem {
   double error() const;  // relative L2 of the first set's output; infinite where a value is not finite
 
  private:
-  EpilogueArguments epilogue(int set) const;
-  ConvArguments conv(int set) const;
+  // One layer's operands beside its input.
+  struct LayerOperands {
+    Operand filter, vectors[kMaxVectors], tensors[kMaxTensors];
+  };
+
+  size_t describe_operands();  // the bytes of a set
+  void fill();
+  Buffer compute_reference() const;
+  EpilogueArguments epilogue(int layer, int set) const;
+  ConvArguments conv(int layer, int set) const;
+  ChainArguments chain(int set) const;
 
   Description description_;
   int sets_ = 1;
-  Operand x_, filter_, y_, vectors_[kMaxVectors], tensors_[kMaxTensors];
-  Buffer reference_;  // float [rows, k], not rounded to the output's type
+  Operand x_, y_;
+  LayerOperands layers_[kMaxLayers];
+  Buffer reference_;  // float [rows, columns of the last layer], not rounded to the output's type
 };
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation);
 void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float* result);
+void RoundTo(void* data, int element, const float* from, size_t count);
 double RelativeError(const void* y, int output, const float* reference, size_t count);
 size_t ElementSize(int type);
 

@@ -2,13 +2,12 @@
 // whose pointers, streams and launches work here since all libraries of a process share the device's primary context.
 //
 // Functions return nullptr, or a text that says what failed. profiler_lost tells whether the device can still be used then.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstring>
 #include <list>
 #include <string>
 
+#include "profiler/nvml.h"
 #include "profiler/problem.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -53,47 +52,6 @@ int Attribute(cudaDeviceAttr attribute) {
   Check(cudaDeviceGetAttribute(&value, attribute, 0), "cudaDeviceGetAttribute");
   return value;
 }
-
-// What NVML, the driver's management library, says of device 0. It is no part of the toolkit, hence dlopen.
-class Nvml {
- public:
-  static const Nvml& get() {
-    static const Nvml nvml;
-    return nvml;
-  }
-
-  int power_limit() const { return static_cast<int>((Ask("nvmlDeviceGetEnforcedPowerLimit") + 500) / 1000); }
-
-  int clock_mhz() const {
-    constexpr int kSmClock = 1;  // NVML_CLOCK_SM
-    unsigned mhz = 0;
-    const auto ask = Function<int(void*, int, unsigned*)>("nvmlDeviceGetClockInfo");
-    return device_ && ask && !ask(device_, kSmClock, &mhz) ? static_cast<int>(mhz) : 0;
-  }
-
- private:
-  Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW)) {
-    char bus[32];
-    const auto initialize = Function<int()>("nvmlInit_v2");
-    const auto find = Function<int(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
-    if (!initialize || !find || initialize() || cudaDeviceGetPCIBusId(bus, sizeof bus, 0) != cudaSuccess) return;
-    if (find(bus, &device_)) device_ = nullptr;
-  }
-
-  template <class Signature>
-  Signature* Function(const char* name) const {
-    return library_ ? reinterpret_cast<Signature*>(dlsym(library_, name)) : nullptr;
-  }
-
-  unsigned Ask(const char* name) const {
-    unsigned value = 0;
-    const auto ask = Function<int(void*, unsigned*)>(name);
-    return device_ && ask && !ask(device_, &value) ? value : 0;
-  }
-
-  void* library_;
-  void* device_ = nullptr;
-};
 
 class Stream {
  public:
@@ -241,9 +199,11 @@ void SetProblem(const std::string& name, const Description& description) {
   problem = &problems.front().problem;
 }
 
-// `extents`: m, n, k of a GEMM; of a convolution the int fields of ConvArguments, in their order; x_planes is fp32 or 0.
-Description Describe(bool is_gemm, int element, int output, const char* epilogue, const int* extents, const float* params) {
-  Description description{is_gemm, element, output, ParseChain(epilogue), {}, {}};
+// `extents`, of the first layer: m, n, k of a GEMM; of a convolution the int fields of ConvArguments, in their order; x_planes is fp32
+// or 0. `columns`: of the layers behind it.
+Description Describe(bool is_gemm, int element, int output, const char* epilogue, const int* extents, const int* columns,
+                     const float* params) {
+  Description description{is_gemm, element, output, ParseLayers(epilogue), {}, {}, {}};
   ConvArguments& conv = description.conv;
   const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0};
   const int* from = is_gemm ? image : extents;
@@ -252,6 +212,8 @@ Description Describe(bool is_gemm, int element, int output, const char* epilogue
                   &conv.x_planes})
     *to = *from++;
   conv.x_pitch = conv.c, conv.y_pitch = conv.k;
+  description.columns[0] = conv.k;
+  std::copy_n(columns, description.last(), description.columns + 1);
   std::copy_n(params, kMaxParams, description.params);
   return description;
 }
@@ -274,9 +236,9 @@ EXPORT const char* profiler_device(DeviceFacts* facts) {
 
 // What the calls below are about; makes its operands and the reference's answer unless it has them. `name` tells problems apart.
 EXPORT const char* profiler_set_problem(const char* name, int is_gemm, int element, int output, const char* epilogue,
-                                        const int* extents, const float* params) {
+                                        const int* extents, const int* columns, const float* params) {
   return Guarded([&]() -> const char* {
-    SetProblem(name, Describe(is_gemm, element, output, epilogue, extents, params));
+    SetProblem(name, Describe(is_gemm, element, output, epilogue, extents, columns, params));
     return nullptr;
   });
 }

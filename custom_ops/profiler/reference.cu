@@ -2,8 +2,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "profiler/problem.h"
@@ -172,6 +174,11 @@ __global__ void NormalKernel(Element* data, size_t count, uint32_t seed, float m
   }
 }
 
+template <class Element>
+__global__ void RoundKernel(Element* data, const float* from, size_t count) {
+  for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) Store(from[i], data + i);
+}
+
 constexpr int kBlocks = 1024, kThreads = 256;
 
 }  // namespace
@@ -182,23 +189,36 @@ size_t ElementSize(int type) {
   return size;
 }
 
-Chain ParseChain(const char* epilogue) {
-  Chain chain;
+namespace {
+
+bool IsCalled(const char* name, size_t length, const char* text) { return std::strlen(name) == length && !std::strncmp(name, text, length); }
+
+// A further product (PRODUCT in onnxbolt/epilogues.py) is no step of a chain: it begins the next one.
+constexpr char kProduct[] = "Gemm";
+
+}  // namespace
+
+Layers ParseLayers(const char* epilogue) {
+  Layers layers;
+  int params = 0;  // of all layers
   for (const char* name = epilogue; *name;) {
     const size_t length = std::strcspn(name, ",");
-    const Row* found = nullptr;
-    for (const Row& row : kRows) {
-      if (std::strlen(row.name) == length && !std::strncmp(row.name, name, length)) found = &row;
+    if (IsCalled(kProduct, length, name)) {
+      if (++layers.count > kMaxLayers) throw Failure(std::string("kernels take fewer layers than ") + epilogue);
+    } else {
+      const auto found = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& row) { return IsCalled(row.name, length, name); });
+      Chain& chain = layers.chains[layers.count - 1];
+      if (found == std::end(kRows) || chain.size == kMaxSteps)
+        throw Failure(std::string("the profiler cannot compute the epilogue ") + epilogue);
+      const bool vector = found->kind == epilogue::Operand::kVector, tensor = found->kind == epilogue::Operand::kTensor;
+      chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors, params};
+      chain.vectors += vector, chain.tensors += tensor, params += found->params;
+      if (chain.vectors > kMaxVectors || chain.tensors > kMaxTensors || params > kMaxParams)
+        throw Failure(std::string("kernels take fewer operands than the epilogue ") + epilogue);
     }
-    if (!found || chain.size == kMaxSteps) throw Failure(std::string("the profiler cannot compute the epilogue ") + epilogue);
-    const bool vector = found->kind == epilogue::Operand::kVector, tensor = found->kind == epilogue::Operand::kTensor;
-    chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors, chain.params};
-    chain.vectors += vector, chain.tensors += tensor, chain.params += found->params;
     name += length + (name[length] == ',');
   }
-  if (chain.vectors > kMaxVectors || chain.tensors > kMaxTensors || chain.params > kMaxParams)
-    throw Failure(std::string("kernels take fewer operands than the epilogue ") + epilogue);
-  return chain;
+  return layers;
 }
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation) {
@@ -215,6 +235,11 @@ void ComputeReference(const ConvArguments& conv, int element, const Chain& chain
   });
   Check(cudaGetLastError(), "launching the reference");
   Check(cudaDeviceSynchronize(), "the reference");
+}
+
+void RoundTo(void* data, int element, const float* from, size_t count) {
+  WithType(element, [&](auto zero) { RoundKernel<<<kBlocks, kThreads>>>(static_cast<decltype(zero)*>(data), from, count); });
+  Check(cudaGetLastError(), "rounding a layer's result");
 }
 
 double RelativeError(const void* y, int output, const float* reference, size_t count) {

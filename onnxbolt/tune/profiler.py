@@ -19,7 +19,7 @@ from typing import Any
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
-from onnxbolt.kernels.config import SPLIT_AT_LAUNCH, SWIZZLED_AT_LAUNCH, ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.kernels.config import SPLIT_AT_LAUNCH, SWIZZLED_AT_LAUNCH, Family, GemmProblem, KernelConfig, SqueezeExciteProblem
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
 from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain, sources_digest
@@ -160,15 +160,19 @@ class Profiler:
 
 def _description(problem: Problem) -> dict[str, Any]:
     """The request that makes `problem` the current one; extents in the order of custom_ops/profiler/profiler.cu."""
-    is_gemm = isinstance(problem, GemmProblem)
-    names = ("m", "n", "k") if is_gemm else ("n", "h", "w", "c", "k", "r", "s", "p", "q")
-    extents = [getattr(problem, name) for name in names]
-    if isinstance(problem, ConvProblem):
-        extents += [*problem.pads, *problem.strides, *problem.dilations, problem.groups, DType.F32.onnx if problem.nchw else 0]
+    if isinstance(problem, SqueezeExciteProblem):
+        raise ValueError(f"{problem} has one kernel, which nothing measures")
+    first, *others = problem.layers
+    if isinstance(first, GemmProblem):
+        extents = [first.m, first.n, first.k]
+    else:
+        extents = [first.n, first.h, first.w, first.c, first.k, first.r, first.s, first.p, first.q, *first.pads, *first.strides,
+                   *first.dilations, first.groups, DType.F32.onnx if first.nchw else 0]
     params = [number for step in problem.chain for number in _PARAMS.get(step, (0.0,) * len(EPILOGUES[step].params))]
     return {
-        "do": "problem", "is_gemm": is_gemm, "element": problem.dtype.onnx, "output": problem.out.onnx,
-        "epilogue": ",".join(problem.chain), "extents": extents, "params": params,
+        "do": "problem", "is_gemm": isinstance(problem, GemmProblem), "element": problem.dtype.onnx, "output": problem.out.onnx,
+        "epilogue": ",".join(problem.chain), "extents": extents,
+        "columns": [layer.n if isinstance(layer, GemmProblem) else layer.k for layer in others], "params": params,
     }
 
 

@@ -20,7 +20,7 @@ class TunedTask:
     """One task. Microseconds; `first_us` is the measured time of the predicted choice (of its successor where that failed)."""
 
     name: str
-    kind: str  # "conv" or "gemm"
+    kind: str  # "conv" or "gemm", each also with " chain"
     occurrences: int
     tried: int
     failed: int

@@ -37,7 +37,8 @@ class Task:
 
     @property
     def kind(self) -> str:
-        return "conv" if isinstance(self.problem, ConvProblem) else "gemm"
+        kind = "conv" if isinstance(self.problem, ConvProblem) else "gemm"
+        return f"{kind} chain" if not isinstance(self.problem, SqueezeExciteProblem) and self.problem.inner else kind
 
     @property
     def name(self) -> str:
@@ -51,15 +52,9 @@ def tasks_of(problems: Iterable[Problem], arch: Arch, trials: int = TRIALS,
     A task's candidates are the first `trials` by prediction, a few of each family among them, and behind them those of `extra` that are
     feasible but were cut off. Squeeze-and-excitation has one kernel, and no task.
     """
-    counted = Counter(problem for problem in problems if is_measured(problem))
+    counted = Counter(problem for problem in problems if not isinstance(problem, SqueezeExciteProblem))
     tasks = [Task(problem, count, _ranked(problem, arch, trials, extra), floor_us(problem, arch)) for problem, count in counted.items()]
     return sorted((task for task in tasks if task.candidates), key=lambda t: (-t.occurrences * t.candidates[0].us, repr(t.problem)))
-
-
-def is_measured(problem: Problem) -> bool:
-    """Squeeze-and-excite has one configuration; kernels for several layers are chosen by prediction, since the profiler has no reference
-    for them."""
-    return not isinstance(problem, SqueezeExciteProblem) and not problem.inner
 
 
 def _ranked(problem: Problem, arch: Arch, trials: int,

@@ -3,7 +3,7 @@
 Each line of the standard input is a request, each line of the standard output its reply, both JSON objects:
 
     {"do": "device"}                                  {"name", "sm", "sm_count", "power_limit", "clock_mhz"}
-    {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "params"}                    {}
+    {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "columns", "params"}         {}
     {"do": "check", "library", "config"}              {"error": relative L2 of the first set's output}
     {"do": "time", "library", "config", "samples"}    {"samples": [microseconds, ..], "clock_mhz"}
 
@@ -57,10 +57,11 @@ class Worker:
         return {name: getattr(facts, name) for name, *_ in DeviceFacts._fields_[1:]} | {"name": facts.name.decode()}
 
     def _set_problem(self, request: Reply) -> Reply:
-        extents, params = request["extents"], [*request["params"], *([0.0] * 8)][:8]
+        extents, columns, params = request["extents"], request["columns"], [*request["params"], *([0.0] * 8)][:8]
         self._call(
             "profiler_set_problem", json.dumps(request).encode(), int(request["is_gemm"]), request["element"], request["output"],
-            request["epilogue"].encode(), (ctypes.c_int * len(extents))(*extents), (ctypes.c_float * 8)(*params),
+            request["epilogue"].encode(), (ctypes.c_int * len(extents))(*extents), (ctypes.c_int * len(columns))(*columns),
+            (ctypes.c_float * 8)(*params),
         )
         self._problem = request
         return {}

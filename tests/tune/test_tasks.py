@@ -60,3 +60,10 @@ def test_problems_of_one_chain_share_kernels() -> None:
     config = candidates(gemm(), H200)[0]
     assert instance_of(gemm(), config) == instance_of(gemm(4096, 4096, 4096), replace(config, swizzle=1, max_m=64))
     assert instance_of(gemm(), config) != instance_of(gemm(chain=("Bias", "Relu")), config)
+
+
+def test_several_layers_are_a_task_of_their_own_kind() -> None:
+    several = replace(gemm(16384, 16, 256, chain=("Bias", "Relu", "Gemm", "Bias")), inner=(64,))
+    chain, *single = tasks_of([several, *several.layers], H200, 24, nothing)
+    assert (chain.kind, {task.kind for task in single}) == ("gemm chain", {"gemm"})
+    assert {c.config.family for c in chain.candidates} == {Family.CHAIN_SM90}
