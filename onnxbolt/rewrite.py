@@ -222,8 +222,6 @@ class Rewriter:
             attributes["group"] = len(writes.channels)
         if anchor.grouped:
             attributes["group"] = anchor.kernel_groups
-        if anchor.grouped:
-            attributes["group"] = anchor.kernel_groups
         self.own(signature, anchor.node, inputs, output, writes, attributes, candidate.rule, candidate.nodes,
                  self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"))
 

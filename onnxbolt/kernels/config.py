@@ -181,16 +181,6 @@ class ConvProblem:
         return self.groups == self.c == self.k > 1
 
     @property
-    def depth(self) -> int:
-        """Input channels that an output channel meets."""
-        return self.c // self.groups
-
-    @property
-    def depthwise(self) -> bool:
-        """Each channel by itself."""
-        return self.groups == self.c == self.k > 1
-
-    @property
     def flops(self) -> int:
         depths = (self.r * self.s * self.c // self.groups, *self.inner)
         return 2 * self.rows * sum(n * depth for n, depth in zip((*self.inner, self.k), depths, strict=True))

@@ -9,7 +9,6 @@ import onnx_graphsurgeon as gs
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, Step
 from onnxbolt.kernels import grouped
-from onnxbolt.kernels import grouped
 
 
 @dataclass(frozen=True, eq=False)

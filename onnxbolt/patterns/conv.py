@@ -6,7 +6,6 @@ import onnx_graphsurgeon as gs
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, Step
 from onnxbolt.kernels import grouped
-from onnxbolt.kernels import grouped
 from onnxbolt.match.types import Anchor, Link, Refusal
 from onnxbolt.patterns import AnchorPattern, StepPattern
 

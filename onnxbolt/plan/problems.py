@@ -28,7 +28,6 @@ def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = 
         c = len(reads.channels) if reads.channels is not None else c
         k = len(writes.channels) if writes.channels is not None else k
     groups = c if anchor.depthwise else anchor.groups if assignment is None else anchor.kernel_groups
-    groups = c if anchor.depthwise else anchor.groups if assignment is None else anchor.kernel_groups
     nchw = assignment is not None and assignment.reads_planes(candidate)
     chain = tuple(name for name in candidate.chain if name not in CASTS.values())
     inner = tuple(-(-n // anchor.dtype.alignment) * anchor.dtype.alignment for n in candidate.widths[:-1])
