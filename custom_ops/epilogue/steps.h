@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include "epilogue/approximations.h"
+#include "epilogue/limits.h"
 
 namespace onnxbolt {
 namespace epilogue {
@@ -22,21 +23,6 @@ struct Step {
   static constexpr int kParams = Params;
   static constexpr bool kHeavy = Heavy, kApproximable = false;
 };
-
-// The larger, or NaN: one instruction since sm_80.
-__device__ inline float maximum(float x, float y) {
-#if __CUDA_ARCH__ >= 800
-  float larger;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
-  return larger;
-#else
-  return x < y ? y : x;
-#endif
-}
-
-__device__ inline float minimum(float x, float y) { return -maximum(-x, -y); }
-
-__device__ inline float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
 
 // Two ulp instead of a full division; for |divisor| > 2^126 the quotient is 0, which is where it tends to here.
 __device__ inline float sigmoid(float x) { return __fdividef(1.f, 1.f + expf(-x)); }
@@ -95,7 +81,7 @@ struct GeluErf : Step<Operand::kNone, 0, true> {
 struct GeluTanh : Step<Operand::kNone> {
   __device__ static float apply(float x, float, const float*) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
   static constexpr bool kApproximable = true;
-  __device__ static float approximate(float x, float, const float*) { return x * approximate_sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
+  __device__ static float approximate(float x, float, const float*) { return approximate_gelu_tanh(x); }
 };
 
 struct Silu : Step<Operand::kNone> {
