@@ -41,7 +41,3 @@ def test_iterator(change: dict[str, object], expected: Iterator) -> None:
 def test_three_channels_go_through_registers_in_two_stages() -> None:
     found = candidates(dataclasses.replace(BASE, c=3, k=30), get(80))
     assert {(c.align_a, c.align_b, c.align_c, c.stages) for c in found} == {(1, 1, 2, 2)}
-
-
-def test_groups_that_are_not_depthwise_have_no_kernel() -> None:
-    assert candidates(dataclasses.replace(BASE, groups=4), get(80)) == ()

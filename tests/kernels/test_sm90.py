@@ -39,7 +39,7 @@ def test_only_hopper_has_wgmma(number: int) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"c": 12}, {"k": 100}, {"c": 4, "dtype": DType.F16}, {"dtype": DType.F32, "k": 4, "out": DType.F16}, {"groups": 2},
+        {"c": 12}, {"k": 100}, {"c": 4, "dtype": DType.F16}, {"dtype": DType.F32, "k": 4, "out": DType.F16}, {"groups": 32},
         {"strides": (9, 1)}, {"pads": (0, 129, 0, 0)}, {"r": 3, "dilations": (130, 1)}, {"s": 300},
     ],
 )
