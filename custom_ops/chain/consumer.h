@@ -1,10 +1,9 @@
 // A consumer warpgroup of a chain: the first product from shared memory, the others from the registers that the one before left.
 #pragma once
+#include "chain/next_product.h"
 #include "chain/shape.h"
-#include "cutlass/numeric_conversion.h"
 #include "dependent_launch.h"
 #include "sm90/epilogue.h"
-#include "sm90/wgmma_registers.h"
 
 namespace onnxbolt {
 namespace sm90 {
@@ -75,72 +74,14 @@ class ChainConsumer {
     if constexpr (L == K::kLast) {
       store(sums, row);
     } else {
-      uint32_t activated[K::columns(L) / 4];
-      activate<L>(sums, activated);
+      Operand<K::columns(L)> operand;
+      FinishAsOperand<typename K::template ChainOf<L>, Element, K::columns(L)>(sums, memory_.template vectors<L>(),
+                                                                             params_.operands[L].params, operand);
       if (first) barriers_.weights[L + 1].wait(0);
       Accumulators<K::columns(L + 1)> next;
-      multiply_next<L + 1>(activated, next);
+      MultiplyOperand<Element, K::columns(L), K::columns(L + 1)>(operand, memory_.template weights<L + 1>(), K::box_bytes(L + 1), next);
       continue_from<L + 1>(next, row, first);
     }
-  }
-
-  // Layer L's epilogue of 16 columns: of four values in each half (see Accumulators).
-  template <int L>
-  CUTLASS_DEVICE cutlass::Array<float, 8> activated(const Accumulators<K::columns(L)>& sums, int block) const {
-    using Chain = typename K::template ChainOf<L>;
-    using Result = std::conditional_t<L == K::kLast, typename K::Output, Element>;
-    cutlass::Array<float, 8> x;
-    typename Chain::template Operands<8> operands;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = sums[8 * block + i];
-    read_vectors<L>(operands, 16 * block);
-    return Chain::template apply<Result>(x, operands, params_.operands[L].params);
-  }
-
-  // An inner layer's result as the next product's operand.
-  template <int L>
-  CUTLASS_DEVICE void activate(const Accumulators<K::columns(L)>& sums, uint32_t (&to)[K::columns(L) / 4]) const {
-    constexpr int kBlocks = K::columns(L) / 16;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const auto packed = cutlass::NumericArrayConverter<Element, float, 8>{}(activated<L>(sums, block));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) to[4 * block + i] = reinterpret_cast<const uint32_t*>(&packed)[i];
-    }
-  }
-
-  template <int L, class Operands>
-  CUTLASS_DEVICE void read_vectors(Operands& operands, int column) const {
-    using Chain = typename K::template ChainOf<L>;
-    constexpr int kColumns = K::columns(L);
-#pragma unroll
-    for (int v = 0; v < Chain::kVectors; ++v) {
-      const float* vector = memory_.template vectors<L>() + v * kColumns + column + 2 * (thread_ % 4);
-#pragma unroll
-      for (int i = 0; i < 8; i += 4) {
-        const float2 pair = *reinterpret_cast<const float2*>(vector + 2 * i);
-        operands.vectors[v][i] = operands.vectors[v][i + 2] = pair.x;
-        operands.vectors[v][i + 1] = operands.vectors[v][i + 3] = pair.y;
-      }
-    }
-  }
-
-  template <int L>
-  CUTLASS_DEVICE void multiply_next(uint32_t (&rows)[K::columns(L - 1) / 4], Accumulators<K::columns(L)>& sums) const {
-    constexpr int kBox = K::box(L), kRowBytes = K::row_bytes(L), kDepth = K::depth(L), kBoxBytes = K::box_bytes(L);
-    const uint64_t weights = OperandDescriptor(memory_.template weights<L>(), kRowBytes);
-#pragma unroll
-    for (uint32_t& word : rows) asm volatile("" : "+r"(word)::"memory");
-    PinAccumulators(sums);
-    BeginProducts();
-#pragma unroll
-    for (int k = 0; k < kDepth / 16; ++k) {
-      const uint64_t at = weights + 16 * k / kBox * (kBoxBytes / 16) + 2 * (k % (kBox / 16));
-      WgmmaFromRegisters<K::columns(L)>::template multiply<Element>(sums, rows + 4 * k, at, k > 0);
-    }
-    CommitProducts();
-    WaitForProducts<0>();
-    PinAccumulators(sums);
   }
 
   CUTLASS_DEVICE void store(const Accumulators<K::columns(K::kLast)>& sums, int row) {
@@ -160,7 +101,9 @@ class ChainConsumer {
     const int first_row = row + thread_ / 32 * 16 + thread_ % 32 / 4, end = params_.columns[K::kLast];
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const auto values = cutlass::NumericArrayConverter<Output, float, 8>{}(activated<K::kLast>(sums, block));
+      const auto finished = FinishColumns<typename K::template ChainOf<K::kLast>, Output, K::columns(K::kLast)>(
+          sums, block, memory_.template vectors<K::kLast>(), params_.operands[K::kLast].params);
+      const auto values = cutlass::NumericArrayConverter<Output, float, 8>{}(finished);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int at = first_row + i % 4 / 2 * 8, column = 16 * block + i / 4 * 8 + thread_ % 4 * 2 + i % 2;

@@ -22,13 +22,15 @@ constexpr int kChunksAtOnce = 4;    // of weights that a thread loads
 // The pixels under a tile lie in shared memory as rows of [columns][channels], so that what a row of the filter meets is one run of
 // elements; k counts these runs, each rounded up to chunks. A lane reads pairs of neighbouring elements, so channels are padded by one
 // where pixels would begin at odd elements.
-template <class Config, class ElementType, class OutputType, class ChainType>
+//
+// Columns: of the output, where another product follows; Chain is its epilogue then.
+template <class Config, class ElementType, class OutputType, class ChainType, int Columns = Config::at(kTileN)>
 struct Plan {
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
   using Chain = ChainType;
-  using Finish = sm90::EpilogueShape<Element, Output, Chain, 1, Row::at(kTileN)>;
+  using Finish = sm90::EpilogueShape<Element, Output, Chain, 1, Columns>;
   static constexpr int kGroups = Row::at(kConsumers), kThreads = kGroups * kGroupThreads;
   static constexpr int kN = Row::at(kTileN), kTileRows = Row::at(kTileM) / kTileColumns, kUnits = kTileRows / kUnitRows;
   static constexpr int kR = Row::at(kWarpM), kS = Row::at(kWarpN), kC = Row::at(kWarpK);
@@ -56,7 +58,7 @@ struct Plan {
   static_assert(sizeof(Element) == 2, "first convolutions multiply fp16 and bf16");
   static_assert(Chain::kTensors == 0, "a first convolution has no residual");
   static_assert(kUnits * kUnitRows * kTileColumns == Row::at(kTileM) && kDepth == Row::at(kTileK), "the tile fits the filter");
-  static_assert(Finish::kStagingBytes % 1024 == 0 || kN < 64, "units begin where swizzles do");
+  static_assert(Finish::kStagingBytes % 1024 == 0 || Columns < 64, "units begin where swizzles do");
   static_assert(kSharedMemory <= kSharedMemoryLimit, "no room for the weights");
 };
 

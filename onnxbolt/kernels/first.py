@@ -26,28 +26,36 @@ def serves(dtype: DType, weight: Sequence[int], strides: Sequence[int], dilation
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every feasible configuration: `warp` is the filter (rows, columns, channels), `instruction` the strides and 1."""
+    return busiest([c for c in configurations(problem, arch) if fits(c, arch, registers(c), shared_memory(c))])
+
+
+def configurations(problem: ConvProblem, arch: Arch) -> list[KernelConfig]:
+    """All there are, feasible or not."""
     weight = (problem.k, problem.c, problem.r, problem.s)
     if not arch.wgmma or not serves(problem.dtype, weight, problem.strides, problem.dilations, problem.groups):
-        return ()
+        return []
     columns = min(COLUMNS, key=lambda n: (-(-problem.k // n) * n, -n))
-    tiles = _TILES_OF_FEW if columns <= _FEW else _TILES
-    configs = (
+    return [
         KernelConfig(
             arch.number, 0, UNBOUNDED, Family.FIRST_SM90, (tile, columns, depth(problem)), (problem.r, problem.s, problem.c),
             (*problem.strides, 1), align_a=1, align_b=1, consumers=groups, resident=1,
         )
-        for tile in tiles
+        for tile in (_TILES_OF_FEW if columns <= _FEW else _TILES)
         for groups in range(1, _MOST_GROUPS + 1)
-    )
-    feasible = [config for config in configs if _fits(config, arch)]
-    most = {tile: max((c.consumers for c in feasible if c.threadblock[0] == tile), default=0) for tile in tiles}
+    ]
+
+
+def busiest(feasible: Sequence[KernelConfig]) -> tuple[KernelConfig, ...]:
+    """Of each tile those with the most warpgroups, and with as many as there are as a rule."""
+    most = {c.threadblock[0]: c.consumers for c in sorted(feasible, key=lambda c: c.consumers)}
     return tuple(c for c in feasible if c.consumers in (most[c.threadblock[0]], min(_GROUPS, most[c.threadblock[0]])))
 
 
-def _fits(config: KernelConfig, arch: Arch) -> bool:
+def fits(config: KernelConfig, arch: Arch, of_thread: int, of_block: int) -> bool:
+    """Whether a kernel with so many registers of a thread and bytes of shared memory runs with the configuration's warpgroups."""
     threads = config.consumers * _GROUP_THREADS
-    of_a_thread = min(arch.registers_per_sm // threads // 8 * 8, arch.registers_per_thread)
-    return registers(config) <= of_a_thread and shared_memory(config) <= arch.shared_memory_per_block
+    most = min(arch.registers_per_sm // threads // 8 * 8, arch.registers_per_thread)
+    return of_thread <= most and of_block <= arch.shared_memory_per_block
 
 
 def depth(problem: ConvProblem) -> int:
@@ -56,21 +64,22 @@ def depth(problem: ConvProblem) -> int:
     return -(-chunks // 2) * 2 * _CHUNK
 
 
-def registers(config: KernelConfig) -> int:
-    """Of a thread: the next tile's pixels, then weights on their way or accumulators and fragments, and a fixed rest."""
+def registers(config: KernelConfig, behind: int = 0) -> int:
+    """Of a thread: the next tile's pixels, then weights on their way or accumulators and fragments, or what comes `behind` the product,
+    and a fixed rest."""
     _, n, k = config.threadblock
     rows, quads = _patch(config)
     pixels = -(-rows * quads // _GROUP_THREADS) * _QUAD * config.warp[2]
     weights = min(-(-n * k // _CHUNK // (config.consumers * _GROUP_THREADS)), _CHUNKS_AT_ONCE) * _CHUNK
     products = n // 2 + 4 * min(k // 16, _STEPS_AT_ONCE)
-    return pixels + max(weights, products) + _BASE_REGISTERS
+    return pixels + max(weights, products, behind) + _BASE_REGISTERS
 
 
-def shared_memory(config: KernelConfig) -> int:
-    """Bytes of a block, at most: each warpgroup's staging, vectors and pixels, and the weights."""
+def shared_memory(config: KernelConfig, columns: int = 0) -> int:
+    """Bytes of a block, at most: each warpgroup's staging, vectors (of `columns`, if the output has others) and pixels, and the weights."""
     _, n, k = config.threadblock
     rows, quads = _patch(config)
-    staging, vectors = 2 * 64 * 128, 4 * 4 * n
+    staging, vectors = 2 * 64 * 128, 4 * 4 * (columns or n)
     patch = (rows * quads * _QUAD * _stored_channels(config.warp[2], config.instruction[1]) + 2 * _CHUNK) * 2
     return config.consumers * (staging + vectors + patch) + 2 * n * k
 

@@ -68,6 +68,12 @@ class Chain(ctypes.Structure):
                 ("epilogue", Epilogue * 4)]
 
 
+class ConvChain(ctypes.Structure):
+    """ConvChainArguments."""
+
+    _fields_ = [("conv", Conv), ("chain", Chain)]
+
+
 class SqueezeExcite(ctypes.Structure):
     """SqueezeExciteArguments."""
 

@@ -1,0 +1,69 @@
+// From one layer of a chain to the next, without shared memory: accumulators go through their layer's epilogue and become, where they
+// are, the operand of the next product. All functions are a warpgroup's, and all of its threads call them.
+#pragma once
+#include "cutlass/numeric_conversion.h"
+#include "epilogue/chain.h"
+#include "sm90/tensor_map.h"
+#include "sm90/wgmma_registers.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+// A thread's fragment of 64 rows x Columns as operand: four registers for each 16 columns.
+template <int Columns>
+using Operand = uint32_t[Columns / 4];
+
+// A layer's epilogue of 16 columns: of four values in each half (see Accumulators). `vectors` are the layer's, [kVectors][Columns].
+template <class Chain, class Result, int Columns>
+CUTLASS_DEVICE cutlass::Array<float, 8> FinishColumns(const Accumulators<Columns>& sums, int block, const float* vectors,
+                                                      const float* params) {
+  cutlass::Array<float, 8> x;
+  typename Chain::template Operands<8> operands;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = sums[8 * block + i];
+#pragma unroll
+  for (int v = 0; v < Chain::kVectors; ++v) {
+    const float* vector = vectors + v * Columns + 16 * block + 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      const float2 pair = *reinterpret_cast<const float2*>(vector + 2 * i);
+      operands.vectors[v][i] = operands.vectors[v][i + 2] = pair.x;
+      operands.vectors[v][i + 1] = operands.vectors[v][i + 3] = pair.y;
+    }
+  }
+  return Chain::template apply<Result>(x, operands, params);
+}
+
+// An inner layer's result, rounded to the element type.
+template <class Chain, class Element, int Columns>
+CUTLASS_DEVICE void FinishAsOperand(const Accumulators<Columns>& sums, const float* vectors, const float* params,
+                                    Operand<Columns>& operand) {
+#pragma unroll
+  for (int block = 0; block < Columns / 16; ++block) {
+    const auto packed = cutlass::NumericArrayConverter<Element, float, 8>{}(FinishColumns<Chain, Element, Columns>(sums, block, vectors, params));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) operand[4 * block + i] = reinterpret_cast<const uint32_t*>(&packed)[i];
+  }
+}
+
+// sums = operand weights^T; `weights` are rows of Depth elements, in boxes of one swizzled row each that lie `box_bytes` apart.
+template <class Element, int Depth, int Columns>
+CUTLASS_DEVICE void MultiplyOperand(Operand<Depth>& operand, const char* weights, int box_bytes, Accumulators<Columns>& sums) {
+  constexpr int kBox = BoxColumns<Element>(Depth);
+  const uint64_t first = OperandDescriptor(weights, kBox * sizeof(Element));
+#pragma unroll
+  for (uint32_t& word : operand) asm volatile("" : "+r"(word)::"memory");
+  PinAccumulators(sums);
+  BeginProducts();
+#pragma unroll
+  for (int k = 0; k < Depth / 16; ++k) {  // addresses in descriptors count 16 bytes
+    const uint64_t at = first + 16 * k / kBox * (box_bytes / 16) + 2 * (k % (kBox / 16));
+    WgmmaFromRegisters<Columns>::template multiply<Element>(sums, operand + 4 * k, at, k > 0);
+  }
+  CommitProducts();
+  WaitForProducts<0>();
+  PinAccumulators(sums);
+}
+
+}  // namespace sm90
+}  // namespace onnxbolt

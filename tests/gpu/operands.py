@@ -1,0 +1,52 @@
+"""What problems of all families are made of: an epilogue's operands, and a problem as the tests run it."""
+from __future__ import annotations
+
+import ctypes
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxbolt.codegen.render import Instance, instance_name
+from onnxbolt.epilogues import EPILOGUES
+from tests.gpu.cases import PARAMS
+from tests.gpu.device import Epilogue, Library, Tensor
+
+
+class Operands:
+    """An epilogue's operands on the device and on the host; keeps the device's alive."""
+
+    def __init__(self, library: Library, instance: Instance, shape: tuple[int, ...], gap: int, rng: np.random.Generator) -> None:
+        kinds = [EPILOGUES[step].operand for step in instance.chain]
+        self.vectors = [rng.normal(0.4, 0.7, shape[-1:]).astype(np.float32) for _ in range(kinds.count("vector"))]
+        self.tensors = [rng.normal(0, 1, shape).astype(instance.dtype.numpy) for _ in range(kinds.count("tensor"))]
+        self._device = [Tensor(library, vector) for vector in self.vectors] + [Tensor(library, tensor, gap) for tensor in self.tensors]
+        self.arguments = Epilogue()
+        vectors, tensors = self._device[: len(self.vectors)], self._device[len(self.vectors) :]
+        self.arguments.vectors[: len(vectors)] = [vector.pointer for vector in vectors]
+        self.arguments.tensors[: len(tensors)] = [tensor.pointer for tensor in tensors]
+        self.arguments.tensor_pitch[: len(tensors)] = [tensor.pitch for tensor in tensors]
+        params = parameters(instance)
+        self.arguments.params[: len(params)] = params
+
+
+@dataclass
+class Problem:
+    """`arguments` for the kernel, its `output`, and what that has to be, where that is checked here; `kept` are the tensors that the
+    arguments point to."""
+
+    arguments: ctypes.Structure
+    output: Tensor
+    expected: np.ndarray | None
+    kept: tuple[Any, ...] = ()
+
+
+def parameters(instance: Instance) -> list[float]:
+    """Of all steps, in their order."""
+    return [number for step in instance.chain for number in PARAMS.get(step, ())]
+
+
+def random_of(instance: Instance, shape: object) -> np.random.Generator:
+    """Numbers that differ for instances and shapes that differ."""
+    return np.random.default_rng(zlib.crc32(repr((instance_name(instance), shape)).encode()))
