@@ -25,6 +25,7 @@ _BUILDERS: dict[str, Callable[[Builder], None]] = {
     "vgg19": partial(vgg, depth=19),
     "resnet18": partial(resnet, depth=18),
     "resnet50": partial(resnet, depth=50),
+    "resnext50": partial(resnet, depth=50, groups=32),
     **{f"repvgg_{v}": partial(repvgg, variant=v, deploy=False) for v in _REPVGG},
     **{f"repvgg_{v}_deploy": partial(repvgg, variant=v, deploy=True) for v in _REPVGG},
     **{f"repvgg_a0_deploy_{a}": partial(repvgg, variant="a0", deploy=True, activation=a) for a in ("gelu", "hard_swish", "softplus")},

@@ -37,7 +37,8 @@ def _refusal(node: gs.Node) -> Refusal | None:
     if dtype is None or x.dtype != weight.dtype:
         return because(f"no kernel for its element type: {x.dtype}", x.name)
     groups = int(node.attrs.get("group", 1))
-    if groups != 1 and tuple(weight.shape[:2]) != (groups, 1) and not grouped.serves(groups, weight.shape[1] * groups, weight.shape[0], dtype):
+    dense_or_depthwise = groups == 1 or tuple(weight.shape[:2]) == (groups, 1)
+    if not dense_or_depthwise and not grouped.serves(groups, weight.shape[1] * groups, weight.shape[0], dtype):
         return because("grouped convolutions of such widths stay with ONNX Runtime", weight.name,
                        f"groups whose channels are multiples of {dtype.alignment}, or can be merged to such")
     if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":

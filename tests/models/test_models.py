@@ -18,6 +18,7 @@ PUBLISHED = {
     "vgg19": 143.67,
     "resnet18": 11.69,
     "resnet50": 25.56,
+    "resnext50": 25.03,
     "repvgg_a0": 9.11,
     "repvgg_a0_deploy": 8.31,
     "repvgg_a1": 14.09,
