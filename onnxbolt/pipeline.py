@@ -15,7 +15,6 @@ from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
 from onnxbolt.options import Options, arch_number
 from onnxbolt.output import Output
-from onnxbolt.plan.cuts import cover
 from onnxbolt.plan.ranges import ranges_of
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
@@ -50,8 +49,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         changes = canonicalize(graph)
         kept = precision.convert(graph, options.precision)
         ranges = ranges_of(graph, options)
-        candidates, refusals = cover(graph, archs, ranges.opt)
-        subject = Subject(graph, candidates, original, options.precision, ranges, tuple(archs))
+        subject = Subject(graph, original, options.precision, ranges)
         chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)
         rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
         restore(graph)
@@ -62,7 +60,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         output.write(model, options.save_as_external_data)
         if options.library and manifest.ops:
             library.build(manifest, output.library, progress, compiled(manifest.instances) if options.tune else None)
-        report = Report.of(original, model, manifest, chosen, refusals, kept, changes, rewriter.shared_weights, options, archs)
+        report = Report.of(original, model, manifest, chosen, kept, changes, rewriter.shared_weights, options, archs)
         report = dataclasses.replace(report.between(source, output.path), tuning=tuning)
         if options.verify:
             found = verify(original, output.model, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed)
@@ -85,7 +83,7 @@ def tune(source: Source, *, options: Options | None = None, progress: Callable[[
     options = dataclasses.replace(options or Options(), **{**choices, "tune": True})  # type: ignore[arg-type]
     archs = [arch_number(name) for name in options.archs or default_archs()]
     with opened(source) as original:
-        return tuned(Subject.of(original, archs, options), archs, options, NOTHING, progress, watch)[1]
+        return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]
 
 
 def default_archs() -> tuple[str, ...]:

@@ -138,7 +138,7 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     elif anchor.grouped:  # padding would move channels to other groups
         reads = writes = Form(last=True)
     else:
-        reads = _x_form(state, candidate)
+        reads = x_form(state, candidate)
         channels = padded_channels(_channels(candidate), anchor.dtype.alignment) if candidate.output.name in state.padded else None
         writes = Form(anchor.kind == "conv", channels)
     state.fused_reads[id(anchor.node)] = reads
@@ -159,7 +159,7 @@ def _kept_form(state: Assignment, candidate: Candidate) -> Form:
     return Form(True, padded_channels(_channels(candidate), candidate.anchor.dtype.alignment) if padded else None)
 
 
-def _x_form(state: Assignment, candidate: Candidate) -> Form:
+def x_form(state: Assignment, candidate: Candidate) -> Form:
     """In which form a fused node reads its activations: as they lie, else padded on the way in."""
     anchor = candidate.anchor
     native = state.form(anchor.x)
@@ -173,7 +173,7 @@ def _x_form(state: Assignment, candidate: Candidate) -> Form:
         few = count <= 4 and anchor.dtype.bytes == 2  # packed along k by the few-channels iterator
         return Form(True, padded_channels(count, 4 if few else anchor.dtype.alignment))
     several = len(candidate.widths) > 1  # whose kernels read 16 bytes at a time, but where they are narrow
-    pays = count >= 64 or several and not chain_small.serves(anchor.dtype, count, candidate.widths, candidate.chain)
+    pays = count >= 64 or (several and not chain_small.serves(anchor.dtype, count, candidate.widths, candidate.chain))
     return Form(False, padded_channels(count, anchor.dtype.alignment)) if pays else PLAIN
 
 

@@ -1,4 +1,4 @@
-"""Where chains of GEMMs are cut: which neighbouring layers one kernel computes (Bolt, section 3.1.1).
+"""Where chains of GEMMs or convolutions are cut: which neighbouring layers one kernel computes (Bolt, section 3.1.1).
 
 A kernel for several layers saves the bytes between them and launches, and pays with what it can keep resident. Dynamic programming
 over each chain: the cheapest way from a layer on is one kernel for some layers and the cheapest way from there on.
@@ -6,57 +6,120 @@ over each chain: the cheapest way from a layer on is one kernel for some layers 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from typing import NamedTuple
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.archs import ARCHS
 from onnxbolt.epilogues import PRODUCT
+from onnxbolt.errors import FrozenError
+from onnxbolt.layout.assign import Assignment, assign, x_form
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.types import Candidate, Refusal
-from onnxbolt.plan.cost import predict, supports
-from onnxbolt.plan.problems import problem_of
+from onnxbolt.plan.cost import supports
+from onnxbolt.plan.kernel_times import KernelTimes
+from onnxbolt.plan.problems import Problem, describe_problem, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
+from onnxbolt.tune.records import canonical, plain
+from onnxbolt.tune.timings import NOTHING, Cut, Timings
 
-_ARCH = 90
-_APART = "not in one kernel with the layer before it, which is predicted to be slower"
+_APART = "not in one kernel with the layer before it, which {} to be slower"
 
 
-def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> tuple[list[Candidate], list[Refusal]]:
-    """Disjoint candidates of a graph, and why other nodes stay as they were, or apart from the layer before them.
+class Cover(NamedTuple):
+    """Disjoint candidates of a graph, why other nodes stay as they were, or apart from the layer before them, and the decisions behind
+    that, in the form in which `Timings` hold them."""
 
-    Of `archs` sm_90a alone has kernels for several products.
+    candidates: list[Candidate]
+    refusals: list[Refusal]
+    cuts: dict[str, Cut]
+
+
+def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Timings = NOTHING) -> Cover:
+    """The cheapest cover by `timings`, where they tell, and by prediction; a cut that they hold stays.
+
+    A kernel for several products has to exist for all of `archs`: narrow ones have it everywhere, others on sm_90a alone.
+    Raises FrozenError where `timings` are frozen and lack a cut.
     """
-    several = list(archs) == [_ARCH]
-    candidates, refusals = match(graph, several)
-    if not several:
-        return partition(candidates), refusals
-    chains = _Chains(candidates, _ARCH, at)
+    candidates, refusals = match(graph, several=True)
+    chains = _Chains(graph, candidates, archs, at, timings)
     found = partition(list(chains.first_kernels(refusals)))
     refusals += (cut for candidate in found if (cut := chains.cut_behind(candidate)) is not None)
-    return [dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found], refusals
+    return Cover([dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found], refusals, chains.cuts)
+
+
+def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> list[Candidate]:
+    """Disjoint candidates as another plan has them, whose outputs are `ends`; what ends nowhere there has one layer."""
+    candidates = match(graph, several=True)[0]
+    chains = _Chains(graph, candidates, archs, AS_IS, NOTHING)
+    return partition(list(chains.kernels_until(ends)))
+
+
+def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[Problem]:
+    """Of each chain what every kernel would solve that may be in a cover, as often as the graph has it; as stored."""
+    return list(_Chains(graph, match(graph, several=True)[0], archs, at, NOTHING).problems.values())
 
 
 class _Chains:
-    """Predicted microseconds of what is left of a chain, by its first product.
+    """Microseconds of what is left of a chain, by its first product.
 
     Every further product begins a candidate of its own, too: what is cut off is there already.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], arch: int, at: Point) -> None:
+    def __init__(self, graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point, timings: Timings) -> None:
         self._starting = {id(candidate.anchor.node): candidate for candidate in candidates}
-        self._arch, self._at = arch, at
+        self._archs, self._at, self._timings = archs, at, timings
+        self._forms = _forms_apart(graph, candidates, archs)
         self._known: dict[int, tuple[float, Candidate | None]] = {}
+        self.problems = self._segments()
+        self._times = [KernelTimes(self.problems.values(), arch, timings) for arch in archs]
+        self.cuts: dict[str, Cut] = {}
 
     def first_kernels(self, refusals: list[Refusal]) -> Iterator[Candidate]:
-        """Of each candidate what the first kernel of its cheapest cover computes."""
-        for candidate in self._starting.values():
-            first, node = self.best(candidate)[1], candidate.anchor.node
-            if first is not None:
-                yield first
-            else:
+        """Of each chain what the kernels of its cheapest cover compute."""
+        inside: set[int] = set()
+        for key, candidate in self._starting.items():
+            if key in inside:
+                continue
+            first, node = self._first_kernel(candidate), candidate.anchor.node
+            if first is None:
                 refusals.append(Refusal(node.name, node.op, UNKNOWN, node.outputs[0].name))
+                continue
+            inside |= {id(first.links[i].nodes[0]) for i in _products(first)}
+            yield first
+
+    def kernels_until(self, ends: Container[str]) -> Iterator[Candidate]:
+        """As `first_kernels`, but that a kernel ends where `ends` say."""
+        inside: set[int] = set()
+        for key, candidate in self._starting.items():
+            if key in inside:
+                continue
+            kernels = [kernel for end in _ends(candidate) if (kernel := candidate.prefix(end)) is not None]
+            if kernels:
+                kernel = next((kernel for kernel in kernels if kernel.output.name in ends), kernels[0])
+                inside |= {id(kernel.links[i].nodes[0]) for i in _products(kernel)}
+                yield kernel
+
+    def _first_kernel(self, candidate: Candidate) -> Candidate | None:
+        """As it was decided before, else the cheapest; None where nothing of it stands for a tensor of the source."""
+        ends = _ends(candidate)
+        if len(ends) == 1:
+            return candidate.prefix(ends[0])
+        key = self._key(candidate)
+        if (known := self._timings.cuts.get(key)) is not None and known.layers <= len(ends):
+            first = candidate.prefix(ends[known.layers - 1])
+        elif self._timings.frozen:
+            raise FrozenError(f"the lock file lacks how many layers of {self._describe(candidate)} one kernel computes. "
+                              "Run once without --frozen and commit the lock file")
+        else:
+            first = self.best(candidate)[1]
+        if first is not None:
+            self.cuts[key] = Cut(len(first.widths), self._describe(candidate))
+        return first
 
     def best(self, candidate: Candidate) -> tuple[float, Candidate | None]:
         """The time from this candidate's first product to its end, and the candidate as far as one kernel computes it.
@@ -64,36 +127,32 @@ class _Chains:
         Where no cover is possible, that is its first layer alone; None where nothing of that stands for a tensor of the source.
         """
         key = id(candidate.anchor.node)
-        if key not in self._known:
-            ends = [*_products(candidate), len(candidate.links)]  # shortest first, which wins where times are equal
-            self._known[key] = min((self._ending(candidate, end) for end in ends), key=lambda found: found[0])
+        if key not in self._known:  # shortest first, which wins where times are equal
+            self._known[key] = min((self._ending(candidate, end) for end in _ends(candidate)), key=lambda found: found[0])
         return self._known[key]
 
     def cut_behind(self, candidate: Candidate) -> Refusal | None:
-        """That the layer behind a candidate is not in its kernel, with both predicted times, where there is a kernel for both."""
+        """That the layer behind a candidate is not in its kernel, with both times, where there is a kernel for both."""
         whole = self._starting[id(candidate.anchor.node)]
         apart, first = self.best(whole)
         if first is None or first.output is not candidate.output or len(first.widths) == len(whole.widths):
             return None
-        end, *later = [*_products(whole)[len(first.widths) - 1:], len(whole.links)]
-        together = min(self._ending(whole, longer)[0] for longer in later)
+        end, *later = _ends(whole)[len(first.widths) - 1:]
+        together, longer = min(((self._ending(whole, longer)[0], longer) for longer in later), key=lambda found: found[0])
         if math.isinf(together):
             return None
+        measured = all(self._is_measured(kernel) for kernel in (first, whole.prefix(longer)) if kernel is not None)
+        reason = _APART.format("was measured" if measured else "is predicted")
         product = whole.links[end].nodes[0]
-        return Refusal(product.name, product.op, _APART, first.output.name, values={"together_us": together, "apart_us": apart})
+        return Refusal(product.name, product.op, reason, first.output.name, values={"together_us": together, "apart_us": apart})
 
     def layers(self, candidate: Candidate) -> tuple[Candidate, ...]:
         """The layers of a candidate as candidates; none where it has only one, or one of them does not end where the next begins."""
         nodes = [candidate.anchor.node, *(candidate.links[i].nodes[0] for i in _products(candidate))]
-        found = [layer for node in nodes if (layer := self._layer(node)) is not None]
+        found = [layer for node in nodes if (layer := _first_layer(self._starting.get(id(node)))) is not None]
         ends = [*(node.inputs[0] for node in nodes[1:]), candidate.output]
         complete = len(found) == len(nodes) > 1 and all(layer.output is end for layer, end in zip(found, ends, strict=True))
         return tuple(found) if complete else ()
-
-    def _layer(self, node: gs.Node) -> Candidate | None:
-        """The candidate that begins with a product, before its first further one."""
-        candidate = self._starting.get(id(node))
-        return candidate and candidate.prefix(next(iter(_products(candidate)), len(candidate.links)))
 
     def _ending(self, candidate: Candidate, end: int) -> tuple[float, Candidate | None]:
         """The time where the first kernel ends before the link at `end`; infinite where it cannot."""
@@ -109,15 +168,73 @@ class _Chains:
         return self._one_kernel_us(first) + self.best(rest)[0], first
 
     def _one_kernel_us(self, candidate: Candidate) -> float:
-        """Infinite where there is no kernel for several products, or the last of them by itself can take more steps."""
-        if len(candidate.widths) > 1 and self._takes_more(candidate):
+        """On all architectures together; infinite where one has no kernel, or the last product by itself can take more steps."""
+        if self._takes_more(candidate):
             return math.inf
-        problem = problem_of(candidate, None, self._at)
-        return predict(problem, self._arch)[1] if supports(problem, self._arch) else math.inf
+        problem = self._problem(candidate)
+        return sum(times.us(problem) for times in self._times)
 
     def _takes_more(self, candidate: Candidate) -> bool:
+        if len(candidate.widths) == 1:
+            return False
         alone = self._starting.get(id(candidate.links[_products(candidate)[-1]].nodes[0]))
         return alone is not None and PRODUCT not in alone.chain and alone.output is not candidate.output
+
+    def _is_measured(self, candidate: Candidate) -> bool:
+        return all(times.is_measured(self._problem(candidate)) for times in self._times)
+
+    def _problem(self, candidate: Candidate) -> Problem:
+        """As stored where each layer has a kernel of its own, but for what one kernel for several reads."""
+        node, forms = candidate.anchor.node, self._forms
+        if forms is None or id(node) not in forms.fused_reads:
+            return problem_of(candidate, None, self._at)
+        if len(candidate.widths) > 1:
+            forms = dataclasses.replace(forms, fused_reads={id(node): x_form(forms, candidate)})
+        return problem_of(candidate, forms, self._at)
+
+    def _segments(self) -> dict[tuple[int, int], Problem]:
+        """Where there are chains: what each kernel would solve, by its first product and its end."""
+        chained = {id(c.links[i].nodes[0]) for c in self._starting.values() for i in _products(c)}
+        found = {}
+        for key, candidate in self._starting.items():
+            for end in _ends(candidate) if key in chained or len(candidate.widths) > 1 else ():
+                kernel = candidate.prefix(end)
+                if kernel is not None and not self._takes_more(kernel):
+                    found[key, end] = self._problem(kernel)
+        return {place: problem for place, problem in found.items() if all(supports(problem, arch) for arch in self._archs)}
+
+    def _key(self, candidate: Candidate) -> str:
+        """A digest of all that a cut follows from, names left out: the same chain in another model has the same key."""
+        problems = [self._problem(each) for each in self._from(candidate)]
+        text = canonical([list(self._archs), *([type(problem).__name__, plain(problem)] for problem in problems)])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _from(self, candidate: Candidate | None) -> Iterator[Candidate]:
+        """The candidate, and those that begin at its further products."""
+        while candidate is not None:
+            yield candidate
+            following = [candidate.links[i].nodes[0] for i in _products(candidate)]
+            candidate = self._starting.get(id(following[0])) if following else None
+
+    def _describe(self, candidate: Candidate) -> str:
+        return describe_problem(self._problem(candidate))
+
+
+def _forms_apart(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int]) -> Assignment | None:
+    """How tensors are stored where each layer has a kernel of its own; None where there are no chains."""
+    if all(len(candidate.widths) == 1 for candidate in candidates):
+        return None
+    layers = [layer for candidate in candidates if (layer := _first_layer(candidate)) is not None]
+    return assign(graph, partition(layers), all(ARCHS[number].wgmma for number in archs))
+
+
+def _first_layer(candidate: Candidate | None) -> Candidate | None:
+    return candidate and candidate.prefix(_ends(candidate)[0])
+
+
+def _ends(candidate: Candidate) -> list[int]:
+    """The positions among a candidate's links before which a kernel may end: its further products, and behind all of them."""
+    return [*_products(candidate), len(candidate.links)]
 
 
 def _products(candidate: Candidate) -> list[int]:

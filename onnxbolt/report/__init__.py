@@ -71,14 +71,14 @@ class Report:
     format: int = FORMAT
 
     @classmethod
-    def of(cls, original: ModelProto, model: ModelProto, manifest: Manifest, chosen: Plan, refusals: Sequence[Refusal],
-           kept: Sequence[Kept], changes: Sequence[str], shared_weights: Sequence[str], options: Options, archs: Sequence[int]) -> Report:
+    def of(cls, original: ModelProto, model: ModelProto, manifest: Manifest, chosen: Plan, kept: Sequence[Kept],
+           changes: Sequence[str], shared_weights: Sequence[str], options: Options, archs: Sequence[int]) -> Report:
         """Gather it from what the stages handed on."""
         candidates = {(c.rule, _sources(c)): c for c in chosen.candidates}
         rows = (_fused(node, candidates, chosen) for node in model.graph.node if node.domain == DOMAIN)
         fused = tuple(row for row in rows if row.source_nodes)  # a change of layout replaces no node
         share = coverage(original, {source for node in fused for source in node.source_nodes})
-        return cls(options.precision, options.fuse, tuple(archs), fused, (*refusals, *chosen.refusals), tuple(kept), tuple(changes),
+        return cls(options.precision, options.fuse, tuple(archs), fused, tuple(chosen.refusals), tuple(kept), tuple(changes),
                    tuple(shared_weights), share, manifest.digest, regions=tuple(chosen.used.comparisons.values()))
 
     def between(self, original: object, optimized: Path | None) -> Report:

@@ -215,7 +215,7 @@ def _work(bench: Bench, region: Region, original: Original) -> Work | None:
     if models is None:
         _incomparable(bench, region, "it cannot be taken out of the graph")
         return None
-    fused = fuse(models[1], region.arch, bench.timings)
+    fused = fuse(models[1], region.arch, bench.timings, _ends(region))
     if len(fused.problems) != len(region.candidates):
         _incomparable(bench, region, "it is fused in another way by itself")
         return None
@@ -235,7 +235,11 @@ def _parts(bench: Bench, region: Region, model: ModelProto, fused: Fused) -> dic
 
 
 def _without(model: ModelProto, region: Region, part: Part, timings: Timings) -> Fused:
-    return fuse(model, region.arch, timings, {region.candidates[place].output.name for place in part.left_out})
+    return fuse(model, region.arch, timings, _ends(region), {region.candidates[place].output.name for place in part.left_out})
+
+
+def _ends(region: Region) -> set[str]:
+    return {candidate.output.name for candidate in region.candidates}
 
 
 def _incomparable(bench: Bench, region: Region, why: str) -> None:

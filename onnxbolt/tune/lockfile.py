@@ -1,8 +1,8 @@
 """The lock file: what a plan decided, as JSON that is reviewed and committed, so that CI builds the same bytes without a GPU.
 
-A lock holds, for each problem and architecture, the chosen configuration, and for each region whether it was fused, with the
-times that decided it, measured or predicted. Entries stand one to a line in a fixed order: a choice that changed is a
-line that changed. Models that share a lock file share --precision and --arch, too.
+A lock holds, for each problem and architecture, the chosen configuration, for each chain of layers how many one kernel computes, and
+for each region whether it was fused, with the times that decided it, measured or predicted. Entries stand one to a line in a fixed
+order: a choice that changed is a line that changed. Models that share a lock file share --precision and --arch, too.
 """
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from onnxbolt.library import kernel_sources_digest
 from onnxbolt.options import ARCHS, Options
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tune.records import Machine, Problem, plain, problem_from
-from onnxbolt.tune.timings import Choice, Comparison, Timings
+from onnxbolt.tune.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.version import __version__
 
-SCHEMA = 2
+SCHEMA = 3
 _DIGITS = 3  # of microseconds
 _TIMES = ("ours_us", "ours_mad", "ort_us", "ort_mad")
 logger = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class Lock:
     version: str = __version__
     kernels: str = field(default_factory=kernel_sources_digest)
     shapes: tuple[str, ...] = ()  # the options for shapes that it was written with, one for each kind of model
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Lock:
@@ -58,8 +59,9 @@ class Lock:
             return cls(
                 str(values["precision"]), tuple(ARCHS[ARCHS.index(arch)] for arch in values["archs"]),
                 tuple(Machine(**machine) for machine in values["machines"]), dict(map(_choice, values["choices"])),
-                dict(map(_comparison, values["regions"])), str(values["onnxbolt"]), str(values["kernels"]),
-                tuple(map(str, values["shapes"])),
+                dict(map(_comparison, values["regions"])),
+                str(values["onnxbolt"]), str(values["kernels"]), tuple(map(str, values["shapes"])),
+                {str(row["key"]): Cut(int(row["layers"]), str(row["chain"])) for row in values["cuts"]},
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is no lock file, or damaged ({error}): restore it, or delete it and run "
@@ -73,6 +75,7 @@ class Lock:
         """JSON, keys sorted, one entry to a line."""
         values = {
             "archs": json.dumps(self.archs), "choices": _lines(_choice_row(*item) for item in self.choices.items()),
+            "cuts": _lines({"key": key, **dataclasses.asdict(cut)} for key, cut in self.cuts.items()),
             "kernels": json.dumps(self.kernels), "machines": _lines(map(dataclasses.asdict, self.machines)),
             "onnxbolt": json.dumps(self.version), "precision": json.dumps(self.precision),
             "regions": _lines(_region_row(*item) for item in self.comparisons.items()), "schema": str(SCHEMA),
@@ -83,7 +86,7 @@ class Lock:
     def timings(self, frozen: bool = True) -> Timings:
         """For the planner: everything, and nothing else, or, not frozen, what was measured."""
         if frozen:
-            return Timings(dict(self.choices), dict(self.comparisons), frozen=True)
+            return Timings(dict(self.choices), dict(self.comparisons), frozen=True, cuts=dict(self.cuts))
         return Timings(_measured(self.choices), _measured(self.comparisons))
 
     def updated(self, used: Timings, options: Options, archs: Sequence[str]) -> Lock:
@@ -97,7 +100,7 @@ class Lock:
         comparisons = {key: _decided(found) for key, found in used.comparisons.items()}
         return Lock(options.precision, tuple(archs), tuple(machines[key] for key in sorted(machines)),
                     {**kept.choices, **choices}, {**kept.comparisons, **comparisons},
-                    shapes=tuple(sorted({*kept.shapes, shapes_of(options)})))
+                    shapes=tuple(sorted({*kept.shapes, shapes_of(options)})), cuts={**kept.cuts, **used.cuts})
 
 
 def open_for(options: Options) -> Lock:

@@ -85,11 +85,12 @@ class _Source(Protocol):
 
 
 def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, source: _Source) -> tuple[Plan, Timings]:
-    chosen = subject.plan(archs, "all", timings)
+    chosen, others = subject.plan(archs, "all", timings), subject.segments(archs)
     seen_problems: set[Problem] = set()
     seen_regions: set[str] = set()
     while True:
         problems = [*chosen.workload, *(problem for region in chosen.lost for problem in region.problems)]
+        problems += [problem for problem in others if problem not in set(problems)]
         found = [*chosen.lost, *regions(chosen.assignment, archs[0], subject.ranges.opt)] if fuse == "winning" else []
         if seen_problems.issuperset(problems) and seen_regions.issuperset(region.key for region in found):
             return chosen, timings
@@ -210,7 +211,7 @@ class _Measuring:
             found, tuning = tune(tasks, self._database, self._profiler, _build, machine, budget=budget, progress=progress,
                                  capacity=_QUEUED * len(os.sched_getaffinity(0)))
         self.tuning = tuning.after(self.tuning)
-        return dataclasses.replace(timings, choices={**timings.choices, **found.choices}, machine=machine)
+        return dataclasses.replace(timings, choices={**timings.choices, **found.choices}, failed=found.failed, machine=machine)
 
     def _compare(self, found: Sequence[Region], timings: Timings) -> dict[str, Comparison]:
         """What is measured before an interrupt counts."""

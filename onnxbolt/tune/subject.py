@@ -1,4 +1,4 @@
-"""What is planned and measured: a model's graph with its candidates."""
+"""What is planned and measured: a model's graph."""
 from __future__ import annotations
 
 import dataclasses
@@ -12,40 +12,43 @@ from onnxbolt import precision as precisions
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
-from onnxbolt.match.types import Candidate
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan, plan
-from onnxbolt.plan.cuts import cover
+from onnxbolt.plan.cuts import cover, segments
+from onnxbolt.plan.problems import Problem
 from onnxbolt.plan.ranges import FIXED, Ranges, ranges_of
 from onnxbolt.tune.timings import Timings
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The graph with its disjoint candidates, the model that it came from, and the sizes that it is planned for."""
+    """The graph, the model that it came from, and the sizes that it is planned for."""
 
     graph: gs.Graph
-    candidates: Sequence[Candidate]
     original: ModelProto
     precision: str
     ranges: Ranges = FIXED
-    archs: tuple[int, ...] = ()  # that the candidates are for
 
     @classmethod
-    def of(cls, original: ModelProto, archs: Sequence[int], options: Options) -> Subject:
+    def of(cls, original: ModelProto, options: Options) -> Subject:
         """The stages before planning. Raises InputError for what cannot be used as given."""
         graph = _prepared(original, options.precision)
-        ranges = ranges_of(graph, options)
-        return cls(graph, cover(graph, archs, ranges.opt)[0], original, options.precision, ranges, tuple(archs))
+        return cls(graph, original, options.precision, ranges_of(graph, options))
 
     def again(self) -> Subject:
         """The same with a graph of its own, since rewriting changes one for good."""
-        graph = _prepared(self.original, self.precision)
-        return dataclasses.replace(self, graph=graph, candidates=cover(graph, self.archs, self.ranges.opt)[0])
+        return dataclasses.replace(self, graph=_prepared(self.original, self.precision))
 
     def plan(self, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
-        """See `onnxbolt.plan.choose.plan`."""
-        return plan(self.graph, self.candidates, archs, fuse, timings, self.ranges)
+        """What `timings` make of the graph: chains are cut, then regions and kernels chosen. Raises FrozenError."""
+        found = cover(self.graph, archs, self.ranges.opt, timings)
+        chosen = plan(self.graph, found.candidates, archs, fuse, timings, self.ranges)
+        used = dataclasses.replace(chosen.used, cuts=found.cuts)
+        return dataclasses.replace(chosen, refusals=[*found.refusals, *chosen.refusals], used=used)
+
+    def segments(self, archs: Sequence[int]) -> list[Problem]:
+        """Of each chain what every kernel that may be in a plan would solve: their times decide where it is cut."""
+        return segments(self.graph, archs, self.ranges.opt)
 
 
 def _prepared(original: ModelProto, precision: str) -> gs.Graph:

@@ -20,7 +20,7 @@ from onnxbolt.graph.shapes import infer
 from onnxbolt.layout.form import PLAIN
 from onnxbolt.library import Manifest, OpSpec, metadata_of
 from onnxbolt.plan.choose import Plan, plan
-from onnxbolt.plan.cuts import cover
+from onnxbolt.plan.cuts import cover_as
 from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.plan.regions import Region
 from onnxbolt.precision.widen import widen
@@ -154,12 +154,13 @@ class Fused:
         return export_model(self.graph, list(self.rewriter.functions.values()), metadata_of(manifest, "keep", self.archs))
 
 
-def fuse(model: ModelProto, arch: int, timings: Timings, left_out: Container[str] = ()) -> Fused:
-    """Everything of `model` fused, in the precision that it has, configured by `timings`, but for candidates whose outputs are named."""
+def fuse(model: ModelProto, arch: int, timings: Timings, ends: Container[str] = (), left_out: Container[str] = ()) -> Fused:
+    """Everything of `model` fused, in the precision that it has, configured by `timings`, but for candidates whose outputs are named in
+    `left_out`. A kernel for several layers ends at one of the tensors `ends`."""
     graph = import_model(model)
     infer(graph)
     canonicalize(graph)
-    candidates = [c for c in cover(graph, [arch])[0] if c.output.name not in left_out]
+    candidates = [c for c in cover_as(graph, [arch], ends) if c.output.name not in left_out]
     return Fused.of(graph, plan(graph, candidates, [arch], "all", timings), [arch])
 
 

@@ -52,14 +52,25 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """How many layers of a chain its first kernel computes."""
+
+    layers: int
+    chain: str = ""  # in words, for who reads a lock file
+
+
+@dataclass(frozen=True)
 class Timings:
-    """Choices by (problem, architecture), comparisons by the keys of regions and their parts (`plan/regions.py`)."""
+    """Choices by (problem, architecture), comparisons by the keys of regions and their parts (`plan/regions.py`), cuts by the keys of
+    chains (`plan/cuts.py`)."""
 
     choices: dict[tuple[Problem, int], Choice] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     machine: Machine | None = None  # where choices and comparisons were measured
     frozen: bool = False  # what is not here is an error (exit code 5), not predicted
     tuned: bool = False  # the machine was tuned for this model, now or before: UNCOMPARED_GAIN holds for what it did not compare
+    cuts: dict[str, Cut] = field(default_factory=dict)  # that are decided; others follow from the choices
+    failed: frozenset[tuple[Problem, int]] = frozenset()  # of which no kernel that was tried runs right
 
     def choice(self, problem: Problem, arch: int) -> Choice | None:
         return self.choices.get((problem, arch))

@@ -166,7 +166,12 @@ class _Run:
         found = [(task, self._scheduler.best(number)) for number, task in enumerate(self._tasks)]
         arch = self._machine.arch
         choices = {(task.problem, arch): Choice(best.config, best.us, best.mad) for task, best in found if best and best.config}
-        return Timings(choices, machine=self._machine)
+        failed = {(task.problem, arch) for number, (task, best) in enumerate(found) if not best and self._is_tried(number)}
+        return Timings(choices, failed=frozenset(failed), machine=self._machine)
+
+    def _is_tried(self, number: int) -> bool:
+        """Whether every candidate of a task was measured."""
+        return {c.config for c in self._tasks[number].candidates} <= self._scheduler.measured(number).keys()
 
     def summary(self, ended_by: str) -> Tuning:
         """What the report says of this run."""

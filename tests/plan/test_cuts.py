@@ -39,7 +39,7 @@ def test_narrow_layers_share_a_kernel(widths: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("widths", [*WIDTHS, (40, 12, 20, 5)])
 def test_bodies_of_several_layers_compute_what_the_original_does(widths: tuple[int, ...]) -> None:
-    net, y = mlp(16384 if max(widths) < 429 else 2048, *widths)
+    net, y = mlp(16384 if max(widths) < 429 else 6144, *widths)
     optimized = assert_same(net.model(y), 2e-3, "fp16", arch=90)
     assert [op.split("_")[0] for op in ops(optimized) if op.startswith("Fused")] == ["FusedGemm"]
 
@@ -72,7 +72,7 @@ def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: l
     inner = net.node("Relu", product)
     graph = prepare(net.model(net.node("Add", net.node("MatMul", inner, net.normal(64, 16)), "r")), "fp16")
     graph.source_tensors -= {inner, product} if hidden == 2 else {inner}
-    found, refusals = cover(graph, [90])
+    found, refusals, _ = cover(graph, [90])
     assert [candidate.rule.removesuffix("+CastF32") for candidate in found] == left
     assert [refusal.tensor for refusal in refusals if refusal.reason == UNKNOWN] == [product] * (hidden - 1)
 
@@ -80,7 +80,7 @@ def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: l
 def test_where_a_chain_is_cut_is_reported_with_both_times() -> None:
     net, y = mlp(512, 256, 256, 128, 64)
     graph = prepare(net.model(y), "fp16")
-    found, refusals = cover(graph, [90])
+    found, refusals, _ = cover(graph, [90])
     cuts = [refusal for refusal in refusals if "not in one kernel with the layer before it" in refusal.reason]
     assert sum(len(candidate.widths) for candidate in found) == 3
     assert [cut.tensor for cut in cuts] == [candidate.output.name for candidate in found[:-1]] != []

@@ -153,7 +153,7 @@ def test_regions_are_prepared_one_by_one_until_the_budget_is_spent(database: Dat
     made: list[str] = []
 
     def fused(*arguments: Any) -> Any:
-        made.append("part" if len(arguments) > 3 else "whole")
+        made.append("part" if len(arguments) > 4 else "whole")
         if made[-1] == "part":
             monkeypatch.setattr(Bench, "over", True)
         return fuse(*arguments)

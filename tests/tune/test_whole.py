@@ -32,17 +32,17 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def net(batch: int | str = 64) -> onnx.ModelProto:
-    """Four products of different sizes, each a region."""
+    """Four products of different sizes, too wide for one kernel, so that each is a region."""
     net = Net({"x": (batch, 64)})
     y = "x"
-    for k, n in ((64, 128), (128, 192), (192, 256), (256, 320)):
+    for k, n in ((64, 320), (320, 336), (336, 352), (352, 368)):
         y = net.node("Tanh", net.linear(y, k, n))
     return net.model(y)
 
 
 def planned(model: onnx.ModelProto) -> tuple[Subject, Timings, Plan]:
     """All fused, the k-th region k + 2 times faster as measured."""
-    subject = Subject.of(model, [80], Options())
+    subject = Subject.of(model, Options())
     found = regions(subject.plan([90], "all", Timings()).assignment, 90, subject.ranges.opt)
     comparisons = {region.key: Comparison(1.0, 0.0, 2.0 + k, 0.0, region=region.description) for k, region in enumerate(found)}
     timings = Timings(comparisons=comparisons, machine=MACHINE, tuned=True)
@@ -82,7 +82,7 @@ def test_where_it_is_slower_the_least_convincing_half_goes(database: Database, m
     monkeypatch.setattr(whole._Race, "_measure", planted)
     settled, found = settle(subject, [90], "winning", timings, chosen, bench(timings, database))
     assert races == [4, 2]
-    assert [c.anchor.weight.shape for c in settled.candidates] == [(192, 256), (256, 320)]  # those that gain most
+    assert [c.anchor.weight.shape for c in settled.candidates] == [(336, 352), (352, 368)]  # those that gain most
     assert found is not None
     assert (found.ours_us, found.ort_us, len(found.dropped)) == (25.0, 30.0, 2)
     assert {refusal.reason.partition(",")[0] for refusal in settled.refusals} == {SLOWER}

@@ -22,7 +22,8 @@ static int m;
 static float first;
 extern "C" {
 const char* profiler_device(Facts* facts) { *facts = {"NVIDIA Stub", 90, 132, 700, 1980}; return nullptr; }
-const char* profiler_set_problem(const char* name, int is_gemm, int, int, const char*, const int* extents, const int*, const float* params) {
+const char* profiler_set_problem(const char* name, int is_gemm, int, int, const char*, const int* extents, const int*,
+                                 const float* params) {
   if (!is_gemm) return "out of memory";
   m = extents[0], first = params[0];
   printf("%s\n", name), fflush(stdout);
@@ -47,7 +48,8 @@ extern "C" const void* onnxbolt_find_kernel(const char* epilogue, int element, i
   return !strcmp(epilogue, "Bias,Elu") && element == 10 && output == 1 ? config : nullptr;
 }
 """
-PROBLEM = {"do": "problem", "is_gemm": True, "element": 10, "output": 1, "epilogue": "Bias,Elu", "extents": [64, 8, 8], "columns": [], "params": [0.5]}
+PROBLEM = {"do": "problem", "is_gemm": True, "element": 10, "output": 1, "epilogue": "Bias,Elu", "extents": [64, 8, 8], "columns": [],
+           "params": [0.5]}
 
 
 def compiled(directory: Path, name: str, text: str) -> Path:
