@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, PRODUCT
 from onnxbolt.kernels import chain as gemm_chain
+from onnxbolt.kernels import chain_small
 from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
 from onnxbolt.patterns import anchors, steps
 
@@ -79,8 +80,10 @@ def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str]
 
 def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
     """Whether a kernel for several products may serve."""
-    widths = [anchor.behind(link.operand).channels for link in chain if link.step.name == PRODUCT and link.operand is not None]
-    return gemm_chain.serves(anchor.dtype, (anchor.channels, *widths), tuple(link.step.name for link in chain))
+    inner = [anchor.behind(link.operand).channels for link in chain if link.step.name == PRODUCT and link.operand is not None]
+    widths, steps = (anchor.channels, *inner), tuple(link.step.name for link in chain)
+    small = anchor.kind == "gemm" and chain_small.serves(anchor.dtype, int(anchor.weight.shape[0]), widths, steps)
+    return small or gemm_chain.serves(anchor.dtype, widths, steps)
 
 
 def links_over(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence[Link], refusals: list[Refusal]) -> tuple[Link, ...]:
@@ -104,6 +107,7 @@ def fits(chain: Sequence[Link]) -> bool:
     """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and parameters: vectors of each layer by itself."""
     operands = [link.step.row.operand for link in chain]
     params = sum(len(link.step.params) for link in chain)
-    last = operands[len(operands) - operands[::-1].index("weight"):] if "weight" in operands else operands
-    tensors = MAX_TENSORS if last is operands else 0
-    return last.count("vector") <= MAX_VECTORS and operands.count("tensor") <= tensors and params <= MAX_PARAMS
+    begin = len(operands) - operands[::-1].index("weight") if "weight" in operands else 0
+    inner, last = operands[:begin], operands[begin:]
+    tensors = last.count("tensor") <= MAX_TENSORS and "tensor" not in inner
+    return tensors and last.count("vector") <= MAX_VECTORS and params <= MAX_PARAMS

@@ -6,18 +6,34 @@ from __future__ import annotations
 
 from onnxbolt.archs import Arch
 from onnxbolt.kernels import chain
-from onnxbolt.kernels.config import GemmProblem, KernelConfig
+from onnxbolt.kernels.config import Family, GemmProblem, KernelConfig
+from onnxbolt.plan import sm90
 
-PROLOGUE_US = 0.4
+_PROLOGUE_US = 0.4
 _US = 1e6
 _TENSOR_EFFICIENCY = 0.80  # of the data sheet's rate
+_FP32_EFFICIENCY = 0.4  # of CUDA cores, which also read weights and convert
 _L2_BYTES_PER_CLOCK = 64  # that one SM gets, where few of them ask
 _RESIDENT_LOAD = 2.0  # weights that all blocks ask for at the same time, before anything else
 _LAYER_US = 0.15  # of a tile: its epilogue
 
 
+def launch_us(config: KernelConfig, arch: Arch) -> float:
+    """Before the first rows are computed."""
+    return _PROLOGUE_US + (sm90.LAUNCH_US if config.family is Family.CHAIN_SM90 else arch.launch_us)
+
+
 def compute_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
-    """Its tiles one after the other on each ring, device memory aside."""
+    """Device memory aside."""
+    widths = chain.columns(config)
+    products = sum(n * k for n, k in zip(widths, (config.threadblock[2], *widths), strict=False))  # of a row
+    if config.family is Family.CHAIN_SMALL:
+        return 2 * problem.m * products / (arch.fp32_flops * _FP32_EFFICIENCY) * _US
+    return _tiles_us(problem, config, arch)
+
+
+def _tiles_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
+    """Tiles one after the other on each ring."""
     rows, widths = config.threadblock[0], chain.columns(config)
     layers = [2 * n * k for n, k in zip(widths, (config.threadblock[2], *widths), strict=False)]  # FLOP of a row, bytes of weights
     rings = config.consumers if config.resident else 1

@@ -19,6 +19,7 @@ GEMM_2X = KernelConfig(80, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64
 GEMM_3X = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE)
 CONV_2X = dataclasses.replace(GEMM_2X, family=Family.CONV_2X, iterator=Iterator.OPTIMIZED)
 CHAIN = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_SM90, (64, 64, 256), (16, 0, 0), stages=8, consumers=2, resident=1)
+CHAIN_SMALL = KernelConfig(80, 0, UNBOUNDED, Family.CHAIN_SMALL, (128, 8, 4), (4, 0, 0), align_a=4, align_c=4)
 GEMM_SM90 = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_SM90, (128, 256, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE, consumers=2)
 CONV_SM90 = dataclasses.replace(
     GEMM_SM90, family=Family.CONV_SM90, threadblock=(64, 64, 64), stages=4, cluster=(1, 1), schedule=Schedule.PINGPONG,
@@ -43,6 +44,7 @@ UNITS = {
     "depthwise": (Instance(DEPTHWISE, DType.F16, DType.F16, ("Bias", "HardSwish")),),
     "squeeze_excite": (Instance(squeeze_excite.config(90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),),
     "chain_sm90": (Instance(CHAIN, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),),
+    "chain_small": (Instance(CHAIN_SMALL, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add")),),
     "elementwise": (Instance(elementwise.config(80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),),
 }
 

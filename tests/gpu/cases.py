@@ -16,7 +16,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
 from onnxbolt.gpu import local_arch
 from onnxbolt.kernels import chain as gemm_chain
-from onnxbolt.kernels import elementwise, first, layout, squeeze_excite
+from onnxbolt.kernels import chain_small, elementwise, first, layout, squeeze_excite
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
@@ -42,6 +42,7 @@ CASTS = ((DType.F16, DType.F32), (DType.F32, DType.F16), (DType.BF16, DType.F32)
 # k and the columns of each layer
 CHAINS = ((256, (64, 16)), (64, (128, 256)), (96, (32, 96)), (256, (256, 64)), (432, (256, 64, 16)), (16, (16, 16, 16, 16)),
           (128, (192, 192)))
+SMALL_CHAINS = ((4, (1, 4)), (13, (16, 8, 1)), (64, (16, 16)), (30, (8, 3, 5, 16)), (1, (4, 2)), (16, (16, 12)))
 
 # m, n, k of a warp tile, and stages; K for 2-byte types
 TILES = (
@@ -149,7 +150,7 @@ def instances(arch: int) -> list[Instance]:
     found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]
     found += [Instance(squeeze_excite.config(arch), dtype, dtype, chain) for dtype in types for chain in SQUEEZE_EXCITES]
     found += _first_convolutions(arch)
-    found += _chains(arch)
+    found += [*_chains(arch), *_small_chains(arch, types)]
     found += sm90_cases.instances(arch, _forms(types))
     return list(dict.fromkeys(found))
 
@@ -158,13 +159,29 @@ def _chains(arch: int) -> Iterable[Instance]:
     """Several GEMMs: every activation, every layout of shared memory and number of consumers that the planner has for these widths."""
     turns = itertools.count()
     for activation, (k, widths) in zip(ACTIVATIONS, itertools.cycle(CHAINS), strict=False):
-        steps = ("Bias", activation)
-        chain = (*steps, *[step for _ in widths[1:] for step in (PRODUCT, *(steps if activation not in PARAMS else ("Scale", "Relu")))])
+        chain = _layers(activation, len(widths))
         for dtype, out in ((DType.F16, DType.F16), (DType.BF16, DType.F32)):
             problem = GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1])
             configs = gemm_chain.candidates(problem, get(arch))
             if configs:
                 yield Instance(configs[next(turns) % len(configs)].instance(), dtype, out, chain)
+
+
+def _small_chains(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
+    """Every activation, every type of result, and residuals."""
+    turns = itertools.cycle([(dtype, out) for dtype in types for out in dict.fromkeys((dtype, DType.F32))])
+    for activation, (k, widths), residual in zip(ACTIVATIONS * 2, itertools.cycle(SMALL_CHAINS), itertools.cycle(((), (), ("Add",), ("Mul", "Add")))):
+        dtype, out = next(turns)
+        chain = (*_layers(activation, len(widths)), *residual)
+        for config in chain_small.candidates(GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1]), get(arch)):
+            yield Instance(config.instance(), dtype, out, chain)
+
+
+def _layers(activation: str, count: int) -> tuple[str, ...]:
+    """A chain of as many products, an activation's parameters but once, since a kernel has few."""
+    steps = ("Bias", activation)
+    others = ("Scale", "Relu") if activation in PARAMS else steps
+    return (*steps, *(step for _ in range(count - 1) for step in (PRODUCT, *others)))
 
 
 def _first_convolutions(arch: int) -> Iterable[Instance]:

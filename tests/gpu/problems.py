@@ -249,6 +249,14 @@ def _convolutions(library: Library, instance: Instance) -> list[Any]:
     return [ConvProblem(library, instance, shape) for shape in convolutions(instance)]
 
 
+def _small_chains(library: Library, instance: Instance) -> list[Any]:
+    """One row, whole blocks of rows and tails, more rows than threads run at a time; k and columns short by whole accesses."""
+    a, c = instance.config.align_a, instance.config.align_c
+    shapes = ((1, 0, 0, 0), (2464, 0, 3, 0), (128 * 16 * 132 + 77, a, 1, 0), (300, 2 * a, 0, c))
+    return [chain_problem(library, instance, shape) for shape in shapes
+            if shape[1] < instance.config.threadblock[2] and shape[3] < gemm_chain.columns(instance.config)[-1]]
+
+
 def _each(make: Callable[..., Problem], *shapes: tuple[int, ...]) -> Builder:
     return lambda library, instance: [make(library, instance, shape) for shape in shapes]
 
@@ -260,6 +268,7 @@ BUILDERS: dict[Family, Builder] = {
     Family.CONV_SM90: lambda library, instance: [*_convolutions(library, instance), *_planned(library, instance)],
     Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
     Family.CHAIN_SM90: _each(chain_problem, (1, 0, 0, 0), (197, 8, 8, 8), (64 * 132 * 3 + 65, 8, 0, 3), (1000, 0, 8, 0)),
+    Family.CHAIN_SMALL: _small_chains,
     Family.SQUEEZE_EXCITE: _each(squeeze_excite_problem, (1, 1, 8, 8, 0), (3, 49, 160, 40, 0), (2, 25, 13, 5, 3), (33, 9, 72, 24, 8)),
     Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
     Family.LAYOUT: _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),

@@ -1,4 +1,4 @@
-"""Several GEMMs in one kernel on a GPU against float64: one row, tails of rows, k and columns, rows that TMA cannot write."""
+"""Several GEMMs in one kernel on a GPU against float64: one row, tails of rows, k and columns, residuals, rows that TMA cannot write."""
 from __future__ import annotations
 
 import pytest
@@ -11,7 +11,8 @@ from tests.gpu.problems import chain_problem, limit, problems
 from tests.gpu.reference import relative_error
 
 pytestmark = pytest.mark.gpu
-KERNELS = [instance for instance in ALL if instance.config.family is Family.CHAIN_SM90]
+FAMILIES = (Family.CHAIN_SM90, Family.CHAIN_SMALL)
+KERNELS = [instance for instance in ALL if instance.config.family in FAMILIES]
 
 
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
@@ -24,7 +25,8 @@ def test_chain(library: Library, instance: Instance) -> None:
 
 
 def test_what_the_kernel_is_not_for_is_refused(library: Library) -> None:
-    kernel, problem = library.kernel(KERNELS[0]), chain_problem(library, KERNELS[0], (64, 0, 0, 0))
+    instance = next(kernel for kernel in KERNELS if kernel.config.family is Family.CHAIN_SM90)
+    kernel, problem = library.kernel(instance), chain_problem(library, instance, (64, 0, 0, 0))
     cases = (
         ("layers", 1, "number of layers"), ("lda", 3, "multiples of 16 bytes"), ("k", 8, "another k"), ("m", 2**31 - 1, "close to 2.31"),
     )

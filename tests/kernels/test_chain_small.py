@@ -1,0 +1,44 @@
+"""Kernels for GEMMs too narrow for tensor cores: what they serve, on which architectures, and what is left to others."""
+from __future__ import annotations
+
+import pytest
+
+from onnxbolt.archs import ARCHS, get
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels import gemm
+from onnxbolt.kernels.chain_small import candidates, serves
+from onnxbolt.kernels.config import Family, GemmProblem
+
+CHAIN = ("Bias", "Relu", "Gemm", "Bias", "Add")
+
+
+@pytest.mark.parametrize("number", ARCHS)
+def test_one_configuration_on_every_architecture(number: int) -> None:
+    (config,) = candidates(GemmProblem(2464, 4, 4, DType.F16, DType.F16, CHAIN, (8,)), get(number))
+    assert (config.family, config.threadblock, config.warp) == (Family.CHAIN_SMALL, (128, 8, 4), (4, 0, 0))
+    assert (config.align_a, config.align_c) == (4, 4)
+    assert config.instance() == config
+
+
+def test_extents_are_padded_and_accesses_are_as_wide_as_rows_allow() -> None:
+    chain = ("Relu", "Gemm", "Relu", "Gemm")
+    (config,) = candidates(GemmProblem(100, 1, 13, DType.BF16, DType.F32, chain, (16, 3)), get(80))
+    assert (config.threadblock, config.warp) == ((128, 16, 16), (4, 4, 0))
+    assert (config.align_a, config.align_c) == (1, 1)
+    (config,) = candidates(GemmProblem(100, 16, 64, DType.F32, DType.F32, chain, (16, 16)), get(80))
+    assert (config.align_a, config.align_c) == (4, 4)
+
+
+def test_wide_layers_long_rows_and_inner_residuals_are_for_others() -> None:
+    assert serves(DType.F32, 64, (16, 16), CHAIN)
+    assert not serves(DType.F32, 65, (16, 16), CHAIN)
+    assert not serves(DType.F32, 64, (17, 16), CHAIN)
+    assert not serves(DType.F32, 64, (16, 16), ("Add", "Gemm"))
+    assert not serves(DType.F32, 64, (16,), ("Relu",))
+    assert not serves(DType.F32, 64, (16, 16), (*["Clip"] * 5, "Gemm"))  # ten parameters
+
+
+def test_gemm_offers_it_beside_tensor_cores() -> None:
+    problem = GemmProblem(2464, 16, 16, DType.F16, DType.F16, ("Relu", "Gemm"), (16,))
+    assert {config.family for config in gemm.candidates(problem, get(90))} == {Family.CHAIN_SM90, Family.CHAIN_SMALL}
+    assert {config.family for config in gemm.candidates(problem, get(80))} == {Family.CHAIN_SMALL}
