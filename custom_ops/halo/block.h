@@ -3,6 +3,7 @@
 #include "halo/geometry.h"
 #include "instance.h"
 #include "sm90/barrier.h"
+#include "sm90/schedule.h"
 #include "sm90/tma.h"
 #include "sm90/wgmma.h"
 
@@ -32,14 +33,21 @@ struct Place {
   __device__ bool within(uint32_t last) const { return (((last | kGuards) - coordinates) & kGuards) == kGuards; }
 };
 
+// What shared memory holds for 1x1 convolutions behind the first one (halo/chain.h): nothing, where there are none.
+struct OneLayer {
+  static constexpr int kWeightBytes = 0;
+  static constexpr int kTileBytes = 0;  // of a warpgroup's activated channels, the next product's operand
+  static constexpr bool kTileBecomesStaging = false;
+};
+
 // Constants of an instance. Columns of its configuration: threadblock = (output channels of a tile, positions, input channels of a
 // k-block), instruction[0] = pixels that an input stage holds, stages = input stages; warp = (columns, rows, images) of a tile is
 // left to the launch.
 //
-// Shared memory: input stages (box and zeros behind it), filter stages (one filter position of one k-block), each warpgroup's
-// staging (two chunks of the output, and of each tensor operand), barriers, places of the positions. The filter ring is as deep as
-// the rest allows.
-template <class Config, class ElementType, class OutputType, class ChainType>
+// Shared memory: input stages (box and zeros behind it), further layers' weights, filter stages (one filter position of one k-block),
+// each warpgroup's tile for a further layer and its staging (two chunks of the output, and of each tensor operand), barriers, places of
+// the positions. The filter ring is as deep as the rest allows.
+template <class Config, class ElementType, class OutputType, class ChainType, class FurtherLayers = OneLayer>
 struct Plan {
   using Row = Config;
   using Element = ElementType;
@@ -64,13 +72,17 @@ struct Plan {
   static constexpr int kFilterShare = kTileChannels / kCluster;  // output channels that a block of a cluster loads
   static constexpr int kOutputChunk = kChunk * kChannels * sizeof(Output), kTensorChunk = kChunk * kChannels * sizeof(Element);
   static constexpr int kStagingBytes = 2 * (kOutputChunk + Chain::kTensors * kTensorChunk);
+  static constexpr int kStagingBegin = FurtherLayers::kTileBecomesStaging ? 0 : FurtherLayers::kTileBytes;
+  static constexpr int kWarpgroupBytes = std::max(FurtherLayers::kTileBytes, kStagingBegin + kStagingBytes);
   static constexpr int kPlaceBytes = kMaxPositions * sizeof(Place);
-  static constexpr int kFilterRoom = kSharedMemoryLimit - kBarrierMemory - kPlaceBytes - kInputStages * kInputBytes - kWarpgroups * kStagingBytes;
+  static constexpr int kFilterRoom = kSharedMemoryLimit - kBarrierMemory - kPlaceBytes - kInputStages * kInputBytes -
+                                     FurtherLayers::kWeightBytes - kWarpgroups * kWarpgroupBytes;
   static constexpr int kFilterStages = std::min(kMaxFilterStages, kFilterRoom / kFilterBytes);
 
-  static constexpr int kFilterOffset = kInputStages * kInputBytes;
-  static constexpr int kStagingOffset = kFilterOffset + kFilterStages * kFilterBytes;
-  static constexpr int kBarrierOffset = kStagingOffset + kWarpgroups * kStagingBytes;
+  static constexpr int kWeightOffset = kInputStages * kInputBytes;
+  static constexpr int kWarpgroupOffset = kWeightOffset + FurtherLayers::kWeightBytes;
+  static constexpr int kFilterOffset = kWarpgroupOffset + kWarpgroups * kWarpgroupBytes;
+  static constexpr int kBarrierOffset = kFilterOffset + kFilterStages * kFilterBytes;
   static constexpr int kPlaceOffset = kBarrierOffset + kBarrierMemory;
   static constexpr int kSharedMemory = kPlaceOffset + kPlaceBytes;
 
@@ -90,6 +102,7 @@ struct Barriers {
   sm90::Barrier input_full[kMaxInputStages], input_empty[kMaxInputStages];
   sm90::Barrier filter_full[kMaxFilterStages], filter_empty[kMaxFilterStages];
   sm90::Barrier turn[2];
+  sm90::Barrier weights;  // of further layers
 };
 static_assert(sizeof(Barriers) <= kBarrierMemory);
 
@@ -99,7 +112,9 @@ struct Memory {
 
   __device__ char* input(int stage) const { return base + stage * Plan::kInputBytes; }
   __device__ char* filter(int stage) const { return base + Plan::kFilterOffset + stage * Plan::kFilterBytes; }
-  __device__ char* staging(int warpgroup) const { return base + Plan::kStagingOffset + warpgroup * Plan::kStagingBytes; }
+  __device__ char* weights() const { return base + Plan::kWeightOffset; }
+  __device__ char* tile(int warpgroup) const { return base + Plan::kWarpgroupOffset + warpgroup * Plan::kWarpgroupBytes; }
+  __device__ char* staging(int warpgroup) const { return tile(warpgroup) + Plan::kStagingBegin; }
   __device__ Place* places() const { return reinterpret_cast<Place*>(base + Plan::kPlaceOffset); }
   __device__ Barriers& barriers() const { return *reinterpret_cast<Barriers*>(base + Plan::kBarrierOffset); }
 };
@@ -109,8 +124,9 @@ struct Params {
   Geometry tile;
   int n, p, q, k, c, r, s, pad_top, pad_left, stride;
   int channel_blocks;  // of output channels
-  int k_blocks;        // of input channels
+  int k_blocks;        // of a group's input channels
   int tiles;           // of a cluster: one for each of its blocks
+  sm90::ChannelGroups groups;
   void* y;
   int64_t y_pitch;
   EpilogueArguments epilogue;

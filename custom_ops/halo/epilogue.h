@@ -39,6 +39,13 @@ __device__ int StagedVector(int position, int vector) {
   return position * kRow + ((vector ^ (position & 7)) << 4);
 }
 
+// stmatrix and ldmatrix: the address of this lane's row, one of the four 8x8 matrices of a pair of groups from `position` on.
+template <class T>
+__device__ uint32_t MatrixRow(const char* staged, int position) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroupThreads / 32;
+  return sm90::SharedAddress(staged + StagedVector<T>(position + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2));
+}
+
 // The output pixels of a tile's positions, once for all tiles.
 template <class Plan>
 __device__ void FindPlaces(const Params& params, const Memory<Plan>& memory) {
@@ -50,6 +57,30 @@ __device__ void FindPlaces(const Params& params, const Memory<Plan>& memory) {
     memory.places()[position] = {(image * params.p + row) * params.q + column, inside ? Place::pack(column, row, image) : Place::nowhere()};
   }
 }
+
+// The first of the two output channels, eight apart, of a lane's accumulators; of the warpgroup's 64.
+__device__ inline int LaneChannel() { return threadIdx.x % kWarpgroupThreads / 32 * 16 + threadIdx.x % 32 / 4; }
+
+// A chain's values along the channels, for a lane's two.
+template <class Chain>
+struct LaneVectors {
+  float values[Chain::kVectors > 0 ? Chain::kVectors : 1][2];
+
+  // `first`: the first of the warpgroup's channels, of `channels` that there are.
+  __device__ void load(const EpilogueArguments& operands, int first, int channels) {
+    const int channel = first + LaneChannel();
+    for (int i = 0; i < Chain::kVectors; ++i) {
+      values[i][0] = channel < channels ? __ldg(operands.vectors[i] + channel) : 0.f;
+      values[i][1] = channel + 8 < channels ? __ldg(operands.vectors[i] + channel + 8) : 0.f;
+    }
+  }
+
+  // For the first channel at two positions, then the second one at the same.
+  __device__ void read(typename Chain::template Operands<4>& operands) const {
+#pragma unroll
+    for (int i = 0; i < Chain::kVectors; ++i) operands.vectors[i] = {values[i][0], values[i][0], values[i][1], values[i][1]};
+  }
+};
 
 template <class Plan>
 class Epilogue {
@@ -63,19 +94,20 @@ class Epilogue {
       : params_(params), places_(memory.places()), staging_(memory.staging(warpgroup)), warpgroup_(warpgroup),
         thread_(threadIdx.x % kWarpgroupThreads) {}
 
+  // There is but one layer.
+  __device__ static void load_weights(const Params&, const Memory<Plan>&) {}
+
   // Before the main loop: what can be read while it runs.
-  __device__ void begin(const Tile& tile) {
-    channel_ = tile.channel + (Plan::kInTurns ? 0 : warpgroup_ * kChannels);
+  __device__ void begin(const Tile& tile) { begin(tile, tile.channel + (Plan::kInTurns ? 0 : warpgroup_ * kChannels)); }
+
+  // For the 64 output channels from `channel` on.
+  __device__ void begin(const Tile& tile, int channel) {
+    channel_ = channel;
     pixel_ = (int64_t(tile.image) * params_.p + tile.row) * params_.q + tile.column;
     last_ = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1, min(params_.p - tile.row, params_.tile.rows) - 1,
                         min(params_.n - tile.image, params_.tile.images) - 1);
     if (tile.image >= params_.n) channel_ = params_.k;  // an odd number of tiles: a cluster's last block has none
-    const int channel = channel_ + lane_channel();
-    for (int i = 0; i < Chain::kVectors; ++i) {
-      const float* vector = params_.epilogue.vectors[i];
-      vectors_[i][0] = channel < params_.k ? __ldg(vector + channel) : 0.f;
-      vectors_[i][1] = channel + 8 < params_.k ? __ldg(vector + channel + 8) : 0.f;
-    }
+    vectors_.load(params_.epilogue, channel_, params_.k);
     fetch_tensors(0);
   }
 
@@ -111,14 +143,7 @@ class Epilogue {
   __device__ char* output_chunk(int chunk) const { return staging_ + chunk % 2 * (Plan::kStagingBytes / 2); }
   __device__ char* tensor_chunk(int chunk, int i) const { return output_chunk(chunk) + Plan::kOutputChunk + i * Plan::kTensorChunk; }
 
-  // The first of this lane's two channels.
-  __device__ int lane_channel() const { return thread_ / 32 * 16 + thread_ % 32 / 4; }
-
-  // stmatrix and ldmatrix: the address of this lane's row, one of the four 8x8 matrices of a pair of groups.
-  __device__ uint32_t matrix_row(const char* chunk, int pair) const {
-    const int lane = thread_ % 32, position = pair % kPairs * 16 + lane % 8 + lane / 16 * 8;
-    return sm90::SharedAddress(chunk + StagedVector<Element>(position, thread_ / 32 * 2 + lane / 8 % 2));
-  }
+  __device__ static uint32_t matrix_row(const char* chunk, int pair) { return MatrixRow<Element>(chunk, pair % kPairs * 16); }
 
   __device__ void fetch_tensors(int chunk) {
     if (chunk >= kChunks) return;
@@ -176,9 +201,7 @@ class Epilogue {
 
   __device__ Values apply(const Accumulators& d, int group, const uint32_t (&tensors)[kTensors][4]) {
     typename Chain::template Operands<4> operands;
-#pragma unroll
-    for (int i = 0; i < Chain::kVectors; ++i)
-      operands.vectors[i] = {vectors_[i][0], vectors_[i][0], vectors_[i][1], vectors_[i][1]};
+    vectors_.read(operands);
 #pragma unroll
     for (int i = 0; i < Chain::kTensors; ++i) {
       const auto upper = Unpack<Element>(tensors[i][group % 2 * 2]), lower = Unpack<Element>(tensors[i][group % 2 * 2 + 1]);
@@ -192,7 +215,7 @@ class Epilogue {
   __device__ void stage_wide(const Values& y, int first_position, char* staged) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int position = first_position + thread_ % 4 * 2 + i % 2, channel = lane_channel() + i / 2 * 8;
+      const int position = first_position + thread_ % 4 * 2 + i % 2, channel = LaneChannel() + i / 2 * 8;
       *reinterpret_cast<Output*>(staged + StagedVector<Output>(position, channel / 4) + channel % 4 * sizeof(Output)) = Output(y[i]);
     }
   }
@@ -216,7 +239,7 @@ class Epilogue {
   int channel_;     // of the warpgroup's 64
   int64_t pixel_;   // the tile's first
   uint32_t last_;   // coordinates of the tile's last pixel inside of the output
-  float vectors_[Chain::kVectors > 0 ? Chain::kVectors : 1][2];
+  LaneVectors<Chain> vectors_;
   uint4 fetched_[kTensors][kTensorAccesses];
 };
 

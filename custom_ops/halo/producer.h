@@ -15,11 +15,12 @@ __device__ void LoadInputs(const Params& params, const Memory<Plan>& memory) {
   for (int index = tiles.first; index < params.tiles; index += tiles.step) {
     const Tile tile = tiles.at(index);
     const int row = tile.row * params.stride - params.pad_top, column = tile.column * params.stride - params.pad_left;
+    const int channel = params.groups.first_channel(tile.channel);
     ForEachStage(params, [&](int k_block, int phase_row, int phase_column) {
       barriers.input_empty[at.stage].wait(at.parity ^ 1);
       barriers.input_full[at.stage].arrive_and_expect(bytes);
-      sm90::Load4D(params.x, barriers.input_full[at.stage], memory.input(at.stage), k_block * Plan::kBlockK, column + phase_column,
-                   row + phase_row, tile.image, sm90::Cache::kNormal);
+      sm90::Load4D(params.x, barriers.input_full[at.stage], memory.input(at.stage), channel + k_block * Plan::kBlockK,
+                   column + phase_column, row + phase_row, tile.image, sm90::Cache::kNormal);
       // All blocks begin at once: the memory first serves what they wait for, then what they will need later.
       if (!started) barriers.input_full[at.stage].wait(at.parity);
       started = true;

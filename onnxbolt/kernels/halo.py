@@ -23,12 +23,12 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig
 POSITIONS = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)  # that wgmma is declared for (custom_ops/sm90/wgmma.h)
 K_BLOCKS = (64, 48, 32, 16)  # channels; 48 of them lie in rows of 64
 _GROUP = 8  # positions that are neighbours in shared memory
-_CHANNELS = 64  # output channels of a warpgroup
+CHANNELS = 64  # output channels of a warpgroup
 _MAX_BOX = 256  # extent of a TMA box
 _BARRIERS, _PLACES = 1024, 256 * 8  # bytes of shared memory
 _MAX_INPUT_STAGES, _MAX_FILTER_STAGES, _MIN_FILTER_STAGES = 8, 48, 4
 _INPUT_SHARE = 0.6  # of shared memory that input stages take beside streamed filters
-_KINDS = ((Schedule.PINGPONG, 2), (Schedule.COOPERATIVE, 2), (Schedule.COOPERATIVE, 1))
+KINDS = ((Schedule.PINGPONG, 2), (Schedule.COOPERATIVE, 2), (Schedule.COOPERATIVE, 1))
 _MOST_PARTS, _MOST_HEIGHTS = 4, 6  # of a row, and of tiles of one width
 _KEPT = 10  # candidates of a problem; a kind of kernel (all but the tile) appears twice at most
 # Cycles of an SM, fitted to 43 measurements on one H200: wgmma's rate; bytes of shared memory in a cycle; a position of the epilogue,
@@ -86,7 +86,7 @@ def supports(problem: ConvProblem, arch: Arch) -> bool:
     return (
         arch.wgmma
         and problem.dtype in (DType.F16, DType.BF16)
-        and (problem.groups == 1 or problem.k // problem.groups % _CHANNELS == 0)
+        and (problem.groups == 1 or problem.k // problem.groups % CHANNELS == 0)
         and not problem.nchw
         and problem.dilations == (1, 1)
         and problem.strides in ((1, 1), (2, 2))
@@ -127,12 +127,12 @@ def cycles(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
     """Of the most loaded SM, beside launch and device memory: rounds of tiles, each bound by products, by shared memory or by TMA."""
     channels, positions, k_block = config.threadblock
     tile = geometry(problem, *config.warp)
-    groups, row_bytes = channels // _CHANNELS, _row_bytes(config, problem.dtype.bytes)
+    groups, row_bytes = channels // CHANNELS, pixel_bytes(config, problem.dtype.bytes)
     boxes = _ceil(problem.depth, k_block) * _phases(problem)
     taps = _ceil(problem.depth, k_block) * problem.r * problem.s
     steps = taps * k_block // 16  # wgmma instructions of a warpgroup
     loads = boxes * tile.box_pixels * row_bytes + (0 if config.resident else taps * channels * row_bytes)
-    read = steps * groups * (_CHANNELS + positions) * 32
+    read = steps * groups * (CHANNELS + positions) * 32
     gathered = boxes * tile.box_pixels * _STRIDED_PIXEL if problem.strides[0] > 1 else 0.0
     main = max(steps * groups * positions / 2 / _TENSOR_EFFICIENCY, (read + loads) / _SHARED_BYTES, gathered)
     main += taps * (_KEPT_TAP if config.resident else _STREAMED_TAP) + _TILE
@@ -143,9 +143,9 @@ def cycles(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
 
 
 def _configs(problem: ConvProblem, arch: Arch) -> Iterator[KernelConfig]:
-    for tile, (schedule, consumers), k_block in itertools.product(_tiles(problem), _KINDS, _k_blocks(problem.depth)):
+    for tile, (schedule, consumers), k_block in itertools.product(tiles(problem), KINDS, k_blocks(problem.depth)):
         positions = next(count for count in POSITIONS if count >= tile.positions)
-        channels = _CHANNELS * (1 if schedule is Schedule.PINGPONG else consumers)
+        channels = CHANNELS * (1 if schedule is Schedule.PINGPONG else consumers)
         if not _shares(problem, channels):
             continue
         for resident, cluster in ((1, 1), (0, 1), (0, 2)):
@@ -153,20 +153,20 @@ def _configs(problem: ConvProblem, arch: Arch) -> Iterator[KernelConfig]:
                 arch.number, 0, UNBOUNDED, Family.HALO_SM90, (channels, positions, k_block), (tile.columns, tile.rows, tile.images),
                 (tile.stage_pixels, 0, 0), cluster=(1, cluster), schedule=schedule, consumers=consumers, resident=resident,
             )
-            yield from _with_stages(problem, config, arch)
+            yield from with_stages(problem, config, arch)
 
 
 def _shares(problem: ConvProblem, channels: int) -> bool:
     """Whether tiles of so many output channels belong to one group each, and more than 64 of them are there to share a tile."""
     if problem.groups > 1:
         return problem.k // problem.groups % channels == 0
-    return channels == _CHANNELS or problem.k > _CHANNELS
+    return channels == CHANNELS or problem.k > CHANNELS
 
 
-def _with_stages(problem: ConvProblem, config: KernelConfig, arch: Arch) -> Iterator[KernelConfig]:
+def with_stages(problem: ConvProblem, config: KernelConfig, arch: Arch) -> Iterator[KernelConfig]:
     """The configuration with as many input stages as its share of shared memory holds, if that is enough to run."""
     size = problem.dtype.bytes
-    stage = config.instruction[0] * _row_bytes(config, size)
+    stage = config.instruction[0] * pixel_bytes(config, size)
     tensors, out = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain), problem.out.bytes
     filters = _ceil(problem.depth, config.threadblock[2]) * problem.r * problem.s
     room = arch.shared_memory_per_block - _fixed_bytes(config, tensors, size, out)
@@ -183,7 +183,7 @@ def _with_stages(problem: ConvProblem, config: KernelConfig, arch: Arch) -> Iter
             return
 
 
-def _tiles(problem: ConvProblem) -> Iterator[Geometry]:
+def tiles(problem: ConvProblem) -> Iterator[Geometry]:
     """Tiles that a block can take at once: 8 columns, for which no position lies beyond a row, or an even share of a row."""
     widths = {min(_GROUP, problem.q), *(_ceil(problem.q, parts) for parts in range(1, _MOST_PARTS + 1))}
     for columns in sorted(widths):
@@ -203,31 +203,37 @@ def _fits(problem: ConvProblem, tile: Geometry) -> bool:
 
 def _last_byte(problem: ConvProblem, config: KernelConfig) -> int:
     """Where the reads of a kernel's positions end, those beyond the tile among them, in the last input stage."""
-    stride, row_bytes, tile = problem.strides[0], _row_bytes(config, problem.dtype.bytes), geometry(problem, *config.warp)
+    stride, row_bytes, tile = problem.strides[0], pixel_bytes(config, problem.dtype.bytes), geometry(problem, *config.warp)
     shift = (problem.r - 1) // stride * tile.row_pitch + (problem.s - 1) // stride
     last = (config.threadblock[1] // _GROUP - 1) * tile.group_pitch + _GROUP + shift
     return ((config.stages - 1) * config.instruction[0] + last) * row_bytes
 
 
-def _k_blocks(channels: int) -> list[int]:
+def k_blocks(channels: int) -> list[int]:
     """Those that pad the channels least, the two widest of them."""
     least = min(_ceil(channels, block) * block for block in K_BLOCKS)
     return [block for block in K_BLOCKS if _ceil(channels, block) * block == least][:2]
 
 
 def _fixed_bytes(config: KernelConfig, tensors: int, element_bytes: int, output_bytes: int) -> int:
-    """Input stages, each warpgroup's staging (two chunks of the output and of each tensor operand), barriers, places."""
-    chunk = (64 if config.consumers == 1 else 32) * _CHANNELS
+    """Input stages, further layers' weights, each warpgroup's tile for a further layer and its staging (two chunks of the output and of
+    each tensor operand), barriers, places."""
+    chunk = (64 if config.consumers == 1 else 32) * CHANNELS
     staging = 2 * chunk * (output_bytes + tensors * element_bytes)
-    inputs = config.stages * config.instruction[0] * _row_bytes(config, element_bytes)
-    return inputs + config.consumers * staging + _BARRIERS + _PLACES
+    blocks = [channels // CHANNELS for channels in (config.threadblock[0], *config.instruction[1:]) if channels]
+    weights = sum(before * after for before, after in itertools.pairwise(blocks)) * CHANNELS**2 * element_bytes
+    tile = config.threadblock[1] * CHANNELS * element_bytes if weights else 0
+    becomes_staging = config.schedule is Schedule.PINGPONG and len(blocks) == 2 and blocks[1] == 1
+    warpgroup = max(tile, staging) if becomes_staging else tile + staging
+    inputs = config.stages * config.instruction[0] * pixel_bytes(config, element_bytes)
+    return inputs + weights + config.consumers * warpgroup + _BARRIERS + _PLACES
 
 
 def _filter_bytes(config: KernelConfig, element_bytes: int) -> int:
-    return config.threadblock[0] * _row_bytes(config, element_bytes)
+    return config.threadblock[0] * pixel_bytes(config, element_bytes)
 
 
-def _row_bytes(config: KernelConfig, element_bytes: int) -> int:
+def pixel_bytes(config: KernelConfig, element_bytes: int) -> int:
     """Of a pixel of a k-block: the width of a swizzle."""
     k_block = config.threadblock[2]
     return (64 if k_block == 48 else k_block) * element_bytes

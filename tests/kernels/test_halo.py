@@ -217,7 +217,7 @@ def _line(problem: ConvProblem, config: KernelConfig) -> str:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("kGroup", halo._GROUP), ("kMaxBox", halo._MAX_BOX), ("kChannels", halo._CHANNELS), ("kBarrierMemory", halo._BARRIERS),
+    [("kGroup", halo._GROUP), ("kMaxBox", halo._MAX_BOX), ("kChannels", halo.CHANNELS), ("kBarrierMemory", halo._BARRIERS),
      ("kMaxPositions", halo.POSITIONS[-1]), ("kMaxInputStages", halo._MAX_INPUT_STAGES), ("kMaxFilterStages", halo._MAX_FILTER_STAGES),
      ("kSharedMemoryLimit", HOPPER.shared_memory_per_block)],
 )
