@@ -7,16 +7,76 @@
 namespace onnxbolt {
 namespace sm90 {
 
+// The end of a tile: the sums are the output's, but for the epilogue and what other blocks have of them.
 template <class K>
-class Consumer {
+class TileEnd {
  public:
+  using Params = sm90::Params;
   using Finish = typename K::Finish;
   using Sums = Accumulators<K::kTileN>[K::kBlocks];  // of 64 rows each
 
-  CUTLASS_DEVICE Consumer(const Params& params, SharedMemory<K> memory, int group)
+  CUTLASS_DEVICE TileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
+      : params_(params), memory_(memory), group_(group), rank_(rank), epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
+
+  // Before and after the main loop.
+  CUTLASS_DEVICE void fetch(int column) { epilogue_.fetch_vectors(column, params_.columns); }
+  CUTLASS_DEVICE void keep() { epilogue_.keep_vectors(); }
+
+  CUTLASS_DEVICE void finish(Sums& sums, const MatrixOutput& to) {
+    if constexpr (K::kCanSplit) {
+      if (params_.split > 1) return finish_split(sums, to);
+    }
+    for_each_unit([&](int unit, int m, int column, int value) { finish_unit(sums, m, column, value, to); });
+  }
+
+  CUTLASS_DEVICE void drain() { epilogue_.drain(); }
+
+ private:
+  CUTLASS_DEVICE void finish_split(Sums& sums, const MatrixOutput& to) {
+    const SplitSums<K> split(memory_, group_, params_.split, rank_);
+    SyncCluster();  // no block reads its ring any more
+    for_each_unit([&](int unit, int m, int, int value) {
+      if (!split.owns(unit)) split.send(unit, sums[m] + value);
+    });
+    SyncCluster();
+    for_each_unit([&](int unit, int m, int column, int value) {
+      if (!split.owns(unit)) return;
+      split.receive(unit, sums[m] + value);
+      finish_unit(sums, m, column, value, to);
+    });
+  }
+
+  CUTLASS_DEVICE void finish_unit(const Sums& sums, int m, int column, int value, const MatrixOutput& to) {
+    constexpr int kValues = Finish::kUnitColumns / 2;
+    epilogue_.finish_unit(reinterpret_cast<const float(&)[kValues]>(sums[m][value]), m * 64, column, params_.columns, to);
+  }
+
+  // visit(unit, block of 64 rows, first column, first accumulator); unrolled, since accumulators are registers.
+  template <class Visit>
+  CUTLASS_DEVICE static void for_each_unit(const Visit& visit) {
+#pragma unroll
+    for (int unit = 0; unit < Finish::kUnits; ++unit) {
+      const int column = unit % Finish::kUnitsAcross * Finish::kUnitColumns;
+      visit(unit, unit / Finish::kUnitsAcross, column, column / 2);
+    }
+  }
+
+  const Params& params_;
+  SharedMemory<K> memory_;
+  int group_, rank_;
+  Epilogue<Finish> epilogue_;
+};
+
+// End: what becomes of a tile's sums.
+template <class K, class End = TileEnd<K>>
+class Consumer {
+ public:
+  using Sums = typename TileEnd<K>::Sums;
+
+  CUTLASS_DEVICE Consumer(const typename End::Params& params, SharedMemory<K> memory, int group)
       : params_(params), memory_(memory), barriers_(memory.barriers()), tiles_(params.schedule, params.split),
         range_(params, params.split > 1 ? tiles_.rank : 0), group_(group), thread_(threadIdx.x % 128),
-        epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
+        end_(params, memory, group, tiles_.rank) {}
 
   CUTLASS_DEVICE void run() {
     WaitForPredecessors();  // the operands of the epilogue are read by this thread
@@ -26,14 +86,14 @@ class Consumer {
     Sums sums;
     for (int tile = tiles_.first + skip * tiles_.step; tile < params_.schedule.count(); tile += groups * tiles_.step) {
       const Origin origin = tiles_.origin(tile);
-      epilogue_.fetch_vectors(origin.column, params_.columns);
+      end_.fetch(origin.column);
       begin_turn();
       multiply(sums);
-      epilogue_.keep_vectors();
-      finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows), origin.column, params_.rows});
+      end_.keep();
+      end_.finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows), origin.column, params_.rows});
       stage_.advance((groups - 1) * range_.count());
     }
-    epilogue_.drain();
+    end_.drain();
   }
 
  private:
@@ -104,42 +164,6 @@ class Consumer {
     }
   }
 
-  CUTLASS_DEVICE void finish(Sums& sums, const MatrixOutput& to) {
-    if constexpr (K::kCanSplit) {
-      if (params_.split > 1) return finish_split(sums, to);
-    }
-    for_each_unit([&](int unit, int m, int column, int value) { finish_unit(sums, m, column, value, to); });
-  }
-
-  CUTLASS_DEVICE void finish_split(Sums& sums, const MatrixOutput& to) {
-    const SplitSums<K> split(memory_, group_, params_.split, tiles_.rank);
-    SyncCluster();  // no block reads its ring any more
-    for_each_unit([&](int unit, int m, int, int value) {
-      if (!split.owns(unit)) split.send(unit, sums[m] + value);
-    });
-    SyncCluster();
-    for_each_unit([&](int unit, int m, int column, int value) {
-      if (!split.owns(unit)) return;
-      split.receive(unit, sums[m] + value);
-      finish_unit(sums, m, column, value, to);
-    });
-  }
-
-  CUTLASS_DEVICE void finish_unit(const Sums& sums, int m, int column, int value, const MatrixOutput& to) {
-    constexpr int kValues = Finish::kUnitColumns / 2;
-    epilogue_.finish_unit(reinterpret_cast<const float(&)[kValues]>(sums[m][value]), m * 64, column, params_.columns, to);
-  }
-
-  // visit(unit, block of 64 rows, first column, first accumulator); unrolled, since accumulators are registers.
-  template <class Visit>
-  CUTLASS_DEVICE static void for_each_unit(const Visit& visit) {
-#pragma unroll
-    for (int unit = 0; unit < Finish::kUnits; ++unit) {
-      const int column = unit % Finish::kUnitsAcross * Finish::kUnitColumns;
-      visit(unit, unit / Finish::kUnitsAcross, column, column / 2);
-    }
-  }
-
   const Params& params_;
   SharedMemory<K> memory_;
   typename K::Barriers& barriers_;
@@ -147,7 +171,7 @@ class Consumer {
   BlockRange range_;
   int group_, thread_, turns_ = 0;
   RingCursor<K::kStages> stage_;
-  Epilogue<Finish> epilogue_;
+  End end_;
 };
 
 }  // namespace sm90

@@ -13,7 +13,10 @@ constexpr int kMaxStages = 16;
 
 // Cooperative: the consumer warpgroups share a tile, each has a part of its rows. Pingpong: each has a tile of its own, and
 // one's epilogue runs under the other's main loop.
-template <class Config, class ElementType, class OutputType, class ChainType>
+//
+// Where further products follow a tile's, Columns are those of the output and Chain is its epilogue, and ExtraBytes of shared memory
+// are for what they need.
+template <class Config, class ElementType, class OutputType, class ChainType, int Columns = Config::at(Column::kTileN), int ExtraBytes = 0>
 struct KernelShape {
   using Row = Config;
   using Element = ElementType;
@@ -27,7 +30,7 @@ struct KernelShape {
 
   static constexpr int kGroupRows = kIsPingpong ? kTileM : kTileM / kGroups, kBlocks = kGroupRows / 64;
   static constexpr int kGroupsOfTile = kIsPingpong ? 1 : kGroups;
-  using Finish = EpilogueShape<Element, Output, Chain, kBlocks, kTileN>;
+  using Finish = EpilogueShape<Element, Output, Chain, kBlocks, Columns>;
 
   static_assert(Row::at(Column::kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(kGroups >= 1 && kGroups <= 3, "one to three consumer warpgroups");
@@ -44,7 +47,7 @@ struct KernelShape {
   static constexpr int kABytes = kTileM * kTileK * sizeof(Element), kBBytes = kTileN * kTileK * sizeof(Element);
 
   // Shared memory: the ring of A, the weights (a ring, or resident), and per warpgroup staging, vectors and barriers.
-  static constexpr int kFixedBytes = 2048 + kGroups * (Finish::kStagingBytes + Finish::kVectorBytes);
+  static constexpr int kFixedBytes = 2048 + ExtraBytes + kGroups * (Finish::kStagingBytes + Finish::kVectorBytes);
   static constexpr int kStageBytes = kABytes + (kIsResident ? 0 : kBBytes);
   static constexpr int kFreeBytes = kSharedMemoryLimit - kFixedBytes;
   static constexpr int kStages = Row::at(Column::kStages) > 0 ? Row::at(Column::kStages) : std::min(kFreeBytes / kStageBytes, kMaxStages);
@@ -54,7 +57,9 @@ struct KernelShape {
   static_assert(kStages >= 2 && kStages * kStageBytes <= kFreeBytes && kBlocksOfB >= 1, "the stages do not fit shared memory");
 
   static constexpr int kOffsetB = kStages * kABytes;
-  static constexpr int kOffsetStaging = RoundUp(kOffsetB + kBlocksOfB * kBBytes, 1024);
+  static constexpr int kOffsetExtra = RoundUp(kOffsetB + kBlocksOfB * kBBytes, 1024);
+  static constexpr int kOffsetStaging = kOffsetExtra + ExtraBytes;
+  static_assert(ExtraBytes % 1024 == 0, "units begin where swizzles do");
   static constexpr int kOffsetVectors = kOffsetStaging + kGroups * Finish::kStagingBytes;
   static constexpr int kOffsetBarriers = kOffsetVectors + kGroups * Finish::kVectorBytes;
 

@@ -1,0 +1,54 @@
+// A convolution's activations as rows of an implicit GEMM: what TMA can gather, and how it is told.
+#pragma once
+#include "sm90/persistent.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+// Output pixels.
+inline int64_t Rows(const ConvArguments& conv) { return int64_t(conv.n) * conv.p * conv.q; }
+
+// Whether the pixels are a matrix as they lie.
+inline bool IsMatrix(const ConvArguments& conv) {
+  return conv.r == 1 && conv.s == 1 && conv.stride_h == 1 && conv.stride_w == 1 && conv.p == conv.h && conv.q == conv.w &&
+         conv.pad_top == 0 && conv.pad_left == 0;
+}
+
+inline Corners CornersOf(const ConvArguments& conv) {
+  return {-conv.pad_left, -conv.pad_top, conv.pad_right - conv.dilation_w * (conv.s - 1), conv.pad_bottom - conv.dilation_h * (conv.r - 1)};
+}
+
+// The fields of an im2col tensor map and of its copies (CUDA driver API: cuTensorMapEncodeIm2col, rank 4).
+inline const char* CheckIm2col(const ConvArguments& conv) {
+  if (IsMatrix(conv)) return nullptr;
+  const Corners at = CornersOf(conv);
+  for (int corner : {at.lower_w, at.lower_h, at.upper_w, at.upper_h}) {
+    if (corner < -128 || corner > 127) return "padding, or the filter's reach, exceeds the 128 pixels of TMA's im2col";
+  }
+  if (conv.dilation_h * (conv.r - 1) > 255 || conv.dilation_w * (conv.s - 1) > 255) return "the filter exceeds TMA's 256 pixels";
+  return conv.stride_h <= 8 && conv.stride_w <= 8 ? nullptr : "a stride exceeds TMA's 8";
+}
+
+// What TMA reads against the accesses of 16 bytes that it makes; `depth`: channels of a group.
+template <class K>
+const char* CheckInputs(const ConvArguments& conv, int depth) {
+  constexpr int kWide = 16 / static_cast<int>(sizeof(typename K::Element));
+  if (depth % kWide != 0 || conv.x_pitch % kWide != 0 || !IsAligned(conv.x, 16))
+    return "x, its pitch or a group's c is not aligned to align_a elements";
+  return IsAligned(conv.filter, 16) ? nullptr : "the filter is not aligned to align_b elements";
+}
+
+template <class K>
+const char* DescribeActivations(Params& params, const ConvArguments& conv) {
+  using Element = typename K::Element;
+  params.image = {Divisor(conv.p * conv.q), Divisor(conv.q), conv.s, conv.stride_h, conv.stride_w, conv.pad_top, conv.pad_left,
+                  conv.dilation_h, conv.dilation_w};
+  params.groups = {Divisor(conv.k / conv.groups), conv.c / conv.groups};
+  if (IsMatrix(conv)) return DescribeMatrix<K>(params, conv.x, Rows(conv), conv.c, conv.x_pitch);
+  const Im2colTensor tensor{conv.n, conv.h, conv.w, conv.c, conv.x_pitch * int64_t(sizeof(Element)), conv.stride_h, conv.stride_w,
+                            CornersOf(conv)};
+  return EncodeIm2col(params.a, kOperandType<Element>, sizeof(Element), conv.x, tensor, K::kBoxK, K::kTileM / K::kClusterN);
+}
+
+}  // namespace sm90
+}  // namespace onnxbolt
