@@ -3,7 +3,6 @@
 #include "halo/geometry.h"
 #include "instance.h"
 #include "sm90/barrier.h"
-#include "sm90/schedule.h"
 #include "sm90/tma.h"
 #include "sm90/wgmma.h"
 
@@ -119,22 +118,28 @@ struct Memory {
   __device__ Barriers& barriers() const { return *reinterpret_cast<Barriers*>(base + Plan::kBarrierOffset); }
 };
 
+// Groups of a convolution's channels, and what each has. A block of output channels is of one group.
+struct ChannelGroups {
+  int count, columns, blocks;  // columns: output channels
+  int depth;                   // input channels
+};
+
 struct Params {
   CUtensorMap x, filter;
   Geometry tile;
   int n, p, q, k, c, r, s, pad_top, pad_left, stride;
-  int channel_blocks;  // of output channels
+  int channel_blocks;  // of output channels, in all groups
   int k_blocks;        // of a group's input channels
   int tiles;           // of a cluster: one for each of its blocks
-  sm90::ChannelGroups groups;
+  ChannelGroups groups;
   void* y;
   int64_t y_pitch;
   EpilogueArguments epilogue;
 };
 
-// The first output pixel and output channel of a tile.
+// The first output pixel and output channel of a tile, its group, and where that one's output channels end.
 struct Tile {
-  int image, row, column, channel;
+  int image, row, column, channel, group, end;
 };
 
 // This block's tiles: first, first + step, .. below params.tiles. Neighbouring clusters have the same pixels and other output
@@ -152,12 +157,15 @@ template <class Plan>
 __device__ Tile Tiles<Plan>::at(int index) const {
   const Geometry& tile = params.tile;
   int spatial = index / params.channel_blocks;
-  const int channel = (index - spatial * params.channel_blocks) * Plan::kTileChannels;
+  const ChannelGroups& groups = params.groups;
+  const int block = index - spatial * params.channel_blocks, group = block / groups.blocks;
+  const int channel = group * groups.columns + (block - group * groups.blocks) * Plan::kTileChannels;
+  const int end = params.k - (groups.count - 1 - group) * groups.columns;
   spatial = spatial * Plan::kCluster + rank;
   const int column = spatial % tile.column_blocks;
   spatial /= tile.column_blocks;
   const int row = spatial % tile.row_blocks;
-  return {spatial / tile.row_blocks * tile.images, row * tile.rows, column * tile.columns, channel};
+  return {spatial / tile.row_blocks * tile.images, row * tile.rows, column * tile.columns, channel, group, end};
 }
 
 // body(k_block, row phase, column phase) for each input stage of a tile, in the order in which producer and consumers take them.

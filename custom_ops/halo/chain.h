@@ -83,7 +83,6 @@ class FurtherProducts {
   }
 
   __device__ void begin(const Tile& tile) {
-    tile_ = tile;
     epilogue_.begin(tile, Plan::first_block(warpgroup_) * kChannels);
   }
 
@@ -130,16 +129,12 @@ class FurtherProducts {
       if (first < Layers::blocks(L + 1)) multiply<L + 1>(d, first);
       continue_from<L + 1>(d);
     } else {
-      for (int block = first; block < Layers::blocks(kLast); block += Plan::kBlockStep) finish(d, block);
+      for (int block = first; block < Layers::blocks(kLast); block += Plan::kBlockStep) {
+        multiply<kLast>(d, block);
+        if constexpr (Layers::kTileBecomesStaging) synchronize();
+        epilogue_.store(d, (block + Plan::kBlockStep) * kChannels);
+      }
     }
-  }
-
-  // 64 output channels of the last layer.
-  __device__ void finish(Accumulators& d, int block) {
-    if (block != Plan::first_block(warpgroup_)) epilogue_.begin(tile_, block * kChannels);
-    multiply<kLast>(d, block);
-    if constexpr (Layers::kTileBecomesStaging) synchronize();
-    epilogue_.store(d);
   }
 
   // Layer L's epilogue; its result as the next product's operand.
@@ -189,7 +184,6 @@ class FurtherProducts {
   const Memory<Plan>& memory_;
   const int warpgroup_;
   Epilogue<Plan> epilogue_;
-  Tile tile_;
   typename Plan::Vectors vectors_;
 };
 

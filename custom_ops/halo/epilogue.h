@@ -107,12 +107,38 @@ class Epilogue {
     last_ = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1, min(params_.p - tile.row, params_.tile.rows) - 1,
                         min(params_.n - tile.image, params_.tile.images) - 1);
     if (tile.image >= params_.n) channel_ = params_.k;  // an odd number of tiles: a cluster's last block has none
-    vectors_.load(params_.epilogue, channel_, params_.k);
-    fetch_tensors(0);
+    end_ = tile.end;
+    vectors_.load(params_.epilogue, channel_, end_);
+    fetch_first(channel_);
   }
 
-  // A chunk goes through the chain while the one before it is written.
-  __device__ void store(const Accumulators& d) {
+  // A chunk goes through the chain while the one before it is written. The next products are those of the 64 output channels from `next`
+  // on, if the tile has any: what these need is read meanwhile.
+  __device__ void store(const Accumulators& d, int next = kNoChannel) {
+    next_ = next;
+    LaneVectors<Chain> upcoming;
+    if (next_ < end_) upcoming.load(params_.epilogue, next_, end_);
+    store_chunks(d);
+    if (next_ >= end_) return;
+    if constexpr (kDepth < kChunks) fetch_first(next_);
+    channel_ = next_;
+    vectors_ = upcoming;
+  }
+
+ private:
+  static constexpr int kNoChannel = 1 << 30;
+  static constexpr int kChunk = Plan::kChunk, kChunks = CeilDivide(Plan::kPositions, kChunk);
+  static constexpr int kPairs = kChunk / 16;  // of groups of eight positions
+  static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
+  static constexpr int kTensorVectors = kChannels * sizeof(Element) / 16, kOutputVectors = kChannels * sizeof(Output) / 16;
+  static constexpr int kTensorAccesses = kChunk * kTensorVectors / kWarpgroupThreads;
+  static constexpr int kOutputAccesses = kChunk * kOutputVectors / kWarpgroupThreads;
+  // Chunks of the tensors that are fetched ahead: what the memory's latency asks for, where accumulators leave registers.
+  static constexpr int kFreeRegisters = Plan::kConsumerRegisters - 64 - Plan::kPositions / 2;
+  static constexpr int kDepth = std::max(1, std::min(kChunks, kFreeRegisters / (4 * kTensors * kTensorAccesses)));
+  using Values = cutlass::Array<float, 4>;  // channel c at two positions, channel c + 8 at the same
+
+  __device__ void store_chunks(const Accumulators& d) {
     if constexpr (Chain::kTensors > 0) {
       stage_tensors(0);
       synchronize();
@@ -129,15 +155,6 @@ class Epilogue {
     }
   }
 
- private:
-  static constexpr int kChunk = Plan::kChunk, kChunks = CeilDivide(Plan::kPositions, kChunk);
-  static constexpr int kPairs = kChunk / 16;  // of groups of eight positions
-  static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
-  static constexpr int kTensorVectors = kChannels * sizeof(Element) / 16, kOutputVectors = kChannels * sizeof(Output) / 16;
-  static constexpr int kTensorAccesses = kChunk * kTensorVectors / kWarpgroupThreads;
-  static constexpr int kOutputAccesses = kChunk * kOutputVectors / kWarpgroupThreads;
-  using Values = cutlass::Array<float, 4>;  // channel c at two positions, channel c + 8 at the same
-
   __device__ void synchronize() const { sm90::SyncThreads(1 + warpgroup_, kWarpgroupThreads); }
 
   __device__ char* output_chunk(int chunk) const { return staging_ + chunk % 2 * (Plan::kStagingBytes / 2); }
@@ -145,23 +162,27 @@ class Epilogue {
 
   __device__ static uint32_t matrix_row(const char* chunk, int pair) { return MatrixRow<Element>(chunk, pair % kPairs * 16); }
 
-  __device__ void fetch_tensors(int chunk) {
-    if (chunk >= kChunks) return;
+  __device__ void fetch_first(int first_channel) {
+#pragma unroll
+    for (int chunk = 0; chunk < kDepth; ++chunk) fetch_tensors(chunk, first_channel);
+  }
+
+  __device__ void fetch_tensors(int chunk, int first_channel) {
 #pragma unroll
     for (int access = 0; access < (Chain::kTensors > 0 ? kTensorAccesses : 0); ++access) {
-      const int index = access * kWarpgroupThreads + thread_, channel = channel_ + index % kTensorVectors * 8;
+      const int index = access * kWarpgroupThreads + thread_, channel = first_channel + index % kTensorVectors * 8;
       const Place place = places_[chunk * kChunk + index / kTensorVectors];
-      const bool valid = place.within(last_) && channel < params_.k;
+      const bool valid = place.within(last_) && channel < end_;
 #pragma unroll
       for (int i = 0; i < Chain::kTensors; ++i) {
         const int64_t at = (pixel_ + place.pixel) * params_.epilogue.tensor_pitch[i] + channel;
         const Element* tensor = static_cast<const Element*>(params_.epilogue.tensors[i]);
-        fetched_[i][access] = valid ? *reinterpret_cast<const uint4*>(tensor + at) : uint4{};
+        fetched_[i][chunk % kDepth][access] = valid ? *reinterpret_cast<const uint4*>(tensor + at) : uint4{};
       }
     }
   }
 
-  // What was fetched goes to shared memory, the next chunk is fetched.
+  // What was fetched goes to shared memory; a later chunk is fetched in its place.
   __device__ void stage_tensors(int chunk) {
     if (chunk >= kChunks) return;
 #pragma unroll
@@ -169,9 +190,11 @@ class Epilogue {
       const int index = access * kWarpgroupThreads + thread_;
       const int at = StagedVector<Element>(index / kTensorVectors, index % kTensorVectors);
 #pragma unroll
-      for (int i = 0; i < Chain::kTensors; ++i) *reinterpret_cast<uint4*>(tensor_chunk(chunk, i) + at) = fetched_[i][access];
+      for (int i = 0; i < Chain::kTensors; ++i)
+        *reinterpret_cast<uint4*>(tensor_chunk(chunk, i) + at) = fetched_[i][chunk % kDepth][access];
     }
-    fetch_tensors(chunk + 1);
+    if (chunk + kDepth < kChunks) fetch_tensors(chunk + kDepth, channel_);
+    else if (kDepth == kChunks && next_ < end_) fetch_tensors(chunk, next_);
   }
 
   __device__ void stage(const Accumulators& d, int chunk) {
@@ -226,7 +249,7 @@ class Epilogue {
       const int index = access * kWarpgroupThreads + thread_, position = index / kOutputVectors, vector = index % kOutputVectors;
       const int channel = channel_ + vector * (16 / static_cast<int>(sizeof(Output)));
       const Place place = places_[chunk * kChunk + position];
-      if (!place.within(last_) || channel >= params_.k) continue;
+      if (!place.within(last_) || channel >= end_) continue;
       *reinterpret_cast<uint4*>(static_cast<Output*>(params_.y) + (pixel_ + place.pixel) * params_.y_pitch + channel) =
           *reinterpret_cast<const uint4*>(output_chunk(chunk) + StagedVector<Output>(position, vector));
     }
@@ -236,11 +259,13 @@ class Epilogue {
   const Place* places_;
   char* staging_;
   const int warpgroup_, thread_;
-  int channel_;     // of the warpgroup's 64
+  int channel_;     // the first of the warpgroup's 64
+  int next_;        // of those that follow
+  int end_;         // where the channels end that the tile has
   int64_t pixel_;   // the tile's first
   uint32_t last_;   // coordinates of the tile's last pixel inside of the output
   LaneVectors<Chain> vectors_;
-  uint4 fetched_[kTensors][kTensorAccesses];
+  uint4 fetched_[kTensors][kDepth][kTensorAccesses];
 };
 
 }  // namespace halo

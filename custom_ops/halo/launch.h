@@ -13,12 +13,12 @@ template <class Plan>
 const char* CheckConvolution(const ConvArguments& conv) {
   if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
   if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0) return "c and k have to be multiples of groups";
-  if (conv.groups > 1 && conv.k / conv.groups % Plan::kTileChannels != 0) return "a tile's output channels have to belong to one group";
   if (conv.dilation_h != 1 || conv.dilation_w != 1) return "halo convolutions need dilation 1";
   if (conv.stride_h != conv.stride_w || conv.stride_h < 1 || conv.stride_h > 2) return "halo convolutions need equal strides of 1 or 2";
   if (conv.c / conv.groups % kAlign != 0 || conv.x_pitch % kAlign != 0 || !IsAligned(conv.x, 16) || !IsAligned(conv.filter, 16))
     return "x, its pitch, the filter or a group's c is not aligned to 16 bytes";
-  if (conv.k % kAlign != 0 || conv.y_pitch % kAlign != 0 || !IsAligned(conv.y, 16)) return "y, its pitch or k is not aligned to 16 bytes";
+  if (conv.k / conv.groups % kAlign != 0 || conv.y_pitch % kAlign != 0 || !IsAligned(conv.y, 16))
+    return "y, its pitch or a group's k is not aligned to 16 bytes";
   return nullptr;
 }
 
@@ -28,8 +28,9 @@ void Describe(Params& params, const ConvArguments& conv, const Launch& launch) {
                             Plan::kStagePixels);
   params.n = conv.n, params.p = conv.p, params.q = conv.q, params.k = conv.k, params.c = conv.c, params.r = conv.r, params.s = conv.s;
   params.pad_top = conv.pad_top, params.pad_left = conv.pad_left, params.stride = conv.stride_h;
-  params.channel_blocks = CeilDivide(conv.k, Plan::kTileChannels);
-  params.groups = {sm90::Divisor(conv.k / conv.groups), conv.c / conv.groups};
+  const int columns = conv.k / conv.groups;
+  params.groups = {conv.groups, columns, CeilDivide(columns, Plan::kTileChannels), conv.c / conv.groups};
+  params.channel_blocks = conv.groups * params.groups.blocks;
   params.k_blocks = CeilDivide(params.groups.depth, Plan::kBlockK);
   const int spatial_tiles = params.tile.column_blocks * params.tile.row_blocks * params.tile.image_blocks;
   params.tiles = CeilDivide(spatial_tiles, Plan::kCluster) * params.channel_blocks;

@@ -15,7 +15,7 @@ __device__ void LoadInputs(const Params& params, const Memory<Plan>& memory) {
   for (int index = tiles.first; index < params.tiles; index += tiles.step) {
     const Tile tile = tiles.at(index);
     const int row = tile.row * params.stride - params.pad_top, column = tile.column * params.stride - params.pad_left;
-    const int channel = params.groups.first_channel(tile.channel);
+    const int channel = tile.group * params.groups.depth;
     ForEachStage(params, [&](int k_block, int phase_row, int phase_column) {
       barriers.input_empty[at.stage].wait(at.parity ^ 1);
       barriers.input_full[at.stage].arrive_and_expect(bytes);
