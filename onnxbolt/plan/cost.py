@@ -20,7 +20,7 @@ from onnxbolt.kernels import squeeze_excite as squeeze_excite_kernel
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule, SqueezeExciteProblem
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
 from onnxbolt.kernels.sm90 import extent
-from onnxbolt.plan import depthwise, first, gemm_chain, sm90, squeeze_excite
+from onnxbolt.plan import conv_chain, depthwise, first, gemm_chain, sm90, squeeze_excite
 from onnxbolt.plan.unfused import tensors_moved, unfused_steps
 
 Problem = GemmProblem | ConvProblem
@@ -81,11 +81,12 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         return squeeze_excite.fused_us(problem, arch)
     if isinstance(problem, ConvProblem) and config.family is Family.DEPTHWISE:
         return arch.launch_us + _overlapped(depthwise.compute_us(problem, config, arch), _memory_us(problem, arch))
-    if isinstance(problem, ConvProblem) and config.family is Family.FIRST_SM90:
+    if isinstance(problem, ConvProblem) and config.family in (Family.FIRST_SM90, Family.CHAIN_FIRST_SM90):
         return arch.launch_us + first.PROLOGUE_US + _overlapped(first.compute_us(problem, config, arch), _memory_us(problem, arch))
     if isinstance(problem, GemmProblem) and problem.inner:
-        busy = gemm_chain.compute_us(problem, config, arch)
-        return sm90.LAUNCH_US + gemm_chain.PROLOGUE_US + _overlapped(busy, _memory_us(problem, arch))
+        return gemm_chain.fused_us(problem, config, arch, _memory_us(problem, arch))
+    if isinstance(problem, ConvProblem) and config.family is Family.CHAIN_CONV_SM90:
+        return conv_chain.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family is Family.HALO_SM90:
         return sm90.LAUNCH_US + _overlapped(halo.cycles(problem, config, arch) / arch.clock * _US, _memory_us(problem, arch))
     if config.family in (Family.GEMM_SM90, Family.CONV_SM90):

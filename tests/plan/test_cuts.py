@@ -78,7 +78,7 @@ def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: l
 
 
 def test_where_a_chain_is_cut_is_reported_with_both_times() -> None:
-    net, y = mlp(512, 256, 256, 128, 64)
+    net, y = mlp(1024, 64, 256, 256, 256)
     graph = prepare(net.model(y), "fp16")
     found, refusals, _ = cover(graph, [90])
     cuts = [refusal for refusal in refusals if "not in one kernel with the layer before it" in refusal.reason]
