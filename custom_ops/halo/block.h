@@ -57,8 +57,8 @@ struct Plan {
   static constexpr bool kInTurns = Row::at(kSchedule) == kPingpong;  // each warpgroup has tiles of its own
   static constexpr bool kKeepsFilter = Row::at(kResident) == 1;      // the filters of a block's output channels are loaded once
   static constexpr int kTileChannels = Row::at(kTileM), kPositions = Row::at(kTileN), kBlockK = Row::at(kTileK);
-  // What three warpgroups have at launch, 168 each, goes to those with accumulators.
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  // What all warpgroups have at launch goes to those with accumulators: three times 168, or four times 128.
+  static constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : 40, kConsumerRegisters = kWarpgroups == 3 ? 160 : 232;
   // of a pixel, and of an output channel's filter: the width of a swizzle, of which a k-block of 48 channels uses but a part
   static constexpr int kRowBytes = (kBlockK == 48 ? 64 : kBlockK) * sizeof(Element);
   static constexpr int kStagePixels = Row::at(kInstructionM), kInputStages = Row::at(kStages);
@@ -88,7 +88,7 @@ struct Plan {
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(sizeof(Element) == 2, "halo convolutions multiply fp16 and bf16");
   static_assert(kTileChannels == (kInTurns ? kChannels : kWarpgroups * kChannels), "a warpgroup has 64 output channels");
-  static_assert(kWarpgroups == 1 || kWarpgroups == 2, "three warpgroups of 64 channels x 200 positions have too few registers");
+  static_assert(kWarpgroups <= 2 || (kWarpgroups == 3 && kPositions <= 128), "three warpgroups have too few registers for more positions");
   static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32, "a k-block has the width of a swizzle");
   static_assert(kCluster == 1 || (!kKeepsFilter && kFilterShare % 8 == 0), "a cluster shares filters that are loaded again and again");
   static_assert(kStagePixels % 8 == 0, "stages begin where the pattern of a swizzle does");
@@ -100,7 +100,7 @@ struct Plan {
 struct Barriers {
   sm90::Barrier input_full[kMaxInputStages], input_empty[kMaxInputStages];
   sm90::Barrier filter_full[kMaxFilterStages], filter_empty[kMaxFilterStages];
-  sm90::Barrier turn[2];
+  sm90::Barrier turn[3];
   sm90::Barrier weights;  // of further layers
 };
 static_assert(sizeof(Barriers) <= kBarrierMemory);

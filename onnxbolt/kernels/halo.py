@@ -86,13 +86,12 @@ def supports(problem: ConvProblem, arch: Arch) -> bool:
     return (
         arch.wgmma
         and problem.dtype in (DType.F16, DType.BF16)
-        and (problem.groups == 1 or problem.k // problem.groups % CHANNELS == 0)
         and not problem.nchw
         and problem.dilations == (1, 1)
         and problem.strides in ((1, 1), (2, 2))
         and problem.r * problem.s > 1
         and problem.depth % 8 == 0
-        and problem.k % 8 == 0
+        and problem.k // problem.groups % 8 == 0
     )
 
 
@@ -136,7 +135,8 @@ def cycles(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
     gathered = boxes * tile.box_pixels * _STRIDED_PIXEL if problem.strides[0] > 1 else 0.0
     main = max(steps * groups * positions / 2 / _TENSOR_EFFICIENCY, (read + loads) / _SHARED_BYTES, gathered)
     main += taps * (_KEPT_TAP if config.resident else _STREAMED_TAP) + _TILE
-    rounds = _ceil(_ceil(tile.tiles, config.cluster[1]) * _ceil(problem.k, channels), arch.sm_count // config.cluster[1])
+    blocks = problem.groups * _ceil(problem.k // problem.groups, channels)
+    rounds = _ceil(_ceil(tile.tiles, config.cluster[1]) * blocks, arch.sm_count // config.cluster[1])
     exposed = (rounds - 1) * _EXPOSED_POSITION if config.schedule is Schedule.COOPERATIVE else 0.0
     start = _START + (_CLUSTER if config.cluster[1] > 1 else 0.0)
     return start + rounds * main + (exposed + _POSITION) * positions
@@ -146,7 +146,7 @@ def _configs(problem: ConvProblem, arch: Arch) -> Iterator[KernelConfig]:
     for tile, (schedule, consumers), k_block in itertools.product(tiles(problem), KINDS, k_blocks(problem.depth)):
         positions = next(count for count in POSITIONS if count >= tile.positions)
         channels = CHANNELS * (1 if schedule is Schedule.PINGPONG else consumers)
-        if not _shares(problem, channels):
+        if channels > CHANNELS and problem.k // problem.groups <= CHANNELS:
             continue
         for resident, cluster in ((1, 1), (0, 1), (0, 2)):
             config = KernelConfig(
@@ -154,13 +154,6 @@ def _configs(problem: ConvProblem, arch: Arch) -> Iterator[KernelConfig]:
                 (tile.stage_pixels, 0, 0), cluster=(1, cluster), schedule=schedule, consumers=consumers, resident=resident,
             )
             yield from with_stages(problem, config, arch)
-
-
-def _shares(problem: ConvProblem, channels: int) -> bool:
-    """Whether tiles of so many output channels belong to one group each, and more than 64 of them are there to share a tile."""
-    if problem.groups > 1:
-        return problem.k // problem.groups % channels == 0
-    return channels == CHANNELS or problem.k > CHANNELS
 
 
 def with_stages(problem: ConvProblem, config: KernelConfig, arch: Arch) -> Iterator[KernelConfig]:

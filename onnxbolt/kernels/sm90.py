@@ -127,6 +127,11 @@ def k_blocks(config: KernelConfig, problem: Problem) -> int:
     return taps * _ceil(depth(problem), config.threadblock[2])
 
 
+def boxes(k: int, dtype: DType) -> int:
+    """Copies by TMA of a k-block's rows: as wide as a swizzled row may be."""
+    return k * dtype.bytes // next(width for width in _SWIZZLED_ROWS if k * dtype.bytes % width == 0)
+
+
 # --- configurations ---------------------------------------------------------------------------------------------------------
 
 

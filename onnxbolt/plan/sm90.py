@@ -10,7 +10,7 @@ from __future__ import annotations
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernels.config import KernelConfig, Schedule
-from onnxbolt.kernels.sm90 import Problem, is_matrix, k_blocks, stages, tiles, units
+from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, stages, tiles, units
 
 _CLOCKS_PER_US = 1755.0  # under load
 LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin before the one before has ended
@@ -61,7 +61,7 @@ def _block_clocks(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     products = 2 * rows * columns * k / (_PRODUCTS * 2 / size)
     a, b = rows * k * size, 0 if config.resident else columns * k * size
     shared = (rows // 64 * (64 + columns) * k * size + a + b) / _SHARED
-    load = b / _WEIGHT_LOAD + (a / _MATRIX_LOAD if is_matrix(problem) else _IM2COL_CLOCKS + a / _IM2COL_LOAD)
+    load = b / _WEIGHT_LOAD + (a / _MATRIX_LOAD if is_matrix(problem) else _IM2COL_CLOCKS * boxes(k, problem.dtype) + a / _IM2COL_LOAD)
     return max(products, shared, load, _LATENCY_CLOCKS / stages(config, problem, arch))
 
 
