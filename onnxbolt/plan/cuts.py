@@ -28,6 +28,7 @@ from onnxbolt.tune.records import canonical, plain
 from onnxbolt.tune.timings import NOTHING, Cut, Timings
 
 _APART = "not in one kernel with the layer before it, which {} to be slower"
+_NO_KERNEL = "not in one kernel with the layer before it, since none keeps the weights and sums of both at hand"
 
 
 class Cover(NamedTuple):
@@ -132,18 +133,18 @@ class _Chains:
         return self._known[key]
 
     def cut_behind(self, candidate: Candidate) -> Refusal | None:
-        """That the layer behind a candidate is not in its kernel, with both times, where there is a kernel for both."""
+        """That the layer behind a candidate is not in its kernel, with both times where there is a kernel for both."""
         whole = self._starting[id(candidate.anchor.node)]
         apart, first = self.best(whole)
         if first is None or first.output is not candidate.output or len(first.widths) == len(whole.widths):
             return None
         end, *later = _ends(whole)[len(first.widths) - 1:]
         together, longer = min(((self._ending(whole, longer)[0], longer) for longer in later), key=lambda found: found[0])
+        product = whole.links[end].nodes[0]
         if math.isinf(together):
-            return None
+            return Refusal(product.name, product.op, f"{_NO_KERNEL}: {_columns(whole, len(first.widths) + 1)}", first.output.name)
         measured = all(self._is_measured(kernel) for kernel in (first, whole.prefix(longer)) if kernel is not None)
         reason = _APART.format("was measured" if measured else "is predicted")
-        product = whole.links[end].nodes[0]
         return Refusal(product.name, product.op, reason, first.output.name, values={"together_us": together, "apart_us": apart})
 
     def layers(self, candidate: Candidate) -> tuple[Candidate, ...]:
@@ -226,6 +227,13 @@ def _forms_apart(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequen
         return None
     layers = [layer for candidate in candidates if (layer := _first_layer(candidate)) is not None]
     return assign(graph, partition(layers), all(ARCHS[number].wgmma for number in archs))
+
+
+def _columns(candidate: Candidate, layers: int) -> str:
+    """Of its first layers, '64 to 256 to 256'."""
+    weight = candidate.anchor.weight.shape
+    first = int(weight[1] if candidate.anchor.kind == "conv" else weight[0])
+    return " to ".join(map(str, (first, *candidate.widths[:layers])))
 
 
 def _first_layer(candidate: Candidate | None) -> Candidate | None:

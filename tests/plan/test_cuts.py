@@ -83,8 +83,11 @@ def test_where_a_chain_is_cut_is_reported_with_both_times() -> None:
     found, refusals, _ = cover(graph, [90])
     cuts = [refusal for refusal in refusals if "not in one kernel with the layer before it" in refusal.reason]
     assert sum(len(candidate.widths) for candidate in found) == 3
-    assert [cut.tensor for cut in cuts] == [candidate.output.name for candidate in found[:-1]] != []
-    assert all(cut.op == "MatMul" and cut.values["together_us"] >= cut.values["apart_us"] > 0 for cut in cuts)
+    assert [(cut.op, cut.tensor) for cut in cuts] == [("MatMul", candidate.output.name) for candidate in found[:-1]]
+    slower, impossible = cuts
+    assert slower.reason.endswith("which is predicted to be slower")
+    assert slower.values["together_us"] >= slower.values["apart_us"] > 0
+    assert impossible.reason.endswith("of both at hand: 256 to 256 to 256")
     net, y = mlp(16384, 256, 64, 16)
     assert not cover(prepare(net.model(y), "fp16"), [90])[1]
 
