@@ -4,7 +4,7 @@ its result in the same block's registers or shared memory.
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
-from onnxbolt.kernels import chain_first
+from onnxbolt.kernels import chain_conv, chain_first
 from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
 
 
@@ -12,11 +12,11 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every feasible configuration for a convolution with `inner` layers; empty where threadblock residence does not hold."""
     if problem.nchw:
         return chain_first.candidates(problem, arch)
-    return ()
+    return chain_conv.candidates(problem, arch)
 
 
 def columns(config: KernelConfig) -> tuple[int, ...]:
     """Channels of each layer that the kernel has, zeros included."""
     if config.family is Family.CHAIN_FIRST_SM90:
         return config.threadblock[1], config.instruction[2]
-    return config.threadblock[1], *(n for n in config.warp if n)
+    return chain_conv.columns(config)

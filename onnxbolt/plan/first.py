@@ -13,12 +13,13 @@ _TILE_US, _SHARED_EFFICIENCY = 0.02, 0.65  # a tile's pixels, and what the rest 
 _GROUPS, _IDLE = 4, 0.05  # each warpgroup that a block has less than this many leaves that much of the time unused
 
 
-def compute_us(problem: ConvProblem, config: KernelConfig, arch: Arch, output: int = 0, others: int = 0) -> float:
-    """The most loaded SM's time, device memory aside. Where another product follows, `output` are its columns, and `others` bytes of its
-    weights pass shared memory for each 64 rows."""
+def compute_us(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
+    """The most loaded SM's time, device memory aside; with a 1x1 convolution behind, whose weights pass shared memory as well."""
     rows, columns, depth = config.threadblock
-    tiles = problem.n * _ceil(problem.p, rows // 16) * _ceil(problem.q, 16) * (1 if output else _ceil(problem.k, columns))
-    product = depth * (64 + columns) * problem.dtype.bytes + 2 * 64 * (output or columns) * problem.out.bytes + others
+    output = config.instruction[2] if problem.inner else columns
+    tiles = problem.n * _ceil(problem.p, rows // 16) * _ceil(problem.q, 16) * _ceil(problem.k, output)
+    product = depth * (64 + columns) * problem.dtype.bytes + 2 * 64 * output * problem.out.bytes
+    product += columns * output * problem.dtype.bytes if problem.inner else 0
     passing = product / (_SHARED_BYTES_PER_CLOCK * _SHARED_EFFICIENCY * arch.clock) * _US
     idle = _IDLE * max(_GROUPS - config.consumers, 0)
     return _ceil(tiles, arch.sm_count) * (_TILE_US + rows // 64 * passing) * (1 + idle)

@@ -12,7 +12,7 @@ from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernels.config import KernelConfig, Schedule
 from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, stages, tiles, units
 
-_CLOCKS_PER_US = 1755.0  # under load
+CLOCKS_PER_US = 1755.0  # under load
 LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin before the one before has ended
 _PRODUCTS = 4096 * 0.89  # FLOP a clock of one SM's tensor cores, types of 2 bytes
 _SHARED = 128 * 0.96  # bytes a clock of shared memory, reads and writes
@@ -22,7 +22,7 @@ _LATENCY_CLOCKS = 190.0  # from a stage's request to its arrival, beyond what is
 _PINGPONG_BLOCK, _TURN_US = 0.895, 0.31  # of a k-block's time where warpgroups take turns; a turn
 _EPILOGUE_US = 0.06
 _STORE = 33.0  # bytes a clock of one SM, residuals included
-_LANES = 128 * 1.97  # operations of an epilogue in a clock
+LANES = 128 * 1.97  # operations of an epilogue in a clock
 _STAGING_OPERATIONS = 1.8  # of each output, beside its chain's
 _SPLIT_US = 0.7  # of the barriers of a cluster
 _REMOTE = 8.6  # bytes a clock that one SM gets from others
@@ -33,28 +33,38 @@ _LOSS = 0.57  # part of the shorter of (compute, memory) that is not hidden behi
 
 def fused_us(problem: Problem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
     """One launch; `memory_us` is what a copy of all operands takes."""
-    compute, memory = _compute_us(problem, config, arch), memory_us * _MEMORY
     launch = LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0.0)
-    return launch + max(compute, memory) + _LOSS * min(compute, memory)
+    return launch + overlapped_us(_compute_us(problem, config, arch), memory_us)
+
+
+def overlapped_us(compute: float, memory_us: float) -> float:
+    """The busiest SM's time beside that of device memory."""
+    memory = memory_us * _MEMORY
+    return max(compute, memory) + _LOSS * min(compute, memory)
 
 
 def _compute_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     """The most loaded SM's time, device memory aside."""
     rows, columns, _ = config.threadblock
     split, blocks = config.split_k, config.cluster[0] * config.cluster[1]
-    main = _ceil(k_blocks(config, problem), split) * _block_clocks(problem, config, arch) / _CLOCKS_PER_US
-    epilogue = _epilogue_us(problem, rows * columns / min(split, units(config, problem.out)))
+    main = _ceil(k_blocks(config, problem), split) * block_clocks(problem, config, arch) / CLOCKS_PER_US
+    epilogue = epilogue_us(problem, rows * columns / min(split, units(config, problem.out)))
     if split > 1:
         received = (split - 1) * rows * columns * 4 / min(split, units(config, problem.out))  # of a block that finishes units
-        epilogue += _SPLIT_US + received / _REMOTE / _CLOCKS_PER_US
+        epilogue += _SPLIT_US + received / _REMOTE / CLOCKS_PER_US
     count = _ceil(tiles(config, problem) * split, arch.sm_count // blocks * blocks)
+    return tiles_us(count, main, epilogue, config)
+
+
+def tiles_us(count: int, main: float, epilogue: float, config: KernelConfig) -> float:
+    """An SM's tiles one after the other."""
     if config.schedule is Schedule.PINGPONG:
         main = main * _PINGPONG_BLOCK + _TURN_US
         return max(count * main, count * (main + epilogue) / config.consumers) + epilogue
     return count * (main + epilogue * (_OVERLAPPED if count > 1 else 1.0))
 
 
-def _block_clocks(problem: Problem, config: KernelConfig, arch: Arch) -> float:
+def block_clocks(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     """One k-block of one tile. Multicast in clusters saved no time where it was measured."""
     rows, columns, k = config.threadblock
     size = problem.dtype.bytes
@@ -65,11 +75,11 @@ def _block_clocks(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     return max(products, shared, load, _LATENCY_CLOCKS / stages(config, problem, arch))
 
 
-def _epilogue_us(problem: Problem, outputs: float) -> float:
+def epilogue_us(problem: Problem, outputs: float) -> float:
     tensors = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain)
     moved = outputs * (problem.out.bytes + tensors * problem.dtype.bytes) / _STORE
-    operations = outputs * (_STAGING_OPERATIONS + sum(EPILOGUES[step].cost for step in problem.chain)) / _LANES
-    return _EPILOGUE_US + (moved + operations) / _CLOCKS_PER_US
+    operations = outputs * (_STAGING_OPERATIONS + sum(EPILOGUES[step].cost for step in problem.chain)) / LANES
+    return _EPILOGUE_US + (moved + operations) / CLOCKS_PER_US
 
 
 def _ceil(a: int, b: int) -> int:

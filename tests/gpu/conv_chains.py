@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,20 +19,24 @@ from tests.gpu.reference import convolve, epilogue, output_extent, rounded
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a first convolution: the image, and by how many channels the layers fall short of the kernel's. `wide`: x is fp32."""
+    """A first convolution but for its channels (and filter and strides, where those are the kernel's), input channels in units of 8,
+    elements between pixels of the output; by how many channels the inner layers and the last one fall short of the kernel's.
+    `wide`: x is fp32."""
 
-    n: int
-    h: int
-    w: int
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    conv: ConvShape
     short: tuple[int, int] = (0, 0)
-    gap: int = 0
     wide: bool = False
 
 
 FIRST_SHAPES = (
-    Shape(2, 37, 45, (1, 2, 1, 2), (8, 0)), Shape(1, 11, 11, wide=True), Shape(3, 23, 70, (3, 1, 0, 1), (0, 8), gap=8),
-    Shape(40, 16, 20, wide=True), Shape(5, 64, 64, (1, 1, 1, 1), gap=16),
+    Shape(ConvShape(2, 37, 45, 0, 0, 0, 0, (1, 2, 1, 2)), (8, 0)), Shape(ConvShape(1, 11, 11, 0, 0, 0, 0), wide=True),
+    Shape(ConvShape(3, 23, 70, 0, 0, 0, 0, (3, 1, 0, 1), gap=8), (0, 8)), Shape(ConvShape(40, 16, 20, 0, 0, 0, 0), wide=True),
+    Shape(ConvShape(5, 64, 64, 0, 0, 0, 0, (1, 1, 1, 1), gap=16)),
+)
+CONV_SHAPES = (
+    Shape(ConvShape(2, 15, 17, 8, 0, 3, 3, (1, 1, 1, 1)), (8, 8)), Shape(ConvShape(1, 1, 1, 1, 0, 1, 1)),
+    Shape(ConvShape(1, 14, 13, 3, 0, 3, 3, (0, 0, 1, 1), strides=(2, 2), gap=8)), Shape(ConvShape(3, 41, 53, 12, 0, 1, 1, gap=24), (0, 8)),
+    Shape(ConvShape(5, 60, 61, 6, 0, 3, 3, (1, 1, 1, 1))), Shape(ConvShape(1, 20, 13, 9, 0, 2, 3, (1, 0, 0, 2), (1, 2), (3, 1)), (8, 0)),
 )
 
 
@@ -71,20 +75,31 @@ class Layers:
 
 def first_chain_problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     """A model's first convolution and a 1x1 one: x is NCHW."""
-    config, pads = instance.config, shape.pads
-    (r, s, c), strides = config.warp, config.instruction[:2]
-    rng = random_of(instance, shape)
-    widths = [n - short for n, short in zip(conv_chain.columns(config), shape.short, strict=True)]
-    made = Layers(library, instance, widths, rng, rng.normal(0, (r * s * c) ** -0.5, (widths[0], r, s, c)))
-    conv = ConvShape(shape.n, shape.h, shape.w, c, widths[0], r, s, pads, (strides[0], strides[1]))
-    x = rng.normal(0, 1, (shape.n, c, shape.h, shape.w)).astype(np.float32 if shape.wide else instance.dtype.numpy)
-    p, q = output_extent(conv)
-    expected = made.expected(convolve(rounded(x.transpose(0, 2, 3, 1), instance.dtype), made.filters, conv), shape.gap)
-    source, output = Tensor(library, x), Tensor(library, np.zeros(expected.shape, instance.out.numpy), shape.gap, empty=True)
-    made.arguments.m, made.arguments.k, made.arguments.a, made.arguments.d = shape.n * p * q, r * s * c, source.pointer, output.pointer
-    made.arguments.lda, made.arguments.ldd = c, output.pitch
+    (r, s, c), (stride_h, stride_w, _) = instance.config.warp, instance.config.instruction
+    return _problem(library, instance, shape, replace(shape.conv, c=c, r=r, s=s, strides=(stride_h, stride_w)), planes=True)
+
+
+def conv_chain_problem(library: Library, instance: Instance, shape: Shape) -> Problem:
+    """Another convolution and 1x1 ones behind it."""
+    return _problem(library, instance, shape, replace(shape.conv, c=8 * shape.conv.c), planes=False)
+
+
+def _problem(library: Library, instance: Instance, shape: Shape, conv: ConvShape, planes: bool) -> Problem:
+    rng, (p, q) = random_of(instance, shape), output_extent(conv)
+    kernel = conv_chain.columns(instance.config)
+    widths = [*(n - shape.short[0] for n in kernel[:-1]), kernel[-1] - shape.short[1]]
+    depth = conv.r * conv.s * conv.c
+    made = Layers(library, instance, widths, rng, rng.normal(0, depth**-0.5, (widths[0], conv.r, conv.s, conv.c)))
+    x = rng.normal(0, 1, (conv.n, conv.h, conv.w, conv.c)).astype(np.float32 if shape.wide else instance.dtype.numpy)
+    expected = made.expected(convolve(rounded(x, instance.dtype), made.filters, conv), conv.gap)
+    source = Tensor(library, np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if planes else x)
+    output = Tensor(library, np.zeros(expected.shape, instance.out.numpy), conv.gap, empty=True)
+    chain = made.arguments
+    chain.m, chain.k, chain.a, chain.d = conv.n * p * q, depth, source.pointer, output.pointer
+    chain.lda, chain.ldd = conv.c, output.pitch
+    element = DType.F32 if shape.wide else instance.dtype
     first = Conv(
-        shape.n, shape.h, shape.w, c, widths[0], r, s, p, q, *pads, *strides, 1, 1, 1, source.pointer, made.arguments.weights[0],
-        output.pointer, c, output.pitch, made.arguments.epilogue[0], (DType.F32 if shape.wide else instance.dtype).onnx,
+        conv.n, conv.h, conv.w, conv.c, widths[0], conv.r, conv.s, p, q, *conv.pads, *conv.strides, *conv.dilations, 1, source.pointer,
+        chain.weights[0], output.pointer, conv.c, output.pitch, chain.epilogue[0], element.onnx if planes else 0,
     )
-    return Problem(ConvChain(first, made.arguments), output, expected, (source, made))
+    return Problem(ConvChain(first, chain), output, expected, (source, made))

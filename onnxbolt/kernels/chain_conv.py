@@ -1,0 +1,84 @@
+"""A convolution, by im2col or as a matrix, and 1x1 convolutions behind it in one kernel on sm_90a: the first one's tiles are
+CONV_SM90's, with all of its channels; each further product's operand stays in registers (custom_ops/chain/conv_shape.h has the same
+formulas).
+"""
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from onnxbolt.archs import Arch
+from onnxbolt.epilogues import EPILOGUES, layers
+from onnxbolt.kernels import sm90
+from onnxbolt.kernels.chain import COLUMNS
+from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig, Schedule
+
+# rows, schedule and consumer warpgroups of a tile
+_TILES = (
+    (128, Schedule.PINGPONG, 2), (64, Schedule.PINGPONG, 2), (64, Schedule.PINGPONG, 3), (256, Schedule.COOPERATIVE, 2),
+    (192, Schedule.COOPERATIVE, 3), (128, Schedule.COOPERATIVE, 2), (64, Schedule.COOPERATIVE, 1),
+)
+_PART = 128  # columns of the last product at a time
+_REGISTERS, _BASE_REGISTERS = {1: 255, 2: 224, 3: 152}, 56  # of a consumer's thread; beside accumulators and operands
+_MIN_STAGES, _MAX_STAGES, _FIXED_BYTES = 3, 16, 2048
+
+
+def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
+    """Every feasible configuration: `threadblock` is the first convolution's, `warp` the channels of the others."""
+    first, widths = problem.layers[0], (*problem.inner, problem.k)
+    if problem.dtype.bytes != 2 or max(widths) > COLUMNS[-1] or not (sm90.supports(problem, arch) and sm90.supports(first, arch)):
+        return ()
+    padded = [next(n for n in COLUMNS if n >= width) for width in widths]
+    others = [*padded[1:], 0, 0]
+    k, wide = sm90.k_block(problem.c, problem.dtype), problem.dtype.alignment
+    configs = (
+        KernelConfig(
+            arch.number, 0, UNBOUNDED, Family.CHAIN_CONV_SM90, (rows, padded[0], k), (others[0], others[1], others[2]), schedule=schedule,
+            align_a=wide, align_b=wide, align_c=wide, consumers=groups, resident=resident,
+        )
+        for (rows, schedule, groups), resident in itertools.product(_TILES, (1, 0))
+    )
+    return tuple(config for config in (_with_stages(config, problem, arch) for config in configs) if config is not None)
+
+
+def columns(config: KernelConfig) -> tuple[int, ...]:
+    """Channels of each layer, zeros included."""
+    return config.threadblock[1], *(n for n in config.warp if n)
+
+
+def _with_stages(config: KernelConfig, problem: ConvProblem, arch: Arch) -> KernelConfig | None:
+    """The configuration with as deep a ring as shared memory holds beside everything else; None where it does not fit."""
+    size, (rows, inner, k) = problem.dtype.bytes, config.threadblock
+    if registers(config) > _REGISTERS[config.consumers]:
+        return None
+    free = arch.shared_memory_per_block - fixed_bytes(config, problem)
+    weights = inner * k * size
+    if config.resident:
+        free -= sm90.k_blocks(config, problem) * weights
+    stages = min(free // (rows * k * size + (0 if config.resident else weights)), _MAX_STAGES)
+    return replace(config, stages=stages) if stages >= _MIN_STAGES else None
+
+
+def registers(config: KernelConfig) -> int:
+    """Of a consumer's thread: a tile's accumulators, of which 64 rows at a time become the operand of the next product."""
+    groups = 1 if config.schedule is Schedule.PINGPONG else config.consumers
+    blocks, widths = config.threadblock[0] // groups // 64, columns(config)
+    finishing = [n // 2 + n // 4 for n in widths[:-1]]  # a layer's accumulators and the operand that they become
+    sums = [*widths[1:-1], min(widths[-1], _PART)]
+    multiplying = [before // 4 + after // 2 for before, after in zip(widths, sums, strict=False)]
+    return _BASE_REGISTERS + (blocks - 1) * widths[0] // 2 + max(*finishing, *multiplying)
+
+
+def fixed_bytes(config: KernelConfig, problem: ConvProblem) -> int:
+    """Shared memory beside the ring and the first weights: the other weights, vectors, staging of the output, barriers."""
+    widths, chains, size = columns(config), layers(problem.chain), problem.dtype.bytes
+    vectors = [sum(EPILOGUES[step].operand == "vector" for step in chain) * n * 4 for chain, n in zip(chains, widths, strict=True)]
+    weights = sum(_up(n * k * size) for k, n in itertools.pairwise(widths))
+    unit = next(row for row in (128, 64, 32) if widths[-1] * problem.out.bytes % row == 0)
+    residual = any(EPILOGUES[step].operand == "tensor" for step in chains[-1]) and problem.out.bytes == size
+    buffers = 4 if residual and widths[-1] * problem.out.bytes > unit else 2
+    return _FIXED_BYTES + weights + _up(sum(vectors[:-1]) + 8) + config.consumers * (buffers * 64 * unit + vectors[-1])
+
+
+def _up(size: int) -> int:
+    return -(-size // 1024) * 1024
