@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace onnxbolt {
 namespace profiler {
@@ -34,9 +35,9 @@ size_t Depth(const ConvArguments& conv) { return size_t(conv.r) * conv.s * (conv
 ConvArguments Description::layer(int index) const {
   if (index == 0) return conv;
   ConvArguments image{};
-  image.n = image.r = image.s = image.w = image.q = image.groups = 1;
+  image.r = image.s = image.groups = 1;
   image.stride_h = image.stride_w = image.dilation_h = image.dilation_w = 1;
-  image.h = image.p = static_cast<int>(rows());
+  image.n = conv.n, image.h = image.p = conv.p, image.w = image.q = conv.q;
   image.c = columns[index - 1], image.k = columns[index];
   image.x_pitch = image.c, image.y_pitch = image.k;
   return image;
@@ -54,12 +55,13 @@ size_t Problem::describe_operands() {
   const ConvArguments& first = description_.conv;
   const size_t rows = description_.rows();
   x_ = Describe(size_t(first.n) * first.h * first.w * first.c, first.x_planes ? first.x_planes : description_.element);
-  y_ = Describe(rows * description_.columns[description_.last()], description_.output);
-  size_t bytes = x_.stride + y_.stride;
+  size_t bytes = x_.stride;
   for (int layer = 0; layer < description_.layers.count; ++layer) {
     const Chain& chain = description_.layers.chains[layer];
     LayerOperands& operands = layers_[layer];
     const size_t columns = description_.columns[layer];
+    operands.y = Describe(rows * columns, layer == description_.last() ? description_.output : description_.element);
+    bytes += layer == description_.last() ? operands.y.stride : 0;  // one kernel for all layers touches none of the others
     bytes += (operands.filter = Describe(columns * Depth(description_.layer(layer)), description_.element)).stride;
     for (int i = 0; i < chain.tensors; ++i) bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
     for (int i = 0; i < chain.vectors; ++i) bytes += (operands.vectors[i] = Describe(columns, kFloat)).stride;
@@ -71,10 +73,10 @@ size_t Problem::describe_operands() {
 void Problem::fill() {
   uint32_t seed = 0;
   Fill(x_, description_.conv.x_planes ? description_.conv.x_planes : description_.element, sets_, ++seed, 0.f, 1.f);
-  Allocate(y_, sets_);
   for (int layer = 0; layer < description_.layers.count; ++layer) {
     const Chain& chain = description_.layers.chains[layer];
     LayerOperands& operands = layers_[layer];
+    Allocate(operands.y, sets_);
     const float deviation = 1.f / std::sqrt(static_cast<float>(Depth(description_.layer(layer))));
     Fill(operands.filter, description_.element, sets_, ++seed, 0.f, deviation);
     for (int i = 0; i < chain.tensors; ++i) Fill(operands.tensors[i], description_.element, sets_, ++seed, 0.f, 1.f);
@@ -97,16 +99,17 @@ Buffer Problem::compute_reference() const {
   }
 }
 
-Arguments Problem::arguments(int set) const {
+Arguments Problem::arguments(int set, int first, int last) const {
   Arguments arguments;
-  const ConvArguments conv = this->conv(0, set);
-  const bool several = description_.layers.count > 1;
+  const ConvArguments conv = this->conv(first, set);
+  const bool several = last > first;
   if (description_.is_gemm && several) {
-    arguments.chain = chain(set);
+    arguments.chain = chain(set, first, last);
   } else if (description_.is_gemm) {
     arguments.gemm = {conv.h, conv.k, conv.c, conv.x, conv.filter, conv.y, conv.c, conv.c, conv.k, conv.epilogue};
   } else if (several) {
-    arguments.conv_chain = {conv, chain(set)};
+    arguments.conv_chain = {conv, chain(set, first, last)};
+    arguments.conv_chain.conv.y = arguments.conv_chain.chain.d, arguments.conv_chain.conv.y_pitch = arguments.conv_chain.chain.ldd;
   } else {
     arguments.conv = conv;
   }
@@ -114,31 +117,34 @@ Arguments Problem::arguments(int set) const {
 }
 
 void Problem::poison(cudaStream_t stream) const {
-  Check(cudaMemsetAsync(y_.at(0), 0xff, y_.stride, stream), "cudaMemsetAsync");
+  for (int layer = 0; layer < description_.layers.count; ++layer)
+    Check(cudaMemsetAsync(layers_[layer].y.at(0), 0xff, layers_[layer].y.stride, stream), "cudaMemsetAsync");
 }
 
 double Problem::error() const {
-  return RelativeError(y_.at(0), description_.output, static_cast<const float*>(reference_.get()), y_.elements);
+  const Operand& y = layers_[description_.last()].y;
+  return RelativeError(y.at(0), description_.output, static_cast<const float*>(reference_.get()), y.elements);
 }
 
-// y is the last layer's.
 ConvArguments Problem::conv(int layer, int set) const {
   ConvArguments conv = description_.layer(layer);
-  conv.x = x_.at(set), conv.filter = layers_[layer].filter.at(set), conv.y = y_.at(set);
+  conv.x = input(layer, set), conv.filter = layers_[layer].filter.at(set), conv.y = layers_[layer].y.at(set);
   conv.epilogue = epilogue(layer, set);
   return conv;
 }
 
-ChainArguments Problem::chain(int set) const {
+// The parameters of all its layers are with the first one's epilogue.
+ChainArguments Problem::chain(int set, int first, int last) const {
+  const ConvArguments begin = description_.layer(first);
   ChainArguments chain{};
-  chain.m = description_.rows(), chain.layers = description_.layers.count;
-  chain.k = Depth(description_.conv), chain.lda = description_.conv.x_pitch;
-  chain.a = x_.at(set), chain.d = y_.at(set);
-  chain.ldd = description_.columns[description_.last()];
+  chain.m = description_.rows(), chain.layers = last - first + 1;
+  chain.k = Depth(begin), chain.lda = begin.x_pitch;
+  chain.a = input(first, set), chain.d = layers_[last].y.at(set);
+  chain.ldd = description_.columns[last];
   for (int layer = 0; layer < chain.layers; ++layer) {
-    chain.n[layer] = description_.columns[layer];
-    chain.weights[layer] = layers_[layer].filter.at(set);
-    chain.epilogue[layer] = epilogue(layer, set);
+    chain.n[layer] = description_.columns[first + layer];
+    chain.weights[layer] = layers_[first + layer].filter.at(set);
+    chain.epilogue[layer] = epilogue(first + layer, set);
   }
   return chain;
 }
@@ -151,7 +157,7 @@ EpilogueArguments Problem::epilogue(int layer, int set) const {
     epilogue.tensors[i] = operands.tensors[i].at(set);
     epilogue.tensor_pitch[i] = operands.tensors[i].buffer.get() ? description_.columns[layer] : 0;
   }
-  std::copy_n(description_.params, kMaxParams, epilogue.params);
+  std::copy(description_.params + description_.layers.chains[layer].first_param, std::end(description_.params), epilogue.params);
   return epilogue;
 }
 

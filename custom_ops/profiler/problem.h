@@ -48,13 +48,13 @@ struct Operand {
 struct Step {
   int code;  // its place in reference.cu's table
   epilogue::Operand kind;
-  int operand, param;  // its first vector or tensor, and its first parameter
+  int operand, param;  // its vector or tensor and its first parameter, among those of its layer
 };
 
 constexpr int kMaxSteps = 16;
 
 struct Chain {
-  int size = 0, vectors = 0, tensors = 0;
+  int size = 0, vectors = 0, tensors = 0, first_param = 0;  // the last one among the parameters of all layers
   Step steps[kMaxSteps];
 };
 
@@ -95,14 +95,15 @@ class Problem {
 
   const Description& description() const { return description_; }
   int sets() const { return sets_; }
-  Arguments arguments(int set) const;  // as the runtime passes them to Kernel's functions
-  void poison(cudaStream_t stream) const;  // the first set's output becomes NaN
+  // Of a kernel for the layers from `first` to `last`, as the runtime passes them to Kernel's functions.
+  Arguments arguments(int set, int first, int last) const;
+  void poison(cudaStream_t stream) const;  // the first set's output, and what lies between layers, becomes NaN
   double error() const;  // relative L2 of the first set's output; infinite where a value is not finite
 
  private:
-  // One layer's operands beside its input.
+  // One layer's operands and its result: of the last one y, of the others what kernels for fewer layers leave for the next.
   struct LayerOperands {
-    Operand filter, vectors[kMaxVectors], tensors[kMaxTensors];
+    Operand filter, vectors[kMaxVectors], tensors[kMaxTensors], y;
   };
 
   size_t describe_operands();  // the bytes of a set
@@ -110,11 +111,12 @@ class Problem {
   Buffer compute_reference() const;
   EpilogueArguments epilogue(int layer, int set) const;
   ConvArguments conv(int layer, int set) const;
-  ChainArguments chain(int set) const;
+  ChainArguments chain(int set, int first, int last) const;
+  void* input(int layer, int set) const { return layer == 0 ? x_.at(set) : layers_[layer - 1].y.at(set); }
 
   Description description_;
   int sets_ = 1;
-  Operand x_, y_;
+  Operand x_;
   LayerOperands layers_[kMaxLayers];
   Buffer reference_;  // float [rows, columns of the last layer], not rounded to the output's type
 };

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <list>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "profiler/nvml.h"
 #include "profiler/problem.h"
@@ -86,20 +88,26 @@ class Stopwatch {
   cudaEvent_t start_, end_;
 };
 
-// A kernel with what its launches need, on the current problem.
+// How a caller names a kernel: what it computes of the current problem, and its row of numbers.
+struct Launched {
+  const Kernel* kernel;
+  const int64_t* config;
+  int layers;
+};
+
+// Kernels with what their launches need, each for the layers behind those of the one before.
 class Candidate {
  public:
-  Candidate(const Kernel* kernel, const int64_t* config) : kernel_(kernel), sm_count_(Attribute(cudaDevAttrMultiProcessorCount)) {
-    std::copy_n(config, kConfigWidth, config_);
-    Require(kernel->prepare());
-    const Arguments arguments = problem->arguments(0);
-    Require(kernel->can_implement(&arguments));
-    workspace_ = Buffer(kernel->workspace_size(&arguments, config_));
+  Candidate(const Launched* launched, int count) : sm_count_(Attribute(cudaDevAttrMultiProcessorCount)) {
+    for (int i = 0, first = 0; i < count; first += launched[i++].layers) Add(launched[i], first);
+    if (parts_.back().last != problem->description().last()) throw Failure("the kernels are for other layers than the problem's");
   }
 
   void Launch(int set, cudaStream_t stream) const {
-    const Arguments arguments = problem->arguments(set);
-    Require(kernel_->run(&arguments, onnxbolt::Launch{workspace_.get(), config_, stream, sm_count_}));
+    for (const Part& part : parts_) {
+      const Arguments arguments = problem->arguments(set, part.first, part.last);
+      Require(part.kernel->run(&arguments, onnxbolt::Launch{part.workspace.get(), part.config, stream, sm_count_}));
+    }
   }
 
   // Every set of operands, once.
@@ -108,14 +116,30 @@ class Candidate {
   }
 
  private:
+  struct Part {
+    const Kernel* kernel;
+    int64_t config[kConfigWidth];
+    int first, last;
+    Buffer workspace;
+  };
+
   static void Require(const char* error) {
     if (error) throw Failure(error);
   }
 
-  const Kernel* kernel_;
-  int64_t config_[kConfigWidth];
+  void Add(const Launched& launched, int first) {
+    Part part{launched.kernel, {}, first, first + launched.layers - 1, {}};
+    if (launched.layers < 1 || part.last > problem->description().last()) throw Failure("the problem has fewer layers than the kernels");
+    std::copy_n(launched.config, kConfigWidth, part.config);
+    Require(part.kernel->prepare());
+    const Arguments arguments = problem->arguments(0, first, part.last);
+    Require(part.kernel->can_implement(&arguments));
+    part.workspace = Buffer(part.kernel->workspace_size(&arguments, part.config));
+    parts_.push_back(std::move(part));
+  }
+
+  std::vector<Part> parts_;
   int sm_count_;
-  Buffer workspace_;
 };
 
 // Launches recorded once: short kernels would otherwise be timed by how fast the host launches them.
@@ -243,18 +267,18 @@ EXPORT const char* profiler_set_problem(const char* name, int is_gemm, int eleme
   });
 }
 
-// Relative L2 error of one launch; infinite where an output was not written or is not finite.
-EXPORT const char* profiler_check(const Kernel* kernel, const int64_t* config, double* error) {
+// Relative L2 error of one launch of each; infinite where an output was not written or is not finite.
+EXPORT const char* profiler_check(const Launched* kernels, int count, double* error) {
   return Guarded([&]() -> const char* {
-    *error = CheckAnswer(Candidate(kernel, config));
+    *error = CheckAnswer(Candidate(kernels, count));
     return nullptr;
   });
 }
 
-// Microseconds of one launch, one number for each sample, and the SM clock right after them.
-EXPORT const char* profiler_time(const Kernel* kernel, const int64_t* config, int samples, double* microseconds, int* clock_mhz) {
+// Microseconds of one launch of each, one number for each sample, and the SM clock right after them.
+EXPORT const char* profiler_time(const Launched* kernels, int count, int samples, double* microseconds, int* clock_mhz) {
   return Guarded([&]() -> const char* {
-    Time(Candidate(kernel, config), samples, microseconds);
+    Time(Candidate(kernels, count), samples, microseconds);
     *clock_mhz = Nvml::get().clock_mhz();
     return nullptr;
   });

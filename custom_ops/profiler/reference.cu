@@ -191,7 +191,9 @@ size_t ElementSize(int type) {
 
 namespace {
 
-bool IsCalled(const char* name, size_t length, const char* text) { return std::strlen(name) == length && !std::strncmp(name, text, length); }
+bool IsCalled(const char* name, size_t length, const char* text) {
+  return std::strlen(name) == length && !std::strncmp(name, text, length);
+}
 
 // A further product (PRODUCT in onnxbolt/epilogues.py) is no step of a chain: it begins the next one.
 constexpr char kProduct[] = "Gemm";
@@ -205,13 +207,14 @@ Layers ParseLayers(const char* epilogue) {
     const size_t length = std::strcspn(name, ",");
     if (IsCalled(kProduct, length, name)) {
       if (++layers.count > kMaxLayers) throw Failure(std::string("kernels take fewer layers than ") + epilogue);
+      layers.chains[layers.count - 1].first_param = params;
     } else {
       const auto found = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& row) { return IsCalled(row.name, length, name); });
       Chain& chain = layers.chains[layers.count - 1];
       if (found == std::end(kRows) || chain.size == kMaxSteps)
         throw Failure(std::string("the profiler cannot compute the epilogue ") + epilogue);
       const bool vector = found->kind == epilogue::Operand::kVector, tensor = found->kind == epilogue::Operand::kTensor;
-      chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors, params};
+      chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors, params - chain.first_param};
       chain.vectors += vector, chain.tensors += tensor, params += found->params;
       if (chain.vectors > kMaxVectors || chain.tensors > kMaxTensors || params > kMaxParams)
         throw Failure(std::string("kernels take fewer operands than the epilogue ") + epilogue);

@@ -83,6 +83,15 @@ class Profiler:
         key = kernel_key(problem, self.machine)
         return [entry.measurement(key) for entry in entries]
 
+    def measure_apart(self, problem: Problem, kernels: Sequence[tuple[KernelConfig, Path, int]], samples: int = 15,
+                      timeout: float = 10.0) -> Measurement:
+        """Kernels one after the other as one candidate, each for so many of the problem's layers: what one kernel for all has to beat."""
+        config, library, _ = kernels[0]
+        entry, best = _Entry(config, library, tuple(kernels)), self._best.get(problem, math.inf)
+        self._run(_Race(problem, samples, timeout, [entry]))
+        self._best[problem] = best  # of one kernel
+        return entry.measurement(kernel_key(problem, self.machine))
+
     def _run(self, race: _Race) -> None:
         """Check everyone, then take turns."""
         for entry in race.entries:
@@ -101,14 +110,14 @@ class Profiler:
             entry.fail(Status.UNCOMPILED, entry.library.detail)
             return
         with self._blaming(entry):
-            entry.error = float(self._ask(race, entry.request("check"))["error"])
+            entry.error = float(self._ask(race, race.request("check", entry))["error"])
             if not entry.error <= race.limit:
                 entry.fail(Status.WRONG, f"relative error {entry.error:.2g} exceeds {race.limit:.2g}")
 
     def _time(self, race: _Race, entry: _Entry, samples: int) -> None:
         if samples:
             with self._blaming(entry):
-                reply = self._ask(race, entry.request("time") | {"samples": samples})
+                reply = self._ask(race, race.request("time", entry) | {"samples": samples})
                 times = [float(sample) for sample in reply["samples"]]
                 if len(times) != samples or min(times) <= 0:
                     raise ValueError(f"{samples} samples asked for, {times} received")
@@ -190,6 +199,7 @@ class _Entry:
 
     config: KernelConfig
     library: Path | Uncompiled
+    apart: tuple[tuple[KernelConfig, Path, int], ...] = ()  # where it is several kernels
     status: Status = Status.OK
     samples: list[float] = field(default_factory=list)
     error: float = 0.0
@@ -202,9 +212,6 @@ class _Entry:
 
     def fail(self, status: Status, detail: str) -> None:
         self.status, self.detail = status, detail
-
-    def request(self, do: str) -> dict[str, Any]:
-        return {"do": do, "library": str(self.library), "config": self.config.row()}
 
     def measurement(self, key: str) -> Measurement:
         us, mad = median_and_deviation(self.samples) if self.samples and self.status is Status.OK else (0.0, 0.0)
@@ -219,6 +226,12 @@ class _Race:
     samples: int
     timeout: float
     entries: list[_Entry]
+
+    def request(self, do: str, entry: _Entry) -> dict[str, Any]:
+        layers = 1 if isinstance(self.problem, SqueezeExciteProblem) else len(self.problem.layers)
+        kernels = entry.apart or ((entry.config, entry.library, layers),)
+        return {"do": do, "kernels": [{"library": str(library), "config": config.row(), "layers": count}
+                                      for config, library, count in kernels]}
 
     @property
     def limit(self) -> float:

@@ -139,6 +139,11 @@ class Session:
             return self._stream.time(self._run, count)
         return [self._timed() for _ in range(count)]
 
+    def measure_queued(self, count: int) -> list[float]:
+        """Microseconds of the device for one of `count` runs behind one another, as `Stream.time_queued` has them; on the CPU the clock's
+        median."""
+        return [self._stream.time_queued(self._run, count) if self._stream else statistics.median(self.measure(count))]
+
     def outputs(self) -> list[np.ndarray]:
         """The answers of the last run."""
         return [value.numpy() for value in self._values()]

@@ -4,11 +4,12 @@ Each line of the standard input is a request, each line of the standard output i
 
     {"do": "device"}                                  {"name", "sm", "sm_count", "power_limit", "clock_mhz"}
     {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "columns", "params"}         {}
-    {"do": "check", "library", "config"}              {"error": relative L2 of the first set's output}
-    {"do": "time", "library", "config", "samples"}    {"samples": [microseconds, ..], "clock_mhz"}
+    {"do": "check", "kernels"}              {"error": relative L2 of the first set's output}
+    {"do": "time", "kernels", "samples"}    {"samples": [microseconds, ..], "clock_mhz"}
 
-and {"failure": what, "lost": whether the device is unusable from here on} in the place of any of them. Kernels are those of
-the last problem's types and epilogue. The standard library alone is imported: starting anew has to be quick.
+and {"failure": what, "lost": whether the device is unusable from here on} in the place of any of them. `kernels` are objects
+{"library", "config", "layers"}, which are launched one after the other, each for so many of the problem's layers: of the last problem's
+types and epilogue. The standard library alone is imported: starting anew has to be quick.
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 Reply = dict[str, Any]
+PRODUCT = "Gemm"  # onnxbolt/epilogues.py, which this module does not import
 
 
 class ProfilerError(Exception):
@@ -32,6 +34,12 @@ class DeviceFacts(ctypes.Structure):
     """custom_ops/profiler/profiler.cu: DeviceFacts."""
 
     _fields_ = [("name", ctypes.c_char * 256), *((name, ctypes.c_int) for name in ("sm", "sm_count", "power_limit", "clock_mhz"))]
+
+
+class Launched(ctypes.Structure):
+    """custom_ops/profiler/profiler.cu: Launched."""
+
+    _fields_ = [("kernel", ctypes.c_void_p), ("config", ctypes.POINTER(ctypes.c_int64)), ("layers", ctypes.c_int)]
 
 
 class Worker:
@@ -68,33 +76,54 @@ class Worker:
 
     def _check(self, request: Reply) -> Reply:
         error = ctypes.c_double()
-        self._call("profiler_check", *self._kernel(request), ctypes.byref(error))
+        self._call("profiler_check", *self._kernels(request), ctypes.byref(error))
         return {"error": error.value}
 
     def _time(self, request: Reply) -> Reply:
         samples, clock = (ctypes.c_double * request["samples"])(), ctypes.c_int()
-        self._call("profiler_time", *self._kernel(request), request["samples"], samples, ctypes.byref(clock))
+        self._call("profiler_time", *self._kernels(request), request["samples"], samples, ctypes.byref(clock))
         return {"samples": list(samples), "clock_mhz": clock.value}
 
-    def _kernel(self, request: Reply) -> tuple[ctypes.c_void_p, ctypes.Array[ctypes.c_int64]]:
-        """The kernel of a request, and its row of numbers."""
+    def _kernels(self, request: Reply) -> tuple[ctypes.Array[Launched], int]:
+        """The kernels of a request, and how many they are."""
+        first, kernels = 0, []
+        for kernel in request["kernels"]:
+            kernels.append(self._kernel(kernel["library"], kernel["config"], first, kernel["layers"]))
+            first += kernel["layers"]
+        return (Launched * len(kernels))(*kernels), len(kernels)
+
+    def _kernel(self, path: str, config: list[int], first: int, layers: int) -> Launched:
+        """The kernel for some of the problem's layers, and its row of numbers."""
         try:
-            library = ctypes.CDLL(request["library"])  # loaded once, however often it is asked for
+            library = ctypes.CDLL(path)  # loaded once, however often it is asked for
         except OSError as error:
             raise ProfilerError(f"the library cannot be loaded: {error}") from error
-        row = (ctypes.c_int64 * len(request["config"]))(*request["config"])
+        row = (ctypes.c_int64 * len(config))(*config)
+        chains = _layers(self._problem["epilogue"])
+        epilogue = ",".join(step for chain in chains[first:first + layers] for step in (PRODUCT, *chain)).removeprefix(PRODUCT).strip(",")
+        output = self._problem["output" if first + layers == len(chains) else "element"]
         library.onnxbolt_find_kernel.restype = ctypes.c_void_p
-        problem = self._problem
-        found = library.onnxbolt_find_kernel(problem["epilogue"].encode(), problem["element"], problem["output"], row)
+        found = library.onnxbolt_find_kernel(epilogue.encode(), self._problem["element"], output, row)
         if not found:
             raise ProfilerError("the library does not have this kernel")
-        return ctypes.c_void_p(found), row
+        return Launched(found, row, layers)
 
     def _call(self, name: str, *arguments: Any) -> None:
         function = getattr(self._profiler, name)
         function.restype = ctypes.c_char_p
         if text := function(*arguments):
             raise ProfilerError(text.decode(errors="replace"))
+
+
+def _layers(epilogue: str) -> list[list[str]]:
+    """The steps behind each product: "Bias,Gemm,Relu" -> [["Bias"], ["Relu"]]."""
+    found: list[list[str]] = [[]]
+    for step in filter(None, epilogue.split(",")):
+        if step == PRODUCT:
+            found.append([])
+        else:
+            found[-1].append(step)
+    return found
 
 
 def _requests() -> queue.SimpleQueue[str]:

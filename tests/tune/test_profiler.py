@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ for line in sys.stdin:
         if request["extents"][0] == 13:
             reply = dict(failure="cudaMalloc: out of memory", lost=False)
     else:
-        name, _, stage = os.path.basename(request["library"]).partition("-in-")
+        name, _, stage = os.path.basename(request["kernels"][-1]["library"]).partition("-in-")
         if stage in ("", request["do"]):
             if name == "crash":
                 print("stack smashed", file=sys.stderr, flush=True)
@@ -185,3 +186,15 @@ def test_no_memory_for_the_problem_is_no_candidates_fault(bench: Bench) -> None:
 def test_a_worker_that_does_not_start(tmp_path: Path) -> None:
     with Profiler(90, [sys.executable, "-c", "raise SystemExit('no GPU')"]) as profiler, pytest.raises(OnnxboltError, match="no GPU"):
         profiler.measure(GEMM, [])
+
+
+def test_kernels_one_after_the_other_are_one_candidate(bench: Bench) -> None:
+    several = dataclasses.replace(GEMM, chain=("Bias", "Gemm", "Bias"), inner=(64,))
+    (one,) = bench.measure("20", problem=several)
+    apart = bench.profiler.measure_apart(several, [(CONFIG, Path("a"), 1), (CONFIG, Path("30"), 1)])
+    assert (one.us, apart.us, apart.key) == (22.0, 32.0, one.key)
+    first, *_, last = (json.loads(line)["kernels"] for line in bench.requests("time"))
+    assert [kernel["layers"] for kernel in first] == [2]
+    assert [(kernel["library"], kernel["layers"]) for kernel in last] == [("a", 1), ("30", 1)]
+    (problem,) = map(json.loads, bench.requests("problem"))
+    assert (problem["extents"], problem["columns"], problem["epilogue"]) == ([64, 64, 64], [64], "Bias,Gemm,Bias")

@@ -29,12 +29,14 @@ const char* profiler_set_problem(const char* name, int is_gemm, int, int, const 
   printf("%s\n", name), fflush(stdout);
   return nullptr;
 }
-const char* profiler_check(const void*, const int64_t* config, double* error) {
+struct Launched { const void* kernel; const int64_t* config; int layers; };
+const char* profiler_check(const Launched* kernels, int count, double* error) {
   *error = m + first;
-  return config[4] == 13 ? "refused" : nullptr;
+  for (int i = 0; i < count; ++i) *error += 1000 * kernels[i].layers;
+  return kernels[0].config[4] == 13 ? "refused" : nullptr;
 }
-const char* profiler_time(const void*, const int64_t* config, int samples, double* us, int* clock) {
-  for (int i = 0; i < samples; ++i) us[i] = config[4] + i;
+const char* profiler_time(const Launched* kernels, int, int samples, double* us, int* clock) {
+  for (int i = 0; i < samples; ++i) us[i] = kernels[0].config[4] + i;
   *clock = 1755;
   return nullptr;
 }
@@ -45,7 +47,9 @@ CANDIDATES = r"""
 #include <cstdint>
 #include <cstring>
 extern "C" const void* onnxbolt_find_kernel(const char* epilogue, int element, int output, const int64_t* config) {
-  return !strcmp(epilogue, "Bias,Elu") && element == 10 && output == 1 ? config : nullptr;
+  const bool last = !strcmp(epilogue, "Bias,Elu") && output == 1;
+  const bool inner = (!strcmp(epilogue, "Relu,Gemm") || !strcmp(epilogue, "Relu")) && output == 10;
+  return element == 10 && (last || inner) ? config : nullptr;
 }
 """
 PROBLEM = {"do": "problem", "is_gemm": True, "element": 10, "output": 1, "epilogue": "Bias,Elu", "extents": [64, 8, 8], "columns": [],
@@ -92,9 +96,10 @@ def process(libraries: tuple[Path, Path]) -> Iterator[Process]:
     process.process.communicate()
 
 
-def request(do: str, library: Path, tile: int = 128, **more: int) -> dict[str, Any]:
+def request(do: str, library: Path, tile: int = 128, layers: tuple[int, ...] = (1,), **more: int) -> dict[str, Any]:
+    """About a kernel for each number of layers."""
     config = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_2X, (tile, 64, 32))
-    return {"do": do, "library": str(library), "config": config.row(), **more}
+    return {"do": do, "kernels": [{"library": str(library), "config": config.row(), "layers": count} for count in layers], **more}
 
 
 def test_facts_of_the_device(process: Process) -> None:
@@ -103,8 +108,16 @@ def test_facts_of_the_device(process: Process) -> None:
 
 def test_a_kernel_is_checked_and_timed(process: Process, libraries: tuple[Path, Path]) -> None:
     assert process.ask(PROBLEM) == {}  # what the library printed is no reply
-    assert process.ask(request("check", libraries[1])) == {"error": 64.5}
+    assert process.ask(request("check", libraries[1])) == {"error": 1064.5}
     assert process.ask(request("time", libraries[1], samples=3)) == {"samples": [128.0, 129.0, 130.0], "clock_mhz": 1755}
+
+
+def test_kernels_for_a_few_layers_each_are_found_by_their_part_of_the_chain(process: Process, libraries: tuple[Path, Path]) -> None:
+    process.ask(PROBLEM | {"epilogue": "Relu,Gemm,Gemm,Bias,Elu", "columns": [8, 8]})
+    for layers in ((2, 1), (1, 2), (1, 1, 1), (3,)):
+        found = process.ask(request("check", libraries[1], layers=layers))
+        expected = {"error": 3064.5} if layers == (2, 1) else {"failure": "the library does not have this kernel", "lost": False}
+        assert found == expected, layers
 
 
 def test_failures_are_replies(process: Process, libraries: tuple[Path, Path]) -> None:
