@@ -19,13 +19,13 @@ __device__ void InitializeChain(const ChainParams& params, typename K::Barriers&
   for (Barrier& barrier : barriers.weights) barrier.init(1);
   for (int ring = 0; ring < K::kRings; ++ring) {
     for (int i = 0; i < K::kStages; ++i) {
-      barriers.full[ring][i].init(1);
-      barriers.empty[ring][i].init(K::kGroupsOfRing);
+      barriers.full[ring][i].init((K::kLoadBytes > 0) + (K::kRowsByTma ? 0 : 128));
+      barriers.empty[ring][i].init(K::kGroupsOfRing * (K::kRowsByTma ? 1 : 4));
     }
   }
   FenceBarrierInit();
   Prefetch(params.weights[0]);
-  Prefetch(params.a);
+  if constexpr (K::kRowsByTma) Prefetch(params.a);
 }
 
 // Zeros beyond the layers' ends.
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(K::kThreads, 1) ChainKernel(const __grid_const
   using Split = RegisterSplit<K>;
   if (group == 0) {
     if constexpr (Split::kUsed) ReleaseRegisters<Split::kProducer>();
-    if (warp == 0 && ElectOne()) ProduceChain<K>(params, memory);
+    if (!K::kRowsByTma || (warp == 0 && ElectOne())) ProduceChain<K>(params, memory);
   } else {
     if constexpr (Split::kUsed) ClaimRegisters<Split::kConsumer>();
     ChainConsumer<K>(params, memory, group - 1).run();
@@ -78,17 +78,18 @@ struct ChainSm90 : sm90::ChainShape<Config, ElementType, OutputType, Chains...> 
     if (const char* error = CheckExtents(chain.m, 1, chain.k)) return error;
     if (chain.m > 0x7fffffff - 64 * Shape::kGroups) return "m is too close to 2^31";
     if (chain.layers != Shape::kLayers) return "the kernel is for another number of layers";
-    if (!RowsAreWide(chain.a, chain.k) || chain.lda % 8 != 0) return "A's rows are not multiples of 16 bytes, as TMA needs";
+    if (!IsAligned(chain.a, 16)) return "A does not begin at a multiple of 16 bytes";
+    if (Shape::kRowsByTma && (chain.k % 8 != 0 || chain.lda % 8 != 0)) return "A's rows are not multiples of 16 bytes, as TMA needs";
+    if (chain.lda > 1 << 20) return "A's rows lie too far apart";
     if (chain.k > Shape::kDepth || chain.k <= Shape::kDepth - 64) return "the kernel is for another k";
-    int64_t depth = chain.k;
-    for (int i = 0; i < Shape::kLayers; depth = chain.n[i++]) {
+    for (int i = 0; i < Shape::kLayers; ++i) {
       if (chain.n[i] < 1 || chain.n[i] > Shape::columns(i)) return "a layer has more columns than the kernel";
-      if (!RowsAreWide(chain.weights[i], depth)) return "a layer's weights have rows that are not multiples of 16 bytes, as TMA needs";
+      if (!RowsAreWide(chain.weights[i], chain.weight_pitch(i))) return "a layer's weights have rows that are not multiples of 16 bytes, as TMA needs";
       for (int v = 0; v < Shape::vectors(i); ++v) {
         if (chain.epilogue[i].vectors[v] == nullptr) return "an epilogue vector is missing";
       }
     }
-    return nullptr;
+    return CheckOperands<typename Shape::template ChainOf<Shape::kLast>, Element>(chain.epilogue[Shape::kLast], 1);
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
@@ -107,10 +108,13 @@ struct ChainSm90 : sm90::ChainShape<Config, ElementType, OutputType, Chains...> 
 
   static const char* describe(sm90::ChainParams& params, const ChainArguments& chain) {
     params.rows = static_cast<int>(chain.m), params.tiles = CeilDivide(params.rows, Shape::kStageRows);
-    if (const char* error = encode(params.a, chain.a, chain.k, chain.m, chain.lda, Shape::box(0), Shape::kStageRows)) return error;
-    int64_t depth = chain.k;
-    for (int i = 0, first_param = 0; i < Shape::kLayers; first_param += Shape::params(i), depth = chain.n[i++]) {
-      if (const char* error = encode(params.weights[i], chain.weights[i], depth, chain.n[i], depth, Shape::box(i), Shape::columns(i)))
+    params.a_data = chain.a, params.k = static_cast<int>(chain.k), params.lda = chain.lda;
+    if constexpr (Shape::kRowsByTma) {
+      if (const char* error = encode(params.a, chain.a, chain.k, chain.m, chain.lda, Shape::box(0), Shape::kStageRows)) return error;
+    }
+    for (int i = 0, first_param = 0; i < Shape::kLayers; first_param += Shape::params(i++)) {
+      if (const char* error = encode(params.weights[i], chain.weights[i], chain.depth(i), chain.n[i], chain.weight_pitch(i), Shape::box(i),
+                                     Shape::columns(i)))
         return error;
       params.columns[i] = static_cast<int>(chain.n[i]);
       params.operands[i] = chain.epilogue[i];

@@ -278,8 +278,11 @@ ChainArguments FusedKernel::ReadChain(const OrtKernelContext* context, const Ten
 }
 
 void FusedKernel::RunChain(OrtKernelContext* context, const Tensors& t) const {
-  const ChainArguments arguments = ReadChain(context, t);
-  RequireShape(1, ort::ShapeOf(Input(context, 1)), {arguments.n[0], t.x_shape.back()});
+  constexpr int64_t kMostPadding = 7;  // zeros that make the first weight's rows multiples of 16 bytes
+  ChainArguments arguments = ReadChain(context, t);
+  arguments.ldw = arguments.k, arguments.k = t.x_shape.back();
+  const int64_t padding = arguments.ldw - arguments.k;
+  if (padding < 0 || padding > kMostPadding) RequireShape(1, ort::ShapeOf(Input(context, 1)), {arguments.n[0], arguments.k});
   LaunchRow(context, t, &arguments);
 }
 

@@ -212,9 +212,12 @@ class Rewriter:
             x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x  # what kernels read
             planes = DType.of(x.dtype)
         forms = (*(_inner_form(candidate, width) for width in candidate.widths[:-1]), writes)  # of each layer's result
-        inputs = [x, self._weight(anchor, anchor.weight, reads, forms[0]), *self._operands(candidate, forms)]
+        columns = _weight_columns(candidate, reads)
+        padding = (columns.channels or ()).count(-1) if columns != reads else 0
+        inputs = [x, self._weight(anchor, anchor.weight, columns, forms[0]), *self._operands(candidate, forms)]
         steps = tuple(link.step for link in candidate.links)
-        signature = Signature(anchor.kind, anchor.dtype, len(anchor.x.shape) if anchor.kind == "conv" else 0, steps, planes=planes)
+        signature = Signature(anchor.kind, anchor.dtype, len(anchor.x.shape) if anchor.kind == "conv" else 0, steps,
+                              padding, planes)
         attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
         if anchor.kind == "conv":
             attributes.update(conv_attributes(anchor.node))
@@ -289,6 +292,13 @@ class Rewriter:
 def _inner_form(candidate: Candidate, width: int) -> Form:
     """What stays between the products of one kernel is padded: TMA reads rows of 16 bytes of the weights behind it."""
     return Form(False, padded_channels(width, candidate.anchor.dtype.alignment))
+
+
+def _weight_columns(candidate: Candidate, reads: Form) -> Form:
+    """How the first weight's columns are stored: as x, but that a kernel for several products, which reads rows of x of any length, wants
+    rows of 16 bytes of it."""
+    several = candidate.anchor.kind == "gemm" and len(candidate.widths) > 1
+    return _inner_form(candidate, int(candidate.anchor.weight.shape[0])) if several and reads == PLAIN else reads
 
 
 def conv_attributes(node: gs.Node) -> dict[str, object]:

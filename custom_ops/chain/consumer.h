@@ -1,6 +1,8 @@
-// A consumer warpgroup of a chain: the first product from shared memory, the others from the registers that the one before left.
+// A consumer warpgroup of a chain: the first product's rows from shared memory, or, where TMA cannot read them, from registers; the
+// others' from the registers that the one before left.
 #pragma once
 #include "chain/next_product.h"
+#include "chain/rows.h"
 #include "chain/shape.h"
 #include "dependent_launch.h"
 #include "sm90/epilogue.h"
@@ -24,7 +26,9 @@ class ChainConsumer {
     bool first = true;
     for (ChainTiles<K> tiles(ring_); tiles.first < params_.tiles; tiles.first += tiles.step, first = false) {
       Accumulators<K::columns(0)> sums;
-      multiply_tile(sums, first);
+      if (K::kIsResident && first) barriers_.weights[0].wait(0);
+      if constexpr (K::kRowsByTma) multiply_tile(sums);
+      else multiply_fragments(sums);
       continue_from<0>(sums, tiles.first * K::kStageRows + (group_ - ring_) * 64, first);
     }
     epilogue_.drain();
@@ -32,8 +36,7 @@ class ChainConsumer {
 
  private:
   // The first layer's main loop. A stage is given back when the products behind its own are under way.
-  CUTLASS_DEVICE void multiply_tile(Accumulators<K::columns(0)>& sums, bool first) {
-    if (K::kIsResident && first) barriers_.weights[0].wait(0);
+  CUTLASS_DEVICE void multiply_tile(Accumulators<K::columns(0)>& sums) {
     constexpr int kBoxes = K::boxes(0);
     int previous = 0;
 #pragma unroll
@@ -55,17 +58,59 @@ class ChainConsumer {
   }
 
   CUTLASS_DEVICE void multiply_box(Accumulators<K::columns(0)>& sums, int box) const {
-    constexpr int kRowBytes = K::row_bytes(0), kColumns = K::columns(0), kBoxBytes = K::box_bytes(0);
-    const char* stage = memory_.stage(ring_, cursor_.stage);
-    const char* weights = K::kIsResident ? memory_.template weights<0>() + box * kBoxBytes : stage + K::kRowsBytes;
-    const uint64_t a = OperandDescriptor(stage + (group_ - ring_) * 64 * kRowBytes, kRowBytes), b = OperandDescriptor(weights, kRowBytes);
+    constexpr int kRowBytes = K::row_bytes(0), kColumns = K::columns(0);
+    const char* rows = memory_.stage(ring_, cursor_.stage) + (group_ - ring_) * 64 * kRowBytes;
+    const uint64_t a = OperandDescriptor(rows, kRowBytes), b = first_weights(box);
 #pragma unroll
     for (int k = 0; k < kRowBytes / 32; ++k)  // addresses in descriptors count 16 bytes
       Wgmma<kColumns>::template multiply<Element>(sums, a + 2 * k, b + 2 * k, box + k > 0);
   }
 
+  CUTLASS_DEVICE uint64_t first_weights(int box) const {
+    constexpr int kBoxBytes = K::box_bytes(0);
+    const char* resident = memory_.template weights<0>() + box * kBoxBytes;
+    return OperandDescriptor(K::kIsResident ? resident : memory_.stage(ring_, cursor_.stage) + K::kRowsBytes, K::row_bytes(0));
+  }
+
+  // The same where TMA does not read the rows: while one box is multiplied, the next one is on its way to registers.
+  CUTLASS_DEVICE void multiply_fragments(Accumulators<K::columns(0)>& sums) {
+    using Fragments = RowFragments<K>;
+    constexpr int kBoxes = K::boxes(0);
+    const Fragments fragments(params_, (group_ - ring_) * 64);
+    typename Fragments::Registers rows[2];
+    read_box(fragments, rows[0]);
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      Fragments::pin(rows[box % 2]);
+      PinAccumulators(sums);
+      BeginProducts();
+#pragma unroll
+      for (int step = 0; step < Fragments::kSteps; ++step)
+        WgmmaFromRegisters<K::columns(0)>::template multiply<Element>(sums, rows[box % 2][step], first_weights(box) + 2 * step, box + step > 0);
+      CommitProducts();
+      const int multiplied = cursor_.stage;
+      cursor_.advance();
+      if (box + 1 < kBoxes) read_box(fragments, rows[(box + 1) % 2]);
+      WaitForProducts<0>();
+      Fragments::pin(rows[box % 2]);
+      PinAccumulators(sums);
+      release_as_warp(multiplied);
+    }
+  }
+
+  CUTLASS_DEVICE void read_box(const RowFragments<K>& fragments, typename RowFragments<K>::Registers& rows) {
+    barriers_.full[ring_][cursor_.stage].wait(cursor_.parity);
+    fragments.read(memory_.stage(ring_, cursor_.stage), rows);
+  }
+
   CUTLASS_DEVICE void release(int stage) {
     if (thread_ == 0) barriers_.empty[ring_][stage].arrive();
+  }
+
+  // A warp's own loads from a stage are its to report.
+  CUTLASS_DEVICE void release_as_warp(int stage) {
+    __syncwarp();
+    if (thread_ % 32 == 0) barriers_.empty[ring_][stage].arrive();
   }
 
   // The layers behind layer L, whose sums these are.
@@ -97,12 +142,13 @@ class ChainConsumer {
   // Rows that TMA cannot write are short ones.
   CUTLASS_DEVICE void store_directly(const Accumulators<K::columns(K::kLast)>& sums, int row) const {
     using Output = typename K::Output;
+    using Chain = typename K::template ChainOf<K::kLast>;
     constexpr int kBlocks = K::columns(K::kLast) / 16;
     const int first_row = row + thread_ / 32 * 16 + thread_ % 32 / 4, end = params_.columns[K::kLast];
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const auto finished = FinishColumns<typename K::template ChainOf<K::kLast>, Output, K::columns(K::kLast)>(
-          sums, block, memory_.template vectors<K::kLast>(), params_.operands[K::kLast].params);
+      const auto finished = FinishColumns<Chain, Output, K::columns(K::kLast)>(
+          sums, block, memory_.template vectors<K::kLast>(), params_.operands[K::kLast].params, read_tensors<Chain>(first_row, 16 * block));
       const auto values = cutlass::NumericArrayConverter<Output, float, 8>{}(finished);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -110,6 +156,23 @@ class ChainConsumer {
         if (at < params_.rows && column < end) static_cast<Output*>(params_.d_data)[at * params_.ldd + column] = values[i];
       }
     }
+  }
+
+  // The last layer's tensors at the places of eight of this thread's values.
+  template <class Chain>
+  CUTLASS_DEVICE typename Chain::template Operands<8> read_tensors(int first_row, int first_column) const {
+    typename Chain::template Operands<8> operands{};
+    const EpilogueArguments& arguments = params_.operands[K::kLast];
+#pragma unroll
+    for (int t = 0; t < Chain::kTensors; ++t) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int at = first_row + i % 4 / 2 * 8, column = first_column + i / 4 * 8 + thread_ % 4 * 2 + i % 2;
+        const auto* tensor = static_cast<const Element*>(arguments.tensors[t]) + at * arguments.tensor_pitch[t];
+        operands.tensors[t][i] = at < params_.rows && column < params_.columns[K::kLast] ? float(tensor[column]) : 0.f;
+      }
+    }
+    return operands;
   }
 
   const ChainParams& params_;

@@ -13,12 +13,12 @@ namespace sm90 {
 template <int Columns>
 using Operand = uint32_t[Columns / 4];
 
-// A layer's epilogue of 16 columns: of four values in each half (see Accumulators). `vectors` are the layer's, [kVectors][Columns].
+// A layer's epilogue of 16 columns: of four values in each half (see Accumulators). `vectors` are the layer's, [kVectors][Columns];
+// `operands` has the tensors' values, where the chain has any.
 template <class Chain, class Result, int Columns>
 CUTLASS_DEVICE cutlass::Array<float, 8> FinishColumns(const Accumulators<Columns>& sums, int block, const float* vectors,
-                                                      const float* params) {
+                                                      const float* params, typename Chain::template Operands<8> operands = {}) {
   cutlass::Array<float, 8> x;
-  typename Chain::template Operands<8> operands;
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = sums[8 * block + i];
 #pragma unroll

@@ -1,5 +1,6 @@
 // What fills a chain's shared memory: weights once, and the rows of A through the rings.
 #pragma once
+#include "chain/rows.h"
 #include "chain/shape.h"
 #include "dependent_launch.h"
 #include "sm90/tma.h"
@@ -20,10 +21,11 @@ __device__ void LoadWeights(const ChainParams& params, ChainMemory<K> memory) {
   }
 }
 
-// One thread: the weights, then tiles of rows for all rings in turn, box by box.
+// The weights, then tiles of rows for all rings in turn, box by box. One thread where TMA reads the rows, else a warpgroup.
 template <class K>
 __device__ void ProduceChain(const ChainParams& params, ChainMemory<K> memory) {
-  LoadWeights<K>(params, memory);
+  const bool leads = K::kRowsByTma || threadIdx.x % 128 == 0;
+  if (leads) LoadWeights<K>(params, memory);
   WaitForPredecessors();
   typename K::Barriers& barriers = memory.barriers();
   constexpr int kBoxes = K::boxes(0), kBox = K::box(0);
@@ -37,12 +39,18 @@ __device__ void ProduceChain(const ChainParams& params, ChainMemory<K> memory) {
         barriers.empty[ring][cursor.stage].wait(cursor.parity ^ 1);
         Barrier& full = barriers.full[ring][cursor.stage];
         char* stage = memory.stage(ring, cursor.stage);
-        full.arrive_and_expect(K::kStageBytes);
-        Load2D(params.a, full, stage, box * kBox, tile * K::kStageRows, Cache::kEvictFirst);
-        if constexpr (!K::kIsResident) Load2D(params.weights[0], full, stage + K::kRowsBytes, box * kBox, 0, Cache::kEvictLast);
+        if (leads && K::kLoadBytes > 0) full.arrive_and_expect(K::kLoadBytes);
+        if (leads && !K::kIsResident) Load2D(params.weights[0], full, stage + K::kRowsBytes, box * kBox, 0, Cache::kEvictLast);
+        if constexpr (K::kRowsByTma) {
+          Load2D(params.a, full, stage, box * kBox, tile * K::kStageRows, Cache::kEvictFirst);
+        } else {
+          RowCopies<K>(params, tile * K::kStageRows).start(stage, box);
+          ArriveBehindCopies(full);
+        }
       }
     }
   }
+  if constexpr (!K::kRowsByTma) WaitForCopies();
 }
 
 }  // namespace sm90

@@ -16,6 +16,9 @@ struct ChainParams {
   bool stores_by_tma;                    // the output's rows are multiples of 16 bytes
   void* d_data;                          // where they are not
   int64_t ldd;
+  const void* a_data;                    // where TMA does not read A's rows
+  int k;
+  int64_t lda;
   EpilogueArguments operands[kMaxLayers];
 };
 
@@ -31,7 +34,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   using Layers::columns, Layers::depth, Layers::kLast, Layers::kLayers, Layers::vectors;
 
   static constexpr int kGroups = Row::at(kConsumers), kStages = Row::at(Column::kStages), kThreads = 128 * (kGroups + 1);
-  static constexpr bool kIsResident = Row::at(kResident) == 1;
+  static constexpr bool kIsResident = Row::at(kResident) == 1, kRowsByTma = Row::at(kAlignA) == 8;
 
   // Along k operands lie in boxes of one swizzled row each.
   static constexpr int box(int layer) { return BoxColumns<Element>(depth(layer)); }
@@ -42,12 +45,14 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(kGroups >= 1 && kGroups <= 3);
   static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
-  static_assert(((Chains::kTensors == 0) && ...), "layers of a chain have no residual");
+  static_assert((0 + ... + Chains::kTensors) == Layers::template ChainOf<kLast>::kTensors, "inner layers of a chain have no residual");
   static_assert(Layers::is_whole(16), "one instruction takes 16 values along k");
 
   // Rings: where a group's rows lie.
   static constexpr int kRings = kIsResident ? kGroups : 1, kGroupsOfRing = kGroups / kRings, kStageRows = 64 * kGroupsOfRing;
-  static constexpr int kRowsBytes = kStageRows * row_bytes(0), kStageBytes = kRowsBytes + (kIsResident ? 0 : box_bytes(0));
+  static constexpr int kRowPitch = row_bytes(0) + (kRowsByTma ? 0 : 16);  // chain/rows.h
+  static constexpr int kRowsBytes = kStageRows * kRowPitch, kStageBytes = kRowsBytes + (kIsResident ? 0 : box_bytes(0));
+  static constexpr int kLoadBytes = kStageBytes - (kRowsByTma ? 0 : kRowsBytes);  // of a stage, by TMA
   static_assert(Row::at(kTileM) == kStageRows);
 
   // Shared memory: resident weights, rings, staging of the output, vectors, barriers.
@@ -56,7 +61,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static constexpr int vector_offset(int layer) {  // in floats
     return layer == 0 ? 0 : vector_offset(layer - 1) + vectors(layer - 1) * columns(layer - 1);
   }
-  using Finish = EpilogueShape<Element, Output, typename Layers::template ChainOf<kLast>, 1, columns(kLast)>;
+  using Finish = EpilogueShape<Element, Output, typename Layers::template ChainOf<kLast>, 1, columns(kLast), false>;
   static constexpr int kOffsetRings = weight_offset(kLayers);
   static constexpr int kOffsetStaging = kOffsetRings + kRings * kStages * RoundUp(kStageBytes, 1024);
   static constexpr int kOffsetVectors = kOffsetStaging + kGroups * RoundUp(Finish::kStagingBytes, 1024);

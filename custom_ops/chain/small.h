@@ -46,12 +46,12 @@ __device__ void LoadConstants(const ChainArguments& chain, float* constants) {
   if constexpr (L < K::kLayers) {
     constexpr int kColumns = K::columns(L), kDepth = K::depth(L), kVectors = K::vectors(L), kOffset = K::offset(L);
     const auto* weights = static_cast<const typename K::Element*>(chain.weights[L]);
-    constexpr int kBefore = L > 0 ? L - 1 : 0;
-    const int columns = static_cast<int>(chain.n[L]), depth = static_cast<int>(L > 0 ? chain.n[kBefore] : chain.k);
+    const int columns = static_cast<int>(chain.n[L]), depth = static_cast<int>(chain.depth(L));
+    const int pitch = static_cast<int>(chain.weight_pitch(L));
     float* to = constants + kOffset;
     for (int i = threadIdx.x; i < kDepth * kColumns; i += K::kThreads) {
       const int k = i / kColumns, n = i % kColumns;
-      to[i] = k < depth && n < columns ? float(weights[n * depth + k]) : 0.f;
+      to[i] = k < depth && n < columns ? float(weights[n * pitch + k]) : 0.f;
     }
     to += kDepth * kColumns;
     for (int i = threadIdx.x; i < kVectors * kColumns; i += K::kThreads) {

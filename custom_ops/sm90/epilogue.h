@@ -22,14 +22,14 @@ struct MatrixOutput {
 };
 
 // The static facts. `Blocks`: 64 rows each. A first tensor operand of the output's width comes by TMA into the staging buffers,
-// where the output takes its place; other tensors are read directly.
-template <class ElementType, class OutputType, class ChainType, int Blocks, int ColumnCount>
+// where the output takes its place, unless the kernel has nothing that loads it; other tensors are read directly.
+template <class ElementType, class OutputType, class ChainType, int Blocks, int ColumnCount, bool LoadsResidual = true>
 struct EpilogueShape {
   using Element = ElementType;
   using Output = OutputType;
   using Chain = ChainType;
   static constexpr int kBlocks = Blocks, kColumns = ColumnCount;
-  static constexpr bool kResidual = Chain::kTensors > 0 && sizeof(Element) == sizeof(Output);
+  static constexpr bool kResidual = LoadsResidual && Chain::kTensors > 0 && sizeof(Element) == sizeof(Output);
   static constexpr int kUnitColumns = BoxColumns<Output>(kColumns);
   static constexpr int kRowBytes = kUnitColumns * sizeof(Output), kUnitBytes = 64 * kRowBytes;
   static constexpr int kUnitsAcross = kColumns / kUnitColumns, kUnits = kBlocks * kUnitsAcross;

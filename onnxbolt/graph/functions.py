@@ -31,7 +31,8 @@ class Signature:
     """All that a body depends on. `kind` is "conv", "gemm", "elementwise", "squeeze_excite", a pooling or a change of layout; `rank` is
     that of x (0: any, for gemm and elementwise).
 
-    `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw"). `planes`: where a convolution
+    `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw"), or columns of zeros that a GEMM's
+    weight has beyond those of x. `planes`: where a convolution
     reads x as NCHW, the type of x.
     """
 
@@ -109,7 +110,10 @@ def build(signature: Signature, opset: int) -> FunctionProto:
 
 
 def _gemm(body: _Body, signature: Signature, opset: int, operands: list[str]) -> str:
-    result = body("MatMul", [body.load("x"), body("Transpose", [body.load("weight")], perm=[1, 0])])
+    weight = body("Transpose", [body.load("weight")], perm=[1, 0])
+    if signature.padding:
+        weight = body("Slice", [weight, body.ints(0), body.ints(-signature.padding), body.ints(0)])
+    result = body("MatMul", [body.load("x"), weight])
     return _epilogue(body, signature, opset, result, operands, lambda name, step: name)
 
 

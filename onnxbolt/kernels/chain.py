@@ -2,7 +2,8 @@
 same formulas).
 
 Threadblock residence here: a block has all columns of every layer, hence at most 256 of them. Shared memory holds the weights of all
-layers (`resident`), or all but the first one's, which then come through the ring with the rows.
+layers (`resident`), or all but the first one's, which then come through the ring with the rows. `align_a` is 8 where TMA reads the rows
+of A, and 1 where their pitch is no multiple of 16 bytes (custom_ops/chain/rows.h).
 """
 from __future__ import annotations
 
@@ -20,31 +21,32 @@ _BOX = 64  # elements along k of one copy
 _REGISTERS = {1: 255, 2: 232, 3: 160}  # of a consumer's thread, by the number of consumer warpgroups
 _BASE_REGISTERS = 48  # beside accumulators and operands
 _ROWS = 64  # of one product
+_CHUNK = 16  # bytes, to which rows have to be aligned for TMA, and of a copy without it
 
 
 def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> bool:
-    """Whether there may be a kernel for layers with these columns and this chain of steps."""
-    steps = [step for layer in layers(chain) for step in layer]
-    return (dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and max(widths) <= COLUMNS[-1]
-            and not any(EPILOGUES[step].operand == "tensor" for step in steps)
-            and sum(len(EPILOGUES[step].params) for step in steps) <= MAX_PARAMS)
+    """Whether there may be a kernel for layers with these columns and this chain of steps: residuals may stand behind the last one."""
+    *inner, _ = layers(chain)
+    residual = any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
+    params = sum(len(EPILOGUES[step].params) for step in chain)
+    return dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and max(widths) <= COLUMNS[-1] and params <= MAX_PARAMS and not residual
 
 
 def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every feasible configuration: `threadblock` is (rows, columns of the first layer, k), `warp` the other layers' columns."""
     widths = (*problem.inner, problem.n)
     if not arch.wgmma or not serves(problem.dtype, widths, problem.chain):
-        return ()  # of any k: layout/assign.py pads the rows that these kernels read
+        return ()
     padded = [next(n for n in COLUMNS if n >= width) for width in widths]
     others = [*padded[1:], 0, 0]
-    depth = _depth(problem.k)
+    depth, align_a = _depth(problem.k), 8 if problem.k * problem.dtype.bytes % _CHUNK == 0 else 1
     found: list[KernelConfig] = []
     for resident, groups in itertools.product((1, 0), _GROUPS):
         rows = _ROWS if resident else _ROWS * groups
         configs = (
             KernelConfig(
                 arch.number, 0, UNBOUNDED, Family.CHAIN_SM90, (rows, padded[0], depth),
-                (others[0], others[1], others[2]), stages=stages, consumers=groups, resident=resident,
+                (others[0], others[1], others[2]), stages=stages, align_a=align_a, consumers=groups, resident=resident,
             )
             for stages in _STAGES
         )
@@ -70,9 +72,11 @@ def columns(config: KernelConfig) -> tuple[int, ...]:
 
 
 def registers(config: KernelConfig) -> int:
-    """Of a consumer's thread: where one layer follows another, its accumulators and the operand that the one before left."""
+    """Of a consumer's thread: where one layer follows another, its accumulators and the operand that the one before left; in the first
+    one two boxes of rows, unless these stay in shared memory."""
     widths = columns(config)
-    return _BASE_REGISTERS + max(widths[0] // 2, *(before // 4 + after // 2 for before, after in itertools.pairwise(widths)))
+    first = widths[0] // 2 + (0 if config.align_a == 8 else 2 * _box(config) // 4)
+    return _BASE_REGISTERS + max(first, *(before // 4 + after // 2 for before, after in itertools.pairwise(widths)))
 
 
 def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
@@ -80,8 +84,9 @@ def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
     size, widths = problem.dtype.bytes, columns(config)
     depths = (config.threadblock[2], *widths)
     weights = [_up(n * k * size, 1024) for n, k in zip(widths, depths, strict=False)]
-    box = next(b for b in (64, 32, 16) if depths[0] % b == 0)
-    stage = config.threadblock[0] * box * size + (0 if config.resident else widths[0] * box * size)
+    box = _box(config)
+    row = box * size + (0 if config.align_a == 8 else _CHUNK)
+    stage = config.threadblock[0] * row + (0 if config.resident else widths[0] * box * size)
     rings = config.consumers if config.resident else 1
     unit = next(b for b in (128, 64, 32) if widths[-1] * problem.out.bytes % b == 0)
     vectors = [sum(EPILOGUES[step].operand == "vector" for step in layer) for layer in layers(problem.chain)]
@@ -91,6 +96,11 @@ def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
 
 
 _BARRIERS = 1024  # bytes, and what aligns them
+
+
+def _box(config: KernelConfig) -> int:
+    """Elements along k of a stage."""
+    return next(box for box in (_BOX, 32, 16) if config.threadblock[2] % box == 0)
 
 
 def _up(size: int, multiple: int) -> int:

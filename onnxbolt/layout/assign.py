@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.kernels import chain_small, first
+from onnxbolt.kernels import first
 from onnxbolt.layout.form import PLAIN, Form, padded_channels
 from onnxbolt.match.types import Candidate
 
@@ -172,8 +172,7 @@ def x_form(state: Assignment, candidate: Candidate) -> Form:
     if conv:
         few = count <= 4 and anchor.dtype.bytes == 2  # packed along k by the few-channels iterator
         return Form(True, padded_channels(count, 4 if few else anchor.dtype.alignment))
-    several = len(candidate.widths) > 1  # whose kernels read 16 bytes at a time, but where they are narrow
-    pays = count >= 64 or (several and not chain_small.serves(anchor.dtype, count, candidate.widths, candidate.chain))
+    pays = count >= 64 and len(candidate.widths) == 1  # kernels for several products read rows of any length
     return Form(False, padded_channels(count, anchor.dtype.alignment)) if pays else PLAIN
 
 

@@ -41,7 +41,7 @@ CASTS = ((DType.F16, DType.F32), (DType.F32, DType.F16), (DType.BF16, DType.F32)
 
 # k and the columns of each layer
 CHAINS = ((256, (64, 16)), (64, (128, 256)), (96, (32, 96)), (256, (256, 64)), (432, (256, 64, 16)), (16, (16, 16, 16, 16)),
-          (128, (192, 192)))
+          (128, (192, 192)), (429, (256, 64, 16)), (13, (64, 16)), (367, (128, 64)), (4, (32, 16, 8)))
 SMALL_CHAINS = ((4, (1, 4)), (13, (16, 8, 1)), (64, (16, 16)), (30, (8, 3, 5, 16)), (1, (4, 2)), (16, (16, 12)))
 
 # m, n, k of a warp tile, and stages; K for 2-byte types
@@ -158,8 +158,9 @@ def instances(arch: int) -> list[Instance]:
 def _chains(arch: int) -> Iterable[Instance]:
     """Several GEMMs: every activation, every layout of shared memory and number of consumers that the planner has for these widths."""
     turns = itertools.count()
-    for activation, (k, widths) in zip(ACTIVATIONS, itertools.cycle(CHAINS), strict=False):
-        chain = _layers(activation, len(widths))
+    residuals = itertools.cycle(((), ("Add",), (), ("Mul", "Add"), ()))
+    for activation, (k, widths), residual in zip(ACTIVATIONS * 2, itertools.cycle(CHAINS), residuals, strict=False):
+        chain = (*_layers(activation, len(widths)), *residual)
         for dtype, out in ((DType.F16, DType.F16), (DType.BF16, DType.F32)):
             problem = GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1])
             configs = gemm_chain.candidates(problem, get(arch))

@@ -183,7 +183,9 @@ def chain_problem(library: Library, instance: Instance, shape: tuple[int, int, i
     for i, (n, steps) in enumerate(zip(widths, chains, strict=True)):
         weight = rng.normal(0, value.shape[1] ** -0.5, (n, value.shape[1])).astype(instance.dtype.numpy)
         layer = Instance(instance.config, instance.dtype, instance.out, steps)
-        operands, filters = Operands(library, layer, (m, n), 0, rng), Tensor(library, weight)
+        gap = -weight.shape[1] % instance.dtype.alignment if i == 0 else 0  # rows of weights are aligned, whatever A's are
+        operands, filters = Operands(library, layer, (m, n), 0, rng), Tensor(library, weight, gap)
+        arguments.ldw = arguments.ldw if i else filters.pitch
         arguments.n[i], arguments.weights[i], arguments.epilogue[i] = n, filters.pointer, operands.arguments
         product = value.astype(np.float64) @ weight.astype(np.float64).T
         value = epilogue(product, steps, operands.vectors, operands.tensors)
@@ -249,6 +251,14 @@ def _convolutions(library: Library, instance: Instance) -> list[Any]:
     return [ConvProblem(library, instance, shape) for shape in convolutions(instance)]
 
 
+def _sm90_chains(library: Library, instance: Instance) -> list[Any]:
+    """One row, tails of rows, k and columns, rows that TMA cannot write, several tiles for each block; k of any multiple where TMA does
+    not read the rows."""
+    short = (0, 8, 8, 0) if instance.config.align_a == 8 else (1, 3, 6, 11)
+    shapes = ((1, 0, 0), (197, 8, 8), (64 * 132 * 3 + 65, 0, 3), (1000, 8, 0))
+    return [chain_problem(library, instance, (rows, k, inner, last)) for k, (rows, inner, last) in zip(short, shapes, strict=True)]
+
+
 def _small_chains(library: Library, instance: Instance) -> list[Any]:
     """One row, whole blocks of rows and tails, more rows than threads run at a time; k and columns short by whole accesses."""
     a, c = instance.config.align_a, instance.config.align_c
@@ -267,7 +277,7 @@ BUILDERS: dict[Family, Builder] = {
     Family.GEMM_SM90: lambda library, instance: [*_gemms(library, instance), *_planned(library, instance)],
     Family.CONV_SM90: lambda library, instance: [*_convolutions(library, instance), *_planned(library, instance)],
     Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
-    Family.CHAIN_SM90: _each(chain_problem, (1, 0, 0, 0), (197, 8, 8, 8), (64 * 132 * 3 + 65, 8, 0, 3), (1000, 0, 8, 0)),
+    Family.CHAIN_SM90: _sm90_chains,
     Family.CHAIN_SMALL: _small_chains,
     Family.SQUEEZE_EXCITE: _each(squeeze_excite_problem, (1, 1, 8, 8, 0), (3, 49, 160, 40, 0), (2, 25, 13, 5, 3), (33, 9, 72, 24, 8)),
     Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),

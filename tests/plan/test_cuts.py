@@ -57,21 +57,26 @@ def test_an_inner_result_that_is_used_elsewhere_ends_the_kernel() -> None:
     assert rules(net, net.node("MatMul", inner, net.normal(64, 16)), inner) == ["gemm+Relu", "gemm"]
 
 
-def test_a_residual_behind_the_last_layer_keeps_it_apart() -> None:
-    net = Net({"x": (16384, 256), "r": (16384, 16)})
+def test_residuals_stand_behind_the_last_layer_alone() -> None:
+    net = Net({"x": (16384, 256), "r": (16384, 16), "inner": (16384, 64)})
     inner = net.node("Relu", net.node("MatMul", "x", net.normal(256, 64)))
     y = net.node("Add", net.node("MatMul", inner, net.normal(64, 16)), "r")
-    assert rules(net, y) == ["gemm+Relu", "gemm+Add"]
+    assert rules(net, y) == ["gemm+Relu+Gemm+Add"]
+    optimized = assert_same(net.model(y), 2e-3, "fp16", arch=90)
+    assert [op.split("_")[0] for op in ops(optimized) if op.startswith("Fused")] == ["FusedGemm"]
+    inner = net.node("Add", net.node("MatMul", "x", net.normal(256, 64)), "inner")
+    assert rules(net, net.node("MatMul", inner, net.normal(64, 16))) == ["gemm+Add", "gemm"]
 
 
-@pytest.mark.parametrize(("hidden", "left"), [(1, ["gemm", "gemm+Add"]), (2, ["gemm+Add"])])
+@pytest.mark.parametrize(("hidden", "left"), [(1, ["gemm", "gemm+Bias"]), (2, ["gemm+Bias"])])
 def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: list[str]) -> None:
-    """The residual keeps the layers apart, and the tensor between them is none of the source, so that nothing may end there."""
-    net = Net({"x": (16384, 256), "r": (16384, 16)})
-    product = net.node("MatMul", "x", net.normal(256, 64))
-    inner = net.node("Relu", product)
-    graph = prepare(net.model(net.node("Add", net.node("MatMul", inner, net.normal(64, 16)), "r")), "fp16")
-    graph.source_tensors -= {inner, product} if hidden == 2 else {inner}
+    """No block holds both weights, and the tensor between them is none of the source, so that nothing may end there."""
+    net = Net({"x": (16384, 256)})
+    product = net.node("MatMul", "x", net.normal(256, 256))
+    biased = net.node("Add", product, net.normal(256))
+    inner = net.node("Relu", biased)
+    graph = prepare(net.model(net.linear(inner, 256, 256)), "fp16")
+    graph.source_tensors -= {inner, biased, product} if hidden == 2 else {inner, biased}
     found, refusals, _ = cover(graph, [90])
     assert [candidate.rule.removesuffix("+CastF32") for candidate in found] == left
     assert [refusal.tensor for refusal in refusals if refusal.reason == UNKNOWN] == [product] * (hidden - 1)
