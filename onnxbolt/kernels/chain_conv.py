@@ -18,6 +18,7 @@ _TILES = (
     (128, Schedule.PINGPONG, 2), (64, Schedule.PINGPONG, 2), (64, Schedule.PINGPONG, 3), (256, Schedule.COOPERATIVE, 2),
     (192, Schedule.COOPERATIVE, 3), (128, Schedule.COOPERATIVE, 2), (64, Schedule.COOPERATIVE, 1),
 )
+_WIDE_BLOCK = 64  # channels: a swizzled row
 _PART = 128  # columns of the last product at a time
 _REGISTERS, _BASE_REGISTERS = {1: 255, 2: 224, 3: 152}, 56  # of a consumer's thread; beside accumulators and operands
 _MIN_STAGES, _MAX_STAGES, _FIXED_BYTES = 3, 16, 2048
@@ -30,13 +31,14 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
         return ()
     padded = [next(n for n in COLUMNS if n >= width) for width in widths]
     others = [*padded[1:], 0, 0]
-    k, wide = sm90.k_block(problem.c, problem.dtype), problem.dtype.alignment
+    # a k-block of 48 channels comes as three copies, one of 64 with zeros as one
+    blocks, wide = dict.fromkeys((sm90.k_block(problem.c, problem.dtype), _WIDE_BLOCK)), problem.dtype.alignment
     configs = (
         KernelConfig(
             arch.number, 0, UNBOUNDED, Family.CHAIN_CONV_SM90, (rows, padded[0], k), (others[0], others[1], others[2]), schedule=schedule,
             align_a=wide, align_b=wide, align_c=wide, consumers=groups, resident=resident,
         )
-        for (rows, schedule, groups), resident in itertools.product(_TILES, (1, 0))
+        for (rows, schedule, groups), resident, k in itertools.product(_TILES, (1, 0), blocks)
     )
     return tuple(config for config in (_with_stages(config, problem, arch) for config in configs) if config is not None)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.kernels import first
+from onnxbolt.kernels import chain_first, first
 from onnxbolt.layout.form import PLAIN, Form, padded_channels
 from onnxbolt.match.types import Candidate
 
@@ -48,6 +48,7 @@ class Assignment:
     conversions: dict[tuple[str, Form], gs.Tensor] = field(default_factory=dict)
     unfree: set[str] = field(default_factory=set)  # padded outputs whose padding something had to take away
     planes: bool = False  # whether there are kernels that read a first convolution's x as ONNX has it
+    opset: int = 0  # of the graph
 
     def form(self, tensor: gs.Tensor) -> Form:
         return self.forms.get(tensor.name, PLAIN)
@@ -101,7 +102,7 @@ def _pass(graph: gs.Graph, candidates: list[Candidate], padded: set[str], planes
 
     last = {id(last_node(c)): c for c in candidates}
     anchors = {id(c.anchor.node): c.anchor.kind for c in candidates}
-    state = Assignment(candidates, last, anchors, {id(n) for c in candidates for n in c.nodes}, padded, planes=planes)
+    state = Assignment(candidates, last, anchors, {id(n) for c in candidates for n in c.nodes}, padded, planes=planes, opset=graph.opset)
     for node in graph.nodes:
         if id(node) in last:
             _fused(state, last[id(node)])
@@ -178,13 +179,17 @@ def x_form(state: Assignment, candidate: Candidate) -> Form:
 
 def _is_first(state: Assignment, candidate: Candidate) -> bool:
     """Whether a kernel for few channels in NCHW serves; it has no tensor operands."""
-    node, (count, *filters) = candidate.anchor.node, candidate.anchor.weight.shape
+    node, filters = candidate.anchor.node, candidate.anchor.weight.shape[1:]
     if any(link.step.row.operand == "tensor" for link in candidate.links):
         return False
     alignment = candidate.anchor.dtype.alignment
-    stored = -(-count // alignment) * alignment if candidate.output.name in state.padded else count
+    stored = [-(-count // alignment) * alignment for count in candidate.widths]
+    if candidate.output.name not in state.padded:
+        stored[-1] = candidate.widths[-1]
+    if len(stored) > 1 and not chain_first.serves(stored, candidate.chain):
+        return False
     strides, dilations = (node.attrs.get(name, [1] * len(filters[1:])) for name in ("strides", "dilations"))
-    return first.serves(candidate.anchor.dtype, (stored, *filters), strides, dilations, int(node.attrs.get("group", 1)))
+    return first.serves(candidate.anchor.dtype, (stored[0], *filters), strides, dilations, int(node.attrs.get("group", 1)))
 
 
 def _channels(candidate: Candidate) -> int:

@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.kernels.config import KernelConfig, SqueezeExciteProblem
 from onnxbolt.layout.assign import Assignment, assign
 from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import Form
@@ -23,11 +23,12 @@ from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.plan.cost import candidates as configurations
 from onnxbolt.plan.cost import fused_us, layout_us, ort_us, supports, transpose_us
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
-from onnxbolt.plan.ranges import FIXED, Ranges, table
+from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
 from onnxbolt.plan.regions import Part, Region, regions
 from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 
 _NAMED = 3  # of what a lock file lacks, so many are named
+_NO_COMMON_KERNEL = "its layers have no kernel together for its input as it is stored"
 _SAME = 1.03  # an instance that another problem needs anyway is taken where it is at most this much slower
 
 
@@ -99,8 +100,7 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
     refusals: list[Refusal] = []
     used = Timings(machine=timings.machine)
     chosen = [c for c in candidates if _supported(c, archs, refusals)]
-    reads_planes = all(ARCHS[number].wgmma for number in archs)  # a node has one layout for all of them
-    assignment = assign(graph, chosen, reads_planes)
+    chosen, assignment = _assigned(graph, chosen, archs, ranges.opt, refusals)
     settled: dict[int, Comparison] = {}
     lost: list[Region] = []
     while fuse == "winning":
@@ -110,7 +110,7 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
             break
         lost += [region for region in found if any(id(c) in losing for c in region.candidates)]
         chosen = [kept for c in chosen for kept in losing.get(id(c), (c,))]
-        assignment = assign(graph, chosen, reads_planes)
+        chosen, assignment = _assigned(graph, chosen, archs, ranges.opt, refusals)
     sizes = {id(c.anchor.node): tuple(problem_of(c, assignment, point) for point in ranges.points) for c in chosen}
     distinct = list(dict.fromkeys(problem for problems in sizes.values() for problem in problems))
     _require_choices(timings, [(problem, number) for problem in distinct for number in archs])
@@ -167,10 +167,24 @@ def _instance(problem: Problem, config: KernelConfig) -> tuple[object, ...]:
     return config.instance(), problem.dtype, problem.out, problem.chain
 
 
+def _assigned(graph: gs.Graph, chosen: list[Candidate], archs: Sequence[int], at: Point,
+              refusals: list[Refusal]) -> tuple[list[Candidate], Assignment]:
+    """The candidates and their tensors' forms; layers that have no common kernel for what is stored are by themselves."""
+    planes = all(ARCHS[number].wgmma for number in archs)  # a node has one layout for all of them
+    while True:
+        assignment = assign(graph, chosen, planes)
+        apart = {id(c) for c in chosen if len(c.widths) > 1 and not all(supports(problem_of(c, assignment, at), n) for n in archs)}
+        if not apart:
+            return chosen, assignment
+        refusals += [Refusal(c.anchor.node.name, c.anchor.node.op, _NO_COMMON_KERNEL, c.output.name) for c in chosen if id(c) in apart]
+        chosen = [kept for c in chosen for kept in (c.layers if id(c) in apart else (c,))]
+
+
 def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusal]) -> bool:
     problem = problem_of(candidate, None)
+    layers = (problem,) if isinstance(problem, SqueezeExciteProblem) else problem.layers
     for number in archs:
-        if not supports(problem, number):
+        if not supports(problem, number) and not all(supports(layer, number) for layer in layers):
             reason = f"{ARCHS[number].name} has no tensor-core kernel for {candidate.anchor.dtype.value}"
             refusals.append(Refusal(candidate.anchor.node.name, candidate.anchor.node.op, reason, candidate.output.name, "another --arch"))
             return False
