@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "integers.h"
+
 namespace onnxbolt {
 namespace profiler {
 namespace {
@@ -48,6 +50,7 @@ Problem::Problem(const Description& description, size_t l2_bytes) : description_
   // twice the cache: its replacement is not strictly the oldest line first
   sets_ = static_cast<int>(std::clamp<size_t>((2 * l2_bytes + bytes - 1) / bytes, 1, kMaxSets));
   fill();
+  pad_filter();
   reference_ = compute_reference();
 }
 
@@ -82,6 +85,18 @@ void Problem::fill() {
     for (int i = 0; i < chain.tensors; ++i) Fill(operands.tensors[i], description_.element, sets_, ++seed, 0.f, 1.f);
     for (int i = 0; i < chain.vectors; ++i) Fill(operands.vectors[i], kFloat, sets_, ++seed, 0.4f, 0.7f);
   }
+}
+
+// The first filter as kernels for several GEMMs take it: rows of 16 bytes, zeros at their ends.
+void Problem::pad_filter() {
+  const size_t size = ElementSize(description_.element), row = Depth(description_.conv) * size, pitch = RoundUp(row, 16);
+  if (!description_.is_gemm || description_.last() == 0 || pitch == row) return;
+  const size_t rows = description_.columns[0];
+  padded_filter_ = Describe(rows * pitch / size, description_.element);
+  Allocate(padded_filter_, sets_);
+  Check(cudaMemset(padded_filter_.at(0), 0, padded_filter_.stride * sets_), "cudaMemset");
+  for (int set = 0; set < sets_; ++set)
+    Check(cudaMemcpy2D(padded_filter_.at(set), pitch, layers_[0].filter.at(set), row, row, rows, cudaMemcpyDefault), "cudaMemcpy2D");
 }
 
 // Layer by layer in fp32; what lies between two is rounded to the element type, as the kernel and the layers one by one do.
@@ -145,6 +160,10 @@ ChainArguments Problem::chain(int set, int first, int last) const {
     chain.n[layer] = description_.columns[first + layer];
     chain.weights[layer] = layers_[first + layer].filter.at(set);
     chain.epilogue[layer] = epilogue(first + layer, set);
+  }
+  if (first == 0 && padded_filter_.elements > 0) {
+    chain.weights[0] = padded_filter_.at(set);
+    chain.ldw = static_cast<int64_t>(padded_filter_.elements / begin.k);
   }
   return chain;
 }

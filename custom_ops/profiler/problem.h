@@ -108,6 +108,7 @@ class Problem {
 
   size_t describe_operands();  // the bytes of a set
   void fill();
+  void pad_filter();
   Buffer compute_reference() const;
   EpilogueArguments epilogue(int layer, int set) const;
   ConvArguments conv(int layer, int set) const;
@@ -116,7 +117,7 @@ class Problem {
 
   Description description_;
   int sets_ = 1;
-  Operand x_;
+  Operand x_, padded_filter_;
   LayerOperands layers_[kMaxLayers];
   Buffer reference_;  // float [rows, columns of the last layer], not rounded to the output's type
 };
