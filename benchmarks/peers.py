@@ -120,9 +120,9 @@ class Operation:
 def matmul(problem: GemmProblem, transposed: bool) -> Operation:
     """The bare product, the weight stored [N, K] where `transposed`, else [K, N]."""
     m, n, k = problem.m, problem.n, problem.k
-    torch, sets = pytorch(), _sets(problem.dtype.bytes * (m * k + k * n) + problem.out.bytes * m * n)
-    x = _normal((sets, m, k), problem.dtype)
-    weight = _normal((sets, *((n, k) if transposed else (k, n))), problem.dtype, k**-0.5)
+    torch, sets = pytorch(), operand_sets(problem.dtype.bytes * (m * k + k * n) + problem.out.bytes * m * n)
+    x = normal((sets, m, k), problem.dtype)
+    weight = normal((sets, *((n, k) if transposed else (k, n))), problem.dtype, k**-0.5)
     weight = weight.transpose(1, 2) if transposed else weight
     return Operation(lambda i: torch.matmul(x[i], weight[i]), sets)
 
@@ -131,12 +131,12 @@ def convolution(problem: ConvProblem, channels: int | None = None, last: bool = 
     """The bare convolution in channels_last, or contiguous; `channels` replaces the problem's input channels."""
     torch, c = pytorch(), channels or problem.c
     size = problem.n * (problem.h * problem.w * c + problem.p * problem.q * problem.k)
-    sets = _sets(problem.dtype.bytes * size)
+    sets = operand_sets(problem.dtype.bytes * size)
     top, left, bottom, right = problem.pads
     if (top, left) != (bottom, right):
         raise RuntimeError(f"PyTorch's convolution has no padding {problem.pads}")
-    x = _normal((sets, problem.n, problem.h, problem.w, c), problem.dtype).movedim(4, 2)
-    weight = _normal((sets, problem.k, problem.r, problem.s, c), problem.dtype, (problem.r * problem.s * c) ** -0.5).movedim(4, 2)
+    x = normal((sets, problem.n, problem.h, problem.w, c), problem.dtype).movedim(4, 2)
+    weight = normal((sets, problem.k, problem.r, problem.s, c), problem.dtype, (problem.r * problem.s * c) ** -0.5).movedim(4, 2)
     if not last:
         x, weight = x.contiguous(), weight.contiguous()
 
@@ -169,7 +169,7 @@ def unfused(problem: Problem, operation: Operation) -> Operation:
 def _kernel(step: str, problem: Problem, sets: int) -> Callable[[int, Any], Any]:
     """Of one step, behind the problem's product."""
     if step == "Bias":
-        bias = _normal((problem.n,) if isinstance(problem, GemmProblem) else (problem.k, 1, 1), problem.dtype)
+        bias = normal((problem.n,) if isinstance(problem, GemmProblem) else (problem.k, 1, 1), problem.dtype)
         return lambda _, y: y.add_(bias)
     if step == "Add":
         residual = _results_like(problem, sets)
@@ -186,8 +186,8 @@ def activation(step: str, y: Any) -> Any:
 def channel_padding(problem: ConvProblem, channels: int) -> Operation:
     """The activations copied into rows of `channels`, whose rest is zero: one kernel."""
     torch, pixels = pytorch(), (problem.n, problem.h, problem.w)
-    sets = _sets(problem.dtype.bytes * math.prod(pixels) * (problem.c + channels))
-    x = _normal((sets, *pixels, problem.c), problem.dtype)
+    sets = operand_sets(problem.dtype.bytes * math.prod(pixels) * (problem.c + channels))
+    x = normal((sets, *pixels, problem.c), problem.dtype)
     padded = torch.zeros((sets, *pixels, channels), dtype=x.dtype, device="cuda")
     return Operation(lambda i: padded[i, ..., :problem.c].copy_(x[i]), sets)
 
@@ -255,12 +255,12 @@ def graph_passes(us: float, sets: int) -> int:
     return min(max(int(_LEAST_US / max(us, 1.0)) + 1, 1), max(1, _MAX_NODES // sets))
 
 
-def _sets(size: int) -> int:
+def operand_sets(size: int) -> int:
     torch = pytorch()
     return rotated_sets(size, torch.cuda.get_device_properties(0).L2_cache_size)
 
 
-def _normal(shape: tuple[int, ...], dtype: DType, deviation: float = 1.0) -> Any:
+def normal(shape: tuple[int, ...], dtype: DType, deviation: float = 1.0) -> Any:
     torch = pytorch()
     element = {DType.F16: torch.float16, DType.BF16: torch.bfloat16, DType.F32: torch.float32}[dtype]
     generator = torch.Generator("cuda").manual_seed(0)
@@ -270,5 +270,5 @@ def _normal(shape: tuple[int, ...], dtype: DType, deviation: float = 1.0) -> Any
 def _results_like(problem: Problem, sets: int) -> Any:
     """Random tensors of the result's shape, [M, N] or NCHW in channels_last."""
     if isinstance(problem, GemmProblem):
-        return _normal((sets, problem.m, problem.n), problem.dtype)
-    return _normal((sets, problem.n, problem.p, problem.q, problem.k), problem.dtype).movedim(4, 2)
+        return normal((sets, problem.m, problem.n), problem.dtype)
+    return normal((sets, problem.n, problem.p, problem.q, problem.k), problem.dtype).movedim(4, 2)

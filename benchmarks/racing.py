@@ -65,11 +65,11 @@ class Ours:
         ((_, library),) = build([instance_of(self.problem, self.config)])
         if not isinstance(library, Path):
             raise OnnxboltError(f"the chosen kernel is not compiled: {library.detail}")
-        self._library = library
+        self.library = library
 
     def measure(self, count: int) -> list[float]:
         """The median of `count` samples, microseconds."""
-        (mine,) = self.profiler.measure(self.problem, [(self.config, self._library)], samples=count, sweep=False)
+        (mine,) = self.profiler.measure(self.problem, [(self.config, self.library)], samples=count, sweep=False)
         if mine.status is not Status.OK:
             raise OnnxboltError(f"the chosen kernel failed: {mine.status.value}, {mine.detail}")
         self.error = mine.error

@@ -175,6 +175,12 @@ _EPILOGUE: dict[str, Cell] = {
     "fused / without": _value("fused_over_bare", ".3f"), "with an elementwise kernel, us": _field("peer_us", ".2f"),
     "ratio": _field("ratio", ".2f"), "spread": _percent,
 }
+_B2B: dict[str, Cell] = {
+    "layers": _field("name"), "rows or batch": _field("batch"), "one kernel, us": _field("ours_us", ".2f"),
+    "one for each layer, us": _value("apart_us", ".2f"), "ratio": _field("ratio", ".2f"), "aim": _value("target", ".2f"),
+    "the library's, bare, us": _value("bare_us", ".2f"), "with bias and ReLU, us": _value("full_us", ".2f"),
+    "its ratio": _value("full_ratio", ".2f"), "against": _field("peer"), "floor, us": _field("floor_us", ".2f"), "spread": _percent,
+}
 _PADDING: dict[str, Cell] = {
     "convolution": _field("name"), "unpadded, us": _value("unpadded_us", ".2f"), "padded, us": _value("padded_us", ".2f"),
     "padding, us": _value("padding_us", ".2f"), "its share": _value("padding_share", ".0%"), "gain": _value("gain", ".2f"),
@@ -207,11 +213,13 @@ TABLES = {
     "symbolic": Table("symbolic", {**_MODEL, "onnxbolt, one session, us": _field("ours_us", ".1f"),
                                    "ONNX Runtime at its best at that batch, us": _field("peer_us", ".1f"), "ratio": _field("ratio", ".2f"),
                                    "spread": _percent, "error": _field("error", ".1e")}),
-    **{name: Table(name, _KERNEL) for name in ("b2b_gemm", "b2b_conv", "attention", "subgraphs")},
+    **{name: Table(name, _B2B) for name in ("b2b_gemm", "b2b_conv")},
+    **{name: Table(name, _KERNEL) for name in ("attention", "subgraphs")},
 }
 _TITLES = {
     "gemm": "GEMM against cuBLAS's bare product", "conv": "convolutions with epilogue against cuDNN's bare ones",
     "epilogue": "fused epilogue against a kernel of its own", "padding": "padded channels against cuDNN",
+    "b2b_gemm": "GEMMs in one kernel against a kernel for each", "b2b_conv": "convolutions in one kernel against a kernel for each",
 }
 
 

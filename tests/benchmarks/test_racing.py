@@ -66,7 +66,7 @@ def test_operands_exceed_the_cache_and_graphs_are_long_enough() -> None:
 
 def test_uneven_padding_is_no_convolution_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "pytorch", lambda: None)
-    monkeypatch.setattr(peers, "_sets", lambda size: 1)
+    monkeypatch.setattr(peers, "operand_sets", lambda size: 1)
     dtype = DType.F16
     uneven = ConvProblem(1, 8, 8, 8, 8, 3, 3, 7, 7, (0, 0, 1, 1), (1, 1), (1, 1), 1, dtype, dtype, ())
     with pytest.raises(RuntimeError, match="no padding"):

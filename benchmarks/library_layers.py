@@ -1,0 +1,53 @@
+"""Layers one after the other as cuBLAS and cuDNN run them, through PyTorch: the peers of one kernel for all."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from benchmarks.peers import Operation, convolution, normal, operand_sets, pytorch
+from onnxbolt.kernels.config import ConvProblem, GemmProblem
+
+
+def layers(problem: GemmProblem | ConvProblem, epilogue: bool) -> dict[str, Operation]:
+    """Layers one after the other, in each form that the library may prefer: its kernels alone, or with its bias and a kernel of PyTorch's
+    for each ReLU."""
+    if isinstance(problem, GemmProblem):
+        return {f"weights {'[N, K]' if transposed else '[K, N]'}": _products(problem, epilogue, transposed) for transposed in (True, False)}
+    if problem.c >= 8:
+        return {"channels last": _convolutions(problem, epilogue, problem.c)}
+    few = {f"{c} channels, channels last": _convolutions(problem, epilogue, c) for c in (problem.c, 4, 8)}
+    return few | {"channels first": _convolutions(problem, epilogue, problem.c, last=False)}
+
+
+def _products(problem: GemmProblem, epilogue: bool, transposed: bool) -> Operation:
+    torch, parts = pytorch(), problem.layers
+    sets = operand_sets(problem.dtype.bytes * (problem.m * (problem.k + problem.n) + sum(layer.k * layer.n for layer in parts)))
+    x = normal((sets, problem.m, problem.k), problem.dtype)
+    weights = [normal((sets, *((p.n, p.k) if transposed else (p.k, p.n))), p.dtype, p.k**-0.5) for p in parts]
+    weights = [weight.transpose(1, 2) for weight in weights] if transposed else weights
+    biases = [normal((layer.n,), layer.dtype) for layer in parts]
+
+    def run(i: int) -> Any:
+        y = x[i]
+        for weight, bias in zip(weights, biases, strict=True):
+            y = torch.addmm(bias, y, weight[i]).relu_() if epilogue else torch.mm(y, weight[i])
+        return y
+
+    return Operation(run, sets)
+
+
+def _convolutions(problem: ConvProblem, epilogue: bool, channels: int, last: bool = True) -> Operation:
+    torch, (first, *others) = pytorch(), problem.layers
+    operation = convolution(dataclasses.replace(first, chain=()), channels, last)
+    weights = [normal((operation.sets, layer.k, 1, 1, layer.c), layer.dtype, layer.c**-0.5).movedim(4, 2) for layer in others]
+    biases = [normal((layer.k, 1, 1), layer.dtype) for layer in problem.layers]
+
+    def run(i: int) -> Any:
+        y = operation.run(i)
+        y = y.add_(biases[0]).relu_() if epilogue else y
+        for weight, bias in zip(weights, biases[1:], strict=True):
+            y = torch.nn.functional.conv2d(y, weight[i])
+            y = y.add_(bias).relu_() if epilogue else y
+        return y
+
+    return Operation(run, operation.sets)
