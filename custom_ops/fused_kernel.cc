@@ -25,7 +25,7 @@ class KernelAttributes : public Attributes {
   explicit KernelAttributes(const OrtKernelInfo* info) : info_(info) {}
 
   Shape Ints(const char* name) const override { return Array<int64_t>(ort::KernelInfoGetInts, name); }
-  std::vector<float> Floats(const char* name) const { return Array<float>(ort::KernelInfoGetFloats, name); }
+  std::vector<float> Floats(const char* name) const override { return Array<float>(ort::KernelInfoGetFloats, name); }
 
   int64_t Int(const char* name, int64_t otherwise) const override {
     int64_t value = 0;
@@ -242,6 +242,7 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   if (op_.kind == Kind::kSqueezeExcite) return RunSqueezeExcite(context, tensors);
   if (IsLayout(op_.kind)) return RunLayout(context, tensors);
   if (op_.kind == Kind::kElementwise) return RunElementwise(context, tensors);
+  if (op_.kind == Kind::kResize) return RunResize(context, tensors);
   return IsConv(op_.kind) ? RunConv(context, tensors) : RunPool(context, tensors);
 }
 
@@ -360,6 +361,19 @@ void FusedKernel::RunLayout(OrtKernelContext* context, const Tensors& t) const {
   a.n = AsInt(first[0]), a.channels = AsInt(first[1]), a.stored = AsInt(last.back());
   a.pixels = AsInt(Elements(first) / (first[0] * first[1]));
   a.x = t.x_data, a.y = t.y_data;
+  LaunchRow(context, t, &a);
+}
+
+void FusedKernel::RunResize(OrtKernelContext* context, const Tensors& t) const {
+  const Image x(t.x_shape), y(t.y_shape);
+  const ort::Shape& sampling = geometry_->sampling;
+  ResizeArguments a{};
+  a.mode = static_cast<ResizeMode>(sampling[0]);
+  a.coordinates = static_cast<Coordinates>(sampling[1]), a.rounding = static_cast<Rounding>(sampling[2]);
+  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w);
+  a.scale_h = geometry_->resizing.Scale(0, x.h), a.scale_w = geometry_->resizing.Scale(1, x.w);
+  a.x = t.x_data, a.y = t.y_data;
+  a.x_pitch = x.c, a.y_pitch = x.c;
   LaunchRow(context, t, &a);
 }
 

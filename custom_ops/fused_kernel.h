@@ -42,6 +42,7 @@ class FusedKernel {
   void RunPool(OrtKernelContext* context, const Tensors& tensors) const;
   void RunSqueezeExcite(OrtKernelContext* context, const Tensors& tensors) const;
   void RunLayout(OrtKernelContext* context, const Tensors& tensors) const;
+  void RunResize(OrtKernelContext* context, const Tensors& tensors) const;
   void RunElementwise(OrtKernelContext* context, const Tensors& tensors) const;
   void LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;
 

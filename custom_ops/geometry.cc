@@ -48,6 +48,14 @@ Window ReadWindow(const Attributes& attributes) {
   return window;
 }
 
+Resizing ReadResizing(Kind kind, const Attributes& attributes) {
+  Resizing resizing{attributes.Ints("sizes"), attributes.Floats("scales")};
+  if (kind != Kind::kResize) return resizing;
+  if (resizing.sizes.size() + resizing.scales.size() != 2) Refuse("a resizing has two sizes or two scales");
+  if (attributes.Ints("sampling").size() != 3) Refuse("attribute sampling has to have three numbers");
+  return resizing;
+}
+
 Shape LayoutOutput(Kind kind, const Shape& x, int64_t padding) {
   if (x.size() < 3) Refuse("x has shape " + ToString(x) + ", expected rank 3 or more");
   Shape y = ChangeLayout(kind, x);
@@ -74,6 +82,15 @@ bool Window::Keeps(int axis) const {
   return stride[axis] == 1 && begin[axis] + end[axis] == dilation[axis] * (kernel[axis] - 1);
 }
 
+int64_t Resizing::Extent(int axis, int64_t input) const {
+  if (!sizes.empty()) return sizes[axis];
+  return input == kUnknown ? kUnknown : static_cast<int64_t>(scales[axis] * static_cast<float>(input));  // as ONNX Runtime does it
+}
+
+float Resizing::Scale(int axis, int64_t input) const {
+  return sizes.empty() ? scales[axis] : static_cast<float>(sizes[axis]) / static_cast<float>(input);
+}
+
 Image::Image(const Shape& shape)
     : n(shape.front()), h(shape.size() == 3 ? 1 : shape[1]), w(shape[shape.size() - 2]), c(shape.back()) {}
 
@@ -82,7 +99,9 @@ Geometry::Geometry(Kind node_kind, const Attributes& attributes)
       window(ReadWindow(attributes)),
       groups(attributes.Int("group", 1)),
       count_include_pad(attributes.Int("count_include_pad", 0) != 0),
-      padding(attributes.Int("padding", 0)) {}
+      padding(attributes.Int("padding", 0)),
+      resizing(ReadResizing(node_kind, attributes)),
+      sampling(attributes.Ints("sampling")) {}
 
 Window Geometry::WindowOver(const Shape& x, const Shape& weight) const {
   RequireRank("x", x, kind == Kind::kConv1d ? 3 : 4);
@@ -116,6 +135,7 @@ Shape Geometry::Output(const Shape& x, const Shape& weight) const {
   const Window over = WindowOver(x, weight);
   const Image image(x);
   if (kind == Kind::kGlobalAveragePool) return {image.n, 1, 1, image.c};
+  if (kind == Kind::kResize) return {image.n, resizing.Extent(0, image.h), resizing.Extent(1, image.w), image.c};
   const int64_t p = over.Extent(0, image.h), q = over.Extent(1, image.w);
   if (!IsConv(kind)) return {image.n, p, q, image.c};
   RequireChannels(x, weight, groups);

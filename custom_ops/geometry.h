@@ -13,6 +13,7 @@ constexpr int64_t kUnknown = -1;
 struct Attributes {
   virtual ~Attributes() = default;
   virtual ort::Shape Ints(const char* name) const = 0;  // empty where absent
+  virtual std::vector<float> Floats(const char* name) const = 0;
   virtual int64_t Int(const char* name, int64_t otherwise) const = 0;
 };
 
@@ -31,6 +32,16 @@ struct Image {
   int64_t n, h, w, c;
 };
 
+// What a resizing makes of height and width: `sizes`, or what `scales` say.
+struct Resizing {
+  ort::Shape sizes;
+  std::vector<float> scales;
+
+  int64_t Extent(int axis, int64_t input) const;
+  float Scale(int axis, int64_t input) const;
+  bool Keeps(int axis) const { return sizes.empty() && scales[axis] == 1.f; }
+};
+
 // What a node's attributes say about shapes. The members throw where ranks or channels do not fit.
 struct Geometry {
   Geometry(Kind kind, const Attributes& attributes);
@@ -44,6 +55,8 @@ struct Geometry {
   int64_t groups;
   bool count_include_pad;
   int64_t padding;  // channels of zeros that a change of layout appends, or takes away
+  Resizing resizing;
+  ort::Shape sampling;  // of a resizing: its mode, coordinates and rounding
 };
 
 // A list by axis of [N, C, ..] as one of [N, .., C], or back.

@@ -83,6 +83,23 @@ struct PoolArguments {
   int64_t x_pitch, y_pitch;
 };
 
+// onnxbolt/kernels/resize.py has the same orders.
+enum class ResizeMode : int { kNearest = 0, kLinear = 1 };
+enum class Coordinates : int { kHalfPixel = 0, kPytorchHalfPixel = 1, kAsymmetric = 2, kAlignCorners = 3 };
+enum class Rounding : int { kPreferFloor = 0, kPreferCeil = 1, kFloor = 2, kCeil = 3 };
+
+// y[n, p, q, c] from the pixels of x[n, h, w, c] that lie where `coordinates` says (ONNX, Resize). A scale is output to input.
+struct ResizeArguments {
+  ResizeMode mode;
+  Coordinates coordinates;
+  Rounding rounding;
+  int n, h, w, c, p, q;
+  float scale_h, scale_w;
+  const void* x;
+  void* y;
+  int64_t x_pitch, y_pitch;
+};
+
 // x [n, channels, pixels] to y [n, pixels, stored] with zeros in the channels that are stored beyond `channels`, or back without them.
 struct LayoutArguments {
   int to_last;  // 1: to channels last, 0: to channels first

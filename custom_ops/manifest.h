@@ -4,7 +4,10 @@
 
 namespace onnxbolt {
 
-enum class Kind { kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool, kToNhwc, kToNchw, kElementwise, kGemmChain, kConvChain, kSqueezeExcite };
+enum class Kind {
+  kConv, kConv1d, kGemm, kMaxPool, kAveragePool, kGlobalAveragePool, kToNhwc, kToNchw, kElementwise, kGemmChain, kConvChain, kSqueezeExcite,
+  kResize
+};
 
 constexpr bool IsConv(Kind kind) { return kind == Kind::kConv || kind == Kind::kConv1d || kind == Kind::kConvChain; }
 constexpr bool IsChain(Kind kind) { return kind == Kind::kGemmChain || kind == Kind::kConvChain; }

@@ -70,7 +70,7 @@ constexpr int kCustomOpFields = 18;  // the newest `version` of OrtCustomOp that
 enum ErrorCode { kInvalidArgument = 2, kRuntimeException = 6, kNotImplemented = 9 };
 enum MemoryType { kDeviceMemory = 0 };
 enum Characteristic { kRequired = 0 };
-enum AttributeType { kInt = 1, kInts = 2 };
+enum AttributeType { kInt = 1, kInts = 2, kFloats = 4 };
 
 inline const void* const* api_table = nullptr;  // set once by registration, before any other call
 

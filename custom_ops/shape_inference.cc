@@ -24,6 +24,14 @@ class InferenceAttributes : public Attributes {
     return Shape(values, values + bytes / sizeof *values);
   }
 
+  std::vector<float> Floats(const char* name) const override {
+    float values[8];
+    size_t bytes = 0;
+    const OrtOpAttr* attribute = Find(name);
+    if (!attribute || !Succeeds(ort::ReadAttribute(attribute, ort::kFloats, values, sizeof values, &bytes))) return {};
+    return std::vector<float>(values, values + bytes / sizeof *values);
+  }
+
   int64_t Int(const char* name, int64_t otherwise) const override {
     int64_t value = 0;
     size_t bytes = 0;
@@ -63,6 +71,12 @@ std::string ExtentName(const Window& window, int axis, const std::string& input)
          std::to_string(window.stride[axis]) + ")+1" + (window.ceil_mode ? ",begin<" + input + "+" + std::to_string(window.begin[axis]) : "");
 }
 
+// Likewise for an extent that a scale gives; one that is given needs no name.
+std::string ResizedName(const Resizing& resizing, int axis, const std::string& input) {
+  if (input.empty() || resizing.Keeps(axis)) return input;
+  return resizing.sizes.empty() ? "floor(" + input + "*" + std::to_string(resizing.scales[axis]) + ")" : "";
+}
+
 // Names of the output's dimensions; those of known dimensions are not used.
 std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicShape& x, const Shape& weight) {
   std::vector<std::string> symbols = x.symbols;
@@ -73,6 +87,10 @@ std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicS
   if (geometry.kind == Kind::kElementwise || geometry.kind == Kind::kSqueezeExcite) return symbols;
   symbols.back() = HasWeight(geometry.kind) ? "" : symbols.back();
   if (IsGemm(geometry.kind)) return symbols;
+  if (geometry.kind == Kind::kResize) {
+    for (int axis : {0, 1}) symbols[axis + 1] = ResizedName(geometry.resizing, axis, symbols[axis + 1]);
+    return symbols;
+  }
   const Window window = geometry.WindowOver(x.dims, weight);
   for (size_t i = 1; i + 1 < symbols.size(); ++i) symbols[i] = ExtentName(window, static_cast<int>(i + 4 - symbols.size()) - 1, symbols[i]);
   return symbols;

@@ -26,7 +26,7 @@ from onnxbolt.version import __version__
 FORMAT = 1
 DOMAIN = "com.onnxbolt"
 KINDS = ("conv", "conv1d", "gemm", "max_pool", "average_pool", "global_average_pool", "to_nhwc", "to_nchw", "elementwise", "gemm_chain",
-         "conv_chain", "squeeze_excite")
+         "conv_chain", "squeeze_excite", "resize")
 _WEIGHTED = ("conv", "conv1d", "gemm", "gemm_chain", "conv_chain", "squeeze_excite")
 _UNIT_SIZE = 6  # kernels per translation unit: CUTLASS's headers cost as much as two kernels, and units compile in parallel
 

@@ -23,6 +23,7 @@ from onnxbolt.epilogues import PRODUCT, Step
 from onnxbolt.graph.functions import DOMAIN, Signature
 from onnxbolt.graph.functions import build as build_body
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
+from onnxbolt.kernels.resize import Sampling
 from onnxbolt.library import Manifest, OpSpec, generated_sources, make_manifest, metadata_of
 
 HOST = Path(__file__).with_name("custom_ops") / "host"
@@ -30,7 +31,7 @@ OPSET = 17
 ARGUMENTS = {Family.GEMM_2X: "GemmArguments", Family.CONV_2X: "ConvArguments", Family.POOL: "PoolArguments",
              Family.FIRST_SM90: "ConvArguments", Family.LAYOUT: "LayoutArguments", Family.ELEMENTWISE: "ElementwiseArguments",
              Family.SQUEEZE_EXCITE: "SqueezeExciteArguments", Family.CHAIN_SM90: "ChainArguments",
-             Family.CHAIN_CONV_SM90: "ConvChainArguments"}
+             Family.CHAIN_CONV_SM90: "ConvChainArguments", Family.RESIZE: "ResizeArguments"}
 
 
 def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
@@ -42,9 +43,10 @@ class Fused:
     """An op type of the tests: its description, its body, and its family of kernels."""
 
     def __init__(self, kind: str, *steps: Step, rank: int = 0, family: Family = Family.POOL, padding: int = 0,
-                 planes: DType | None = None) -> None:
+                 planes: DType | None = None, sampling: Sampling | None = None) -> None:
         self.family = family
-        self.body = build_body(Signature(kind.removesuffix("1d").removesuffix("_chain"), DType.F32, rank, steps, padding, planes), OPSET)
+        plain = kind.removesuffix("1d").removesuffix("_chain")
+        self.body = build_body(Signature(plain, DType.F32, rank, steps, padding, planes, sampling), OPSET)
         self.spec = OpSpec(self.body.name, kind, DType.F32, DType.F32, tuple(step.name for step in steps), planes)
 
 
@@ -61,7 +63,9 @@ TO_NHWC, TO_NCHW = (Fused(kind, rank=4, family=Family.LAYOUT, padding=3) for kin
 TO_NLC = Fused("to_nhwc", rank=3, family=Family.LAYOUT)
 ELEMENTWISE = Fused("elementwise", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.ELEMENTWISE)
 SQUEEZE_EXCITE = Fused("squeeze_excite", Step("LeakyRelu", (0.25,)), Step("LeakyRelu", (0.5,)), rank=4, family=Family.SQUEEZE_EXCITE)
-ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC,
+NEAREST = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("nearest", "asymmetric", "floor", "sizes"))
+LINEAR = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"))
+ALL = (NEAREST, LINEAR, SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC,
        GEMM_CHAIN, CONV_CHAIN)
 
 

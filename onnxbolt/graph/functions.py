@@ -14,6 +14,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, helper, numpy_helper
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, PRODUCT, Step
+from onnxbolt.kernels.resize import Sampling
 
 DOMAIN = "com.onnxbolt"
 TO_CHANNELS_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
@@ -42,6 +43,7 @@ class Signature:
     steps: tuple[Step, ...] = ()
     padding: int = 0
     planes: DType | None = None
+    sampling: Sampling | None = None  # of "resize"
 
 
 class _Body:
@@ -83,6 +85,13 @@ class _Body:
             kind = AttributeProto.INT if name in _SCALAR_ATTRIBUTES else AttributeProto.INTS
             self.nodes[-1].attribute.append(AttributeProto(name=name, ref_attr_name=name, type=kind))
 
+    def given(self, name: str) -> str:
+        """The calling node's attribute `scales` or `sizes` as a vector."""
+        result = self("Constant", [])
+        field, kind = ("value_floats", AttributeProto.FLOATS) if name == "scales" else ("value_ints", AttributeProto.INTS)
+        self.nodes[-1].attribute.append(AttributeProto(name=field, ref_attr_name=name, type=kind))
+        return result
+
 
 def build(signature: Signature, opset: int) -> FunctionProto:
     """The function of an op type, its name included."""
@@ -99,14 +108,17 @@ def build(signature: Signature, opset: int) -> FunctionProto:
         result = _squeeze_excite(body, signature, opset)
     elif signature.kind in _LAYOUTS:
         result = _layout(body, signature, opset)
+    elif signature.sampling is not None:
+        result = _resize(body, signature, signature.sampling, opset)
     else:
         result = _pool(body, signature, opset)
     if not any(step.name in CASTS.values() for step in signature.steps):
         body.convert(result, body.dtype, signature.dtype)
     body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
     inputs = ["x", *(["weight"] if signature.kind in ("conv", "gemm", "squeeze_excite") else []), *operands]
+    referenced = (signature.sampling.by,) if signature.sampling else _REFERENCED.get(signature.kind, ())
     return helper.make_function(DOMAIN, _name(signature, body.nodes), inputs, ["y"], body.nodes,
-                                [helper.make_opsetid("", opset)], list(_REFERENCED.get(signature.kind, ())))
+                                [helper.make_opsetid("", opset)], list(referenced))
 
 
 def _gemm(body: _Body, signature: Signature, opset: int, operands: list[str]) -> str:
@@ -165,6 +177,19 @@ def _pool(body: _Body, signature: Signature, opset: int) -> str:
     return _epilogue(body, signature, opset, result, [], lambda name, step: name)
 
 
+def _resize(body: _Body, signature: Signature, sampling: Sampling, opset: int) -> str:
+    """The node says what becomes of height and width; images and channels stay."""
+    x = body("Transpose", [body.load("x")], perm=TO_CHANNELS_FIRST[4])
+    if sampling.by == "scales":
+        inputs = [x, "", body("Concat", [body("Constant", [], value_floats=[1.0, 1.0]), body.given("scales")], axis=0)]
+    else:
+        kept = body("Slice", [body("Shape", [x]), body.ints(0), body.ints(2)])
+        inputs = [x, "", "", body("Concat", [kept, body.given("sizes")], axis=0)]
+    result = body("Resize", inputs, mode=sampling.mode, coordinate_transformation_mode=sampling.coordinates, nearest_mode=sampling.rounding)
+    result = body("Transpose", [result], perm=TO_CHANNELS_LAST[4])
+    return _epilogue(body, signature, opset, result, [], lambda name, step: name)
+
+
 def _squeeze_excite(body: _Body, signature: Signature, opset: int) -> str:
     """x [N, H, W, C] times a gate [N, 1, 1, C]."""
     x = body.load("x")
@@ -192,6 +217,8 @@ def _layout(body: _Body, signature: Signature, opset: int) -> str:
 def _name(signature: Signature, nodes: Sequence[NodeProto]) -> str:
     if signature.kind in _POOLS:
         return "_".join([_POOLS[signature.kind], "nhwc", *(step.name for step in signature.steps), signature.dtype.value])
+    if signature.sampling is not None:
+        return "_".join(["Resize_nhwc", *signature.sampling.words, *(step.name for step in signature.steps), signature.dtype.value])
     anchor = _LAYOUTS.get(signature.kind) or _FUSED[signature.kind]
     parts = [anchor, *(step.name for step in signature.steps), signature.dtype.value]
     if signature.padding:

@@ -38,6 +38,7 @@ class Family(enum.IntEnum):
     CHAIN_CONV_SM90 = 14  # the first one as CONV_SM90 has it
     CHAIN_HALO_SM90 = 15  # as HALO_SM90
     CHAIN_FIRST_SM90 = 16  # as FIRST_SM90
+    RESIZE = 19  # our NHWC resizing kernels, any architecture
 
 
 class Schedule(enum.IntEnum):

@@ -1,8 +1,8 @@
 """Grouped convolutions on tensor cores: neighbouring groups become one, with weights of zero between them, until a tile is full.
 
-A group of ResNeXt, RegNet or ShuffleNet has 4 to 112 channels, and a tile of an implicit GEMM some 64. The same convolution with
-fewer, wider groups reads and writes the same bytes; its additional products are free where the memory is the limit. Multiplied by
-zeros, a value that is not finite spreads over the channels of its merged group.
+A group of ResNeXt, RegNet or ShuffleNet has 4 to 112 channels, and a kernel's tile 64 output channels. Up to there, the products with
+zeros are made in any case, in the tile's rows or in its depth: fewer, wider groups are fewer tiles. Multiplied by zeros, a value that is
+not finite spreads over the channels of its merged group.
 """
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ import numpy as np
 
 from onnxbolt.dtypes import DType
 
-_FULL = 48  # channels, on both sides: from here on tiles waste little
-_MOST = 128  # beyond, the additional products cost more than full tiles save
+_TILE = 64  # channels
+_ACCESS = 8  # channels
 
 
 def merged(groups: int, c: int, k: int) -> int:
     """The number of groups that kernels compute instead of `groups`, for c input and k output channels in all.
 
-    A divisor of `groups`: as many groups as are at least 48 channels wide, unless they would be wider than 128.
+    A divisor of `groups`: as many as possible become one of at most 64 channels, a multiple of 8.
     """
-    if groups == 1 or c == k == groups:  # dense, or depthwise
+    if c == k == groups:  # depthwise
         return groups
-    together = next((n for n in range(1, groups + 1) if groups % n == 0 and n * min(c, k) >= _FULL * groups), groups)
-    return groups // together if together * max(c, k) <= _MOST * groups else groups
+
+    def fits(together: int) -> bool:
+        widths = (c // groups * together, k // groups * together)
+        return groups % together == 0 and max(widths) <= _TILE and not any(width % _ACCESS for width in widths)
+
+    return groups // next((together for together in range(groups, 1, -1) if fits(together)), 1)
 
 
 def serves(groups: int, c: int, k: int, dtype: DType) -> bool:

@@ -27,6 +27,7 @@ CHANNELS = 64  # output channels of a warpgroup
 _MAX_BOX = 256  # extent of a TMA box
 _BARRIERS, _PLACES = 1024, 256 * 8  # bytes of shared memory
 _MAX_INPUT_STAGES, _MAX_FILTER_STAGES, _MIN_FILTER_STAGES = 8, 48, 4
+_PADDING = 1.15  # of the channels, for wider k-blocks
 _INPUT_SHARE = 0.6  # of shared memory that input stages take beside streamed filters
 KINDS = ((Schedule.PINGPONG, 2), (Schedule.COOPERATIVE, 2), (Schedule.COOPERATIVE, 1))
 _MOST_PARTS, _MOST_HEIGHTS = 4, 6  # of a row, and of tiles of one width
@@ -203,9 +204,10 @@ def _last_byte(problem: ConvProblem, config: KernelConfig) -> int:
 
 
 def k_blocks(channels: int) -> list[int]:
-    """Those that pad the channels least, the two widest of them."""
+    """The two widest of those that pad the channels least; wide blocks save more than a little padding costs."""
     least = min(_ceil(channels, block) * block for block in K_BLOCKS)
-    return [block for block in K_BLOCKS if _ceil(channels, block) * block == least][:2]
+    most = max(least, int(_PADDING * channels))
+    return [block for block in K_BLOCKS if _ceil(channels, block) * block <= most][:2]
 
 
 def _fixed_bytes(config: KernelConfig, tensors: int, element_bytes: int, output_bytes: int) -> int:

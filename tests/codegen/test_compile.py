@@ -8,7 +8,7 @@ import pytest
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import conv, elementwise, gemm, squeeze_excite
+from onnxbolt.kernels import conv, elementwise, gemm, resize, squeeze_excite
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
 from tests.codegen.compilation import compile_all, units, watchful
 
@@ -26,9 +26,10 @@ def _families(arch: int) -> list[Instance]:
         configs.append(KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE))
     pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
     configs.append(elementwise.config(arch))
+    resizing = Instance(resize.config(arch), DType.F16, DType.F16)
     configs.append(KernelConfig(arch, 0, UNBOUNDED, Family.DEPTHWISE, (2, 4, 128), (5, 5, 1), align_a=4, align_b=4, align_c=4))
     gated = Instance(squeeze_excite.config(arch), DType.F16, DType.F16, ("Silu", "Sigmoid"))
-    return [*(Instance(config, DType.F16, DType.F16, CHAIN) for config in configs), Instance(pool, DType.F16, DType.F16), gated]
+    return [*(Instance(config, DType.F16, DType.F16, CHAIN) for config in configs), Instance(pool, DType.F16, DType.F16), resizing, gated]
 
 
 def test_each_family_compiles() -> None:

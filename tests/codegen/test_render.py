@@ -11,7 +11,7 @@ from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT
 from onnxbolt.errors import ToolchainError
-from onnxbolt.kernels import elementwise, squeeze_excite
+from onnxbolt.kernels import elementwise, resize, squeeze_excite
 from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig, Schedule
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -45,6 +45,7 @@ UNITS = {
     "squeeze_excite": (Instance(squeeze_excite.config(90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),),
     "chain_sm90": (Instance(CHAIN, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),),
     "chain_small": (Instance(CHAIN_SMALL, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add")),),
+    "resize": (Instance(resize.config(80), DType.F16, DType.F16),),
     "elementwise": (Instance(elementwise.config(80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),),
 }
 

@@ -71,6 +71,8 @@ CASES = {
                     [(2, 3, 5, 4), (2, 3, 5, 4)]),
     "squeeze-excite": (fx.fused_model(fx.SQUEEZE_EXCITE, ["N", 3, "W", 6], (4, 6), [[4], [6, 4], [6]], epilogue_params=[0.25, 0.5]),
                        [(2, 3, 5, 6), (6, 4)]),
+    "nearest resize": (fx.fused_model(fx.NEAREST, ["N", 5, "W", 3], sampling=[0, 2, 2], sizes=[7, 9]), [(2, 5, 4, 3)]),
+    "linear resize": (fx.fused_model(fx.LINEAR, ["N", 5, "W", 3], sampling=[1, 0, 0], scales=[2.0, 1.5]), [(2, 5, 7, 3)]),
     "depthwise conv": (fx.fused_model(fx.CONV, ["N", 9, 11, 6], (6, 3, 2, 1), [[6], ["N", 5, 13, 6]], **{**CONV_ATTRIBUTES, "group": 6}),
                        [(2, 9, 11, 6), (2, 5, 13, 6)]),
 }
@@ -113,6 +115,8 @@ SHAPES = {
     "to nlc": (CASES["to nlc"][0], [2, "L", "C"]),
     "elementwise": (CASES["elementwise"][0], ["N", 3, "W", 4]),
     "squeeze-excite": (CASES["squeeze-excite"][0], ["N", 3, "W", 6]),
+    "nearest resize": (CASES["nearest resize"][0], ["N", 7, 9, 3]),
+    "linear resize": (CASES["linear resize"][0], ["N", 10, "floor(W*1.500000)", 3]),
     "pool": (fx.fused_model(fx.AVERAGE_POOL, ["N", "H", "W", 3], **POOL_ATTRIBUTES), ["N", "floor((H-1)/2)+1", "W", 3]),
 }
 

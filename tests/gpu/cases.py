@@ -16,7 +16,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
 from onnxbolt.gpu import local_arch
 from onnxbolt.kernels import chain as gemm_chain
-from onnxbolt.kernels import chain_small, elementwise, first, layout, squeeze_excite
+from onnxbolt.kernels import chain_small, elementwise, first, layout, resize, squeeze_excite
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
@@ -146,6 +146,7 @@ def instances(arch: int) -> list[Instance]:
     pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
     found += [Instance(pool, dtype, out) for dtype in types for out in dict.fromkeys((dtype, DType.F32))]
     found += [Instance(elementwise.config(arch), dtype, dtype, chain) for dtype in types for chain in ELEMENTWISE]
+    found += [Instance(resize.config(arch), dtype, dtype) for dtype in types]
     found += [instance_of(problem, config) for problem, config in planned(arch)]
     found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]
     found += [Instance(squeeze_excite.config(arch), dtype, dtype, chain) for dtype in types for chain in SQUEEZE_EXCITES]

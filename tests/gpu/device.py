@@ -55,6 +55,15 @@ class Layout(ctypes.Structure):
     _fields_ = [*_fields(_I, "to_last n channels stored pixels"), *_fields(_P, "x y")]
 
 
+class Resize(ctypes.Structure):
+    """ResizeArguments."""
+
+    _fields_ = [
+        *_fields(_I, "mode coordinates rounding n h w c p q"), ("scale_h", ctypes.c_float), ("scale_w", ctypes.c_float),
+        *_fields(_P, "x y"), *_fields(_L, "x_pitch y_pitch"),
+    ]
+
+
 class Elementwise(ctypes.Structure):
     """ElementwiseArguments."""
 

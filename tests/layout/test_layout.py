@@ -123,12 +123,6 @@ def test_resize_keeps_the_inputs_that_old_opsets_require(sizes: bool) -> None:
     assert layout_changes(assert_same(net.model(net.conv(y, 8, 8)))) == 2
 
 
-def test_linear_resize_stays_channels_first() -> None:
-    net = Net({"x": (1, 8, 5, 5)})
-    y = net.node("Resize", net.conv("x", 8, 8), "", net.const([1, 1, 2, 2]), mode="linear")
-    assert layout_changes(assert_same(net.model(net.conv(y, 8, 8)))) == 4
-
-
 def test_a_transpose_behind_a_convolution_vanishes() -> None:
     net = Net({"x": (1, 8, 5, 5)})
     y = net.node("Transpose", net.conv("x", 8, 8), perm=[0, 2, 3, 1])

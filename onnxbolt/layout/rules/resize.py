@@ -1,6 +1,7 @@
-"""Resize by nearest neighbour with constant scales or sizes.
+"""Resize of height and width in channels last: our own node, since ONNX Runtime's CUDA kernels want the spatial axes last.
 
-Linear and cubic interpolation stay channels first: ONNX Runtime's CUDA kernels for them want the spatial axes last.
+What our kernels do not have, by nearest neighbour with constant scales or sizes, stays the standard op on the stored form, for which
+ONNX Runtime has a kernel of any axes.
 """
 from __future__ import annotations
 
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.dtypes import DType
+from onnxbolt.graph.functions import Signature
+from onnxbolt.kernels.resize import COORDINATES, MODES, ROUNDINGS, Sampling, config
 from onnxbolt.layout.assign import Assignment, Carry
 from onnxbolt.layout.form import FIRST_TO_LAST
 from onnxbolt.layout.rules import channels_last, constant_values
@@ -17,23 +21,69 @@ if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
 OPS = ("Resize",)
+_OPSET = 13  # of the function body: below, Resize wants inputs that say nothing
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
-    if not channels_last(x, state) or len(x.shape) != 4 or node.attrs.get("mode", "nearest") != "nearest":
-        return None
-    if "axes" in node.attrs or node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-        return None
-    factors = _factors(node)
-    if factors is None:
-        return None
-    unchanged = x.shape[1] if factors == 3 else 1
-    values = constant_values(node, factors)
-    if values is None or values[1] != unchanged:
+    if not channels_last(x, state) or len(x.shape) != 4:
         return None
     form = state.form(x)
-    return Carry((form, *(None for _ in node.inputs[1:])), (form,), _emit)
+    reads = (form, *(None for _ in node.inputs[1:]))
+    if state.opset >= _OPSET and _sampling(node) is not None:
+        return Carry(reads, (form,), _emit)
+    return Carry(reads, (form,), _emit_standard) if _is_standard(node) else None
+
+
+def _sampling(node: gs.Node) -> Sampling | None:
+    """How our kernel resizes as the node does, None where it does not."""
+    attributes = node.attrs
+    if DType.of(node.inputs[0].dtype) is None or "axes" in attributes or attributes.get("antialias", 0):
+        return None
+    if attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return None
+    mode, rounding = attributes.get("mode", "nearest"), attributes.get("nearest_mode", "round_prefer_floor")
+    coordinates = attributes.get("coordinate_transformation_mode", "half_pixel")
+    if mode not in MODES or coordinates not in COORDINATES or rounding not in ROUNDINGS:
+        return None
+    by = "scales" if _scales(node) else "sizes" if _sizes(node) else None
+    return Sampling(mode, coordinates, rounding if mode == "nearest" else ROUNDINGS[0], by) if by else None
+
+
+def _scales(node: gs.Node) -> list[float] | None:
+    """Of height and width, where images and channels stay."""
+    scales = constant_values(node, 2) or []
+    return [float(scale) for scale in scales[2:]] if len(scales) == 4 and scales[:2] == [1, 1] else None
+
+
+def _sizes(node: gs.Node) -> list[int] | None:
+    """As inference has found them, from constants or not."""
+    x, y = node.inputs[0].shape, node.outputs[0].shape
+    known = len(node.inputs) > 3 and y is not None and list(y[:2]) == list(x[:2]) and all(isinstance(size, int) for size in y[2:])
+    return list(y[2:]) if known else None
+
+
+def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    x, y, form = node.inputs[0], node.outputs[0], carry.writes[0]
+    sampling, dtype = _sampling(node), DType.of(x.dtype)
+    assert sampling is not None  # the rule has looked,
+    assert dtype is not None  # and so has `_sampling`
+    attributes: dict[str, object] = {"sampling": sampling.numbers, sampling.by: _scales(node) or _sizes(node)}
+    configs = [config(arch) for arch in rewriter.archs]
+    signature = Signature("resize", dtype, 4, sampling=sampling)
+    rewriter.own(signature, node, [rewriter.get(x, form)], y, form, attributes, "Resize in NHWC", (node,), configs)
+
+
+def _is_standard(node: gs.Node) -> bool:
+    """Whether the op may stay, with its factors in another order."""
+    if node.attrs.get("mode", "nearest") != "nearest" or "axes" in node.attrs:
+        return False
+    if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        return False
+    factors = _factors(node)
+    values = constant_values(node, factors) if factors is not None else None
+    unchanged = node.inputs[0].shape[1] if factors == 3 else 1
+    return values is not None and values[1] == unchanged
 
 
 def _factors(node: gs.Node) -> int | None:
@@ -41,7 +91,7 @@ def _factors(node: gs.Node) -> int | None:
     return next((i for i in (2, 3) if len(constant_values(node, i) or ()) == 4), None)
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit_standard(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     form = carry.writes[0]
     index = _factors(node)
     assert index is not None  # the rule has looked

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <vector>
@@ -113,6 +114,28 @@ inline void Compute(const LayoutArguments& c) {
     auto* y = static_cast<float*>(c.y);
     if (c.to_last) y[i] = channel < c.channels ? x[plain] : 0;
     else if (channel < c.channels) y[plain] = x[i];
+  }
+}
+
+// Half-pixel or asymmetric coordinates; of nearest, those that are rounded down.
+inline void Compute(const ResizeArguments& c) {
+  const bool half = c.coordinates == Coordinates::kHalfPixel;
+  const auto weight = [&](int output, float scale, int size, int input) {
+    const float at = half ? (output + 0.5f) / scale - 0.5f : output / scale, inside = std::clamp(at, 0.f, size - 1.f);
+    return c.mode == ResizeMode::kNearest ? float(input == std::floor(inside)) : std::max(0.f, 1 - std::abs(inside - input));
+  };
+  for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
+    const int n = row / (c.p * c.q), p = row / c.q % c.p, q = row % c.q;
+    for (int channel = 0; channel < c.c; ++channel) {
+      float sum = 0;
+      for (int h = 0; h < c.h; ++h) {
+        for (int w = 0; w < c.w; ++w) {
+          const float x = static_cast<const float*>(c.x)[((int64_t{n} * c.h + h) * c.w + w) * c.x_pitch + channel];
+          sum += weight(p, c.scale_h, c.h, h) * weight(q, c.scale_w, c.w, w) * x;
+        }
+      }
+      static_cast<float*>(c.y)[row * c.y_pitch + channel] = sum;
+    }
   }
 }
 

@@ -1,0 +1,68 @@
+"""Resizings of odd sizes, and what they should compute, in numpy: coordinates in float32 as ONNX Runtime has them, values in float64."""
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxbolt.kernels.resize import COORDINATES, ROUNDINGS, Sampling
+
+_HALF = np.float32(0.5)
+
+
+@dataclass(frozen=True)
+class ResizeShape:
+    """x [n, h, w, c], and what becomes of height and width: `scales`."""
+
+    sampling: Sampling
+    n: int
+    h: int
+    w: int
+    c: int
+    scales: tuple[float, float]
+    gap: int = 0
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """P and Q."""
+        return (int(np.float32(self.scales[0]) * np.float32(self.h)), int(np.float32(self.scales[1]) * np.float32(self.w)))
+
+
+_NEAREST = [Sampling("nearest", coordinates, rounding, "scales") for coordinates, rounding in itertools.product(COORDINATES, ROUNDINGS)]
+_LINEAR = [Sampling("linear", coordinates, ROUNDINGS[0], "scales") for coordinates in COORDINATES]
+_SIZES = (
+    ((2, 7, 9, 24), (2.0, 2.0), 0), ((1, 5, 8, 20), (1.5, 2.5), 4), ((1, 13, 12, 6), (0.5, 0.6), 0), ((3, 4, 1, 7), (3.0, 4.0), 1),
+    ((1, 32, 33, 8), (1 / 32, 1.0), 0), ((1, 10, 10, 3), (4 / 3, 0.75), 0),
+)
+SHAPES = tuple(ResizeShape(sampling, *size, scales, gap) for sampling in (*_NEAREST, *_LINEAR) for size, scales, gap in _SIZES)
+
+
+def resize(x: np.ndarray, shape: ResizeShape) -> np.ndarray:
+    """x [n, h, w, c] in the other height and width, float64."""
+    rows, columns = (_axis(shape, axis) for axis in (0, 1))
+    return np.einsum("ph,qw,nhwc->npqc", rows, columns, x.astype(np.float64), optimize=True)
+
+
+def _axis(shape: ResizeShape, axis: int) -> np.ndarray:
+    """The weight [output, input] of each pixel of one axis."""
+    size, result = (shape.h, shape.w)[axis], shape.extent[axis]
+    at = _positions(shape.sampling.coordinates, np.arange(result, dtype=np.float32), size, result, np.float32(shape.scales[axis]))
+    pixels = np.arange(size)
+    if shape.sampling.mode == "linear":
+        inside = np.clip(at, 0, size - 1).astype(np.float64)
+        return np.maximum(0, 1 - np.abs(inside[:, None] - pixels))
+    rounded = {"floor": np.floor(at), "ceil": np.ceil(at), "round_prefer_floor": np.ceil(at - _HALF),
+               "round_prefer_ceil": np.floor(at + _HALF)}[shape.sampling.rounding]
+    return (np.clip(rounded, 0, size - 1)[:, None] == pixels).astype(np.float64)
+
+
+def _positions(coordinates: str, output: np.ndarray, size: int, result: int, scale: np.float32) -> np.ndarray:
+    """Where in the input each output pixel lies, float32."""
+    if coordinates == "asymmetric":
+        return output / scale
+    if coordinates == "align_corners":
+        return np.zeros_like(output) if result == 1 else output * np.float32(size - 1) / np.float32(result - 1)
+    if coordinates == "pytorch_half_pixel" and result == 1:
+        return np.zeros_like(output)
+    return (output + _HALF) / scale - _HALF

@@ -1,0 +1,44 @@
+"""NHWC resizing on a GPU against float64: modes, coordinates, roundings, widths of access."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels.config import Family
+from tests.gpu.cases import ALL, TYPES
+from tests.gpu.device import KernelError, Library, Resize
+from tests.gpu.problems import resize_problem
+from tests.gpu.reference import LIMITS, relative_error
+from tests.gpu.resized import SHAPES, ResizeShape
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_resize(library: Library, shape: ResizeShape, dtype: DType) -> None:
+    problem = resize_problem(library, _instance(dtype), shape)
+    kernel = library.kernel(_instance(dtype))
+    kernel.check(problem.arguments)
+    for captured in (False, True):
+        kernel.launch(problem.arguments, captured)
+        actual = problem.output.read()
+        if shape.sampling.mode == "nearest":
+            assert np.array_equal(actual.astype(np.float64), problem.expected)
+        else:
+            assert problem.expected is not None
+            assert relative_error(actual, problem.expected) <= LIMITS[dtype]
+
+
+def test_refused(library: Library) -> None:
+    kernel = library.kernel(_instance(DType.F16))
+    with pytest.raises(KernelError, match="no pixel"):
+        kernel.check(Resize(0, 0, 0, 1, 0, 4, 8, 2, 8, 1.0, 2.0))
+    with pytest.raises(KernelError, match="not positive"):
+        kernel.check(Resize(0, 0, 0, 1, 4, 4, 8, 2, 8, 0.0, 2.0))
+
+
+def _instance(dtype: DType) -> Instance:
+    return next(instance for instance in ALL if instance.config.family is Family.RESIZE and instance.dtype is dtype)

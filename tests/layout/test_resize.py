@@ -1,0 +1,72 @@
+"""Resize of height and width in channels last: one node of ours where the kernel has the mode, else the standard op or none."""
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.layout.test_layout import attribute, layout_changes
+from tests.support import Net, assert_same, ops
+
+
+def _between(*factors: str, net: Net, **attributes: object) -> onnx.ModelProto:
+    return net.model(net.conv(net.node("Resize", net.conv("x", 8, 12), "", *factors, **attributes), 12, 8))
+
+
+@pytest.mark.parametrize("opset", [13, 17, 19])
+@pytest.mark.parametrize(("attributes", "name"), [
+    ({"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, "nearest_asymmetric_floor"),
+    ({}, "nearest_half_pixel_round_prefer_floor"), ({"mode": "linear"}, "linear_half_pixel"),
+    ({"mode": "linear", "coordinate_transformation_mode": "align_corners"}, "linear_align_corners"),
+    ({"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"}, "linear_pytorch_half_pixel"),
+])
+@pytest.mark.parametrize("scales", [(2.0, 2.0), (1.5, 0.7)])
+def test_scales(attributes: dict[str, str], name: str, scales: tuple[float, float], opset: int) -> None:
+    net = Net({"x": (2, 8, 6, 7)}, opset=opset)
+    optimized = assert_same(_between(net.const([1, 1, *scales]), net=net, **attributes))
+    assert layout_changes(optimized) == 2
+    assert f"Resize_nhwc_{name}_scales_f32" in ops(optimized)
+
+
+def test_sizes() -> None:
+    net = Net({"x": (2, 8, 6, 7)})
+    optimized = assert_same(_between("", net.const([2, 12, 9, 21], np.int64), net=net, mode="linear"))
+    node = next(node for node in optimized.graph.node if node.op_type == "Resize_nhwc_linear_half_pixel_sizes_f32")
+    assert attribute(node, "sizes") == [9, 21]
+    assert attribute(node, "sampling") == [1, 0, 0]
+
+
+def test_symbolic_batch_and_image() -> None:
+    net = Net({"x": ("N", 8, "H", "W")})
+    model = _between(net.const([1, 1, 2, 2]), net=net, mode="linear")
+    assert layout_changes(assert_same(model)) == 2
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_padded_channels_and_other_types(precision: str) -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    y = net.node("Resize", net.node("Relu", net.conv("x", 8, 13)), "", net.const([1, 1, 2, 2]), mode="linear")
+    assert_same(net.model(net.conv(y, 13, 8)), limit=4e-2, precision=precision)
+
+
+@pytest.mark.parametrize("attributes", [
+    {"mode": "cubic"}, {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}, {"mode": "linear", "antialias": 1},
+])
+def test_what_no_kernel_has_stays_channels_first(attributes: dict[str, object]) -> None:
+    net = Net({"x": (1, 8, 6, 6)}, opset=19)
+    optimized = assert_same(_between(net.const([1, 1, 2, 2]), net=net, **attributes))
+    assert layout_changes(optimized) == 4
+    assert "Resize" in ops(optimized)
+
+
+def test_another_number_of_channels_is_no_resizing_of_ours() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    y = net.node("Resize", net.conv("x", 8, 8), "", net.const([1, 2, 1, 1]), mode="nearest")
+    assert layout_changes(assert_same(net.model(net.conv(y, 16, 8)))) == 4
+
+
+def test_sizes_that_only_inference_knows() -> None:
+    net = Net({"x": (1, 8, 6, 6), "like": (1, 3, 12, 12)})
+    sizes = net.node("Concat", net.const([1, 12], np.int64), net.node("Slice", net.node("Shape", "like"), net.const([2], np.int64),
+                                                                       net.const([4], np.int64)), axis=0)
+    assert layout_changes(assert_same(_between("", sizes, net=net, mode="linear"))) == 2
