@@ -20,7 +20,7 @@ _TILES = (
 )
 _WIDE_BLOCK = 64  # channels: a swizzled row
 _PART = 128  # columns of the last product at a time
-_REGISTERS, _BASE_REGISTERS = {1: 255, 2: 224, 3: 152}, 56  # of a consumer's thread; beside accumulators and operands
+_REGISTERS, _BASE_REGISTERS = {1: 255, 2: 224, 3: 144}, 56  # of a consumer's thread; beside accumulators and operands
 _MIN_STAGES, _MAX_STAGES, _FIXED_BYTES = 3, 16, 2048
 
 

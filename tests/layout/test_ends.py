@@ -18,7 +18,7 @@ def shape_of(model: onnx.ModelProto, name: str) -> list[int]:
 def test_the_first_convolution_reads_the_input_as_it_is(precision: str) -> None:
     net = Net({"x": (2, 3, 19, 21)})
     y = net.node("Relu", net.conv("x", 3, 16, 7, pads=[3] * 4, strides=[2, 2]))
-    y = net.node("Flatten", net.node("GlobalAveragePool", net.conv(y, 16, 8)))
+    y = net.node("Flatten", net.node("GlobalAveragePool", net.conv(y, 16, 8, 3)))
     optimized = assert_same(net.model(net.linear(y, 8, 4)), LIMIT[precision], precision, arch=90)
     short = {"fp16": "f16", "bf16": "bf16"}[precision]
     assert ops(optimized)[0] == f"FusedConv_Bias_Relu_{short}_nchw_f32"

@@ -1,0 +1,83 @@
+"""A convolution and 1x1 convolutions behind it in one kernel: which family serves what, and that candidates fit an SM."""
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels import chain_conv, chain_first, conv_chain, first
+from onnxbolt.kernels.config import ConvProblem, Family, Schedule
+from onnxbolt.kernels.conv import candidates
+
+CHAIN = ("Bias", "Relu", "Gemm", "Bias", "Relu")
+BLOCK = ConvProblem(32, 56, 56, 64, 64, 3, 3, 56, 56, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, CHAIN, inner=(64,))
+STEM = dataclasses.replace(BLOCK, h=224, w=224, c=3, p=112, q=112, strides=(2, 2), nchw=True)
+
+
+def changed(problem: ConvProblem, **changes: object) -> ConvProblem:
+    return dataclasses.replace(problem, **changes)  # type: ignore[arg-type]
+
+
+def families(problem: ConvProblem) -> set[Family]:
+    return {config.family for config in candidates(problem, get(90))}
+
+
+def test_who_reads_nchw_is_a_first_convolution() -> None:
+    assert families(STEM) == {Family.CHAIN_FIRST_SM90}
+    assert Family.CHAIN_CONV_SM90 in families(BLOCK) - {Family.CHAIN_FIRST_SM90}
+
+
+@pytest.mark.parametrize("change", [
+    {"dtype": DType.F32, "out": DType.F32}, {"c": 13}, {"k": 60}, {"inner": (264,)}, {"inner": (256,), "k": 256}, {"groups": 64},
+])
+def test_others_are_refused(change: dict[str, object]) -> None:
+    assert not chain_conv.candidates(changed(BLOCK, **change), get(90))
+
+
+@pytest.mark.parametrize("change", [
+    {"inner": (64, 64), "chain": (*CHAIN, "Gemm", "Bias")}, {"k": 136}, {"k": 60}, {"c": 5}, {"chain": (*CHAIN[:-1], "Add")}, {"dilations": (2, 2)},
+])
+def test_other_first_convolutions_are_refused(change: dict[str, object]) -> None:
+    assert not chain_first.candidates(changed(STEM, **change), get(90))
+
+
+def test_older_architectures_have_none() -> None:
+    assert not candidates(BLOCK, get(80))
+    assert not candidates(STEM, get(80))
+
+
+@pytest.mark.parametrize("widths", [(16, 16), (64, 256), (96, 96), (192, 192), (128, 64, 256), (24, 40, 8, 16)])
+@pytest.mark.parametrize("c", [8, 48, 64, 96, 512])
+@pytest.mark.parametrize("residual", [(), ("Add",)])
+def test_candidates_fit(widths: tuple[int, ...], c: int, residual: tuple[str, ...]) -> None:
+    chain = (*("Bias", "Relu", "Gemm") * (len(widths) - 1), "Bias", *residual, "Relu")
+    problem = changed(BLOCK, c=c, k=widths[-1], inner=widths[:-1], chain=chain)
+    found = chain_conv.candidates(problem, get(90))
+    assert found
+    for config in found:
+        assert all(n >= width and n % 16 == 0 for n, width in zip(conv_chain.columns(config), widths, strict=True))
+        rows, inner, k = config.threadblock
+        ring = config.stages * (rows + (0 if config.resident else inner)) * k
+        weights = 9 * -(-c // k) * k * inner if config.resident else 0
+        assert 2 * (ring + weights) + chain_conv.fixed_bytes(config, problem) <= get(90).shared_memory_per_block
+        assert chain_conv.registers(config) <= get(90).registers_per_sm // (128 * config.consumers + 128) // 8 * 8 + 72  # the producer's
+        assert rows // 64 % (1 if config.schedule is Schedule.PINGPONG else config.consumers) == 0
+
+
+def test_48_channels_come_in_one_copy_or_in_three() -> None:
+    assert {config.threadblock[2] for config in chain_conv.candidates(changed(BLOCK, c=48), get(90))} == {48, 64}
+
+
+@pytest.mark.parametrize("widths", [(16, 16), (48, 48), (64, 64), (24, 128), (96, 64)])
+@pytest.mark.parametrize("size", [3, 7])
+def test_first_candidates_fit(widths: tuple[int, int], size: int) -> None:
+    found = chain_first.candidates(changed(STEM, r=size, s=size, inner=widths[:1], k=widths[1]), get(90))
+    assert found
+    for config in found:
+        inner, columns = conv_chain.columns(config)
+        assert (inner, columns) >= widths
+        assert (config.warp, config.instruction[:2]) == ((size, size, 3), (2, 2))
+        assert first.shared_memory(config, columns) + 2 * inner * columns <= get(90).shared_memory_per_block
+        assert 128 * config.consumers * first.registers(config, inner // 4 + columns // 2) <= get(90).registers_per_sm
