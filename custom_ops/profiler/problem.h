@@ -58,10 +58,12 @@ struct Chain {
   Step steps[kMaxSteps];
 };
 
-// The chains of a kernel's layers, one behind each product.
+constexpr int kMaxProducts = 8;  // of a problem; each of its kernels takes at most kMaxLayers of them
+
+// The chains of a problem's layers, one behind each product.
 struct Layers {
   int count = 1;
-  Chain chains[kMaxLayers];
+  Chain chains[kMaxProducts];
 };
 
 Layers ParseLayers(const char* epilogue);  // "Bias,Add,Relu", or of two layers "Bias,Relu,Gemm,Bias"
@@ -72,7 +74,7 @@ struct Description {
   int element, output;  // ONNX element types
   Layers layers;
   ConvArguments conv;  // the first layer's extents, windows and pitches; no pointers
-  int columns[kMaxLayers];
+  int columns[kMaxProducts];
   float params[kMaxParams];  // of all layers
 
   int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
@@ -118,7 +120,7 @@ class Problem {
   Description description_;
   int sets_ = 1;
   Operand x_, padded_filter_;
-  LayerOperands layers_[kMaxLayers];
+  LayerOperands layers_[kMaxProducts];
   Buffer reference_;  // float [rows, columns of the last layer], not rounded to the output's type
 };
 

@@ -129,7 +129,8 @@ class Candidate {
 
   void Add(const Launched& launched, int first) {
     Part part{launched.kernel, {}, first, first + launched.layers - 1, {}};
-    if (launched.layers < 1 || part.last > problem->description().last()) throw Failure("the problem has fewer layers than the kernels");
+    if (launched.layers < 1 || launched.layers > kMaxLayers || part.last > problem->description().last())
+      throw Failure("the kernels are for other layers than the problem's");
     std::copy_n(launched.config, kConfigWidth, part.config);
     Require(part.kernel->prepare());
     const Arguments arguments = problem->arguments(0, first, part.last);

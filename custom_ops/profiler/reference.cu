@@ -206,7 +206,7 @@ Layers ParseLayers(const char* epilogue) {
   for (const char* name = epilogue; *name;) {
     const size_t length = std::strcspn(name, ",");
     if (IsCalled(kProduct, length, name)) {
-      if (++layers.count > kMaxLayers) throw Failure(std::string("kernels take fewer layers than ") + epilogue);
+      if (++layers.count > kMaxProducts) throw Failure(std::string("the profiler takes fewer layers than ") + epilogue);
       layers.chains[layers.count - 1].first_param = params;
     } else {
       const auto found = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& row) { return IsCalled(row.name, length, name); });

@@ -74,6 +74,7 @@ class _Chains:
     def __init__(self, graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point, timings: Timings) -> None:
         self._starting = {id(candidate.anchor.node): candidate for candidate in candidates}
         self._archs, self._at, self._timings = archs, at, timings
+        self._further = {id(c.links[i].nodes[0]) for c in candidates for i in _products(c)}  # products behind others
         self._forms = _forms_apart(graph, candidates, archs)
         self._known: dict[int, tuple[float, Candidate | None]] = {}
         self.problems = self._segments()
@@ -160,13 +161,17 @@ class _Chains:
         first = candidate.prefix(end)
         if first is None:
             return math.inf, None
-        if end == len(candidate.links):
-            return self._one_kernel_us(first), first
-        product = candidate.links[end].nodes[0]
-        rest = self._starting.get(id(product))
-        if rest is None or first.output is not product.inputs[0]:
-            return math.inf, first
-        return self._one_kernel_us(first) + self.best(rest)[0], first
+        rest = self._behind(first)
+        if rest is not None:
+            return self._one_kernel_us(first) + self.best(rest)[0], first
+        return (self._one_kernel_us(first) if end == len(candidate.links) else math.inf), first
+
+    def _behind(self, candidate: Candidate) -> Candidate | None:
+        """What begins with the product that reads a candidate's result, where it could be in a kernel with a layer before it: a chain goes
+        on behind a candidate that has all the layers that one kernel can have."""
+        readers = candidate.output.outputs
+        rest = self._starting.get(id(readers[0])) if len(readers) == 1 and id(readers[0]) in self._further else None
+        return rest if rest is not None and rest.anchor.x is candidate.output else None
 
     def _one_kernel_us(self, candidate: Candidate) -> float:
         """On all architectures together; infinite where one has no kernel, or the last product by itself can take more steps."""
@@ -195,10 +200,9 @@ class _Chains:
 
     def _segments(self) -> dict[tuple[int, int], Problem]:
         """Where there are chains: what each kernel would solve, by its first product and its end."""
-        chained = {id(c.links[i].nodes[0]) for c in self._starting.values() for i in _products(c)}
         found = {}
         for key, candidate in self._starting.items():
-            for end in _ends(candidate) if key in chained or len(candidate.widths) > 1 else ():
+            for end in _ends(candidate) if key in self._further or len(candidate.widths) > 1 else ():
                 kernel = candidate.prefix(end)
                 if kernel is not None and not self._takes_more(kernel):
                     found[key, end] = self._problem(kernel)
@@ -211,11 +215,11 @@ class _Chains:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _from(self, candidate: Candidate | None) -> Iterator[Candidate]:
-        """The candidate, and those that begin at its further products."""
+        """The candidate, and those that begin behind it, layer by layer."""
         while candidate is not None:
             yield candidate
-            following = [candidate.links[i].nodes[0] for i in _products(candidate)]
-            candidate = self._starting.get(id(following[0])) if following else None
+            layer = _first_layer(candidate)
+            candidate = layer and self._behind(layer)
 
     def _describe(self, candidate: Candidate) -> str:
         return describe_problem(self._problem(candidate))

@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks import peers, racing
 from onnxbolt.codegen.render import Instance
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.epilogues import PRODUCT
+from onnxbolt.kernels.config import GemmProblem, KernelConfig
 from onnxbolt.tune.library import Result
 from onnxbolt.tune.records import Measurement, Problem, Status
 from tests.tune import fakes
@@ -45,9 +46,22 @@ class Profiler(fakes.Profiler):
 
     def measure_apart(self, problem: Problem, kernels: Sequence[tuple[KernelConfig, Path, int]], samples: int = 15) -> Measurement:
         """As long as all of them together."""
-        apart = zip(problem.layers, kernels, strict=True)  # type: ignore[union-attr]
-        parts = [measured for layer, (config, path, _) in apart for measured in super(Profiler, self).measure(layer, [(config, path)])]
+        first, parts = 0, list[Measurement]()
+        for config, path, count in kernels:
+            parts += super().measure(segment(problem, first, count), [(config, path)])
+            first += count
         return dataclasses.replace(parts[0], us=sum(part.us for part in parts))
+
+
+def segment(problem: Problem, first: int, count: int) -> Problem:
+    """Some of a problem's layers as a problem."""
+    begin, *behind = problem.layers[first:first + count]  # type: ignore[union-attr]
+    if not behind:
+        return begin
+    chain = [*begin.chain, *(step for layer in behind for step in (PRODUCT, *layer.chain))]
+    columns = [layer.n if isinstance(layer, GemmProblem) else layer.k for layer in (begin, *behind)]
+    last = {"n" if isinstance(begin, GemmProblem) else "k": columns[-1]}
+    return dataclasses.replace(begin, **last, out=behind[-1].out, chain=tuple(chain), inner=tuple(columns[:-1]))
 
 
 class Operation:

@@ -3,15 +3,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+import random
 
 import pytest
 
+from onnxbolt.dtypes import DType
+from onnxbolt.errors import FrozenError
 from onnxbolt.match.matcher import UNKNOWN
 from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cost import predict
-from onnxbolt.plan.cuts import cover
+from onnxbolt.plan.cuts import cover, cover_as, segments
 from onnxbolt.plan.problems import problem_of
-from onnxbolt.tune.timings import NOTHING, Comparison, Timings
+from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 from tests.support import Net, assert_same, ops, prepare
 
 
@@ -139,3 +143,69 @@ def test_the_cover_is_the_cheapest_one() -> None:
     alone = [layer for candidate in found for layer in problem_of(candidate, None).layers]  # type: ignore[union-attr]
     assert sum(len(candidate.widths) for candidate in found) == 4
     assert chosen <= sum(predict(layer, 90)[1] for layer in alone)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_kernels_take_no_other_cover_is_cheaper(seed: int) -> None:
+    """Against all ways to share up to six layers among kernels, for random times of these."""
+    choose = random.Random(seed)
+    widths = tuple(choose.choice((16, 64, 128)) for _ in range(choose.randint(3, 7)))
+    net, y = mlp(4096, *widths)
+    graph = prepare(net.model(y), "fp16")
+    times = {problem: choose.lognormvariate(1, 0.5) for problem in dict.fromkeys(segments(graph, [90]))}
+    timings = Timings({(problem, 90): Choice(predict(problem, 90)[0], us) for problem, us in times.items()})
+    by_columns = {(problem.k, *problem.inner, problem.n, problem.out): us for problem, us in times.items()}  # type: ignore[union-attr]
+    ends = [DType.F16] * (len(widths) - 2) + [DType.F32]  # what each layer's result is
+
+    def cheapest(start: int) -> float:
+        return min((by_columns.get((*widths[start:end + 1], ends[end - 1]), math.inf) + cheapest(end)
+                    for end in range(start + 1, len(widths))), default=0.0)
+
+    chosen = cover(graph, [90], timings=timings).candidates
+    assert sum(times[problem_of(candidate, None)] for candidate in chosen) == pytest.approx(cheapest(0))
+
+
+
+def test_a_measured_time_is_compared_with_measured_ones_or_with_corrected_predictions() -> None:
+    net, y = mlp(16384, 256, 64, 16)
+    graph = prepare(net.model(y), "fp16")
+    both = next(problem for problem in segments(graph, [90]) if problem.inner)  # type: ignore[union-attr]
+    first, second = both.layers  # type: ignore[union-attr]
+
+    def kernels(**measured: float) -> int:
+        problems = {"both": both, "first": first, "second": second}
+        choices = {(problems[name], 90): Choice(predict(problems[name], 90)[0], us) for name, us in measured.items()}
+        return len(cover(graph, [90], timings=Timings(choices)).candidates)
+
+    assert kernels() == 1
+    assert kernels(both=100.0) == 1  # nothing to compare it with
+    assert kernels(both=5.0, first=2.0, second=2.0) == 2
+    assert kernels(both=5.0, first=4.0, second=2.0) == 1
+    assert kernels(both=5.0, first=0.1) == 2  # the second one's prediction is as much too high
+    assert kernels(both=5.0, first=40.0) == 1
+
+
+def test_a_kernel_that_does_not_run_right_is_in_no_cover() -> None:
+    net, y = mlp(16384, 256, 64, 16)
+    graph = prepare(net.model(y), "fp16")
+    both = next(problem for problem in segments(graph, [90]) if problem.inner)  # type: ignore[union-attr]
+    assert len(cover(graph, [90], timings=Timings(failed=frozenset({(both, 90)}))).candidates) == 2
+
+
+def test_a_cut_that_was_decided_stays_and_frozen_ones_are_needed() -> None:
+    net, y = mlp(16384, 256, 64, 16)
+    graph = prepare(net.model(y), "fp16")
+    ((key, cut),) = cover(graph, [90]).cuts.items()
+    assert cut.layers == 2
+    decided = cover(graph, [90], timings=Timings(frozen=True, cuts={key: dataclasses.replace(cut, layers=1)}))
+    assert [len(candidate.widths) for candidate in decided.candidates] == [1, 1]
+    with pytest.raises(FrozenError, match="lacks how many layers of gemm 16384x64-16x256"):
+        cover(graph, [90], timings=Timings(frozen=True))
+
+
+def test_a_cover_as_another_plan_has_it() -> None:
+    net, y = mlp(16384, 256, 64, 16, 8)
+    graph = prepare(net.model(y), "fp16")
+    apart = [layer.output.name for layer in cover(graph, [90]).candidates[0].layers]
+    for ends in ([apart[2]], apart[1:], [apart[0], apart[2]], apart):
+        assert [candidate.output.name for candidate in cover_as(graph, [90], ends)] == ends
