@@ -33,7 +33,7 @@ from onnxbolt.tune.timings import NOTHING, Timings
 
 CHAINS, SEED = 30, 1
 ROWS, WIDTHS = (1024, 8192, 65536), (64, 256)  # few, so that chains share kernels
-_ROUNDS, _SAMPLES = 3, 5
+_ROUNDS, _SAMPLES = 2, 5
 _ARCH = 90
 Cut = tuple[int, ...]  # layers of each kernel
 
