@@ -7,6 +7,7 @@
 #include "cutlass/fast_math.h"
 #include "dependent_launch.h"
 #include "instance.h"
+#include "integers.h"
 
 namespace onnxbolt {
 namespace resize {

@@ -22,11 +22,12 @@ from onnxbolt.kernels.config import Family
 from onnxbolt.kernels.config import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu.cases import GEMMS, PARAMS, ConvShape, GemmShape, convolutions
-from tests.gpu.device import Chain, Conv, Elementwise, Epilogue, Gemm, KernelError, Layout, Library, Pool, Resize, SqueezeExcite, Tensor
+from tests.gpu.device import Chain, Conv, Elementwise, Epilogue, Gemm, KernelError, Layout, Library, Pool, SqueezeExcite, Tensor
 from tests.gpu.planned import FAMILIES as PLANNED
-from tests.gpu import resized
 from tests.gpu.planned import planned
 from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, rounded
+from tests.gpu.resized import SHAPES as RESIZES
+from tests.gpu.resized import resize_problem
 
 Builder = Callable[[Library, Instance], list[Any]]
 
@@ -118,16 +119,6 @@ def _pool_problem(library: Library, instance: Instance, shape: tuple[int, int, i
     source, output = Tensor(library, x), Tensor(library, np.zeros((n, 1, 1, c), instance.out.numpy), empty=True)
     arguments = Pool(1, n, h, w, c, 1, 1, h, w, 0, 0, 0, 0, 1, 1, 1, 1, 0, source.pointer, output.pointer, c, c)
     return Problem(arguments, output, x.astype(np.float64).mean((1, 2), keepdims=True), (source,))
-
-
-def resize_problem(library: Library, instance: Instance, shape: resized.ResizeShape) -> Problem:
-    """An image in another height and width."""
-    x = _random(instance, shape).normal(0, 1, (shape.n, shape.h, shape.w, shape.c)).astype(instance.dtype.numpy)
-    p, q = shape.extent
-    source, output = Tensor(library, x, shape.gap), Tensor(library, np.zeros((shape.n, p, q, shape.c), instance.out.numpy), shape.gap, empty=True)
-    arguments = Resize(*shape.sampling.numbers, shape.n, shape.h, shape.w, shape.c, p, q, *shape.scales, source.pointer, output.pointer,
-                       source.pitch, output.pitch)
-    return Problem(arguments, output, resized.resize(x, shape), (source,))
 
 
 def _layout_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int]) -> Problem:
@@ -292,7 +283,7 @@ BUILDERS: dict[Family, Builder] = {
     Family.CHAIN_SMALL: _small_chains,
     Family.SQUEEZE_EXCITE: _each(squeeze_excite_problem, (1, 1, 8, 8, 0), (3, 49, 160, 40, 0), (2, 25, 13, 5, 3), (33, 9, 72, 24, 8)),
     Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
-    Family.RESIZE: lambda library, instance: [resize_problem(library, instance, shape) for shape in resized.SHAPES],
+    Family.RESIZE: lambda library, instance: [resize_problem(library, instance, shape) for shape in RESIZES],
     Family.LAYOUT: _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
     Family.ELEMENTWISE: _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),
 }

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxbolt.codegen.render import Instance
 from onnxbolt.kernels.resize import COORDINATES, ROUNDINGS, Sampling
+from tests.gpu.device import Library, Resize, Tensor
+from tests.gpu.operands import Problem, random_of
 
 _HALF = np.float32(0.5)
 
@@ -36,6 +39,17 @@ _SIZES = (
     ((1, 32, 33, 8), (1 / 32, 1.0), 0), ((1, 10, 10, 3), (4 / 3, 0.75), 0),
 )
 SHAPES = tuple(ResizeShape(sampling, *size, scales, gap) for sampling in (*_NEAREST, *_LINEAR) for size, scales, gap in _SIZES)
+
+
+def resize_problem(library: Library, instance: Instance, shape: ResizeShape) -> Problem:
+    """An image in another height and width, on the device."""
+    x = random_of(instance, shape).normal(0, 1, (shape.n, shape.h, shape.w, shape.c)).astype(instance.dtype.numpy)
+    p, q = shape.extent
+    y = np.zeros((shape.n, p, q, shape.c), instance.out.numpy)
+    source, output = Tensor(library, x, shape.gap), Tensor(library, y, shape.gap, empty=True)
+    arguments = Resize(*shape.sampling.numbers, shape.n, shape.h, shape.w, shape.c, p, q, *shape.scales, source.pointer, output.pointer,
+                       source.pitch, output.pitch)
+    return Problem(arguments, output, resize(x, shape), (source,))
 
 
 def resize(x: np.ndarray, shape: ResizeShape) -> np.ndarray:

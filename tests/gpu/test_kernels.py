@@ -131,7 +131,8 @@ def test_gemm_refuses_misalignment(library: Library, family: Family, field: str)
 
 @pytest.mark.parametrize(
     ("field", "value", "text"),
-    [("groups", 7, "multiples of groups"), ("c", 12, "align_a"), ("k", 9, "align_c"), ("y_pitch", 25, "align_c"), ("x_pitch", 2**24, "2.31")],
+    [("groups", 7, "multiples of groups"), ("c", 12, "align_a"), ("k", 9, "align_c"), ("y_pitch", 25, "align_c"),
+     ("x_pitch", 2**24, "2.31")],
 )
 def test_conv_refuses(library: Library, field: str, value: int, text: str) -> None:
     instance = _example(Family.CONV_2X)

@@ -9,9 +9,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import Family
 from tests.gpu.cases import ALL, TYPES
 from tests.gpu.device import KernelError, Library, Resize
-from tests.gpu.problems import resize_problem
 from tests.gpu.reference import LIMITS, relative_error
-from tests.gpu.resized import SHAPES, ResizeShape
+from tests.gpu.resized import SHAPES, ResizeShape, resize_problem
 
 pytestmark = pytest.mark.gpu
 
