@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, PRODUCT
 from onnxbolt.kernels import chain as gemm_chain
-from onnxbolt.kernels import chain_small
+from onnxbolt.kernels import chain_small, conv_chain
 from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
 from onnxbolt.patterns import anchors, steps
 
@@ -82,7 +82,9 @@ def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
     """Whether a kernel for several products may serve."""
     inner = [anchor.behind(link.operand).channels for link in chain if link.step.name == PRODUCT and link.operand is not None]
     widths, steps = (anchor.channels, *inner), tuple(link.step.name for link in chain)
-    small = anchor.kind == "gemm" and chain_small.serves(anchor.dtype, int(anchor.weight.shape[0]), widths, steps)
+    if anchor.kind == "conv":
+        return conv_chain.serves(anchor.dtype, widths, steps)
+    small = chain_small.serves(anchor.dtype, int(anchor.weight.shape[0]), widths, steps)
     return small or gemm_chain.serves(anchor.dtype, widths, steps)
 
 
