@@ -35,6 +35,7 @@ from rich.table import Table
 import onnxbolt
 from benchmarks import peers
 from benchmarks.common import ClockSampler, Row, result_path, time_argument, write_results
+from benchmarks.device_time import device_times
 from benchmarks.floors import floor_us
 from models import build
 from onnxbolt.archs import get
@@ -67,7 +68,7 @@ TARGETS = (
     Target("bert_base", 32, "bert"),
     Target("vit_b16", 1, "vit"),
     Target("vit_b16", 32, "vit"),
-    Target("dlrm_mlp", 16384),
+    *(Target(model, rows) for model in ("dlrm_mlp", "dlrm_bottom", "dlrm_top", "dcn_v2") for rows in (2048, 16384)),
 )
 
 
@@ -149,6 +150,7 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
     with whole_model as (pytorch, tried), ClockSampler() as clock:
         measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
         samples = interleave(measures | ({"pytorch": pytorch} if pytorch else {}), effort.rounds, effort.runs)
+        device = device_times(found, feeds, stream, effort.rounds, effort.runs)
     errors = {name: max(map(relative_l2, best.session.outputs(), reference)) for name, best in found.items()}
     mine, peer = samples["ours"], samples["peer"]
     theirs = samples["pytorch"].median if pytorch else None
@@ -161,6 +163,7 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
             "peer_config": f"{found['peer'].source.label}: {found['peer'].setting}",
             "peer_spread": round(peer.spread, 4),
             "peer_error": float(f"{errors['peer']:.3e}"),
+            **device,
             "tried": found["ours"].tried | found["peer"].tried,
             **({"pytorch": tried} if tried else {}),
             **({"pytorch_us": round(theirs, 2), "pytorch_ratio": round(theirs / mine.median, 3)} if theirs else {}),

@@ -5,6 +5,7 @@ projections are one. Weights are PyTorch's initial ones: only times are compared
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -229,11 +230,30 @@ class _Vit(nn.Module):
         return logits
 
 
-def _dlrm_mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 16), nn.ReLU())
+def _mlp(*widths: int, last: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for k, n in itertools.pairwise(widths):
+        layers += [nn.Linear(k, n), nn.ReLU()]
+    return nn.Sequential(*layers[:-1], last())
+
+
+class _Dcn(nn.Module):
+    """Cross layers beside a deep tower, then one logit."""
+
+    def __init__(self, width: int = 429, crosses: int = 3, deep: tuple[int, ...] = (256, 64, 16)) -> None:
+        super().__init__()
+        self.crosses = nn.ModuleList(nn.Linear(width, width) for _ in range(crosses))
+        self.deep, self.logit = _mlp(width, *deep), nn.Linear(width + deep[-1], 1)
+
+    def forward(self, start: Tensor) -> Tensor:
+        x = start
+        for cross in self.crosses:
+            x = torch.addcmul(x, start, cross(x))
+        return torch.sigmoid(self.logit(torch.cat([x, self.deep(start)], 1)))
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet50": resnet50, "vgg16": vgg16, "repvgg_a0_deploy": repvgg_a0_deploy, "mobilenet_v3_large": mobilenet_v3_large,
-    "bert_base": _Bert, "vit_b16": _Vit, "dlrm_mlp": _dlrm_mlp,
+    "bert_base": _Bert, "vit_b16": _Vit, "dlrm_mlp": lambda: _mlp(256, 64, 16), "dcn_v2": _Dcn,
+    "dlrm_bottom": lambda: _mlp(13, 512, 256, 64, 16), "dlrm_top": lambda: _mlp(367, 512, 256, 1, last=nn.Sigmoid),
 }

@@ -166,6 +166,11 @@ _TIMES: dict[str, Cell] = {
     "PyTorch at its best, ms": lambda row: _text(_thousandth(row["values"].get("pytorch_us")), ".3f"),
     "its ratio": _value("pytorch_ratio", ".2f"),
 }
+_QUEUED: dict[str, Cell] = {
+    "runs behind one another, ms": lambda row: _text(_thousandth(row["values"].get("device_us")), ".3f"),
+    "ONNX Runtime's, ms": lambda row: _text(_thousandth(row["values"].get("peer_device_us")), ".3f"),
+    "their ratio": _value("device_ratio", ".2f"),
+}
 _KERNEL: dict[str, Cell] = {
     "problem": _field("name"), "onnxbolt, us": _field("ours_us", ".2f"), "against": _field("peer"), "its us": _field("peer_us", ".2f"),
     "ratio": _field("ratio", ".2f"), "floor, us": _field("floor_us", ".2f"), "spread": _percent,
@@ -200,7 +205,7 @@ _TUNING: dict[str, Cell] = {
 }
 TABLES = {
     "summary": Table("end_to_end", {**_MODEL, **_TIMES}),
-    "end_to_end": Table("end_to_end", {**_MODEL, **_TIMES, "floor, ms": _milliseconds("floor_us"), "spread": _percent,
+    "end_to_end": Table("end_to_end", {**_MODEL, **_TIMES, **_QUEUED, "floor, ms": _milliseconds("floor_us"), "spread": _percent,
                                        "error": _field("error", ".1e"), "settings": _field("config")}),
     "gemm": Table("gemm", {**_KERNEL, "TFLOP/s": _value("tflops", ".0f"), "candidates": _value("candidates"),
                            "regret": _value("regret", ".2f")}, group=_epilogue, figure=True),

@@ -27,11 +27,12 @@ def test_floors_follow_published_operation_counts(name: str, batch: int, gigaflo
 
 def test_a_quick_run_on_the_cpu_writes_a_row_with_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.json"
-    assert main(["--provider", "cpu", "--quick", "--models", "dlrm_mlp", "--fuse", "all", "--out", str(out)]) == 0
+    assert main(["--provider", "cpu", "--quick", "--models", "dlrm_mlp-16384", "--fuse", "all", "--out", str(out)]) == 0
     (row,) = json.loads(out.read_text())["rows"]
     assert (row["name"], row["batch"], row["dtype"]) == ("dlrm_mlp", 16384, "fp16")
     assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
     assert 0 < row["error"] < 1e-2
+    assert row["values"]["device_ratio"] == pytest.approx(row["values"]["peer_device_us"] / row["values"]["device_us"], rel=1e-2)
     assert row["values"]["peer_config"].startswith("fp16")
     assert "dlrm_mlp" in capsys.readouterr().out
 
@@ -66,7 +67,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_model_that_fails_costs_its_row_alone_and_is_missing_the_next_time(tmp_path: Path, measured: list[str]) -> None:
     out = ("--provider", "cpu", "--out", str(tmp_path / "results.json"))
-    assert main([*out, "--models", "resnet50,vgg16,dlrm_mlp"]) == 1
+    assert main([*out, "--models", "resnet50,vgg16,dlrm_mlp-16384"]) == 1
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [row["values"].get("failure") for row in rows] == [None, "RuntimeError: no memory", None]
     measured.clear()
@@ -79,7 +80,8 @@ def test_a_model_that_fails_costs_its_row_alone_and_is_missing_the_next_time(tmp
 def test_no_model_is_begun_when_the_time_is_over(tmp_path: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter(range(0, 10_000, 100))
     monkeypatch.setattr(end_to_end.time, "monotonic", lambda: float(next(seconds)))
-    assert main(["--provider", "cpu", "--out", str(tmp_path / "r.json"), "--models", "resnet50,dlrm_mlp", "--begin-within", "3m"]) == 0
+    out = ["--provider", "cpu", "--out", str(tmp_path / "r.json")]
+    assert main([*out, "--models", "resnet50,dlrm_mlp-16384", "--begin-within", "3m"]) == 0
     assert measured == ["resnet50-32"]
 
 
