@@ -102,12 +102,9 @@ class Epilogue {
 
   // For the 64 output channels from `channel` on.
   __device__ void begin(const Tile& tile, int channel) {
-    channel_ = channel;
-    pixel_ = (int64_t(tile.image) * params_.p + tile.row) * params_.q + tile.column;
-    last_ = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1, min(params_.p - tile.row, params_.tile.rows) - 1,
-                        min(params_.n - tile.image, params_.tile.images) - 1);
-    if (tile.image >= params_.n) channel_ = params_.k;  // an odd number of tiles: a cluster's last block has none
     end_ = tile.end;
+    channel_ = tile.image < params_.n ? channel : end_;  // an odd number of tiles: a cluster's last block has none
+    find_pixels(tile);
     vectors_.load(params_.epilogue, channel_, end_);
     fetch_first(channel_);
   }
@@ -126,16 +123,16 @@ class Epilogue {
   }
 
  private:
-  static constexpr int kNoChannel = 1 << 30;
+  static constexpr int kNoChannel = 1 << 30, kNowhere = -1;
   static constexpr int kChunk = Plan::kChunk, kChunks = CeilDivide(Plan::kPositions, kChunk);
   static constexpr int kPairs = kChunk / 16;  // of groups of eight positions
   static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
-  static constexpr int kTensorVectors = kChannels * sizeof(Element) / 16, kOutputVectors = kChannels * sizeof(Output) / 16;
-  static constexpr int kTensorAccesses = kChunk * kTensorVectors / kWarpgroupThreads;
-  static constexpr int kOutputAccesses = kChunk * kOutputVectors / kWarpgroupThreads;
+  // Eight threads read or write 128 bytes of a position's channels, a warpgroup so many positions.
+  static constexpr int kLanes = 8, kStride = kWarpgroupThreads / kLanes, kAccesses = kChunk / kStride;
+  static constexpr int kOutputParts = kChannels * sizeof(Output) / 128;
   // Chunks of the tensors that are fetched ahead: what the memory's latency asks for, where accumulators leave registers.
-  static constexpr int kFreeRegisters = Plan::kConsumerRegisters - 64 - Plan::kPositions / 2;
-  static constexpr int kDepth = std::max(1, std::min(kChunks, kFreeRegisters / (4 * kTensors * kTensorAccesses)));
+  static constexpr int kFreeRegisters = Plan::kConsumerRegisters - 56 - Plan::kPositions / 2 - kChunks * kAccesses;
+  static constexpr int kDepth = std::max(1, std::min(kChunks, kFreeRegisters / (4 * kTensors * kAccesses)));
   using Values = cutlass::Array<float, 4>;  // channel c at two positions, channel c + 8 at the same
 
   __device__ void store_chunks(const Accumulators& d) {
@@ -162,22 +159,35 @@ class Epilogue {
 
   __device__ static uint32_t matrix_row(const char* chunk, int pair) { return MatrixRow<Element>(chunk, pair % kPairs * 16); }
 
+  // Of the output, for this thread's positions.
+  __device__ void find_pixels(const Tile& tile) {
+    const int first = (tile.image * params_.p + tile.row) * params_.q + tile.column;
+    const uint32_t last = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1,
+                                      min(params_.p - tile.row, params_.tile.rows) - 1,
+                                      min(params_.n - tile.image, params_.tile.images) - 1);
+#pragma unroll
+    for (int access = 0; access < kChunks * kAccesses; ++access) {
+      const Place place = places_[access * kStride + thread_ / kLanes];
+      pixels_[access] = place.within(last) ? first + place.pixel : kNowhere;
+    }
+  }
+
   __device__ void fetch_first(int first_channel) {
 #pragma unroll
     for (int chunk = 0; chunk < kDepth; ++chunk) fetch_tensors(chunk, first_channel);
   }
 
   __device__ void fetch_tensors(int chunk, int first_channel) {
+    const int channel = first_channel + thread_ % kLanes * 8;
 #pragma unroll
-    for (int access = 0; access < (Chain::kTensors > 0 ? kTensorAccesses : 0); ++access) {
-      const int index = access * kWarpgroupThreads + thread_, channel = first_channel + index % kTensorVectors * 8;
-      const Place place = places_[chunk * kChunk + index / kTensorVectors];
-      const bool valid = place.within(last_) && channel < end_;
+    for (int i = 0; i < Chain::kTensors; ++i) {
+      const Element* tensor = static_cast<const Element*>(params_.epilogue.tensors[i]) + channel;
 #pragma unroll
-      for (int i = 0; i < Chain::kTensors; ++i) {
-        const int64_t at = (pixel_ + place.pixel) * params_.epilogue.tensor_pitch[i] + channel;
-        const Element* tensor = static_cast<const Element*>(params_.epilogue.tensors[i]);
-        fetched_[i][chunk % kDepth][access] = valid ? *reinterpret_cast<const uint4*>(tensor + at) : uint4{};
+      for (int access = 0; access < kAccesses; ++access) {
+        const int pixel = pixels_[chunk * kAccesses + access];
+        const bool valid = pixel != kNowhere && channel < end_;
+        fetched_[i][chunk % kDepth][access] =
+            valid ? *reinterpret_cast<const uint4*>(tensor + pixel * params_.epilogue.tensor_pitch[i]) : uint4{};
       }
     }
   }
@@ -186,12 +196,11 @@ class Epilogue {
   __device__ void stage_tensors(int chunk) {
     if (chunk >= kChunks) return;
 #pragma unroll
-    for (int access = 0; access < (Chain::kTensors > 0 ? kTensorAccesses : 0); ++access) {
-      const int index = access * kWarpgroupThreads + thread_;
-      const int at = StagedVector<Element>(index / kTensorVectors, index % kTensorVectors);
+    for (int i = 0; i < Chain::kTensors; ++i) {
 #pragma unroll
-      for (int i = 0; i < Chain::kTensors; ++i)
-        *reinterpret_cast<uint4*>(tensor_chunk(chunk, i) + at) = fetched_[i][chunk % kDepth][access];
+      for (int access = 0; access < kAccesses; ++access)
+        *reinterpret_cast<uint4*>(tensor_chunk(chunk, i) + StagedVector<Element>(access * kStride + thread_ / kLanes, thread_ % kLanes)) =
+            fetched_[i][chunk % kDepth][access];
     }
     if (chunk + kDepth < kChunks) fetch_tensors(chunk + kDepth, channel_);
     else if (kDepth == kChunks && next_ < end_) fetch_tensors(chunk, next_);
@@ -245,13 +254,16 @@ class Epilogue {
 
   __device__ void write(int chunk) const {
 #pragma unroll
-    for (int access = 0; access < kOutputAccesses; ++access) {
-      const int index = access * kWarpgroupThreads + thread_, position = index / kOutputVectors, vector = index % kOutputVectors;
-      const int channel = channel_ + vector * (16 / static_cast<int>(sizeof(Output)));
-      const Place place = places_[chunk * kChunk + position];
-      if (!place.within(last_) || channel >= end_) continue;
-      *reinterpret_cast<uint4*>(static_cast<Output*>(params_.y) + (pixel_ + place.pixel) * params_.y_pitch + channel) =
-          *reinterpret_cast<const uint4*>(output_chunk(chunk) + StagedVector<Output>(position, vector));
+    for (int part = 0; part < kOutputParts; ++part) {
+      const int vector = part * kLanes + thread_ % kLanes, channel = channel_ + vector * (16 / static_cast<int>(sizeof(Output)));
+      Output* y = static_cast<Output*>(params_.y) + channel;
+#pragma unroll
+      for (int access = 0; access < kAccesses; ++access) {
+        const int pixel = pixels_[chunk * kAccesses + access];
+        if (pixel == kNowhere || channel >= end_) continue;
+        *reinterpret_cast<uint4*>(y + pixel * params_.y_pitch) = *reinterpret_cast<const uint4*>(
+            output_chunk(chunk) + StagedVector<Output>(access * kStride + thread_ / kLanes, vector));
+      }
     }
   }
 
@@ -262,10 +274,9 @@ class Epilogue {
   int channel_;     // the first of the warpgroup's 64
   int next_;        // of those that follow
   int end_;         // where the channels end that the tile has
-  int64_t pixel_;   // the tile's first
-  uint32_t last_;   // coordinates of the tile's last pixel inside of the output
+  int pixels_[kChunks * kAccesses];
   LaneVectors<Chain> vectors_;
-  uint4 fetched_[kTensors][kDepth][kTensorAccesses];
+  uint4 fetched_[kTensors][kDepth][kAccesses];
 };
 
 }  // namespace halo
