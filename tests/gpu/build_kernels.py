@@ -17,7 +17,10 @@ from onnxbolt.tune.library import host_units
 from tests.codegen.compilation import compile_all, units, watchful
 from tests.gpu.cases import instances
 
-SLOW = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90, Family.FIRST_SM90)  # to compile
+SLOW = (
+    Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90, Family.FIRST_SM90, Family.CHAIN_SM90, Family.CHAIN_CONV_SM90,
+    Family.CHAIN_HALO_SM90, Family.CHAIN_FIRST_SM90,
+)  # to compile
 
 
 def build(output: Path, arch: int, progress: Callable[[str], None] = print) -> None:

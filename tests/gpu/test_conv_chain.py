@@ -1,0 +1,50 @@
+"""A convolution and 1x1 convolutions behind it in one kernel on a GPU against float64: odd images, tails of channels, residuals."""
+from __future__ import annotations
+
+import pytest
+
+from onnxbolt.codegen.render import Instance, instance_name
+from onnxbolt.kernels.config import Family
+from tests.gpu.cases import ALL
+from tests.gpu.conv_chains import CONV_SHAPES, FIRST_SHAPES, conv_chain_problem, first_chain_problem
+from tests.gpu.device import KernelError, Library
+from tests.gpu.problems import limit, problems
+from tests.gpu.reference import relative_error
+
+pytestmark = pytest.mark.gpu
+KERNELS = [instance for instance in ALL if instance.config.family in (Family.CHAIN_CONV_SM90, Family.CHAIN_FIRST_SM90)]
+
+
+@pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
+def test_conv_chain(library: Library, instance: Instance) -> None:
+    kernel = library.kernel(instance)
+    for problem in problems(library, instance):
+        for captured in (False, True):
+            kernel.launch(problem.arguments, captured)
+            assert relative_error(problem.output.read(), problem.expected) <= limit(instance), problem.expected.shape
+
+
+def one(family: Family) -> Instance:
+    return next(instance for instance in KERNELS if instance.config.family is family)
+
+
+@pytest.mark.parametrize(("part", "field", "value", "reason"), [
+    ("chain", "layers", 1, "number of layers"), ("conv", "groups", 2, "no groups"), ("conv", "c", 20, "align_a"),
+    ("conv", "stride_w", 9, "TMA's 8"), ("chain", "ldd", 3, "16 bytes"), ("chain", "m", 2**31 - 1, "close to 2.31"),
+])
+def test_what_an_implicit_gemm_is_not_for_is_refused(library: Library, part: str, field: str, value: int, reason: str) -> None:
+    problem = conv_chain_problem(library, one(Family.CHAIN_CONV_SM90), CONV_SHAPES[0])
+    setattr(getattr(problem.arguments, part), field, value)
+    with pytest.raises(KernelError, match=reason):
+        library.kernel(one(Family.CHAIN_CONV_SM90)).check(problem.arguments)
+
+
+@pytest.mark.parametrize(("part", "field", "value", "reason"), [
+    ("chain", "layers", 3, "two layers"), ("conv", "x_planes", 0, "reads NCHW"), ("conv", "stride_h", 3, "another filter or stride"),
+    ("conv", "k", 2**10, "more channels"),
+])
+def test_what_a_first_convolution_is_not_for_is_refused(library: Library, part: str, field: str, value: int, reason: str) -> None:
+    problem = first_chain_problem(library, one(Family.CHAIN_FIRST_SM90), FIRST_SHAPES[0])
+    setattr(getattr(problem.arguments, part), field, value)
+    with pytest.raises(KernelError, match=reason):
+        library.kernel(one(Family.CHAIN_FIRST_SM90)).check(problem.arguments)
