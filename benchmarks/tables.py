@@ -186,6 +186,11 @@ _B2B: dict[str, Cell] = {
     "the library's, bare, us": _value("bare_us", ".2f"), "with bias and ReLU, us": _value("full_us", ".2f"),
     "its ratio": _value("full_ratio", ".2f"), "against": _field("peer"), "floor, us": _field("floor_us", ".2f"), "spread": _percent,
 }
+_CHAINS: dict[str, Cell] = {
+    "chain": _field("name"), "rows": _field("batch"), "covers": _value("covers"), "layers of each kernel": _value("measured"),
+    "us": _field("ours_us", ".2f"), "the best cover": _value("best"), "its us": _field("peer_us", ".2f"),
+    "by prediction": _value("predicted"), "its loss": _value("predicted_loss", ".1%"),
+}
 _PADDING: dict[str, Cell] = {
     "convolution": _field("name"), "unpadded, us": _value("unpadded_us", ".2f"), "padded, us": _value("padded_us", ".2f"),
     "padding, us": _value("padding_us", ".2f"), "its share": _value("padding_share", ".0%"), "gain": _value("gain", ".2f"),
@@ -218,6 +223,7 @@ TABLES = {
     "symbolic": Table("symbolic", {**_MODEL, "onnxbolt, one session, us": _field("ours_us", ".1f"),
                                    "ONNX Runtime at its best at that batch, us": _field("peer_us", ".1f"), "ratio": _field("ratio", ".2f"),
                                    "spread": _percent, "error": _field("error", ".1e")}),
+    "chains": Table("chains", _CHAINS, compares=False),
     **{name: Table(name, _B2B) for name in ("b2b_gemm", "b2b_conv")},
     **{name: Table(name, _KERNEL) for name in ("attention", "subgraphs")},
 }

@@ -12,10 +12,12 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig
+from onnxbolt.plan.cost import predict
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune.library import build, host_units, link_library, profiling_toolchain
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.records import Measurement, Status
+from onnxbolt.tune.tasks import instance_of
 from tests.gpu.cases import ARCH, config_3x, mma
 
 pytestmark = pytest.mark.gpu
@@ -117,6 +119,24 @@ def test_the_reference_knows_every_step(
     problem = GemmProblem(256, 256, 512, dtype, dtype, chain)
     (measurement,) = profiler.measure(problem, [(GEMMS[1], libraries[Instance(GEMMS[1].instance(), dtype, dtype, chain)])], samples=3)
     assert measurement.status is Status.OK, measurement
+
+
+@pytest.mark.skipif(ARCH != 90, reason="chains of this width are for sm_90a")
+def test_layers_in_one_kernel_and_one_after_the_other(profiler: Profiler) -> None:
+    """Both get the reference's answer, with parameters behind each layer."""
+    steps = (("Bias", "LeakyRelu"), ("Bias", "Elu"), ("Bias",))
+    chain = tuple(step for layer in steps for step in (PRODUCT, *layer))[1:]
+    several = GemmProblem(5000, 16, 256, DType.F16, DType.F16, chain, (64, 32))
+    parts = (several, *several.layers)
+    configs = [predict(part, ARCH)[0] for part in parts]
+    made = dict(build([instance_of(part, config) for part, config in zip(parts, configs, strict=True)]))
+    one, *apart = ((config, made[instance_of(part, config)]) for part, config in zip(parts, configs, strict=True))
+    (together,) = profiler.measure(several, [one])
+    behind = profiler.measure_apart(several, [(config, library, 1) for config, library in apart if isinstance(library, Path)])
+    for measured in (together, behind):
+        assert measured.status is Status.OK, measured
+        assert 0 < measured.error <= KERNEL[DType.F16]
+    assert together.us < behind.us
 
 
 def test_refusals(profiler: Profiler, libraries: dict[Instance, Path]) -> None:

@@ -174,3 +174,20 @@ def test_no_lock_without_an_output_that_passed(model: Path, tmp_path: Path) -> N
 
 def test_a_lock_says_which_kernels_it_is_about(lock: Path) -> None:
     assert Lock.read(lock).kernels == kernel_sources_digest()
+
+
+def test_chains_are_cut_as_the_lock_file_says(tmp_path: Path) -> None:
+    net = Net({"x": (16384, 256)})
+    y = net.node("Relu", net.linear("x", 256, 64))
+    source, path = tmp_path / "in.onnx", tmp_path / "onnxbolt.lock"
+    onnx.save(net.model(net.node("Relu", net.linear(y, 64, 16))), source)
+    flags = ("--arch", "sm_90a", "--lock", str(path), *FLAGS)
+    assert main(["optimize", str(source), str(tmp_path / "first.onnx"), *flags]) == 0
+    lock = json.loads(path.read_text())
+    (cut,) = lock["cuts"]
+    assert (cut["layers"], cut["chain"]) == (2, "gemm 16384x64-16x256, f16 to f32, Bias+Relu+Gemm+Bias+Relu")
+    assert main(["optimize", str(source), str(tmp_path / "again.onnx"), *flags, "--frozen"]) == 0
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
+    path.write_text(json.dumps({**lock, "cuts": []}))
+    with pytest.raises(FrozenError, match="how many layers of gemm 16384x64-16x256"):
+        optimize(source, tmp_path / "none.onnx", archs=("sm_90a",), lock=path, frozen=True, library=False, verify=False)

@@ -13,7 +13,7 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem,
 from onnxbolt.options import Options
 from onnxbolt.tune.lockfile import SCHEMA, Lock, open_for, shapes_of
 from onnxbolt.tune.records import Machine
-from onnxbolt.tune.timings import Choice, Comparison, Timings
+from onnxbolt.tune.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.version import __version__
 
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
@@ -29,7 +29,7 @@ USED = Timings(
     {(GEMM, 90): Choice(config(3), 12.5, 0.125), (CONV, 90): Choice(config(2), 7.0),
      (GEMM, 80): Choice(config(4, 80), 30.0, measured=False)},
     {"aa": Comparison(10.0, 0.1, 20.0, 0.2, region="sm_90 2 fused nodes"), "bb": Comparison(9.9, 0.0, 10.0, 0.0, measured=False)},
-    MACHINE,
+    MACHINE, cuts={"cc": Cut(2, "gemm 1024x64-16x256, f16")},
 )
 LOCK = Lock().updated(USED, Options(), ["sm_90a", "sm_80"])
 
@@ -46,6 +46,7 @@ def test_everything_comes_back(path: Path) -> None:
     assert lock.timings().choices == USED.choices
     assert {key: found.fused for key, found in lock.timings().comparisons.items()} == {"aa": True, "bb": True}
     assert lock.timings().frozen
+    assert lock.timings().cuts == USED.cuts
     assert (lock.archs, lock.machines) == (("sm_90a", "sm_80"), (MACHINE,))
 
 
@@ -54,6 +55,7 @@ def test_not_frozen_only_measurements_are_used(path: Path) -> None:
     assert not timings.frozen
     assert set(timings.choices) == {(GEMM, 90), (CONV, 90)}
     assert set(timings.comparisons) == {"aa"}
+    assert not timings.cuts  # they follow from the measurements
 
 
 def test_a_decision_stands_whatever_rounding_does_to_its_times(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_a_decision_keeps_its_reason(tmp_path: Path) -> None:
 
 
 def test_the_text_is_sorted_json_and_independent_of_the_order_of_decisions() -> None:
-    backwards = Timings(dict(reversed(USED.choices.items())), dict(reversed(USED.comparisons.items())), MACHINE)
+    backwards = Timings(dict(reversed(USED.choices.items())), dict(reversed(USED.comparisons.items())), MACHINE, cuts=USED.cuts)
     assert Lock().updated(backwards, Options(), ["sm_90a", "sm_80"]).text() == LOCK.text()
     values = json.loads(LOCK.text())
     assert list(values) == sorted(values)
