@@ -9,7 +9,18 @@ from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.canonicalize import activations, batchnorm, branches, constant_fold, conv_form, flatten, gemm_form, noops, scale_shift
+from onnxbolt.canonicalize import (
+    activations,
+    batchnorm,
+    branches,
+    constant_fold,
+    conv_form,
+    flatten,
+    gemm_form,
+    noops,
+    resize_form,
+    scale_shift,
+)
 from onnxbolt.graph.edit import prune
 from onnxbolt.graph.shapes import infer
 
@@ -17,6 +28,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (noops.run, "first, since an Identity before a weight hides that it is constant"),
     (constant_fold.run, "weights and shapes that are computed become constants for all that follows"),
     (conv_form.run, "kernels are told pads, not auto_pad"),
+    (resize_form.run, "layouts then need not follow what computes sizes"),
     (gemm_form.run, "before the foldings, which then know one kind of product"),
     (batchnorm.run, "before scale_shift, since a BatchNormalization between Conv and Mul hides the one from the other"),
     (scale_shift.run, "after the weights are constant and the products in form"),
