@@ -24,6 +24,11 @@ _MOST_LAYERS = 3  # that a configuration has room for
 _MOST_BLOCKS = 8  # of 64 channels of the last layer
 _SWIZZLE_BYTES = 1024  # what weights and tiles begin at a multiple of
 _KEPT = 10
+_KINDS = ((Schedule.PINGPONG, 2), (Schedule.PINGPONG, 3), (Schedule.COOPERATIVE, 2), (Schedule.COOPERATIVE, 1))
+_MOST_POSITIONS_OF_THREE = 128  # warpgroups, with the registers that each has
+# Cycles of an SM, fitted to 34 measurements on one H200: an epilogue of 64 channels, each of its positions, and of its tensors' positions.
+_EPILOGUE, _POSITION, _TENSOR_POSITION = 400.0, 9.0, 14.0
+_BLOCK_STEPS = 4  # wgmma instructions along 64 channels
 
 
 def serves(widths: Sequence[int], chain: tuple[str, ...]) -> bool:
@@ -44,32 +49,56 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     widths, first = (*problem.inner, problem.k), problem.layers[0]
     if not serves(widths, problem.chain) or not halo.supports(first, arch) or first.groups != 1:
         return ()
-    ranked = sorted((cycles(problem, config, arch), config) for config in dict.fromkeys(_configs(problem, arch)))
-    return tuple(config for _, config in ranked[:_KEPT])
+    ranked = sorted(dict.fromkeys(_configs(problem, arch)), key=lambda config: (cycles(problem, config, arch), config))
+    return tuple(ranked[:_KEPT])
 
 
 def cycles(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
-    """Of the most loaded SM, as halo.cycles."""
-    return halo.cycles(problem.layers[0], config, arch)
+    """Of the most loaded SM, as halo.cycles. In turns, all tiles' products follow one another, as do each warpgroup's tiles, products and
+    epilogues."""
+    positions, groups = config.threadblock[1], config.threadblock[0] // halo.CHANNELS
+    blocks = columns_in_blocks(config)
+    products = sum(before * after for before, after in itertools.pairwise(blocks)) * _BLOCK_STEPS * positions / 2
+    multiplied = halo.main_loop_cycles(problem.layers[0], config) + products
+    tensors = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain)
+    values = sum(blocks) * _POSITION + blocks[-1] * tensors * _TENSOR_POSITION
+    epilogues = (values * positions + sum(blocks) * _EPILOGUE) / groups
+    rounds = halo.rounds(problem.layers[0], config, arch)
+    if config.schedule is Schedule.COOPERATIVE:
+        return halo.START + rounds * (multiplied + epilogues)
+    own = -(-rounds // config.consumers)
+    return halo.START + max(rounds * multiplied + epilogues, own * (multiplied + epilogues))
+
+
+def columns(config: KernelConfig) -> tuple[int, ...]:
+    """Channels of each layer, zeros included."""
+    return (config.threadblock[0], *(n for n in config.instruction[1:] if n))
+
+
+def columns_in_blocks(config: KernelConfig) -> tuple[int, ...]:
+    """Of 64 channels."""
+    return tuple(n // halo.CHANNELS for n in columns(config))
 
 
 def _configs(problem: ConvProblem, arch: Arch) -> Iterator[KernelConfig]:
-    first = problem.layers[0]
+    first, inner = problem.layers[0], max(problem.inner)
     # what the formulas of shared memory read: the first layer's stages, the last layer's staging
     operands = replace(first, chain=layers(problem.chain)[-1], out=problem.out)
-    inner = max(problem.inner)
-    for tile, (schedule, consumers) in itertools.product(halo.tiles(first), halo.KINDS):
+    second, third = (*(_padded(n) for n in (*problem.inner[1:], problem.k)), 0)[:2]
+    for tile, (schedule, consumers) in itertools.product(halo.tiles(first), _KINDS):
         channels = halo.CHANNELS * (1 if schedule is Schedule.PINGPONG else consumers)
-        if not halo.CHANNELS * (channels // halo.CHANNELS - 1) < inner <= channels:
-            continue
-        others = [-(-n // halo.CHANNELS) * halo.CHANNELS for n in (*problem.inner[1:], problem.k)]
         positions = next(count for count in halo.POSITIONS if count >= tile.positions)
-        for k_block, resident in itertools.product(halo.k_blocks(first.c), (1, 0)):
+        if not channels - halo.CHANNELS < inner <= channels or (consumers == 3 and positions > _MOST_POSITIONS_OF_THREE):
+            continue
+        for k_block, resident in itertools.product(halo.k_blocks(first.depth), (1, 0)):
             config = KernelConfig(
                 arch.number, 0, UNBOUNDED, Family.CHAIN_HALO_SM90, (channels, positions, k_block), (tile.columns, tile.rows, tile.images),
                 schedule=schedule, consumers=consumers, resident=resident,
             )
             granule = _SWIZZLE_BYTES // halo.pixel_bytes(config, problem.dtype.bytes)
             pixels = -(-tile.stage_pixels // granule) * granule
-            config = replace(config, instruction=(pixels, others[0], others[1] if len(others) > 1 else 0))
-            yield from halo.with_stages(operands, config, arch)
+            yield from halo.with_stages(operands, replace(config, instruction=(pixels, second, third)), arch)
+
+
+def _padded(channels: int) -> int:
+    return -(-channels // halo.CHANNELS) * halo.CHANNELS

@@ -6,7 +6,7 @@ from __future__ import annotations
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, MAX_PARAMS, layers
-from onnxbolt.kernels import chain_conv, chain_first
+from onnxbolt.kernels import chain_conv, chain_first, chain_halo
 from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
 
 _MOST_INNER, _MOST_LAST = 256, 512  # channels
@@ -25,11 +25,11 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every feasible configuration for a convolution with `inner` layers; empty where threadblock residence does not hold."""
     if problem.nchw:
         return chain_first.candidates(problem, arch)
-    return chain_conv.candidates(problem, arch)
+    return (*chain_halo.candidates(problem, arch), *chain_conv.candidates(problem, arch))
 
 
 def columns(config: KernelConfig) -> tuple[int, ...]:
     """Channels of each layer that the kernel has, zeros included."""
     if config.family is Family.CHAIN_FIRST_SM90:
         return config.threadblock[1], config.instruction[2]
-    return chain_conv.columns(config)
+    return chain_halo.columns(config) if config.family is Family.CHAIN_HALO_SM90 else chain_conv.columns(config)

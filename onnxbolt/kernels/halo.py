@@ -36,7 +36,7 @@ _KEPT = 10  # candidates of a problem; a kind of kernel (all but the tile) appea
 # and that of a cooperative tile with more tiles behind it; a pixel that TMA gathers with a stride; each filter position, where it stays
 # in shared memory and where it is streamed; each tile; the first loads, and the blocks of a cluster that wait for one another.
 _TENSOR_EFFICIENCY, _SHARED_BYTES, _POSITION, _EXPOSED_POSITION, _STRIDED_PIXEL = 1.0, 130, 9.0, 18.0, 5.0
-_KEPT_TAP, _STREAMED_TAP, _TILE, _START, _CLUSTER = 56.0, 68.0, 200.0, 2700.0, 1800.0
+_KEPT_TAP, _STREAMED_TAP, _TILE, START, _CLUSTER = 56.0, 68.0, 200.0, 2700.0, 1800.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,23 @@ def filter_stages(config: KernelConfig, tensors: int, element_bytes: int, output
 
 
 def cycles(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
-    """Of the most loaded SM, beside launch and device memory: rounds of tiles, each bound by products, by shared memory or by TMA."""
+    """Of the most loaded SM, beside launch and device memory: rounds of tiles, and what does not overlap with others."""
+    count, exposed = rounds(problem, config, arch), _POSITION
+    if config.schedule is Schedule.COOPERATIVE:
+        exposed += (count - 1) * _EXPOSED_POSITION
+    start = START + (_CLUSTER if config.cluster[1] > 1 else 0.0)
+    return start + count * main_loop_cycles(problem, config) + exposed * config.threadblock[1]
+
+
+def rounds(problem: ConvProblem, config: KernelConfig, arch: Arch) -> int:
+    """Tiles of the most loaded SM."""
+    blocks = problem.groups * _ceil(problem.k // problem.groups, config.threadblock[0])
+    clusters = _ceil(geometry(problem, *config.warp).tiles, config.cluster[1])
+    return _ceil(clusters * blocks, arch.sm_count // config.cluster[1])
+
+
+def main_loop_cycles(problem: ConvProblem, config: KernelConfig) -> float:
+    """Of a tile: bound by products, by shared memory or by TMA."""
     channels, positions, k_block = config.threadblock
     tile = geometry(problem, *config.warp)
     groups, row_bytes = channels // CHANNELS, pixel_bytes(config, problem.dtype.bytes)
@@ -135,12 +151,7 @@ def cycles(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
     read = steps * groups * (CHANNELS + positions) * 32
     gathered = boxes * tile.box_pixels * _STRIDED_PIXEL if problem.strides[0] > 1 else 0.0
     main = max(steps * groups * positions / 2 / _TENSOR_EFFICIENCY, (read + loads) / _SHARED_BYTES, gathered)
-    main += taps * (_KEPT_TAP if config.resident else _STREAMED_TAP) + _TILE
-    blocks = problem.groups * _ceil(problem.k // problem.groups, channels)
-    rounds = _ceil(_ceil(tile.tiles, config.cluster[1]) * blocks, arch.sm_count // config.cluster[1])
-    exposed = (rounds - 1) * _EXPOSED_POSITION if config.schedule is Schedule.COOPERATIVE else 0.0
-    start = _START + (_CLUSTER if config.cluster[1] > 1 else 0.0)
-    return start + rounds * main + (exposed + _POSITION) * positions
+    return main + taps * (_KEPT_TAP if config.resident else _STREAMED_TAP) + _TILE
 
 
 def _configs(problem: ConvProblem, arch: Arch) -> Iterator[KernelConfig]:

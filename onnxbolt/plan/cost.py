@@ -15,7 +15,7 @@ from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import InputError
-from onnxbolt.kernels import conv, gemm, halo
+from onnxbolt.kernels import chain_halo, conv, gemm, halo
 from onnxbolt.kernels import squeeze_excite as squeeze_excite_kernel
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule, SqueezeExciteProblem
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
@@ -87,8 +87,9 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         return gemm_chain.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family is Family.CHAIN_CONV_SM90:
         return conv_chain.fused_us(problem, config, arch, _memory_us(problem, arch))
-    if isinstance(problem, ConvProblem) and config.family is Family.HALO_SM90:
-        return sm90.LAUNCH_US + _overlapped(halo.cycles(problem, config, arch) / arch.clock * _US, _memory_us(problem, arch))
+    if isinstance(problem, ConvProblem) and config.family in (Family.HALO_SM90, Family.CHAIN_HALO_SM90):
+        cycles = (chain_halo if problem.inner else halo).cycles(problem, config, arch)
+        return sm90.LAUNCH_US + _overlapped(cycles / arch.clock * _US, _memory_us(problem, arch))
     if config.family in (Family.GEMM_SM90, Family.CONV_SM90):
         return sm90.fused_us(problem, config, arch, _memory_us(problem, arch))
     tile = _tile(problem, config, arch)
