@@ -23,6 +23,12 @@ __device__ void InitializeChain(const ChainParams& params, typename K::Barriers&
       barriers.empty[ring][i].init(K::kGroupsOfRing * (K::kRowsByTma ? 1 : 4));
     }
   }
+  for (int group = 0; group < K::kGroups; ++group) {
+    for (int i = 0; i < K::Finish::kBuffers; ++i) {
+      barriers.residual_loaded[group][i].init(1);
+      barriers.residual_free[group][i].init(1);
+    }
+  }
   FenceBarrierInit();
   Prefetch(params.weights[0]);
   if constexpr (K::kRowsByTma) Prefetch(params.a);
@@ -55,6 +61,9 @@ __global__ void __launch_bounds__(K::kThreads, 1) ChainKernel(const __grid_const
   if (group == 0) {
     if constexpr (Split::kUsed) ReleaseRegisters<Split::kProducer>();
     if (!K::kRowsByTma || (warp == 0 && ElectOne())) ProduceChain<K>(params, memory);
+    if constexpr (K::Finish::kResidual) {
+      if (warp == 1 && params.stores_by_tma && ElectOne()) ProduceResiduals<K>(params, memory);
+    }
   } else {
     if constexpr (Split::kUsed) ClaimRegisters<Split::kConsumer>();
     ChainConsumer<K>(params, memory, group - 1).run();
@@ -127,9 +136,19 @@ struct ChainSm90 : sm90::ChainShape<Config, ElementType, OutputType, Chains...> 
     const int64_t pitch = chain.ldd * int64_t(sizeof(Output)), columns = chain.n[Shape::kLast];
     params.d_data = chain.d, params.ldd = chain.ldd;
     params.stores_by_tma = pitch % 16 == 0 && columns * sizeof(Output) % 16 == 0 && IsAligned(chain.d, 16);
-    if (!params.stores_by_tma) return nullptr;
-    return sm90::EncodeTiled(params.d, sm90::kPlainType<Output>, sizeof(Output), chain.d,
-                             {{columns, 0, Shape::Finish::kUnitColumns}, {chain.m, pitch, 64}});
+    if constexpr (Shape::Finish::kResidual) {
+      const EpilogueArguments& operands = chain.epilogue[Shape::kLast];
+      const int64_t residual_pitch = operands.tensor_pitch[0] * int64_t(sizeof(Element));
+      params.stores_by_tma &= residual_pitch % 16 == 0 && IsAligned(operands.tensors[0], 16);
+      if (!params.stores_by_tma) return nullptr;
+      if (const char* error = encode_unit(params.residual, sm90::kPlainType<Element>, operands.tensors[0], columns, chain.m, residual_pitch))
+        return error;
+    }
+    return params.stores_by_tma ? encode_unit(params.d, sm90::kPlainType<Output>, chain.d, columns, chain.m, pitch) : nullptr;
+  }
+
+  static const char* encode_unit(CUtensorMap& map, CUtensorMapDataType type, const void* data, int64_t columns, int64_t rows, int64_t pitch) {
+    return sm90::EncodeTiled(map, type, sizeof(Output), data, {{columns, 0, Shape::Finish::kUnitColumns}, {rows, pitch, 64}});
   }
 
   static const char* encode(CUtensorMap& map, const void* data, int64_t columns, int64_t rows, int64_t pitch, int box, int box_rows) {

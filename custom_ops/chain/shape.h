@@ -11,9 +11,9 @@ namespace onnxbolt {
 namespace sm90 {
 
 struct ChainParams {
-  CUtensorMap a, weights[kMaxLayers], d;
+  CUtensorMap a, weights[kMaxLayers], d, residual;
   int rows, tiles, columns[kMaxLayers];  // columns as they are, without zeros
-  bool stores_by_tma;                    // the output's rows are multiples of 16 bytes
+  bool stores_by_tma;                    // rows of the output, and of a residual, are multiples of 16 bytes
   void* d_data;                          // where they are not
   int64_t ldd;
   const void* a_data;                    // where TMA does not read A's rows
@@ -61,7 +61,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static constexpr int vector_offset(int layer) {  // in floats
     return layer == 0 ? 0 : vector_offset(layer - 1) + vectors(layer - 1) * columns(layer - 1);
   }
-  using Finish = EpilogueShape<Element, Output, typename Layers::template ChainOf<kLast>, 1, columns(kLast), false>;
+  using Finish = EpilogueShape<Element, Output, typename Layers::template ChainOf<kLast>, 1, columns(kLast), kRowsByTma>;
   static constexpr int kOffsetRings = weight_offset(kLayers);
   static constexpr int kOffsetStaging = kOffsetRings + kRings * kStages * RoundUp(kStageBytes, 1024);
   static constexpr int kOffsetVectors = kOffsetStaging + kGroups * RoundUp(Finish::kStagingBytes, 1024);
@@ -69,6 +69,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static constexpr int kOffsetBarriers = RoundUp(kOffsetLastVectors + kGroups * Finish::kVectorBytes, 16);
   struct Barriers {
     Barrier weights[kLayers], full[kRings][kStages], empty[kRings][kStages];
+    Barrier residual_loaded[kGroups][Finish::kBuffers], residual_free[kGroups][Finish::kBuffers];
   };
   static constexpr int kSharedMemory = kOffsetBarriers + sizeof(Barriers);
   static_assert(kSharedMemory <= kSharedMemoryLimit, "one block has at most 227 KB of shared memory");
@@ -97,7 +98,8 @@ struct ChainMemory {
   __device__ EpilogueMemory<typename K::Finish> epilogue(int group) const {
     constexpr int kBytes = (K::kOffsetVectors - K::kOffsetStaging) / K::kGroups;
     return {base + K::kOffsetStaging + group * kBytes,
-            reinterpret_cast<float*>(base + K::kOffsetLastVectors + group * K::Finish::kVectorBytes), nullptr, nullptr};
+            reinterpret_cast<float*>(base + K::kOffsetLastVectors + group * K::Finish::kVectorBytes), barriers().residual_loaded[group],
+            barriers().residual_free[group]};
   }
 };
 

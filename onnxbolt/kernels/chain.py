@@ -16,7 +16,7 @@ from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
 _GROUPS = (3, 2, 1)  # consumer warpgroups
-_STAGES = (8, 4, 3, 2)  # the deepest ring that fits is the one
+_STAGES = (8, 6, 5, 4, 3, 2)  # the deepest ring that fits is the one
 _BOX = 64  # elements along k of one copy
 _REGISTERS = {1: 255, 2: 232, 3: 160}  # of a consumer's thread, by the number of consumer warpgroups
 _BASE_REGISTERS = 48  # beside accumulators and operands
@@ -89,10 +89,12 @@ def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
     stage = config.threadblock[0] * row + (0 if config.resident else widths[0] * box * size)
     rings = config.consumers if config.resident else 1
     unit = next(b for b in (128, 64, 32) if widths[-1] * problem.out.bytes % b == 0)
+    residual = config.align_a == 8 and problem.out.bytes == size and any(EPILOGUES[step].operand == "tensor" for step in problem.chain)
+    buffers = 4 if residual and unit < widths[-1] * problem.out.bytes else 2
     vectors = [sum(EPILOGUES[step].operand == "vector" for step in layer) for layer in layers(problem.chain)]
     all_vectors = sum(v * n for v, n in zip(vectors, widths, strict=True)) * 4
     return (sum(weights[0 if config.resident else 1:]) + rings * config.stages * _up(stage, 1024)
-            + config.consumers * (_up(2 * _ROWS * unit, 1024) + vectors[-1] * widths[-1] * 4) + all_vectors + _BARRIERS)
+            + config.consumers * (_up(buffers * _ROWS * unit, 1024) + vectors[-1] * widths[-1] * 4) + all_vectors + _BARRIERS)
 
 
 _BARRIERS = 1024  # bytes, and what aligns them

@@ -1,0 +1,50 @@
+"""Kernels for several GEMMs on sm_90a: which chains they serve, how rows are read, and what a block holds."""
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels import chain
+from onnxbolt.kernels.config import GemmProblem
+
+ARCH = get(90)
+STEPS = ("Bias", "Relu", "Gemm", "Bias", "Relu")
+PAIR = GemmProblem(16384, 16, 256, DType.F16, DType.F16, STEPS, (64,))
+
+
+@pytest.mark.parametrize(("k", "align"), [(256, 8), (8, 8), (429, 1), (13, 1), (12, 1), (1, 1)])
+def test_rows_that_tma_cannot_read_are_copied(k: int, align: int) -> None:
+    found = chain.candidates(dataclasses.replace(PAIR, k=k), ARCH)
+    assert {config.align_a for config in found} == {align}
+    assert all(k <= config.threadblock[2] < k + 64 for config in found)
+
+
+def test_rows_take_room_that_is_not_theirs_where_tma_does_not_read_them() -> None:
+    by_tma, copied = (chain.candidates(dataclasses.replace(PAIR, k=k, n=64, inner=(128,)), ARCH)[0] for k in (256, 255))
+    assert dataclasses.replace(by_tma, align_a=1, stages=copied.stages) == copied
+    same = dataclasses.replace(copied, align_a=8)
+    assert chain.shared_memory(copied, PAIR) == chain.shared_memory(same, PAIR) + copied.consumers * copied.stages * 64 * 16
+    assert chain.registers(copied) > chain.registers(same)
+
+
+def test_residuals_stand_behind_the_last_layer() -> None:
+    assert chain.serves(DType.F16, (64, 16), (*STEPS, "Add"))
+    assert not chain.serves(DType.F16, (64, 16), ("Add", *STEPS))
+    assert not chain.serves(DType.F32, (64, 16), STEPS)
+    assert not chain.serves(DType.F16, (64, 512), STEPS)
+    wide = dataclasses.replace(PAIR, n=256)
+    config = chain.candidates(wide, ARCH)[0]
+    ahead = chain.shared_memory(config, dataclasses.replace(wide, chain=(*STEPS, "Add"))) - chain.shared_memory(config, wide)
+    assert ahead == config.consumers * 2 * 64 * 128  # two units more are on their way
+
+
+def test_every_candidate_fits_an_sm_and_the_deepest_ring_is_taken() -> None:
+    for k, widths in ((256, (64, 16)), (576, (128, 64)), (429, (256, 64, 16)), (64, (128, 256))):
+        problem = GemmProblem(4096, widths[-1], k, DType.F16, DType.F16, ("Relu", "Gemm") * (len(widths) - 1), widths[:-1])
+        found = chain.candidates(problem, ARCH)
+        assert found
+        assert len({(config.resident, config.consumers) for config in found}) == len(found)
+        assert all(chain.is_feasible(config, problem, ARCH) for config in found)
