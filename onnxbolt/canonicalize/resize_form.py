@@ -24,7 +24,7 @@ def _to_scales(graph: gs.Graph, node: gs.Node) -> bool:
     x, y = node.inputs[0], node.outputs[0]
     if len(node.inputs) < 4 or constant_values(node.inputs[3]) is not None or not _is_plain(node) or x.shape is None or y.shape is None:
         return False
-    if len(x.shape) != 4 or len(y.shape) != 4 or not all(isinstance(size, int) for size in (*x.shape[1:], *y.shape[1:])):
+    if len(x.shape) != 4 or len(y.shape) != 4 or not all(isinstance(size, int) and size > 0 for size in (*x.shape[1:], *y.shape[1:])):
         return False
     if x.shape[1] != y.shape[1] or not _begins_with_batch_of(x, node.inputs[3]):
         return False

@@ -20,7 +20,7 @@ from onnxbolt.kernels import squeeze_excite as squeeze_excite_kernel
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule, SqueezeExciteProblem
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
 from onnxbolt.kernels.sm90 import extent
-from onnxbolt.plan import conv_chain, depthwise, first, gemm_chain, sm90, squeeze_excite
+from onnxbolt.plan import conv_chain, depthwise, first, gemm_chain, grouped, sm90, squeeze_excite
 from onnxbolt.plan.unfused import tensors_moved, unfused_steps
 
 Problem = GemmProblem | ConvProblem
@@ -146,7 +146,8 @@ def library_us(problem: Problem, arch: Arch) -> float:
     """cuDNN's convolution or cuBLAS's GEMM alone: the best of the tiles that such libraries have, K split where that helps."""
     if isinstance(problem, ConvProblem) and problem.depthwise:
         return depthwise.library_us(problem, arch)
-    return min(_library_tile_us(problem, m, n, split, arch) for m, n in _LIBRARY_TILES for split in _LIBRARY_SPLITS)
+    us = min(_library_tile_us(problem, m, n, split, arch) for m, n in _LIBRARY_TILES for split in _LIBRARY_SPLITS)
+    return us * grouped.library_factor(problem) if isinstance(problem, ConvProblem) else us
 
 
 # --- one tile -------------------------------------------------------------------------------------------------------------

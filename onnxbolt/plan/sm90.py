@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES
-from onnxbolt.kernels.config import KernelConfig, Schedule
+from onnxbolt.kernels.config import ConvProblem, KernelConfig, Schedule
 from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, stages, tiles, units
 
 CLOCKS_PER_US = 1755.0  # under load
@@ -17,7 +17,9 @@ LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin 
 _PRODUCTS = 4096 * 0.89  # FLOP a clock of one SM's tensor cores, types of 2 bytes
 _SHARED = 128 * 0.96  # bytes a clock of shared memory, reads and writes
 _MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 74.5, 75.0, 78.0  # bytes a clock that TMA brings in
-_IM2COL_CLOCKS = 235.0  # of each im2col copy, whatever its size
+_IM2COL_CLOCKS = 235.0  # of a k-block that im2col copies, whatever its size
+_IM2COL_ROW = 1.45  # clocks of each row of a copy, however short
+_ACROSS = 2.0  # for rows that lie across the memory's lines: in the image they do not begin at multiples of their width
 _LATENCY_CLOCKS = 190.0  # from a stage's request to its arrival, beyond what is hidden
 _PINGPONG_BLOCK, _TURN_US = 0.895, 0.31  # of a k-block's time where warpgroups take turns; a turn
 _EPILOGUE_US = 0.06
@@ -71,8 +73,17 @@ def block_clocks(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     products = 2 * rows * columns * k / (_PRODUCTS * 2 / size)
     a, b = rows * k * size, 0 if config.resident else columns * k * size
     shared = (rows // 64 * (64 + columns) * k * size + a + b) / _SHARED
-    load = b / _WEIGHT_LOAD + (a / _MATRIX_LOAD if is_matrix(problem) else _IM2COL_CLOCKS * boxes(k, problem.dtype) + a / _IM2COL_LOAD)
+    load = b / _WEIGHT_LOAD + (a / _MATRIX_LOAD if is_matrix(problem) else _im2col_clocks(problem, rows, k))
     return max(products, shared, load, _LATENCY_CLOCKS / stages(config, problem, arch))
+
+
+def _im2col_clocks(problem: Problem, rows: int, k: int) -> float:
+    """What TMA takes to gather the pixels of one k-block, each in rows as wide as a swizzle."""
+    size, copies = problem.dtype.bytes, boxes(k, problem.dtype)
+    row = k * size // copies
+    across = isinstance(problem, ConvProblem) and (problem.c * size % row > 0 or problem.depth * size % row > 0)
+    gather = rows * copies * max(row / _IM2COL_LOAD, _IM2COL_ROW)
+    return _IM2COL_CLOCKS + gather * (_ACROSS if across else 1.0)
 
 
 def epilogue_us(problem: Problem, outputs: float) -> float:
