@@ -36,7 +36,11 @@ onnxbolt::Launch MakeLaunch(const Workspace& workspace, const int64_t* config, c
 
 EXPORT const char* device_allocate(void** pointer, size_t bytes) { return Text(cudaMalloc(pointer, bytes)); }
 EXPORT const char* device_free(void* pointer) { return Text(cudaFree(pointer)); }
-EXPORT const char* device_copy(void* to, const void* from, size_t bytes) { return Text(cudaMemcpy(to, from, bytes, cudaMemcpyDefault)); }
+// Waited for: what comes from pageable memory may arrive after the call's end, and the launches' streams do not wait for the default one.
+EXPORT const char* device_copy(void* to, const void* from, size_t bytes) {
+  const char* error = Text(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+  return error ? error : Text(cudaStreamSynchronize(cudaStreamLegacy));
+}
 
 EXPORT const onnxbolt::Kernel* find_kernel(const char* epilogue, int element, int output, const int64_t* config) {
   for (const onnxbolt::Kernel* kernel = onnxbolt::FirstKernel(); kernel; kernel = kernel->next) {
