@@ -5,27 +5,38 @@ tiles whose registers are scarce.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES, layers
 from onnxbolt.kernels import chain_conv
 from onnxbolt.kernels.config import ConvProblem, KernelConfig
-from onnxbolt.kernels.sm90 import k_blocks
+from onnxbolt.kernels.sm90 import boxes, is_matrix, k_blocks
 from onnxbolt.plan import sm90
 
 _RATE = 2800.0  # FLOP a clock of one SM's tensor cores, operand from registers
-_NARROW_PIXEL = 1.3  # times what a k-block takes that reaches beyond a pixel's channels: 96 bytes straddle lines of 128
+_LINE, _ACROSS = 128, 0.6  # bytes of a line of the memory, and by how much longer it takes to gather pixels that lie across two
 _LATENCY_US = 0.15  # of a further product, which waits for the one before
 
 
 def fused_us(problem: ConvProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
     """One launch of CHAIN_CONV_SM90; `memory_us` is what a copy of all operands takes."""
     alone, rows = problem.layers[0], config.threadblock[0]
-    main = k_blocks(config, alone) * sm90.block_clocks(alone, config, arch) / sm90.CLOCKS_PER_US
-    main *= _NARROW_PIXEL if problem.c < config.threadblock[2] else 1.0
+    k = config.threadblock[2]
+    aligned = replace(alone, c=_ceil(alone.c, k) * k)  # as many k-blocks
+    main = k_blocks(config, alone) * sm90.block_clocks(aligned, config, arch) / sm90.CLOCKS_PER_US
+    if not is_matrix(alone):
+        main *= 1 + _ACROSS * _across(alone.c * alone.dtype.bytes, boxes(k, alone.dtype), k * alone.dtype.bytes)
     end = _behind_us(problem, config) + sm90.epilogue_us(problem, rows * chain_conv.columns(config)[-1])
     busy = sm90.tiles_us(_ceil(_ceil(problem.rows, rows), arch.sm_count), main, end, config)
     return sm90.LAUNCH_US + sm90.overlapped_us(busy, memory_us)
+
+
+def _across(pixel: int, copies: int, block: int) -> float:
+    """The share of the rows of im2col's copies that lie across two lines; all in bytes."""
+    row = block // copies
+    rows = [(i * pixel + at, min(row, pixel - at)) for i in range(_LINE) for at in range(0, pixel, row)]
+    return sum(start % _LINE + size > _LINE for start, size in rows) / len(rows)
 
 
 def _behind_us(problem: ConvProblem, config: KernelConfig) -> float:

@@ -37,7 +37,7 @@ def test_narrow_layers_share_a_kernel(widths: tuple[int, int, int]) -> None:
 
 
 def test_repvgg_s_deepened_blocks_are_one_kernel_each() -> None:
-    net = Net({"x": (32, 3, 64, 64)})
+    net = Net({"x": (2, 3, 64, 64)})
     y, c = "x", 3
     for k, stride in ((48, 2), (48, 2), (48, 1), (96, 2)):
         y = net.node("Relu", net.conv(y, c, k, 3, strides=[stride] * 2, **SAME))
