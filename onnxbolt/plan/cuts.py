@@ -21,6 +21,7 @@ from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.plan.cost import supports
+from onnxbolt.plan.elsewhere import used_elsewhere
 from onnxbolt.plan.kernel_times import KernelTimes
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
@@ -50,6 +51,7 @@ def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Tim
     chains = _Chains(graph, candidates, archs, at, timings)
     found = partition(list(chains.first_kernels(refusals)))
     refusals += (cut for candidate in found if (cut := chains.cut_behind(candidate)) is not None)
+    refusals += used_elsewhere(graph, found, archs, at)
     return Cover([dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found], refusals, chains.cuts)
 
 

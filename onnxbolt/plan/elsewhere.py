@@ -1,0 +1,58 @@
+"""Results that are used elsewhere too: kernels for several products do not store what lies between them, so that the layer behind
+such a result has a kernel of its own. What that costs is reported."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.archs import get
+from onnxbolt.epilogues import PRODUCT
+from onnxbolt.match.matcher import fits, links_over
+from onnxbolt.match.types import Candidate, Link, Refusal
+from onnxbolt.plan.cost import predict, supports
+from onnxbolt.plan.problems import problem_of
+from onnxbolt.plan.ranges import Point
+
+_REASON = "not in one kernel with the layer before it, whose result is used elsewhere too"
+_REMEDY = "no kernel for several layers stores a result between them"
+_US = 1e6
+
+
+def used_elsewhere(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point) -> Iterator[Refusal]:
+    """Of each layer whose input is another's result, and is used elsewhere: predicted microseconds of both in one kernel that would store
+    that result, and apart."""
+    pinned = {tensor.name for tensor in graph.outputs} | set(graph.captured)
+    producers = {candidate.output.name: candidate for candidate in candidates}
+    for behind in candidates:
+        before = producers.get(behind.anchor.x.name)
+        if before is None or (len(before.output.outputs) == 1 and before.output.name not in pinned):
+            continue
+        joint = _joined(before, behind)
+        times = _times(joint, before, behind, archs, at) if joint is not None else None
+        if times is not None:
+            node = behind.anchor.node
+            yield Refusal(node.name, node.op, _REASON, before.stands_for, _REMEDY, values=times)
+
+
+def _joined(before: Candidate, behind: Candidate) -> Candidate | None:
+    """Both as one chain, as if nothing else read what lies between; None where no kernel's chain could go on there."""
+    weights = [link.operand for link in before.links if link.step.name == PRODUCT]
+    anchor = before.anchor.behind(weights[-1]) if weights else before.anchor
+    product = links_over(behind.anchor.node, before.output, anchor, before.links, [])
+    if not product or product[0].step.name != PRODUCT:
+        return None
+    rest = [link for link in behind.links if link.nodes != (behind.anchor.node,)]
+    links: list[Link] = [*before.links, *product, *rest]
+    return dataclasses.replace(before, links=tuple(links), layers=()) if fits(links) else None
+
+
+def _times(joint: Candidate, before: Candidate, behind: Candidate, archs: Sequence[int], at: Point) -> dict[str, float] | None:
+    """On all architectures together; None where one has no kernel."""
+    problems = [problem_of(candidate, None, at) for candidate in (joint, before, behind)]
+    if not all(supports(problem, number) for problem in problems for number in archs):
+        return None
+    stored = problems[1].rows * before.widths[-1] * before.anchor.dtype.bytes
+    together = sum(predict(problems[0], number)[1] + stored / get(number).bandwidth * _US for number in archs)
+    return {"together_us": together, "apart_us": sum(predict(problem, number)[1] for problem in problems[1:] for number in archs)}
