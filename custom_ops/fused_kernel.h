@@ -28,10 +28,21 @@ class FusedKernel {
     const int64_t* config;
     const Kernel* kernel;
   };
-  struct Tensors;
+  struct Tensors {
+    const OrtValue* x;
+    ort::Shape x_shape, weight_shape, y_shape;
+    const void *x_data, *weight_data;
+    void* y_data;
+    EpilogueArguments epilogue;
+
+    int64_t rows() const { return Elements(y_shape) / y_shape.back(); }
+  };
 
   void ChooseKernels();
   const Row& RowFor(int64_t m) const;
+  void LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;
+
+  // fused_arguments.cc: from a node's inputs to a launch
   EpilogueArguments ReadEpilogue(const OrtKernelContext* context, const ort::Shape& y) const;
   ChainArguments ReadChain(const OrtKernelContext* context, const Tensors& tensors) const;
   ConvArguments ReadConv(const Tensors& tensors) const;
@@ -44,7 +55,6 @@ class FusedKernel {
   void RunLayout(OrtKernelContext* context, const Tensors& tensors) const;
   void RunResize(OrtKernelContext* context, const Tensors& tensors) const;
   void RunElementwise(OrtKernelContext* context, const Tensors& tensors) const;
-  void LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;
 
   const Op& op_;
   std::string where_;  // op type and node name, for messages

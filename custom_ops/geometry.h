@@ -1,6 +1,8 @@
 // Shapes of the fused nodes' outputs, for shape inference (dimensions may be kUnknown) and for runs alike.
 #pragma once
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "manifest.h"
 #include "ort_objects.h"
@@ -8,6 +10,8 @@
 namespace onnxbolt {
 
 constexpr int64_t kUnknown = -1;
+
+inline int64_t Elements(const ort::Shape& shape) { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
 
 // A node's attributes, wherever they are read from.
 struct Attributes {

@@ -1,0 +1,233 @@
+// How a node's inputs become its kernels' arguments, kind by kind.
+#include <algorithm>
+#include <climits>
+
+#include "fused_kernel.h"
+
+namespace onnxbolt {
+namespace {
+
+using ort::Check;
+using ort::Shape;
+using ort::ToString;
+
+const OrtValue* Input(const OrtKernelContext* context, size_t index) {
+  const OrtValue* value = nullptr;
+  Check(ort::GetInput(context, index, &value));
+  if (!value) throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(index) + " is missing");
+  return value;
+}
+
+void RequireShape(size_t input, const Shape& shape, const Shape& expected) {
+  if (shape == expected) return;
+  throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(input) + " has shape " + ToString(shape) + ", expected " + ToString(expected));
+}
+
+// The first layer, whose weight this is: [n, k], or a convolution's [n, r, s, c].
+void BeginLayers(ChainArguments& chain, const OrtValue* weight) {
+  const Shape shape = ort::ShapeOf(weight);
+  chain.layers = 1, chain.n[0] = shape.empty() ? 0 : shape[0];
+  chain.k = Elements(shape) / std::max<int64_t>(chain.n[0], 1);
+  chain.weights[0] = ort::DataOf(weight);
+}
+
+// The next layer: its weight is [n, k], or a 1x1 convolution's [n, 1, 1, k].
+void AddLayer(ChainArguments& chain, size_t input, const OrtValue* weight, bool is_conv) {
+  const Shape shape = ort::ShapeOf(weight);
+  if (chain.layers == kMaxLayers) throw ort::Error(ort::kInvalidArgument, "more than " + std::to_string(kMaxLayers) + " layers");
+  const int64_t n = shape.empty() ? 0 : shape[0], k = chain.n[chain.layers - 1];
+  RequireShape(input, shape, is_conv ? Shape{n, 1, 1, k} : Shape{n, k});
+  chain.n[chain.layers] = n;
+  chain.weights[chain.layers++] = ort::DataOf(weight);
+}
+
+int AsInt(int64_t value) {
+  if (value > INT_MAX) throw ort::Error(ort::kInvalidArgument, "a dimension of " + std::to_string(value) + " is above 2^31 - 1");
+  return static_cast<int>(value);
+}
+
+}  // namespace
+
+EpilogueArguments FusedKernel::ReadEpilogue(const OrtKernelContext* context, const Shape& y) const {
+  EpilogueArguments epilogue;
+  std::copy(params_.begin(), params_.end(), epilogue.params);
+  size_t vectors = 0, tensors = 0;
+  for (size_t i = 0; op_.operands[i]; ++i) {
+    const size_t index = FirstOperand(op_.kind) + i;
+    const OrtValue* value = Input(context, index);
+    const bool vector = op_.operands[i] == 'v';
+    RequireShape(index, ort::ShapeOf(value), vector ? Shape{y.back()} : y);
+    if (vector) {
+      epilogue.vectors[vectors++] = static_cast<const float*>(ort::DataOf(value));
+    } else {
+      epilogue.tensor_pitch[tensors] = y.back();
+      epilogue.tensors[tensors++] = ort::DataOf(value);
+    }
+  }
+  return epilogue;
+}
+
+void FusedKernel::Compute(OrtKernelContext* context) const {
+  Tensors tensors{};
+  tensors.x = Input(context, 0);
+  tensors.x_shape = op_.planes ? ChannelsLast(ort::ShapeOf(tensors.x)) : ort::ShapeOf(tensors.x);
+  tensors.x_data = ort::DataOf(tensors.x);
+  if (HasWeight(op_.kind)) {
+    const OrtValue *first = Input(context, 1), *last = Input(context, LastWeight(op_));
+    tensors.weight_shape = WeightShape(op_, ort::ShapeOf(first), ort::ShapeOf(last));
+    tensors.weight_data = ort::DataOf(last);
+  }
+  tensors.y_shape = geometry_->Output(tensors.x_shape, tensors.weight_shape);
+  if (!IsChain(op_.kind) && op_.kind != Kind::kSqueezeExcite) tensors.epilogue = ReadEpilogue(context, tensors.y_shape);
+  OrtValue* y = nullptr;
+  Check(ort::GetOutput(context, 0, tensors.y_shape.data(), tensors.y_shape.size(), &y));
+  if (Elements(tensors.y_shape) == 0) return;
+  tensors.y_data = ort::DataOf(y);
+  if (op_.kind == Kind::kGemm) return RunGemm(context, tensors);
+  if (op_.kind == Kind::kGemmChain) return RunChain(context, tensors);
+  if (op_.kind == Kind::kConvChain) return RunConvChain(context, tensors);
+  if (op_.kind == Kind::kSqueezeExcite) return RunSqueezeExcite(context, tensors);
+  if (IsLayout(op_.kind)) return RunLayout(context, tensors);
+  if (op_.kind == Kind::kElementwise) return RunElementwise(context, tensors);
+  if (op_.kind == Kind::kResize) return RunResize(context, tensors);
+  return IsConv(op_.kind) ? RunConv(context, tensors) : RunPool(context, tensors);
+}
+
+void FusedKernel::RunGemm(OrtKernelContext* context, const Tensors& t) const {
+  const int64_t n = t.weight_shape[0], k = t.weight_shape[1];
+  const GemmArguments arguments{t.rows(), n, k, t.x_data, t.weight_data, t.y_data, k, k, n, t.epilogue};
+  LaunchRow(context, t, &arguments);
+}
+
+ChainArguments FusedKernel::ReadChain(const OrtKernelContext* context, const Tensors& t) const {
+  ChainArguments a{};
+  a.m = t.rows(), a.lda = t.x_shape.back(), a.ldd = t.y_shape.back();
+  a.a = t.x_data, a.d = t.y_data;
+  BeginLayers(a, Input(context, 1));
+  size_t vectors = 0, tensors = 0;
+  for (size_t i = 0; op_.operands[i]; ++i) {
+    const size_t index = FirstOperand(op_.kind) + i;
+    const OrtValue* value = Input(context, index);
+    EpilogueArguments& epilogue = a.epilogue[a.layers - 1];
+    if (op_.operands[i] == 'w') {
+      AddLayer(a, index, value, IsConv(op_.kind));
+      vectors = 0;
+    } else if (op_.operands[i] == 'v') {
+      RequireShape(index, ort::ShapeOf(value), {a.n[a.layers - 1]});
+      epilogue.vectors[vectors++] = static_cast<const float*>(ort::DataOf(value));
+    } else {  // of the last layer
+      RequireShape(index, ort::ShapeOf(value), t.y_shape);
+      epilogue.tensor_pitch[tensors] = a.ldd;
+      epilogue.tensors[tensors++] = ort::DataOf(value);
+    }
+  }
+  std::copy(params_.begin(), params_.end(), a.epilogue[0].params);
+  return a;
+}
+
+void FusedKernel::RunChain(OrtKernelContext* context, const Tensors& t) const {
+  constexpr int64_t kMostPadding = 7;  // zeros that make the first weight's rows multiples of 16 bytes
+  ChainArguments arguments = ReadChain(context, t);
+  arguments.ldw = arguments.k, arguments.k = t.x_shape.back();
+  const int64_t padding = arguments.ldw - arguments.k;
+  if (padding < 0 || padding > kMostPadding) RequireShape(1, ort::ShapeOf(Input(context, 1)), {arguments.n[0], arguments.k});
+  LaunchRow(context, t, &arguments);
+}
+
+ConvArguments FusedKernel::ReadConv(const Tensors& t) const {
+  const Window window = geometry_->WindowOver(t.x_shape, t.weight_shape);
+  const Image x(t.x_shape), y(t.y_shape);
+  ConvArguments a{};
+  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w), a.k = AsInt(y.c);
+  a.r = AsInt(window.kernel[0]), a.s = AsInt(window.kernel[1]);
+  a.pad_top = AsInt(window.begin[0]), a.pad_left = AsInt(window.begin[1]);
+  a.pad_bottom = AsInt(window.end[0]), a.pad_right = AsInt(window.end[1]);
+  a.stride_h = AsInt(window.stride[0]), a.stride_w = AsInt(window.stride[1]);
+  a.dilation_h = AsInt(window.dilation[0]), a.dilation_w = AsInt(window.dilation[1]);
+  a.groups = AsInt(geometry_->groups);
+  a.x = t.x_data, a.filter = t.weight_data, a.y = t.y_data;
+  a.x_pitch = x.c, a.y_pitch = y.c;
+  a.epilogue = t.epilogue;
+  a.x_planes = op_.planes;
+  return a;
+}
+
+void FusedKernel::RunConv(OrtKernelContext* context, const Tensors& t) const {
+  const ConvArguments arguments = ReadConv(t);
+  LaunchRow(context, t, &arguments);
+}
+
+void FusedKernel::RunConvChain(OrtKernelContext* context, const Tensors& t) const {
+  ConvChainArguments arguments{ReadConv(t), ReadChain(context, t)};
+  arguments.conv.k = AsInt(arguments.chain.n[0]);
+  arguments.conv.filter = arguments.chain.weights[0];
+  arguments.conv.epilogue = arguments.chain.epilogue[0];
+  LaunchRow(context, t, &arguments);
+}
+
+void FusedKernel::RunPool(OrtKernelContext* context, const Tensors& t) const {
+  const Window window = geometry_->WindowOver(t.x_shape, {});
+  const Image x(t.x_shape), y(t.y_shape);
+  PoolArguments a{};
+  a.kind = op_.kind == Kind::kMaxPool ? PoolKind::kMax : PoolKind::kAverage;
+  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w);
+  a.window_h = AsInt(window.kernel[0]), a.window_w = AsInt(window.kernel[1]);
+  a.pad_top = AsInt(window.begin[0]), a.pad_left = AsInt(window.begin[1]);
+  a.pad_bottom = AsInt(window.end[0]), a.pad_right = AsInt(window.end[1]);
+  a.stride_h = AsInt(window.stride[0]), a.stride_w = AsInt(window.stride[1]);
+  a.dilation_h = AsInt(window.dilation[0]), a.dilation_w = AsInt(window.dilation[1]);
+  a.count_include_pad = geometry_->count_include_pad;
+  a.x = t.x_data, a.y = t.y_data;
+  a.x_pitch = x.c, a.y_pitch = x.c;
+  LaunchRow(context, t, &a);
+}
+
+// Inputs: x, the first weight and its bias, the second weight and its bias.
+void FusedKernel::RunSqueezeExcite(OrtKernelContext* context, const Tensors& t) const {
+  const Image x(t.x_shape);
+  const int64_t squeezed = t.weight_shape[1];
+  const OrtValue *squeeze = Input(context, 1), *squeeze_bias = Input(context, 2), *excite_bias = Input(context, 4);
+  RequireShape(1, ort::ShapeOf(squeeze), {squeezed, x.c});
+  RequireShape(2, ort::ShapeOf(squeeze_bias), {squeezed});
+  RequireShape(4, ort::ShapeOf(excite_bias), {x.c});
+  SqueezeExciteArguments a{};
+  a.n = AsInt(x.n), a.pixels = AsInt(x.h * x.w), a.channels = AsInt(x.c), a.squeezed = AsInt(squeezed);
+  a.x = t.x_data, a.squeeze = ort::DataOf(squeeze), a.excite = t.weight_data, a.y = t.y_data;
+  a.squeeze_bias = static_cast<const float*>(ort::DataOf(squeeze_bias));
+  a.excite_bias = static_cast<const float*>(ort::DataOf(excite_bias));
+  a.x_pitch = a.y_pitch = x.c;
+  std::copy(params_.begin(), params_.end(), a.step_params);
+  LaunchRow(context, t, &a);
+}
+
+void FusedKernel::RunLayout(OrtKernelContext* context, const Tensors& t) const {
+  const bool to_last = op_.kind == Kind::kToNhwc;
+  const Shape &first = to_last ? t.x_shape : t.y_shape, &last = to_last ? t.y_shape : t.x_shape;
+  LayoutArguments a{};
+  a.to_last = to_last;
+  a.n = AsInt(first[0]), a.channels = AsInt(first[1]), a.stored = AsInt(last.back());
+  a.pixels = AsInt(Elements(first) / (first[0] * first[1]));
+  a.x = t.x_data, a.y = t.y_data;
+  LaunchRow(context, t, &a);
+}
+
+void FusedKernel::RunResize(OrtKernelContext* context, const Tensors& t) const {
+  const Image x(t.x_shape), y(t.y_shape);
+  const ort::Shape& sampling = geometry_->sampling;
+  ResizeArguments a{};
+  a.mode = static_cast<ResizeMode>(sampling[0]);
+  a.coordinates = static_cast<Coordinates>(sampling[1]), a.rounding = static_cast<Rounding>(sampling[2]);
+  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w);
+  a.scale_h = geometry_->resizing.Scale(0, x.h), a.scale_w = geometry_->resizing.Scale(1, x.w);
+  a.x = t.x_data, a.y = t.y_data;
+  a.x_pitch = x.c, a.y_pitch = x.c;
+  LaunchRow(context, t, &a);
+}
+
+void FusedKernel::RunElementwise(OrtKernelContext* context, const Tensors& t) const {
+  const int64_t pitch = t.x_shape.back();
+  const ElementwiseArguments arguments{t.rows(), AsInt(pitch), t.x_data, t.y_data, pitch, pitch, t.epilogue};
+  LaunchRow(context, t, &arguments);
+}
+
+}  // namespace onnxbolt
