@@ -56,6 +56,7 @@ CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=Fam
 FIRST = Fused("conv", Step("Bias"), Step("Relu"), rank=4, family=Family.FIRST_SM90, planes=DType.F32)
 _LAYERS = (Step("Bias"), Step("Relu"), Step(PRODUCT), Step("Bias"))
 GEMM_CHAIN = Fused("gemm_chain", *_LAYERS, Step("Relu"), family=Family.CHAIN_SM90)
+GEMM_CHAIN_PADDED = Fused("gemm_chain", *_LAYERS, Step("Add"), Step("Relu"), family=Family.CHAIN_SM90, padding=3)
 CONV_CHAIN = Fused("conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, family=Family.CHAIN_CONV_SM90)
 CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=Family.CONV_2X)
 MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = Fused("max_pool"), Fused("average_pool"), Fused("global_average_pool")
@@ -66,7 +67,7 @@ SQUEEZE_EXCITE = Fused("squeeze_excite", Step("LeakyRelu", (0.25,)), Step("Leaky
 NEAREST = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("nearest", "asymmetric", "floor", "sizes"))
 LINEAR = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"))
 ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC,
-       NEAREST, LINEAR, GEMM_CHAIN, CONV_CHAIN)
+       NEAREST, LINEAR, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN)
 
 
 def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = (), operands: Sequence[Sequence[int | str]] = (), *,

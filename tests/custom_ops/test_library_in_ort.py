@@ -60,6 +60,8 @@ CASES = {
     "first conv": (fx.fused_model(fx.FIRST, ["N", 3, 9, 11], (6, 3, 2, 3), [[6]], strides=[2, 1], pads=[0, 1, 2, 3], dilations=[1, 1],
                                   group=1), [(2, 3, 9, 11)]),
     "gemm chain": (fx.fused_model(fx.GEMM_CHAIN, ["B", "S", 24], (16, 24), [[16], [8, 16], [8]]), [(2, 5, 24), (8, 16)]),
+    "gemm chain of odd rows": (fx.fused_model(fx.GEMM_CHAIN_PADDED, ["B", "S", 21], (16, 24), [[16], [8, 16], [8], ["B", "S", 8]]),
+                               [(2, 5, 21), (8, 16), (2, 5, 8)]),
     "conv chain": (fx.fused_model(fx.CONV_CHAIN, ["N", 9, 11, 8], (6, 3, 2, 4), [[6], [10, 1, 1, 6], [10], ["N", 5, 13, 10]],
                                   **CONV_ATTRIBUTES), [(2, 9, 11, 8), (10, 1, 1, 6), (2, 5, 13, 10)]),
     "conv 1d": (fx.fused_model(fx.CONV_1D, [2, "L", 4], (6, 3, 4), [[6]], strides=[2], pads=[1, 2], dilations=[1], group=1), [(2, 12, 4)]),

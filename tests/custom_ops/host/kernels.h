@@ -76,7 +76,7 @@ inline void ComputeFrom(std::vector<float> value, const ChainArguments& c) {
 
 inline void Compute(const ChainArguments& c) {
   std::vector<float> value(c.m * c.n[0]);
-  Compute(GemmArguments{c.m, c.n[0], c.k, c.a, c.weights[0], value.data(), c.lda, c.k, c.n[0], c.epilogue[0]});
+  Compute(GemmArguments{c.m, c.n[0], c.k, c.a, c.weights[0], value.data(), c.lda, c.weight_pitch(0), c.n[0], c.epilogue[0]});
   ComputeFrom(value, c);
 }
 
