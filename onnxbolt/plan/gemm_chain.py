@@ -15,6 +15,7 @@ _PRODUCTS = 0.70  # of the data sheet's rate, where all warpgroups of an SM are 
 _ACTIVATION_US = 0.0024  # of 64 rows of one column, during which their warpgroup multiplies nothing
 _L2 = 1.44  # of the rate in arch.l2_bandwidth: blocks ask for the same weights
 _STAYING = 0.35  # part of the weights' arrival that products have to wait for
+_GATHERED = 5e4  # bytes in a microsecond of rows that TMA cannot read, on top of the rest of a tile
 _MEMORY = 1.19  # of a copy's time over the same bytes
 _LOSS = 0.15  # part of the shorter of (compute, memory) that is not hidden behind the longer
 
@@ -44,7 +45,8 @@ def _tiles_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
     passing = rows * config.threadblock[2] * problem.dtype.bytes * rings + (0 if config.resident else layers[0])
     rate = arch.flops[problem.dtype] / arch.sm_count / _US
     group = 64 * sum(layers) / rate + _ACTIVATION_US * sum(chain.columns(config))
-    turn = max(rows * sum(layers) * rings / (rate * _PRODUCTS), passing / from_l2, group)
+    gathering = 0.0 if config.align_a == problem.dtype.alignment else rows * config.threadblock[2] * problem.dtype.bytes / _GATHERED
+    turn = max(rows * sum(layers) * rings / (rate * _PRODUCTS), passing / from_l2, group) + gathering
     staying = sum(layers if config.resident else layers[1:])
     return _STAYING * staying / from_l2 + _ceil(tiles, blocks * rings) * turn
 
