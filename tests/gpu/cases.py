@@ -21,7 +21,7 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem,
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu import sm90_cases
+from tests.gpu import conv_chain_cases, sm90_cases
 from tests.gpu.planned import planned
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
@@ -151,7 +151,7 @@ def instances(arch: int) -> list[Instance]:
     found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]
     found += [Instance(squeeze_excite.config(arch), dtype, dtype, chain) for dtype in types for chain in SQUEEZE_EXCITES]
     found += _first_convolutions(arch)
-    found += [*_chains(arch), *_small_chains(arch, types)]
+    found += [*_chains(arch), *_small_chains(arch, types), *conv_chain_cases.instances(arch, ACTIVATIONS)]
     found += sm90_cases.instances(arch, _forms(types))
     return list(dict.fromkeys(found))
 
@@ -172,7 +172,8 @@ def _chains(arch: int) -> Iterable[Instance]:
 def _small_chains(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
     """Every activation, every type of result, and residuals."""
     turns = itertools.cycle([(dtype, out) for dtype in types for out in dict.fromkeys((dtype, DType.F32))])
-    for activation, (k, widths), residual in zip(ACTIVATIONS * 2, itertools.cycle(SMALL_CHAINS), itertools.cycle(((), (), ("Add",), ("Mul", "Add")))):
+    residuals = itertools.cycle(((), (), ("Add",), ("Mul", "Add")))
+    for activation, (k, widths), residual in zip(ACTIVATIONS * 2, itertools.cycle(SMALL_CHAINS), residuals, strict=False):
         dtype, out = next(turns)
         chain = (*_layers(activation, len(widths)), *residual)
         for config in chain_small.candidates(GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1]), get(arch)):

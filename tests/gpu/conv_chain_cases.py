@@ -2,14 +2,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from onnxbolt.archs import get
+from onnxbolt.archs import Arch, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
-from onnxbolt.kernels import conv_chain
-from onnxbolt.kernels.config import ConvProblem
+from onnxbolt.kernels import chain_conv, chain_first, chain_halo
+from onnxbolt.kernels.config import ConvProblem, KernelConfig
 
 # of a first convolution and the 1x1 behind it: both layers' channels, filter rows, columns and channels, strides
 _FIRST = (
@@ -23,27 +24,44 @@ _CONV = (
     ((64, 64), 64), ((48, 48), 48), ((64, 256), 64), ((16, 16, 16, 16), 16), ((256, 64), 96), ((128, 128), 128), ((96, 192, 32), 32),
     ((32, 48), 64), ((192, 192), 64), ((64, 32, 256), 72),
 )
+_HALO = (
+    ((64, 64), 64), ((48, 48), 48), ((64, 256), 64), ((96, 96), 96), ((16, 16), 16), ((64, 32, 72), 64), ((128, 256), 32), ((24, 40), 24),
+    ((64, 320), 128), ((64, 64, 256), 64),
+)
 _TYPES = ((DType.F16, DType.F16), (DType.BF16, DType.BF16), (DType.F16, DType.F32))
 
 
+Candidates = Callable[[ConvProblem, Arch], tuple[KernelConfig, ...]]
+
+
 def instances(arch: int, activations: tuple[str, ...]) -> Iterator[Instance]:
-    """Of both families."""
+    """Of all three families."""
     turns = itertools.count()
-    for activation, ((inner, k), (r, s, c), strides) in zip(activations, itertools.cycle(_FIRST), strict=False):
-        yield from _instance(arch, next(turns), activation, (inner, k), (r, s, c), strides, nchw=True)
-    for turn, activation in enumerate(activations):
-        widths, c = _CONV[turn % len(_CONV)]
-        yield from _instance(arch, next(turns), activation, widths, (3, 3, c), (1, 1), residual=((), ("Add", "Relu"), ("Mul",))[turn % 3])
+    for activation, (both, window, strides) in zip(activations, itertools.cycle(_FIRST), strict=False):
+        problem = replace(_problem(2, 32, both, window), strides=strides, nchw=True)
+        yield from _instance(chain_first.candidates, arch, next(turns), activation, problem)
+    kinds: tuple[tuple[Candidates, tuple[tuple[tuple[int, ...], int], ...], int, int], ...] = (
+        (chain_conv.candidates, _CONV, 2, 32), (chain_halo.candidates, _HALO, 32, 56),
+    )
+    for candidates, shapes, batch, size in kinds:
+        for turn, activation in enumerate(activations):
+            widths, c = shapes[turn % len(shapes)]
+            problem = replace(_problem(batch, size, widths, (3, 3, c)), chain=((), ("Add", "Relu"), ("Mul",))[turn % 3])
+            yield from _instance(candidates, arch, next(turns), activation, problem)
 
 
-def _instance(arch: int, turn: int, activation: str, widths: tuple[int, ...], window: tuple[int, int, int], strides: tuple[int, int],
-              residual: tuple[str, ...] = (), nchw: bool = False) -> Iterator[Instance]:
-    """The planner's candidates in turn; an activation with parameters but once, since a kernel has few."""
+def _problem(batch: int, size: int, widths: tuple[int, ...], window: tuple[int, int, int]) -> ConvProblem:
+    r, s, c = window
+    return ConvProblem(batch, size, size, c, widths[-1], r, s, size, size, (0, 0, 0, 0), (1, 1), (1, 1), 1, DType.F16, DType.F16, (),
+                       inner=widths[:-1])
+
+
+def _instance(candidates: Candidates, arch: int, turn: int, activation: str, problem: ConvProblem) -> Iterator[Instance]:
+    """The candidates in turn; an activation with parameters but once, since a kernel has few. `problem.chain`: the residual's steps."""
     again = "Relu" if activation in ("Clip", "HardSigmoid") else activation
-    between = [step for _ in widths[2:] for step in (PRODUCT, "Bias", "Relu")]
-    chain = ("Bias", activation, *between, PRODUCT, "Scale", "Bias", again, *residual)
-    (r, s, c), (dtype, out) = window, _TYPES[turn % len(_TYPES)]
-    problem = ConvProblem(2, 32, 32, c, widths[-1], r, s, 32, 32, (0, 0, 0, 0), strides, (1, 1), 1, dtype, out, chain, nchw, widths[:-1])
-    configs = conv_chain.candidates(problem, get(arch))
+    between = [step for _ in problem.inner[1:] for step in (PRODUCT, "Bias", "Relu")]
+    chain = ("Bias", activation, *between, PRODUCT, "Scale", "Bias", again, *problem.chain)
+    dtype, out = _TYPES[turn % len(_TYPES)]
+    configs = candidates(replace(problem, dtype=dtype, out=out, chain=chain), get(arch))
     if configs:
         yield Instance(configs[turn % len(configs)].instance(), dtype, out, chain)

@@ -38,6 +38,13 @@ CONV_SHAPES = (
     Shape(ConvShape(1, 14, 13, 3, 0, 3, 3, (0, 0, 1, 1), strides=(2, 2), gap=8)), Shape(ConvShape(3, 41, 53, 12, 0, 1, 1, gap=24), (0, 8)),
     Shape(ConvShape(5, 60, 61, 6, 0, 3, 3, (1, 1, 1, 1))), Shape(ConvShape(1, 20, 13, 9, 0, 2, 3, (1, 0, 0, 2), (1, 2), (3, 1)), (8, 0)),
 )
+# one pixel, one tile, tails in every dimension, more tiles than SMs have warpgroups
+HALO_SHAPES = (
+    Shape(ConvShape(2, 15, 17, 8, 0, 3, 3, (1, 1, 1, 1)), (8, 8)), Shape(ConvShape(1, 1, 1, 1, 0, 3, 3, (1, 1, 1, 1))),
+    Shape(ConvShape(1, 14, 13, 3, 0, 3, 3, (0, 0, 1, 1), strides=(2, 2), gap=8)),
+    Shape(ConvShape(3, 8, 53, 4, 0, 1, 7, (0, 3, 0, 2), gap=24), (0, 8)),
+    Shape(ConvShape(33, 60, 61, 6, 0, 3, 3, (1, 1, 1, 1))), Shape(ConvShape(70, 7, 7, 16, 0, 2, 3, (1, 0, 0, 2)), (8, 0)),
+)
 
 
 class Layers:
@@ -82,6 +89,13 @@ def first_chain_problem(library: Library, instance: Instance, shape: Shape) -> P
 def conv_chain_problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     """Another convolution and 1x1 ones behind it."""
     return _problem(library, instance, shape, replace(shape.conv, c=8 * shape.conv.c), planes=False)
+
+
+def halo_chain_problem(library: Library, instance: Instance, shape: Shape) -> Problem:
+    """A halo convolution and 1x1 ones behind it: of one k-block where filters stay, since there is room for so many."""
+    c, config = 8 * shape.conv.c, instance.config
+    conv = replace(shape.conv, c=min(c, config.threadblock[2]) if config.resident else c)
+    return _problem(library, instance, shape, conv, planes=False)
 
 
 def _problem(library: Library, instance: Instance, shape: Shape, conv: ConvShape, planes: bool) -> Problem:

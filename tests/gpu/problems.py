@@ -5,8 +5,6 @@ run_family.py can use it under compute-sanitizer.
 """
 from __future__ import annotations
 
-import ctypes
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +13,23 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, layers
+from onnxbolt.epilogues import layers
 from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.kernels.config import ConvProblem as PlannedConv
 from onnxbolt.kernels.config import Family
 from onnxbolt.kernels.config import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu.cases import GEMMS, PARAMS, ConvShape, GemmShape, convolutions
-from tests.gpu.device import Chain, Conv, Elementwise, Epilogue, Gemm, KernelError, Layout, Library, Pool, SqueezeExcite, Tensor
+from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
+from tests.gpu.conv_chains import (
+    CONV_SHAPES,
+    FIRST_SHAPES,
+    HALO_SHAPES,
+    conv_chain_problem,
+    first_chain_problem,
+    halo_chain_problem,
+)
+from tests.gpu.device import Chain, Conv, Elementwise, Gemm, KernelError, Layout, Library, Pool, SqueezeExcite, Tensor
+from tests.gpu.operands import Operands, Problem, parameters, random_of
 from tests.gpu.planned import FAMILIES as PLANNED
 from tests.gpu.planned import planned
 from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, rounded
@@ -32,39 +39,11 @@ from tests.gpu.resized import resize_problem
 Builder = Callable[[Library, Instance], list[Any]]
 
 
-class Operands:
-    """An epilogue's operands on the device and on the host; keeps the device's alive."""
-
-    def __init__(self, library: Library, instance: Instance, shape: tuple[int, ...], gap: int, rng: np.random.Generator) -> None:
-        kinds = [EPILOGUES[step].operand for step in instance.chain]
-        self.vectors = [rng.normal(0.4, 0.7, shape[-1:]).astype(np.float32) for _ in range(kinds.count("vector"))]
-        self.tensors = [rng.normal(0, 1, shape).astype(instance.dtype.numpy) for _ in range(kinds.count("tensor"))]
-        self._device = [Tensor(library, vector) for vector in self.vectors] + [Tensor(library, tensor, gap) for tensor in self.tensors]
-        self.arguments = Epilogue()
-        vectors, tensors = self._device[: len(self.vectors)], self._device[len(self.vectors) :]
-        self.arguments.vectors[: len(vectors)] = [vector.pointer for vector in vectors]
-        self.arguments.tensors[: len(tensors)] = [tensor.pointer for tensor in tensors]
-        self.arguments.tensor_pitch[: len(tensors)] = [tensor.pitch for tensor in tensors]
-        params = [number for step in instance.chain for number in PARAMS.get(step, ())]
-        self.arguments.params[: len(params)] = params
-
-
-@dataclass
-class Problem:
-    """`arguments` for the kernel, its `output`, and what that has to be, where that is checked here; `kept` are the tensors that the
-    arguments point to."""
-
-    arguments: ctypes.Structure
-    output: Tensor
-    expected: np.ndarray | None
-    kept: tuple[Any, ...] = ()
-
-
 class GemmProblem:
     """One GEMM on the device: `arguments` for the kernel, `output`, and `expected` in float64."""
 
     def __init__(self, library: Library, instance: Instance, shape: GemmShape) -> None:
-        rng = _random(instance, shape)
+        rng = random_of(instance, shape)
         unit, unit_n = instance.config.align_a, _unit_n(instance)
         m, n, k = shape.m, shape.n * unit_n, shape.k * unit
         a = rounded(rng.normal(0, 1, (m, k)), instance.dtype)
@@ -84,7 +63,7 @@ class ConvProblem:
     """One convolution on the device, as GemmProblem."""
 
     def __init__(self, library: Library, instance: Instance, shape: ConvShape) -> None:
-        rng = _random(instance, shape)
+        rng = random_of(instance, shape)
         unit, unit_k = instance.config.align_a, _unit_n(instance)
         c, k, (p, q) = shape.c * unit, shape.k * unit_k, output_extent(shape)
         x = rounded(rng.normal(0, 1, (shape.n, shape.h, shape.w, c)), instance.dtype)
@@ -103,7 +82,7 @@ class ConvProblem:
 def elementwise_problem(library: Library, instance: Instance, shape: tuple[int, int, int]) -> Problem:
     """A chain by itself; `shape` is rows, channels, and elements between rows."""
     rows, channels, gap = shape
-    rng = _random(instance, shape)
+    rng = random_of(instance, shape)
     x = rng.normal(0, 1, (rows, channels)).astype(instance.dtype.numpy)
     operands = Operands(library, instance, x.shape, gap, rng)
     source, output = Tensor(library, x, gap), Tensor(library, np.zeros_like(x), gap, empty=True)
@@ -115,7 +94,7 @@ def elementwise_problem(library: Library, instance: Instance, shape: tuple[int, 
 def _pool_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int]) -> Problem:
     """The mean of each whole image; `shape` is n, h, w, c."""
     n, h, w, c = shape
-    x = _random(instance, shape).normal(0, 1, shape).astype(instance.dtype.numpy)
+    x = random_of(instance, shape).normal(0, 1, shape).astype(instance.dtype.numpy)
     source, output = Tensor(library, x), Tensor(library, np.zeros((n, 1, 1, c), instance.out.numpy), empty=True)
     arguments = Pool(1, n, h, w, c, 1, 1, h, w, 0, 0, 0, 0, 1, 1, 1, 1, 0, source.pointer, output.pointer, c, c)
     return Problem(arguments, output, x.astype(np.float64).mean((1, 2), keepdims=True), (source,))
@@ -124,7 +103,7 @@ def _pool_problem(library: Library, instance: Instance, shape: tuple[int, int, i
 def _layout_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int]) -> Problem:
     """To channels last; `shape` is images, channels, channels as stored, pixels."""
     n, channels, stored, pixels = shape
-    x = _random(instance, shape).normal(0, 1, (n, channels, pixels)).astype(instance.dtype.numpy)
+    x = random_of(instance, shape).normal(0, 1, (n, channels, pixels)).astype(instance.dtype.numpy)
     y = np.pad(x.transpose(0, 2, 1), ((0, 0), (0, 0), (0, stored - channels))).astype(instance.out.numpy)
     source, output = Tensor(library, x), Tensor(library, np.empty_like(y), empty=True)
     return Problem(Layout(1, *shape, source.pointer, output.pointer), output, y.astype(np.float64), (source,))
@@ -154,7 +133,7 @@ def first_problem(library: Library, instance: Instance, shape: FirstShape) -> Pr
     """A model's first convolution: x is NCHW."""
     r, s, c = instance.config.warp
     stride_h, stride_w, _ = instance.config.instruction
-    rng, k = _random(instance, shape), shape.blocks * instance.config.threadblock[1]
+    rng, k = random_of(instance, shape), shape.blocks * instance.config.threadblock[1]
     conv = ConvShape(shape.n, shape.h, shape.w, c, k, r, s, shape.pads, (stride_h, stride_w))
     x = rng.normal(0, 1, (shape.n, c, shape.h, shape.w)).astype(np.float32 if shape.wide else instance.dtype.numpy)
     weight = rounded(rng.normal(0, (r * s * c) ** -0.5, (k, r, s, c)), instance.dtype)
@@ -174,7 +153,7 @@ def first_problem(library: Library, instance: Instance, shape: FirstShape) -> Pr
 def chain_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int]) -> Problem:
     """Several GEMMs; `shape` is the rows, and by how much k, the inner layers and the last one fall short of the kernel's columns."""
     m, *short = shape
-    rng, chains = _random(instance, shape), layers(instance.chain)
+    rng, chains = random_of(instance, shape), layers(instance.chain)
     widths = [n - short[1] for n in gemm_chain.columns(instance.config)]
     widths[-1] += short[1] - short[2]
     x = rng.normal(0, 1, (m, instance.config.threadblock[2] - short[0])).astype(instance.dtype.numpy)
@@ -193,7 +172,7 @@ def chain_problem(library: Library, instance: Instance, shape: tuple[int, int, i
         value = epilogue(product, steps, operands.vectors, operands.tensors)
         value = value if i == len(widths) - 1 else rounded(value, instance.dtype)  # as it is the next product's operand
         kept += [operands, filters]
-    params = [number for step in instance.chain for number in PARAMS.get(step, ())]
+    params = parameters(instance)
     arguments.epilogue[0].params[: len(params)] = params
     return Problem(arguments, output, value, tuple(kept))
 
@@ -202,7 +181,7 @@ def squeeze_excite_problem(library: Library, instance: Instance, shape: tuple[in
     """`shape` is images, pixels, channels, squeezed channels (padded to 16 bytes), and elements between pixels."""
     n, pixels, channels, squeezed, gap = shape
     squeezed = -(-squeezed // instance.dtype.alignment) * instance.dtype.alignment
-    rng, element = _random(instance, shape), instance.dtype.numpy
+    rng, element = random_of(instance, shape), instance.dtype.numpy
     x = (rng.normal(0, 1, (n, pixels, channels)) + rng.normal(0, 1, (n, 1, channels))).astype(element)
     weights = [rng.normal(0, k**-0.5, (m, k)).astype(element) for m, k in ((squeezed, channels), (channels, squeezed))]
     biases = [rng.normal(0, 1, m).astype(np.float32) for m in (squeezed, channels)]
@@ -210,7 +189,7 @@ def squeeze_excite_problem(library: Library, instance: Instance, shape: tuple[in
     squeeze, excite, squeeze_bias, excite_bias = (Tensor(library, values) for values in (*weights, *biases))
     arguments = SqueezeExcite(n, pixels, channels, squeezed, source.pointer, squeeze.pointer, excite.pointer, squeeze_bias.pointer,
                               excite_bias.pointer, output.pointer, source.pitch, output.pitch)
-    params = [number for step in instance.chain for number in PARAMS.get(step, ())]
+    params = parameters(instance)
     arguments.params[: len(params)] = params
     value = x.astype(np.float64).mean(1)
     for step, weight, bias in zip(instance.chain, weights, biases, strict=True):
@@ -281,6 +260,9 @@ BUILDERS: dict[Family, Builder] = {
     Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
     Family.CHAIN_SM90: _sm90_chains,
     Family.CHAIN_SMALL: _small_chains,
+    Family.CHAIN_FIRST_SM90: lambda library, instance: [first_chain_problem(library, instance, shape) for shape in FIRST_SHAPES],
+    Family.CHAIN_CONV_SM90: lambda library, instance: [conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES],
+    Family.CHAIN_HALO_SM90: lambda library, instance: [halo_chain_problem(library, instance, shape) for shape in HALO_SHAPES],
     Family.SQUEEZE_EXCITE: _each(squeeze_excite_problem, (1, 1, 8, 8, 0), (3, 49, 160, 40, 0), (2, 25, 13, 5, 3), (33, 9, 72, 24, 8)),
     Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
     Family.RESIZE: lambda library, instance: [resize_problem(library, instance, shape) for shape in RESIZES],
@@ -322,7 +304,3 @@ _TMA = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90)
 def _unit_n(instance: Instance) -> int:
     """The multiple that n must be of: TMA writes rows of 16 bytes, whatever the input's type."""
     return max(instance.config.align_c, 16 // instance.out.bytes if instance.config.family in _TMA else 1)
-
-
-def _random(instance: Instance, shape: object) -> np.random.Generator:
-    return np.random.default_rng(zlib.crc32(repr((instance_name(instance), shape)).encode()))
