@@ -16,6 +16,7 @@ __device__ void InitializeBarriers(typename K::Barriers& barriers) {
     barriers.empty[i].init(K::kGroupsOfTile * (K::kClusterM + K::kClusterN - 1));  // all blocks that multiply what is loaded here
   }
   barriers.weights.init(1);
+  barriers.begun.init(1);
   for (int group = 0; group < K::kGroups; ++group) {
     barriers.turn[group].init(1);
     for (int i = 0; i < K::Finish::kBuffers; ++i) {
@@ -134,7 +135,8 @@ const char* DescribeMatrix(Params& params, const void* a, int64_t rows, int64_t 
   constexpr int64_t kSize = sizeof(Element);
   params.a_is_matrix = true;
   return EncodeTiled(params.a, kOperandType<Element>, kSize, a,
-                     {{depth, 0, K::kBoxK}, {rows, pitch * kSize, K::kTileM / K::kClusterN}});
+                     {{depth, 0, K::kBoxK}, {rows, pitch * kSize, K::kTileM / K::kClusterN}},
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B);  // not the next k-block's columns: the first tile is waited for
 }
 
 // What a problem and a row's launch choices must be for this kernel, beside their alignments. nullptr where all is well.

@@ -1,5 +1,7 @@
 // The producer warpgroup: one thread keeps the ring of operand tiles full, another brings residuals ahead of the epilogues.
 #pragma once
+#include <algorithm>
+
 #include "dependent_launch.h"
 #include "sm90/params.h"
 #include "sm90/shape.h"
@@ -111,7 +113,8 @@ class Producer {
         range_(params, params.split > 1 ? tiles_.rank : 0), a_(params, params.split > 1 ? 0 : tiles_.rank),
         b_(params, params.split > 1 ? 0 : tiles_.rank) {}
 
-  // Weights are constants: their first tiles need not wait for the kernel before.
+  // Weights are constants: their first k-blocks need not wait for the kernel before. A few suffice to hide their latency; more would
+  // be ahead of the activations in the queue of copies.
   __device__ void run() {
     const int early = load_early_weights();
     WaitForPredecessors();
@@ -119,11 +122,12 @@ class Producer {
   }
 
  private:
+  static constexpr int kEarlyBlocks = std::min(K::kStages, 3);
   static constexpr int kBytesOfStage = K::kABytes + (K::kIsResident ? 0 : K::kBBytes);
 
   __device__ int load_early_weights() {
     const int column = tiles_.origin(tiles_.first).column;
-    const int count = K::kIsResident ? params_.blocks : min(K::kStages, range_.count());
+    const int count = K::kIsResident ? params_.blocks : min(kEarlyBlocks, range_.count());
     if constexpr (K::kIsResident) barriers_.weights.arrive_and_expect(count * K::kBBytes);
     BlockCursor<K> cursor(params_, range_.first);
     for (int i = 0; i < count; ++i, cursor.advance()) {
@@ -147,6 +151,7 @@ class Producer {
         if constexpr (!K::kIsResident) b_.load(full, memory_.b(stage_.stage), cursor, origin.column);
       }
       a_.load(full, memory_.a(stage_.stage), cursor);
+      if (tile == tiles_.first && i == min(K::kStages, range_.count()) - 1) barriers_.begun.arrive();
     }
   }
 
@@ -160,7 +165,8 @@ class Producer {
   RingCursor<K::kStages> stage_;
 };
 
-// Brings the residual of each unit of this block's tiles into the buffer from which the unit will be stored.
+// Brings the residual of each unit of this block's tiles into the buffer from which the unit will be stored. The first ones let the
+// first tile's operands go ahead, which are needed earlier.
 template <class K>
 class ResidualProducer {
  public:
@@ -171,6 +177,7 @@ class ResidualProducer {
 
   __device__ void run() {
     WaitForPredecessors();
+    memory_.barriers().begun.wait(0);
     int turn = 0;
     for (int tile = tiles_.first; tile < params_.schedule.count(); tile += tiles_.step, ++turn) {
       const Origin origin = tiles_.origin(tile);
@@ -197,7 +204,7 @@ class ResidualProducer {
     memory.residual_free[cursor.stage].wait(cursor.parity ^ 1);
     memory.residual_loaded[cursor.stage].arrive_and_expect(Finish::kUnitBytes);
     Load2D(params_.residual, memory.residual_loaded[cursor.stage], memory.staging + cursor.stage * Finish::kUnitBytes,
-           column + unit % Finish::kUnitsAcross * Finish::kUnitColumns, row + unit / Finish::kUnitsAcross * 64, Cache::kEvictFirst);
+           column + unit % Finish::kUnitsAcross * Finish::kUnitColumns, row + unit / Finish::kUnitsAcross * 64, Cache::kNormal);
     cursor.advance();
   }
 

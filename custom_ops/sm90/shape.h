@@ -66,6 +66,7 @@ struct KernelShape {
   struct Barriers {
     Barrier full[kStages], empty[kStages];                                   // of the ring
     Barrier weights;                                                         // the resident ones are there
+    Barrier begun;                                                           // the first tile's loads are under way
     Barrier turn[kGroups];                                                   // pingpong: this warpgroup's main loop may begin
     Barrier residual_loaded[kGroups][Finish::kBuffers], residual_free[kGroups][Finish::kBuffers];
   };
