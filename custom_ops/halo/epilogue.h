@@ -131,7 +131,8 @@ class Epilogue {
   static constexpr int kLanes = 8, kStride = kWarpgroupThreads / kLanes, kAccesses = kChunk / kStride;
   static constexpr int kOutputParts = kChannels * sizeof(Output) / 128;
   // Chunks of the tensors that are fetched ahead: what the memory's latency asks for, where accumulators leave registers.
-  static constexpr int kFreeRegisters = Plan::kConsumerRegisters - 56 - Plan::kPositions / 2 - kChunks * kAccesses;
+  static constexpr int kBusyRegisters = (sizeof(Output) == 2 ? 56 : 72) + Plan::kPositions / 2 + kChunks * kAccesses;
+  static constexpr int kFreeRegisters = Plan::kConsumerRegisters - kBusyRegisters;
   static constexpr int kDepth = std::max(1, std::min(kChunks, kFreeRegisters / (4 * kTensors * kAccesses)));
   using Values = cutlass::Array<float, 4>;  // channel c at two positions, channel c + 8 at the same
 
