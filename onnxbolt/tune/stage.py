@@ -90,7 +90,8 @@ def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings,
     seen_regions: set[str] = set()
     while True:
         problems = [*chosen.workload, *(problem for region in chosen.lost for problem in region.problems)]
-        problems += [problem for problem in others if problem not in set(problems)]
+        planned = set(problems)
+        problems += [problem for problem in others if problem not in planned]
         found = [*chosen.lost, *regions(chosen.assignment, archs[0], subject.ranges.opt)] if fuse == "winning" else []
         if seen_problems.issuperset(problems) and seen_regions.issuperset(region.key for region in found):
             return chosen, timings

@@ -14,6 +14,7 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.library import make_manifest
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
+from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan, choices, plan
 from onnxbolt.plan.cost import candidates
 from onnxbolt.plan.regions import Region, regions
@@ -22,8 +23,9 @@ from onnxbolt.tune.baseline import Bench, compare
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.records import Machine
+from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.submodels import Original, ends, fuse, repeat
-from onnxbolt.tune.timings import NOTHING, UNCOMPARED_GAIN, Choice, Comparison, Timings
+from onnxbolt.tune.timings import NOTHING, UNCOMPARED_GAIN, Choice, Comparison, Cut, Timings
 from tests.support import Net, feeds_of, ops, prepare, run
 
 MACHINE = Machine("test", 90, 700, "13.0", "4.2", "")
@@ -247,3 +249,21 @@ def test_what_was_not_compared_has_to_be_predicted_far_ahead_when_tuning_was_ask
     assert not tuned.candidates
     assert [r.reason.partition(",")[0] for r in tuned.refusals] == ["not compared with ONNX Runtime"]
     assert planned(model, "fp16", Timings(machine=dataclasses.replace(MACHINE, arch=80), tuned=True), "winning").candidates
+
+
+def test_a_chain_is_compared_as_the_plan_cuts_it(database: Database) -> None:
+    """Predictions would have one kernel for all three layers."""
+    chain = Net({"x": (4096, 256)})
+    y = "x"
+    for k, n in ((256, 64), (64, 16), (16, 8)):
+        y = chain.node("Relu", chain.linear(y, k, n))
+    model = chain.model(y)
+    subject = Subject.of(model, Options())
+    ((key, cut),) = subject.plan([90], "all", NOTHING).used.cuts.items()
+    assert cut.layers == 3
+    for layers in (1, 2):
+        decided = subject.plan([90], "all", Timings(cuts={key: Cut(layers)}))
+        found = regions(decided.assignment, 90)
+        assert [len(region.candidates[0].widths) for region in found] == [layers, 3 - layers]
+        answers = compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None)
+        assert answers.keys() == {region.key for region in found}
