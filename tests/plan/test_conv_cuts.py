@@ -60,7 +60,10 @@ def test_other_architectures_and_types_have_no_kernel_for_both(archs: tuple[int,
 def test_an_inner_result_that_is_used_elsewhere_ends_the_kernel() -> None:
     net = Net({"x": (32, 64, 56, 56)})
     inner = net.node("Relu", net.conv("x", 64, 64, 3, **SAME))
-    assert rules(net, net.conv(inner, 64, 64), inner) == ["conv+Bias+Relu", "conv+Bias"]
+    y = net.conv(inner, 64, 64)
+    assert rules(net, y, inner) == ["conv+Bias+Relu", "conv+Bias"]
+    refusals = cover(prepare(net.model(y, inner), "fp16"), [90])[1]
+    assert [(refusal.tensor, "read elsewhere, too" in refusal.reason) for refusal in refusals] == [(inner, True)]
 
 
 def chains() -> dict[str, tuple[Net, str, str]]:
