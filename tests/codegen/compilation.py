@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,3 +51,12 @@ def slow_code(compiled: Path) -> list[str]:
     """Lines of the log beside an object that tell of slow code."""
     log = compiled.with_name("unit.log")
     return [line.strip() for line in log.read_text().splitlines() if _SLOW.search(line)] if log.exists() else []
+
+
+def compile_program(source: Path, text: str) -> Path:
+    """A program for the host from CUDA source for sm_90, which may name what the kernels' headers have; `source` is written beside it."""
+    source.write_text(text)
+    program, toolchain = source.with_suffix(""), find_toolchain()
+    command = [part for part in toolchain.compile_command(str(source), str(program), 90) if part != "-c"]
+    subprocess.run([*command, "-cudart=static", *([f"-L{toolchain.library_dir}"] if toolchain.library_dir else [])], check=True)
+    return program

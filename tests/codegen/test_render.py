@@ -30,6 +30,7 @@ HALO_SM90 = KernelConfig(
 FIRST_SM90 = KernelConfig(
     90, 0, UNBOUNDED, Family.FIRST_SM90, (128, 64, 176), (7, 7, 3), (2, 2, 1), align_a=1, align_b=1, consumers=4, resident=1)
 CHAIN_CONV = dataclasses.replace(CONV_SM90, family=Family.CHAIN_CONV_SM90, threadblock=(128, 64, 64), warp=(256, 0, 0), consumers=2)
+CHAIN_HALO = dataclasses.replace(HALO_SM90, family=Family.CHAIN_HALO_SM90, threadblock=(64, 96, 64), instruction=(144, 256, 0), consumers=3)
 CHAIN_FIRST = dataclasses.replace(FIRST_SM90, family=Family.CHAIN_FIRST_SM90, instruction=(2, 2, 64))
 DEPTHWISE = KernelConfig(90, 0, UNBOUNDED, Family.DEPTHWISE, (2, 4, 128), (3, 3, 1), align_a=4, align_b=4, align_c=4)
 POOL = KernelConfig(80, 0, UNBOUNDED, Family.POOL, (0, 0, 0))
@@ -47,6 +48,7 @@ UNITS = {
     "squeeze_excite": (Instance(squeeze_excite.config(90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),),
     "chain_sm90": (Instance(CHAIN, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),),
     "chain_conv_sm90": (Instance(CHAIN_CONV, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),),
+    "chain_halo_sm90": (Instance(CHAIN_HALO, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),),
     "chain_first_sm90": (Instance(CHAIN_FIRST, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Relu")),),
     "chain_small": (Instance(CHAIN_SMALL, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add")),),
     "resize": (Instance(resize.config(80), DType.F16, DType.F16),),

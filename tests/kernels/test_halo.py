@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from onnxbolt.archs import get
-from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels import halo
 from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig, Schedule
+from tests.codegen.compilation import compile_program
 
 HOPPER = get(90)
 
@@ -138,15 +138,7 @@ int main() {
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """C++'s FitGeometry as a filter of lines."""
     directory = tmp_path_factory.mktemp("halo")
-    return _compile(directory / "geometry.cu", _PROGRAM)
-
-
-def _compile(source: Path, text: str) -> Path:
-    source.write_text(text)
-    program, toolchain = source.with_suffix(""), find_toolchain()
-    command = [part for part in toolchain.compile_command(str(source), str(program), 90) if part != "-c"]
-    subprocess.run([*command, "-cudart=static", *([f"-L{toolchain.library_dir}"] if toolchain.library_dir else [])], check=True)
-    return program
+    return compile_program(directory / "geometry.cu", _PROGRAM)
 
 
 def _fitted(program: Path, cases: Sequence[tuple[ConvProblem, KernelConfig]]) -> list[tuple[int, ...]]:
@@ -201,7 +193,7 @@ def test_shared_memory_is_that_of_cpp(tmp_path: Path) -> None:
     rows = {config: ", ".join(map(str, config.row())) for config, _, _ in cases}
     prints = "".join(f"  print<halo::Plan<Config<{rows[config]}>, Half, {'float' if out == 4 else 'Half'}, {chain}>>();\n"
                      for config, chain, out in cases)
-    program = _compile(tmp_path / "memory.cu", _MEMORY_PROGRAM.replace("PRINTS", prints))
+    program = compile_program(tmp_path / "memory.cu", _MEMORY_PROGRAM.replace("PRINTS", prints))
     answers = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
     for (config, chain, out), answer in zip(cases, answers, strict=True):
         tensors = int(chain == "Residual")
