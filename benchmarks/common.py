@@ -1,7 +1,8 @@
 """What all benchmarks share: facts of the machine, and the result file.
 
 One JSON per benchmark and GPU, results/<benchmark>-<gpu>.json:
-{"gpu", "driver", "versions", "commit", "command", "rows": [Row, ..]}; times in microseconds, ratio = peer_us / ours_us.
+{"gpu", "driver", "versions", "commit", "command", "rows": [Row, ..]}; times in microseconds, ratio = peer_us / ours_us. A row that is
+of another commit than the file says so in its values.
 """
 from __future__ import annotations
 
@@ -70,14 +71,14 @@ def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, 
 
     `append` keeps the rows of an existing file that were not measured again: long benchmarks can run in parts.
     """
-    path = result_path(benchmark, out)
+    path, commit = result_path(benchmark, out), _commit()
     document = {
         "gpu": gpu_name(),
         "driver": _query("driver_version"),
         "versions": _versions(),
-        "commit": _commit(),
+        "commit": commit,
         "command": shlex.join(["python", "-m", f"benchmarks.{benchmark}", *sys.argv[1:]]),
-        "rows": (_kept(path, rows) if append else []) + [dataclasses.asdict(row) for row in rows],
+        "rows": (_kept(path, rows, commit) if append else []) + [dataclasses.asdict(row) for row in rows],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
@@ -91,10 +92,16 @@ def result_path(benchmark: str, out: Path | None = None) -> Path:
     return out or RESULTS / f"{benchmark}-{gpu_name().lower().replace(' ', '-')}.json"
 
 
-def _kept(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    measured = {(row.name, row.batch, row.dtype) for row in rows}
-    existing = json.loads(path.read_text())["rows"] if path.exists() else []
-    return [row for row in existing if (row["name"], row["batch"], row["dtype"]) not in measured]
+def _kept(path: Path, rows: Sequence[Row], commit: str) -> list[dict[str, Any]]:
+    """What the file knows beside `rows`, each row with its commit where that is not `commit`."""
+    if not path.exists():
+        return []
+    document, measured = json.loads(path.read_text()), {(row.name, row.batch, row.dtype) for row in rows}
+    kept = [row for row in document["rows"] if (row["name"], row["batch"], row["dtype"]) not in measured]
+    for row in kept:
+        if document["commit"] != commit:
+            row["values"].setdefault("commit", document["commit"])
+    return kept
 
 
 def time_argument(text: str) -> float:

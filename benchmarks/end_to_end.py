@@ -65,6 +65,7 @@ TARGETS = (
     Target("vgg16", 32),
     Target("repvgg_a0_deploy", 32),
     Target("mobilenet_v3_large", 32),
+    *(Target(model, 1) for model in ("resnet50", "vgg16", "repvgg_a0_deploy", "mobilenet_v3_large")),
     Target("bert_base", 32, "bert"),
     Target("vit_b16", 1, "vit"),
     Target("vit_b16", 32, "vit"),

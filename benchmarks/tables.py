@@ -84,6 +84,7 @@ def _measured(table: Table, document: Document) -> str:
     lines = [_origin(document), "", _line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
     lines += [_line([cell(row) for cell in table.columns.values()]) for row in rows]
     lines += _means(table, rows) if table.compares else []
+    lines += _older(rows)
     failures = [f"{row['name']}: {row['values']['failure']}" for row in rows if "failure" in row["values"]]
     lines += ["", *(f"Failed: {failure.splitlines()[0]}" for failure in failures)] if failures else []
     return "\n".join(lines)
@@ -98,6 +99,15 @@ def _means(table: Table, rows: Sequence[dict[str, Any]]) -> list[str]:
     parts = [f"{name}: {', least '.join(_mean_and_least(ratios))}" for name, ratios in groups.items()]
     brackets = f" ({'; '.join(parts)})" if len(parts) > 1 else ""
     return ["", f"Geometric mean of the ratios {mean}, least {least}{brackets}."]
+
+
+def _older(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Which rows were measured at another commit than the file says."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if commit := row["values"].get("commit"):
+            names.setdefault(commit, []).append(f"{row['name']} ({row['batch']})")
+    return [line for commit, found in names.items() for line in ("", f"Of commit {commit}: {', '.join(found)}.")]
 
 
 def _ratios(table: Table, rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
@@ -225,6 +235,9 @@ TABLES = {
                                    "spread": _percent, "error": _field("error", ".1e")}),
     "chains": Table("chains", _CHAINS, compares=False),
     **{name: Table(name, _B2B) for name in ("b2b_gemm", "b2b_conv")},
+    "variants": Table("variants", {**_MODEL, "configurations": _value("configurations"), "us": _field("ours_us", ".1f"),
+                                   "plain RepVGG-A0, us": _field("peer_us", ".1f"), "times the plain one": _value("times_plain", ".3f"),
+                                   "spread": _percent, "error": _field("error", ".1e")}, compares=False),
     **{name: Table(name, _KERNEL) for name in ("attention", "subgraphs")},
 }
 _TITLES = {

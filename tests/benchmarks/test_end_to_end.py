@@ -67,11 +67,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_model_that_fails_costs_its_row_alone_and_is_missing_the_next_time(tmp_path: Path, measured: list[str]) -> None:
     out = ("--provider", "cpu", "--out", str(tmp_path / "results.json"))
-    assert main([*out, "--models", "resnet50,vgg16,dlrm_mlp-16384"]) == 1
+    assert main([*out, "--models", "resnet50-32,vgg16-32,dlrm_mlp-16384"]) == 1
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [row["values"].get("failure") for row in rows] == [None, "RuntimeError: no memory", None]
     measured.clear()
-    assert main([*out, "--missing", "--models", "resnet50,vgg16,bert_base"]) == 1
+    assert main([*out, "--missing", "--models", "resnet50-32,vgg16-32,bert_base"]) == 1
     assert measured == ["vgg16-32", "bert_base-32"]
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert {row["name"] for row in rows} == {"resnet50", "vgg16", "dlrm_mlp", "bert_base"}
@@ -81,7 +81,7 @@ def test_no_model_is_begun_when_the_time_is_over(tmp_path: Path, measured: list[
     seconds = iter(range(0, 10_000, 100))
     monkeypatch.setattr(end_to_end.time, "monotonic", lambda: float(next(seconds)))
     out = ["--provider", "cpu", "--out", str(tmp_path / "r.json")]
-    assert main([*out, "--models", "resnet50,dlrm_mlp-16384", "--begin-within", "3m"]) == 0
+    assert main([*out, "--models", "resnet50-32,dlrm_mlp-16384", "--begin-within", "3m"]) == 0
     assert measured == ["resnet50-32"]
 
 

@@ -45,6 +45,14 @@ def test_the_overview_has_a_line_for_each_group(tmp_path: Path) -> None:
     assert "(epilogue none: 1.10, least 1.00; epilogue Bias: 0.90, least 0.90)" in block("gemm", tmp_path)
 
 
+def test_rows_of_another_commit_are_told(tmp_path: Path) -> None:
+    row = Row("resnet50", 32, "fp16", 4.0, "peer", 5.0, 1.25)
+    old = {"commit": "abc"}
+    rows = [row, dataclasses.replace(row, name="vgg16", values=old), dataclasses.replace(row, batch=1, values=old)]
+    write_results("end_to_end", rows, tmp_path / "end_to_end-nvidia-h200.json")
+    assert "Of commit abc: vgg16 (32), resnet50 (1)." in block("end_to_end", tmp_path)
+
+
 def test_tuning_shows_what_is_known_by_kind(tmp_path: Path) -> None:
     values = {"seconds_cold": 123.4, "seconds_warm": 4.2, "tasks": 20, "trials": 200, "kernels": 90, "regret": {"conv": 1.1, "gemm": 1.02}}
     write_results("tuning", [Row("resnet50", 32, "fp16", values=values)], tmp_path / "tuning-nvidia-h200.json")
