@@ -93,7 +93,8 @@ struct ChainSm90 : sm90::ChainShape<Config, ElementType, OutputType, Chains...> 
     if (chain.k > Shape::kDepth || chain.k <= Shape::kDepth - 64) return "the kernel is for another k";
     for (int i = 0; i < Shape::kLayers; ++i) {
       if (chain.n[i] < 1 || chain.n[i] > Shape::columns(i)) return "a layer has more columns than the kernel";
-      if (!RowsAreWide(chain.weights[i], chain.weight_pitch(i))) return "a layer's weights have rows that are not multiples of 16 bytes, as TMA needs";
+      if (!RowsAreWide(chain.weights[i], chain.weight_pitch(i)))
+        return "a layer's weights have rows that are not multiples of 16 bytes, as TMA needs";
       for (int v = 0; v < Shape::vectors(i); ++v) {
         if (chain.epilogue[i].vectors[v] == nullptr) return "an epilogue vector is missing";
       }

@@ -76,6 +76,7 @@ class ChainConsumer {
   CUTLASS_DEVICE void multiply_fragments(Accumulators<K::columns(0)>& sums) {
     using Fragments = RowFragments<K>;
     constexpr int kBoxes = K::boxes(0);
+    using Product = WgmmaFromRegisters<K::columns(0)>;
     const Fragments fragments(params_, (group_ - ring_) * 64);
     typename Fragments::Registers rows[2];
     read_box(fragments, rows[0]);
@@ -86,7 +87,7 @@ class ChainConsumer {
       BeginProducts();
 #pragma unroll
       for (int step = 0; step < Fragments::kSteps; ++step)
-        WgmmaFromRegisters<K::columns(0)>::template multiply<Element>(sums, rows[box % 2][step], first_weights(box) + 2 * step, box + step > 0);
+        Product::template multiply<Element>(sums, rows[box % 2][step], first_weights(box) + 2 * step, box + step > 0);
       CommitProducts();
       const int multiplied = cursor_.stage;
       cursor_.advance();
