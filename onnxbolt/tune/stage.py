@@ -33,7 +33,7 @@ from onnxbolt.tune.progress import Progress, Silent
 from onnxbolt.tune.records import Machine, Problem, kernel_key
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning
-from onnxbolt.tune.tasks import tasks_of
+from onnxbolt.tune.tasks import nothing_runs, tasks_of
 from onnxbolt.tune.timings import UNCOMPARED_GAIN, Choice, Comparison, Timings
 from onnxbolt.tune.tuner import tune
 from onnxbolt.tune.whole import settle
@@ -115,7 +115,8 @@ class _Memory:
     def extend(self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]) -> Timings:
         remembered = self._choices(problems)
         choices = {key: choice for key, choice in remembered.items() if key not in timings.choices}
-        with_choices = dataclasses.replace(timings, choices={**timings.choices, **choices}, machine=self.machine)
+        with_choices = dataclasses.replace(timings, choices={**timings.choices, **choices}, failed=self._failed(problems),
+                                           machine=self.machine)
         here = [region for region in found if region.arch == self.machine.arch]
         known = compare(here, self.subject.original, self.subject.precision, with_choices, self.database, self.machine, -math.inf, None)
         tuned = timings.tuned or bool(remembered or known)
@@ -131,6 +132,11 @@ class _Memory:
     def _choices(self, problems: Sequence[Problem]) -> dict[tuple[Problem, int], Choice]:
         best = {problem: self.database.best(kernel_key(problem, self.machine)) for problem in dict.fromkeys(problems)}
         return {(p, self.machine.arch): Choice(m.config, m.us, m.mad) for p, m in best.items() if m is not None and m.config is not None}
+
+    def _failed(self, problems: Sequence[Problem]) -> frozenset[tuple[Problem, int]]:
+        arch = get(self.machine.arch)
+        return frozenset((problem, arch.number) for problem in dict.fromkeys(problems)
+                         if nothing_runs(problem, arch, self.database.measurements(kernel_key(problem, self.machine))))
 
 
 @contextlib.contextmanager

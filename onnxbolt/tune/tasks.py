@@ -12,7 +12,7 @@ from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import candidates, floor_us, fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tune.heuristics import seeds
-from onnxbolt.tune.records import Problem
+from onnxbolt.tune.records import Measurement, Problem, Status
 
 _FEW = 3
 _GENERATION = {Family.GEMM_2X: 0, Family.CONV_2X: 0, Family.GEMM_3X: 1}  # CUTLASS's; our own kernels are the last one
@@ -82,6 +82,12 @@ def _varied(everything: Sequence[Ranked], trials: int) -> list[Ranked]:
 
 def _by_time(candidate: Ranked) -> tuple[float, KernelConfig]:
     return candidate.us, candidate.config
+
+
+def nothing_runs(problem: Problem, arch: Arch, measured: Iterable[Measurement]) -> bool:
+    """Whether every kernel that there is was tried, and none runs right."""
+    failed = {m.config for m in measured if m.status is not Status.OK}
+    return bool(failed) and failed.issuperset(candidates(problem, arch))
 
 
 def instance_of(problem: Problem, config: KernelConfig) -> Instance:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.kernels.config import KernelConfig
@@ -17,7 +18,7 @@ from onnxbolt.tune.progress import Progress, Silent, TaskLine, TotalLine
 from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key
 from onnxbolt.tune.scheduler import Scheduler, Trial
 from onnxbolt.tune.summary import Tuning, quality, tuned_task
-from onnxbolt.tune.tasks import Task, instance_of
+from onnxbolt.tune.tasks import Task, instance_of, nothing_runs
 from onnxbolt.tune.timings import Choice, Timings
 
 _PATIENCE = 1.0  # seconds to wait for the compiler before the progress is shown again
@@ -166,12 +167,9 @@ class _Run:
         found = [(task, self._scheduler.best(number)) for number, task in enumerate(self._tasks)]
         arch = self._machine.arch
         choices = {(task.problem, arch): Choice(best.config, best.us, best.mad) for task, best in found if best and best.config}
-        failed = {(task.problem, arch) for number, (task, best) in enumerate(found) if not best and self._is_tried(number)}
+        failed = {(task.problem, arch) for number, task in enumerate(self._tasks)
+                  if nothing_runs(task.problem, get(arch), self._scheduler.measured(number).values())}
         return Timings(choices, failed=frozenset(failed), machine=self._machine)
-
-    def _is_tried(self, number: int) -> bool:
-        """Whether every candidate of a task was measured."""
-        return {c.config for c in self._tasks[number].candidates} <= self._scheduler.measured(number).keys()
 
     def summary(self, ended_by: str) -> Tuning:
         """What the report says of this run."""

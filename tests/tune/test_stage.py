@@ -21,6 +21,7 @@ from onnxbolt.tune import timings as timings_module
 from onnxbolt.tune.baseline import Bench
 from onnxbolt.tune.cuda import CudaError
 from onnxbolt.tune.database import Database
+from onnxbolt.tune.records import Status
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import WholeModel
 from onnxbolt.tune.timings import NOTHING, UNCOMPARED_GAIN, Choice, Comparison, Timings
@@ -342,3 +343,29 @@ def database_rows() -> int:
 def test_wrong_usage(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "in.onnx", "out.onnx", *flags]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_chain_is_cut_by_what_its_kernels_take_and_compared_so(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every kernel that may be in a cover is measured; the whole of it fails, so that no plan has it, nor the one from the lock file."""
+    for name, real in (("compare", baseline.compare), ("settle", whole.settle), ("Stream", lambda: None)):
+        monkeypatch.setattr(stage, name, real)
+    monkeypatch.setattr(timings_module, "wins", lambda *_: True)
+    monkeypatch.setattr(whole, "wins", lambda *_: False)
+    net = Net({"x": (1024, 256)})
+    y = "x"
+    for k, n in ((256, 64), (64, 16), (16, 8)):
+        y = net.node("Relu", net.linear(y, k, n))
+    model, lock = net.model(y), tmp_path / "onnxbolt.lock"
+    whole_chain = [len(node.rule.split("Gemm")) for node in pipeline.optimize(model, library=False, verify=False).fused]
+    assert whole_chain == [3]
+    working = fakes.Profiler._measurement
+    monkeypatch.setattr(fakes.Profiler, "_measurement", lambda profiler, problem, config: dataclasses.replace(
+        working(profiler, problem, config), **({"status": Status.WRONG} if len(problem.layers) == 3 else {})))
+    report = pipeline.optimize(model, tmp_path / "out.onnx", library=False, verify=False, tune=True, lock=lock)
+    assert report.tuning is not None
+    assert sorted(task.kind for task in report.tuning.tasks) == ["gemm"] * 3 + ["gemm chain"] * 2
+    assert sorted(len(node.rule.split("Gemm")) for node in report.fused) in ([1, 2], [1, 1, 1])
+    assert all(region.measured for region in report.regions)
+    assert pipeline.optimize(model, library=False, verify=False).fused == report.fused
+    frozen = pipeline.optimize(model, library=False, verify=False, lock=lock, frozen=True, archs=("sm_90a",))
+    assert [node.configs for node in frozen.fused] == [node.configs for node in report.fused]
