@@ -55,6 +55,22 @@ def test_wide_layers_and_other_architectures_have_no_kernel_for_several() -> Non
     assert rules(net, y, archs=(80,)) == rules(net, y, archs=(80, 90)) == ["gemm+Bias+Relu"] * 2
 
 
+@pytest.mark.parametrize("archs", [(75,), (80, 90), (90,)])
+@pytest.mark.parametrize("widths", [(4, 1, 4), (13, 16, 8, 1)])
+def test_narrow_layers_share_a_kernel_on_every_architecture(widths: tuple[int, ...], archs: tuple[int, ...]) -> None:
+    net, y = mlp(2464, *widths)
+    assert rules(net, y, archs=archs) == ["gemm+" + "+Gemm+".join(["Bias+Relu"] * (len(widths) - 1))]
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+def test_rows_of_odd_length_are_read_as_they_are(precision: str) -> None:
+    net, y = mlp(2464, 13, 16, 4)
+    optimized = assert_same(net.model(y), 2e-3, precision, arch=90)
+    (fused,) = [op for op in ops(optimized) if op.startswith("Fused")]
+    assert fused.endswith("_pad3")
+    assert "Pad" not in ops(optimized)
+
+
 def test_an_inner_result_that_is_used_elsewhere_ends_the_kernel() -> None:
     net = Net({"x": (16384, 256)})
     inner = net.node("Relu", net.node("MatMul", "x", net.normal(256, 64)))
