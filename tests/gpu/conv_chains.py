@@ -43,7 +43,7 @@ HALO_SHAPES = (
     Shape(ConvShape(2, 15, 17, 8, 0, 3, 3, (1, 1, 1, 1)), (8, 8)), Shape(ConvShape(1, 1, 1, 1, 0, 3, 3, (1, 1, 1, 1))),
     Shape(ConvShape(1, 14, 13, 3, 0, 3, 3, (0, 0, 1, 1), strides=(2, 2), gap=8)),
     Shape(ConvShape(3, 8, 53, 4, 0, 1, 7, (0, 3, 0, 2), gap=24), (0, 8)),
-    Shape(ConvShape(33, 60, 61, 6, 0, 3, 3, (1, 1, 1, 1))), Shape(ConvShape(70, 7, 7, 16, 0, 2, 3, (1, 0, 0, 2)), (8, 0)),
+    Shape(ConvShape(18, 60, 61, 6, 0, 3, 3, (1, 1, 1, 1))), Shape(ConvShape(70, 7, 7, 16, 0, 2, 3, (1, 0, 0, 2)), (8, 0)),
 )
 
 
