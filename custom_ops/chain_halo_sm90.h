@@ -27,7 +27,8 @@ struct ChainHaloSm90 {
     if (chain.n[0] != conv.k || conv.k > Plan::kTileChannels) return "the first layer has more output channels than the kernel";
     for (int i = 1; i < Layers::kLayers; ++i) {
       if (chain.n[i] < 1 || chain.n[i] > Layers::blocks(i) * halo::kChannels) return "a layer has more output channels than the kernel";
-      if (chain.n[i] % halo::kAlign != 0 || !IsAligned(chain.weights[i], 16)) return "a layer's weights or channels are not aligned to 16 bytes";
+      if (chain.n[i] % halo::kAlign != 0 || !IsAligned(chain.weights[i], 16))
+        return "a layer's weights or channels are not aligned to 16 bytes";
     }
     return CheckVectors(chain, std::make_index_sequence<Layers::kLast>());
   }

@@ -11,8 +11,9 @@
 namespace onnxbolt {
 namespace halo {
 
-constexpr int kFurtherLayers = 2;  // that a configuration has room for
-constexpr int kBoxBytes = kChannels * 128;  // of weights: 64 output channels x 64 input channels of 16 bits
+constexpr int kFurtherLayers = 2;                     // that a configuration has room for
+constexpr int kTileRowBytes = 128;                    // a position's 64 channels, or 64 weights of an output channel
+constexpr int kBoxBytes = kChannels * kTileRowBytes;  // of weights: 64 output channels x 64 input channels
 
 struct ChainParams : Params {  // of which k and the epilogue are the last layer's
   CUtensorMap weights[kFurtherLayers];
@@ -35,18 +36,21 @@ struct FurtherLayers {
     return layer == 1 ? 0 : weight_offset(layer - 1) + blocks(layer - 1) * blocks(layer - 2) * kBoxBytes;
   }
   static constexpr int kWeightBytes = weight_offset(kLayers);
-  static constexpr int kTileBytes = Config::at(kTileN) * 128;
+  static constexpr int kTileBytes = Config::at(kTileN) * kTileRowBytes;
   // The only product that reads the tile is over when its epilogue begins.
   static constexpr bool kTileBecomesStaging = Config::at(kSchedule) == kPingpong && kLayers == 2 && blocks(kLast) == 1;
 
   static_assert(kLayers >= 2 && kLast <= kFurtherLayers, "a configuration has room for three layers");
 };
 
+template <class... Chains>
+using LastOf = std::tuple_element_t<sizeof...(Chains) - 1, std::tuple<Chains...>>;
+
+// The first layer's plan, whose epilogue is the last layer's.
 template <class Config, class ElementType, class OutputType, class... Chains>
-struct ChainPlan : Plan<Config, ElementType, OutputType, std::tuple_element_t<sizeof...(Chains) - 1, std::tuple<Chains...>>,
-                        FurtherLayers<Config, Chains...>> {
+struct ChainPlan : Plan<Config, ElementType, OutputType, LastOf<Chains...>, FurtherLayers<Config, Chains...>> {
   using Layers = FurtherLayers<Config, Chains...>;
-  using Base = Plan<Config, ElementType, OutputType, std::tuple_element_t<Layers::kLast, std::tuple<Chains...>>, Layers>;
+  using Base = Plan<Config, ElementType, OutputType, LastOf<Chains...>, Layers>;
   using Vectors = std::tuple<LaneVectors<Chains>...>;
   template <int L>
   using ChainOf = std::tuple_element_t<L, std::tuple<Chains...>>;
@@ -169,8 +173,8 @@ class FurtherProducts {
     sm90::BeginProducts();
 #pragma unroll
     for (int box = 0; box < Layers::blocks(L - 1); ++box) {
-      const uint64_t a = sm90::OperandDescriptor(weights + box * kBoxBytes, 128);
-      const uint64_t b = sm90::OperandDescriptor(memory_.tile(Plan::kInTurns ? warpgroup_ : box), 128);
+      const uint64_t a = sm90::OperandDescriptor(weights + box * kBoxBytes, kTileRowBytes);
+      const uint64_t b = sm90::OperandDescriptor(memory_.tile(Plan::kInTurns ? warpgroup_ : box), kTileRowBytes);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step)
         sm90::Wgmma<Plan::kPositions>::template multiply<Element>(d, a + 2 * step, b + 2 * step, box + step > 0);
