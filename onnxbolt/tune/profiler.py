@@ -2,14 +2,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import os
-import select
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,6 +16,7 @@ from onnxbolt.errors import OnnxboltError
 from onnxbolt.kernels.config import SPLIT_AT_LAUNCH, SWIZZLED_AT_LAUNCH, Family, GemmProblem, KernelConfig, SqueezeExciteProblem
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
+from onnxbolt.tune.child import Child, LostError, RefusalError
 from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain, sources_digest
 from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key, median_and_deviation
 
@@ -48,7 +43,7 @@ class Profiler:
     def __init__(self, arch: int, command: Sequence[str] = ()) -> None:
         self._arch = arch
         self._command = tuple(command) or (sys.executable, "-P", worker.__file__, str(profiler_library(arch)))
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._best: dict[Problem, float] = {}  # microseconds, of right answers
 
     def __enter__(self) -> Profiler:
@@ -129,13 +124,13 @@ class Profiler:
         """What goes wrong inside is the candidate's; the worker is ended unless it said that it can go on."""
         try:
             yield
-        except _RefusalError as refusal:
+        except RefusalError as refusal:
             entry.fail(Status.REFUSED, str(refusal))
         except TimeoutError as error:
             entry.fail(Status.TIMEOUT, str(error))
             self._end()
-        except (_LostError, KeyError, TypeError, ValueError) as error:
-            entry.fail(Status.CRASHED, str(error) if isinstance(error, _LostError) else f"the worker's reply is damaged: {error!r}")
+        except (LostError, KeyError, TypeError, ValueError) as error:
+            entry.fail(Status.CRASHED, str(error) if isinstance(error, LostError) else f"the worker's reply is damaged: {error!r}")
             self._end()
         except KeyboardInterrupt:
             self._end()  # its reply, still to come, would be taken for the next request's
@@ -152,13 +147,13 @@ class Profiler:
         """A request that is no candidate's: its failure is an error."""
         try:
             return self._started().ask(request, _START)
-        except (_RefusalError, _LostError, TimeoutError) as error:
+        except (RefusalError, LostError, TimeoutError) as error:
             self._end()
             raise OnnxboltError(f"nothing can be measured on this machine's GPU: {error}. Free the GPU, or run without --tune") from error
 
-    def _started(self) -> _Child:
+    def _started(self) -> Child:
         if self._child is None:
-            self._child = _Child(self._command)
+            self._child = Child(self._command)
         return self._child
 
     def _end(self) -> None:
@@ -236,72 +231,3 @@ class _Race:
     @property
     def limit(self) -> float:
         return max(KERNEL[self.problem.dtype], KERNEL[self.problem.out])
-
-
-class _RefusalError(Exception):
-    """The kernel or the library said no; the worker goes on."""
-
-
-class _LostError(Exception):
-    """The worker ended, or cannot use the device any more, or said what makes no sense."""
-
-
-class _Child:
-    """A worker process that answers within a time, or is given up."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self.problem: Problem | None = None
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
-        # a session of its own: Ctrl-C is the tuner's to handle
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True, bufsize=0
-        )
-        self._buffer = b""
-
-    def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """The reply. Raises _RefusalError, _LostError, TimeoutError."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        except BrokenPipeError:
-            raise _LostError(self._last_words()) from None
-        line = self._read_line(timeout)
-        try:
-            reply = json.loads(line)
-        except ValueError:
-            reply = None
-        if not isinstance(reply, dict):
-            raise _LostError(f"the worker answered {line[:100]!r}")
-        if "failure" in reply:
-            raise (_LostError if reply.get("lost") else _RefusalError)(str(reply["failure"]))
-        return reply
-
-    def kill(self) -> None:
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold on to a kernel for a while
-            self._process.wait(10)
-        for stream in (self._process.stdin, self._process.stdout, self._stderr):
-            if stream:
-                stream.close()
-
-    def _read_line(self, timeout: float) -> bytes:
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + timeout
-        while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                raise TimeoutError(f"no answer within {timeout:g} s")
-            chunk = os.read(self._process.stdout.fileno(), 65536)
-            if not chunk:
-                raise _LostError(self._last_words())
-            self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def _last_words(self) -> str:
-        """How the process ended, and the end of what it wrote to the standard error."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return f"the worker ended with status {self._process.returncode}" + (f": {lines[-1][:300]}" if lines else "")
