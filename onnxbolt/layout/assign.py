@@ -20,6 +20,8 @@ from onnxbolt.match.types import Candidate
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
+_LONG = 64  # columns of a product from which on padding pays by itself
+
 
 @dataclass(frozen=True)
 class Carry:
@@ -47,6 +49,7 @@ class Assignment:
     sources: dict[str, frozenset[str]] = field(default_factory=dict)  # padded fused outputs that a tensor's padding comes from
     conversions: dict[tuple[str, Form], gs.Tensor] = field(default_factory=dict)
     unfree: set[str] = field(default_factory=set)  # padded outputs whose padding something had to take away
+    worth: set[str] = field(default_factory=set)  # those for which taking it away costs less than doing without
     planes: bool = False  # whether there are kernels that read a first convolution's x as ONNX has it
     opset: int = 0  # of the graph
 
@@ -92,9 +95,10 @@ def assign(graph: gs.Graph, candidates: list[Candidate], planes: bool = False) -
     padded = {c.output.name for c in candidates if _channels(c) % c.anchor.dtype.alignment}
     while True:
         assignment = _pass(graph, candidates, padded, planes)
-        if not assignment.unfree & padded:
+        lost = assignment.unfree & padded - assignment.worth
+        if not lost:
             return assignment
-        padded = padded - assignment.unfree
+        padded = padded - lost
 
 
 def _pass(graph: gs.Graph, candidates: list[Candidate], padded: set[str], planes: bool) -> Assignment:
@@ -145,10 +149,19 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     state.fused_reads[id(anchor.node)] = reads
     # padding at a region's entry is part of the conversion; only what another fused node padded can be unfree
     state.demand(anchor.x, reads)
-    for link in candidate.links:
-        if link.step.row.operand == "tensor" and link.operand is not None:
-            state.demand(link.operand, writes, sources)
+    operands = [link.operand for link in candidate.links if link.step.row.operand == "tensor" and link.operand is not None]
+    if _is_worth_padding(state, candidate, operands, writes):
+        state.worth.add(candidate.output.name)
+    for operand in operands:
+        state.demand(operand, writes, sources)
     state.write(candidate.output, writes, sources)
+
+
+def _is_worth_padding(state: Assignment, candidate: Candidate, operands: list[gs.Tensor], writes: Form) -> bool:
+    """Whether a product among others of its width stays padded, though somebody reads it without: else those before it, whose results it
+    adds, lose their padding, too, and each reads and writes a value at a time. Long rows, as for what is read (`x_form`)."""
+    padded = candidate.anchor.kind == "gemm" and writes.padded and _channels(candidate) >= _LONG
+    return padded and bool(operands) and all(state.form(t) == writes or (t.name, writes) in state.conversions for t in operands)
 
 
 def _kept_form(state: Assignment, candidate: Candidate) -> Form:
@@ -173,7 +186,7 @@ def x_form(state: Assignment, candidate: Candidate) -> Form:
     if conv:
         few = count <= 4 and anchor.dtype.bytes == 2  # packed along k by the few-channels iterator
         return Form(True, padded_channels(count, 4 if few else anchor.dtype.alignment))
-    pays = count >= 64 and len(candidate.widths) == 1  # kernels for several products read rows of any length
+    pays = count >= _LONG and len(candidate.widths) == 1  # kernels for several products read rows of any length
     return Form(False, padded_channels(count, anchor.dtype.alignment)) if pays else PLAIN
 
 

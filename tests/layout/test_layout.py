@@ -169,3 +169,21 @@ def test_padding_of_a_product_is_not_taken_for_padding_of_channels() -> None:
     net = Net({"x": (2, 3, 4, 3)})
     y = net.node("MatMul", net.conv("x", 3, 3, 3, pads=[1] * 4), net.normal(3, 3))
     assert_same(net.model(net.conv(y, 3, 5)))
+
+
+@pytest.mark.parametrize("crosses", [1, 3])
+def test_products_that_add_one_another_stay_padded_whoever_reads_the_last(crosses: int) -> None:
+    """DCNv2's cross layers: one Slice behind the last of them, else none of them would be padded."""
+    net = Net({"x": (8, 429)})
+    y = "x"
+    for _ in range(crosses):
+        y = net.node("Add", net.node("Mul", net.linear(y, 429, 429), "x"), y)
+    optimized = assert_same(net.model(net.node("Softmax", y)), 1e-2, "fp16")
+    assert weights(optimized) == [[432, 432]] * crosses
+    assert [op for op in ops(optimized) if op in ("Pad", "Slice")] == ["Pad", "Slice"]
+
+
+def test_a_product_that_adds_what_is_not_padded_is_not() -> None:
+    net = Net({"x": (8, 429), "r": (8, 131)})
+    y = net.node("Add", net.linear("x", 429, 131), "r")
+    assert weights(assert_same(net.model(net.node("Softmax", y)), 1e-2, "fp16")) == [[131, 432]]

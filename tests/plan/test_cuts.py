@@ -43,7 +43,7 @@ def test_narrow_layers_share_a_kernel(widths: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("widths", [*WIDTHS, (40, 12, 20, 5)])
 def test_bodies_of_several_layers_compute_what_the_original_does(widths: tuple[int, ...]) -> None:
-    net, y = mlp(16384 if max(widths) < 429 else 6144, *widths)
+    net, y = mlp(16384 if max(widths) < 429 else 2048, *widths)
     optimized = assert_same(net.model(y), 2e-3, "fp16", arch=90)
     assert [op.split("_")[0] for op in ops(optimized) if op.startswith("Fused")] == ["FusedGemm"]
 
@@ -225,3 +225,8 @@ def test_a_cover_as_another_plan_has_it() -> None:
     apart = [layer.output.name for layer in cover(graph, [90]).candidates[0].layers]
     for ends in ([apart[2]], apart[1:], [apart[0], apart[2]], apart):
         assert [candidate.output.name for candidate in cover_as(graph, [90], ends)] == ends
+
+
+def test_a_pass_that_pads_rows_counts_where_one_kernel_does_without() -> None:
+    net, y = mlp(2048, 429, 256, 64, 16)
+    assert rules(net, y) == ["gemm+Bias+Relu+Gemm+Bias+Relu+Gemm+Bias+Relu"]
