@@ -26,7 +26,7 @@ __device__ void InitializeChain(const ChainParams& params, typename K::Barriers&
   for (int group = 0; group < K::kGroups; ++group) {
     for (int i = 0; i < K::Finish::kBuffers; ++i) {
       barriers.residual_loaded[group][i].init(1);
-      barriers.residual_free[group][i].init(1);
+      barriers.residual_free[group][i].init(kWarps);
     }
   }
   FenceBarrierInit();
@@ -142,14 +142,17 @@ struct ChainSm90 : sm90::ChainShape<Config, ElementType, OutputType, Chains...> 
       const int64_t residual_pitch = operands.tensor_pitch[0] * int64_t(sizeof(Element));
       params.stores_by_tma &= residual_pitch % 16 == 0 && IsAligned(operands.tensors[0], 16);
       if (!params.stores_by_tma) return nullptr;
-      if (const char* error = encode_unit(params.residual, sm90::kPlainType<Element>, operands.tensors[0], columns, chain.m, residual_pitch))
-        return error;
+      const char* error =
+          encode_rows(params.residual, sm90::kPlainType<Element>, operands.tensors[0], columns, chain.m, residual_pitch, 64);
+      if (error) return error;
     }
-    return params.stores_by_tma ? encode_unit(params.d, sm90::kPlainType<Output>, chain.d, columns, chain.m, pitch) : nullptr;
+    if (!params.stores_by_tma) return nullptr;
+    return encode_rows(params.d, sm90::kPlainType<Output>, chain.d, columns, chain.m, pitch, sm90::kStoredRows);
   }
 
-  static const char* encode_unit(CUtensorMap& map, CUtensorMapDataType type, const void* data, int64_t columns, int64_t rows, int64_t pitch) {
-    return sm90::EncodeTiled(map, type, sizeof(Output), data, {{columns, 0, Shape::Finish::kUnitColumns}, {rows, pitch, 64}});
+  static const char* encode_rows(
+      CUtensorMap& map, CUtensorMapDataType type, const void* data, int64_t columns, int64_t rows, int64_t pitch, int box_rows) {
+    return sm90::EncodeTiled(map, type, sizeof(Output), data, {{columns, 0, Shape::Finish::kUnitColumns}, {rows, pitch, box_rows}});
   }
 
   static const char* encode(CUtensorMap& map, const void* data, int64_t columns, int64_t rows, int64_t pitch, int box, int box_rows) {

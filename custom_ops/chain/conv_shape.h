@@ -108,6 +108,7 @@ class ChainEnd {
   using Element = typename K::Element;
   using Finish = typename K::Finish;
   using Layers = typename K::Layers;
+  static constexpr int kBlocksApart = 0;  // nothing is finished before all products are
 
   CUTLASS_DEVICE ChainEnd(const Params& params, SharedMemory<K> memory, int group, int)
       : params_(params), memory_(memory), epilogue_(memory.epilogue(group), params.operands, 1 + group) {}

@@ -81,7 +81,7 @@ const char* EncodeOutput(const ConvArguments& conv, int64_t channels, CUtensorMa
   return sm90::EncodeTiled(y, sm90::kPlainType<Output>, sizeof(Output), conv.y,
                            {{channels, 0, Plan::Finish::kUnitColumns},
                             {conv.q, pixel, kTileColumns},
-                            {conv.p, row, kUnitRows},
+                            {conv.p, row, 1},
                             {conv.n, row * conv.p, 1}});
 }
 

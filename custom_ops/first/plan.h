@@ -98,13 +98,14 @@ struct Tile {
   }
 };
 
-// Where the epilogue stores a unit: four rows of sixteen pixels, those outside of the image left out.
+// Where the epilogue stores a unit: four rows of sixteen pixels, one by each warp, those outside of the image left out.
 struct ImageOutput {
   const CUtensorMap& map;
   int image, row, pixel_column, column;
 
-  CUTLASS_DEVICE void store(const void* unit, int, int unit_column) const {
-    sm90::Store4D(map, unit, column + unit_column, pixel_column, row, image);
+  CUTLASS_DEVICE void store(const void* staged, int pixel, int tile_column) const {
+    static_assert(sm90::kStoredRows == kTileColumns, "a store takes a row of the image");
+    sm90::Store4D(map, staged, column + tile_column, pixel_column, row + pixel / kTileColumns, image);
   }
 };
 

@@ -1,5 +1,7 @@
 // A consumer warpgroup: wgmma over the ring's stages, then the epilogue on the accumulators.
 #pragma once
+#include <algorithm>
+
 #include "dependent_launch.h"
 #include "sm90/params.h"
 #include "sm90/split_k.h"
@@ -15,6 +17,11 @@ class TileEnd {
   using Finish = typename K::Finish;
   using Sums = Accumulators<K::kTileN>[K::kBlocks];  // of 64 rows each
 
+  // At the end of a block nothing runs under the last tile's epilogue but its own products: over that many k-blocks they are made 64
+  // rows at a time, so that the first rows are finished under the products of the others. Their stages and the one before are all in
+  // use until then.
+  static constexpr int kBlocksApart = K::kBlocks > 1 ? std::min(3, K::kStages - 1) : 0;
+
   CUTLASS_DEVICE TileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
       : params_(params), memory_(memory), group_(group), rank_(rank), epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
 
@@ -26,13 +33,33 @@ class TileEnd {
     if constexpr (K::kCanSplit) {
       if (params_.split > 1) return finish_split(sums, to);
     }
-    for_each_unit([&](int unit, int m, int column, int value) { finish_unit(sums, m, column, value, to); });
+    finish_rows<0>(sums, to);
   }
 
   CUTLASS_DEVICE void drain() { epilogue_.drain(); }
 
  private:
+  // Block M of 64 rows and those behind it.
+  template <int M>
+  CUTLASS_DEVICE void finish_rows(Sums& sums, const MatrixOutput& to) {
+    if constexpr (kBlocksApart > 0) {
+      WaitForProducts<kBlocksApart * (K::kBlocks - 1 - M)>();
+      PinAccumulators(sums[M]);
+    }
+#pragma unroll
+    for (int unit = 0; unit < Finish::kUnitsAcross; ++unit)
+      finish_unit(sums, M, unit * Finish::kUnitColumns, unit * Finish::kUnitColumns / 2, to);
+    if constexpr (M + 1 < K::kBlocks) finish_rows<M + 1>(sums, to);
+  }
+
+  CUTLASS_DEVICE static void complete(Sums& sums) {
+    WaitForProducts<0>();
+#pragma unroll
+    for (int m = 0; m < K::kBlocks; ++m) PinAccumulators(sums[m]);
+  }
+
   CUTLASS_DEVICE void finish_split(Sums& sums, const MatrixOutput& to) {
+    complete(sums);  // they are, but the compiler sees other ways to get here
     const SplitSums<K> split(memory_, group_, params_.split, rank_);
     SyncCluster();  // no block reads its ring any more
     for_each_unit([&](int unit, int m, int, int value) {
@@ -80,6 +107,7 @@ class Consumer {
 
   CUTLASS_DEVICE void run() {
     WaitForPredecessors();  // the operands of the epilogue are read by this thread
+    const bool fits_apart = params_.split == 1 && range_.count() >= End::kBlocksApart;
     const int skip = K::kIsPingpong ? group_ : 0, groups = K::kIsPingpong ? K::kGroups : 1;
     stage_.advance(skip * range_.count());
     if constexpr (K::kIsResident) barriers_.weights.wait(0);
@@ -88,7 +116,7 @@ class Consumer {
       const Origin origin = tiles_.origin(tile);
       end_.fetch(origin.column);
       begin_turn();
-      multiply(sums);
+      multiply(sums, fits_apart && tile + tiles_.step >= params_.schedule.count());
       end_.keep();
       end_.finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows), origin.column, params_.rows});
       stage_.advance((groups - 1) * range_.count());
@@ -110,13 +138,15 @@ class Consumer {
   }
 
   // The main loop. A stage is given back when the products behind its own are under way.
-  CUTLASS_DEVICE void multiply(Sums& sums) {
+  CUTLASS_DEVICE void multiply(Sums& sums, bool apart) {
+    constexpr int kApart = End::kBlocksApart;
+    const int end = range_.end - (apart ? kApart : 0);
     int previous = 0;
-    for (int block = range_.first; block < range_.end; ++block, stage_.advance()) {
+    for (int block = range_.first; block < end; ++block, stage_.advance()) {
       barriers_.full[stage_.stage].wait(stage_.parity);
       pin(sums);
       BeginProducts();
-      multiply_block(sums, K::kIsResident ? block : stage_.stage, block > range_.first);
+      multiply_rows(sums, 0, K::kBlocks, stage_.stage, K::kIsResident ? block : stage_.stage, block > range_.first);
       CommitProducts();
       if (block > range_.first) {
         WaitForProducts<1>();
@@ -124,21 +154,42 @@ class Consumer {
       }
       previous = stage_.stage;
     }
+    if constexpr (kApart > 0) {
+      if (apart) return multiply_apart(sums);
+    }
     end_turn();
     WaitForProducts<0>();
     pin(sums);
     release(previous);
   }
 
-  CUTLASS_DEVICE void multiply_block(Sums& sums, int block_of_b, bool accumulate) {
-    const uint64_t a = OperandDescriptor(memory_.a(stage_.stage) + (K::kIsPingpong ? 0 : group_ * K::kGroupRows * K::kBoxBytes), K::kBoxBytes);
+  // The last k-blocks of a block's last tile, whose products are left under way (see TileEnd). Nobody waits for their stages.
+  CUTLASS_DEVICE void multiply_apart(Sums& sums) {
+    pin(sums);
+#pragma unroll
+    for (int m = 0; m < K::kBlocks; ++m) {
+      RingCursor<K::kStages> at = stage_;
+#pragma unroll
+      for (int i = End::kBlocksApart; i > 0; --i, at.advance()) {
+        const int block = range_.end - i;
+        if (m == 0) barriers_.full[at.stage].wait(at.parity);
+        BeginProducts();
+        multiply_rows(sums, m, m + 1, at.stage, K::kIsResident ? block : at.stage, block > range_.first);
+        CommitProducts();
+      }
+    }
+  }
+
+  // Blocks of 64 rows, from `first` to `end`, by one k-block.
+  CUTLASS_DEVICE void multiply_rows(Sums& sums, int first, int end, int stage, int block_of_b, bool accumulate) {
+    const uint64_t a = OperandDescriptor(memory_.a(stage) + (K::kIsPingpong ? 0 : group_ * K::kGroupRows * K::kBoxBytes), K::kBoxBytes);
     const uint64_t b = OperandDescriptor(memory_.b(block_of_b), K::kBoxBytes);
 #pragma unroll
     for (int box = 0; box < K::kBoxes; ++box) {
 #pragma unroll
       for (int k = 0; k < K::kBoxBytes / 32; ++k) {
 #pragma unroll
-        for (int m = 0; m < K::kBlocks; ++m) {
+        for (int m = first; m < end; ++m) {
           // addresses in descriptors count 16 bytes
           const uint64_t at_a = a + (box * K::kTileM * K::kBoxBytes + m * 64 * K::kBoxBytes) / 16 + 2 * k;
           const uint64_t at_b = b + box * K::kTileN * K::kBoxBytes / 16 + 2 * k;

@@ -1,5 +1,6 @@
 // The end of a tile: an epilogue chain on the accumulators of one consumer warpgroup, staged through swizzled shared memory and
-// stored by TMA. Columns are output channels, rows pixels; a unit is 64 rows of one box of columns, which is what a store takes.
+// stored by TMA. Columns are output channels, rows pixels; a unit is 64 rows of one box of columns. Each warp stores the 16 rows that
+// it has of a unit, so that no warp waits for another.
 #pragma once
 #include "cutlass/numeric_conversion.h"
 #include "epilogue/chain.h"
@@ -10,12 +11,16 @@
 namespace onnxbolt {
 namespace sm90 {
 
+constexpr int kStoredRows = 16, kWarps = 4;  // of one store; of a warpgroup
+
 // Rows of Output as a tensor map of [rows, columns] sees them, from `origin` on.
 struct MatrixOutput {
   const CUtensorMap& map;
   int row, column, rows;
 
-  CUTLASS_DEVICE void store(const void* unit, int unit_row, int unit_column) const { Store2D(map, unit, column + unit_column, row + unit_row); }
+  CUTLASS_DEVICE void store(const void* staged, int tile_row, int tile_column) const {
+    Store2D(map, staged, column + tile_column, row + tile_row);
+  }
 
   // The pixel that a row of the tile is, below 0 for none: for operands that are read directly.
   CUTLASS_DEVICE int64_t pixel(int tile_row) const { return row + tile_row < rows ? row + tile_row : -1; }
@@ -45,7 +50,7 @@ struct EpilogueMemory {
   char* staging;             // kBuffers units, aligned to 1024 bytes
   float* vectors;            // [Chain::kVectors][kColumns]
   Barrier* residual_loaded;  // kBuffers each, where kResidual
-  Barrier* residual_free;    // one arrival
+  Barrier* residual_free;    // one arrival of each warp
 };
 
 // The epilogue of one warpgroup. All 128 threads make every call.
@@ -58,7 +63,9 @@ class Epilogue {
 
   // `barrier`: a hardware barrier of this warpgroup's own.
   CUTLASS_DEVICE Epilogue(const EpilogueMemory<Shape>& memory, const EpilogueArguments& operands, int barrier)
-      : memory_(memory), operands_(operands), barrier_(barrier), thread_(threadIdx.x % 128) {}
+      : memory_(memory), operands_(operands), barrier_(barrier), thread_(threadIdx.x % 128),
+        warp_(__shfl_sync(~0u, thread_ / 32, 0)),
+        lane_row_(chunk_offset(thread_ / 32 * 16 + thread_ % 16, thread_ % 32 / 16 * 8)) {}
 
   // Begins to fetch the vectors of columns `first` to `end`, which arrive under the main loop. Those of the tile before are kept
   // where they are the same.
@@ -73,10 +80,11 @@ class Epilogue {
     }
   }
 
-  // After the main loop, before the first unit.
+  // Before the first unit. No warp reads the last tile's vectors any more when they are replaced.
   CUTLASS_DEVICE void keep_vectors() {
     if (Chain::kVectors == 0 || !fetched_) return;
     fetched_ = false;
+    SyncThreads(barrier_, 128);
 #pragma unroll
     for (int i = 0; i < kFetches; ++i) {
       const int index = i * 128 + thread_;
@@ -98,9 +106,10 @@ class Epilogue {
     acquire_buffer();
     finish_from<0>(values, buffer, unit_row, unit_column, column_end, to);
     FenceAsyncProxy();
-    SyncThreads(barrier_, 128);
-    if (thread_ == 0) {
-      to.store(buffer, unit_row, unit_column);
+    __syncwarp();
+    if (thread_ % 32 == 0) {
+      const int row = warp_ * kStoredRows;
+      to.store(buffer + row * Shape::kRowBytes, unit_row + row, unit_column);
       CommitStores();
       if constexpr (Shape::kResidual) release_previous_buffer();
     }
@@ -109,7 +118,7 @@ class Epilogue {
 
   // Before the block ends: its shared memory has to live as long as stores read it.
   CUTLASS_DEVICE void drain() {
-    if (thread_ == 0) WaitForStores<0>();
+    if (thread_ % 32 == 0) WaitForStores<0>();
   }
 
  private:
@@ -118,8 +127,8 @@ class Epilogue {
     if constexpr (Shape::kResidual) {
       memory_.residual_loaded[cursor_.stage].wait(cursor_.parity);
     } else {
-      if (thread_ == 0) WaitForStores<Shape::kBuffers - 1>();
-      SyncThreads(barrier_, 128);
+      if (thread_ % 32 == 0) WaitForStores<Shape::kBuffers - 1>();
+      __syncwarp();
     }
   }
 
@@ -128,12 +137,12 @@ class Epilogue {
     if (units_++ > 0) memory_.residual_free[(cursor_.stage + Shape::kBuffers - 1) % Shape::kBuffers].arrive();
   }
 
-  // The unit's columns from `Column` on, up to 32 at a time: enough independent values to hide the latency of a chain, and no more
-  // registers than there are beside the accumulators.
+  // The unit's columns from `Column` on, up to 64 at a time: their values are independent of one another, which hides the latency of
+  // a chain, and take the place of accumulators.
   template <int Column, class Destination>
   CUTLASS_DEVICE void finish_from(const float* values, char* buffer, int unit_row, int unit_column, int column_end,
                                   const Destination& to) {
-    constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 32 ? 32 : kLeft >= 16 ? 16 : 8;
+    constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 64 ? 64 : kLeft >= 32 ? 32 : kLeft >= 16 ? 16 : 8;
     finish_columns<kColumns>(values + Column / 2, buffer, unit_row, unit_column, Column, column_end, to);
     if constexpr (kLeft > kColumns) finish_from<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to);
   }
@@ -189,22 +198,24 @@ class Epilogue {
 
   CUTLASS_DEVICE int first_row() const { return thread_ / 32 * 16 + thread_ % 32 / 4; }
 
-  // The address of 16 bytes at column `column` of row `row`, swizzled as TMA does.
-  CUTLASS_DEVICE static char* chunk(char* buffer, int row, int column) {
-    constexpr int kChunks = Shape::kRowBytes / 16;
+  // Where in a buffer the 16 bytes at column `column` of row `row` are, swizzled as TMA does.
+  CUTLASS_DEVICE static int chunk_offset(int row, int column) {
     const int index = column * static_cast<int>(sizeof(Output)) / 16;
     int swizzled = index;
     if constexpr (kChunks == 8) swizzled ^= row % 8;
     if constexpr (kChunks == 4) swizzled ^= row / 2 % 4;
     if constexpr (kChunks == 2) swizzled ^= row / 4 % 2;
-    return buffer + row * Shape::kRowBytes + swizzled * 16;
+    return row * Shape::kRowBytes + swizzled * 16;
   }
 
   // The row that this lane gives to stmatrix and ldmatrix, of matrices of 8x8: the upper two before those to the right of them.
+  // `column`: a multiple of 16, which a swizzle leaves where it is but for an exclusive or, or else the last 8 columns.
   template <bool Wide>
   CUTLASS_DEVICE uint32_t matrix_row(char* buffer, int column) const {
-    const int lane = thread_ % 32, right = Wide ? lane / 16 * 8 : 0;
-    return SharedAddress(chunk(buffer, thread_ / 32 * 16 + lane % 16, column + right));
+    const uint32_t start = SharedAddress(buffer);
+    if constexpr (!Wide) return start + chunk_offset(thread_ / 32 * 16 + thread_ % 16, column);
+    const int bytes = column * static_cast<int>(sizeof(Output));
+    return kChunks == 8 || kChunks == 4 || kChunks == 2 ? (start + lane_row_) ^ bytes : start + lane_row_ + bytes;
   }
 
   template <int Columns>
@@ -250,16 +261,17 @@ class Epilogue {
   // This thread's values i and i + 1, of 4 bytes each.
   CUTLASS_DEVICE float2* pair(char* buffer, int column, int i) const {
     const int row = first_row() + i % 4 * 4, at = column + i / 4 * 8 + thread_ % 4 * 2;
-    return reinterpret_cast<float2*>(chunk(buffer, row, at) + at % 4 * 4);
+    return reinterpret_cast<float2*>(buffer + chunk_offset(row, at) + at % 4 * 4);
   }
 
+  static constexpr int kChunks = Shape::kRowBytes / 16;
   static constexpr int kFetches = (Chain::kVectors * Shape::kColumns + 127) / 128;
 
   EpilogueMemory<Shape> memory_;
   const EpilogueArguments& operands_;
   float fetches_[kFetches > 0 ? kFetches : 1];
   bool fetched_ = false;
-  int barrier_, thread_;
+  int barrier_, thread_, warp_, lane_row_;
   int first_column_ = -1, units_ = 0;
   RingCursor<Shape::kBuffers> cursor_;
 };

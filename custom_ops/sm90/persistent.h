@@ -21,7 +21,7 @@ __device__ void InitializeBarriers(typename K::Barriers& barriers) {
     barriers.turn[group].init(1);
     for (int i = 0; i < K::Finish::kBuffers; ++i) {
       barriers.residual_loaded[group][i].init(1);
-      barriers.residual_free[group][i].init(1);
+      barriers.residual_free[group][i].init(kWarps);
     }
   }
   FenceBarrierInit();
@@ -108,15 +108,15 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
   const auto tiles = [](int64_t extent, int size) { return static_cast<int>(CeilDivide(extent, size)); };
   params.schedule = TileSchedule(tiles(rows, K::kTileM * K::kClusterM), tiles(columns, K::kTileN * K::kClusterN),
                                  K::kIsResident ? 1 : static_cast<int>(config[kSwizzle]));
-  const auto encode = [&](CUtensorMap& map, const void* data, int64_t data_pitch) {
+  const auto encode = [&](CUtensorMap& map, const void* data, int64_t data_pitch, int box_rows) {
     return EncodeTiled(map, kPlainType<Output>, sizeof(Output), data,
-                       {{columns, 0, Finish::kUnitColumns}, {rows, data_pitch * int64_t(sizeof(Output)), 64}});
+                       {{columns, 0, Finish::kUnitColumns}, {rows, data_pitch * int64_t(sizeof(Output)), box_rows}});
   };
   if constexpr (Finish::kResidual) {
     // a cast between types of 16 bits leaves the residual in the input's type: TMA moves bytes
-    if (const char* error = encode(params.residual, operands.tensors[0], operands.tensor_pitch[0])) return error;
+    if (const char* error = encode(params.residual, operands.tensors[0], operands.tensor_pitch[0], 64)) return error;
   }
-  return encode(params.d, d, pitch);
+  return encode(params.d, d, pitch, kStoredRows);
 }
 
 // Weights [columns, taps, depth], `pitch` elements from one output channel to the next.
