@@ -1,9 +1,9 @@
 """Predicted times of our own sm_90a kernels (GEMM_SM90, CONV_SM90), one block to an SM.
 
 A k-block takes what the slowest of tensor cores, shared memory and TMA takes. COOPERATIVE adds a tile's epilogue to its main loop;
-PINGPONG hides epilogues under other tiles' main loops, all but the last, and pays for the turns. The constants were fitted to 800
-measurements on one H200: ResNet-50's and VGG-16's convolutions at batch 32 and six GEMMs, up to 30 tiles for each (root mean square
-of the relative error 17%; the predicted choice takes 1.04 times the best, geometric mean, and the best is among the first five).
+PINGPONG hides epilogues under other tiles' main loops, all but the last, and pays for the turns. The constants were fitted to 307
+measurements on one H200: fifteen of ResNet-50's convolutions at batch 32, up to 38 tiles for each (root mean square of the relative
+error 16%; the predicted choice takes 1.024 times the best, geometric mean), beginning with constants that 800 others had given.
 """
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, stages, t
 CLOCKS_PER_US = 1755.0  # under load
 LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin before the one before has ended
 _PRODUCTS = 4096 * 0.89  # FLOP a clock of one SM's tensor cores, types of 2 bytes
-_SHARED = 128 * 0.96  # bytes a clock of shared memory, reads and writes
+_SHARED = 128.0  # bytes a clock of shared memory, reads and writes
 _MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 74.5, 75.0, 78.0  # bytes a clock that TMA brings in
-_IM2COL_CLOCKS = 235.0  # of a k-block that im2col copies, whatever its size
+_IM2COL_CLOCKS = 30.0  # of a k-block that im2col copies, whatever its size
 _IM2COL_ROW = 1.45  # clocks of each row of a copy, however short
 _ACROSS = 2.0  # for rows that lie across the memory's lines: in the image they do not begin at multiples of their width
 _LATENCY_CLOCKS = 190.0  # from a stage's request to its arrival, beyond what is hidden
+_DEEP = 1.04  # of a k-block of several boxes: the ring has fewer stages, and the first one comes later
 _PINGPONG_BLOCK, _TURN_US = 0.895, 0.31  # of a k-block's time where warpgroups take turns; a turn
 _EPILOGUE_US = 0.06
 _STORE = 33.0  # bytes a clock of one SM, residuals included
@@ -74,7 +75,8 @@ def block_clocks(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     a, b = rows * k * size, 0 if config.resident else columns * k * size
     shared = (rows // 64 * (64 + columns) * k * size + a + b) / _SHARED
     load = b / _WEIGHT_LOAD + (a / _MATRIX_LOAD if is_matrix(problem) else _im2col_clocks(problem, rows, k))
-    return max(products, shared, load, _LATENCY_CLOCKS / stages(config, problem, arch))
+    deep = _DEEP if boxes(k, problem.dtype) > 1 else 1.0
+    return max(products, shared, load, _LATENCY_CLOCKS / stages(config, problem, arch)) * deep
 
 
 def _im2col_clocks(problem: Problem, rows: int, k: int) -> float:
