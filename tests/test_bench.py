@@ -22,7 +22,7 @@ def models(tmp_path: Path) -> tuple[Path, Path]:
     y = net.node("Relu", net.conv("x", 16, 32, 3, pads=[1, 1, 1, 1]))
     y = net.node("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2])
     for _ in range(2):
-        y = net.node("Relu", net.conv(y, 32, 32))
+        y = net.node("Relu", net.conv(y, 32, 32, 3, pads=[1, 1, 1, 1]))
     y = net.linear(net.node("Flatten", y), 512, 8)
     original, optimized = tmp_path / "original.onnx", tmp_path / "optimized.onnx"
     onnx.save(net.model(y), original)
