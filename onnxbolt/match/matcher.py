@@ -4,7 +4,7 @@ Chains of different anchors may overlap (both convolutions before a residual Add
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
@@ -15,7 +15,6 @@ from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
 from onnxbolt.patterns import anchors, steps
 
 UNKNOWN = "its result is no tensor of the original, so nothing could verify it"
-_READ_ELSEWHERE = "not in one kernel with the layer before it, whose result is read elsewhere, too"
 _FULL = f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} tensors and {MAX_PARAMS} parameters at most"
 
 
@@ -65,21 +64,7 @@ def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], several: 
             layer = anchor.behind(found[0].operand)
         chain += found
         tensor = found[-1].output
-    if several:
-        refusals += _read_elsewhere(layer, tensor, pinned)
     return tuple(chain)
-
-
-def _read_elsewhere(anchor: Anchor, tensor: gs.Tensor, pinned: set[str]) -> Iterator[Refusal]:
-    """Of each product that reads `tensor` that it cannot follow in the same kernel, since others read it, too."""
-    if len(tensor.outputs) + (tensor.name in pinned) < 2:
-        return
-    for node in tensor.outputs:
-        for pattern in steps().get((node.domain or "", node.op), ()):
-            found = pattern.match(node, tensor, anchor)
-            links = found if isinstance(found, tuple) else (found,)
-            if isinstance(links[0], Link) and links[0].step.name == PRODUCT:
-                yield Refusal(node.name, node.op, _READ_ELSEWHERE, tensor.name)
 
 
 def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str],
