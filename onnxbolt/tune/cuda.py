@@ -63,7 +63,6 @@ class Stream:
         self.synchronize()
         return [start.microseconds_until(end) for start, end in pairs]
 
-
     def time_queued(self, run: Callable[[], None], count: int) -> float:
         """Microseconds of the device for one of `count` runs that were all enqueued before the first began: what a run takes where its
         launch is hidden, by runs before it or by a faster host."""

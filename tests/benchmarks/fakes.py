@@ -43,7 +43,6 @@ class Profiler(fakes.Profiler):
             return [dataclasses.replace(m, status=Status.CRASHED, us=0.0, detail="SIGSEGV") for m in measured]
         return measured
 
-
     def measure_apart(self, problem: Problem, kernels: Sequence[tuple[KernelConfig, Path, int]], samples: int = 15) -> Measurement:
         """As long as all of them together."""
         first, parts = 0, list[Measurement]()

@@ -181,7 +181,6 @@ def test_whatever_kernels_take_no_other_cover_is_cheaper(seed: int) -> None:
     assert sum(times[problem_of(candidate, None)] for candidate in chosen) == pytest.approx(cheapest(0))
 
 
-
 def test_a_measured_time_is_compared_with_measured_ones_or_with_corrected_predictions() -> None:
     net, y = mlp(16384, 256, 64, 16)
     graph = prepare(net.model(y), "fp16")
