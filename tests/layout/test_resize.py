@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import pytest
 
+from onnxbolt.layout.rules.resize import _sizes
 from tests.layout.test_layout import attribute, layout_changes
 from tests.support import Net, assert_same, ops
 
@@ -70,3 +72,10 @@ def test_sizes_that_only_inference_knows() -> None:
     sizes = net.node("Concat", net.const([1, 12], np.int64), net.node("Slice", net.node("Shape", "like"), net.const([2], np.int64),
                                                                        net.const([4], np.int64)), axis=0)
     assert layout_changes(assert_same(_between("", sizes, net=net, mode="linear"))) == 2
+
+
+@pytest.mark.parametrize(("batch", "expected"), [("N", [12, 12]), (None, None)])
+def test_sizes_serve_where_the_images_are_known_to_stay(batch: str | None, expected: list[int] | None) -> None:
+    x, y = (gs.Variable(name, np.float32, [batch, 8, size, size]) for name, size in (("x", 6), ("y", 12)))
+    nothing, sizes = gs.Variable.empty(), gs.Variable("sizes", np.int64, [4])
+    assert _sizes(gs.Node("Resize", inputs=[x, nothing, nothing, sizes], outputs=[y])) == expected

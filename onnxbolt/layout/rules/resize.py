@@ -57,10 +57,11 @@ def _scales(node: gs.Node) -> list[float] | None:
 
 
 def _sizes(node: gs.Node) -> list[int] | None:
-    """As inference has found them, from constants or not."""
+    """As inference has found them, from constants or not, where images and channels are known to stay."""
     x, y = node.inputs[0].shape, node.outputs[0].shape
-    known = len(node.inputs) > 3 and y is not None and list(y[:2]) == list(x[:2]) and all(isinstance(size, int) for size in y[2:])
-    return list(y[2:]) if known else None
+    if len(node.inputs) < 4 or y is None or None in y[:2] or list(y[:2]) != list(x[:2]):
+        return None
+    return list(y[2:]) if all(isinstance(size, int) for size in y[2:]) else None
 
 
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
