@@ -150,3 +150,11 @@ def layers(chain: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         else:
             found[-1] += (step,)
     return tuple(found)
+
+
+def fits_several(chain: tuple[str, ...]) -> bool:
+    """Whether a kernel for several layers takes their steps: parameters of all layers share one argument block, and residuals stand behind
+    the last layer alone."""
+    *inner, _ = layers(chain)
+    residual = any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
+    return not residual and sum(len(EPILOGUES[step].params) for step in chain) <= MAX_PARAMS

@@ -11,7 +11,7 @@ import itertools
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, MAX_PARAMS, layers
+from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, fits_several, layers
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
@@ -26,10 +26,7 @@ _CHUNK = 16  # bytes, to which rows have to be aligned for TMA, and of a copy wi
 
 def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> bool:
     """Whether there may be a kernel for layers with these columns and this chain of steps: residuals may stand behind the last one."""
-    *inner, _ = layers(chain)
-    residual = any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
-    params = sum(len(EPILOGUES[step].params) for step in chain)
-    return dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and max(widths) <= COLUMNS[-1] and params <= MAX_PARAMS and not residual
+    return dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and max(widths) <= COLUMNS[-1] and fits_several(chain)
 
 
 def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:

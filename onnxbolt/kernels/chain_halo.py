@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MAX_PARAMS, layers
+from onnxbolt.epilogues import EPILOGUES, fits_several, layers
 from onnxbolt.kernels import halo
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig, Schedule
 
@@ -34,14 +34,12 @@ _BLOCK_STEPS = 4  # wgmma instructions along 64 channels
 
 def serves(widths: Sequence[int], chain: tuple[str, ...]) -> bool:
     """Whether there may be a kernel for layers of these channels: inner ones of at most 128 and without residual."""
-    *inner, last = layers(chain)
     return (
         2 <= len(widths) <= _MOST_LAYERS
         and max(widths[:-1]) <= 2 * halo.CHANNELS
         and widths[-1] <= _MOST_BLOCKS * halo.CHANNELS
         and all(n % DType.F16.alignment == 0 for n in widths)
-        and not any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
-        and sum(len(EPILOGUES[step].params) for layer in (*inner, last) for step in layer) <= MAX_PARAMS
+        and fits_several(chain)
     )
 
 

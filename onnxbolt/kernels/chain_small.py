@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, MAX_PARAMS, layers
+from onnxbolt.epilogues import MAX_LAYERS, fits_several
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 from onnxbolt.kernels.feasibility import alignment
 
@@ -15,11 +15,7 @@ _THREADS = 128
 
 def serves(dtype: DType, k: int, widths: tuple[int, ...], chain: tuple[str, ...]) -> bool:
     """Whether there is a kernel for rows of `k` values and layers with these columns: residuals may stand behind the last one."""
-    *inner, _ = layers(chain)
-    params = sum(len(EPILOGUES[step].params) for step in chain)
-    residual = any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
-    return (2 <= len(widths) <= MAX_LAYERS and max(widths) <= _COLUMNS[-1] and k <= _DEPTHS[-1] and params <= MAX_PARAMS
-            and not residual)
+    return 2 <= len(widths) <= MAX_LAYERS and max(widths) <= _COLUMNS[-1] and k <= _DEPTHS[-1] and fits_several(chain)
 
 
 def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, MAX_PARAMS, layers
+from onnxbolt.epilogues import MAX_LAYERS, fits_several
 from onnxbolt.kernels import chain_conv, chain_first, chain_halo
 from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
 
@@ -14,11 +14,8 @@ _MOST_INNER, _MOST_LAST = 256, 512  # channels
 
 def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> bool:
     """Whether there may be a kernel for layers with these channels and this chain of steps: residuals may stand behind the last one."""
-    *inner, _ = layers(chain)
-    residual = any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
-    params = sum(len(EPILOGUES[step].params) for step in chain)
     narrow = max(widths[:-1]) <= _MOST_INNER and widths[-1] <= _MOST_LAST
-    return dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and narrow and params <= MAX_PARAMS and not residual
+    return dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and narrow and fits_several(chain)
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
