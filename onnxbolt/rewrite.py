@@ -13,15 +13,15 @@ from onnxbolt.epilogues import CASTS, PRODUCT
 from onnxbolt.graph.edit import Node, pinned, producer, remove
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
-from onnxbolt.kernels import elementwise, grouped
+from onnxbolt.kernels import elementwise
 from onnxbolt.kernels.config import KernelConfig
-from onnxbolt.layout import squeeze_excite
+from onnxbolt.layout import packed, squeeze_excite
 from onnxbolt.layout.assign import Assignment, last_node
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.convert import convert
-from onnxbolt.layout.form import PLAIN, Form, padded_channels, stored_shape, take
+from onnxbolt.layout.form import PLAIN, Form, stored_shape
 from onnxbolt.library import OpSpec
-from onnxbolt.match.types import Anchor, Candidate, Link
+from onnxbolt.match.types import Anchor, Candidate
 
 FORMAT = 1
 
@@ -211,8 +211,8 @@ class Rewriter:
             source = self.before_cast(x)
             x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x  # what kernels read
             planes = DType.of(x.dtype)
-        forms = (*(_inner_form(candidate, width) for width in candidate.widths[:-1]), writes)  # of each layer's result
-        columns = _weight_columns(candidate, reads)
+        forms = (*(packed.inner_form(candidate, width) for width in candidate.widths[:-1]), writes)  # of each layer's result
+        columns = packed.weight_columns(candidate, reads)
         padding = (columns.channels or ()).count(-1) if columns != reads else 0
         inputs = [x, self._weight(anchor, anchor.weight, columns, forms[0]), *self._operands(candidate, forms)]
         steps = tuple(link.step for link in candidate.links)
@@ -253,18 +253,9 @@ class Rewriter:
             self._stored[tensor.name, PLAIN] = tensor
 
     def _weight(self, anchor: Anchor, weight: gs.Constant, reads: Form, writes: Form) -> gs.Constant:
-        """[K, *spatial, C] for Conv, [N, K] for Gemm, channels stored as the activations are."""
         key = (id(weight), anchor.kind, reads.channels, writes.channels, anchor.groups)
         if key not in self._constants:
-            values = weight.values
-            if anchor.grouped:
-                values = grouped.widened(values, anchor.groups, anchor.kernel_groups)
-            out_axis, in_axis = (0, 1) if anchor.kind == "conv" else (1, 0)
-            if not anchor.depthwise:  # whose filters have one channel each
-                values = take(values, reads.channels, in_axis)
-            values = take(values, writes.channels, out_axis)
-            packed = np.ascontiguousarray(np.moveaxis(values, in_axis, -1))
-            self._constants[key] = gs.Constant(fresh(self.graph, f"{weight.name}__packed"), packed)
+            self._constants[key] = gs.Constant(fresh(self.graph, f"{weight.name}__packed"), packed.weight(anchor, weight, reads, writes))
             self._packed.append(weight)
         return self._constants[key]
 
@@ -274,31 +265,14 @@ class Rewriter:
         layer = 0
         for link in candidate.links:
             if link.step.row.operand == "vector":
-                found.append(self._vector(link, candidate.widths[layer], forms[layer]))
+                assert link.operand is not None  # patterns give vector steps an operand
+                found.append(self.constant(link.operand.name, packed.vector(link.operand, candidate.widths[layer], forms[layer])))
             elif link.step.row.operand == "tensor":
                 found.append(self.get(link.operand, forms[layer]))
             elif link.step.row.operand == "weight":
                 found.append(self._weight(candidate.anchor, link.operand, forms[layer], forms[layer + 1]))
                 layer += 1
         return found
-
-    def _vector(self, link: Link, channels: int, writes: Form) -> gs.Constant:
-        """A float32 vector over the stored output channels."""
-        assert link.operand is not None  # patterns give vector steps an operand
-        values = np.broadcast_to(link.operand.values.astype(np.float32).reshape(-1), (channels,))
-        return self.constant(link.operand.name, np.ascontiguousarray(take(np.array(values), writes.channels, 0)))
-
-
-def _inner_form(candidate: Candidate, width: int) -> Form:
-    """What stays between the products of one kernel is padded: TMA reads rows of 16 bytes of the weights behind it."""
-    return Form(False, padded_channels(width, candidate.anchor.dtype.alignment))
-
-
-def _weight_columns(candidate: Candidate, reads: Form) -> Form:
-    """How the first weight's columns are stored: as x, but that a kernel for several products, which reads rows of x of any length, wants
-    rows of 16 bytes of it."""
-    several = candidate.anchor.kind == "gemm" and len(candidate.widths) > 1
-    return _inner_form(candidate, int(candidate.anchor.weight.shape[0])) if several and reads == PLAIN else reads
 
 
 def conv_attributes(node: gs.Node) -> dict[str, object]:

@@ -1,0 +1,39 @@
+"""What fused products read besides activations, as their kernels store it: weights and vectors, channels in the stored forms."""
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.kernels import grouped
+from onnxbolt.layout.form import PLAIN, Form, padded_channels, take
+from onnxbolt.match.types import Anchor, Candidate
+
+
+def weight(anchor: Anchor, constant: gs.Constant, reads: Form, writes: Form) -> np.ndarray:
+    """[K, *spatial, C] for Conv, [N, K] for Gemm, channels stored as the activations are."""
+    values = constant.values
+    if anchor.grouped:
+        values = grouped.widened(values, anchor.groups, anchor.kernel_groups)
+    out_axis, in_axis = (0, 1) if anchor.kind == "conv" else (1, 0)
+    if not anchor.depthwise:  # whose filters have one channel each
+        values = take(values, reads.channels, in_axis)
+    values = take(values, writes.channels, out_axis)
+    return np.ascontiguousarray(np.moveaxis(values, in_axis, -1))
+
+
+def vector(constant: gs.Constant, channels: int, writes: Form) -> np.ndarray:
+    """Float32, a value for each stored channel of the output, which has `channels` in the original."""
+    values = np.broadcast_to(constant.values.astype(np.float32).reshape(-1), (channels,))
+    return np.ascontiguousarray(take(np.array(values), writes.channels, 0))
+
+
+def inner_form(candidate: Candidate, width: int) -> Form:
+    """What stays between the products of one kernel is padded: TMA reads rows of 16 bytes of the weights behind it."""
+    return Form(False, padded_channels(width, candidate.anchor.dtype.alignment))
+
+
+def weight_columns(candidate: Candidate, reads: Form) -> Form:
+    """How the first weight's columns are stored: as x, but that a kernel for several products, which reads rows of x of any length, wants
+    rows of 16 bytes of it."""
+    several = candidate.anchor.kind == "gemm" and len(candidate.widths) > 1
+    return inner_form(candidate, int(candidate.anchor.weight.shape[0])) if several and reads == PLAIN else reads
