@@ -61,7 +61,7 @@ class Lock:
                 tuple(Machine(**machine) for machine in values["machines"]), dict(map(_choice, values["choices"])),
                 dict(map(_comparison, values["regions"])),
                 str(values["onnxbolt"]), str(values["kernels"]), tuple(map(str, values["shapes"])),
-                {str(row["key"]): Cut(int(row["layers"]), str(row["chain"])) for row in values["cuts"]},
+                dict(map(_cut, values["cuts"])),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is no lock file, or damaged ({error}): restore it, or delete it and run "
@@ -190,6 +190,13 @@ def _comparison(row: Mapping[str, Any]) -> tuple[str, Comparison]:
     comparison = Comparison(ours, our_mad, theirs, their_mad, bool(row["measured"]), bool(row["fused"]), str(row["region"]),
                             reason=str(row.get("reason", "")))
     return str(row["key"]), comparison
+
+
+def _cut(row: Mapping[str, Any]) -> tuple[str, Cut]:
+    cut = Cut(int(row["layers"]), str(row["chain"]))
+    if cut.layers < 1:
+        raise ValueError(f"a kernel for {cut.layers} layers")
+    return str(row["key"]), cut
 
 
 def _us(value: float) -> float:

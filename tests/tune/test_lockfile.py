@@ -115,6 +115,7 @@ def damaged(text: str, old: str, new: str) -> str:
 @pytest.mark.parametrize(("old", "new"), [
     ("}", ""), ('"choices"', '"chosen"'), ('"sm_90a"', '"sm_9"'), ("GemmProblem", "Problem"), ('"arch": 80', '"arch": 90'), ("[80, ", "["),
     ('"dtype": "f16"', '"dtype": "f8"'), ('"gpu"', '"card"'), ('"ours_us": 10.0', '"ours_us": "fast"'),
+    ('"layers": 2', '"layers": 0'),
 ])
 def test_a_damaged_file_is_one_clear_error(path: Path, old: str, new: str) -> None:
     path.write_text(damaged(path.read_text(), old, new))
