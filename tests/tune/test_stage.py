@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,89 +13,17 @@ from onnxbolt import pipeline
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.options import Options
-from onnxbolt.plan.choose import Plan
-from onnxbolt.plan.regions import Region
-from onnxbolt.tune import baseline, parts, stage, whole
-from onnxbolt.tune import timings as timings_module
-from onnxbolt.tune.baseline import Bench
+from onnxbolt.tune import stage
 from onnxbolt.tune.cuda import CudaError
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Status
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import WholeModel
 from onnxbolt.tune.timings import NOTHING, UNCOMPARED_GAIN, Choice, Comparison, Timings
-from onnxbolt.verify.session import CUDA
-from tests.support import Net
+from tests.support import Net, prepare
 from tests.tune import fakes
+from tests.tune.local_gpu import Gpu, net
 
 MODEL_ALONE = ("--no-library", "--no-verify")
-
-
-def net() -> onnx.ModelProto:
-    """A chain of three GEMMs, two of them alike."""
-    net = Net({"x": (512, 256)})
-    y = "x"
-    for n in (256, 256, 512):
-        y = net.node("Relu", net.linear(y, 256, n))
-    return net.model(y)
-
-
-class Gpu:
-    """What the stage finds: a GPU whose kernels are fast, and ONNX Runtime's time for each region."""
-
-    def __init__(self) -> None:
-        self.clock = fakes.Clock()
-        self.profilers: list[Any] = []
-        self.interrupt_after: int | None = None
-        self.compared: list[tuple[int, float]] = []  # regions, budget
-        self.settled: list[float] = []  # deadlines
-        self.ort_us = 1e6
-        self.interrupts_comparison = False
-
-    def profiler(self, arch: int) -> Any:
-        gpu = self
-
-        class Profiler(fakes.Profiler):
-            machine = dataclasses.replace(fakes.MACHINE, arch=arch)
-
-            def __enter__(self) -> Profiler:
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                pass
-
-        self.profilers.append(Profiler(gpu.clock, interrupt_after=gpu.interrupt_after))
-        return self.profilers[-1]
-
-    def compare(self, regions: Sequence[Region], original: onnx.ModelProto, precision: str, timings: Timings, database: Database,
-                machine: object, budget: float, stream: object, *_: object) -> dict[str, Comparison]:
-        self.compared.append((len(regions), budget))
-        if self.interrupts_comparison and budget > 0:
-            raise KeyboardInterrupt
-        return {region.key: Comparison(10.0, 0.1, self.ort_us, 0.1, region=region.description) for region in regions}
-
-    def settle(self, subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, chosen: Plan,
-               bench: Bench) -> tuple[Plan, WholeModel | None]:
-        self.settled.append(bench.deadline)
-        return chosen, WholeModel(10.0, self.ort_us)
-
-    @property
-    def measured(self) -> int:
-        return sum(len(profiler.measured) for profiler in self.profilers)
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
-    found = Gpu()
-    monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(stage.gpu, "local_arch", lambda: "sm_90a")
-    monkeypatch.setattr(stage, "Profiler", found.profiler)
-    monkeypatch.setattr(stage, "compare", found.compare)
-    monkeypatch.setattr(stage, "settle", found.settle)
-    monkeypatch.setattr(stage, "Stream", object)
-    monkeypatch.setattr(stage, "available_providers", lambda: [CUDA])
-    monkeypatch.setattr(stage.library, "build", lambda instances, stop: fakes.Builder()(instances, stop))
-    return found
 
 
 def test_tuning_decides_the_plan_and_is_remembered(gpu: Gpu) -> None:
@@ -198,39 +125,6 @@ def test_a_lost_device_ends_comparing_and_costs_what_was_not_compared(gpu: Gpu, 
     assert report.tuning.notes[0] == "comparing with ONNX Runtime ended early: cuStreamSynchronize failed with CUresult 700"
 
 
-def test_a_region_that_loses_is_not_fused(gpu: Gpu) -> None:
-    gpu.ort_us = 1.0
-    report = pipeline.optimize(net(), library=False, verify=False, tune=True)
-    assert not report.fused
-    assert {refusal.reason.partition(":")[0] for refusal in report.refusals} == {
-        "measured slower than ONNX Runtime, it and its conversions together",
-        "not in one kernel with the layer before it, since none keeps the weights and sums of both at hand"}
-
-
-def test_layers_whose_kernel_loses_are_tuned_and_compared_in_the_next_round(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two layers in one kernel, which loses, each by itself wins, though it is not predicted to."""
-    rounds: list[list[int]] = []
-
-    def compared(regions: Sequence[Region], *_: Any) -> dict[str, Comparison]:
-        layers = {region.key: len(region.candidates[0].widths) for region in regions}
-        rounds.append(sorted(layers.values()))
-        return {key: Comparison(10.0, 0.1, 1.0 if several > 1 else 100.0, 0.1) for key, several in layers.items()}
-
-    monkeypatch.setattr(stage, "compare", compared)
-    narrow = Net({"x": (16384, 256)})
-    y = narrow.node("Relu", narrow.linear("x", 256, 64))
-    model = narrow.model(narrow.node("Relu", narrow.linear(y, 64, 16)))
-    report = pipeline.optimize(model, library=False, tune=True)
-    assert report.passed
-    assert rounds[:2] == [[2], [1, 1, 2]]
-    assert [node.rule for node in report.fused] == ["gemm+Bias+Relu", "gemm+Bias+Relu+CastF32"]
-    assert report.tuning is not None
-    assert {task.name for task in report.tuning.tasks} == {
-        "gemm 16384x64-16x256, f16 to f32, Bias+Relu+Gemm+Bias+Relu",
-        "gemm 16384x64x256, f16, Bias+Relu", "gemm 16384x16x64, f16 to f32, Bias+Relu"}
-    assert pipeline.optimize(model, library=False, verify=False).fused == report.fused
-
-
 def test_what_is_locked_stays_unless_it_is_tuned_anew(gpu: Gpu) -> None:
     tuned = pipeline.optimize(net(), library=False, verify=False, tune=True, fuse="all")
     subject_of = _planned_with(gpu)
@@ -243,8 +137,6 @@ def test_what_is_locked_stays_unless_it_is_tuned_anew(gpu: Gpu) -> None:
 
 
 def _subject() -> Subject:
-    from tests.support import prepare
-
     return Subject(prepare(net(), "fp16"), net(), "fp16")
 
 
@@ -299,43 +191,6 @@ def test_tune_writes_no_model_and_prints_the_table(gpu: Gpu, tmp_path: Path, cap
         assert len(database) == gpu.measured
 
 
-@pytest.mark.parametrize("optimistic", [False, True])
-def test_everything_but_the_kernels_with_sessions_on_the_cpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, optimistic: bool) -> None:
-    """Regions, parts and the whole model run for real, with function bodies in the place of kernels: nothing wins, or everything does."""
-    if optimistic:
-        monkeypatch.setattr(timings_module, "wins", lambda *_: True)
-        monkeypatch.setattr(whole, "wins", lambda *_: False)
-        monkeypatch.setattr(parts, "_HOPELESS", 1e9)
-    for name, real in (("compare", baseline.compare), ("settle", whole.settle), ("Stream", lambda: None)):
-        monkeypatch.setattr(stage, name, real)
-    small = Net({"x": (2, 16, 12, 12)})
-    y = small.node("Relu", small.conv("x", 16, 32, 3, pads=[1, 1, 1, 1]))
-    y = small.node("Relu", small.node("Add", small.conv(small.node("Relu", small.conv(y, 32, 16)), 16, 32), y))
-    y = small.node("Flatten", small.node("GlobalAveragePool", small.node("Softmax", small.conv(y, 32, 64), axis=1)))
-    model = small.model(small.linear(y, 64, 32))
-    said: list[str] = []
-    report = pipeline.optimize(model, library=False, verify=False, tune=True, progress=said.append)
-    assert report.tuning is not None
-    assert report.tuning.ended_by == "done"
-    assert any(line.startswith("sm_90 ") and "fused" in line for line in said)
-    if optimistic:
-        assert report.fused
-        assert report.tuning.whole is not None
-        assert any(region.region.endswith("of them") for region in report.regions)
-    before, rows = gpu.measured, database_rows()
-    said.clear()
-    again = pipeline.optimize(model, library=False, verify=False, tune=True, progress=said.append)
-    assert (gpu.measured, database_rows(), said) == (before, rows, [])
-    assert (again.fused, again.regions) == (report.fused, report.regions)
-    plain = pipeline.optimize(model, library=False, verify=False)
-    assert plain.fused == report.fused
-
-
-def database_rows() -> int:
-    with Database() as database:
-        return len(database)
-
-
 @pytest.mark.parametrize("flags", [
     ("--tune", "--budget", "soon"), ("--tune", "--budget", "0s"), ("--budget", "1m"), ("--tune", "--trials", "0"), ("--tune", "--dry-run"),
     ("--tune", "--frozen", "--lock", "x"),
@@ -343,29 +198,3 @@ def database_rows() -> int:
 def test_wrong_usage(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "in.onnx", "out.onnx", *flags]) == 2
     assert capsys.readouterr().err.startswith("error: ")
-
-
-def test_a_chain_is_cut_by_what_its_kernels_take_and_compared_so(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every kernel that may be in a cover is measured; the whole of it fails, so that no plan has it, nor the one from the lock file."""
-    for name, real in (("compare", baseline.compare), ("settle", whole.settle), ("Stream", lambda: None)):
-        monkeypatch.setattr(stage, name, real)
-    monkeypatch.setattr(timings_module, "wins", lambda *_: True)
-    monkeypatch.setattr(whole, "wins", lambda *_: False)
-    net = Net({"x": (1024, 256)})
-    y = "x"
-    for k, n in ((256, 64), (64, 16), (16, 8)):
-        y = net.node("Relu", net.linear(y, k, n))
-    model, lock = net.model(y), tmp_path / "onnxbolt.lock"
-    whole_chain = [len(node.rule.split("Gemm")) for node in pipeline.optimize(model, library=False, verify=False).fused]
-    assert whole_chain == [3]
-    working = fakes.Profiler._measurement
-    monkeypatch.setattr(fakes.Profiler, "_measurement", lambda profiler, problem, config: dataclasses.replace(
-        working(profiler, problem, config), **({"status": Status.WRONG} if len(problem.layers) == 3 else {})))
-    report = pipeline.optimize(model, tmp_path / "out.onnx", library=False, verify=False, tune=True, lock=lock)
-    assert report.tuning is not None
-    assert sorted(task.kind for task in report.tuning.tasks) == ["gemm"] * 3 + ["gemm chain"] * 2
-    assert sorted(len(node.rule.split("Gemm")) for node in report.fused) in ([1, 2], [1, 1, 1])
-    assert all(region.measured for region in report.regions)
-    assert pipeline.optimize(model, library=False, verify=False).fused == report.fused
-    frozen = pipeline.optimize(model, library=False, verify=False, lock=lock, frozen=True, archs=("sm_90a",))
-    assert [node.configs for node in frozen.fused] == [node.configs for node in report.fused]
