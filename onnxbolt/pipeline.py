@@ -35,9 +35,8 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
 
     `choices` are fields of `Options`; `watch` sees how tuning goes on. An interrupt while tuning (KeyboardInterrupt) ends the tuning alone:
     what it found is used, and Report.tuning says so.
-    Raises InputError for what cannot be used as given, BuildError where compiling fails,
-    AccuracyError where the answers differ by more than their limits; then no output is left (but for Options.keep_failed).
-    FrozenError where the lock file lacks what Options.frozen needs.
+    Raises InputError for what cannot be used as given, BuildError where compiling fails, AccuracyError where the answers differ by more
+    than their limits (then no output is left, but for Options.keep_failed), FrozenError where the lock file lacks what is to be frozen.
     """
     options = dataclasses.replace(options or Options(), **choices)  # type: ignore[arg-type]
     lock = lockfile.open_for(options)
@@ -48,15 +47,13 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         infer(graph)
         changes = canonicalize(graph)
         kept = precision.convert(graph, options.precision)
-        ranges = ranges_of(graph, options)
-        subject = Subject(graph, original, options.precision, ranges)
+        subject = Subject(graph, original, options.precision, ranges_of(graph, options))
         chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)
         rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
         restore(graph)
         kept += widen(graph)
         manifest = library.make_manifest(rewriter.ops, rewriter.instances)
-        metadata = library.metadata_of(manifest, options.precision, archs)
-        model = export_model(graph, list(rewriter.functions.values()), metadata)
+        model = export_model(graph, list(rewriter.functions.values()), library.metadata_of(manifest, options.precision, archs))
         output.write(model, options.save_as_external_data)
         if options.library and manifest.ops:
             library.build(manifest, output.library, progress, compiled(manifest.instances) if options.tune else None)

@@ -34,11 +34,11 @@ class Family(enum.IntEnum):
     ELEMENTWISE = 11  # an epilogue chain by itself, any architecture
     LAYOUT = 12  # NCHW to NHWC and back, any architecture
     CHAIN_SM90 = 13  # several GEMMs in one kernel, what lies between them in registers; sm_90a
-    CHAIN_SMALL = 17  # several GEMMs too narrow for tensor cores in one kernel, any architecture
     # a convolution and 1x1 convolutions behind it in one kernel; sm_90a
     CHAIN_CONV_SM90 = 14  # the first one as CONV_SM90 has it
     CHAIN_HALO_SM90 = 15  # as HALO_SM90
     CHAIN_FIRST_SM90 = 16  # as FIRST_SM90
+    CHAIN_SMALL = 17  # several GEMMs too narrow for tensor cores in one kernel, any architecture
     RESIZE = 19  # our NHWC resizing kernels, any architecture
 
 
