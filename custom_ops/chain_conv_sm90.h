@@ -56,6 +56,7 @@ struct ChainConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Cha
     if (const char* error = CheckExtents(chain.m, conv.k, chain.k)) return error;
     if (const char* error = sm90::CheckInputs<Shape>(conv, conv.c)) return error;
     if (const char* error = sm90::CheckIm2col(conv)) return error;
+    if (chain.n[0] != conv.k) return "the first layer has another number of channels than the convolution";
     if (const char* error = check_layers(chain)) return error;
     if (chain.ldd * sizeof(Output) % 16 != 0 || !IsAligned(chain.d, 16)) return "y or its pitch is not aligned to 16 bytes";
     return sm90::CheckProblem<Shape>(chain.m, chain.n[Layers::kLast], conv.c, int64_t(conv.r) * conv.s);
@@ -68,6 +69,7 @@ struct ChainConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Cha
     if (chain.m * chain.n[Layers::kLast] == 0) return nullptr;
     sm90::ConvChainParams params{};
     if (const char* error = describe(params, conv, chain, launch.config)) return error;
+    if (const char* error = sm90::CheckLaunch<Shape>(params, launch.sm_count)) return error;
     return LaunchDependent(sm90::ConvChainKernel<Shape>, sm90::GridSize<Shape>(params, launch.sm_count), Shape::kThreads, launch.stream,
                            params, Row::at(kArch), Shape::kSharedMemory);
   }
@@ -85,7 +87,8 @@ struct ChainConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Cha
     return CheckOperands<typename Shape::Chain, Element>(chain.epilogue[Layers::kLast], Row::at(kAlignC));
   }
 
-  static const char* describe(sm90::ConvChainParams& params, const ConvArguments& conv, const ChainArguments& chain, const int64_t* config) {
+  static const char* describe(sm90::ConvChainParams& params, const ConvArguments& conv, const ChainArguments& chain,
+                              const int64_t* config) {
     const int taps = conv.r * conv.s;
     EpilogueArguments last = chain.epilogue[Layers::kLast];
     for (int i = 0, first_param = 0; i < Layers::kLayers; first_param += Layers::params(i++)) {
@@ -105,9 +108,10 @@ struct ChainConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Cha
 
   static const char* encode_weights(sm90::ConvChainParams& params, const ChainArguments& chain) {
     for (int i = 1; i < Layers::kLayers; ++i) {
+      constexpr int64_t kSize = sizeof(Element);
       const int64_t depth = chain.n[i - 1];
-      if (const char* error = sm90::EncodeTiled(params.weights[i], sm90::kOperandType<Element>, sizeof(Element), chain.weights[i],
-                                                {{depth, 0, Layers::box(i)}, {chain.n[i], depth * int64_t(sizeof(Element)), Layers::columns(i)}}))
+      if (const char* error = sm90::EncodeTiled(params.weights[i], sm90::kOperandType<Element>, kSize, chain.weights[i],
+                                                {{depth, 0, Layers::box(i)}, {chain.n[i], depth * kSize, Layers::columns(i)}}))
         return error;
     }
     return nullptr;

@@ -141,6 +141,7 @@ struct Resize {
 
   static const char* can_implement(const void* arguments) {
     const auto& args = *static_cast<const ResizeArguments*>(arguments);
+    if (!is_known(args)) return "the mode, the coordinates or the rounding is none that the kernel knows";
     if (args.h < 1 || args.w < 1) return "there is no pixel to take";
     if (!(args.scale_h > 0 && args.scale_w > 0)) return "a scale is not positive";
     return CheckExtents(int64_t(args.n) * args.p * args.q * args.c, args.c, 1);
@@ -158,6 +159,13 @@ struct Resize {
   }
 
  private:
+  // They come as numbers from a node's attribute.
+  static bool is_known(const ResizeArguments& args) {
+    const auto within = [](auto value, auto last) { return int(value) >= 0 && value <= last; };
+    return within(args.mode, ResizeMode::kLinear) && within(args.coordinates, Coordinates::kAlignCorners) &&
+           within(args.rounding, Rounding::kCeil);
+  }
+
   struct Variant {
     int width;  // channels of an access
     void (*function)(resize::Params);

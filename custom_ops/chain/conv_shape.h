@@ -22,8 +22,9 @@ struct InnerLayers : ChainLayers<Config, Chains...> {
     return layer == 1 ? 0 : weight_offset(layer - 1) + RoundUp(boxes(layer - 1) * box_bytes(layer - 1), 1024);
   }
   static constexpr int vector_offset(int layer) {
+    constexpr int kSize = sizeof(float);
     return layer == 0 ? weight_offset(Layers::kLayers)
-                      : vector_offset(layer - 1) + Layers::vectors(layer - 1) * Layers::columns(layer - 1) * static_cast<int>(sizeof(float));
+                      : vector_offset(layer - 1) + Layers::vectors(layer - 1) * Layers::columns(layer - 1) * kSize;
   }
   static constexpr int weight_bytes(int layer = Layers::kLast) {
     return layer == 0 ? 0 : boxes(layer) * box_bytes(layer) + weight_bytes(layer - 1);
@@ -45,6 +46,7 @@ struct ConvChainShape
   static constexpr int kLastColumns = Layers::columns(Layers::kLast);
   static constexpr int kPart = kLastColumns <= 128 ? kLastColumns : kLastColumns % 128 == 0 ? 128 : 64;
 
+  static_assert(kLastColumns % kPart == 0, "the last product has whole parts");
   static_assert(sizeof(ElementType) == 2, "accumulators lie as operands of 16 bits");
   static_assert(Config::at(kClusterM) == 1 && Config::at(kClusterN) == 1, "a block has all channels of its pixels");
 };

@@ -7,7 +7,6 @@
 #include "sm90/shape.h"
 
 namespace onnxbolt {
-
 namespace sm90 {
 
 struct ChainParams {
@@ -45,7 +44,6 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(kGroups >= 1 && kGroups <= 3);
   static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
-  static_assert((0 + ... + Chains::kTensors) == Layers::template ChainOf<kLast>::kTensors, "inner layers of a chain have no residual");
   static_assert(Layers::is_whole(16), "one instruction takes 16 values along k");
 
   // Rings: where a group's rows lie.

@@ -30,13 +30,7 @@ struct Shape : ChainLayers<Config, Chains...> {
   static constexpr int offset(int layer) { return layer == 0 ? 0 : offset(layer - 1) + layer_constants(layer - 1); }
   static constexpr int kConstants = offset(Layers::kLayers);
 
-  static constexpr bool has_inner_tensors(int layer = 0) {
-    constexpr int kAll[] = {Chains::kTensors...};
-    return layer < kLast && (kAll[layer] > 0 || has_inner_tensors(layer + 1));
-  }
-
   static_assert(Layers::is_whole(4), "weights are read four at a time");
-  static_assert(!has_inner_tensors(), "inner layers of a chain have no residual");
   static_assert(kConstants * sizeof(float) <= 48 << 10, "what every architecture gives a block");
 };
 

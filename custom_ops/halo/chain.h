@@ -41,6 +41,7 @@ struct FurtherLayers {
   static constexpr bool kTileBecomesStaging = Config::at(kSchedule) == kPingpong && kLayers == 2 && blocks(kLast) == 1;
 
   static_assert(kLayers >= 2 && kLast <= kFurtherLayers, "a configuration has room for three layers");
+  static_assert((0 + ... + Chains::kParams) <= kMaxParams, "all layers together have at most kMaxParams parameters");
 };
 
 template <class... Chains>

@@ -21,6 +21,7 @@ class TileEnd {
   // rows at a time, so that the first rows are finished under the products of the others. Their stages and the one before are all in
   // use until then.
   static constexpr int kBlocksApart = K::kBlocks > 1 ? std::min(3, K::kStages - 1) : 0;
+  static_assert(kBlocksApart * (K::kBlocks - 1) <= 7, "as many groups of products as a wait can leave under way");
 
   CUTLASS_DEVICE TileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
       : params_(params), memory_(memory), group_(group), rank_(rank), epilogue_(memory.epilogue(group), params.operands, 1 + group) {}

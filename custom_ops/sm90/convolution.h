@@ -43,7 +43,9 @@ const char* DescribeActivations(Params& params, const ConvArguments& conv) {
   using Element = typename K::Element;
   params.image = {Divisor(conv.p * conv.q), Divisor(conv.q), conv.s, conv.stride_h, conv.stride_w, conv.pad_top, conv.pad_left,
                   conv.dilation_h, conv.dilation_w};
-  params.groups = {Divisor(conv.k / conv.groups), conv.c / conv.groups};
+  // Without groups all columns meet all channels, those too that a cluster has beyond the last one.
+  constexpr int kAllColumns = 0x7fffffff;
+  params.groups = {Divisor(conv.groups > 1 ? conv.k / conv.groups : kAllColumns), conv.c / conv.groups};
   if (IsMatrix(conv)) return DescribeMatrix<K>(params, conv.x, Rows(conv), conv.c, conv.x_pitch);
   const Im2colTensor tensor{conv.n, conv.h, conv.w, conv.c, conv.x_pitch * int64_t(sizeof(Element)), conv.stride_h, conv.stride_w,
                             CornersOf(conv)};

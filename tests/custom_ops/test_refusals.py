@@ -1,0 +1,83 @@
+"""What kernels refuse before a launch, asked on the CPU; tests/gpu has the refusals that are asked of compiled kernels."""
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import PRODUCT
+from onnxbolt.kernels import chain_conv, resize
+from onnxbolt.kernels.config import ConvProblem
+from tests.codegen.compilation import compile_program
+
+LAYER = ("Bias", "Relu")
+CHAIN = ConvProblem(
+    2, 14, 14, 64, 256, 3, 3, 14, 14, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, (*LAYER, PRODUCT, *LAYER), inner=(64,)
+)
+# what is changed, and the answer
+RESIZES = (
+    ("", "accepted"), ("resize.mode = ResizeMode(2);", "the mode, the coordinates or the rounding is none that the kernel knows"),
+    ("resize.coordinates = Coordinates(4);", "the mode, the coordinates or the rounding is none that the kernel knows"),
+    ("resize.rounding = Rounding(-1);", "the mode, the coordinates or the rounding is none that the kernel knows"),
+    ("resize.h = 0;", "there is no pixel to take"), ("resize.scale_w = 0;", "a scale is not positive"),
+)
+CHAINS = (
+    ("", "accepted"), ("conv.k = 128;", "the first layer has another number of channels than the convolution"),
+    ("chain.n[0] = 32;", "the first layer has another number of channels than the convolution"),
+    ("conv.groups = 2;", "a chain of convolutions has no groups"), ("chain.n[1] = 264;", "a layer has more channels than the kernel"),
+    ("chain.ldd = 3;", "y or its pitch is not aligned to 16 bytes"),
+)
+_PROGRAM = """
+#include <cstdio>
+#include "chain_conv_sm90.h"
+#include "resize.h"
+using namespace onnxbolt;
+using Half = cutlass::half_t;
+using Layer = epilogue::Chain<epilogue::Bias, epilogue::Relu>;
+alignas(16) char data[256];
+
+ResizeArguments Resizing() {
+  return {ResizeMode::kNearest, Coordinates::kAsymmetric, Rounding::kFloor, 1, 4, 4, 8, 8, 8, 2.f, 2.f, data, data, 8, 8};
+}
+
+ConvChainArguments Convolutions() {
+  ConvArguments conv{2, 14, 14, 64, 64, 3, 3, 14, 14, 1, 1, 1, 1, 1, 1, 1, 1, 1, data, data, data, 64, 256};
+  ChainArguments chain{2 * 14 * 14, 9 * 64, 2, {64, 256}, data, {data, data}, data, 64, 256};
+  for (int layer : {0, 1}) chain.epilogue[layer].vectors[0] = reinterpret_cast<const float*>(data);
+  return {conv, chain};
+}
+
+void Print(const char* refusal) { std::puts(refusal ? refusal : "accepted"); }
+
+int main() {
+PRINTS
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Those of all resizings, then those of all chains."""
+    resizing = f"Resize<Config<{_row(resize.config(90).row())}>, Half, Half>"
+    chain = f"ChainConvSm90<Config<{_row(chain_conv.candidates(CHAIN, get(90))[0].row())}>, Half, Half, Layer, Layer>"
+    prints = [f"  {{ auto resize = Resizing(); {change} Print({resizing}::can_implement(&resize)); }}" for change, _ in RESIZES]
+    prints += [
+        f"  {{ auto all = Convolutions(); auto& [conv, chain] = all; {change} Print({chain}::can_implement(&all)); }}"
+        for change, _ in CHAINS
+    ]
+    source: Path = tmp_path_factory.mktemp("refusals") / "refusals.cu"
+    program = compile_program(source, _PROGRAM.replace("PRINTS", "\n".join(prints)))
+    return subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def _row(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+@pytest.mark.parametrize(("place", "change", "answer"), [(i, *case) for i, case in enumerate((*RESIZES, *CHAINS))])
+def test_refusal(answers: list[str], place: int, change: str, answer: str) -> None:
+    assert answers[place] == answer, change
