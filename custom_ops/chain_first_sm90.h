@@ -103,7 +103,8 @@ struct ChainFirstSm90 {
     if (chain.layers != 2) return "the kernel is for two layers";
     if (const char* error = first::Check<Plan>(conv, chain.n[1])) return error;
     if (conv.k > Plan::kN || chain.n[1] > Plan::kColumns) return "a layer has more channels than the kernel";
-    if (conv.k % 8 != 0 || !IsAligned(chain.weights[1], 16)) return "the second weights have rows that are not multiples of 16 bytes, as TMA needs";
+    if (conv.k % 8 != 0 || !IsAligned(chain.weights[1], 16))
+      return "the second weights have rows that are not multiples of 16 bytes, as TMA needs";
     if (const char* error = CheckOperands<FirstChain, Element>(conv.epilogue, 1)) return error;
     return CheckOperands<LastChain, Element>(chain.epilogue[1], 1);
   }

@@ -30,7 +30,7 @@ struct ChainHaloSm90 {
       if (chain.n[i] % halo::kAlign != 0 || !IsAligned(chain.weights[i], 16))
         return "a layer's weights or channels are not aligned to 16 bytes";
     }
-    return CheckVectors(chain, std::make_index_sequence<Layers::kLast>());
+    return check_operands(chain, std::make_index_sequence<Layers::kLast>());
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
@@ -51,7 +51,7 @@ struct ChainHaloSm90 {
   static constexpr auto kKernel = halo::HaloKernel<Plan, halo::FurtherProducts<Plan>, halo::ChainParams>;
 
   template <size_t... Inner>
-  static const char* CheckVectors(const ChainArguments& chain, std::index_sequence<Inner...>) {
+  static const char* check_operands(const ChainArguments& chain, std::index_sequence<Inner...>) {
     const char* errors[] = {CheckOperands<typename Plan::template ChainOf<Inner>, Element>(chain.epilogue[Inner], 1)...,
                             CheckOperands<typename Plan::Chain, Element>(chain.epilogue[Layers::kLast], halo::kAlign)};
     for (const char* error : errors) {

@@ -20,7 +20,8 @@ std::string WhyUnusable(int ordinal) {
     cudaRuntimeGetVersion(&runtime);
     if (driver == 0 || error == cudaErrorNoDevice) return "no NVIDIA GPU or driver is visible";
     if (error == cudaErrorInsufficientDriver) {
-      return "the NVIDIA driver supports CUDA " + CudaVersion(driver) + " and the library needs CUDA " + CudaVersion(runtime) + ": update the driver";
+      return "the NVIDIA driver supports CUDA " + CudaVersion(driver) + " and the library needs CUDA " + CudaVersion(runtime) +
+             ": update the driver";
     }
     return std::string("CUDA does not start: ") + cudaGetErrorString(error);
   }

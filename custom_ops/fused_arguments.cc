@@ -20,7 +20,8 @@ const OrtValue* Input(const OrtKernelContext* context, size_t index) {
 
 void RequireShape(size_t input, const Shape& shape, const Shape& expected) {
   if (shape == expected) return;
-  throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(input) + " has shape " + ToString(shape) + ", expected " + ToString(expected));
+  throw ort::Error(ort::kInvalidArgument,
+                   "input " + std::to_string(input) + " has shape " + ToString(shape) + ", expected " + ToString(expected));
 }
 
 // The first layer, whose weight this is: [n, k], or a convolution's [n, r, s, c].

@@ -107,8 +107,8 @@ std::string DescribeNode(const Op& op, const OrtKernelInfo* info) {
 FusedKernel::FusedKernel(const Op& op, std::string where, const OrtKernelInfo* info) : op_(op), where_(std::move(where)) {
   const KernelAttributes attributes(info);
   if (const int64_t format = attributes.Int("format", 0); format != kNodeFormat) {
-    throw ort::Error(ort::kInvalidArgument, "node format " + std::to_string(format) + ", this library reads " + std::to_string(kNodeFormat) +
-                                                ": run onnxbolt optimize again");
+    throw ort::Error(ort::kInvalidArgument, "node format " + std::to_string(format) + ", this library reads " +
+                                                std::to_string(kNodeFormat) + ": run onnxbolt optimize again");
   }
   geometry_.emplace(op.kind, attributes);
   configs_ = attributes.Ints("configs");

@@ -129,7 +129,8 @@ Shape Geometry::Output(const Shape& x, const Shape& weight) const {
   if (kind == Kind::kSqueezeExcite) {
     RequireRank("x", x, 4);
     RequireRank("weight", weight, 2);
-    if (x.back() != kUnknown && weight[0] != kUnknown && x.back() != weight[0]) Refuse("x " + ToString(x) + " and weight " + ToString(weight) + " do not fit");
+    if (x.back() != kUnknown && weight[0] != kUnknown && x.back() != weight[0])
+      Refuse("x " + ToString(x) + " and weight " + ToString(weight) + " do not fit");
     return x;
   }
   const Window over = WindowOver(x, weight);

@@ -27,7 +27,9 @@ bool SameInstance(const int64_t* a, const int64_t* b) {
   return true;
 }
 
-std::string Tile(const int64_t* shape) { return std::to_string(shape[0]) + "x" + std::to_string(shape[1]) + "x" + std::to_string(shape[2]); }
+std::string Tile(const int64_t* shape) {
+  return std::to_string(shape[0]) + "x" + std::to_string(shape[1]) + "x" + std::to_string(shape[2]);
+}
 
 std::string TypeName(int type) {
   switch (type) {

@@ -32,7 +32,9 @@ inline bool Succeeds(OrtStatus* status) {
 // Runs `body` and returns its exception, if any, as the status that ORT expects of a callback.
 template <class Body>
 OrtStatus* AsStatus(const std::string& where, Body&& body) noexcept {
-  const auto status = [&where](ErrorCode code, const char* text) { return CreateStatus(code, ("onnxbolt: " + where + ": " + text).c_str()); };
+  const auto status = [&where](ErrorCode code, const char* text) {
+    return CreateStatus(code, ("onnxbolt: " + where + ": " + text).c_str());
+  };
   try {
     body();
     return nullptr;

@@ -67,8 +67,9 @@ SymbolicShape InputShape(const OrtShapeInferContext* context, size_t index) {
 std::string ExtentName(const Window& window, int axis, const std::string& input) {
   if (input.empty() || window.Keeps(axis)) return input;
   const int64_t padding = window.begin[axis] + window.end[axis] - window.dilation[axis] * (window.kernel[axis] - 1) - 1;
+  const std::string bound = window.ceil_mode ? ",begin<" + input + "+" + std::to_string(window.begin[axis]) : "";
   return std::string(window.ceil_mode ? "ceil" : "floor") + "((" + input + (padding < 0 ? "" : "+") + std::to_string(padding) + ")/" +
-         std::to_string(window.stride[axis]) + ")+1" + (window.ceil_mode ? ",begin<" + input + "+" + std::to_string(window.begin[axis]) : "");
+         std::to_string(window.stride[axis]) + ")+1" + bound;
 }
 
 // Likewise for an extent that a scale gives; one that is given needs no name.
@@ -117,7 +118,8 @@ void SetOutput(OrtShapeInferContext* context, int type, const Shape& dims, const
 void InferShape(const Op& op, OrtShapeInferContext* context) {
   const Geometry geometry(op.kind, InferenceAttributes(context));
   SymbolicShape x = InputShape(context, 0);
-  const Shape weight = HasWeight(op.kind) ? WeightShape(op, InputShape(context, 1).dims, InputShape(context, LastWeight(op)).dims) : Shape{};
+  Shape weight;
+  if (HasWeight(op.kind)) weight = WeightShape(op, InputShape(context, 1).dims, InputShape(context, LastWeight(op)).dims);
   if (x.dims.empty()) return;  // unknown rank
   if (op.planes) x = {ChannelsLast(x.dims), ChangeLayout(Kind::kToNhwc, x.symbols)};
   SetOutput(context, op.output, geometry.Output(x.dims, weight), OutputSymbols(geometry, x, weight));

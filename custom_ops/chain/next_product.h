@@ -40,7 +40,8 @@ CUTLASS_DEVICE void FinishAsOperand(const Accumulators<Columns>& sums, const flo
                                     Operand<Columns>& operand) {
 #pragma unroll
   for (int block = 0; block < Columns / 16; ++block) {
-    const auto packed = cutlass::NumericArrayConverter<Element, float, 8>{}(FinishColumns<Chain, Element, Columns>(sums, block, vectors, params));
+    const auto finished = FinishColumns<Chain, Element, Columns>(sums, block, vectors, params);
+    const auto packed = cutlass::NumericArrayConverter<Element, float, 8>{}(finished);
 #pragma unroll
     for (int i = 0; i < 4; ++i) operand[4 * block + i] = reinterpret_cast<const uint32_t*>(&packed)[i];
   }

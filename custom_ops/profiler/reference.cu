@@ -225,7 +225,9 @@ Layers ParseLayers(const char* epilogue) {
 }
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation) {
-  WithType(element, [&](auto zero) { NormalKernel<<<kBlocks, kThreads>>>(static_cast<decltype(zero)*>(data), count, seed, mean, deviation); });
+  WithType(element, [&](auto zero) {
+    NormalKernel<<<kBlocks, kThreads>>>(static_cast<decltype(zero)*>(data), count, seed, mean, deviation);
+  });
   Check(cudaGetLastError(), "filling an operand");
 }
 

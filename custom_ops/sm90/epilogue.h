@@ -230,7 +230,8 @@ class Epilogue {
                      : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(matrix_row<true>(buffer, column + i)));
       }
       if constexpr (Columns == 8)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(matrix_row<false>(buffer, column)));
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                     : "=r"(words[0]), "=r"(words[1]) : "r"(matrix_row<false>(buffer, column)));
     } else {
 #pragma unroll
       for (int i = 0; i < Columns / 2; i += 2) reinterpret_cast<float2&>(packed[i]) = *pair(buffer, column, i);
@@ -238,7 +239,7 @@ class Epilogue {
     return cutlass::NumericArrayConverter<float, Element, Columns / 2>{}(packed);
   }
 
-  // No memory clobber: what orders these stores is the fence and the barrier behind the unit, and the compiler may mix the
+  // No memory clobber: what orders these stores is the fence and the warp's meeting behind the unit, and the compiler may mix the
   // arithmetic of neighbouring columns.
   template <int Columns>
   CUTLASS_DEVICE void write_staged(char* buffer, int column, const cutlass::Array<Output, Columns / 2>& values) const {
@@ -251,7 +252,8 @@ class Epilogue {
                      "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]));
       }
       if constexpr (Columns == 8)
-        asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(matrix_row<false>(buffer, column)), "r"(words[0]), "r"(words[1]));
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(matrix_row<false>(buffer, column)), "r"(words[0]),
+                     "r"(words[1]));
     } else {
 #pragma unroll
       for (int i = 0; i < Columns / 2; i += 2) *pair(buffer, column, i) = make_float2(values[i], values[i + 1]);

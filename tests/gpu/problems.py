@@ -20,14 +20,7 @@ from onnxbolt.kernels.config import Family
 from onnxbolt.kernels.config import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
-from tests.gpu.conv_chains import (
-    CONV_SHAPES,
-    FIRST_SHAPES,
-    HALO_SHAPES,
-    conv_chain_problem,
-    first_chain_problem,
-    halo_chain_problem,
-)
+from tests.gpu.conv_chains import CONV_SHAPES, FIRST_SHAPES, HALO_SHAPES, conv_chain_problem, first_chain_problem, halo_chain_problem
 from tests.gpu.device import Chain, Conv, Elementwise, Gemm, KernelError, Layout, Library, Pool, SqueezeExcite, Tensor
 from tests.gpu.operands import Operands, Problem, parameters, random_of
 from tests.gpu.planned import FAMILIES as PLANNED
