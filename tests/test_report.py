@@ -95,6 +95,13 @@ def test_text_of_a_large_model_stays_short(report: Report) -> None:
     assert "and 27 more groups" in text
 
 
+def test_layers_apart_are_not_left_to_onnx_runtime(report: Report) -> None:
+    refusals = Refusal("a", "MatMul", "its second operand varies"), Refusal("b", "MatMul", "predicted slower", apart=True)
+    text = dataclasses.replace(report, refusals=refusals).text()
+    assert "left to ONNX Runtime: 1" in text
+    assert "not in one kernel with a neighbouring layer: 1" in text
+
+
 def test_names_with_markup_are_shown_as_they_are(report: Report) -> None:
     strange = dataclasses.replace(report, kept=(Kept("node[bold]", "Add", "reason [/x]"),))
     assert "node[bold]" in strange.text()

@@ -143,7 +143,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A near miss: which node stays as it was, the first condition that failed, and what it would take.
+    """A near miss: which node stays as it was, or apart from another layer, the first condition that failed, and what it would take.
 
     The reason is general up to a colon, if it has one; after it come names and numbers.
     """
@@ -154,3 +154,4 @@ class Refusal:
     tensor: str = ""
     remedy: str = ""
     values: dict[str, float] = field(default_factory=dict)  # e.g. both predicted times, microseconds
+    apart: bool = False  # refused is one kernel with a neighbouring layer; the node may well be fused

@@ -176,7 +176,8 @@ def _assigned(graph: gs.Graph, chosen: list[Candidate], archs: Sequence[int], at
         apart = {id(c) for c in chosen if len(c.widths) > 1 and not all(supports(problem_of(c, assignment, at), n) for n in archs)}
         if not apart:
             return chosen, assignment
-        refusals += [Refusal(c.anchor.node.name, c.anchor.node.op, _NO_COMMON_KERNEL, c.output.name) for c in chosen if id(c) in apart]
+        refusals += [Refusal(c.anchor.node.name, c.anchor.node.op, _NO_COMMON_KERNEL, c.output.name, apart=True)
+                     for c in chosen if id(c) in apart]
         chosen = [kept for c in chosen for kept in (c.layers if id(c) in apart else (c,))]
 
 

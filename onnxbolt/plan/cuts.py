@@ -145,10 +145,11 @@ class _Chains:
         together, longer = min(((self._ending(whole, longer)[0], longer) for longer in later), key=lambda found: found[0])
         product = whole.links[end].nodes[0]
         if math.isinf(together):
-            return Refusal(product.name, product.op, f"{_NO_KERNEL}: {_columns(whole, len(first.widths) + 1)}", first.output.name)
+            reason = f"{_NO_KERNEL}: {_columns(whole, len(first.widths) + 1)}"
+            return Refusal(product.name, product.op, reason, first.output.name, apart=True)
         measured = all(self._is_measured(kernel) for kernel in (first, whole.prefix(longer)) if kernel is not None)
         reason = _APART.format("was measured" if measured else "is predicted")
-        return Refusal(product.name, product.op, reason, first.output.name, values={"together_us": together, "apart_us": apart})
+        return Refusal(product.name, product.op, reason, first.output.name, values={"together_us": together, "apart_us": apart}, apart=True)
 
     def layers(self, candidate: Candidate) -> tuple[Candidate, ...]:
         """The layers of a candidate as candidates; none where it has only one, or one of them does not end where the next begins."""

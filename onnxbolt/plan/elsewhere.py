@@ -33,7 +33,7 @@ def used_elsewhere(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequ
         times = _times(joint, before, behind, archs, at) if joint is not None else None
         if times is not None:
             node = behind.anchor.node
-            yield Refusal(node.name, node.op, _REASON, before.stands_for, _REMEDY, values=times)
+            yield Refusal(node.name, node.op, _REASON, before.stands_for, _REMEDY, times, apart=True)
 
 
 def _joined(before: Candidate, behind: Candidate) -> Candidate | None:

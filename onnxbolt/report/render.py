@@ -99,9 +99,10 @@ def _sections(report: Report) -> Iterable[Section]:
         yield from tuning_sections(report.tuning)
     if any(region.measured for region in report.regions):
         yield _regions([region for region in report.regions if region.measured])
-    if report.refusals:
-        header = ("op", "nodes", "reason", "remedy", "e.g.", "details")
-        yield f"left to ONNX Runtime: {len(report.refusals)}", header, _by_reason(report)
+    for title, refusals in (("left to ONNX Runtime", [r for r in report.refusals if not r.apart]),
+                            ("not in one kernel with a neighbouring layer", [r for r in report.refusals if r.apart])):
+        if refusals:
+            yield f"{title}: {len(refusals)}", ("op", "nodes", "reason", "remedy", "e.g.", "details"), _by_reason(refusals)
     if report.kept:
         yield f"kept in fp32: {len(report.kept)}", ("op", "nodes", "reason", "e.g.", "details"), _kept(report)
     if report.shared_weights:
@@ -139,9 +140,9 @@ def _times(nodes: Sequence[Fused], archs: Sequence[int]) -> list[str]:
     return [total(arch, name) for name in ("best_known_us", "ort_us") for arch in archs]
 
 
-def _by_reason(report: Report) -> Lines:
+def _by_reason(refusals: Sequence[Refusal]) -> Lines:
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
-    for refusal in report.refusals:
+    for refusal in refusals:
         groups[refusal.op, refusal.reason.partition(":")[0]].append(refusal)
     firsts = [(op, len(members), reason, members[0]) for (op, reason), members in _ordered(groups)]
     return [(op, count, reason, first.remedy, first.node, _details(first)) for op, count, reason, first in firsts]
