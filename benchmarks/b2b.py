@@ -16,6 +16,7 @@ from benchmarks import peers
 from benchmarks.common import Row
 from benchmarks.library_layers import layers
 from benchmarks.racing import Ours, Tuned, fastest, medians, take_turns
+from onnxbolt.epilogues import PRODUCT
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.inspection import describe
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
@@ -26,9 +27,9 @@ Chain = GemmProblem | ConvProblem
 STEPS = ("Bias", "Relu")
 
 
-def chain_of(layers: int) -> tuple[str, ...]:
-    """Bias and ReLU behind each of so many products."""
-    return STEPS + ("Gemm", *STEPS) * (layers - 1)
+def chain_of(products: int) -> tuple[str, ...]:
+    """Bias and ReLU behind each."""
+    return STEPS + (PRODUCT, *STEPS) * (products - 1)
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Apart:
     def measure(self, count: int) -> list[float]:
         """The median of `count` samples, microseconds."""
         profiler = self.kernels[0][0].profiler
-        parts: list[tuple[Any, Path, int]] = [(ours.config, ours.library, layers) for ours, layers in self.kernels]
+        parts: list[tuple[Any, Path, int]] = [(ours.config, ours.library, part) for ours, part in self.kernels]
         measured = profiler.measure_apart(self.problem, parts, samples=count)
         if measured.status is not Status.OK:
             raise OnnxboltError(f"our own kernels one after the other failed: {measured.status.value}, {measured.detail}")

@@ -29,12 +29,11 @@ _SCALAR_ATTRIBUTES = ("group", "ceil_mode", "count_include_pad")
 
 @dataclass(frozen=True)
 class Signature:
-    """All that a body depends on. `kind` is "conv", "gemm", "elementwise", "squeeze_excite", a pooling or a change of layout; `rank` is
-    that of x (0: any, for gemm and elementwise).
+    """All that a body depends on. `kind` is "conv", "gemm", "elementwise", "squeeze_excite", "resize", a pooling or a change of layout;
+    `rank` is that of x (0: any, for gemm and elementwise).
 
     `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw"), or columns of zeros that a GEMM's
-    weight has beyond those of x. `planes`: where a convolution
-    reads x as NCHW, the type of x.
+    weight has beyond those of x. `planes`: where a convolution reads x as NCHW, the type of x. `sampling`: how "resize" does it.
     """
 
     kind: str
@@ -43,7 +42,7 @@ class Signature:
     steps: tuple[Step, ...] = ()
     padding: int = 0
     planes: DType | None = None
-    sampling: Sampling | None = None  # of "resize"
+    sampling: Sampling | None = None
 
 
 class _Body:

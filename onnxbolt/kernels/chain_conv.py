@@ -32,13 +32,14 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     padded = [next(n for n in COLUMNS if n >= width) for width in widths]
     others = [*padded[1:], 0, 0]
     # a k-block of 48 channels comes as three copies, one of 64 with zeros as one
-    blocks, wide = dict.fromkeys((sm90.k_block(problem.c, problem.dtype), _WIDE_BLOCK)), problem.dtype.alignment
+    k_blocks = dict.fromkeys((sm90.k_block(problem.c, problem.dtype), _WIDE_BLOCK))
+    access = problem.dtype.alignment
     configs = (
         KernelConfig(
             arch.number, 0, UNBOUNDED, Family.CHAIN_CONV_SM90, (rows, padded[0], k), (others[0], others[1], others[2]), schedule=schedule,
-            align_a=wide, align_b=wide, align_c=wide, consumers=groups, resident=resident,
+            align_a=access, align_b=access, align_c=access, consumers=groups, resident=resident,
         )
-        for (rows, schedule, groups), resident, k in itertools.product(_TILES, (1, 0), blocks)
+        for (rows, schedule, groups), resident, k in itertools.product(_TILES, (1, 0), k_blocks)
     )
     return tuple(config for config in (_with_stages(config, problem, arch) for config in configs) if config is not None)
 
