@@ -20,7 +20,7 @@ from onnxbolt.kernels import squeeze_excite as squeeze_excite_kernel
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule, SqueezeExciteProblem
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
 from onnxbolt.kernels.sm90 import extent
-from onnxbolt.plan import conv_chain, depthwise, first, gemm_chain, grouped, sm90, squeeze_excite
+from onnxbolt.plan import chain_conv, depthwise, first, gemm_chain, grouped, sm90, squeeze_excite
 from onnxbolt.plan.unfused import tensors_moved, unfused_steps
 
 Problem = GemmProblem | ConvProblem
@@ -86,7 +86,7 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
     if isinstance(problem, GemmProblem) and problem.inner:
         return gemm_chain.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family is Family.CHAIN_CONV_SM90:
-        return conv_chain.fused_us(problem, config, arch, _memory_us(problem, arch))
+        return chain_conv.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family in (Family.HALO_SM90, Family.CHAIN_HALO_SM90):
         cycles = (chain_halo if problem.inner else halo).cycles(problem, config, arch)
         return sm90.LAUNCH_US + _overlapped(cycles / arch.clock * _US, _memory_us(problem, arch))
