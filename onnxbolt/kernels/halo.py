@@ -29,7 +29,7 @@ _BARRIERS, _PLACES = 1024, 256 * 8  # bytes of shared memory
 _MAX_INPUT_STAGES, _MAX_FILTER_STAGES, _MIN_FILTER_STAGES = 8, 48, 4
 _PADDING = 1.15  # of the channels, for wider k-blocks
 _INPUT_SHARE = 0.6  # of shared memory that input stages take beside streamed filters
-KINDS = ((Schedule.PINGPONG, 2), (Schedule.COOPERATIVE, 2), (Schedule.COOPERATIVE, 1))
+_KINDS = ((Schedule.PINGPONG, 2), (Schedule.COOPERATIVE, 2), (Schedule.COOPERATIVE, 1))
 _MOST_PARTS, _MOST_HEIGHTS = 4, 6  # of a row, and of tiles of one width
 _KEPT = 10  # candidates of a problem; a kind of kernel (all but the tile) appears twice at most
 # Cycles of an SM, fitted to 43 measurements on one H200: wgmma's rate; bytes of shared memory in a cycle; a position of the epilogue,
@@ -155,7 +155,7 @@ def main_loop_cycles(problem: ConvProblem, config: KernelConfig) -> float:
 
 
 def _configs(problem: ConvProblem, arch: Arch) -> Iterator[KernelConfig]:
-    for tile, (schedule, consumers), k_block in itertools.product(tiles(problem), KINDS, k_blocks(problem.depth)):
+    for tile, (schedule, consumers), k_block in itertools.product(tiles(problem), _KINDS, k_blocks(problem.depth)):
         positions = next(count for count in POSITIONS if count >= tile.positions)
         channels = CHANNELS * (1 if schedule is Schedule.PINGPONG else consumers)
         if channels > CHANNELS and problem.k // problem.groups <= CHANNELS:
