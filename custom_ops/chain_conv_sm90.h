@@ -65,7 +65,8 @@ struct ChainConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Cha
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
 
   static const char* run(const void* arguments, const Launch& launch) {
-    const auto& [conv, chain] = *static_cast<const ConvChainArguments*>(arguments);
+    const auto& [conv, all] = *static_cast<const ConvChainArguments*>(arguments);
+    const ChainArguments chain = Layers::spread_params(all);
     if (chain.m * chain.n[Layers::kLast] == 0) return nullptr;
     sm90::ConvChainParams params{};
     if (const char* error = describe(params, conv, chain, launch.config)) return error;
@@ -80,25 +81,20 @@ struct ChainConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Cha
       if (chain.n[i] < 1 || chain.n[i] > Layers::columns(i)) return "a layer has more channels than the kernel";
       if (i > 0 && (chain.n[i - 1] * sizeof(Element) % 16 != 0 || !IsAligned(chain.weights[i], 16)))
         return "a layer's weights have rows that are not multiples of 16 bytes, as TMA needs";
-      for (int v = 0; v < Layers::vectors(i); ++v) {
-        if (chain.epilogue[i].vectors[v] == nullptr) return "an epilogue vector is missing";
-      }
     }
+    if (const char* error = Layers::check_vectors(chain)) return error;
     return CheckOperands<typename Shape::Chain, Element>(chain.epilogue[Layers::kLast], Row::at(kAlignC));
   }
 
   static const char* describe(sm90::ConvChainParams& params, const ConvArguments& conv, const ChainArguments& chain,
                               const int64_t* config) {
     const int taps = conv.r * conv.s;
-    EpilogueArguments last = chain.epilogue[Layers::kLast];
-    for (int i = 0, first_param = 0; i < Layers::kLayers; first_param += Layers::params(i++)) {
-      EpilogueArguments& operands = i == Layers::kLast ? last : params.inner[i];
-      operands = chain.epilogue[i];
-      std::copy_n(chain.epilogue[0].params + first_param, Layers::params(i), operands.params);
+    for (int i = 0; i < Layers::kLayers; ++i) {
+      params.inner[i] = chain.epilogue[i];
       params.channels[i] = static_cast<int>(chain.n[i]);
     }
-    if (const char* error =
-            sm90::DescribeOutput<Shape>(params, chain.m, chain.n[Layers::kLast], conv.c, taps, chain.d, chain.ldd, last, config))
+    if (const char* error = sm90::DescribeOutput<Shape>(params, chain.m, chain.n[Layers::kLast], conv.c, taps, chain.d, chain.ldd,
+                                                        chain.epilogue[Layers::kLast], config))
       return error;
     params.schedule = sm90::TileSchedule(static_cast<int>(CeilDivide(chain.m, Shape::kTileM)), 1, 1);  // a tile has all channels
     if (const char* error = sm90::DescribeActivations<Shape>(params, conv)) return error;

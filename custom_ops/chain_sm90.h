@@ -95,17 +95,15 @@ struct ChainSm90 : sm90::ChainShape<Config, ElementType, OutputType, Chains...> 
       if (chain.n[i] < 1 || chain.n[i] > Shape::columns(i)) return "a layer has more columns than the kernel";
       if (!RowsAreWide(chain.weights[i], chain.weight_pitch(i)))
         return "a layer's weights have rows that are not multiples of 16 bytes, as TMA needs";
-      for (int v = 0; v < Shape::vectors(i); ++v) {
-        if (chain.epilogue[i].vectors[v] == nullptr) return "an epilogue vector is missing";
-      }
     }
+    if (const char* error = Shape::check_vectors(chain)) return error;
     return CheckOperands<typename Shape::template ChainOf<Shape::kLast>, Element>(chain.epilogue[Shape::kLast], 1);
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
 
   static const char* run(const void* arguments, const Launch& launch) {
-    const auto& chain = *static_cast<const ChainArguments*>(arguments);
+    const ChainArguments chain = Shape::spread_params(*static_cast<const ChainArguments*>(arguments));
     if (chain.m == 0) return nullptr;
     sm90::ChainParams params{};
     if (const char* error = describe(params, chain)) return error;
@@ -122,13 +120,12 @@ struct ChainSm90 : sm90::ChainShape<Config, ElementType, OutputType, Chains...> 
     if constexpr (Shape::kRowsByTma) {
       if (const char* error = encode(params.a, chain.a, chain.k, chain.m, chain.lda, Shape::box(0), Shape::kStageRows)) return error;
     }
-    for (int i = 0, first_param = 0; i < Shape::kLayers; first_param += Shape::params(i++)) {
+    for (int i = 0; i < Shape::kLayers; ++i) {
       if (const char* error = encode(params.weights[i], chain.weights[i], chain.depth(i), chain.n[i], chain.weight_pitch(i), Shape::box(i),
                                      Shape::columns(i)))
         return error;
       params.columns[i] = static_cast<int>(chain.n[i]);
       params.operands[i] = chain.epilogue[i];
-      std::copy_n(chain.epilogue[0].params + first_param, Shape::params(i), params.operands[i].params);
     }
     return describe_output(params, chain);
   }

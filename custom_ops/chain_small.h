@@ -45,7 +45,10 @@ struct ChainSmall : chain_small::Shape<Config, ElementType, OutputType, Chains..
     if (const char* error = CheckExtents(chain.m, 1, chain.k)) return error;
     if (chain.layers != Shape::kLayers) return "the kernel is for another number of layers";
     if (chain.k > Shape::kDepth) return "k exceeds the kernel's";
-    if (const char* error = check_layers(chain)) return error;
+    for (int i = 0; i < Shape::kLayers; ++i) {
+      if (chain.n[i] < 1 || chain.n[i] > Shape::columns(i)) return "a layer has more columns than the kernel";
+    }
+    if (const char* error = Shape::check_vectors(chain)) return error;
     constexpr int kIn = Shape::kAlignIn, kOut = Shape::kAlignOut;
     if (chain.k % kIn != 0 || chain.lda % kIn != 0 || !IsAligned(chain.a, kIn * sizeof(Element)))
       return "A, its pitch or k is not aligned to align_a elements";
@@ -57,23 +60,11 @@ struct ChainSmall : chain_small::Shape<Config, ElementType, OutputType, Chains..
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
 
   static const char* run(const void* arguments, const Launch& launch) {
-    ChainArguments chain = *static_cast<const ChainArguments*>(arguments);
+    const ChainArguments chain = Shape::spread_params(*static_cast<const ChainArguments*>(arguments));
     if (chain.m == 0) return nullptr;
-    chain_small::SpreadParams<Shape>(chain);
     const auto blocks = static_cast<unsigned>(CeilDivide(chain.m, Shape::kThreads));
     return LaunchDependent(chain_small::Run<Shape>, blocks, Shape::kThreads, launch.stream, chain, Row::at(kArch),
                            kSharedMemory);
-  }
-
- private:
-  static const char* check_layers(const ChainArguments& chain) {
-    for (int i = 0; i < Shape::kLayers; ++i) {
-      if (chain.n[i] < 1 || chain.n[i] > Shape::columns(i)) return "a layer has more columns than the kernel";
-      for (int v = 0; v < Shape::vectors(i); ++v) {
-        if (chain.epilogue[i].vectors[v] == nullptr) return "an epilogue vector is missing";
-      }
-    }
-    return nullptr;
   }
 };
 

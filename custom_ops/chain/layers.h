@@ -1,5 +1,6 @@
 // Several products in one kernel: what a configuration says of its layers.
 #pragma once
+#include <algorithm>
 #include <tuple>
 
 #include "instance.h"
@@ -35,6 +36,24 @@ struct ChainLayers {
   static constexpr bool is_whole(int multiple, int layer = 0) {
     return layer == kLayers || (columns(layer) > 0 && columns(layer) % multiple == 0 && depth(layer) % multiple == 0 &&
                                 is_whole(multiple, layer + 1));
+  }
+
+  // Gives each layer its own of the parameters, which follow one another in the first layer's.
+  static ChainArguments spread_params(ChainArguments chain) {
+    const EpilogueArguments all = chain.epilogue[0];
+    for (int layer = 0, first = 0; layer < kLayers; first += params(layer++))
+      std::copy_n(all.params + first, params(layer), chain.epilogue[layer].params);
+    return chain;
+  }
+
+  // Of all layers. nullptr where all is well.
+  static const char* check_vectors(const ChainArguments& chain) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int v = 0; v < vectors(layer); ++v) {
+        if (chain.epilogue[layer].vectors[v] == nullptr) return "an epilogue vector is missing";
+      }
+    }
+    return nullptr;
   }
 
   static_assert(kLayers >= 2 && kLayers <= kMaxLayers);

@@ -1,7 +1,5 @@
 // Back-to-back GEMMs: the static facts of one kernel, and what a launch tells all its blocks.
 #pragma once
-#include <algorithm>
-
 #include "chain/layers.h"
 #include "integers.h"
 #include "sm90/shape.h"

@@ -1,7 +1,5 @@
 // A thread's row through all layers of a chain, and the constants that the block's threads share.
 #pragma once
-#include <algorithm>
-
 #include "chain/layers.h"
 #include "cutlass/array.h"
 #include "cutlass/numeric_conversion.h"
@@ -134,14 +132,6 @@ __device__ void ComputeFrom(const ChainArguments& chain, const float* constants,
     for (int n = 0; n < kColumns; ++n) y[n] = float(Element(y[n]));  // as the tensor between the layers would hold it
     ComputeFrom<K, L + 1>(chain, constants, row, y);
   }
-}
-
-// Gives each layer its own of the parameters, which follow one another in the first layer's.
-template <class K>
-void SpreadParams(ChainArguments& chain) {
-  const EpilogueArguments all = chain.epilogue[0];
-  for (int layer = 0, first = 0; layer < K::kLayers; first += K::params(layer++))
-    std::copy_n(all.params + first, K::params(layer), chain.epilogue[layer].params);
 }
 
 }  // namespace chain_small

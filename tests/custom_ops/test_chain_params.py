@@ -1,0 +1,34 @@
+"""Parameters of a chain's layers, which a node has in one list: each layer's kernel gets its own."""
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from onnxbolt.kernels.config import Family, KernelConfig
+from tests.codegen.compilation import compile_program
+
+_PROGRAM = """
+#include <cstdio>
+#include "chain/layers.h"
+#include "epilogue/chain.h"
+using namespace onnxbolt;
+using namespace onnxbolt::epilogue;
+using Layers = ChainLayers<Config<ROW>, Chain<Bias, Clip>, Chain<Bias, Relu>, Chain<LeakyRelu, HardSigmoid>>;
+
+int main() {
+  ChainArguments chain{};
+  for (int i = 0; i < kMaxParams; ++i) chain.epilogue[0].params[i] = float(i + 1);
+  const ChainArguments spread = Layers::spread_params(chain);
+  for (int layer = 0; layer < Layers::kLayers; ++layer) {
+    for (int i = 0; i < Layers::params(layer); ++i) std::printf("%g ", spread.epilogue[layer].params[i]);
+    std::puts("");
+  }
+}
+"""
+
+
+def test_each_layer_gets_its_own(tmp_path: Path) -> None:
+    config = KernelConfig(90, 0, 1, Family.CHAIN_SM90, (64, 16, 16), (16, 16, 0))
+    program = compile_program(tmp_path / "params.cu", _PROGRAM.replace("ROW", ", ".join(map(str, config.row()))))
+    lines = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split() for line in lines] == [["1", "2"], [], ["3", "4", "5"]]
