@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import layers
 
-CONFIG_VERSION = 1
 UNBOUNDED = 2**31 - 1
 
 

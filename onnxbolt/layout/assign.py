@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import onnx_graphsurgeon as gs
 
 from onnxbolt.kernels import chain_first, first
-from onnxbolt.layout.form import PLAIN, Form, padded_channels
+from onnxbolt.layout.form import CHANNELS_LAST, PLAIN, Form, padded_channels
 from onnxbolt.match.types import Candidate
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
         reads = writes = _kept_form(state, candidate)
         sources = state.sources.get(anchor.x.name) or sources
     elif anchor.grouped:  # padding would move channels to other groups
-        reads = writes = Form(last=True)
+        reads = writes = CHANNELS_LAST
     else:
         reads = x_form(state, candidate)
         channels = padded_channels(_channels(candidate), anchor.dtype.alignment) if candidate.output.name in state.padded else None

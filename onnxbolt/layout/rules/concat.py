@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import onnx_graphsurgeon as gs
 
 from onnxbolt.layout.assign import Assignment, Carry
-from onnxbolt.layout.form import FIRST_TO_LAST, Form, concatenated
+from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST, Form, concatenated
 from onnxbolt.layout.rules import channels_last
 from onnxbolt.layout.rules.elementwise import stored_constant
 
@@ -39,7 +39,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     rank = len(node.outputs[0].shape)
     axis = node.attrs["axis"] % rank
-    form = Form(True) if axis == 1 else carry.writes[0]
+    form = CHANNELS_LAST if axis == 1 else carry.writes[0]
     inputs = [stored_constant(rewriter, t, rank, form, 0.0) if read is None else rewriter.get(t, read)
               for t, read in zip(node.inputs, carry.reads, strict=True)]
     rewriter.replace(node, inputs, carry.writes[0], {"axis": FIRST_TO_LAST[rank].index(axis)})

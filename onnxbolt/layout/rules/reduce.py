@@ -7,7 +7,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.layout.assign import Assignment, Carry
-from onnxbolt.layout.form import FIRST_TO_LAST, Form
+from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
 from onnxbolt.layout.rules import channels_last
 from onnxbolt.layout.rules.pool import reduced_axes
 
@@ -25,7 +25,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     form = state.form(x)
     if not axes or (1 in axes and form.channels is not None):
         return None
-    writes = Form(True) if 1 in axes else form
+    writes = CHANNELS_LAST if 1 in axes else form
     return Carry((form, *(None for _ in node.inputs[1:])), (writes,), _emit)
 
 
