@@ -28,7 +28,7 @@ lint: .venv/.dev
 
 bench: .venv/.gpu
 	$(BIN)/python -m benchmarks.end_to_end --tune
-	for benchmark in tuning symbolic gemm conv b2b_gemm b2b_conv chains epilogue padding profile_kernels plots tables; do $(BIN)/python -m benchmarks.$$benchmark || exit 1; done
+	for benchmark in tuning symbolic gemm conv b2b_gemm b2b_conv chains variants epilogue padding profile_kernels plots tables; do $(BIN)/python -m benchmarks.$$benchmark || exit 1; done
 
 # One stamp per set of extras; each is renewed when pyproject.toml changes. ONNX Runtime exists as a CPU and as a GPU package,
 # which overwrite each other's files: `make bench` belongs on the machine with the GPU, in a checkout of its own.
