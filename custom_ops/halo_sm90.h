@@ -23,7 +23,7 @@ struct HaloSm90 {
 
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
-    if (const char* error = halo::CheckConvolution<Plan>(conv)) return error;
+    if (const char* error = halo::CheckConvolution(conv)) return error;
     return CheckOperands<Chain, Element>(conv.epilogue, halo::kAlign);
   }
 

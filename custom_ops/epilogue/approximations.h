@@ -49,12 +49,13 @@ __device__ inline float gate(float x, float c0, float c1, float c2, float c3, fl
   return fmaf(-t, exp2_unit(log2_tail), maximum(x, 0.f));
 }
 
-// x Phi(x), Phi the normal distribution. Absolute error below 7e-6 (equal ripple of x Phi(x)); -0 for -inf.
+// x Phi(x), Phi the normal distribution. Absolute error below 7e-6 (equal ripple of x Phi(x)); for -inf what fp16 rounds to -0.
 __device__ inline float approximate_gelu(float x) {
   return gate(x, -1.00047982f, -1.14737046f, -0.468018681f, -0.0440762565f, 3.86553793e-3f);
 }
 
-// x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Absolute error below 3e-5, less than fp16 rounds results above 0.06 by; -0 for -inf.
+// x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Absolute error below 3e-5, less than fp16 rounds results above 0.06 by; for -inf
+// what fp16 rounds to -0.
 __device__ inline float approximate_gelu_tanh(float x) {
   return gate(x, -1.00200307f, -1.13538635f, -0.496336818f, -0.0167552121f, -4.34058253e-3f);
 }

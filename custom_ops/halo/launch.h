@@ -8,12 +8,12 @@ namespace halo {
 
 constexpr int kAlign = 8;  // elements of an access: 16 bytes
 
-// Whether any launch can compute it.
-template <class Plan>
-const char* CheckConvolution(const ConvArguments& conv) {
+// Whether any launch of any kernel can compute it. nullptr where all is well.
+inline const char* CheckConvolution(const ConvArguments& conv) {
   if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
   if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0) return "c and k have to be multiples of groups";
   if (conv.dilation_h != 1 || conv.dilation_w != 1) return "halo convolutions need dilation 1";
+  if (std::min({conv.pad_top, conv.pad_left, conv.pad_bottom, conv.pad_right}) < 0) return "halo convolutions take no pixels off the image";
   if (conv.stride_h != conv.stride_w || conv.stride_h < 1 || conv.stride_h > 2) return "halo convolutions need equal strides of 1 or 2";
   if (conv.c / conv.groups % kAlign != 0 || conv.x_pitch % kAlign != 0 || !IsAligned(conv.x, 16) || !IsAligned(conv.filter, 16))
     return "x, its pitch, the filter or a group's c is not aligned to 16 bytes";

@@ -89,6 +89,7 @@ def supports(problem: ConvProblem, arch: Arch) -> bool:
         and problem.dtype in (DType.F16, DType.BF16)
         and not problem.nchw
         and problem.dilations == (1, 1)
+        and min(problem.pads) >= 0
         and problem.strides in ((1, 1), (2, 2))
         and problem.r * problem.s > 1
         and problem.depth % 8 == 0

@@ -31,9 +31,16 @@ CHAINS = (
     ("conv.groups = 2;", "a chain of convolutions has no groups"), ("chain.n[1] = 264;", "a layer has more channels than the kernel"),
     ("chain.ldd = 3;", "y or its pitch is not aligned to 16 bytes"),
 )
+HALOS = (
+    ("", "accepted"), ("conv.pad_right = -1;", "halo convolutions take no pixels off the image"),
+    ("conv.dilation_w = 2;", "halo convolutions need dilation 1"), ("conv.stride_w = 2;", "halo convolutions need equal strides of 1 or 2"),
+    ("conv.groups = 3;", "c and k have to be multiples of groups"),
+    ("conv.groups = 16;", "x, its pitch, the filter or a group's c is not aligned to 16 bytes"),
+)
 _PROGRAM = """
 #include <cstdio>
 #include "chain_conv_sm90.h"
+#include "halo/launch.h"
 #include "resize.h"
 using namespace onnxbolt;
 using Half = cutlass::half_t;
@@ -61,7 +68,7 @@ PRINTS
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Those of all resizings, then those of all chains."""
+    """Those of all resizings, of all chains, and of all convolutions from tiles with their border."""
     resizing = f"Resize<Config<{_row(resize.config(90).row())}>, Half, Half>"
     chain = f"ChainConvSm90<Config<{_row(chain_conv.candidates(CHAIN, get(90))[0].row())}>, Half, Half, Layer, Layer>"
     prints = [f"  {{ auto resize = Resizing(); {change} Print({resizing}::can_implement(&resize)); }}" for change, _ in RESIZES]
@@ -69,6 +76,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         f"  {{ auto all = Convolutions(); auto& [conv, chain] = all; {change} Print({chain}::can_implement(&all)); }}"
         for change, _ in CHAINS
     ]
+    prints += [f"  {{ auto conv = Convolutions().conv; {change} Print(halo::CheckConvolution(conv)); }}" for change, _ in HALOS]
     source: Path = tmp_path_factory.mktemp("refusals") / "refusals.cu"
     program = compile_program(source, _PROGRAM.replace("PRINTS", "\n".join(prints)))
     return subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -78,6 +86,6 @@ def _row(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-@pytest.mark.parametrize(("place", "change", "answer"), [(i, *case) for i, case in enumerate((*RESIZES, *CHAINS))])
+@pytest.mark.parametrize(("place", "change", "answer"), [(i, *case) for i, case in enumerate((*RESIZES, *CHAINS, *HALOS))])
 def test_refusal(answers: list[str], place: int, change: str, answer: str) -> None:
     assert answers[place] == answer, change

@@ -97,7 +97,7 @@ def test_a_tile_is_a_launch_choice() -> None:
 @pytest.mark.parametrize(
     "change",
     [{"groups": 16}, {"dilations": (2, 2)}, {"strides": (1, 2)}, {"strides": (3, 3)}, {"c": 36}, {"k": 36}, {"r": 1, "s": 1},
-     {"nchw": True}, {"dtype": DType.F32}],
+     {"nchw": True}, {"dtype": DType.F32}, {"pads": (1, 1, 1, -1)}],
     ids=str,
 )
 def test_refused(change: dict[str, Any]) -> None:
