@@ -29,7 +29,7 @@ from onnxbolt.tune.records import canonical, plain
 from onnxbolt.tune.timings import NOTHING, Cut, Timings
 
 _APART = "not in one kernel with the layer before it, which {} to be slower"
-_NO_KERNEL = "not in one kernel with the layer before it, since none keeps the weights and sums of both at hand"
+_NO_KERNEL = "not in one kernel with the layer before it, since no kernel takes both at these widths"
 
 
 class Cover(NamedTuple):

@@ -112,7 +112,7 @@ def test_where_a_chain_is_cut_is_reported_with_both_times() -> None:
     slower, impossible = cuts
     assert slower.reason.endswith("which is predicted to be slower")
     assert slower.values["together_us"] >= slower.values["apart_us"] > 0
-    assert impossible.reason.endswith("of both at hand: 256 to 256 to 256")
+    assert impossible.reason.endswith("takes both at these widths: 256 to 256 to 256")
     net, y = mlp(16384, 256, 64, 16)
     assert not cover(prepare(net.model(y), "fp16"), [90])[1]
 
