@@ -1,4 +1,5 @@
-"""Several GEMMs in one kernel on a GPU against float64: one row, tails of rows, k and columns, residuals, rows that TMA cannot write."""
+"""Several layers in one kernel on a GPU against float64: one row, odd images, tails of rows, k and columns, residuals, rows that TMA
+cannot write."""
 from __future__ import annotations
 
 import pytest
@@ -11,7 +12,7 @@ from tests.gpu.problems import chain_problem, limit, problems
 from tests.gpu.reference import relative_error
 
 pytestmark = pytest.mark.gpu
-FAMILIES = (Family.CHAIN_SM90, Family.CHAIN_SMALL)
+FAMILIES = (Family.CHAIN_SM90, Family.CHAIN_SMALL, Family.CHAIN_CONV_SM90, Family.CHAIN_HALO_SM90, Family.CHAIN_FIRST_SM90)
 KERNELS = [instance for instance in ALL if instance.config.family in FAMILIES]
 
 
