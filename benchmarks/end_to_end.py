@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -26,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 from rich.console import Console
@@ -37,13 +35,13 @@ from benchmarks import peers
 from benchmarks.common import ClockSampler, Row, result_path, time_argument, write_results
 from benchmarks.device_time import device_times
 from benchmarks.floors import floor_us
+from benchmarks.whole_models import error_of, exact_outputs, seeded_feeds, stream_for
 from models import build
 from onnxbolt.archs import get
 from onnxbolt.gpu import local_arch
 from onnxbolt.options import ARCHS, arch_number
-from onnxbolt.tolerances import relative_l2
-from onnxbolt.tune.cuda import CudaError, Stream
-from onnxbolt.tune.sessions import Measure, Session, Setting, Source, interleave, search
+from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.sessions import Measure, Source, interleave, search
 from onnxbolt.tune.summary import Tuning
 
 
@@ -99,13 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for target in targets:
             _prepare(target, chosen.prepare, chosen)
         return 0
-    try:
-        stream = None if chosen.provider == "cpu" else Stream()
-    except CudaError as error:
-        print(f"error: {error}; --provider cpu tries the script out without one", file=sys.stderr)
-        return 1
-    if chosen.cache:
-        os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache.resolve())
+    stream = stream_for(chosen, parser)
     return _measure_all(targets, stream, chosen)
 
 
@@ -140,8 +132,8 @@ def _known(chosen: argparse.Namespace) -> set[str]:
 def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argparse.Namespace) -> Row:
     effort = QUICK if chosen.quick else FULL
     exact = build(target.model, target.batch)
-    feeds = _feeds(exact)
-    reference = Session(Source("fp32", exact.SerializeToString()), Setting(search="HEURISTIC", tf32=False), feeds, stream).outputs()
+    feeds = seeded_feeds(exact)
+    reference = exact_outputs(exact, feeds, stream)
     inputs = {"onnxbolt": build(target.model, target.batch, "fp16"), **_optimized_by_onnxruntime(target, exact, scratch)}
     tunings: dict[str, Tuning] = {}
     ours = [_optimized(label, model, target, scratch, stream is not None, chosen, tunings) for label, model in inputs.items()]
@@ -152,7 +144,7 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
         measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
         samples = interleave(measures | ({"pytorch": pytorch} if pytorch else {}), effort.rounds, effort.runs)
         device = device_times(found, feeds, stream, effort.rounds, effort.runs)
-    errors = {name: max(map(relative_l2, best.session.outputs(), reference)) for name, best in found.items()}
+    errors = {name: error_of(best.session, reference) for name, best in found.items()}
     mine, peer = samples["ours"], samples["peer"]
     theirs = samples["pytorch"].median if pytorch else None
     return Row(
@@ -179,18 +171,6 @@ def _told(tuning: Tuning) -> dict[str, object]:
              "dropped": len(tuning.whole.dropped)} if tuning.whole else None
     return {"seconds": round(tuning.seconds, 1), "ended_by": tuning.ended_by, "trials": tuning.trials, "kernels": tuning.kernels,
             "whole_model": whole}
-
-
-def _feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """Seeded inputs, rounded to fp16 so that every precision gets the same; token numbers below 1000, masks of ones."""
-    rng, feeds = np.random.default_rng(0), dict[str, np.ndarray]()
-    for value in model.graph.input:
-        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-        if value.type.tensor_type.elem_type != onnx.TensorProto.INT64:
-            feeds[value.name] = rng.standard_normal(shape).astype(np.float16).astype(np.float32)
-        else:
-            feeds[value.name] = np.ones(shape, np.int64) if "mask" in value.name else rng.integers(0, 1000, shape)
-    return feeds
 
 
 def _optimized(label: str, model: onnx.ModelProto, target: Target, scratch: Path, compile_library: bool,

@@ -10,30 +10,27 @@ TF32, and neither a new session nor a compiler is there to help once the first a
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 
 import onnxbolt
 from benchmarks.common import ClockSampler, Row, time_argument, write_results
+from benchmarks.whole_models import checked_error, exact_outputs, seeded_feeds, stream_for
 from models import NAMES, build
 from onnxbolt import gpu
 from onnxbolt.options import cache_directory
-from onnxbolt.tolerances import relative_l2
-from onnxbolt.tune.cuda import CudaError, Stream
+from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.sessions import Arrays, Session, Setting, Source, interleave, search
 from onnxbolt.verify.session import RUNTIME_ERRORS
 
 MODELS = ("resnet50", "dlrm_bottom")
 LEAST, OPT, MOST = 1, 32, 64
 BATCHES = (1, 3, 17, 32, 64, 100)
-_LIMIT = 1e-2  # relative L2, of fp16 against fp32
 _SEARCH_RUNS, _ROUNDS, _RUNS = 20, 10, 20
 
 
@@ -43,13 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = chosen.models or MODELS
     if unknown := set(names) - set(NAMES):
         parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(NAMES)}")
-    try:
-        stream = None if chosen.provider == "cpu" else Stream()
-    except CudaError as error:
-        print(f"error: {error}; --provider cpu tries the script out without one", file=sys.stderr)
-        return 1
-    if chosen.cache:
-        os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache.resolve())
+    stream = stream_for(chosen, parser)
     rows: list[Row] = []
     for name in names:
         with tempfile.TemporaryDirectory() as scratch:
@@ -77,7 +68,7 @@ def measured(name: str, source: Source, stream: Stream | None) -> list[Row]:
     rows = []
     before = _compiled(source)
     for number, batch in enumerate(BATCHES):
-        feeds = _feeds(build(name, batch))
+        feeds = seeded_feeds(build(name, batch))
         ours = ours.rebound(feeds, number) if ours else _session(source, feeds, stream)
         rows.append(_row(name, batch, ours, feeds, stream))
         _say(f"{name}, batch {batch}: {rows[-1].ours_us} us, ONNX Runtime {rows[-1].peer_us} us, error {rows[-1].error:.1e}")
@@ -96,11 +87,7 @@ def _session(source: Source, feeds: Arrays, stream: Stream | None) -> Session:
 
 
 def _row(name: str, batch: int, ours: Session, feeds: Arrays, stream: Stream | None) -> Row:
-    exact = Source("fp32", build(name, batch).SerializeToString())
-    reference = Session(exact, Setting(search="HEURISTIC", tf32=False), feeds, stream).outputs()
-    error = max(map(relative_l2, ours.outputs(), reference))
-    if not error <= _LIMIT:
-        raise RuntimeError(f"{name}, batch {batch}: relative error {error:.2g} exceeds {_LIMIT}")
+    error = checked_error(f"{name}, batch {batch}", ours, exact_outputs(build(name, batch), feeds, stream))
     peer = search([Source("fp16", build(name, batch, "fp16").SerializeToString())], feeds, stream, _SEARCH_RUNS)
     with ClockSampler() as clock:
         samples = interleave({"ours": ours.measure, "peer": peer.session.measure}, _ROUNDS, _RUNS)
@@ -108,11 +95,6 @@ def _row(name: str, batch: int, ours: Session, feeds: Arrays, stream: Stream | N
     return Row(name, batch, "fp16", round(mine.median, 2), f"onnxruntime {ort.__version__}, best", round(theirs.median, 2),
                round(theirs.median / mine.median, 3), spread=round(mine.spread, 4), error=float(f"{error:.3e}"), clock_mhz=clock.mhz,
                config="one session", values={"peer_config": str(peer.setting), "tuned_for": f"{LEAST} to {MOST}"})
-
-
-def _feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {value.name: rng.standard_normal(_shape(value, 0)).astype(np.float16).astype(np.float32) for value in model.graph.input}
 
 
 def _shape(value: onnx.ValueInfoProto, batch: int) -> list[int]:

@@ -9,26 +9,22 @@ without TF32. The ratio is the plain model's time over the variant's.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 import onnxbolt
 from benchmarks.common import ClockSampler, Row, time_argument, write_results
+from benchmarks.whole_models import checked_error, exact_outputs, seeded_feeds, stream_for
 from models import build
 from onnxbolt import gpu
-from onnxbolt.tolerances import relative_l2
-from onnxbolt.tune.cuda import CudaError, Stream
-from onnxbolt.tune.sessions import Arrays, Session, Setting, Source, interleave
+from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.sessions import Session, Setting, Source, interleave
 
 PLAIN = "repvgg_a0_deploy"
 VARIANTS = ("repvgg_a0_deploy_hard_swish", "repvgg_a0_deploy_gelu", "repvgg_a0_deploy_softplus",
             "repvggaug_a0_deploy", "repvggaug_a0_deploy_hard_swish")
-_LIMIT = 1e-2  # relative L2, of fp16 against fp32
 _ROUNDS, _RUNS = 10, 20
 
 
@@ -38,26 +34,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = tuple(chosen.models) or VARIANTS
     if unknown := set(names) - set(VARIANTS):
         parser.error(f"no variant {', '.join(sorted(unknown))}: choose from {', '.join(VARIANTS)}")
-    try:
-        stream = None if chosen.provider == "cpu" else Stream()
-    except CudaError as error:
-        print(f"error: {error}; --provider cpu tries the script out without one", file=sys.stderr)
-        return 1
-    if chosen.cache:
-        os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache.resolve())
+    stream = stream_for(chosen, parser)
     write_results("variants", measured(names, chosen, stream), chosen.out, chosen.append)
     return 0
 
 
 def measured(names: Sequence[str], chosen: argparse.Namespace, stream: Stream | None) -> list[Row]:
     """A row for each variant. Raises RuntimeError where an answer is wrong."""
-    (image,) = build(PLAIN, chosen.batch).graph.input
-    shape = [dim.dim_value for dim in image.type.tensor_type.shape.dim]
-    feeds = {image.name: np.random.default_rng(0).standard_normal(shape).astype(np.float16).astype(np.float32)}
+    feeds = seeded_feeds(build(PLAIN, chosen.batch))
     with tempfile.TemporaryDirectory() as scratch:
         sources = {name: _optimized(name, Path(scratch), chosen, stream is not None) for name in (PLAIN, *names)}
         sessions = {name: Session(source, Setting(graph=stream is not None), feeds, stream) for name, source in sources.items()}
-        errors = {name: _error(name, session, chosen.batch, feeds, stream) for name, session in sessions.items()}
+        errors = {name: checked_error(name, session, exact_outputs(build(name, chosen.batch), feeds, stream))
+                  for name, session in sessions.items()}
         with ClockSampler() as clock:
             samples = interleave({name: session.measure for name, session in sessions.items()}, _ROUNDS, _RUNS)
     plain = samples[PLAIN].median
@@ -77,15 +66,6 @@ def _optimized(name: str, directory: Path, chosen: argparse.Namespace, measures:
     arch = gpu.local_arch() or "sm_90a"
     onnxbolt.optimize(build(name, chosen.batch, "fp16"), out, verify=False, archs=(arch,), library=measures, **tuning)
     return Source(name, out.read_bytes(), onnxbolt.get_library_path(out) if measures else None)
-
-
-def _error(name: str, session: Session, batch: int, feeds: Arrays, stream: Stream | None) -> float:
-    exact = Source("fp32", build(name, batch).SerializeToString())
-    reference = Session(exact, Setting(search="HEURISTIC", tf32=False), feeds, stream).outputs()
-    error = max(map(relative_l2, session.outputs(), reference))
-    if not error <= _LIMIT:
-        raise RuntimeError(f"{name}: relative error {error:.2g} exceeds {_LIMIT}")
-    return error
 
 
 def _parser() -> argparse.ArgumentParser:

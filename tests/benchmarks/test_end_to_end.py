@@ -39,7 +39,9 @@ def test_a_quick_run_on_the_cpu_writes_a_row_with_both_sides(tmp_path: Path, cap
 
 @pytest.mark.skipif(gpu.local_arch() is not None, reason="this machine has a GPU")
 def test_no_driver_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--models", "dlrm_mlp"]) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["--models", "dlrm_mlp"])
+    assert ended.value.code == 1
     assert capsys.readouterr().err.startswith("error: no NVIDIA driver")
 
 

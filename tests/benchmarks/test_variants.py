@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import variants
+from benchmarks import variants, whole_models
 from benchmarks.variants import PLAIN, main
 
 VARIANT = "repvgg_a0_deploy_hard_swish"
@@ -22,7 +22,7 @@ def test_a_variant_is_compared_with_the_plain_model(tmp_path: Path, monkeypatch:
     assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
     assert row["values"]["times_plain"] == pytest.approx(row["ours_us"] / row["peer_us"], rel=1e-2)
     assert 0 < row["error"] < 1e-2
-    monkeypatch.setattr(variants, "_LIMIT", 0.0)
+    monkeypatch.setattr(whole_models, "LIMIT", 0.0)
     with pytest.raises(RuntimeError, match=rf"{PLAIN}: relative error .* exceeds 0.0"):
         main([VARIANT, "--batch", "1", "--provider", "cpu", "--out", str(out)])
 
