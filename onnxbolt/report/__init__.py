@@ -60,7 +60,7 @@ class Report:
     kept: tuple[Kept, ...]
     changes: tuple[str, ...]  # what canonicalization did
     shared_weights: tuple[str, ...]  # stored twice: packed, and as they were for nodes that stay
-    coverage: float  # share of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul in fused nodes
+    coverage: float  # share of the FLOPs of Conv, Gemm and constant-weight MatMul in fused nodes
     digest: str
     verification: VerifyResult | None = None
     tuning: Tuning | None = None  # with --tune

@@ -13,7 +13,7 @@ from onnxbolt.graph.shapes import infer
 
 
 def coverage(original: ModelProto, fused_sources: Iterable[str]) -> float:
-    """The share of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul that fused nodes took over.
+    """The share of the FLOPs of Conv, Gemm and constant-weight MatMul that fused nodes took over.
 
     `fused_sources` are names of source nodes, as in the attribute `source_nodes`. Symbolic dimensions count as 1. A model without
     such nodes is covered: 1.
@@ -39,9 +39,7 @@ def _constant_names(graph: gs.Graph) -> set[str]:
 def _counts(node: gs.Node, constant: set[str]) -> bool:
     if node.domain or node.op not in ("Conv", "Gemm", "MatMul") or node.inputs[0].name in constant:
         return False
-    if node.op == "Conv":
-        return bool(node.attrs.get("group", 1) == 1)
-    if node.op == "Gemm":
+    if node.op in ("Conv", "Gemm"):
         return True
     leading = (node.inputs[1].shape or ())[:-2]  # a stack of matrices is no weight
     return node.inputs[1].name in constant and all(dim == 1 for dim in leading)

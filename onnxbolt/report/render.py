@@ -90,7 +90,7 @@ def _sections(report: Report) -> Iterable[Section]:
     if report.original or report.optimized:
         yield f"{report.original or 'a model in memory'} -> {report.optimized or 'nothing written'}", (), []
     yield (
-        f"fused: {len(report.fused)} nodes, {report.coverage:.1%} of the FLOPs of ungrouped Conv, Gemm and constant-weight MatMul "
+        f"fused: {len(report.fused)} nodes, {report.coverage:.1%} of the FLOPs of Conv, Gemm and constant-weight MatMul "
         f"(--fuse {report.fuse}; {_origin(report)})",
         ("op type", "nodes", "FLOPs", *(f"sm_{arch} us" for arch in report.archs), *(f"ORT, sm_{arch} us" for arch in report.archs)),
         _by_op(report.fused, report.archs),
