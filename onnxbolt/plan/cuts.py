@@ -26,19 +26,21 @@ from onnxbolt.plan.kernel_times import KernelTimes
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.tune.records import canonical, plain
-from onnxbolt.tune.timings import NOTHING, Cut, Timings
+from onnxbolt.tune.timings import NOTHING, Choice, Cut, Timings
 
 _APART = "not in one kernel with the layer before it, which {} to be slower"
+_DECIDED = "not in one kernel with the layer before it, as was decided before"
 _NO_KERNEL = "not in one kernel with the layer before it, since no kernel takes both at these widths"
 
 
 class Cover(NamedTuple):
     """Disjoint candidates of a graph, why other nodes stay as they were, or apart from the layer before them, and the decisions behind
-    that, in the form in which `Timings` hold them."""
+    that and the measured choices that they follow from, in the form in which `Timings` hold them."""
 
     candidates: list[Candidate]
     refusals: list[Refusal]
     cuts: dict[str, Cut]
+    choices: dict[tuple[Problem, int], Choice]
 
 
 def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Timings = NOTHING) -> Cover:
@@ -52,7 +54,8 @@ def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Tim
     found = partition(list(chains.first_kernels(refusals)))
     refusals += (cut for candidate in found if (cut := chains.cut_behind(candidate)) is not None)
     refusals += used_elsewhere(graph, found, archs, at)
-    return Cover([dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found], refusals, chains.cuts)
+    return Cover([dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found], refusals, chains.cuts,
+                 chains.measured())
 
 
 def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> list[Candidate]:
@@ -138,18 +141,24 @@ class _Chains:
     def cut_behind(self, candidate: Candidate) -> Refusal | None:
         """That the layer behind a candidate is not in its kernel, with both times where there is a kernel for both."""
         whole = self._starting[id(candidate.anchor.node)]
-        apart, first = self.best(whole)
-        if first is None or first.output is not candidate.output or len(first.widths) == len(whole.widths):
+        if len(candidate.widths) == len(whole.widths):
             return None
-        end, *later = _ends(whole)[len(first.widths) - 1:]
+        end, *later = _ends(whole)[len(candidate.widths) - 1:]
+        apart = self._ending(whole, end)[0]
         together, longer = min(((self._ending(whole, longer)[0], longer) for longer in later), key=lambda found: found[0])
         product = whole.links[end].nodes[0]
         if math.isinf(together):
-            reason = f"{_NO_KERNEL}: {_columns(whole, len(first.widths) + 1)}"
-            return Refusal(product.name, product.op, reason, first.output.name, apart=True)
-        measured = all(self._is_measured(kernel) for kernel in (first, whole.prefix(longer)) if kernel is not None)
-        reason = _APART.format("was measured" if measured else "is predicted")
-        return Refusal(product.name, product.op, reason, first.output.name, values={"together_us": together, "apart_us": apart}, apart=True)
+            reason = f"{_NO_KERNEL}: {_columns(whole, len(candidate.widths) + 1)}"
+            return Refusal(product.name, product.op, reason, candidate.output.name, apart=True)
+        measured = all(self._is_measured(kernel) for kernel in (candidate, whole.prefix(longer)) if kernel is not None)
+        reason = _APART.format("was measured" if measured else "is predicted") if apart <= together else _DECIDED
+        values = {"together_us": together, "apart_us": apart}
+        return Refusal(product.name, product.op, reason, candidate.output.name, values=values, apart=True)
+
+    def measured(self) -> dict[tuple[Problem, int], Choice]:
+        """What was measured of the kernels that may be in a cover, by problem and architecture."""
+        choices = {(problem, arch): self._timings.choice(problem, arch) for problem in self.problems.values() for arch in self._archs}
+        return {key: choice for key, choice in choices.items() if choice is not None and choice.measured}
 
     def layers(self, candidate: Candidate) -> tuple[Candidate, ...]:
         """The layers of a candidate as candidates; none where it has only one, or one of them does not end where the next begins."""

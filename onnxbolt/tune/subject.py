@@ -43,7 +43,7 @@ class Subject:
         """What `timings` make of the graph: chains are cut, then regions and kernels chosen. Raises FrozenError."""
         found = cover(self.graph, archs, self.ranges.opt, timings)
         chosen = plan(self.graph, found.candidates, archs, fuse, timings, self.ranges)
-        used = dataclasses.replace(chosen.used, cuts=found.cuts)
+        used = dataclasses.replace(chosen.used, choices={**found.choices, **chosen.used.choices}, cuts=found.cuts)
         return dataclasses.replace(chosen, refusals=[*found.refusals, *chosen.refusals], used=used)
 
     def segments(self, archs: Sequence[int]) -> list[Problem]:

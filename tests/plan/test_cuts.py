@@ -97,7 +97,7 @@ def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: l
     inner = net.node("Relu", biased)
     graph = prepare(net.model(net.linear(inner, 256, 256)), "fp16")
     graph.source_tensors -= {inner, biased, product} if hidden == 2 else {inner, biased}
-    found, refusals, _ = cover(graph, [90])
+    found, refusals, *_ = cover(graph, [90])
     assert [candidate.rule.removesuffix("+CastF32") for candidate in found] == left
     assert [refusal.tensor for refusal in refusals if refusal.reason == UNKNOWN] == [product] * (hidden - 1)
 
@@ -105,7 +105,7 @@ def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: l
 def test_where_a_chain_is_cut_is_reported_with_both_times() -> None:
     net, y = mlp(1024, 64, 256, 256, 256)
     graph = prepare(net.model(y), "fp16")
-    found, refusals, _ = cover(graph, [90])
+    found, refusals, *_ = cover(graph, [90])
     cuts = [refusal for refusal in refusals if "not in one kernel with the layer before it" in refusal.reason]
     assert sum(len(candidate.widths) for candidate in found) == 3
     assert [(cut.op, cut.tensor) for cut in cuts] == [("MatMul", candidate.output.name) for candidate in found[:-1]]

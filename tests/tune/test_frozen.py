@@ -17,10 +17,12 @@ from onnxbolt.cli import main
 from onnxbolt.errors import AccuracyError, FrozenError
 from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.library import configs_of_node, generated_sources, kernel_sources_digest, manifest_of_model
+from onnxbolt.options import Options
 from onnxbolt.plan.cost import candidates, fused_us
 from onnxbolt.tune.lockfile import Lock
 from onnxbolt.tune.records import Problem
-from onnxbolt.tune.timings import Choice
+from onnxbolt.tune.subject import Subject
+from onnxbolt.tune.timings import Choice, Cut, Timings
 from tests.support import Net
 
 ARCHITECTURES = ("--arch", "sm_90a", "--arch", "sm_80")
@@ -151,6 +153,33 @@ def test_many_misses_are_counted(model: Path, lock: Path, capsys: pytest.Capture
     message = capsys.readouterr().err
     assert "lacks 6 problems" in message
     assert "and 3 more" in message
+
+
+def two_layers() -> Subject:
+    net = Net({"x": (16384, 256)})
+    y = net.node("Relu", net.linear("x", 256, 64))
+    return Subject.of(net.model(net.node("Relu", net.linear(y, 64, 16))), Options())
+
+
+def test_why_layers_are_apart_is_said_as_it_was_measured(tmp_path: Path) -> None:
+    """The lock file has the time of the kernel for both, too, though the model has none."""
+    us = {1: 2.0, 2: 9.0}
+    subject = two_layers()
+    choices = {(problem, 90): Choice(second_best(problem, 90), us[len(problem.layers)]) for problem in subject.segments([90])}
+    apart = subject.plan([90], "all", Timings(choices))
+    assert [refusal.reason for refusal in apart.refusals] == ["not in one kernel with the layer before it, which was measured to be slower"]
+    Lock().updated(apart.used, Options(), ["sm_90a"]).write(tmp_path / "onnxbolt.lock")
+    again = two_layers().plan([90], "all", Lock.read(tmp_path / "onnxbolt.lock").timings())
+    assert again.refusals == apart.refusals
+    assert again.used.choices == apart.used.choices
+
+
+def test_a_cut_whose_times_are_not_locked_is_no_prediction() -> None:
+    used = two_layers().plan([90], "all", Timings()).used
+    ((key, cut),) = used.cuts.items()
+    assert cut.layers == 2
+    decided = two_layers().plan([90], "all", Timings(cuts={key: Cut(1)}))
+    assert [refusal.reason for refusal in decided.refusals] == ["not in one kernel with the layer before it, as was decided before"]
 
 
 def test_frozen_without_a_lock_is_wrong_usage(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
