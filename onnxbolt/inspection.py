@@ -16,7 +16,7 @@ from rich.table import Table
 
 from onnxbolt.errors import InputError
 from onnxbolt.graph.functions import DOMAIN
-from onnxbolt.kernels.config import UNBOUNDED, KernelConfig
+from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 from onnxbolt.library import configs_of_node, metadata, weighted_ops
 from onnxbolt.rewrite import FORMAT
 
@@ -85,6 +85,7 @@ def describe(config: KernelConfig) -> str:
     parts += [f"{config.stages} stages"] if config.stages else []
     parts += [f"cluster {config.cluster[0]}x{config.cluster[1]} {config.schedule.name.lower()}"] if config.schedule else []
     parts += [f"{config.consumers} consumers"] if config.consumers else []
+    parts += ["swapped"] if config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0] else []
     parts += ["weights resident"] if config.resident else []
     parts += [f"split {config.split_k}"] if config.split_k > 1 else []
     end = "" if config.max_m >= UNBOUNDED else config.max_m

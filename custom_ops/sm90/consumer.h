@@ -15,7 +15,7 @@ class TileEnd {
  public:
   using Params = sm90::Params;
   using Finish = typename K::Finish;
-  using Sums = Accumulators<K::kTileN>[K::kBlocks];  // of 64 rows each
+  using Sums = Accumulators<K::kProductColumns>[K::kBlocks];  // of 64 rows each
 
   // At the end of a block nothing runs under the last tile's epilogue but its own products: over that many k-blocks they are made 64
   // rows at a time, so that the first rows are finished under the products of the others. Their stages and the one before are all in
@@ -92,7 +92,7 @@ class TileEnd {
   const Params& params_;
   SharedMemory<K> memory_;
   int group_, rank_;
-  Epilogue<Finish> epilogue_;
+  std::conditional_t<K::kSwapped, SwappedEpilogue<Finish>, Epilogue<Finish>> epilogue_;
 };
 
 // End: what becomes of a tile's sums.
@@ -181,10 +181,12 @@ class Consumer {
     }
   }
 
-  // Blocks of 64 rows, from `first` to `end`, by one k-block.
+  // Blocks of 64 rows of the product, from `first` to `end`, by one k-block.
   CUTLASS_DEVICE void multiply_rows(Sums& sums, int first, int end, int stage, int block_of_b, bool accumulate) {
-    const uint64_t a = OperandDescriptor(memory_.a(stage) + (K::kIsPingpong ? 0 : group_ * K::kGroupRows * K::kBoxBytes), K::kBoxBytes);
-    const uint64_t b = OperandDescriptor(memory_.b(block_of_b), K::kBoxBytes);
+    const char *pixels = memory_.a(stage), *weights = memory_.b(block_of_b);
+    const char *rows = K::kSwapped ? weights : pixels, *columns = K::kSwapped ? pixels : weights;
+    const uint64_t a = OperandDescriptor(rows + (K::kIsPingpong ? 0 : group_ * K::kGroupRows * K::kBoxBytes), K::kBoxBytes);
+    const uint64_t b = OperandDescriptor(columns, K::kBoxBytes);
 #pragma unroll
     for (int box = 0; box < K::kBoxes; ++box) {
 #pragma unroll
@@ -192,9 +194,9 @@ class Consumer {
 #pragma unroll
         for (int m = first; m < end; ++m) {
           // addresses in descriptors count 16 bytes
-          const uint64_t at_a = a + (box * K::kTileM * K::kBoxBytes + m * 64 * K::kBoxBytes) / 16 + 2 * k;
-          const uint64_t at_b = b + box * K::kTileN * K::kBoxBytes / 16 + 2 * k;
-          Wgmma<K::kTileN>::template multiply<typename K::Element>(sums[m], at_a, at_b, accumulate || box + k > 0);
+          const uint64_t at_a = a + (box * K::kProductRows * K::kBoxBytes + m * 64 * K::kBoxBytes) / 16 + 2 * k;
+          const uint64_t at_b = b + box * K::kProductColumns * K::kBoxBytes / 16 + 2 * k;
+          Wgmma<K::kProductColumns>::template multiply<typename K::Element>(sums[m], at_a, at_b, accumulate || box + k > 0);
         }
       }
     }

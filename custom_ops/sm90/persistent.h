@@ -108,15 +108,17 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
   const auto tiles = [](int64_t extent, int size) { return static_cast<int>(CeilDivide(extent, size)); };
   params.schedule = TileSchedule(tiles(rows, K::kTileM * K::kClusterM), tiles(columns, K::kTileN * K::kClusterN),
                                  K::kIsResident ? 1 : static_cast<int>(config[kSwizzle]));
-  const auto encode = [&](CUtensorMap& map, const void* data, int64_t data_pitch, int box_rows) {
+  const auto encode = [&](CUtensorMap& map, const void* data, int64_t data_pitch, int box_columns, int box_rows) {
     return EncodeTiled(map, kPlainType<Output>, sizeof(Output), data,
-                       {{columns, 0, Finish::kUnitColumns}, {rows, data_pitch * int64_t(sizeof(Output)), box_rows}});
+                       {{columns, 0, box_columns}, {rows, data_pitch * int64_t(sizeof(Output)), box_rows}});
   };
   if constexpr (Finish::kResidual) {
     // a cast between types of 16 bits leaves the residual in the input's type: TMA moves bytes
-    if (const char* error = encode(params.residual, operands.tensors[0], operands.tensor_pitch[0], 64)) return error;
+    if (const char* error = encode(params.residual, operands.tensors[0], operands.tensor_pitch[0], Finish::kUnitColumns, 64))
+      return error;
   }
-  return encode(params.d, d, pitch, kStoredRows);
+  if constexpr (K::kSwapped) return encode(params.d, d, pitch, kUnitChannels, K::kTileM);
+  else return encode(params.d, d, pitch, Finish::kUnitColumns, kStoredRows);
 }
 
 // Weights [columns, taps, depth], `pitch` elements from one output channel to the next.
@@ -156,7 +158,7 @@ template <class K>
 const char* CheckLaunch(const Params& params, int sm_count) {
   if (K::kIsResident && params.schedule.columns > sm_count) return "resident weights need an SM for each column of tiles";
   if (params.split == 1) return nullptr;
-  if (!K::kCanSplit) return "this kernel cannot split k: it is pingpong, resident, in clusters, or its tile is too large";
+  if (!K::kCanSplit) return "this kernel cannot split k: it is pingpong, swapped, resident, in clusters, or its tile is too large";
   if (params.split > K::kMaxSplit || (K::kUnitsOfTile % params.split != 0 && params.split % K::kUnitsOfTile != 0))
     return "split_k has to divide the units of a tile, or they it; at most 8";
   if (params.split * SplitSums<K>::kSlotBytes > K::kStages * K::kStageBytes) return "split_k is too large for this kernel's stages";

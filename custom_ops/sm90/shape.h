@@ -5,6 +5,7 @@
 #include "instance.h"
 #include "integers.h"
 #include "sm90/epilogue.h"
+#include "sm90/swapped.h"
 
 namespace onnxbolt {
 namespace sm90 {
@@ -28,15 +29,22 @@ struct KernelShape {
   static constexpr int kTileM = Row::at(Column::kTileM), kTileN = Row::at(Column::kTileN), kTileK = Row::at(Column::kTileK);
   static constexpr int kClusterM = Row::at(Column::kClusterM), kClusterN = Row::at(Column::kClusterN), kClusterSize = kClusterM * kClusterN;
 
-  static constexpr int kGroupRows = kIsPingpong ? kTileM : kTileM / kGroups, kBlocks = kGroupRows / 64;
+  // The product's rows, 64 to a block, are pixels and its columns output channels. Swapped it is the other way round: then a tile has
+  // any multiple of 16 pixels, by which a small problem divides evenly among the SMs.
+  static constexpr bool kSwapped = Row::at(Column::kInstructionM) == 1;
+  static constexpr int kProductRows = kSwapped ? kTileN : kTileM, kProductColumns = kSwapped ? kTileM : kTileN;
+
+  static constexpr int kGroupRows = kIsPingpong ? kProductRows : kProductRows / kGroups, kBlocks = kGroupRows / 64;
   static constexpr int kGroupsOfTile = kIsPingpong ? 1 : kGroups;
-  using Finish = EpilogueShape<Element, Output, Chain, kBlocks, Columns>;
+  using Finish = std::conditional_t<kSwapped, SwappedEpilogueShape<Output, Chain, kBlocks, kTileM>,
+                                    EpilogueShape<Element, Output, Chain, kBlocks, Columns>>;
 
   static_assert(Row::at(Column::kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(kGroups >= 1 && kGroups <= 3, "one to three consumer warpgroups");
   static_assert(kIsPingpong || Row::at(Column::kSchedule) == kCooperative, "a kernel is cooperative or pingpong");
   static_assert(!kIsPingpong || kGroups > 1, "pingpong takes two");
-  static_assert(kGroupRows % 64 == 0 && kGroupRows * kGroupsOfTile == kTileM, "a warpgroup multiplies 64 rows at a time");
+  static_assert(!kSwapped || kGroups == 1, "one warpgroup has all of a swapped tile");
+  static_assert(kGroupRows % 64 == 0 && kGroupRows * kGroupsOfTile == kProductRows, "a warpgroup multiplies 64 rows at a time");
   static_assert(kClusterSize == 1 || !kIsResident, "resident weights are loaded by each block for itself");
   static_assert(kTileM % (8 * kClusterN) == 0 && kTileN % (8 * kClusterM) == 0, "a cluster's blocks load whole groups of eight rows");
   static_assert(kTileM / kClusterN <= 256 && kTileN / kClusterM <= 256, "TMA copies 256 rows at most");
@@ -75,7 +83,7 @@ struct KernelShape {
 
   // Split along K, the blocks of a cluster exchange their sums where the ring was. All threads meet before the epilogue begins:
   // none may wait for it, so that a residual needs a buffer for each unit.
-  static constexpr bool kCanSplit = !kIsPingpong && kClusterSize == 1 && !kIsResident &&
+  static constexpr bool kCanSplit = !kIsPingpong && !kSwapped && kClusterSize == 1 && !kIsResident &&
                                     kTileM * kTileN * static_cast<int>(sizeof(float)) <= kStages * kStageBytes &&
                                     (!Finish::kResidual || Finish::kUnits <= Finish::kBuffers);
   static constexpr int kUnitsOfTile = kGroups * Finish::kUnits, kMaxSplit = 8;  // of a cluster that every GPU can place

@@ -47,6 +47,8 @@ def instance_name(instance: Instance) -> str:
         words += [f"f{_shape(c.warp)}"]
     if c.family in (Family.FIRST_SM90, Family.CHAIN_FIRST_SM90):
         words += [f"f{_shape(c.warp)}", f"t{_shape(c.instruction)}"]
+    if c.family in (Family.GEMM_SM90, Family.CONV_SM90) and c.instruction[0]:
+        words += ["swapped"]
     if c.family is Family.HALO_SM90:
         words += [f"p{c.instruction[0]}"]
     if c.family is Family.CHAIN_HALO_SM90:

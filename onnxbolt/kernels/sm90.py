@@ -2,7 +2,8 @@
 
 A block has one producer warp that loads by TMA and one to three consumer warpgroups that multiply by wgmma, 64 rows at a time.
 COOPERATIVE: the warpgroups share a tile's rows. PINGPONG: each has a tile of its own, and one's epilogue hides behind the other's
-main loop. The formulas for shared memory repeat custom_ops/sm90/shape.h.
+main loop. In a swapped kernel (`instruction[0]` is 1) output channels are the rows of the product, and the rows of A, any multiple of 16
+of them, its columns. The formulas for shared memory repeat custom_ops/sm90/shape.h.
 """
 from __future__ import annotations
 
@@ -72,13 +73,16 @@ TILES = (
     Tile90(64, _P, 3), Tile90(64, _P, 3, resident=True), Tile90(64, _C, 1),
 )
 
+# Of swapped kernels, one warpgroup each. Where an SM has more than two tiles, others divide evenly, too, and hide their epilogues.
+_SWAPPED_COLUMNS, _SWAPPED_ROWS, _SWAPPED_ROUNDS = 128, (80, 96, 112), 2
+
 
 def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every configuration of these families for `problem`, each for all m; empty where TMA cannot read or write its rows."""
     if not supports(problem, arch):
         return ()
     configs = (_config(tile, columns, problem, arch) for columns in _tile_columns(problem) for tile in TILES)
-    feasible = (config for config in dict.fromkeys(configs) if fits(config, problem, arch))
+    feasible = (config for config in dict.fromkeys((*configs, *_swapped(problem, arch))) if fits(config, problem, arch))
     return tuple(variant for config in feasible for variant in (config, *_splits(config, problem, arch)))
 
 
@@ -160,6 +164,18 @@ def _config(tile: Tile90, columns: int, problem: Problem, arch: Arch) -> KernelC
     )
 
 
+def _swapped(problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
+    """The swapped kernel that divides few tiles among the SMs best, where it does so better than tiles of 64 or 128 rows."""
+    tensors = any(EPILOGUES[step].operand == "tensor" for step in problem.chain)
+    if tensors or problem.out.bytes != 2 or _SWAPPED_COLUMNS not in _tile_columns(problem):
+        return
+    m, n = extent(problem)
+    rows_of_sm = {rows: _ceil(_ceil(m, rows) * _ceil(n, _SWAPPED_COLUMNS), arch.sm_count) * rows for rows in (64, *_SWAPPED_ROWS, 128)}
+    rows = min(rows_of_sm, key=rows_of_sm.__getitem__)
+    if rows in _SWAPPED_ROWS and rows_of_sm[rows] <= _SWAPPED_ROUNDS * rows:
+        yield replace(_config(Tile90(rows, _C, 1), _SWAPPED_COLUMNS, problem, arch), instruction=(1, 0, 0))
+
+
 def k_block(channels: int, dtype: DType) -> int:
     """Elements of a k-block: the number that wastes least of `channels`, the largest of equal ones."""
     return min((size * 2 // dtype.bytes for size in _K), key=lambda size: (_ceil(channels, size) * size, -size))
@@ -177,7 +193,7 @@ def _splits(config: KernelConfig, problem: Problem, arch: Arch) -> Iterator[Kern
 
 def splits(config: KernelConfig, kernel: Typed, arch: Arch) -> list[int]:
     """Numbers of blocks that can share a tile's k-blocks; none where clusters serve another end, or the exchange has no room."""
-    if config.schedule is not _C or config.cluster != (1, 1) or config.resident:
+    if config.schedule is not _C or config.cluster != (1, 1) or config.resident or config.instruction[0]:
         return []
     rows, columns, k = config.threadblock
     ring, pieces = (rows + columns) * k * kernel.dtype.bytes * stages(config, kernel, arch), units(config, kernel.out)
@@ -190,7 +206,7 @@ def splits(config: KernelConfig, kernel: Typed, arch: Arch) -> list[int]:
 def fits(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
     """Whether the kernel compiles without spills and runs `problem`: registers, shared memory, columns of resident weights."""
     rows, columns, _ = config.threadblock
-    if group_rows(config) // 64 * columns // 2 > _MAX_ACCUMULATORS[config.consumers]:
+    if group_rows(config) // 64 * product(config)[1] // 2 > _MAX_ACCUMULATORS[config.consumers]:
         return False
     if columns % (8 * config.cluster[0]) or rows % (8 * config.cluster[1]):
         return False  # the blocks of a cluster load whole groups of eight swizzled rows
@@ -213,7 +229,9 @@ def stages(config: KernelConfig, kernel: Typed, arch: Arch) -> int:
 
 def _free_bytes(config: KernelConfig, kernel: Typed, arch: Arch) -> int:
     """Shared memory beside the epilogues' staging buffers and vectors."""
-    columns = config.threadblock[1]
+    rows, columns, _ = config.threadblock
+    if config.instruction[0]:  # units of 64 channels of all rows; vectors are in registers
+        return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * 2 * rows * 64 * kernel.out.bytes
     staging = _buffers(config, kernel) * 64 * _unit_columns(columns, kernel.out) * kernel.out.bytes
     vectors = sum(EPILOGUES[step].operand == "vector" for step in kernel.chain) * columns * 4
     return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * (staging + vectors)
@@ -243,9 +261,15 @@ def units(config: KernelConfig, out: DType) -> int:
     return rows // 64 * (columns // _unit_columns(columns, out))
 
 
+def product(config: KernelConfig) -> tuple[int, int]:
+    """Rows and columns of a tile's product."""
+    rows, columns, _ = config.threadblock
+    return (columns, rows) if config.instruction[0] else (rows, columns)
+
+
 def group_rows(config: KernelConfig) -> int:
-    """Rows of a tile that one warpgroup multiplies."""
-    return config.threadblock[0] // _groups_of_tile(config)
+    """Rows of a tile's product that one warpgroup has."""
+    return product(config)[0] // _groups_of_tile(config)
 
 
 def _groups_of_tile(config: KernelConfig) -> int:

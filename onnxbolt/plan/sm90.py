@@ -10,7 +10,7 @@ from __future__ import annotations
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernels.config import ConvProblem, KernelConfig, Schedule
-from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, stages, tiles, units
+from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, product, stages, tiles, units
 
 CLOCKS_PER_US = 1755.0  # under load
 LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin before the one before has ended
@@ -73,7 +73,8 @@ def block_clocks(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     size = problem.dtype.bytes
     products = 2 * rows * columns * k / (_PRODUCTS * 2 / size)
     a, b = rows * k * size, 0 if config.resident else columns * k * size
-    shared = (rows // 64 * (64 + columns) * k * size + a + b) / _SHARED
+    product_rows, product_columns = product(config)
+    shared = (product_rows // 64 * (64 + product_columns) * k * size + a + b) / _SHARED
     load = b / _WEIGHT_LOAD + (a / _MATRIX_LOAD if is_matrix(problem) else _im2col_clocks(problem, rows, k))
     deep = _DEEP if boxes(k, problem.dtype) > 1 else 1.0
     return max(products, shared, load, _LATENCY_CLOCKS / stages(config, problem, arch)) * deep

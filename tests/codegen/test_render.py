@@ -24,6 +24,8 @@ GEMM_SM90 = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_SM90, (128, 256, 64), clu
 CONV_SM90 = dataclasses.replace(
     GEMM_SM90, family=Family.CONV_SM90, threadblock=(64, 64, 64), stages=4, cluster=(1, 1), schedule=Schedule.PINGPONG,
     consumers=3, resident=1)
+SWAPPED = dataclasses.replace(CONV_SM90, threadblock=(96, 128, 64), instruction=(1, 0, 0), stages=0, schedule=Schedule.COOPERATIVE,
+                              consumers=1, resident=0)
 HALO_SM90 = KernelConfig(
     90, 0, UNBOUNDED, Family.HALO_SM90, (64, 224, 64), instruction=(304, 0, 0), stages=3, schedule=Schedule.PINGPONG,
     consumers=2, resident=1)
@@ -40,7 +42,7 @@ UNITS = {
     "gemm_3x": (Instance(GEMM_3X, DType.F16, DType.F16, ("Bias", "Add", "GeluErf")),),
     "conv_2x": (Instance(CONV_2X, DType.BF16, DType.BF16, ("Bias", "Clip")),),
     "gemm_sm90": (Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),),
-    "conv_sm90": (Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")),),
+    "conv_sm90": (Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")), Instance(SWAPPED, DType.F16, DType.F16, ("Bias",))),
     "halo_sm90": (Instance(HALO_SM90, DType.F16, DType.F16, ("Bias", "Relu")), Instance(HALO_SM90, DType.BF16, DType.F32)),
     "first_sm90": (Instance(FIRST_SM90, DType.F16, DType.F16, ("Bias", "Relu")),),
     "pool": (Instance(POOL, DType.F16, DType.F16), Instance(POOL, DType.F32, DType.F32)),
@@ -73,6 +75,7 @@ def test_names_differ_where_instances_differ() -> None:
         "align_a": 4, "align_b": 4, "align_c": 4, "iterator": Iterator.ANALYTIC, "family": Family.GEMM_2X,
     }
     variants = [dataclasses.replace(base, config=dataclasses.replace(CONV_2X, **{field: value})) for field, value in changes.items()]
+    variants += [Instance(dataclasses.replace(SWAPPED, instruction=(swapped, 0, 0)), DType.F16, DType.F16) for swapped in (0, 1)]
     variants += [dataclasses.replace(base, out=DType.F32), dataclasses.replace(base, chain=("Relu", "Bias"))]
     names = {instance_name(instance) for instance in [base, *variants]}
     assert len(names) == len(variants) + 1

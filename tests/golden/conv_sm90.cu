@@ -9,4 +9,10 @@ using conv_sm90_sm90_f16_f16_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_a
     onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>>;
 onnxbolt::Registered<conv_sm90_sm90_f16_f16_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_add_relu> conv_sm90_sm90_f16_f16_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_add_relu_kernel("Bias,Add,Relu");
 
+using conv_sm90_sm90_f16_f16_96x128x64_a8_8_8_swapped_c1x1_g1_s0_cooperative_bias = onnxbolt::ConvSm90<
+    onnxbolt::Config<90, 0, 2147483647, 6, 96, 128, 64, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 8, 8, 8, 0, 1, 1, 0>,
+    cutlass::half_t, cutlass::half_t,
+    onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias>>;
+onnxbolt::Registered<conv_sm90_sm90_f16_f16_96x128x64_a8_8_8_swapped_c1x1_g1_s0_cooperative_bias> conv_sm90_sm90_f16_f16_96x128x64_a8_8_8_swapped_c1x1_g1_s0_cooperative_bias_kernel("Bias");
+
 }  // namespace

@@ -1,6 +1,7 @@
 """Instances of our own sm_90a kernels: every activation and type, each form of operands and casts, tiles and schedules in turn."""
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -16,27 +17,56 @@ Form = tuple[DType, DType, tuple[str, ...]]  # element, output, chain
 _COLUMNS = (256, 64, 128, 40, 192, 72, 8, 512)
 _GEMM = (20_000, 256)  # rows and k
 _CONV = (48, 28, 64)  # batch, image and channels of a 3x3 convolution
-MOST_BLOCKS = 9  # k-blocks that resident weights have room for in all of these
 
 
 def instances(arch: int, forms: Sequence[Form]) -> Iterator[Instance]:
     """GEMM and convolution, one instance for each form; none on other architectures."""
     turns = itertools.count()
     for family, (dtype, out, chain) in itertools.product((Family.GEMM_SM90, Family.CONV_SM90), forms):
-        configs = _configs(family, arch, dtype, out, chain, turn := next(turns))
+        columns = _COLUMNS[(turn := next(turns)) % len(_COLUMNS)]
+        gemm = GemmProblem(_GEMM[0], columns, _GEMM[1], dtype, out, chain)
+        configs = _configs(gemm if family is Family.GEMM_SM90 else _conv(dtype, out, chain, columns), arch)
         if configs:
             yield Instance(configs[5 * turn % len(configs)], dtype, out, chain)
+    yield from (*_short_blocks(arch), *_along_columns(arch), *_swapped(arch))
 
 
-def _configs(family: Family, arch: int, dtype: DType, out: DType, chain: tuple[str, ...], turn: int) -> list[KernelConfig]:
-    columns = _COLUMNS[turn % len(_COLUMNS)]
-    problem: sm90.Problem
-    if family is Family.GEMM_SM90:
-        problem = GemmProblem(_GEMM[0], columns, _GEMM[1], dtype, out, chain)
-    else:
-        batch, size, channels = _CONV
-        problem = ConvProblem(batch, size, size, channels, columns, 3, 3, size, size, (1, 1, 1, 1), (1, 1), (1, 1), 1, dtype, out, chain)
+def _short_blocks(arch: int) -> Iterator[Instance]:
+    """Convolutions of few channels, one for each length of a k-block that these give."""
+    for channels in (16, 32, 48):
+        problem = _conv(DType.F16, DType.F16, ("Bias", "Relu"), 64, channels)
+        by_length = {config.threadblock[2]: config for config in _configs(problem, arch) if not config.resident}
+        yield from (_instance(problem, config) for config in by_length.values())
+
+
+def _along_columns(arch: int) -> Iterator[Instance]:
+    """A cluster whose blocks share rows of A, which the planner does not offer."""
+    problem = _conv(DType.F16, DType.F16, ("Bias", "Add", "Relu"), 256)
+    for config in [config for config in _configs(problem, arch) if config.cluster == (2, 1)][:1]:
+        yield _instance(problem, dataclasses.replace(config, cluster=(1, 2)))
+
+
+def _swapped(arch: int) -> Iterator[Instance]:
+    """Each height of a tile, which follows from the number of rows; chains without tensors."""
+    forms = ((DType.F16, DType.F16, ("Bias", "Relu")), (DType.BF16, DType.BF16, ("Scale", "Bias", "Silu")), (DType.F32, DType.F16, ()))
+    for rows, (dtype, out, chain) in zip((6272, 10_000, 7300), forms, strict=True):
+        conv = dataclasses.replace(_conv(dtype, out, chain, 256), n=rows, p=1, q=1)
+        for problem in (GemmProblem(rows, 256, 256, dtype, out, chain), conv):
+            configs = [config for config in _configs(problem, arch) if config.instruction[0]]
+            yield from (_instance(problem, config) for config in configs)
+
+
+def _configs(problem: sm90.Problem, arch: int) -> list[KernelConfig]:
     return list(dict.fromkeys(config.instance() for config in sm90.candidates(problem, get(arch))))
+
+
+def _instance(problem: sm90.Problem, config: KernelConfig) -> Instance:
+    return Instance(config, problem.dtype, problem.out, problem.chain)
+
+
+def _conv(dtype: DType, out: DType, chain: tuple[str, ...], columns: int, channels: int = _CONV[2]) -> ConvProblem:
+    batch, size, _ = _CONV
+    return ConvProblem(batch, size, size, channels, columns, 3, 3, size, size, (1, 1, 1, 1), (1, 1), (1, 1), 1, dtype, out, chain)
 
 
 def splits(instance: Instance) -> list[int]:

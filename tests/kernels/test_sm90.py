@@ -12,9 +12,10 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem,
 HOPPER = get(90)
 GEMM = GemmProblem(1280, 768, 3072, DType.F16, DType.F16, ("Bias", "GeluErf"))
 CONV = ConvProblem(32, 28, 28, 128, 128, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, ("Bias", "Relu"))
+SMALL = dataclasses.replace(CONV, h=14, w=14, p=14, q=14, c=256, k=256)  # 6272 pixels
 PROBLEMS = (
     GEMM, CONV, dataclasses.replace(GEMM, dtype=DType.F32, out=DType.F32), dataclasses.replace(CONV, dtype=DType.BF16, out=DType.F32),
-    dataclasses.replace(CONV, chain=("Bias", "Add", "Relu")), dataclasses.replace(CONV, c=48, k=48),
+    dataclasses.replace(CONV, chain=("Bias", "Add", "Relu")), dataclasses.replace(CONV, c=48, k=48), SMALL,
     GemmProblem(1, 8, 8, DType.F16, DType.F16, ()),
 )
 
@@ -119,3 +120,17 @@ def test_resident_weights_need_room_and_several_tiles_for_a_block() -> None:
     assert resident(dataclasses.replace(CONV, h=56, w=56, p=56, q=56, c=64, k=64))
     assert not resident(dataclasses.replace(CONV, h=56, w=56, p=56, q=56, c=512, k=64))
     assert not resident(dataclasses.replace(CONV, n=1, c=64, k=64))
+
+
+def test_swapped_products_divide_few_tiles_evenly() -> None:
+    """6272 x 256 results are 98 tiles of 128 x 128; of 96 x 128 each SM has one."""
+    (swapped,) = [config for config in sm90.candidates(SMALL, HOPPER) if config.instruction[0]]
+    assert swapped.threadblock[:2] == (96, 128)
+    assert sm90.product(swapped) == (128, 96)
+    assert sm90.tiles(swapped, SMALL) == HOPPER.sm_count
+    assert sm90.splits(swapped, SMALL, HOPPER) == []
+
+
+@pytest.mark.parametrize("change", [{"chain": ("Bias", "Add")}, {"out": DType.F32}, {"k": 64}, {"n": 1}, {"n": 512}], ids=str)
+def test_products_are_swapped_where_that_helps_and_stmatrix_can_transpose(change: dict[str, Any]) -> None:
+    assert not [config for config in sm90.candidates(dataclasses.replace(SMALL, **change), HOPPER) if config.instruction[0]]
