@@ -27,6 +27,12 @@ def test_what_an_implicit_gemm_is_not_for_is_refused(library: Library, part: str
         library.kernel(one(Family.CHAIN_CONV_SM90)).check(problem.arguments)
 
 
+def test_an_implicit_gemm_with_layers_behind_it_splits_no_k(library: Library) -> None:
+    problem = conv_chain_problem(library, one(Family.CHAIN_CONV_SM90), CONV_SHAPES[0])
+    with pytest.raises(KernelError, match="cannot split k"):
+        library.kernel(one(Family.CHAIN_CONV_SM90)).launch(problem.arguments, split_k=2)
+
+
 @pytest.mark.parametrize(("part", "field", "value", "reason"), [
     ("chain", "layers", 3, "two layers"), ("conv", "x_planes", 0, "reads NCHW"), ("conv", "stride_h", 3, "another filter or stride"),
     ("conv", "k", 2**10, "more channels"),
