@@ -214,12 +214,13 @@ void FusedKernel::RunLayout(OrtKernelContext* context, const Tensors& t) const {
 
 void FusedKernel::RunResize(OrtKernelContext* context, const Tensors& t) const {
   const Image x(t.x_shape), y(t.y_shape);
-  const ort::Shape& sampling = geometry_->sampling;
+  const Resizing& resizing = geometry_->resizing;
   ResizeArguments a{};
-  a.mode = static_cast<ResizeMode>(sampling[0]);
-  a.coordinates = static_cast<Coordinates>(sampling[1]), a.rounding = static_cast<Rounding>(sampling[2]);
+  a.mode = static_cast<ResizeMode>(resizing.sampling[0]);
+  a.coordinates = static_cast<Coordinates>(resizing.sampling[1]), a.rounding = static_cast<Rounding>(resizing.sampling[2]);
+  a.cubic_coeff_a = resizing.cubic_coeff_a, a.exclude_outside = resizing.exclude_outside;
   a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w);
-  a.scale_h = geometry_->resizing.Scale(0, x.h), a.scale_w = geometry_->resizing.Scale(1, x.w);
+  a.scale_h = resizing.Scale(0, x.h), a.scale_w = resizing.Scale(1, x.w);
   a.x = t.x_data, a.y = t.y_data;
   a.x_pitch = x.c, a.y_pitch = x.c;
   LaunchRow(context, t, &a);

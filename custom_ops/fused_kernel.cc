@@ -29,6 +29,11 @@ class KernelAttributes : public Attributes {
     return Succeeds(ort::KernelInfoGetInt(info_, name, &value)) ? value : otherwise;
   }
 
+  float Float(const char* name, float otherwise) const override {
+    float value = 0;
+    return Succeeds(ort::KernelInfoGetFloat(info_, name, &value)) ? value : otherwise;
+  }
+
  private:
   template <class Element, class Get>
   std::vector<Element> Array(const Get& get, const char* name) const {

@@ -49,10 +49,11 @@ Window ReadWindow(const Attributes& attributes) {
 }
 
 Resizing ReadResizing(Kind kind, const Attributes& attributes) {
-  Resizing resizing{attributes.Ints("sizes"), attributes.Floats("scales")};
+  Resizing resizing{attributes.Ints("sizes"), attributes.Floats("scales"), attributes.Ints("sampling"),
+                    attributes.Float("cubic_coeff_a", -0.75f), attributes.Int("exclude_outside", 0) != 0};
   if (kind != Kind::kResize) return resizing;
   if (resizing.sizes.size() + resizing.scales.size() != 2) Refuse("a resizing has two sizes or two scales");
-  if (attributes.Ints("sampling").size() != 3) Refuse("attribute sampling has to have three numbers");
+  if (resizing.sampling.size() != 3) Refuse("attribute sampling has to have three numbers");
   return resizing;
 }
 
@@ -100,8 +101,7 @@ Geometry::Geometry(Kind node_kind, const Attributes& attributes)
       groups(attributes.Int("group", 1)),
       count_include_pad(attributes.Int("count_include_pad", 0) != 0),
       padding(attributes.Int("padding", 0)),
-      resizing(ReadResizing(node_kind, attributes)),
-      sampling(attributes.Ints("sampling")) {}
+      resizing(ReadResizing(node_kind, attributes)) {}
 
 Window Geometry::WindowOver(const Shape& x, const Shape& weight) const {
   RequireRank("x", x, kind == Kind::kConv1d ? 3 : 4);

@@ -19,6 +19,7 @@ struct Attributes {
   virtual ort::Shape Ints(const char* name) const = 0;  // empty where absent
   virtual std::vector<float> Floats(const char* name) const = 0;
   virtual int64_t Int(const char* name, int64_t otherwise) const = 0;
+  virtual float Float(const char* name, float otherwise) const = 0;
 };
 
 // The window that a convolution or pooling slides over height and width; what is one-dimensional has height 1.
@@ -36,10 +37,13 @@ struct Image {
   int64_t n, h, w, c;
 };
 
-// What a resizing makes of height and width: `sizes`, or what `scales` say.
+// What a resizing makes of height and width: `sizes`, or what `scales` say. The others say how (ONNX, Resize).
 struct Resizing {
   ort::Shape sizes;
   std::vector<float> scales;
+  ort::Shape sampling;  // its mode, coordinates and rounding
+  float cubic_coeff_a;
+  bool exclude_outside;
 
   int64_t Extent(int axis, int64_t input) const;
   float Scale(int axis, int64_t input) const;
@@ -60,7 +64,6 @@ struct Geometry {
   bool count_include_pad;
   int64_t padding;  // channels of zeros that a change of layout appends, or takes away
   Resizing resizing;
-  ort::Shape sampling;  // of a resizing: its mode, coordinates and rounding
 };
 
 // A list by axis of [N, C, ..] as one of [N, .., C], or back.

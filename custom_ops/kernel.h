@@ -85,7 +85,7 @@ struct PoolArguments {
 };
 
 // onnxbolt/kernels/resize.py has the same orders.
-enum class ResizeMode : int { kNearest = 0, kLinear = 1 };
+enum class ResizeMode : int { kNearest = 0, kLinear = 1, kCubic = 2 };
 enum class Coordinates : int { kHalfPixel = 0, kPytorchHalfPixel = 1, kAsymmetric = 2, kAlignCorners = 3 };
 enum class Rounding : int { kPreferFloor = 0, kPreferCeil = 1, kFloor = 2, kCeil = 3 };
 
@@ -99,6 +99,9 @@ struct ResizeArguments {
   const void* x;
   void* y;
   int64_t x_pitch, y_pitch;
+  // of cubic: Keys' parameter, and whether pixels outside of the image have no weight (else they are as those at its border)
+  float cubic_coeff_a = -0.75f;
+  bool exclude_outside = false;
 };
 
 // x [n, channels, pixels] to y [n, pixels, stored] with zeros in the channels that are stored beyond `channels`, or back without them.

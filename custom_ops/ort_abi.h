@@ -70,7 +70,7 @@ constexpr int kCustomOpFields = 18;  // the newest `version` of OrtCustomOp that
 enum ErrorCode { kInvalidArgument = 2, kRuntimeException = 6, kNotImplemented = 9 };
 enum MemoryType { kDeviceMemory = 0 };
 enum Characteristic { kRequired = 0 };
-enum AttributeType { kInt = 1, kInts = 2, kFloats = 4 };
+enum AttributeType { kInt = 1, kInts = 2, kFloat = 3, kFloats = 4 };
 
 inline const void* const* api_table = nullptr;  // set once by registration, before any other call
 
@@ -98,6 +98,7 @@ inline constexpr Function<237, OrtStatus*(const OrtSessionOptions*, const char* 
 inline constexpr Function<238, OrtStatus*(const OrtSessionOptions*, const char* key, char*, size_t*)> GetSessionConfigEntry;  // 1.14
 
 // kernel creation; arrays and strings are asked for their size with a null buffer first, a string's size counts its end
+inline constexpr Function<85, OrtStatus*(const OrtKernelInfo*, const char* name, float*)> KernelInfoGetFloat;
 inline constexpr Function<86, OrtStatus*(const OrtKernelInfo*, const char* name, int64_t*)> KernelInfoGetInt;
 inline constexpr Function<162, OrtStatus*(const OrtKernelInfo*, const char* name, float*, size_t*)> KernelInfoGetFloats;
 inline constexpr Function<163, OrtStatus*(const OrtKernelInfo*, const char* name, int64_t*, size_t*)> KernelInfoGetInts;

@@ -1,4 +1,5 @@
-// NHWC resizing of images with ONNX's semantics (Resize): nearest and linear, up to 16 bytes of channels per access, fp32 arithmetic.
+// NHWC resizing of images with ONNX's semantics (Resize): nearest, linear and cubic, up to 16 bytes of channels per access, arithmetic in
+// fp32.
 // A thread makes one vector of channels of one output pixel; what neighbours read too comes from the cache.
 #pragma once
 #include <algorithm>
@@ -53,6 +54,37 @@ struct Between {
   }
 };
 
+// The four pixels of an axis around an output, from `first` on, which may lie outside of the image, and their weights (Keys, "Cubic
+// Convolution Interpolation for Digital Image Processing", 1981).
+struct Around {
+  int first;
+  float weights[4];
+
+  __device__ Around(const Axis& axis, int i, const ResizeArguments& resize) {
+    const float at = axis.position(i, resize.coordinates), second = floorf(at), distance = at - second, a = resize.cubic_coeff_a;
+    first = int(second) - 1;
+    weights[0] = far(distance + 1.f, a), weights[1] = near(distance, a);
+    weights[2] = near(1.f - distance, a), weights[3] = far(2.f - distance, a);
+    if (resize.exclude_outside) exclude(axis);
+  }
+
+ private:
+  // Of a pixel at a distance up to 1, and of one farther away.
+  __device__ static float near(float distance, float a) { return ((a + 2.f) * distance - (a + 3.f)) * distance * distance + 1.f; }
+  __device__ static float far(float distance, float a) { return ((a * distance - 5.f * a) * distance + 8.f * a) * distance - 4.f * a; }
+
+  __device__ void exclude(const Axis& axis) {
+    float sum = 0.f;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if (axis.clamp(first + i) != first + i) weights[i] = 0.f;
+      sum += weights[i];
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) weights[i] /= sum;
+  }
+};
+
 struct Params : ResizeArguments {
   cutlass::FastDivmod groups, by_q, by_p;  // groups: vectors of channels
   Axis rows, columns;
@@ -98,6 +130,31 @@ struct Sampler {
     return result;
   }
 
+  __device__ Result cubic(int p, int q) const {
+    const Around row(resize.rows, p, resize), column(resize.columns, q, resize);
+    float sums[Width] = {};
+    CUTLASS_PRAGMA_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int s = 0; s < 4; ++s) {
+        const Access access = at(resize.rows.clamp(row.first + r), resize.columns.clamp(column.first + s));
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < Width; ++i) sums[i] += row.weights[r] * column.weights[s] * float(access[i]);
+      }
+    }
+    Result result;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Width; ++i) result[i] = Output(sums[i]);
+    return result;
+  }
+
+  template <ResizeMode Mode>
+  __device__ Result sample(int p, int q) const {
+    if constexpr (Mode == ResizeMode::kNearest) return nearest(p, q);
+    else if constexpr (Mode == ResizeMode::kLinear) return linear(p, q);
+    else return cubic(p, q);
+  }
+
  private:
   __device__ static float between(Element first, Element second, float distance) {
     return float(first) * (1.f - distance) + float(second) * distance;
@@ -105,7 +162,7 @@ struct Sampler {
 };
 
 // static: units of other architectures hold kernels of the same name, which the linker must not merge.
-template <class Element, class Output, int Width>
+template <class Element, class Output, int Width, ResizeMode Mode>
 static __global__ void __launch_bounds__(kThreads) sample(const __grid_constant__ Params resize) {
   LaunchDependents();
   const int output = blockIdx.x * kThreads + threadIdx.x;
@@ -119,12 +176,12 @@ static __global__ void __launch_bounds__(kThreads) sample(const __grid_constant_
   WaitForPredecessors();
   *reinterpret_cast<typename Sampler<Element, Output, Width>::Result*>(static_cast<Output*>(resize.y) + int64_t(pixel) * resize.y_pitch +
                                                                        group * Width) =
-      resize.mode == ResizeMode::kNearest ? sampler.nearest(p, q) : sampler.linear(p, q);
+      sampler.template sample<Mode>(p, q);
 }
 
 }  // namespace resize
 
-// One kernel serves every mode and shape of a pair of element types; the width of an access is picked at launch.
+// One instance serves every mode and shape of a pair of element types; mode and width of access are picked at launch.
 template <class Config, class ElementType, class OutputType>
 struct Resize {
   using Row = Config;
@@ -134,7 +191,9 @@ struct Resize {
 
   static const char* prepare() {
     for (const Variant& variant : kVariants) {
-      if (const char* error = ReserveSharedMemory(variant.function, 0)) return error;
+      for (const auto function : variant.functions) {
+        if (const char* error = ReserveSharedMemory(function, 0)) return error;
+      }
     }
     return nullptr;
   }
@@ -154,26 +213,28 @@ struct Resize {
     if (args.n == 0 || args.p == 0 || args.q == 0 || args.c == 0) return nullptr;
     const Variant& variant = widest(args);
     const resize::Params params(args, variant.width);
-    return LaunchDependent(variant.function, CeilDivide(params.outputs, resize::kThreads), resize::kThreads, launch.stream, params,
-                           Row::at(kArch));
+    return LaunchDependent(variant.functions[static_cast<int>(args.mode)], CeilDivide(params.outputs, resize::kThreads), resize::kThreads,
+                           launch.stream, params, Row::at(kArch));
   }
 
  private:
   // They come as numbers from a node's attribute.
   static bool is_known(const ResizeArguments& args) {
     const auto within = [](auto value, auto last) { return int(value) >= 0 && value <= last; };
-    return within(args.mode, ResizeMode::kLinear) && within(args.coordinates, Coordinates::kAlignCorners) &&
+    return within(args.mode, ResizeMode::kCubic) && within(args.coordinates, Coordinates::kAlignCorners) &&
            within(args.rounding, Rounding::kCeil);
   }
 
   struct Variant {
     int width;  // channels of an access
-    void (*function)(resize::Params);
+    void (*functions[3])(resize::Params);  // by mode
   };
 
   template <int Width>
   static constexpr Variant variant() {
-    return {Width, resize::sample<Element, Output, Width>};
+    return {Width,
+            {resize::sample<Element, Output, Width, ResizeMode::kNearest>, resize::sample<Element, Output, Width, ResizeMode::kLinear>,
+             resize::sample<Element, Output, Width, ResizeMode::kCubic>}};
   }
 
   // Widest first; 1 always fits.

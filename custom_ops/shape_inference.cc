@@ -39,6 +39,13 @@ class InferenceAttributes : public Attributes {
     return attribute && Succeeds(ort::ReadAttribute(attribute, ort::kInt, &value, sizeof value, &bytes)) ? value : otherwise;
   }
 
+  float Float(const char* name, float otherwise) const override {
+    float value = 0;
+    size_t bytes = 0;
+    const OrtOpAttr* attribute = Find(name);
+    return attribute && Succeeds(ort::ReadAttribute(attribute, ort::kFloat, &value, sizeof value, &bytes)) ? value : otherwise;
+  }
+
  private:
   const OrtOpAttr* Find(const char* name) const {
     const OrtOpAttr* attribute = nullptr;

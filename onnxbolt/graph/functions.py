@@ -24,7 +24,9 @@ _REFERENCED = {"conv": ("strides", "pads", "dilations", "group"), "max_pool": ("
 _LAYOUTS = {"to_nhwc": "NchwToNhwc", "to_nchw": "NhwcToNchw"}
 _POOLS = {"max_pool": "MaxPool", "average_pool": "AveragePool", "global_average_pool": "GlobalAveragePool"}
 _FUSED = {"conv": "FusedConv", "gemm": "FusedGemm", "elementwise": "FusedElementwise", "squeeze_excite": "SqueezeExcite"}
-_SCALAR_ATTRIBUTES = ("group", "ceil_mode", "count_include_pad")
+_SCALAR_ATTRIBUTES = {"group": AttributeProto.INT, "ceil_mode": AttributeProto.INT, "count_include_pad": AttributeProto.INT,
+                      "cubic_coeff_a": AttributeProto.FLOAT, "exclude_outside": AttributeProto.INT}
+_CUBIC = ("cubic_coeff_a", "exclude_outside")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class _Body:
     def refer(self, names: Sequence[str]) -> None:
         """Give the last node attributes that it takes from the calling node."""
         for name in names:
-            kind = AttributeProto.INT if name in _SCALAR_ATTRIBUTES else AttributeProto.INTS
+            kind = _SCALAR_ATTRIBUTES.get(name, AttributeProto.INTS)
             self.nodes[-1].attribute.append(AttributeProto(name=name, ref_attr_name=name, type=kind))
 
     def given(self, name: str) -> str:
@@ -115,7 +117,7 @@ def build(signature: Signature, opset: int) -> FunctionProto:
         body.convert(result, body.dtype, signature.dtype)
     body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
     inputs = ["x", *(["weight"] if signature.kind in ("conv", "gemm", "squeeze_excite") else []), *operands]
-    referenced = (signature.sampling.by,) if signature.sampling else _REFERENCED.get(signature.kind, ())
+    referenced = _referenced_by(signature.sampling) if signature.sampling else _REFERENCED.get(signature.kind, ())
     return helper.make_function(DOMAIN, _name(signature, body.nodes), inputs, ["y"], body.nodes,
                                 [helper.make_opsetid("", opset)], list(referenced))
 
@@ -176,6 +178,10 @@ def _pool(body: _Body, signature: Signature, opset: int) -> str:
     return _epilogue(body, signature, opset, result, [], lambda name, step: name)
 
 
+def _referenced_by(sampling: Sampling) -> tuple[str, ...]:
+    return (sampling.by, *(_CUBIC if sampling.mode == "cubic" else ()))
+
+
 def _resize(body: _Body, signature: Signature, sampling: Sampling, opset: int) -> str:
     """The node says what becomes of height and width; images and channels stay."""
     x = body("Transpose", [body.load("x")], perm=TO_CHANNELS_FIRST[4])
@@ -185,6 +191,7 @@ def _resize(body: _Body, signature: Signature, sampling: Sampling, opset: int) -
         kept = body("Slice", [body("Shape", [x]), body.ints(0), body.ints(2)])
         inputs = [x, "", "", body("Concat", [kept, body.given("sizes")], axis=0)]
     result = body("Resize", inputs, mode=sampling.mode, coordinate_transformation_mode=sampling.coordinates, nearest_mode=sampling.rounding)
+    body.refer(_referenced_by(sampling)[1:])
     result = body("Transpose", [result], perm=TO_CHANNELS_LAST[4])
     return _epilogue(body, signature, opset, result, [], lambda name, step: name)
 

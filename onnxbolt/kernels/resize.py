@@ -7,7 +7,7 @@ from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 
 _THREADS = 256
 # by the numbers that a node carries (custom_ops/kernel.h: ResizeMode, Coordinates, Rounding)
-MODES = ("nearest", "linear")
+MODES = ("nearest", "linear", "cubic")
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
@@ -16,7 +16,7 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 class Sampling:
     """Which pixels of the input make one of the output, in the words of ONNX's Resize.
 
-    `rounding` is `nearest_mode` ("round_prefer_floor" where the mode is linear); `by` is "scales" or "sizes", what the node gives.
+    `rounding` is `nearest_mode` ("round_prefer_floor" in other modes than nearest); `by` is "scales" or "sizes", what the node gives.
     """
 
     mode: str

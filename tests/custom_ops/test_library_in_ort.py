@@ -75,6 +75,8 @@ CASES = {
                        [(2, 3, 5, 6), (6, 4)]),
     "nearest resize": (fx.fused_model(fx.NEAREST, ["N", 5, "W", 3], sampling=[0, 2, 2], sizes=[7, 9]), [(2, 5, 4, 3)]),
     "linear resize": (fx.fused_model(fx.LINEAR, ["N", 5, "W", 3], sampling=[1, 0, 0], scales=[2.0, 1.5]), [(2, 5, 7, 3)]),
+    "cubic resize": (fx.fused_model(fx.CUBIC, ["N", 5, "W", 3], sampling=[2, 0, 0], scales=[2.0, 1.5], cubic_coeff_a=-0.5,
+                                    exclude_outside=1), [(2, 5, 7, 3)]),
     "depthwise conv": (fx.fused_model(fx.CONV, ["N", 9, 11, 6], (6, 3, 2, 1), [[6], ["N", 5, 13, 6]], **{**CONV_ATTRIBUTES, "group": 6}),
                        [(2, 9, 11, 6), (2, 5, 13, 6)]),
 }

@@ -20,7 +20,7 @@ CHAIN = ConvProblem(
 )
 # what is changed, and the answer
 RESIZES = (
-    ("", "accepted"), ("resize.mode = ResizeMode(2);", "the mode, the coordinates or the rounding is none that the kernel knows"),
+    ("", "accepted"), ("resize.mode = ResizeMode(3);", "the mode, the coordinates or the rounding is none that the kernel knows"),
     ("resize.coordinates = Coordinates(4);", "the mode, the coordinates or the rounding is none that the kernel knows"),
     ("resize.rounding = Rounding(-1);", "the mode, the coordinates or the rounding is none that the kernel knows"),
     ("resize.h = 0;", "there is no pixel to take"), ("resize.scale_w = 0;", "a scale is not positive"),

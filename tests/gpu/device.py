@@ -60,7 +60,7 @@ class Resize(ctypes.Structure):
 
     _fields_ = [
         *_fields(_I, "mode coordinates rounding n h w c p q"), ("scale_h", ctypes.c_float), ("scale_w", ctypes.c_float),
-        *_fields(_P, "x y"), *_fields(_L, "x_pitch y_pitch"),
+        *_fields(_P, "x y"), *_fields(_L, "x_pitch y_pitch"), ("cubic_coeff_a", ctypes.c_float), ("exclude_outside", ctypes.c_bool),
     ]
 
 

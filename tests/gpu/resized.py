@@ -25,6 +25,8 @@ class ResizeShape:
     c: int
     scales: tuple[float, float]
     gap: int = 0
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -38,7 +40,12 @@ _SIZES = (
     ((2, 7, 9, 24), (2.0, 2.0), 0), ((1, 5, 8, 20), (1.5, 2.5), 4), ((1, 13, 12, 6), (0.5, 0.6), 0), ((3, 4, 1, 7), (3.0, 4.0), 1),
     ((1, 32, 33, 8), (1 / 32, 1.0), 0), ((1, 10, 10, 3), (4 / 3, 0.75), 0),
 )
-SHAPES = tuple(ResizeShape(sampling, *size, scales, gap) for sampling in (*_NEAREST, *_LINEAR) for size, scales, gap in _SIZES)
+_CUBIC = [Sampling("cubic", coordinates, ROUNDINGS[0], "scales") for coordinates in COORDINATES]
+SHAPES = (
+    *(ResizeShape(sampling, *size, scales, gap) for sampling in (*_NEAREST, *_LINEAR) for size, scales, gap in _SIZES),
+    *(ResizeShape(sampling, *size, scales, gap, a, exclude)
+      for sampling, (a, exclude) in itertools.product(_CUBIC, ((-0.75, False), (-0.5, True))) for size, scales, gap in _SIZES),
+)
 
 
 def resize_problem(library: Library, instance: Instance, shape: ResizeShape) -> Problem:
@@ -48,7 +55,7 @@ def resize_problem(library: Library, instance: Instance, shape: ResizeShape) -> 
     y = np.zeros((shape.n, p, q, shape.c), instance.out.numpy)
     source, output = Tensor(library, x, shape.gap), Tensor(library, y, shape.gap, empty=True)
     arguments = Resize(*shape.sampling.numbers, shape.n, shape.h, shape.w, shape.c, p, q, *shape.scales, source.pointer, output.pointer,
-                       source.pitch, output.pitch)
+                       source.pitch, output.pitch, shape.cubic_coeff_a, shape.exclude_outside)
     return Problem(arguments, output, resize(x, shape), (source,))
 
 
@@ -66,9 +73,23 @@ def _axis(shape: ResizeShape, axis: int) -> np.ndarray:
     if shape.sampling.mode == "linear":
         inside = np.clip(at, 0, size - 1).astype(np.float64)
         return np.maximum(0, 1 - np.abs(inside[:, None] - pixels))
+    if shape.sampling.mode == "cubic":
+        return _cubic(at.astype(np.float64), size, shape)
     rounded = {"floor": np.floor(at), "ceil": np.ceil(at), "round_prefer_floor": np.ceil(at - _HALF),
                "round_prefer_ceil": np.floor(at + _HALF)}[shape.sampling.rounding]
     return (np.clip(rounded, 0, size - 1)[:, None] == pixels).astype(np.float64)
+
+
+def _cubic(at: np.ndarray, size: int, shape: ResizeShape) -> np.ndarray:
+    """Keys' weights of the four pixels around each position; those outside count for the pixel at the border, or not at all."""
+    a, result = shape.cubic_coeff_a, np.zeros((len(at), size))
+    for pixel in (np.floor(at) + offset for offset in (-1, 0, 1, 2)):
+        d = np.abs(at - pixel)
+        weight = np.where(d <= 1, (a + 2) * d**3 - (a + 3) * d**2 + 1, a * (d**3 - 5 * d**2 + 8 * d - 4))
+        inside = np.clip(pixel, 0, size - 1)
+        counts = (inside == pixel) if shape.exclude_outside else True
+        np.add.at(result, (np.arange(len(at)), inside.astype(int)), weight * counts)
+    return result / result.sum(1, keepdims=True)
 
 
 def _positions(coordinates: str, output: np.ndarray, size: int, result: int, scale: np.float32) -> np.ndarray:

@@ -21,6 +21,10 @@ def _between(*factors: str, net: Net, **attributes: object) -> onnx.ModelProto:
     ({}, "nearest_half_pixel_round_prefer_floor"), ({"mode": "linear"}, "linear_half_pixel"),
     ({"mode": "linear", "coordinate_transformation_mode": "align_corners"}, "linear_align_corners"),
     ({"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"}, "linear_pytorch_half_pixel"),
+    ({"mode": "cubic"}, "cubic_half_pixel"),
+    ({"mode": "cubic", "coordinate_transformation_mode": "align_corners", "cubic_coeff_a": -0.5}, "cubic_align_corners"),
+    ({"mode": "cubic", "coordinate_transformation_mode": "asymmetric", "exclude_outside": 1}, "cubic_asymmetric"),
+    ({"mode": "cubic", "coordinate_transformation_mode": "pytorch_half_pixel"}, "cubic_pytorch_half_pixel"),
 ])
 @pytest.mark.parametrize("scales", [(2.0, 2.0), (1.5, 0.7)])
 def test_scales(attributes: dict[str, str], name: str, scales: tuple[float, float], opset: int) -> None:
@@ -52,7 +56,8 @@ def test_padded_channels_and_other_types(precision: str) -> None:
 
 
 @pytest.mark.parametrize("attributes", [
-    {"mode": "cubic"}, {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}, {"mode": "linear", "antialias": 1},
+    {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}, {"mode": "linear", "antialias": 1},
+    {"mode": "cubic", "coordinate_transformation_mode": "half_pixel_symmetric"}, {"mode": "cubic", "antialias": 1},
 ])
 def test_what_no_kernel_has_stays_channels_first(attributes: dict[str, object]) -> None:
     net = Net({"x": (1, 8, 6, 6)}, opset=19)

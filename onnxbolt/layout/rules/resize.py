@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
 OPS = ("Resize",)
+_CUBIC = {"cubic_coeff_a": -0.75, "exclude_outside": 0}  # with ONNX's defaults
 _OPSET = 13  # of the function body: below, Resize wants inputs that say nothing
 
 
@@ -36,7 +37,8 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 
 def _sampling(node: gs.Node) -> Sampling | None:
-    """How our kernel resizes as the node does, None where it does not."""
+    """How our kernel resizes as the node does, None where it does not: antialiasing averages over as many pixels as a scale covers, and
+    tf_crop_and_resize fills in what lies outside of the image."""
     attributes = node.attrs
     if DType.of(node.inputs[0].dtype) is None or "axes" in attributes or attributes.get("antialias", 0):
         return None
@@ -70,6 +72,8 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     assert sampling is not None  # the rule has looked,
     assert dtype is not None  # and so has `_sampling`
     attributes: dict[str, object] = {"sampling": sampling.numbers, sampling.by: _scales(node) or _sizes(node)}
+    if sampling.mode == "cubic":
+        attributes |= {name: node.attrs.get(name, default) for name, default in _CUBIC.items()}
     configs = [config(arch) for arch in rewriter.archs]
     signature = Signature("resize", dtype, 4, sampling=sampling)
     rewriter.own(signature, node, [rewriter.get(x, form)], y, form, attributes, "Resize in NHWC", (node,), configs)

@@ -117,11 +117,20 @@ inline void Compute(const LayoutArguments& c) {
   }
 }
 
-// Half-pixel or asymmetric coordinates; of nearest, those that are rounded down.
+// Half-pixel or asymmetric coordinates; of nearest, those that are rounded down; of cubic, those without pixels outside.
 inline void Compute(const ResizeArguments& c) {
   const bool half = c.coordinates == Coordinates::kHalfPixel;
+  const auto cubic = [&](float at, int input) {
+    const float d = std::abs(at - input), a = c.cubic_coeff_a;
+    return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : d < 2 ? a * (((d - 5) * d + 8) * d - 4) : 0.f;
+  };
   const auto weight = [&](int output, float scale, int size, int input) {
     const float at = half ? (output + 0.5f) / scale - 0.5f : output / scale, inside = std::clamp(at, 0.f, size - 1.f);
+    if (c.mode == ResizeMode::kCubic) {
+      float sum = 0;
+      for (int i = 0; i < size; ++i) sum += cubic(at, i);
+      return cubic(at, input) / sum;
+    }
     return c.mode == ResizeMode::kNearest ? float(input == std::floor(inside)) : std::max(0.f, 1 - std::abs(inside - input));
   };
   for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
