@@ -42,6 +42,24 @@ void AddLayer(ChainArguments& chain, size_t input, const OrtValue* weight, bool 
   chain.weights[chain.layers++] = ort::DataOf(weight);
 }
 
+// `like` with another number of columns.
+Shape RowsOf(const Shape& like, int64_t columns) {
+  Shape shape = like;
+  shape.back() = columns;
+  return shape;
+}
+
+void* Output(OrtKernelContext* context, size_t index, const Shape& shape) {
+  OrtValue* value = nullptr;
+  Check(ort::GetOutput(context, index, shape.data(), shape.size(), &value));
+  return ort::DataOf(value);
+}
+
+// Whether pixels are rows of a product as they lie.
+bool IsProduct(const ConvArguments& conv) {
+  return conv.r == 1 && conv.s == 1 && conv.p == conv.h && conv.q == conv.w && conv.pad_top == 0 && conv.pad_left == 0 && conv.groups == 1;
+}
+
 int AsInt(int64_t value) {
   if (value > INT_MAX) throw ort::Error(ort::kInvalidArgument, "a dimension of " + std::to_string(value) + " is above 2^31 - 1");
   return static_cast<int>(value);
@@ -80,10 +98,9 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   }
   tensors.y_shape = geometry_->Output(tensors.x_shape, tensors.weight_shape);
   if (!IsChain(op_.kind) && op_.kind != Kind::kSqueezeExcite) tensors.epilogue = ReadEpilogue(context, tensors.y_shape);
-  OrtValue* y = nullptr;
-  Check(ort::GetOutput(context, 0, tensors.y_shape.data(), tensors.y_shape.size(), &y));
+  tensors.y_data = Output(context, 0, tensors.y_shape);
+  if (op_.stores) tensors.stored_data = Output(context, 1, RowsOf(tensors.y_shape, ort::ShapeOf(Input(context, 1))[0]));
   if (Elements(tensors.y_shape) == 0) return;
-  tensors.y_data = ort::DataOf(y);
   if (op_.kind == Kind::kGemm) return RunGemm(context, tensors);
   if (op_.kind == Kind::kGemmChain) return RunChain(context, tensors);
   if (op_.kind == Kind::kConvChain) return RunConvChain(context, tensors);
@@ -103,7 +120,7 @@ void FusedKernel::RunGemm(OrtKernelContext* context, const Tensors& t) const {
 ChainArguments FusedKernel::ReadChain(const OrtKernelContext* context, const Tensors& t) const {
   ChainArguments a{};
   a.m = t.rows(), a.lda = t.x_shape.back(), a.ldd = t.y_shape.back();
-  a.a = t.x_data, a.d = t.y_data;
+  a.a = t.x_data, a.d = t.y_data, a.stored = t.stored_data;
   BeginLayers(a, Input(context, 1));
   size_t vectors = 0, tensors = 0;
   for (size_t i = 0; op_.operands[i]; ++i) {
@@ -116,9 +133,9 @@ ChainArguments FusedKernel::ReadChain(const OrtKernelContext* context, const Ten
     } else if (op_.operands[i] == 'v') {
       RequireShape(index, ort::ShapeOf(value), {a.n[a.layers - 1]});
       epilogue.vectors[vectors++] = static_cast<const float*>(ort::DataOf(value));
-    } else {  // of the last layer
-      RequireShape(index, ort::ShapeOf(value), t.y_shape);
-      epilogue.tensor_pitch[tensors] = a.ldd;
+    } else {  // of the last layer, or of the one whose result is stored
+      RequireShape(index, ort::ShapeOf(value), RowsOf(t.y_shape, a.n[a.layers - 1]));
+      epilogue.tensor_pitch[tensors] = a.n[a.layers - 1];
       epilogue.tensors[tensors++] = ort::DataOf(value);
     }
   }
@@ -163,7 +180,9 @@ void FusedKernel::RunConvChain(OrtKernelContext* context, const Tensors& t) cons
   arguments.conv.k = AsInt(arguments.chain.n[0]);
   arguments.conv.filter = arguments.chain.weights[0];
   arguments.conv.epilogue = arguments.chain.epilogue[0];
-  LaunchRow(context, t, &arguments);
+  if (!op_.stores) return LaunchRow(context, t, &arguments);
+  if (!IsProduct(arguments.conv)) throw ort::Error(ort::kInvalidArgument, "only a 1x1 convolution of every pixel stores its result");
+  LaunchRow(context, t, &arguments.chain);
 }
 
 void FusedKernel::RunPool(OrtKernelContext* context, const Tensors& t) const {

@@ -32,7 +32,7 @@ class FusedKernel {
     const OrtValue* x;
     ort::Shape x_shape, weight_shape, y_shape;
     const void *x_data, *weight_data;
-    void* y_data;
+    void *y_data, *stored_data;  // the latter where the op stores its first layer's result, else nullptr
     EpilogueArguments epilogue;
 
     int64_t rows() const { return Elements(y_shape) / y_shape.back(); }

@@ -23,7 +23,7 @@ const char* Name(const OrtCustomOp* self) { return Of(self).name; }
 const char* Provider(const OrtCustomOp*) { return ONNXBOLT_PROVIDER; }
 
 size_t InputCount(const OrtCustomOp* self) { return FirstOperand(Of(self).kind) + std::strlen(Of(self).operands); }
-size_t OutputCount(const OrtCustomOp*) { return 1; }
+size_t OutputCount(const OrtCustomOp* self) { return Of(self).stores ? 2 : 1; }
 
 int InputType(const OrtCustomOp* self, size_t index) {
   const Op& op = Of(self);
@@ -31,7 +31,7 @@ int InputType(const OrtCustomOp* self, size_t index) {
   if (index == 0 && op.planes) return op.planes;
   return index >= first && op.operands[index - first] == 'v' ? kFloat : op.element;
 }
-int OutputType(const OrtCustomOp* self, size_t) { return Of(self).output; }
+int OutputType(const OrtCustomOp* self, size_t index) { return index == 0 ? Of(self).output : Of(self).element; }
 
 int Required(const OrtCustomOp*, size_t) { return ort::kRequired; }
 int DeviceMemory(const OrtCustomOp*, size_t) { return ort::kDeviceMemory; }

@@ -47,6 +47,7 @@ struct ChainArguments {
   int64_t lda, ldd;
   EpilogueArguments epilogue[kMaxLayers];
   int64_t ldw = 0;  // where rows of the first layer's weights are padded, their pitch; else 0
+  void* stored = nullptr;  // where the first layer's result is an output, too, it [m, n[0]], densely; then tensors are that layer's
 
   constexpr int64_t depth(int layer) const { return layer == 0 ? k : n[layer - 1]; }
   constexpr int64_t weight_pitch(int layer) const { return layer == 0 && ldw > 0 ? ldw : depth(layer); }

@@ -25,6 +25,7 @@ struct Op {
   const char* operands;  // what the inputs behind x and weight are: 'v' a float32 vector [N], 't' a tensor of the output's shape,
                          // 'w' the weight of a further layer
   int planes = 0;        // where x is NCHW and y NHWC, the type of x; else 0
+  bool stores = false;   // whether the first layer's result is a second output; tensors have its shape then
 };
 
 // The input whose rows are the output's channels: the only weight, or the last of a chain.

@@ -104,7 +104,7 @@ std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicS
   return symbols;
 }
 
-void SetOutput(OrtShapeInferContext* context, int type, const Shape& dims, const std::vector<std::string>& symbols) {
+void SetOutput(OrtShapeInferContext* context, size_t index, int type, const Shape& dims, const std::vector<std::string>& symbols) {
   std::vector<const char*> names;
   for (size_t i = 0; i < dims.size(); ++i) {
     const bool known = dims[i] != kUnknown;
@@ -117,7 +117,7 @@ void SetOutput(OrtShapeInferContext* context, int type, const Shape& dims, const
   Check(ort::SetElementType(info, type));
   Check(ort::SetDimensions(info, dims.data(), dims.size()));
   Check(ort::SetSymbolicDimensions(info, names.data(), names.size()));
-  Check(ort::ShapeInferSetOutput(context, 0, info));
+  Check(ort::ShapeInferSetOutput(context, index, info));
 }
 
 }  // namespace
@@ -125,11 +125,19 @@ void SetOutput(OrtShapeInferContext* context, int type, const Shape& dims, const
 void InferShape(const Op& op, OrtShapeInferContext* context) {
   const Geometry geometry(op.kind, InferenceAttributes(context));
   SymbolicShape x = InputShape(context, 0);
-  Shape weight;
-  if (HasWeight(op.kind)) weight = WeightShape(op, InputShape(context, 1).dims, InputShape(context, LastWeight(op)).dims);
+  Shape first, weight;
+  if (HasWeight(op.kind)) {
+    first = InputShape(context, 1).dims;
+    weight = WeightShape(op, first, InputShape(context, LastWeight(op)).dims);
+  }
   if (x.dims.empty()) return;  // unknown rank
   if (op.planes) x = {ChannelsLast(x.dims), ChangeLayout(Kind::kToNhwc, x.symbols)};
-  SetOutput(context, op.output, geometry.Output(x.dims, weight), OutputSymbols(geometry, x, weight));
+  Shape y = geometry.Output(x.dims, weight);
+  const std::vector<std::string> symbols = OutputSymbols(geometry, x, weight);
+  SetOutput(context, 0, op.output, y, symbols);
+  if (!op.stores || first.empty()) return;
+  y.back() = first[0];  // a layer's columns are its weight's rows
+  SetOutput(context, 1, op.element, y, symbols);
 }
 
 }  // namespace onnxbolt

@@ -129,6 +129,8 @@ _ROWS = (
     Epilogue("Mish", "", (), "Mish", _mish, lambda x, _: x * np.tanh(_softplus(x)), 10),
     # a further product (Bolt, section 3.1.1), by a weight [N, K]; behind a convolution a 1x1 one's [N, 1, 1, K]
     Epilogue("Gemm", "weight", (), "", _product, lambda x, w: x @ w.T, 0),
+    # in front of a further product: the result so far is the node's second output, too
+    Epilogue("Store", "", (), "", _unary("Identity"), lambda x, _: x, 0),
     # a conversion of the result, always the last step; the kernel's output element follows from it
     Epilogue("CastF32", "", (), "", _cast(DType.F32), lambda x, _: x, 0),
     Epilogue("CastF16", "", (), "", _cast(DType.F16), lambda x, _: x, 0),
@@ -136,25 +138,25 @@ _ROWS = (
 )
 
 EPILOGUES = {row.name: row for row in _ROWS}
-PRODUCT = "Gemm"
+PRODUCT, STORE = "Gemm", "Store"
 CASTS = {DType.F32: "CastF32", DType.F16: "CastF16", DType.BF16: "CastBF16"}
 MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4  # custom_ops/kernel.h: EpilogueArguments, ChainArguments
 
 
 def layers(chain: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """The steps of each layer: ("Bias", "Relu", "Gemm", "Bias") -> (("Bias", "Relu"), ("Bias",))."""
+    """The steps that each layer computes: ("Bias", "Relu", "Store", "Gemm", "Bias") -> (("Bias", "Relu"), ("Bias",))."""
     found: list[tuple[str, ...]] = [()]
     for step in chain:
         if step == PRODUCT:
             found.append(())
-        else:
+        elif step != STORE:
             found[-1] += (step,)
     return tuple(found)
 
 
 def fits_several(chain: tuple[str, ...]) -> bool:
-    """Whether a kernel for several layers takes their steps: parameters of all layers share one argument block, and residuals stand behind
-    the last layer alone."""
+    """Whether a kernel for several layers takes their steps: parameters of all layers share one argument block, residuals stand behind
+    the last layer alone, and no inner result is stored."""
     *inner, _ = layers(chain)
     residual = any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
-    return not residual and sum(len(EPILOGUES[step].params) for step in chain) <= MAX_PARAMS
+    return not residual and STORE not in chain and sum(len(EPILOGUES[step].params) for step in chain) <= MAX_PARAMS

@@ -17,7 +17,7 @@ from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name, render, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_TENSORS, MAX_VECTORS
+from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_TENSORS, MAX_VECTORS, STORE
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import ROW_WIDTH, Family, KernelConfig
 from onnxbolt.runtime import get_library_path
@@ -225,7 +225,7 @@ def _manifest_source(manifest: Manifest) -> str:
     summary = {"format": FORMAT, "digest": manifest.digest, "archs": list(manifest.archs), "ops": [op.name for op in manifest.ops]}
     ops = [{"name": op.name, "kind": _camel(op.kind), "element": op.element.onnx, "output": op.output.onnx,
             "epilogue": ",".join(op.steps), "operands": op.operands,
-            "planes": op.planes.onnx if op.planes else 0} for op in manifest.ops]
+            "planes": op.planes.onnx if op.planes else 0, "stores": STORE in op.chain} for op in manifest.ops]
     # descending: the library takes the first architecture that a device runs
     return render("library/manifest.cc.j2", ops=ops, archs=sorted(manifest.archs, reverse=True), json=json.dumps(summary))
 

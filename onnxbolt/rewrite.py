@@ -34,8 +34,8 @@ def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[Ker
     ends = {id(last_node(chain)): chain for chain in found}
     inside = {id(node) for chain in found for node in chain.nodes}
     for node in list(graph.nodes):
-        captured = [tensor for tensor in node.outputs if tensor.name in graph.captured]
         candidate = assignment.last.get(id(node))
+        captured = [tensor for tensor in (candidate.outputs if candidate else node.outputs) if tensor.name in graph.captured]
         carry = assignment.carries.get(id(node))
         if candidate is not None:
             rewriter.fuse(candidate)
@@ -162,15 +162,14 @@ class Rewriter:
 
     def own(self, signature: Signature, source: gs.Node, inputs: Sequence[gs.Tensor], y: gs.Tensor, form: Form,
             attributes: dict[str, object], rule: str, covered: Sequence[gs.Node], configs: Sequence[KernelConfig] = (),
-            config_source: str = "predicted") -> gs.Node:
-        """Append a node of our domain for `y`, with its function body, provenance and configurations."""
+            config_source: str = "predicted", stored: gs.Tensor | None = None) -> gs.Node:
+        """Append a node of our domain for `y`, and for `stored` in its own form, with its function body, provenance and configurations."""
         if signature not in self.functions:
             self.functions[signature] = build(signature, self.graph.opset)
-        original = getattr(y, "original", y.name)
         attributes = {
             "format": FORMAT, **attributes, "config_source": config_source,
             "source_nodes": [name for node in covered for name in getattr(node, "provenance", (node.name,))],
-            "rule": rule, "tensor": original if original in self.graph.source_tensors else "", "layout": "NHWC" if form.last else "",
+            "rule": rule, "tensor": self._original(y), "layout": "NHWC" if form.last else "",
             "configs": [number for config in configs for number in config.row()],
             "channel_map": list(form.channels or ()),
         }
@@ -179,7 +178,16 @@ class Rewriter:
             self.drop(node)
         spec = self._spec(signature)
         self.instances.update(spec.instance(config) for config in configs)
-        return self.add(spec.name, inputs, [self.produce(y, form)], attributes, y, source, DOMAIN)
+        outputs = [self.produce(y, form)]
+        if stored is not None:
+            attributes["stored_tensor"] = self._original(stored)
+            outputs.append(self.produce(stored, self.assignment.form(stored)))
+        return self.add(spec.name, inputs, outputs, attributes, y, source, DOMAIN)
+
+    def _original(self, tensor: gs.Tensor) -> str:
+        """The tensor of the source that `tensor` stands for; "" where there is none."""
+        name: str = getattr(tensor, "original", tensor.name)
+        return name if name in self.graph.source_tensors else ""
 
     @property
     def ops(self) -> list[OpSpec]:
@@ -211,7 +219,10 @@ class Rewriter:
             source = self.before_cast(x)
             x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x  # what kernels read
             planes = DType.of(x.dtype)
-        forms = (*(packed.inner_form(candidate, width) for width in candidate.widths[:-1]), writes)  # of each layer's result
+        inner = [packed.inner_form(candidate, width) for width in candidate.widths[:-1]]
+        if candidate.stored is not None:
+            inner = [self.assignment.form(candidate.stored)]
+        forms = (*inner, writes)  # of each layer's result
         columns = packed.weight_columns(candidate, reads)
         padding = (columns.channels or ()).count(-1) if columns != reads else 0
         inputs = [x, self._weight(anchor, anchor.weight, columns, forms[0]), *self._operands(candidate, forms)]
@@ -226,7 +237,7 @@ class Rewriter:
         if anchor.grouped:
             attributes["group"] = anchor.kernel_groups
         self.own(signature, anchor.node, inputs, output, writes, attributes, candidate.rule, candidate.nodes,
-                 self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"))
+                 self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"), candidate.stored)
 
     def _squeeze_excite(self, candidate: Candidate) -> None:
         anchor, form = candidate.anchor, self.assignment.form(candidate.output)

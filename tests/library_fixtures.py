@@ -19,7 +19,7 @@ from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import PRODUCT, Step
+from onnxbolt.epilogues import PRODUCT, STORE, Step
 from onnxbolt.graph.functions import DOMAIN, Signature
 from onnxbolt.graph.functions import build as build_body
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
@@ -30,7 +30,7 @@ HOST = Path(__file__).with_name("custom_ops") / "host"
 OPSET = 17
 ARGUMENTS = {Family.GEMM_2X: "GemmArguments", Family.CONV_2X: "ConvArguments", Family.POOL: "PoolArguments",
              Family.FIRST_SM90: "ConvArguments", Family.LAYOUT: "LayoutArguments", Family.ELEMENTWISE: "ElementwiseArguments",
-             Family.SQUEEZE_EXCITE: "SqueezeExciteArguments", Family.CHAIN_SM90: "ChainArguments",
+             Family.SQUEEZE_EXCITE: "SqueezeExciteArguments", Family.CHAIN_SM90: "ChainArguments", Family.CHAIN_STORED_SM90: "ChainArguments",
              Family.CHAIN_CONV_SM90: "ConvChainArguments", Family.RESIZE: "ResizeArguments"}
 
 
@@ -58,6 +58,9 @@ _LAYERS = (Step("Bias"), Step("Relu"), Step(PRODUCT), Step("Bias"))
 GEMM_CHAIN = Fused("gemm_chain", *_LAYERS, Step("Relu"), family=Family.CHAIN_SM90)
 GEMM_CHAIN_PADDED = Fused("gemm_chain", *_LAYERS, Step("Add"), Step("Relu"), family=Family.CHAIN_SM90, padding=3)
 CONV_CHAIN = Fused("conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, family=Family.CHAIN_CONV_SM90)
+_STORED = (Step("Bias"), Step("Add"), Step("Relu"), Step(STORE), Step(PRODUCT), Step("Bias"), Step("Relu"))
+GEMM_STORED = Fused("gemm_chain", *_STORED, family=Family.CHAIN_STORED_SM90)
+CONV_STORED = Fused("conv_chain", *_STORED, rank=4, family=Family.CHAIN_STORED_SM90)
 CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=Family.CONV_2X)
 MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = Fused("max_pool"), Fused("average_pool"), Fused("global_average_pool")
 TO_NHWC, TO_NCHW = (Fused(kind, rank=4, family=Family.LAYOUT, padding=3) for kind in ("to_nhwc", "to_nchw"))
@@ -68,12 +71,12 @@ NEAREST = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("neare
 LINEAR = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"))
 CUBIC = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"))
 ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC,
-       NEAREST, LINEAR, CUBIC, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN)
+       NEAREST, LINEAR, CUBIC, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN, GEMM_STORED, CONV_STORED)
 
 
 def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = (), operands: Sequence[Sequence[int | str]] = (), *,
                 rank: int = 0, rows: Sequence[KernelConfig] | None = None, digest: str = "", **attributes: object) -> ModelProto:
-    """One fused node between graph inputs x, tensor operands and output y; weight and vector operands are initializers."""
+    """One fused node between graph inputs x, tensor operands and its outputs; weight and vector operands are initializers."""
     random = np.random.default_rng(0)
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)]
     names, initializers = ["x"], []
@@ -87,9 +90,9 @@ def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = ()
             inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
     rows = rows or [config(fused.family)]
     attributes = {"format": 1, "configs": [n for row in rows for n in row.row()], **attributes}
-    node = helper.make_node(fused.spec.name, names, ["y"], "the node", domain=DOMAIN, **attributes)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * (rank or len(x)))
-    graph = helper.make_graph([node], "graph", inputs, [y], initializers)
+    node = helper.make_node(fused.spec.name, names, list(fused.body.output), "the node", domain=DOMAIN, **attributes)
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * (rank or len(x))) for name in node.output]
+    graph = helper.make_graph([node], "graph", inputs, outputs, initializers)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, functions=[fused.body], opset_imports=opsets, ir_version=8)
     manifest = Manifest((fused.spec,), (), (80,), digest)

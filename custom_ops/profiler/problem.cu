@@ -64,7 +64,8 @@ size_t Problem::describe_operands() {
     LayerOperands& operands = layers_[layer];
     const size_t columns = description_.columns[layer];
     operands.y = Describe(rows * columns, layer == description_.last() ? description_.output : description_.element);
-    bytes += layer == description_.last() ? operands.y.stride : 0;  // one kernel for all layers touches none of the others
+    const bool is_output = layer == description_.last() || (layer == 0 && description_.layers.stores);
+    bytes += is_output ? operands.y.stride : 0;  // one kernel for all layers touches none of the others
     bytes += (operands.filter = Describe(columns * Depth(description_.layer(layer)), description_.element)).stride;
     for (int i = 0; i < chain.tensors; ++i) bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
     for (int i = 0; i < chain.vectors; ++i) bytes += (operands.vectors[i] = Describe(columns, kFloat)).stride;
@@ -100,7 +101,7 @@ void Problem::pad_filter() {
 }
 
 // Layer by layer in fp32; what lies between two is rounded to the element type, as the kernel and the layers one by one do.
-Buffer Problem::compute_reference() const {
+Buffer Problem::compute_reference() {
   Buffer rows;
   for (int layer = 0;; ++layer) {
     ConvArguments conv = this->conv(layer, 0);
@@ -111,6 +112,7 @@ Buffer Problem::compute_reference() const {
     if (layer == description_.last()) return result;
     rows = Buffer(count * ElementSize(description_.element));
     RoundTo(rows.get(), description_.element, static_cast<const float*>(result.get()), count);
+    if (layer == 0 && description_.layers.stores) stored_reference_ = std::move(result);
   }
 }
 
@@ -118,7 +120,7 @@ Arguments Problem::arguments(int set, int first, int last) const {
   Arguments arguments;
   const ConvArguments conv = this->conv(first, set);
   const bool several = last > first;
-  if (description_.is_gemm && several) {
+  if (several && (description_.is_gemm || description_.layers.stores)) {  // only products of rows as they lie store a layer's result
     arguments.chain = chain(set, first, last);
   } else if (description_.is_gemm) {
     arguments.gemm = {conv.h, conv.k, conv.c, conv.x, conv.filter, conv.y, conv.c, conv.c, conv.k, conv.epilogue};
@@ -137,8 +139,12 @@ void Problem::poison(cudaStream_t stream) const {
 }
 
 double Problem::error() const {
-  const Operand& y = layers_[description_.last()].y;
-  return RelativeError(y.at(0), description_.output, static_cast<const float*>(reference_.get()), y.elements);
+  const auto relative = [](const Operand& y, int type, const Buffer& reference) {
+    return RelativeError(y.at(0), type, static_cast<const float*>(reference.get()), y.elements);
+  };
+  const double error = relative(layers_[description_.last()].y, description_.output, reference_);
+  if (!description_.layers.stores) return error;
+  return std::max(error, relative(layers_[0].y, description_.element, stored_reference_));
 }
 
 ConvArguments Problem::conv(int layer, int set) const {
@@ -156,6 +162,7 @@ ChainArguments Problem::chain(int set, int first, int last) const {
   chain.k = Depth(begin), chain.lda = begin.x_pitch;
   chain.a = input(first, set), chain.d = layers_[last].y.at(set);
   chain.ldd = description_.columns[last];
+  chain.stored = description_.layers.stores ? layers_[0].y.at(set) : nullptr;
   for (int layer = 0; layer < chain.layers; ++layer) {
     chain.n[layer] = description_.columns[first + layer];
     chain.weights[layer] = layers_[first + layer].filter.at(set);

@@ -63,6 +63,7 @@ constexpr int kMaxProducts = 8;  // of a problem; each of its kernels takes at m
 // The chains of a problem's layers, one behind each product.
 struct Layers {
   int count = 1;
+  bool stores = false;  // whether the first one's result is an output, too
   Chain chains[kMaxProducts];
 };
 
@@ -100,7 +101,7 @@ class Problem {
   // Of a kernel for the layers from `first` to `last`, as the runtime passes them to Kernel's functions.
   Arguments arguments(int set, int first, int last) const;
   void poison(cudaStream_t stream) const;  // the first set's output, and what lies between layers, becomes NaN
-  double error() const;  // relative L2 of the first set's output; infinite where a value is not finite
+  double error() const;  // relative L2 of the first set's output, the worse one of two; infinite where a value is not finite
 
  private:
   // One layer's operands and its result: of the last one y, of the others what kernels for fewer layers leave for the next.
@@ -111,7 +112,7 @@ class Problem {
   size_t describe_operands();  // the bytes of a set
   void fill();
   void pad_filter();
-  Buffer compute_reference() const;
+  Buffer compute_reference();
   EpilogueArguments epilogue(int layer, int set) const;
   ConvArguments conv(int layer, int set) const;
   ChainArguments chain(int set, int first, int last) const;
@@ -121,7 +122,8 @@ class Problem {
   int sets_ = 1;
   Operand x_, padded_filter_;
   LayerOperands layers_[kMaxProducts];
-  Buffer reference_;  // float [rows, columns of the last layer], not rounded to the output's type
+  Buffer reference_;         // float [rows, columns of the last layer], not rounded to the output's type
+  Buffer stored_reference_;  // that of the first layer, where its result is an output
 };
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation);

@@ -195,8 +195,9 @@ bool IsCalled(const char* name, size_t length, const char* text) {
   return std::strlen(name) == length && !std::strncmp(name, text, length);
 }
 
-// A further product (PRODUCT in onnxbolt/epilogues.py) is no step of a chain: it begins the next one.
-constexpr char kProduct[] = "Gemm";
+// A further product (PRODUCT in onnxbolt/epilogues.py) is no step of a chain: it begins the next one. Nor is what makes the result in
+// front of it an output, too (STORE).
+constexpr char kProduct[] = "Gemm", kStore[] = "Store";
 
 }  // namespace
 
@@ -205,7 +206,9 @@ Layers ParseLayers(const char* epilogue) {
   int params = 0;  // of all layers
   for (const char* name = epilogue; *name;) {
     const size_t length = std::strcspn(name, ",");
-    if (IsCalled(kProduct, length, name)) {
+    if (IsCalled(kStore, length, name)) {
+      layers.stores = true;
+    } else if (IsCalled(kProduct, length, name)) {
       if (++layers.count > kMaxProducts) throw Failure(std::string("the profiler takes fewer layers than ") + epilogue);
       layers.chains[layers.count - 1].first_param = params;
     } else {

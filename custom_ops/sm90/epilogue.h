@@ -2,6 +2,8 @@
 // stored by TMA. Columns are output channels, rows pixels; a unit is 64 rows of one box of columns. Each warp stores the 16 rows that
 // it has of a unit, so that no warp waits for another.
 #pragma once
+#include <cstring>
+
 #include "cutlass/numeric_conversion.h"
 #include "epilogue/chain.h"
 #include "sm90/tensor_map.h"
@@ -100,11 +102,13 @@ class Epilogue {
   }
 
   // Applies the chain to one unit of the tile and stores it. `values`: the unit's accumulators. `column_end`: columns of the matrix.
+  // `operand`: where not null, gets what is stored as a further product's operand, which lies as accumulators do.
   template <int Size, class Destination>
-  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const Destination& to) {
+  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const Destination& to,
+                                  uint32_t* operand = nullptr) {
     char* buffer = memory_.staging + cursor_.stage * Shape::kUnitBytes;
     acquire_buffer();
-    finish_from<0>(values, buffer, unit_row, unit_column, column_end, to);
+    finish_from<0>(values, buffer, unit_row, unit_column, column_end, to, operand);
     FenceAsyncProxy();
     __syncwarp();
     if (thread_ % 32 == 0) {
@@ -141,16 +145,16 @@ class Epilogue {
   // a chain, and take the place of accumulators.
   template <int Column, class Destination>
   CUTLASS_DEVICE void finish_from(const float* values, char* buffer, int unit_row, int unit_column, int column_end,
-                                  const Destination& to) {
+                                  const Destination& to, uint32_t* operand) {
     constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 64 ? 64 : kLeft >= 32 ? 32 : kLeft >= 16 ? 16 : 8;
-    finish_columns<kColumns>(values + Column / 2, buffer, unit_row, unit_column, Column, column_end, to);
-    if constexpr (kLeft > kColumns) finish_from<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to);
+    finish_columns<kColumns>(values + Column / 2, buffer, unit_row, unit_column, Column, column_end, to, operand);
+    if constexpr (kLeft > kColumns) finish_from<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to, operand);
   }
 
   // Each block of 8 columns has four values of a thread (see Accumulators).
   template <int Columns, class Destination>
   CUTLASS_DEVICE void finish_columns(const float* values, char* buffer, int unit_row, int unit_column, int column, int column_end,
-                                     const Destination& to) {
+                                     const Destination& to, uint32_t* operand) {
     constexpr int kCount = Columns / 2;
     typename Chain::template Operands<kCount> operands;
     cutlass::Array<float, kCount> x;
@@ -161,7 +165,9 @@ class Epilogue {
     if constexpr (Shape::kResidual) operands.tensors[0] = read_staged<Columns>(buffer, column);
     if constexpr (Chain::kTensors > Shape::kResidual) read_tensors<kCount>(operands, unit_row, tile_column, column_end, to);
     x = Chain::template apply<Output>(x, operands, operands_.params);
-    write_staged<Columns>(buffer, column, cutlass::NumericArrayConverter<Output, float, kCount>{}(x));
+    const auto rounded = cutlass::NumericArrayConverter<Output, float, kCount>{}(x);
+    write_staged<Columns>(buffer, column, rounded);
+    if (operand) std::memcpy(operand + column / 4, &rounded, sizeof rounded);
   }
 
   template <int Count>

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, NodeProto, helper, numpy_helper
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, PRODUCT, Step
+from onnxbolt.epilogues import CASTS, PRODUCT, STORE, Step
 from onnxbolt.kernels.resize import Sampling
 
 DOMAIN = "com.onnxbolt"
@@ -56,6 +56,7 @@ class _Body:
     def __init__(self, stored: DType) -> None:
         self.stored, self.dtype = stored, DType.F32 if stored is DType.BF16 else stored
         self.nodes: list[NodeProto] = []
+        self.outputs = ["y"]
 
     def __call__(self, op: str, inputs: Sequence[str] | float, output: str = "", **attributes: object) -> str:
         name = output or f"t{len(self.nodes)}"
@@ -79,6 +80,14 @@ class _Body:
     def load(self, name: str) -> str:
         """An input in the type that the body computes in."""
         return self.convert(name, self.stored, self.dtype)
+
+    def store(self, name: str) -> None:
+        """Make `name` an output, too, as it is stored."""
+        self.outputs.append("stored")
+        if self.dtype is self.stored:
+            self("Identity", [name], "stored")
+        else:
+            self("Cast", [name], "stored", to=self.stored.onnx)
 
     def refer(self, names: Sequence[str]) -> None:
         """Give the last node attributes that it takes from the calling node."""
@@ -118,7 +127,7 @@ def build(signature: Signature, opset: int) -> FunctionProto:
     body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
     inputs = ["x", *(["weight"] if signature.kind in ("conv", "gemm", "squeeze_excite") else []), *operands]
     referenced = _referenced_by(signature.sampling) if signature.sampling else _REFERENCED.get(signature.kind, ())
-    return helper.make_function(DOMAIN, _name(signature, body.nodes), inputs, ["y"], body.nodes,
+    return helper.make_function(DOMAIN, _name(signature, body.nodes), inputs, body.outputs, body.nodes,
                                 [helper.make_opsetid("", opset)], list(referenced))
 
 
@@ -164,7 +173,9 @@ def _epilogue(body: _Body, signature: Signature, opset: int, result: str, operan
             operand = next(remaining)
             operand = body.convert(operand, DType.F32, body.dtype) if step.row.operand == "vector" else body.load(operand)
             operand = shaped(operand, step)
-        if step.name == PRODUCT and signature.kind == "conv":  # 1x1, by a weight [K, 1, 1, C]
+        if step.name == STORE:
+            body.store(body("Transpose", [result], perm=TO_CHANNELS_LAST[signature.rank]) if signature.kind == "conv" else result)
+        elif step.name == PRODUCT and signature.kind == "conv":  # 1x1, by a weight [K, 1, 1, C]
             result = body("Conv", [result, operand])
         else:
             result = step.row.body(body, opset, result, operand, step.params)

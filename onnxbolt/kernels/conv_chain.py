@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import MAX_LAYERS, fits_several
-from onnxbolt.kernels import chain_conv, chain_first, chain_halo
+from onnxbolt.epilogues import MAX_LAYERS, STORE, fits_several
+from onnxbolt.kernels import chain_conv, chain_first, chain_halo, chain_stored
 from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
 
 _MOST_INNER, _MOST_LAST = 256, 512  # channels
@@ -20,6 +20,8 @@ def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> boo
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every feasible configuration for a convolution with `inner` layers; empty where threadblock residence does not hold."""
+    if STORE in problem.chain:
+        return chain_stored.candidates(problem, arch)
     if problem.nchw:
         return chain_first.candidates(problem, arch)
     return (*chain_halo.candidates(problem, arch), *chain_conv.candidates(problem, arch))

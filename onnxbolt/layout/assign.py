@@ -150,10 +150,15 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     # padding at a region's entry is part of the conversion; only what another fused node padded can be unfree
     state.demand(anchor.x, reads)
     operands = [link.operand for link in candidate.links if link.step.row.operand == "tensor" and link.operand is not None]
-    if _is_worth_padding(state, candidate, operands, writes):
+    if candidate.stored is None and _is_worth_padding(state, candidate, operands, writes):
         state.worth.add(candidate.output.name)
-    for operand in operands:
-        state.demand(operand, writes, sources)
+    if candidate.stored is not None:  # whose operands they are; its channels are whole accesses
+        state.write(candidate.stored, stored := Form(writes.last, None))
+        for operand in operands:
+            state.demand(operand, stored)
+    else:
+        for operand in operands:
+            state.demand(operand, writes, sources)
     state.write(candidate.output, writes, sources)
 
 
@@ -210,8 +215,11 @@ def _channels(candidate: Candidate) -> int:
 
 
 def last_node(candidate: Candidate) -> gs.Node:
-    """The node in whose place the fused node stands."""
-    return candidate.links[-1].nodes[-1] if candidate.links else candidate.anchor.node
+    """The node in whose place the fused node stands: a stored result may be read before the last node."""
+    written = [candidate.anchor.node, *(node for link in candidate.links for node in link.nodes)]
+    if candidate.stored is None:
+        return written[-1]
+    return next(node for node in written if any(tensor is candidate.stored for tensor in node.outputs))
 
 
 def plain_at_the_end(graph: gs.Graph) -> list[gs.Tensor]:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, PRODUCT
+from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, PRODUCT, STORE, Step
 from onnxbolt.kernels import chain as gemm_chain
-from onnxbolt.kernels import chain_small, conv_chain
+from onnxbolt.kernels import chain_small, chain_stored, conv_chain
 from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
 from onnxbolt.patterns import anchors, steps
 
@@ -21,7 +21,8 @@ _FULL = f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} t
 def match(graph: gs.Graph, several: bool = False) -> tuple[list[Candidate], list[Refusal]]:
     """Every anchor's longest chain, in the graph's order, and why the other anchors stay as they were.
 
-    `several`: a chain may go on over further products, for kernels that compute several (`plan.cuts` decides where it pays).
+    `several`: a chain may go on over further products, for kernels that compute several, past a value that is used elsewhere too, where
+    they store it (`plan.cuts` decides where it pays).
     """
     pinned = {tensor.name for tensor in graph.outputs} | set(graph.captured)
     candidates: list[Candidate] = []
@@ -57,31 +58,46 @@ def _pinned_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> s
 def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], several: bool, refusals: list[Refusal]) -> tuple[Link, ...]:
     chain = list(links)
     tensor, layer = anchor.node.outputs[0], anchor
-    while found := _next(layer, chain, tensor, pinned, refusals):
-        if found[0].step.name == PRODUCT:
+    while found := _next(layer, chain, tensor, pinned, several, refusals):
+        product = next((link for link in found if link.step.name == PRODUCT), None)
+        if product is not None:
             if not several or not _has_kernel(anchor, [*chain, *found]):
                 break
-            layer = anchor.behind(found[0].operand)
+            layer = anchor.behind(product.operand)
         chain += found
         tensor = found[-1].output
     return tuple(chain)
 
 
-def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str],
+def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str], several: bool,
           refusals: list[Refusal]) -> tuple[Link, ...]:
     """What the node behind `tensor` adds.
 
-    A value that is used elsewhere, or is a graph output, has to be produced, so it ends the chain.
+    A value that is used elsewhere, or is a graph output, has to be produced: it ends the chain, or is stored in front of a product.
     """
-    if tensor.name in pinned or len(tensor.outputs) != 1 or (chain and chain[-1].step.name in CASTS.values()):
+    if chain and chain[-1].step.name in CASTS.values():
         return ()
+    if tensor.name in pinned or len(tensor.outputs) != 1:
+        return _past(anchor, chain, tensor) if several else ()
     return links_over(tensor.outputs[0], tensor, anchor, chain, refusals)
+
+
+def _past(anchor: Anchor, chain: list[Link], tensor: gs.Tensor) -> tuple[Link, ...]:
+    """The first product that reads a value which others read, too; nothing is refused here, since the value may well end its chain."""
+    store = Link(Step(STORE), None, (), tensor)
+    for reader in tensor.outputs:
+        found = links_over(reader, tensor, anchor, [*chain, store], [])
+        if found and found[0].step.name == PRODUCT:
+            return store, *found
+    return ()
 
 
 def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
     """Whether a kernel for several products may serve."""
     inner = [anchor.behind(link.operand).channels for link in chain if link.step.name == PRODUCT and link.operand is not None]
     widths, steps = (anchor.channels, *inner), tuple(link.step.name for link in chain)
+    if STORE in steps:
+        return anchor.pointwise and chain_stored.serves(anchor.dtype, widths, steps)
     if anchor.kind == "conv":
         return conv_chain.serves(anchor.dtype, widths, steps)
     small = chain_small.serves(anchor.dtype, int(anchor.weight.shape[0]), widths, steps)
@@ -106,10 +122,12 @@ def links_over(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence
 
 
 def fits(chain: Sequence[Link]) -> bool:
-    """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and parameters: vectors of each layer by itself."""
+    """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and parameters: vectors of each layer by itself, tensors
+    of the last one, or of that whose result is stored."""
     operands = [link.step.row.operand for link in chain]
     params = sum(len(link.step.params) for link in chain)
     begin = len(operands) - operands[::-1].index("weight") if "weight" in operands else 0
     inner, last = operands[:begin], operands[begin:]
-    tensors = last.count("tensor") <= MAX_TENSORS and "tensor" not in inner
+    with_tensors, without = (inner, last) if any(link.step.name == STORE for link in chain) else (last, inner)
+    tensors = with_tensors.count("tensor") <= MAX_TENSORS and "tensor" not in without
     return tensors and last.count("vector") <= MAX_VECTORS and params <= MAX_PARAMS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import PRODUCT, Step
+from onnxbolt.epilogues import PRODUCT, STORE, Step
 from onnxbolt.kernels import grouped
 
 
@@ -53,6 +53,14 @@ class Anchor:
         return self.depthwise or self.kind == "squeeze_excite"
 
     @property
+    def pointwise(self) -> bool:
+        """Whether it is a product of rows as they lie: a GEMM, or a 1x1 convolution of every pixel."""
+        if self.kind != "conv":
+            return self.kind == "gemm"
+        moves = any(stride != 1 for stride in self.node.attrs.get("strides", ())) or any(self.node.attrs.get("pads", ()))
+        return self.groups == 1 and tuple(self.weight.shape[2:]) == (1, 1) and not moves
+
+    @property
     def channels(self) -> int:
         """Of the result, in the original."""
         return int(self.x.shape[1] if self.kind == "elementwise" else self.weight.shape[0 if self.kind == "conv" else 1])
@@ -93,6 +101,16 @@ class Candidate:
         return self.links[-1].output if self.links else self.anchor.node.outputs[0]
 
     @property
+    def stored(self) -> gs.Tensor | None:
+        """The result in front of a further product that is an output, too; None where there is none."""
+        return next((link.output for link in self.links if link.step.name == STORE), None)
+
+    @property
+    def outputs(self) -> tuple[gs.Tensor, ...]:
+        """What the kernel writes."""
+        return (self.output,) if self.stored is None else (self.output, self.stored)
+
+    @property
     def nodes(self) -> tuple[gs.Node, ...]:
         """Every node that the kernel replaces, each once, the anchor first."""
         covered = [self.anchor.node, *(node for link in self.links for node in link.nodes)]
@@ -123,16 +141,21 @@ class Candidate:
     @property
     def stands_for(self) -> str:
         """The tensor of the source that the output is, by which verification judges it; "" where there is none."""
-        name = getattr(self.output, "original", self.output.name)
+        return self.original(self.output)
+
+    def original(self, tensor: gs.Tensor) -> str:
+        """The tensor of the source that `tensor` stands for; "" where there is none."""
+        name = getattr(tensor, "original", tensor.name)
         return name if name in self.originals else ""
 
     def prefix(self, count: int) -> Candidate | None:
-        """The longest chain of at most `count` links whose output stands for a tensor of the source; None where there is none."""
+        """The longest chain of at most `count` links whose outputs stand for tensors of the source; None where there is none."""
         own = sum(link.nodes == (self.anchor.node,) for link in self.links)  # links inside the anchor's node
         if self.anchor.kind == "squeeze_excite":  # whole or not at all
             own = len(self.links)
         shorter = (dataclasses.replace(self, links=self.links[:n], layers=()) for n in range(count, own - 1, -1))
-        return next((candidate for candidate in shorter if candidate.stands_for), None)
+        whole = (candidate for candidate in shorter if candidate.chain[-1:] != (STORE,))  # what comes last is stored anyway
+        return next((candidate for candidate in whole if all(map(candidate.original, candidate.outputs))), None)
 
     def before(self, node: gs.Node) -> Candidate | None:
         """The longest prefix of the chain that does not cover `node`; None where there is none."""

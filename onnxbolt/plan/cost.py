@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.epilogues import EPILOGUES, STORE
 from onnxbolt.errors import InputError
 from onnxbolt.kernels import chain_halo, conv, gemm, halo
 from onnxbolt.kernels import squeeze_excite as squeeze_excite_kernel
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule, SqueezeExciteProblem
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
 from onnxbolt.kernels.sm90 import extent
-from onnxbolt.plan import chain_conv, depthwise, first, gemm_chain, grouped, sm90, squeeze_excite
+from onnxbolt.plan import chain_conv, chain_stored, depthwise, first, gemm_chain, grouped, sm90, squeeze_excite
 from onnxbolt.plan.unfused import tensors_moved, unfused_steps
 
 Problem = GemmProblem | ConvProblem
@@ -83,6 +83,8 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         return arch.launch_us + _overlapped(depthwise.compute_us(problem, config, arch), _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family in (Family.FIRST_SM90, Family.CHAIN_FIRST_SM90):
         return arch.launch_us + first.PROLOGUE_US + _overlapped(first.compute_us(problem, config, arch), _memory_us(problem, arch))
+    if config.family is Family.CHAIN_STORED_SM90:
+        return chain_stored.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, GemmProblem) and problem.inner:
         return gemm_chain.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family is Family.CHAIN_CONV_SM90:
@@ -224,8 +226,10 @@ def _resident(config: KernelConfig, dtype: DType, arch: Arch) -> float:
 def _memory_us(problem: Problem, arch: Arch) -> float:
     """Each tensor once through device memory."""
     m, n = extent(problem)
-    tensors = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain)
-    size = _input_elements(problem) * problem.dtype.bytes + m * n * (problem.out.bytes + tensors * problem.dtype.bytes)
+    tensors, width = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain), n
+    if STORE in problem.chain and not isinstance(problem, SqueezeExciteProblem):  # the stored result is one more of its width
+        tensors, width = tensors + 1, problem.inner[0]
+    size = (_input_elements(problem) + m * width * tensors) * problem.dtype.bytes + m * n * problem.out.bytes
     return size / _bandwidth(arch) * _US
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS
-from onnxbolt.epilogues import PRODUCT
+from onnxbolt.epilogues import PRODUCT, STORE
 from onnxbolt.errors import FrozenError
 from onnxbolt.layout.assign import Assignment, assign, x_form
 from onnxbolt.match.matcher import UNKNOWN, match
@@ -29,6 +29,7 @@ from onnxbolt.tune.records import canonical, plain
 from onnxbolt.tune.timings import NOTHING, Choice, Cut, Timings
 
 _APART = "not in one kernel with the layer before it, which {} to be slower"
+_APART_STORED = "not in one kernel with the layer before it that stores what others read of it, which {} to be slower"
 _DECIDED = "not in one kernel with the layer before it, as was decided before"
 _NO_KERNEL = "not in one kernel with the layer before it, since no kernel takes both at these widths"
 
@@ -52,8 +53,9 @@ def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Tim
     candidates, refusals = match(graph, several=True)
     chains = _Chains(graph, candidates, archs, at, timings)
     found = partition(list(chains.first_kernels(refusals)))
-    refusals += (cut for candidate in found if (cut := chains.cut_behind(candidate)) is not None)
-    refusals += used_elsewhere(graph, found, archs, at)
+    cuts = [cut for candidate in found if (cut := chains.cut_behind(candidate)) is not None]
+    said = {cut.node for cut in cuts}
+    refusals += (*cuts, *(refusal for refusal in used_elsewhere(graph, found, archs, at) if refusal.node not in said))
     return Cover([dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found], refusals, chains.cuts,
                  chains.measured())
 
@@ -146,12 +148,15 @@ class _Chains:
         end, *later = _ends(whole)[len(candidate.widths) - 1:]
         apart = self._ending(whole, end)[0]
         together, longer = min(((self._ending(whole, longer)[0], longer) for longer in later), key=lambda found: found[0])
-        product = whole.links[end].nodes[0]
+        product, stores = whole.links[end].nodes[0], STORE in whole.chain
+        if math.isinf(together) and stores:
+            return None  # see used_elsewhere
         if math.isinf(together):
             reason = f"{_NO_KERNEL}: {_columns(whole, len(candidate.widths) + 1)}"
             return Refusal(product.name, product.op, reason, candidate.output.name, apart=True)
         measured = all(self._is_measured(kernel) for kernel in (candidate, whole.prefix(longer)) if kernel is not None)
-        reason = _APART.format("was measured" if measured else "is predicted") if apart <= together else _DECIDED
+        slower = _APART_STORED if stores else _APART
+        reason = slower.format("was measured" if measured else "is predicted") if apart <= together else _DECIDED
         values = {"together_us": together, "apart_us": apart}
         return Refusal(product.name, product.op, reason, candidate.output.name, values=values, apart=True)
 
@@ -181,8 +186,8 @@ class _Chains:
     def _behind(self, candidate: Candidate) -> Candidate | None:
         """What begins with the product that reads a candidate's result, where it could be in a kernel with a layer before it: a chain goes
         on behind a candidate that has all the layers that one kernel can have."""
-        readers = candidate.output.outputs
-        rest = self._starting.get(id(readers[0])) if len(readers) == 1 and id(readers[0]) in self._further else None
+        readers = [reader for reader in candidate.output.outputs if id(reader) in self._further]
+        rest = self._starting.get(id(readers[0])) if readers else None  # of several one at most is behind a result that is stored
         return rest if rest is not None and rest.anchor.x is candidate.output else None
 
     def _one_kernel_us(self, candidate: Candidate) -> float:

@@ -1,5 +1,5 @@
-"""Results that are used elsewhere too: kernels for several products do not store what lies between them, so that the layer behind
-such a result has a kernel of its own. What that costs is reported."""
+"""Results that are used elsewhere too, and lie between layers whose kernels do not store them (kernels/chain_stored.py does, for two
+products), so that the layer behind has a kernel of its own. What that costs is reported."""
 from __future__ import annotations
 
 import dataclasses
@@ -16,7 +16,7 @@ from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point
 
 _REASON = "not in one kernel with the layer before it, whose result is used elsewhere too"
-_REMEDY = "no kernel for several layers stores a result between them"
+_REMEDY = "kernels that store a result between layers take two products of rows as they lie, the stored ones of 16 bytes or multiples"
 _US = 1e6
 
 

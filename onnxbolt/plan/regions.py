@@ -117,7 +117,8 @@ def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region
     """Maximal connected sets of fused convolutions in channels-last form; each GEMM by itself."""
     groups = _Groups()
     for candidate in assignment.candidates:
-        groups.join(_tensor(candidate.output), ("candidate", id(candidate)))
+        for tensor in candidate.outputs:
+            groups.join(_tensor(tensor), ("candidate", id(candidate)))
         if candidate.anchor.kind != "gemm":
             operands = [link.operand for link in candidate.links if link.step.row.operand == "tensor" and link.operand is not None]
             for tensor in (candidate.anchor.x, *operands):

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 Reply = dict[str, Any]
-PRODUCT = "Gemm"  # onnxbolt/epilogues.py, which this module does not import
+PRODUCT, STORE = "Gemm", "Store"  # onnxbolt/epilogues.py, which this module does not import
 
 
 class ProfilerError(Exception):
@@ -100,7 +100,8 @@ class Worker:
             raise ProfilerError(f"the library cannot be loaded: {error}") from error
         row = (ctypes.c_int64 * len(config))(*config)
         chains = _layers(self._problem["epilogue"])
-        epilogue = ",".join(step for chain in chains[first:first + layers] for step in (PRODUCT, *chain)).removeprefix(PRODUCT).strip(",")
+        epilogue = ",".join(step for chain in chains[first:first + layers] for step in (PRODUCT, *chain))
+        epilogue = epilogue.removeprefix(PRODUCT).removesuffix(STORE).strip(",")  # what comes last is stored anyway
         output = self._problem["output" if first + layers == len(chains) else "element"]
         library.onnxbolt_find_kernel.restype = ctypes.c_void_p
         found = library.onnxbolt_find_kernel(epilogue.encode(), self._problem["element"], output, row)

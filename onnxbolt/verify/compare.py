@@ -187,14 +187,16 @@ def _pairs(original: ModelProto, optimized: ModelProto) -> tuple[list[Pair], lis
     """What to compare; and fused nodes whose original tensor does not exist."""
     produced = {name for node in original.graph.node for name in node.output} | {value.name for value in original.graph.input}
     pairs = [Pair("output", value.name, value.name) for value in original.graph.output]
-    fused = [pair for node in optimized.graph.node if node.domain == FUSED_DOMAIN and (pair := _fused(node)).name]
+    fused = [pair for node in optimized.graph.node if node.domain == FUSED_DOMAIN for pair in _fused(node) if pair.name]
     return pairs + [pair for pair in fused if pair.name in produced], [pair for pair in fused if pair.name not in produced]
 
 
-def _fused(node: NodeProto) -> Pair:
+def _fused(node: NodeProto) -> Iterator[Pair]:
     values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     tensor, layout = (values.get(name, b"").decode() for name in ("tensor", "layout"))
-    return Pair("fused node", node.output[0], tensor, node.name, layout, tuple(values.get("channel_map", ())))
+    yield Pair("fused node", node.output[0], tensor, node.name, layout, tuple(values.get("channel_map", ())))
+    if len(node.output) > 1:  # as wide as the original's
+        yield Pair("fused node", node.output[1], values.get("stored_tensor", b"").decode(), node.name, layout)
 
 
 def _failed(pair: Pair, where: str, reason: str) -> Row:

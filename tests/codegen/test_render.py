@@ -9,7 +9,7 @@ import pytest
 from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT
+from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT, STORE
 from onnxbolt.errors import ToolchainError
 from onnxbolt.kernels import elementwise, resize, squeeze_excite
 from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig, Schedule
@@ -20,6 +20,7 @@ GEMM_3X = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster
 CONV_2X = dataclasses.replace(GEMM_2X, family=Family.CONV_2X, iterator=Iterator.OPTIMIZED)
 CHAIN = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_SM90, (64, 64, 256), (16, 0, 0), stages=8, consumers=2, resident=1)
 CHAIN_SMALL = KernelConfig(80, 0, UNBOUNDED, Family.CHAIN_SMALL, (128, 8, 4), (4, 0, 0), align_a=4, align_c=4)
+CHAIN_STORED = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_STORED_SM90, (192, 256, 64), (64, 0, 0), stages=4, consumers=3, resident=1)
 GEMM_SM90 = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_SM90, (128, 256, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE, consumers=2)
 CONV_SM90 = dataclasses.replace(
     GEMM_SM90, family=Family.CONV_SM90, threadblock=(64, 64, 64), stages=4, cluster=(1, 1), schedule=Schedule.PINGPONG,
@@ -53,6 +54,7 @@ UNITS = {
     "chain_halo_sm90": (Instance(CHAIN_HALO, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),),
     "chain_first_sm90": (Instance(CHAIN_FIRST, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Relu")),),
     "chain_small": (Instance(CHAIN_SMALL, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add")),),
+    "chain_stored_sm90": (Instance(CHAIN_STORED, DType.F16, DType.F16, ("Bias", "Add", "Relu", "Store", "Gemm", "Bias", "Relu")),),
     "resize": (Instance(resize.config(80), DType.F16, DType.F16),),
     "elementwise": (Instance(elementwise.config(80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),),
 }
@@ -131,7 +133,7 @@ def test_every_step_has_its_functor_in_the_header() -> None:
     header = (resource_dir("custom_ops") / "epilogue" / "steps.h").read_text()
     kinds = {"": "kNone", "vector": "kVector", "tensor": "kTensor"}
     for name, row in EPILOGUES.items():
-        if name not in (*CASTS.values(), PRODUCT):
+        if name not in (*CASTS.values(), PRODUCT, STORE):
             arguments = f"Operand::{kinds[row.operand]}" + (f", {len(row.params)}" if row.params else "")
             assert f"struct {row.functor} : Step<{arguments}" in header
 

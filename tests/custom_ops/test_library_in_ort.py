@@ -44,14 +44,16 @@ def compare(model: onnx.ModelProto, library: fx.HostLibrary, *shapes: tuple[int,
     random = np.random.default_rng(1)
     feeds = {value.name: random.standard_normal(shape).astype(np.float32) for value, shape in zip(model.graph.input, shapes, strict=True)}
     before = library.launches
-    ours, = session(model, library).run(None, feeds)
+    ours = session(model, library).run(None, feeds)
     assert library.launches == before + 1
-    body, = session(model, None).run(None, feeds)
-    np.testing.assert_allclose(ours, body, rtol=1e-5, atol=1e-5)
-    return ours
+    body = session(model, None).run(None, feeds)
+    for mine, expected in zip(ours, body, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
+    return ours[0]
 
 
 CONV_ATTRIBUTES = {"strides": [2, 1], "pads": [0, 1, 2, 3], "dilations": [1, 2], "group": 2}
+POINTWISE = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
 CASES = {
     "gemm": (fx.fused_model(fx.GEMM, ["B", "S", 24], (16, 24), [[16]]), [(2, 5, 24)]),
     "gemm with residual": (fx.fused_model(fx.GEMM_ADD, [7, 24], (16, 24), [[16], [7, 16]], epilogue_params=[0.25]), [(7, 24), (7, 16)]),
@@ -64,6 +66,10 @@ CASES = {
                                [(2, 5, 21), (8, 16), (2, 5, 8)]),
     "conv chain": (fx.fused_model(fx.CONV_CHAIN, ["N", 9, 11, 8], (6, 3, 2, 4), [[6], [10, 1, 1, 6], [10], ["N", 5, 13, 10]],
                                   **CONV_ATTRIBUTES), [(2, 9, 11, 8), (10, 1, 1, 6), (2, 5, 13, 10)]),
+    "stored gemm": (fx.fused_model(fx.GEMM_STORED, ["B", "S", 24], (16, 24), [[16], ["B", "S", 16], [8, 16], [8]]),
+                    [(2, 5, 24), (2, 5, 16), (8, 16)]),
+    "stored conv": (fx.fused_model(fx.CONV_STORED, ["N", 9, 11, 8], (6, 1, 1, 8), [[6], ["N", 9, 11, 6], [10, 1, 1, 6], [10]], **POINTWISE),
+                    [(2, 9, 11, 8), (2, 9, 11, 6), (10, 1, 1, 6)]),
     "conv 1d": (fx.fused_model(fx.CONV_1D, [2, "L", 4], (6, 3, 4), [[6]], strides=[2], pads=[1, 2], dilations=[1], group=1), [(2, 12, 4)]),
     "global pool": (fx.fused_model(fx.GLOBAL_POOL, [2, "H", "W", 3]), [(2, 5, 7, 3)]),
     "to nhwc": (fx.fused_model(fx.TO_NHWC, ["N", 5, "H", "W"], padding=3), [(2, 5, 7, 3)]),
@@ -97,10 +103,10 @@ def test_pools_agree_with_body(library: fx.HostLibrary, op: fx.Fused, height: in
     compare(model, library, (2, height, 6, 3))
 
 
-def inferred(model: onnx.ModelProto, library: fx.HostLibrary) -> list[int | str | None]:
-    """The shape that ONNX Runtime knows for y, seen through a node behind it, whose shape it infers itself."""
+def inferred(model: onnx.ModelProto, library: fx.HostLibrary, output: str = "y") -> list[int | str | None]:
+    """The shape that ONNX Runtime knows for an output, seen through a node behind it, whose shape it infers itself."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
-    model.graph.node.add(op_type="Identity", input=["y"], output=["z"])
+    model.graph.node.add(op_type="Identity", input=[output], output=["z"])
     model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
     return list(session(model, library).get_outputs()[0].shape)
 
@@ -129,6 +135,27 @@ SHAPES = {
 def test_shapes_follow_symbols(library: fx.HostLibrary, case: str) -> None:
     model, shape = SHAPES[case]
     assert inferred(model, library) == shape
+
+
+@pytest.mark.parametrize(("case", "y", "stored"), [("stored gemm", ["B", "S", 8], ["B", "S", 16]),
+                                                   ("stored conv", ["N", 9, 11, 10], ["N", 9, 11, 6])])
+def test_a_stored_result_has_the_first_layer_s_columns(library: fx.HostLibrary, case: str, y: list[object], stored: list[object]) -> None:
+    model, shapes = CASES[case]
+    assert (inferred(model, library), inferred(model, library, "stored")) == (y, stored)
+    feeds = {value.name: np.zeros((0, *shape[1:]) if i < 2 else shape, np.float32)
+             for i, (value, shape) in enumerate(zip(model.graph.input, shapes, strict=True))}
+    for value, expected in zip(session(model, library).run(None, feeds), (y, stored), strict=True):
+        assert value.shape[0] == 0
+        assert value.shape[-1] == expected[-1]
+
+
+def test_only_1x1_convolutions_store_a_result(library: fx.HostLibrary) -> None:
+    model = fx.fused_model(fx.CONV_STORED, [2, 9, 11, 8], (6, 1, 1, 8), [[6], [2, 5, 6, 6], [10, 1, 1, 6], [10]],
+                           **{**POINTWISE, "strides": [2, 2]})
+    shapes = [(2, 9, 11, 8), (2, 5, 6, 6), (10, 1, 1, 6)]
+    feeds = {value.name: np.zeros(shape, np.float32) for value, shape in zip(model.graph.input, shapes, strict=True)}
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="1x1 convolution of every pixel"):
+        session(model, library).run(None, feeds)
 
 
 def test_unknown_shapes_stay_unknown(library: fx.HostLibrary) -> None:

@@ -74,7 +74,7 @@ class Chain(ctypes.Structure):
     """ChainArguments."""
 
     _fields_ = [*_fields(_L, "m k"), ("layers", _I), ("n", _L * 4), ("a", _P), ("weights", _P * 4), ("d", _P), *_fields(_L, "lda ldd"),
-                ("epilogue", Epilogue * 4), ("ldw", _L)]
+                ("epilogue", Epilogue * 4), ("ldw", _L), ("stored", _P)]
 
 
 class ConvChain(ctypes.Structure):

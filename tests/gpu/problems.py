@@ -28,6 +28,8 @@ from tests.gpu.planned import planned
 from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, rounded
 from tests.gpu.resized import SHAPES as RESIZES
 from tests.gpu.resized import resize_problem
+from tests.gpu.stored_chains import SHAPES as STORED_SHAPES
+from tests.gpu.stored_chains import stored_problem
 
 Builder = Callable[[Library, Instance], list[Any]]
 
@@ -253,6 +255,7 @@ BUILDERS: dict[Family, Builder] = {
     Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
     Family.CHAIN_SM90: _sm90_chains,
     Family.CHAIN_SMALL: _small_chains,
+    Family.CHAIN_STORED_SM90: lambda library, instance: [stored_problem(library, instance, shape) for shape in STORED_SHAPES],
     Family.CHAIN_FIRST_SM90: lambda library, instance: [first_chain_problem(library, instance, shape) for shape in FIRST_SHAPES],
     Family.CHAIN_CONV_SM90: lambda library, instance: [conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES],
     Family.CHAIN_HALO_SM90: lambda library, instance: [halo_chain_problem(library, instance, shape) for shape in HALO_SHAPES],

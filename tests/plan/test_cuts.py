@@ -71,10 +71,12 @@ def test_rows_of_odd_length_are_read_as_they_are(precision: str) -> None:
     assert "Pad" not in ops(optimized)
 
 
-def test_an_inner_result_that_is_used_elsewhere_ends_the_kernel() -> None:
+def test_an_inner_result_that_is_used_elsewhere_is_stored_or_ends_the_kernel() -> None:
     net = Net({"x": (16384, 256)})
     inner = net.node("Relu", net.node("MatMul", "x", net.normal(256, 64)))
-    assert rules(net, net.node("MatMul", inner, net.normal(64, 16)), inner) == ["gemm+Relu", "gemm"]
+    y = net.node("MatMul", inner, net.normal(64, 16))
+    assert rules(net, y, inner) == ["gemm+Relu+Store+Gemm"]
+    assert rules(net, y, inner, archs=(80,)) == ["gemm+Relu", "gemm"]
 
 
 def test_residuals_stand_behind_the_last_layer_alone() -> None:

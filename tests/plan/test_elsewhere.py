@@ -1,4 +1,4 @@
-"""Results that are used elsewhere end a kernel, and the report says what that costs."""
+"""Results that are used elsewhere end a kernel that cannot store them, and the report says what that costs."""
 from __future__ import annotations
 
 from onnxbolt.match.types import Refusal
@@ -18,7 +18,7 @@ def layers(rows: int, *widths: int) -> tuple[Net, str, str]:
 
 
 def test_a_graph_output_between_layers_is_reported_with_both_times() -> None:
-    net, inner, y = layers(16384, 256, 64, 16)
+    net, inner, y = layers(16384, 256, 60, 16)
     (refusal,) = refusals(net, y, inner)
     assert refusal.tensor == inner
     assert 0 < refusal.values["together_us"] < refusal.values["apart_us"]
@@ -26,7 +26,7 @@ def test_a_graph_output_between_layers_is_reported_with_both_times() -> None:
 
 
 def test_a_second_reader_between_layers_is_reported() -> None:
-    net, inner, y = layers(2048, 64, 32, 16)
+    net, inner, y = layers(2048, 64, 28, 16)
     (refusal,) = refusals(net, y, net.node("Softmax", inner))
     assert refusal.op == "MatMul"
     assert set(refusal.values) == {"together_us", "apart_us"}

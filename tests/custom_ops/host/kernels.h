@@ -77,6 +77,7 @@ inline void ComputeFrom(std::vector<float> value, const ChainArguments& c) {
 inline void Compute(const ChainArguments& c) {
   std::vector<float> value(c.m * c.n[0]);
   Compute(GemmArguments{c.m, c.n[0], c.k, c.a, c.weights[0], value.data(), c.lda, c.weight_pitch(0), c.n[0], c.epilogue[0]});
+  if (c.stored) std::copy(value.begin(), value.end(), static_cast<float*>(c.stored));
   ComputeFrom(value, c);
 }
 

@@ -1,0 +1,43 @@
+"""Two products whose first result is stored as well, on a GPU against float64: both outputs, tails of rows, k and columns."""
+from __future__ import annotations
+
+import pytest
+
+from onnxbolt.codegen.render import Instance, instance_name
+from onnxbolt.kernels.config import Family
+from onnxbolt.tolerances import KERNEL
+from tests.gpu.cases import ALL
+from tests.gpu.device import KernelError, Library
+from tests.gpu.problems import limit
+from tests.gpu.reference import relative_error
+from tests.gpu.stored_chains import SHAPES, stored_problem
+
+pytestmark = pytest.mark.gpu
+KERNELS = [instance for instance in ALL if instance.config.family is Family.CHAIN_STORED_SM90]
+
+
+@pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
+def test_both_results(library: Library, instance: Instance) -> None:
+    kernel = library.kernel(instance)
+    for shape in SHAPES:
+        problem = stored_problem(library, instance, shape)
+        for captured in (False, True):
+            kernel.launch(problem.arguments, captured)
+            assert problem.expected is not None
+            assert relative_error(problem.output.read(), problem.expected) <= limit(instance), shape
+            assert relative_error(problem.stored.read(), problem.expected_stored) <= KERNEL[instance.dtype], shape
+
+
+def test_what_the_kernel_is_not_for_is_refused(library: Library) -> None:
+    kernel, problem = library.kernel(KERNELS[0]), stored_problem(library, KERNELS[0], (64, 0, 0, 0))
+    cases = (
+        ("layers", 3, "two layers"), ("stored", None, "no place"), ("stored", problem.stored.pointer + 2, "the stored rows"),
+        ("lda", 3, "A's rows"), ("ldd", 3, "D's rows"), ("k", 1 << 20, "fewer columns"), ("m", 2**31 - 1, "close to 2.31"),
+    )
+    for field, value, reason in cases:
+        kept = getattr(problem.arguments, field)
+        setattr(problem.arguments, field, value)
+        with pytest.raises(KernelError, match=reason):
+            kernel.check(problem.arguments)
+        setattr(problem.arguments, field, kept)
+    kernel.check(problem.arguments)

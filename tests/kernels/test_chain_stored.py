@@ -1,0 +1,54 @@
+"""Kernels for two products whose first result is stored: what they serve, and what fits."""
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from onnxbolt.archs import ARCHS, get
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels import chain_stored, conv, gemm
+from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem
+
+CHAIN = ("Bias", "Add", "Relu", "Store", "Gemm", "Bias", "Relu")
+GEMM = GemmProblem(100352, 64, 64, DType.F16, DType.F16, CHAIN, (256,))
+CONV = ConvProblem(32, 56, 56, 64, 64, 1, 1, 56, 56, (0,) * 4, (1, 1), (1, 1), 1, DType.F16, DType.F16, CHAIN, inner=(256,))
+
+
+@pytest.mark.parametrize("problem", [GEMM, CONV])
+def test_weights_stay_where_they_fit(problem: chain_stored.Problem) -> None:
+    found = chain_stored.candidates(problem, get(90))
+    assert [config.threadblock for config in found] == [(192, 256, 64), (128, 256, 64), (64, 256, 64)]
+    assert {(config.family, config.warp, config.stages, config.resident) for config in found} == {
+        (Family.CHAIN_STORED_SM90, (64, 0, 0), 4, 1)}
+    wide = chain_stored.candidates(GemmProblem(25088, 128, 128, DType.F16, DType.F16, CHAIN, (512,)), get(90))
+    assert {config.resident for config in wide} == {0}
+    assert {config.stages for config in wide} == {2, 3}
+
+
+@pytest.mark.parametrize("problem", [GEMM, CONV])
+def test_no_other_family_stores_a_result(problem: chain_stored.Problem) -> None:
+    offered = gemm.candidates(problem, get(90)) if isinstance(problem, GemmProblem) else conv.candidates(problem, get(90))
+    assert {config.family for config in offered} == {Family.CHAIN_STORED_SM90}
+    for number in ARCHS:
+        assert bool(chain_stored.candidates(problem, get(number))) == get(number).wgmma
+
+
+@pytest.mark.parametrize("changes", [
+    {"k": 60}, {"n": 60}, {"n": 264}, {"inner": (252,)}, {"inner": (256, 64)}, {"dtype": DType.F32}, {"chain": ("Relu", "Gemm")},
+    {"chain": ("Store", "Gemm", "Add")}, {"chain": (*["Clip"] * 5, "Store", "Gemm")}, {"chain": ("Add", "Mul", "Add", "Store", "Gemm")},
+    {"k": 4096},
+])
+def test_what_it_does_not_serve(changes: dict[str, object]) -> None:
+    assert chain_stored.candidates(dataclasses.replace(GEMM, **changes), get(90)) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("changes", [{"r": 3}, {"strides": (2, 2)}, {"pads": (1, 1, 1, 1)}, {"groups": 2}, {"nchw": True}])
+def test_only_convolutions_that_are_products(changes: dict[str, object]) -> None:
+    assert chain_stored.candidates(dataclasses.replace(CONV, **changes), get(90)) == ()  # type: ignore[arg-type]
+
+
+def test_a_result_of_another_type_is_the_last_layer_s() -> None:
+    (first, last) = dataclasses.replace(GEMM, out=DType.F32).layers
+    assert (first.n, first.out, first.chain) == (256, DType.F16, ("Bias", "Add", "Relu"))
+    assert (last.n, last.out, last.chain) == (64, DType.F32, ("Bias", "Relu"))
