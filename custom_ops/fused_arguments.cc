@@ -1,4 +1,6 @@
 // How a node's inputs become its kernels' arguments, kind by kind.
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <climits>
 
@@ -60,6 +62,15 @@ bool IsProduct(const ConvArguments& conv) {
   return conv.r == 1 && conv.s == 1 && conv.p == conv.h && conv.q == conv.w && conv.pad_top == 0 && conv.pad_left == 0 && conv.groups == 1;
 }
 
+int64_t BytesOf(int type) { return type == 1 ? 4 : 2; }  // ONNX's float, else float16 or bfloat16
+
+void CopyTensor(const OrtKernelContext* context, void* to, const void* from, int64_t bytes) {
+  void* stream = nullptr;
+  Check(ort::GetGpuComputeStream(context, &stream));
+  const cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream));
+  if (error != cudaSuccess) throw ort::Error(ort::kRuntimeException, cudaGetErrorString(error));
+}
+
 int AsInt(int64_t value) {
   if (value > INT_MAX) throw ort::Error(ort::kInvalidArgument, "a dimension of " + std::to_string(value) + " is above 2^31 - 1");
   return static_cast<int>(value);
@@ -71,7 +82,7 @@ EpilogueArguments FusedKernel::ReadEpilogue(const OrtKernelContext* context, con
   EpilogueArguments epilogue;
   std::copy(params_.begin(), params_.end(), epilogue.params);
   size_t vectors = 0, tensors = 0;
-  for (size_t i = 0; op_.operands[i]; ++i) {
+  for (size_t i = 0; op_.operands[i] && op_.operands[i] != 'y'; ++i) {
     const size_t index = FirstOperand(op_.kind) + i;
     const OrtValue* value = Input(context, index);
     const bool vector = op_.operands[i] == 'v';
@@ -86,11 +97,27 @@ EpilogueArguments FusedKernel::ReadEpilogue(const OrtKernelContext* context, con
   return epilogue;
 }
 
+// The output, or the node's channels of it. What earlier nodes wrote is there already, but where the output is the graph's: ORT makes that
+// one anew.
+void FusedKernel::PlaceOutput(OrtKernelContext* context, Tensors* tensors) const {
+  const Shape whole = geometry_->Whole(tensors->y_shape);
+  void* const data = Output(context, 0, whole);
+  if (const size_t input = WrittenInto(op_); input != kNowhere) {
+    const OrtValue* before = Input(context, input);
+    RequireShape(input, ort::ShapeOf(before), whole);
+    if (ort::DataOf(before) != data) CopyTensor(context, data, ort::DataOf(before), Elements(whole) * BytesOf(op_.output));
+  }
+  tensors->y_data = static_cast<char*>(data) + geometry_->before * BytesOf(op_.output);
+  tensors->y_pitch = whole.back();
+}
+
 void FusedKernel::Compute(OrtKernelContext* context) const {
   Tensors tensors{};
   tensors.x = Input(context, 0);
   tensors.x_shape = op_.planes ? ChannelsLast(ort::ShapeOf(tensors.x)) : ort::ShapeOf(tensors.x);
-  tensors.x_data = ort::DataOf(tensors.x);
+  tensors.x_pitch = tensors.x_shape.empty() ? 0 : tensors.x_shape.back();
+  tensors.x_shape = geometry_->Channels(std::move(tensors.x_shape));
+  tensors.x_data = static_cast<const char*>(ort::DataOf(tensors.x)) + geometry_->begin * BytesOf(op_.element);
   if (HasWeight(op_.kind)) {
     const OrtValue *first = Input(context, 1), *last = Input(context, LastWeight(op_));
     tensors.weight_shape = WeightShape(op_, ort::ShapeOf(first), ort::ShapeOf(last));
@@ -98,7 +125,7 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   }
   tensors.y_shape = geometry_->Output(tensors.x_shape, tensors.weight_shape);
   if (!IsChain(op_.kind) && op_.kind != Kind::kSqueezeExcite) tensors.epilogue = ReadEpilogue(context, tensors.y_shape);
-  tensors.y_data = Output(context, 0, tensors.y_shape);
+  PlaceOutput(context, &tensors);
   if (op_.stores) tensors.stored_data = Output(context, 1, RowsOf(tensors.y_shape, ort::ShapeOf(Input(context, 1))[0]));
   if (Elements(tensors.y_shape) == 0) return;
   if (op_.kind == Kind::kGemm) return RunGemm(context, tensors);
@@ -113,17 +140,17 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
 
 void FusedKernel::RunGemm(OrtKernelContext* context, const Tensors& t) const {
   const int64_t n = t.weight_shape[0], k = t.weight_shape[1];
-  const GemmArguments arguments{t.rows(), n, k, t.x_data, t.weight_data, t.y_data, k, k, n, t.epilogue};
+  const GemmArguments arguments{t.rows(), n, k, t.x_data, t.weight_data, t.y_data, t.x_pitch, k, t.y_pitch, t.epilogue};
   LaunchRow(context, t, &arguments);
 }
 
 ChainArguments FusedKernel::ReadChain(const OrtKernelContext* context, const Tensors& t) const {
   ChainArguments a{};
-  a.m = t.rows(), a.lda = t.x_shape.back(), a.ldd = t.y_shape.back();
+  a.m = t.rows(), a.lda = t.x_pitch, a.ldd = t.y_pitch;
   a.a = t.x_data, a.d = t.y_data, a.stored = t.stored_data;
   BeginLayers(a, Input(context, 1));
   size_t vectors = 0, tensors = 0;
-  for (size_t i = 0; op_.operands[i]; ++i) {
+  for (size_t i = 0; op_.operands[i] && op_.operands[i] != 'y'; ++i) {
     const size_t index = FirstOperand(op_.kind) + i;
     const OrtValue* value = Input(context, index);
     EpilogueArguments& epilogue = a.epilogue[a.layers - 1];
@@ -164,7 +191,7 @@ ConvArguments FusedKernel::ReadConv(const Tensors& t) const {
   a.dilation_h = AsInt(window.dilation[0]), a.dilation_w = AsInt(window.dilation[1]);
   a.groups = AsInt(geometry_->groups);
   a.x = t.x_data, a.filter = t.weight_data, a.y = t.y_data;
-  a.x_pitch = x.c, a.y_pitch = y.c;
+  a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
   a.epilogue = t.epilogue;
   a.x_planes = op_.planes;
   return a;
@@ -198,7 +225,7 @@ void FusedKernel::RunPool(OrtKernelContext* context, const Tensors& t) const {
   a.dilation_h = AsInt(window.dilation[0]), a.dilation_w = AsInt(window.dilation[1]);
   a.count_include_pad = geometry_->count_include_pad;
   a.x = t.x_data, a.y = t.y_data;
-  a.x_pitch = x.c, a.y_pitch = x.c;
+  a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
   LaunchRow(context, t, &a);
 }
 
@@ -215,7 +242,7 @@ void FusedKernel::RunSqueezeExcite(OrtKernelContext* context, const Tensors& t) 
   a.x = t.x_data, a.squeeze = ort::DataOf(squeeze), a.excite = t.weight_data, a.y = t.y_data;
   a.squeeze_bias = static_cast<const float*>(ort::DataOf(squeeze_bias));
   a.excite_bias = static_cast<const float*>(ort::DataOf(excite_bias));
-  a.x_pitch = a.y_pitch = x.c;
+  a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
   std::copy(params_.begin(), params_.end(), a.step_params);
   LaunchRow(context, t, &a);
 }
@@ -241,13 +268,12 @@ void FusedKernel::RunResize(OrtKernelContext* context, const Tensors& t) const {
   a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w);
   a.scale_h = resizing.Scale(0, x.h), a.scale_w = resizing.Scale(1, x.w);
   a.x = t.x_data, a.y = t.y_data;
-  a.x_pitch = x.c, a.y_pitch = x.c;
+  a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
   LaunchRow(context, t, &a);
 }
 
 void FusedKernel::RunElementwise(OrtKernelContext* context, const Tensors& t) const {
-  const int64_t pitch = t.x_shape.back();
-  const ElementwiseArguments arguments{t.rows(), AsInt(pitch), t.x_data, t.y_data, pitch, pitch, t.epilogue};
+  const ElementwiseArguments arguments{t.rows(), AsInt(t.x_shape.back()), t.x_data, t.y_data, t.x_pitch, t.y_pitch, t.epilogue};
   LaunchRow(context, t, &arguments);
 }
 

@@ -33,6 +33,8 @@ class FusedKernel {
     ort::Shape x_shape, weight_shape, y_shape;
     const void *x_data, *weight_data;
     void *y_data, *stored_data;  // the latter where the op stores its first layer's result, else nullptr
+    int64_t x_pitch;  // channels of the first input, of which those of x_shape are read
+    int64_t y_pitch;  // channels of the output, of which the node writes those of y_shape
     EpilogueArguments epilogue;
 
     int64_t rows() const { return Elements(y_shape) / y_shape.back(); }
@@ -43,6 +45,7 @@ class FusedKernel {
   void LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;
 
   // fused_arguments.cc: from a node's inputs to a launch
+  void PlaceOutput(OrtKernelContext* context, Tensors* tensors) const;
   EpilogueArguments ReadEpilogue(const OrtKernelContext* context, const ort::Shape& y) const;
   ChainArguments ReadChain(const OrtKernelContext* context, const Tensors& tensors) const;
   ConvArguments ReadConv(const Tensors& tensors) const;

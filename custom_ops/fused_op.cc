@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 #include "fused_kernel.h"
 #include "ort_objects.h"
@@ -16,6 +17,7 @@ namespace onnxbolt {
 namespace {
 
 constexpr int kFloat = 1;  // ONNX TensorProto.FLOAT
+constexpr size_t kMostInputs = 32;
 
 const Op& Of(const OrtCustomOp* self) { return static_cast<const FusedOp*>(self)->op; }
 
@@ -29,6 +31,7 @@ int InputType(const OrtCustomOp* self, size_t index) {
   const Op& op = Of(self);
   const size_t first = FirstOperand(op.kind);
   if (index == 0 && op.planes) return op.planes;
+  if (index == WrittenInto(op)) return op.output;
   return index >= first && op.operands[index - first] == 'v' ? kFloat : op.element;
 }
 int OutputType(const OrtCustomOp* self, size_t index) { return index == 0 ? Of(self).output : Of(self).element; }
@@ -37,6 +40,22 @@ int Required(const OrtCustomOp*, size_t) { return ort::kRequired; }
 int DeviceMemory(const OrtCustomOp*, size_t) { return ort::kDeviceMemory; }
 int One(const OrtCustomOp*) { return 1; }
 int Forever(const OrtCustomOp*) { return INT_MAX; }
+
+// ORT asks this without saying for which op: a function for each place that the input may have.
+template <int Input>
+size_t Alias(int** inputs, int** outputs) {
+  static int input = Input, output = 0;
+  *inputs = &input, *outputs = &output;
+  return 1;
+}
+
+template <size_t... Inputs>
+auto AliasOf(size_t input, std::index_sequence<Inputs...>) {
+  constexpr decltype(&Alias<0>) kFunctions[] = {Alias<Inputs>...};
+  return kFunctions[input];
+}
+
+void ReleaseAlias(int*, int*) {}
 
 OrtStatus* Create(const OrtCustomOp* self, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
   const std::string where = DescribeNode(Of(self), info);
@@ -75,6 +94,11 @@ FusedOp::FusedOp(const Op& description, int ort_minor) : OrtCustomOp{}, op(descr
   InferOutputShapeFn = Infer;
   GetStartVersion = One;
   GetEndVersion = Forever;
+  if (const size_t input = WrittenInto(op); input != kNowhere) {
+    // not GetMayInplace: others may still read the input, of which no channel that has been written is written again
+    GetAliasMap = AliasOf(input, std::make_index_sequence<kMostInputs>());
+    ReleaseAliasMap = ReleaseAlias;
+  }
 }
 
 }  // namespace onnxbolt

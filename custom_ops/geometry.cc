@@ -101,7 +101,14 @@ Geometry::Geometry(Kind node_kind, const Attributes& attributes)
       groups(attributes.Int("group", 1)),
       count_include_pad(attributes.Int("count_include_pad", 0) != 0),
       padding(attributes.Int("padding", 0)),
-      resizing(ReadResizing(node_kind, attributes)) {}
+      resizing(ReadResizing(node_kind, attributes)) {
+  const Shape around = attributes.Ints("around");  // as Pad's pads
+  before = around.empty() ? 0 : around[around.size() / 2 - 1], after = around.empty() ? 0 : around.back();
+  if (around.size() % 2 != 0 || before < 0 || after < 0) Refuse("attribute around is damaged");
+  const Shape channels = attributes.Ints("channels");
+  begin = channels.size() == 2 ? channels[0] : 0, end = channels.size() == 2 ? channels[1] : 0;
+  if (channels.size() % 2 != 0 || begin < 0 || end < begin) Refuse("attribute channels is damaged");
+}
 
 Window Geometry::WindowOver(const Shape& x, const Shape& weight) const {
   RequireRank("x", x, kind == Kind::kConv1d ? 3 : 4);
@@ -141,6 +148,19 @@ Shape Geometry::Output(const Shape& x, const Shape& weight) const {
   if (!IsConv(kind)) return {image.n, p, q, image.c};
   RequireChannels(x, weight, groups);
   return kind == Kind::kConv1d ? Shape{image.n, q, weight[0]} : Shape{image.n, p, q, weight[0]};
+}
+
+Shape Geometry::Channels(Shape input) const {
+  if (end == 0) return input;
+  if (input.back() != kUnknown && input.back() < end)
+    Refuse("input 0 has shape " + ToString(input) + ", and the node reads its channels up to " + std::to_string(end));
+  input.back() = end - begin;
+  return input;
+}
+
+Shape Geometry::Whole(Shape own) const {
+  if (own.back() != kUnknown) own.back() += before + after;
+  return own;
 }
 
 Shape WeightShape(const Op& op, Shape first, const Shape& last) {

@@ -57,12 +57,18 @@ struct Geometry {
   Window WindowOver(const ort::Shape& x, const ort::Shape& weight) const;
   // `weight`: where a node has several, see WeightShape.
   ort::Shape Output(const ort::Shape& x, const ort::Shape& weight) const;
+  // x, of the first input's channels.
+  ort::Shape Channels(ort::Shape input) const;
+  // The output with the channels around the node's own.
+  ort::Shape Whole(ort::Shape own) const;
 
   Kind kind;
   Window window;  // without the extent that a filter or a whole image gives it
   int64_t groups;
   bool count_include_pad;
   int64_t padding;  // channels of zeros that a change of layout appends, or takes away
+  int64_t before, after;  // channels of the output that other nodes write: it is a Concat of their results
+  int64_t begin, end;     // the channels of the first input that are x; all of them where both are 0
   Resizing resizing;
 };
 

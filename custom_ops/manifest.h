@@ -23,7 +23,7 @@ struct Op {
   int element, output;
   const char* epilogue;  // key of its kernels, e.g. "Bias,Add,Relu"
   const char* operands;  // what the inputs behind x and weight are: 'v' a float32 vector [N], 't' a tensor of the output's shape,
-                         // 'w' the weight of a further layer
+                         // 'w' the weight of a further layer, 'y' the output as earlier nodes left it: this one writes into it
   int planes = 0;        // where x is NCHW and y NHWC, the type of x; else 0
   bool stores = false;   // whether the first layer's result is a second output; tensors have its shape then
 };
@@ -35,6 +35,15 @@ inline size_t LastWeight(const Op& op) {
     if (op.operands[i] == 'w') last = FirstOperand(op.kind) + i;
   }
   return last;
+}
+
+constexpr size_t kNowhere = ~size_t{0};
+
+// The input that becomes the output, with some of its channels written anew; kNowhere where there is none. It is the last one.
+inline size_t WrittenInto(const Op& op) {
+  size_t count = 0;
+  while (op.operands[count]) ++count;
+  return count && op.operands[count - 1] == 'y' ? FirstOperand(op.kind) + count - 1 : kNowhere;
 }
 
 struct Manifest {

@@ -132,9 +132,11 @@ void InferShape(const Op& op, OrtShapeInferContext* context) {
   }
   if (x.dims.empty()) return;  // unknown rank
   if (op.planes) x = {ChannelsLast(x.dims), ChangeLayout(Kind::kToNhwc, x.symbols)};
+  x.dims = geometry.Channels(x.dims);
   Shape y = geometry.Output(x.dims, weight);
-  const std::vector<std::string> symbols = OutputSymbols(geometry, x, weight);
-  SetOutput(context, 0, op.output, y, symbols);
+  std::vector<std::string> symbols = OutputSymbols(geometry, x, weight);
+  if (geometry.before + geometry.after > 0) symbols.back().clear();
+  SetOutput(context, 0, op.output, geometry.Whole(y), symbols);
   if (!op.stores || first.empty()) return;
   y.back() = first[0];  // a layer's columns are its weight's rows
   SetOutput(context, 1, op.element, y, symbols);

@@ -6,6 +6,7 @@ import enum
 import io
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,7 +128,7 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: bool) -> Fu
         name=node.name,
         op_type=node.op_type,
         shape=shape,
-        flops=_flops(shape, shapes.get(node.input[1])) if weighted else None,
+        flops=_flops(_own(shape, values.get("around", ())), shapes.get(node.input[1])) if weighted else None,
         configs=tuple(configs_of_node(node)),
         config_source=_text(values.get("config_source", b"")),
         tensor=_text(values.get("tensor", b"")),
@@ -135,6 +136,13 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: bool) -> Fu
         source_nodes=tuple(_text(name) for name in values.get("source_nodes", [])),
         layout=_text(values.get("layout", b"")),
     )
+
+
+def _own(output: Shape | None, around: Sequence[int]) -> Shape | None:
+    """Of an output that several nodes write: this one's channels, without those around them."""
+    if output is None or not around or isinstance(output[-1], str):
+        return output
+    return *output[:-1], output[-1] - sum(around)
 
 
 def _flops(output: Shape | None, weight: Shape | None) -> Flops | None:

@@ -41,6 +41,7 @@ class OpSpec:
     output: DType
     chain: tuple[str, ...] = ()  # epilogue step names, a final cast among them
     planes: DType | None = None  # where x is NCHW and y NHWC, the type of x
+    into: bool = False  # whether it writes into a tensor that earlier nodes began, its last input
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or any(step not in EPILOGUES for step in self.chain):
@@ -55,10 +56,12 @@ class OpSpec:
 
     @property
     def operands(self) -> str:
-        """One letter for each input behind x and weight: v, a vector, t, a tensor, or w, the weight of a further product."""
+        """One letter for each input behind x and weight: v, a vector, t, a tensor, or w, the weight of a further product; at the
+        end y, what earlier nodes wrote of the output."""
+        chain = "".join(EPILOGUES[step].operand[:1] for step in self.chain)
         if self.kind == "squeeze_excite":
-            return "vwv"  # the bias, the second weight and its bias
-        return "".join(EPILOGUES[step].operand[:1] for step in self.chain)
+            chain = "vwv"  # the bias, the second weight and its bias
+        return chain + "y" * self.into
 
     def instance(self, config: KernelConfig) -> Instance:
         """The kernel that a node of this type needs for one row of its configurations."""
@@ -179,7 +182,7 @@ def weighted_ops(model: ModelProto) -> frozenset[str]:
 def ops_to_json(ops: Iterable[OpSpec]) -> str:
     """The metadata entry onnxbolt.ops: what of the op types cannot be read from the nodes' attributes."""
     rows = [{"name": op.name, "kind": op.kind, "element": op.element.value, "output": op.output.value, "chain": list(op.chain),
-             **({"planes": op.planes.value} if op.planes else {})} for op in _by_name(ops)]
+             **({"planes": op.planes.value} if op.planes else {}), **({"into": True} if op.into else {})} for op in _by_name(ops)]
     return json.dumps(rows, separators=(",", ":"))
 
 
@@ -187,7 +190,7 @@ def ops_from_json(text: str) -> tuple[OpSpec, ...]:
     """The inverse of `ops_to_json`. Raises InputError for a damaged or unknown text."""
     try:
         return tuple(OpSpec(row["name"], row["kind"], DType(row["element"]), DType(row["output"]), tuple(row["chain"]),
-                            DType(row["planes"]) if "planes" in row else None)
+                            DType(row["planes"]) if "planes" in row else None, row.get("into", False))
                      for row in json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"the model's metadata entry onnxbolt.ops is damaged ({error}). Run: onnxbolt optimize") from error

@@ -10,7 +10,7 @@ from onnx import FunctionProto
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, PRODUCT
-from onnxbolt.graph.edit import Node, pinned, producer, remove
+from onnxbolt.graph.edit import Node, conv_attributes, pinned, producer, remove
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
 from onnxbolt.kernels import elementwise
@@ -20,6 +20,7 @@ from onnxbolt.layout.assign import Assignment, last_node
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.convert import convert
 from onnxbolt.layout.form import PLAIN, Form, stored_shape
+from onnxbolt.layout.slices import Read, Slice, Slices, slices
 from onnxbolt.library import OpSpec
 from onnxbolt.match.types import Anchor, Candidate
 
@@ -29,14 +30,16 @@ FORMAT = 1
 def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]], archs: Sequence[int],
             sources: dict[int, str] | None = None) -> Rewriter:
     """Replace nodes in place. `configs` holds each candidate's rows by the id of its anchor's node, `sources` where they are from."""
-    rewriter = Rewriter(graph, assignment, configs, archs, sources)
     found = chains(graph, assignment)
+    concats = slices(graph, assignment, found)
+    rewriter = Rewriter(graph, assignment, configs, archs, sources, concats)
     ends = {id(last_node(chain)): chain for chain in found}
     inside = {id(node) for chain in found for node in chain.nodes}
     for node in list(graph.nodes):
         candidate = assignment.last.get(id(node))
         captured = [tensor for tensor in (candidate.outputs if candidate else node.outputs) if tensor.name in graph.captured]
         carry = assignment.carries.get(id(node))
+        concats.finish(node, rewriter)
         if candidate is not None:
             rewriter.fuse(candidate)
         elif id(node) in ends:
@@ -61,12 +64,13 @@ class Rewriter:
     """Writes the new node list; `get` and `produce` are how nodes name a tensor in a stored form."""
 
     def __init__(self, graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]], archs: Sequence[int],
-                 sources: dict[int, str] | None = None) -> None:
+                 sources: dict[int, str] | None, concats: Slices) -> None:
         self.graph, self.assignment, self.configs, self.archs, self.sources = graph, assignment, configs, archs, sources or {}
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
         self.passed: list[gs.Node] = []  # Casts that a reader does itself; those without other readers go
+        self._slices = concats.by_tensor()
         self._packed: list[gs.Constant] = []
         self._stored: dict[tuple[str, Form], gs.Tensor] = {}
         self._constants: dict[tuple[object, ...], gs.Constant] = {}
@@ -77,6 +81,8 @@ class Rewriter:
         """`tensor` as stored in `form`, converted once for all who read it."""
         if form is None or isinstance(tensor, gs.Constant) or not tensor.name:
             return tensor
+        if (place := self._slices.get(tensor.name)) is not None:
+            return place.read
         found = self._stored.get((tensor.name, form))
         if found is None:
             native = self.assignment.form(tensor)
@@ -162,14 +168,20 @@ class Rewriter:
 
     def own(self, signature: Signature, source: gs.Node, inputs: Sequence[gs.Tensor], y: gs.Tensor, form: Form,
             attributes: dict[str, object], rule: str, covered: Sequence[gs.Node], configs: Sequence[KernelConfig] = (),
-            config_source: str = "predicted", stored: gs.Tensor | None = None) -> gs.Node:
-        """Append a node of our domain for `y`, and for `stored` in its own form, with its function body, provenance and configurations."""
+            config_source: str = "predicted", stored: gs.Tensor | None = None, place: Slice | None = None) -> gs.Node:
+        """Append a node of our domain for `y`, in its place in a Concat's result where it has one, and for `stored` in its own form."""
+        if isinstance(inputs[0], Read):
+            signature, inputs, attributes = inputs[0].by(signature, inputs, attributes)
+        if (place := place or self._slices.get(y.name)) is not None:
+            signature, inputs, attributes = place.written_by(signature, inputs, attributes)
+            y, form, covered = place.whole.tensor, place.whole.form, (*covered, *place.whole.completed)
         if signature not in self.functions:
             self.functions[signature] = build(signature, self.graph.opset)
         attributes = {
             "format": FORMAT, **attributes, "config_source": config_source,
             "source_nodes": [name for node in covered for name in getattr(node, "provenance", (node.name,))],
-            "rule": rule, "tensor": self._original(y), "layout": "NHWC" if form.last else "",
+            "rule": rule, "tensor": self._original(y) if place is None or place.whole.completed else "",
+            "layout": "NHWC" if form.last else "",
             "configs": [number for config in configs for number in config.row()],
             "channel_map": list(form.channels or ()),
         }
@@ -179,6 +191,8 @@ class Rewriter:
         spec = self._spec(signature)
         self.instances.update(spec.instance(config) for config in configs)
         outputs = [self.produce(y, form)]
+        if place is not None:
+            place.whole.written += outputs
         if stored is not None:
             attributes["stored_tensor"] = self._original(stored)
             outputs.append(self.produce(stored, self.assignment.form(stored)))
@@ -204,7 +218,7 @@ class Rewriter:
         kind = "conv1d" if signature.kind == "conv" and signature.rank == 3 else signature.kind
         kind += "_chain" if PRODUCT in chain else ""
         output = next((dtype for dtype, cast in CASTS.items() if chain[-1:] == (cast,)), signature.dtype)
-        return OpSpec(self.functions[signature].name, kind, signature.dtype, output, chain, signature.planes)
+        return OpSpec(self.functions[signature].name, kind, signature.dtype, output, chain, signature.planes, signature.into)
 
     def fuse(self, candidate: Candidate) -> None:
         """One fused node in the place of a chain."""
@@ -284,14 +298,3 @@ class Rewriter:
                 found.append(self._weight(candidate.anchor, link.operand, forms[layer], forms[layer + 1]))
                 layer += 1
         return found
-
-
-def conv_attributes(node: gs.Node) -> dict[str, object]:
-    """Explicit Conv attributes with ONNX's defaults filled in."""
-    spatial = len(node.inputs[1].shape) - 2
-    return {
-        "strides": list(node.attrs.get("strides", [1] * spatial)), "pads": list(node.attrs.get("pads", [0] * 2 * spatial)),
-        "dilations": list(node.attrs.get("dilations", [1] * spatial)), "group": int(node.attrs.get("group", 1)),
-    }
-
-

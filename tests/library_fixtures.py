@@ -20,7 +20,7 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, STORE, Step
-from onnxbolt.graph.functions import DOMAIN, Signature
+from onnxbolt.graph.functions import DOMAIN, Part, Signature
 from onnxbolt.graph.functions import build as build_body
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 from onnxbolt.kernels.resize import Sampling
@@ -43,11 +43,12 @@ class Fused:
     """An op type of the tests: its description, its body, and its family of kernels."""
 
     def __init__(self, kind: str, *steps: Step, rank: int = 0, family: Family = Family.POOL, padding: int = 0,
-                 planes: DType | None = None, sampling: Sampling | None = None) -> None:
+                 planes: DType | None = None, sampling: Sampling | None = None, part: Part = Part.WHOLE,
+                 sliced: bool = False) -> None:
         self.family = family
         plain = kind.removesuffix("1d").removesuffix("_chain")
-        self.body = build_body(Signature(plain, DType.F32, rank, steps, padding, planes, sampling), OPSET)
-        self.spec = OpSpec(self.body.name, kind, DType.F32, DType.F32, tuple(step.name for step in steps), planes)
+        self.body = build_body(Signature(plain, DType.F32, rank, steps, padding, planes, sampling, part, sliced), OPSET)
+        self.spec = OpSpec(self.body.name, kind, DType.F32, DType.F32, tuple(step.name for step in steps), planes, part is Part.NEXT)
 
 
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_2X)
@@ -107,6 +108,7 @@ class HostLibrary:
         self.path, self.manifest = path, manifest
         self._library = ctypes.CDLL(str(path))
         self._library.host_launches.restype = self._library.host_last_split_k.restype = ctypes.c_int64
+        self._library.host_copies.restype = ctypes.c_int64
 
     def machine(self, *, error: int = 0, driver: int = 13000, runtime: int = 13000, count: int = 1, sm: int = 80,
                 shared_memory: int = 166912) -> None:
@@ -121,6 +123,11 @@ class HostLibrary:
     def launches(self) -> int:
         """Kernels run so far."""
         return int(self._library.host_launches())
+
+    @property
+    def copies(self) -> int:
+        """Tensors copied so far."""
+        return int(self._library.host_copies())
 
     @property
     def last_split_k(self) -> int:

@@ -190,3 +190,12 @@ def is_float(tensor: gs.Tensor) -> bool:
 
 
 _FLOATS = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.float64))
+
+
+def conv_attributes(node: gs.Node) -> dict[str, object]:
+    """Explicit Conv attributes with ONNX's defaults filled in."""
+    spatial = len(node.inputs[1].shape) - 2
+    return {
+        "strides": list(node.attrs.get("strides", [1] * spatial)), "pads": list(node.attrs.get("pads", [0] * 2 * spatial)),
+        "dilations": list(node.attrs.get("dilations", [1] * spatial)), "group": int(node.attrs.get("group", 1)),
+    }

@@ -5,6 +5,7 @@ opset, and ONNX Runtime accepts one body per op type, so whatever changes a body
 """
 from __future__ import annotations
 
+import enum
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,14 @@ _SCALAR_ATTRIBUTES = {"group": AttributeProto.INT, "ceil_mode": AttributeProto.I
 _CUBIC = ("cubic_coeff_a", "exclude_outside")
 
 
+class Part(enum.Enum):
+    """What of its output a node writes: all of it, or some channels, which lie as the attribute `around` says."""
+
+    WHOLE = ""
+    FIRST = "part"  # before all others: the other channels are not defined, zeros in the body
+    NEXT = "into"  # the last input with these channels written, which are zeros in it or not defined
+
+
 @dataclass(frozen=True)
 class Signature:
     """All that a body depends on. `kind` is "conv", "gemm", "elementwise", "squeeze_excite", "resize", a pooling or a change of layout;
@@ -36,6 +45,7 @@ class Signature:
 
     `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw"), or columns of zeros that a GEMM's
     weight has beyond those of x. `planes`: where a convolution reads x as NCHW, the type of x. `sampling`: how "resize" does it.
+    `part`: what it writes of its output. `sliced`: x are some of its input's channels, those of the attribute `channels`.
     """
 
     kind: str
@@ -45,6 +55,13 @@ class Signature:
     padding: int = 0
     planes: DType | None = None
     sampling: Sampling | None = None
+    part: Part = Part.WHOLE
+    sliced: bool = False
+
+    @property
+    def into(self) -> bool:
+        """Whether the last input is what earlier nodes wrote of the output."""
+        return self.part is Part.NEXT
 
 
 class _Body:
@@ -96,7 +113,7 @@ class _Body:
             self.nodes[-1].attribute.append(AttributeProto(name=name, ref_attr_name=name, type=kind))
 
     def given(self, name: str) -> str:
-        """The calling node's attribute `scales` or `sizes` as a vector."""
+        """The calling node's attribute `scales`, `sizes`, `channels` or `around` as a vector."""
         result = self("Constant", [])
         field, kind = ("value_floats", AttributeProto.FLOATS) if name == "scales" else ("value_ints", AttributeProto.INTS)
         self.nodes[-1].attribute.append(AttributeProto(name=field, ref_attr_name=name, type=kind))
@@ -107,6 +124,8 @@ def build(signature: Signature, opset: int) -> FunctionProto:
     """The function of an op type, its name included."""
     body = _Body(signature.dtype)
     operands = [f"operand{i}" for i, step in enumerate(s for s in signature.steps if s.row.operand)]
+    if signature.sliced:
+        _slice(body)
     if signature.kind == "gemm":
         result = _gemm(body, signature, opset, operands)
     elif signature.kind == "conv":
@@ -122,11 +141,15 @@ def build(signature: Signature, opset: int) -> FunctionProto:
         result = _resize(body, signature, signature.sampling, opset)
     else:
         result = _pool(body, signature, opset)
+    if signature.part is not Part.WHOLE:
+        result = _placed(body, signature, result)
     if not any(step.name in CASTS.values() for step in signature.steps):
         body.convert(result, body.dtype, signature.dtype)
     body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
-    inputs = ["x", *(["weight"] if signature.kind in ("conv", "gemm", "squeeze_excite") else []), *operands]
+    weighted = signature.kind in ("conv", "gemm", "squeeze_excite")
+    inputs = ["whole" if signature.sliced else "x", *(["weight"] if weighted else []), *operands, *(["written"] if signature.into else [])]
     referenced = _referenced_by(signature.sampling) if signature.sampling else _REFERENCED.get(signature.kind, ())
+    referenced = (*referenced, *(["channels"] if signature.sliced else []), *(["around"] if signature.part.value else []))
     return helper.make_function(DOMAIN, _name(signature, body.nodes), inputs, body.outputs, body.nodes,
                                 [helper.make_opsetid("", opset)], list(referenced))
 
@@ -207,6 +230,19 @@ def _resize(body: _Body, signature: Signature, sampling: Sampling, opset: int) -
     return _epilogue(body, signature, opset, result, [], lambda name, step: name)
 
 
+def _slice(body: _Body) -> None:
+    """x, some channels of the input."""
+    channels = body.given("channels")
+    begin, end = (body("Slice", [channels, body.ints(i), body.ints(i + 1)]) for i in (0, 1))
+    body("Slice", ["whole", begin, end, body.ints(-1)], "x")
+
+
+def _placed(body: _Body, signature: Signature, result: str) -> str:
+    """Among the other channels."""
+    placed = body("Pad", [result, body.given("around")])
+    return body("Add", [body.load("written"), placed]) if signature.into else placed
+
+
 def _squeeze_excite(body: _Body, signature: Signature, opset: int) -> str:
     """x [N, H, W, C] times a gate [N, 1, 1, C]."""
     x = body.load("x")
@@ -232,19 +268,23 @@ def _layout(body: _Body, signature: Signature, opset: int) -> str:
 
 
 def _name(signature: Signature, nodes: Sequence[NodeProto]) -> str:
+    return "_".join([*_words(signature, nodes), *(["sliced"] if signature.sliced else []), *filter(None, [signature.part.value])])
+
+
+def _words(signature: Signature, nodes: Sequence[NodeProto]) -> list[str]:
+    steps = [*(step.name for step in signature.steps), signature.dtype.value]
     if signature.kind in _POOLS:
-        return "_".join([_POOLS[signature.kind], "nhwc", *(step.name for step in signature.steps), signature.dtype.value])
+        return [_POOLS[signature.kind], "nhwc", *steps]
     if signature.sampling is not None:
-        return "_".join(["Resize_nhwc", *signature.sampling.words, *(step.name for step in signature.steps), signature.dtype.value])
-    anchor = _LAYOUTS.get(signature.kind) or _FUSED[signature.kind]
-    parts = [anchor, *(step.name for step in signature.steps), signature.dtype.value]
+        return ["Resize_nhwc", *signature.sampling.words, *steps]
+    words = [_LAYOUTS.get(signature.kind) or _FUSED[signature.kind], *steps]
     if signature.padding:
-        parts.append(f"pad{signature.padding}")
+        words.append(f"pad{signature.padding}")
     if signature.rank == 3:
-        parts.append("1d")
+        words.append("1d")
     if signature.planes is not None:
-        parts += ["nchw"] if signature.planes is signature.dtype else ["nchw", signature.planes.value]
+        words += ["nchw"] if signature.planes is signature.dtype else ["nchw", signature.planes.value]
     if any(step.params for step in signature.steps):
         text = b"".join(node.SerializeToString(deterministic=True) for node in nodes)
-        parts.append(hashlib.sha256(text).hexdigest()[:6])
-    return "_".join(parts)
+        words.append(hashlib.sha256(text).hexdigest()[:6])
+    return words

@@ -31,6 +31,7 @@ class Carry:
     reads: tuple[Form | None, ...]
     writes: tuple[Form, ...]
     emit: Callable[[Rewriter, gs.Node, Carry], None]
+    ours: bool = False  # whether that is a node of our domain
 
 
 @dataclass

@@ -17,8 +17,10 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError
 from onnxbolt.kernels.config import KernelConfig, SqueezeExciteProblem
 from onnxbolt.layout.assign import Assignment, assign
+from onnxbolt.layout.chains import chains
 from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import Form
+from onnxbolt.layout.slices import slices
 from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.plan.cost import candidates as configurations
 from onnxbolt.plan.cost import fused_us, layout_us, ort_us, supports, transpose_us
@@ -111,6 +113,7 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
         lost += [region for region in found if any(id(c) in losing for c in region.candidates)]
         chosen = [kept for c in chosen for kept in losing.get(id(c), (c,))]
         chosen, assignment = _assigned(graph, chosen, archs, ranges.opt, refusals)
+    refusals += slices(graph, assignment, chains(graph, assignment)).refusals
     sizes = {id(c.anchor.node): tuple(problem_of(c, assignment, point) for point in ranges.points) for c in chosen}
     distinct = list(dict.fromkeys(problem for problems in sizes.values() for problem in problems))
     _require_choices(timings, [(problem, number) for problem in distinct for number in archs])

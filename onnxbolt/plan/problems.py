@@ -4,12 +4,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxbolt.epilogues import CASTS
+from onnxbolt.graph.edit import conv_attributes
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProblem
 from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.form import PLAIN
 from onnxbolt.match.types import Candidate
 from onnxbolt.plan.ranges import AS_IS, Point
-from onnxbolt.rewrite import conv_attributes
 
 Problem = ConvProblem | GemmProblem | SqueezeExciteProblem
 

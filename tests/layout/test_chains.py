@@ -17,7 +17,7 @@ def test_a_normalization_and_its_activation_in_front_of_a_convolution_are_one_no
     pooled = net.node("MaxPool", net.conv("x", 8, 16), kernel_shape=[2, 2])
     inner = net.conv(net.node("Relu", net.batchnorm(pooled, 16)), 16, 8)
     optimized = assert_same(net.model(net.node("Concat", pooled, inner, axis=1)))
-    assert chains(optimized) == ["FusedElementwise_Scale_Bias_Relu_f32"]
+    assert chains(optimized) == ["FusedElementwise_Scale_Bias_Relu_f32_sliced"]
     assert not {"Mul", "Add", "Relu"} & set(ops(optimized))
 
 
@@ -34,7 +34,7 @@ def test_tensors_are_operands_and_a_value_with_more_readers_ends_the_chain() -> 
     both = net.node("Sigmoid", net.node("Add", a, b))
     gated = net.node("Tanh", net.node("Mul", both, a))
     optimized = assert_same(net.model(net.conv(net.node("Concat", both, gated, axis=1), 16, 8)))
-    assert chains(optimized) == ["FusedElementwise_Add_Sigmoid_f32", "FusedElementwise_Mul_Tanh_f32"]
+    assert chains(optimized) == ["FusedElementwise_Add_Sigmoid_f32_part", "FusedElementwise_Mul_Tanh_f32_sliced_into"]
 
 
 def test_where_two_chains_meet_one_reads_the_other() -> None:

@@ -39,8 +39,8 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     if node.op == "ReduceMean":
         if reduced_axes(node) != [2, 3] or not node.attrs.get("keepdims", 1):
             return None
-        return Carry((form, *(None for _ in node.inputs[1:])), (form,), _emit)
-    return Carry((form,), (form,), _emit)
+        return Carry((form, *(None for _ in node.inputs[1:])), (form,), _emit, ours=True)
+    return Carry((form,), (form,), _emit, ours=True)
 
 
 def reduced_axes(node: gs.Node) -> list[int] | None:

@@ -32,7 +32,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     form = state.form(x)
     reads = (form, *(None for _ in node.inputs[1:]))
     if state.opset >= _OPSET and _sampling(node) is not None:
-        return Carry(reads, (form,), _emit)
+        return Carry(reads, (form,), _emit, ours=True)
     return Carry(reads, (form,), _emit_standard) if _is_standard(node) else None
 
 
