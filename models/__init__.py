@@ -1,8 +1,9 @@
 """The models that onnxbolt is measured with, as seeded builders in numpy and onnx alone.
 
 `python -m models resnet50 out.onnx --batch 4` writes one. Convolutional models come with BatchNormalization folded, except
-resnet18 and repvgg_* (training form), which keep it; repvgg_*_deploy is the same function re-parameterized. The variations of the
-deploy form are Bolt's: repvgg_a0_deploy_* by activation (table 4), repvggaug_* deeper by 1x1 convolutions (tables 5 and 6).
+resnet18 and repvgg_* (training form), which keep it, and densenet121, where it stands before a convolution. repvgg_*_deploy is the
+same function as repvgg_*, re-parameterized. The variations of the deploy form are Bolt's: repvgg_a0_deploy_* by activation (table 4),
+repvggaug_* deeper by 1x1 convolutions (tables 5 and 6).
 """
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from functools import partial
 import onnx
 
 from models.builder import Builder
+from models.concatenating import densenet121, squeezenet1_1
 from models.mobilenet import mobilenet_v3_large
 from models.recommender import dcn_v2, mlp
 from models.repvgg import repvgg
@@ -33,6 +35,8 @@ _BUILDERS: dict[str, Callable[[Builder], None]] = {
     **{f"repvggaug_{v}_deploy_hard_swish": partial(repvgg, variant=v, deploy=True, activation="hard_swish", augmented=True)
        for v in _REPVGG},
     "mobilenet_v3_large": mobilenet_v3_large,
+    "squeezenet1_1": squeezenet1_1,
+    "densenet121": densenet121,
     "bert_base": bert_base,
     "vit_b16": vit_b16,
     "dlrm_mlp": partial(mlp, widths=(256, 64, 16)),

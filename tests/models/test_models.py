@@ -26,6 +26,8 @@ PUBLISHED = {
     "repvgg_b0": 15.82,
     "repvgg_b0_deploy": 14.34,
     "mobilenet_v3_large": 5.48,
+    "squeezenet1_1": 1.24,
+    "densenet121": 7.98,
     "bert_base": 109.48,
     "vit_b16": 86.57,
 }
@@ -61,7 +63,7 @@ def _run(model: onnx.ModelProto, batch: int = 2) -> list[np.ndarray]:
 
 def _parameters(model: onnx.ModelProto) -> float:
     """Millions."""
-    floats = (tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
+    floats = (tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT and ".running_" not in tensor.name)
     return sum(int(np.prod(tensor.dims)) for tensor in floats) / 1e6
 
 
