@@ -45,8 +45,8 @@ class Case:
 
 CASES = (
     Case("resnet18"), Case("resnet50"), Case("vgg16", 2), Case("vgg19", 1), Case("repvgg_a0"), Case("repvgg_a1"), Case("repvgg_b0"),
-    Case("repvgg_a0_deploy"), Case("repvgg_a1_deploy"), Case("repvgg_b0_deploy"), Case("repvggaug_a0_deploy"), Case("mobilenet_v3_large"), Case("squeezenet1_1"),
-    Case("densenet121"),
+    Case("repvgg_a0_deploy"), Case("repvgg_a1_deploy"), Case("repvgg_b0_deploy"), Case("repvggaug_a0_deploy"), Case("mobilenet_v3_large"),
+    Case("squeezenet1_1"), Case("densenet121"),
     Case("bert_base"), Case("vit_b16"), Case("dlrm_mlp", 1024), Case("dlrm_bottom", 512), Case("dlrm_top", 512), Case("dcn_v2", 512),
     Case("resnet50", precision="bf16"), Case("bert_base", precision="bf16"), Case("resnet50", precision="keep"),
     Case("bert_base", precision="keep"), Case("dcn_v2", 512, precision="keep"),

@@ -193,7 +193,7 @@ def squeeze_excite_problem(library: Library, instance: Instance, shape: tuple[in
 
 
 def _planned_gemm(library: Library, instance: Instance, problem: PlannedGemm) -> Problem:
-    """Without an answer, as _planned_conv: test_planned.py compares with the profiler's reference."""
+    """Without an answer, as planned_conv: test_planned.py compares with the profiler's reference."""
     rng, element = np.random.default_rng(0), instance.dtype.numpy
     a, b = (Tensor(library, rng.normal(0, 1, (rows, problem.k)).astype(element)) for rows in (problem.m, problem.n))
     y = Tensor(library, np.zeros((problem.m, problem.n), instance.out.numpy), empty=True)
@@ -202,21 +202,24 @@ def _planned_gemm(library: Library, instance: Instance, problem: PlannedGemm) ->
     return Problem(arguments, y, None, (a, b, operands))
 
 
-def _planned_conv(library: Library, instance: Instance, problem: PlannedConv) -> Problem:
+def planned_conv(library: Library, instance: Instance, problem: PlannedConv, apart: bool = False) -> Problem:
+    """Without an answer, too. `apart`: pixels of x and the output have gaps as long as themselves between them."""
     n, h, w, c, k, r, s, p, q = (getattr(problem, name) for name in "nhwckrspq")
     rng, element = np.random.default_rng(0), instance.dtype.numpy
-    x = Tensor(library, rng.normal(0, 1, (n, c, h, w) if problem.nchw else (n, h, w, c)).astype(np.float32 if problem.nchw else element))
+    image = rng.normal(0, 1, (n, c, h, w) if problem.nchw else (n, h, w, c)).astype(np.float32 if problem.nchw else element)
+    x = Tensor(library, image, c if apart else 0)
     weight = Tensor(library, rng.normal(0, 1, (k, r, s, c // problem.groups)).astype(element))
-    y = Tensor(library, np.zeros((n, p, q, k), instance.out.numpy), empty=True)
+    y = Tensor(library, np.zeros((n, p, q, k), instance.out.numpy), k if apart else 0, empty=True)
     operands = Operands(library, instance, y.shape, 0, rng)
     arguments = Conv(n, h, w, c, k, r, s, p, q, *problem.pads, *problem.strides, *problem.dilations, problem.groups,
-                     x.pointer, weight.pointer, y.pointer, c, k, operands.arguments, DType.F32.onnx if problem.nchw else 0)
+                     x.pointer, weight.pointer, y.pointer, c if problem.nchw else x.pitch, y.pitch, operands.arguments,
+                     DType.F32.onnx if problem.nchw else 0)
     return Problem(arguments, y, None, (x, weight, operands))
 
 
 def _planned(library: Library, instance: Instance) -> list[Any]:
     found = [problem for problem, row in planned(instance.config.arch) if instance_of(problem, row) == instance]
-    return [(_planned_gemm if isinstance(problem, PlannedGemm) else _planned_conv)(library, instance, problem) for problem in found]
+    return [(_planned_gemm if isinstance(problem, PlannedGemm) else planned_conv)(library, instance, problem) for problem in found]
 
 
 def _gemms(library: Library, instance: Instance) -> list[Any]:
