@@ -98,7 +98,7 @@ class _Users:
 
     def _add(self, candidate: Candidate, assignment: Assignment) -> None:
         x = candidate.anchor.x
-        if candidate.out is candidate.anchor.dtype and candidate.stored is None:
+        if candidate.out is candidate.anchor.dtype:
             self.written.add(candidate.output.name)
         reads = assignment.fused_reads.get(id(candidate.anchor.node), assignment.form(candidate.output))
         if reads == assignment.form(x) and all(link.operand is not x for link in candidate.links):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from models import build
 from onnxbolt import optimize
 from tests.support import Net, assert_same, ops
 
@@ -163,3 +164,11 @@ def test_the_report_says_why_a_concat_stays(width: int, wrap: str, reason: str) 
     y = net.node("Concat", net.node(wrap, net.conv("x", 8, width)), net.conv("x", 8, 8), axis=1)
     report = optimize(net.model(net.node("Exp", y)), precision="keep", fuse="all", archs=("sm_80",), library=False)
     assert [refusal.reason for refusal in report.refusals if refusal.op == "Concat"] == [reason]
+
+
+def test_a_kernel_that_stores_both_of_its_results_writes_the_last_one_into_its_slice() -> None:
+    """SqueezeNet's fire modules: the squeezing convolution and the expanding 1x1 one."""
+    report = optimize(build("squeezenet1_1"), fuse="all", archs=("sm_90a",), library=False)
+    types = [node.op for node in report.fused]
+    assert any("_Store_" in name and name.endswith("_part") for name in types)
+    assert not [refusal for refusal in report.refusals if refusal.op == "Concat"]
