@@ -139,8 +139,8 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
 }
 
 void FusedKernel::RunGemm(OrtKernelContext* context, const Tensors& t) const {
-  const int64_t n = t.weight_shape[0], k = t.weight_shape[1];
-  const GemmArguments arguments{t.rows(), n, k, t.x_data, t.weight_data, t.y_data, t.x_pitch, k, t.y_pitch, t.epilogue};
+  const int64_t n = t.weight_shape[0], k = t.x_shape.back(), pitch = t.weight_shape[1];  // zeros may stand behind the weight's k values
+  const GemmArguments arguments{t.rows(), n, k, t.x_data, t.weight_data, t.y_data, t.x_pitch, pitch, t.y_pitch, t.epilogue};
   LaunchRow(context, t, &arguments);
 }
 

@@ -126,7 +126,8 @@ Shape Geometry::Output(const Shape& x, const Shape& weight) const {
   if (IsGemm(kind)) {
     RequireRank("weight", weight, 2);
     if (x.empty()) Refuse("x is a scalar, expected [.., K]");
-    if (kind == Kind::kGemm) RequireChannels(x, weight, 1);
+    const int64_t whole = (x.back() + 7) / 8 * 8;  // rows of 16 bytes, for kernels that read x's of any length
+    if (kind == Kind::kGemm && weight[1] != whole) RequireChannels(x, weight, 1);
     Shape y = x;
     y.back() = weight[0];
     return y;

@@ -31,7 +31,8 @@ OPSET = 17
 ARGUMENTS = {Family.GEMM_2X: "GemmArguments", Family.CONV_2X: "ConvArguments", Family.POOL: "PoolArguments",
              Family.FIRST_SM90: "ConvArguments", Family.LAYOUT: "LayoutArguments", Family.ELEMENTWISE: "ElementwiseArguments",
              Family.SQUEEZE_EXCITE: "SqueezeExciteArguments", Family.CHAIN_SM90: "ChainArguments",
-             Family.CHAIN_STORED_SM90: "ChainArguments", Family.CHAIN_CONV_SM90: "ConvChainArguments", Family.RESIZE: "ResizeArguments"}
+             Family.CHAIN_STORED_SM90: "ChainArguments", Family.CHAIN_CONV_SM90: "ConvChainArguments", Family.RESIZE: "ResizeArguments",
+             Family.GEMM_ROWS_SM90: "GemmArguments"}
 
 
 def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
@@ -52,6 +53,7 @@ class Fused:
 
 
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_2X)
+GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_ROWS_SM90, padding=3)
 GEMM_ADD = Fused("gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.GEMM_2X)
 CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=Family.CONV_2X)
 FIRST = Fused("conv", Step("Bias"), Step("Relu"), rank=4, family=Family.FIRST_SM90, planes=DType.F32)
@@ -71,7 +73,7 @@ SQUEEZE_EXCITE = Fused("squeeze_excite", Step("LeakyRelu", (0.25,)), Step("Leaky
 NEAREST = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("nearest", "asymmetric", "floor", "sizes"))
 LINEAR = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"))
 CUBIC = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"))
-ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC,
+ALL = (GEMM_ROWS, SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC,
        NEAREST, LINEAR, CUBIC, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN, GEMM_STORED, CONV_STORED)
 
 

@@ -56,7 +56,7 @@ struct ChainLayers {
     return nullptr;
   }
 
-  static_assert(kLayers >= 2 && kLayers <= kMaxLayers);
+  static_assert(kLayers >= 1 && kLayers <= kMaxLayers);
   static_assert((0 + ... + Chains::kParams) <= kMaxParams, "all layers together have at most kMaxParams parameters");
   static_assert((0 + ... + Chains::kTensors) == ChainOf<kLast>::kTensors, "inner layers of a chain have no residual");
 };

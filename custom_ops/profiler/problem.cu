@@ -88,10 +88,10 @@ void Problem::fill() {
   }
 }
 
-// The first filter as kernels for several GEMMs take it: rows of 16 bytes, zeros at their ends.
+// The first filter of GEMMs as kernels take it that read rows of any length: rows of 16 bytes, zeros at their ends.
 void Problem::pad_filter() {
   const size_t size = ElementSize(description_.element), row = Depth(description_.conv) * size, pitch = RoundUp(row, 16);
-  if (!description_.is_gemm || description_.last() == 0 || pitch == row) return;
+  if (!description_.is_gemm || pitch == row) return;
   const size_t rows = description_.columns[0];
   padded_filter_ = Describe(rows * pitch / size, description_.element);
   Allocate(padded_filter_, sets_);
@@ -124,6 +124,7 @@ Arguments Problem::arguments(int set, int first, int last) const {
     arguments.chain = chain(set, first, last);
   } else if (description_.is_gemm) {
     arguments.gemm = {conv.h, conv.k, conv.c, conv.x, conv.filter, conv.y, conv.c, conv.c, conv.k, conv.epilogue};
+    if (first == 0 && padded_filter_.elements > 0) arguments.gemm.b = padded_filter_.at(set), arguments.gemm.ldb = padded_pitch();
   } else if (several) {
     arguments.conv_chain = {conv, chain(set, first, last)};
     arguments.conv_chain.conv.y = arguments.conv_chain.chain.d, arguments.conv_chain.conv.y_pitch = arguments.conv_chain.chain.ldd;
@@ -170,7 +171,7 @@ ChainArguments Problem::chain(int set, int first, int last) const {
   }
   if (first == 0 && padded_filter_.elements > 0) {
     chain.weights[0] = padded_filter_.at(set);
-    chain.ldw = static_cast<int64_t>(padded_filter_.elements / begin.k);
+    chain.ldw = padded_pitch();
   }
   return chain;
 }

@@ -116,6 +116,7 @@ class Problem {
   EpilogueArguments epilogue(int layer, int set) const;
   ConvArguments conv(int layer, int set) const;
   ChainArguments chain(int set, int first, int last) const;
+  int64_t padded_pitch() const { return static_cast<int64_t>(padded_filter_.elements / description_.columns[0]); }
   void* input(int layer, int set) const { return layer == 0 ? x_.at(set) : layers_[layer - 1].y.at(set); }
 
   Description description_;

@@ -31,23 +31,26 @@ def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> boo
 
 def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every feasible configuration: `threadblock` is (rows, columns of the first layer, k), `warp` the other layers' columns."""
-    widths = (*problem.inner, problem.n)
-    if not arch.wgmma or not serves(problem.dtype, widths, problem.chain):
-        return ()
-    padded = [next(n for n in COLUMNS if n >= width) for width in widths]
-    others = [*padded[1:], 0, 0]
+    served = arch.wgmma and serves(problem.dtype, (*problem.inner, problem.n), problem.chain)
+    return configs(problem, arch) if served else ()
+
+
+def configs(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
+    """As `candidates`, for layers that there are kernels for, one or several."""
+    padded = [next(n for n in COLUMNS if n >= width) for width in (*problem.inner, problem.n)]
+    others = [*padded[1:], 0, 0, 0]
     depth, align_a = _depth(problem.k), 8 if problem.k * problem.dtype.bytes % _CHUNK == 0 else 1
     found: list[KernelConfig] = []
     for resident, groups in itertools.product((1, 0), _GROUPS):
         rows = _ROWS if resident else _ROWS * groups
-        configs = (
+        deepest = (
             KernelConfig(
                 arch.number, 0, UNBOUNDED, Family.CHAIN_SM90, (rows, padded[0], depth),
                 (others[0], others[1], others[2]), stages=stages, align_a=align_a, consumers=groups, resident=resident,
             )
             for stages in _STAGES
         )
-        found += itertools.islice((config for config in configs if is_feasible(config, problem, arch)), 1)
+        found += itertools.islice((config for config in deepest if is_feasible(config, problem, arch)), 1)
     return tuple(found)
 
 
@@ -73,7 +76,7 @@ def registers(config: KernelConfig) -> int:
     one two boxes of rows, unless these stay in shared memory."""
     widths = columns(config)
     first = widths[0] // 2 + (0 if config.align_a == 8 else 2 * _box(config) // 4)
-    return _BASE_REGISTERS + max(first, *(before // 4 + after // 2 for before, after in itertools.pairwise(widths)))
+    return _BASE_REGISTERS + max([first, *(before // 4 + after // 2 for before, after in itertools.pairwise(widths))])
 
 
 def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:

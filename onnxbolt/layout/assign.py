@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.kernels import chain_first, first
+from onnxbolt.kernels import chain_first, first, gemm_rows
 from onnxbolt.layout.form import CHANNELS_LAST, PLAIN, Form, padded_channels
 from onnxbolt.match.types import Candidate
 
@@ -192,8 +192,14 @@ def x_form(state: Assignment, candidate: Candidate) -> Form:
     if conv:
         few = count <= 4 and anchor.dtype.bytes == 2  # packed along k by the few-channels iterator
         return Form(True, padded_channels(count, 4 if few else anchor.dtype.alignment))
-    pays = count >= _LONG and len(candidate.widths) == 1  # kernels for several products read rows of any length
+    pays = count >= _LONG and not _reads_any_length(state, candidate)
     return Form(False, padded_channels(count, anchor.dtype.alignment)) if pays else PLAIN
+
+
+def _reads_any_length(state: Assignment, candidate: Candidate) -> bool:
+    """Whether a product's kernel does, where nobody else may want the rows padded: those for several products do."""
+    alone = state.planes and len(candidate.anchor.x.outputs) == 1 and gemm_rows.serves(candidate.anchor.dtype, candidate.widths[0])
+    return len(candidate.widths) > 1 or alone
 
 
 def _is_first(state: Assignment, candidate: Candidate) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.kernels import grouped
+from onnxbolt.kernels import gemm_rows, grouped
 from onnxbolt.layout.form import PLAIN, Form, padded_channels, take
 from onnxbolt.match.types import Anchor, Candidate
 
@@ -33,7 +33,8 @@ def inner_form(candidate: Candidate, width: int) -> Form:
 
 
 def weight_columns(candidate: Candidate, reads: Form) -> Form:
-    """How the first weight's columns are stored: as x, but that a kernel for several products, which reads rows of x of any length, wants
-    rows of 16 bytes of it."""
-    several = candidate.anchor.kind == "gemm" and len(candidate.widths) > 1
-    return inner_form(candidate, int(candidate.anchor.weight.shape[0])) if several and reads == PLAIN else reads
+    """How the first weight's columns are stored: as x, but that kernels that read rows of x of any length want rows of 16 bytes of it."""
+    if candidate.anchor.kind != "gemm" or reads != PLAIN:
+        return reads
+    any_length = len(candidate.widths) > 1 or gemm_rows.serves(candidate.anchor.dtype, candidate.widths[0])
+    return inner_form(candidate, int(candidate.anchor.weight.shape[0])) if any_length else reads

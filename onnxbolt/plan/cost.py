@@ -85,7 +85,7 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         return arch.launch_us + first.PROLOGUE_US + _overlapped(first.compute_us(problem, config, arch), _memory_us(problem, arch))
     if config.family is Family.CHAIN_STORED_SM90:
         return chain_stored.fused_us(problem, config, arch, _memory_us(problem, arch))
-    if isinstance(problem, GemmProblem) and problem.inner:
+    if isinstance(problem, GemmProblem) and (problem.inner or config.family is Family.GEMM_ROWS_SM90):
         return gemm_chain.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family is Family.CHAIN_CONV_SM90:
         return chain_conv.fused_us(problem, config, arch, _memory_us(problem, arch))

@@ -19,6 +19,8 @@ GEMM_2X = KernelConfig(80, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64
 GEMM_3X = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE)
 CONV_2X = dataclasses.replace(GEMM_2X, family=Family.CONV_2X, iterator=Iterator.OPTIMIZED)
 CHAIN = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_SM90, (64, 64, 256), (16, 0, 0), stages=8, consumers=2, resident=1)
+GEMM_ROWS = dataclasses.replace(CHAIN, family=Family.GEMM_ROWS_SM90, threadblock=(128, 256, 448), warp=(0, 0, 0), stages=3, align_a=1,
+                                resident=0)
 CHAIN_SMALL = KernelConfig(80, 0, UNBOUNDED, Family.CHAIN_SMALL, (128, 8, 4), (4, 0, 0), align_a=4, align_c=4)
 CHAIN_STORED = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_STORED_SM90, (192, 256, 64), (64, 0, 0), stages=4, consumers=3, resident=1)
 GEMM_SM90 = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_SM90, (128, 256, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE, consumers=2)
@@ -50,6 +52,7 @@ UNITS = {
     "depthwise": (Instance(DEPTHWISE, DType.F16, DType.F16, ("Bias", "HardSwish")),),
     "squeeze_excite": (Instance(squeeze_excite.config(90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),),
     "chain_sm90": (Instance(CHAIN, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),),
+    "gemm_rows_sm90": (Instance(GEMM_ROWS, DType.F16, DType.F16, ("Bias", "Relu")),),
     "chain_conv_sm90": (Instance(CHAIN_CONV, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),),
     "chain_halo_sm90": (Instance(CHAIN_HALO, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),),
     "chain_first_sm90": (Instance(CHAIN_FIRST, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Relu")),),

@@ -56,6 +56,7 @@ CONV_ATTRIBUTES = {"strides": [2, 1], "pads": [0, 1, 2, 3], "dilations": [1, 2],
 POINTWISE = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
 CASES = {
     "gemm": (fx.fused_model(fx.GEMM, ["B", "S", 24], (16, 24), [[16]]), [(2, 5, 24)]),
+    "gemm of odd rows": (fx.fused_model(fx.GEMM_ROWS, ["B", "S", 21], (16, 24), [[16]]), [(2, 5, 21)]),
     "gemm with residual": (fx.fused_model(fx.GEMM_ADD, [7, 24], (16, 24), [[16], [7, 16]], epilogue_params=[0.25]), [(7, 24), (7, 16)]),
     "conv": (fx.fused_model(fx.CONV, ["N", 9, 11, 8], (6, 3, 2, 4), [[6], ["N", 5, 13, 6]], **CONV_ATTRIBUTES),
              [(2, 9, 11, 8), (2, 5, 13, 6)]),

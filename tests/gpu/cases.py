@@ -21,7 +21,7 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem,
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu import conv_chain_cases, sm90_cases, stored_chain_cases
+from tests.gpu import conv_chain_cases, gemm_rows_cases, sm90_cases, stored_chain_cases
 from tests.gpu.planned import planned
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
@@ -154,6 +154,7 @@ def instances(arch: int) -> list[Instance]:
     found += [*_chains(arch), *_small_chains(arch, types), *conv_chain_cases.instances(arch, ACTIVATIONS)]
     found += stored_chain_cases.instances(arch, ACTIVATIONS)
     found += sm90_cases.instances(arch, _forms(types))
+    found += gemm_rows_cases.instances(arch, _forms(types))
     return list(dict.fromkeys(found))
 
 

@@ -19,6 +19,7 @@ from onnxbolt.kernels.config import ConvProblem as PlannedConv
 from onnxbolt.kernels.config import Family
 from onnxbolt.kernels.config import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
+from tests.gpu import gemm_rows
 from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
 from tests.gpu.conv_chains import CONV_SHAPES, FIRST_SHAPES, HALO_SHAPES, conv_chain_problem, first_chain_problem, halo_chain_problem
 from tests.gpu.device import Chain, Conv, Elementwise, Gemm, KernelError, Layout, Library, Pool, SqueezeExcite, Tensor
@@ -257,6 +258,7 @@ BUILDERS: dict[Family, Builder] = {
     Family.CONV_SM90: lambda library, instance: [*_convolutions(library, instance), *_planned(library, instance)],
     Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
     Family.CHAIN_SM90: _sm90_chains,
+    Family.GEMM_ROWS_SM90: lambda library, instance: [gemm_rows.problem(library, instance, shape) for shape in gemm_rows.SHAPES],
     Family.CHAIN_SMALL: _small_chains,
     Family.CHAIN_STORED_SM90: lambda library, instance: [stored_problem(library, instance, shape) for shape in STORED_SHAPES],
     Family.CHAIN_FIRST_SM90: lambda library, instance: [first_chain_problem(library, instance, shape) for shape in FIRST_SHAPES],
