@@ -1,0 +1,37 @@
+"""Predicted times of two products whose first result is stored as well, against measurements on an H200 (fp16)."""
+from __future__ import annotations
+
+import pytest
+
+from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.plan.cost import candidates, fused_us, predict
+
+END = ("Bias", "Add", "Relu", "Store", "Gemm", "Bias", "Relu")
+
+
+def problem(rows: int, k: int, stored: int, n: int, chain: tuple[str, ...] = END) -> GemmProblem:
+    return GemmProblem(rows, n, k, DType.F16, DType.F16, chain, (stored,))
+
+
+# microseconds by consumer warpgroups, of the deepest ring
+MEASURED = (
+    (problem(100352, 64, 256, 64), {3: 35.0, 2: 35.7, 1: 37.6}), (problem(100352, 64, 256, 128), {3: 40.2}),
+    (problem(25088, 128, 512, 128), {3: 20.4, 2: 25.1, 1: 21.9}), (problem(6272, 256, 1024, 256), {1: 22.9}),
+    (problem(50000, 96, 384, 128, ("Bias", "Relu", "Store", "Gemm", "Bias")), {3: 21.4, 2: 22.0, 1: 28.3}),
+)
+
+
+@pytest.mark.parametrize(("measured", "times"), MEASURED)
+def test_predictions_are_near_measurements(measured: GemmProblem, times: dict[int, float]) -> None:
+    found = {config.consumers: config for config in candidates(measured, get(90))}
+    for consumers, us in times.items():
+        assert 0.85 <= fused_us(measured, found[consumers], get(90)) / us <= 1.15
+    assert predict(measured, 90)[0].consumers == min(times, key=lambda consumers: times[consumers])
+
+
+def test_where_the_weights_are_large_two_kernels_are_predicted_to_be_faster() -> None:
+    for shape, together in (((100352, 64, 256, 64), True), ((25088, 128, 512, 128), True), ((6272, 256, 1024, 256), False)):
+        whole = problem(*shape)
+        assert (predict(whole, 90)[1] < sum(predict(layer, 90)[1] for layer in whole.layers)) == together
