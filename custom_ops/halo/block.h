@@ -3,6 +3,7 @@
 #include "halo/geometry.h"
 #include "instance.h"
 #include "sm90/barrier.h"
+#include "sm90/divisor.h"
 #include "sm90/tma.h"
 #include "sm90/wgmma.h"
 
@@ -124,6 +125,11 @@ struct ChannelGroups {
   int depth;                   // input channels
 };
 
+// How tiles are numbered: blocks of output channels fastest, then columns, rows and images.
+struct TileOrder {
+  sm90::Divisor channel_blocks, group_blocks, columns, rows;
+};
+
 struct Params {
   CUtensorMap x, filter;
   Geometry tile;
@@ -132,6 +138,7 @@ struct Params {
   int k_blocks;        // of a group's input channels
   int tiles;           // of a cluster: one for each of its blocks
   ChannelGroups groups;
+  TileOrder order;
   void* y;
   int64_t y_pitch;
   EpilogueArguments epilogue;
@@ -156,16 +163,14 @@ struct Tiles {
 template <class Plan>
 __device__ Tile Tiles<Plan>::at(int index) const {
   const Geometry& tile = params.tile;
-  int spatial = index / params.channel_blocks;
   const ChannelGroups& groups = params.groups;
-  const int block = index - spatial * params.channel_blocks, group = block / groups.blocks;
-  const int channel = group * groups.columns + (block - group * groups.blocks) * Plan::kTileChannels;
+  int block = index, image = params.order.channel_blocks.split(block) * Plan::kCluster + rank;
+  const int group = params.order.group_blocks.split(block);
+  const int channel = group * groups.columns + block * Plan::kTileChannels;
   const int end = params.k - (groups.count - 1 - group) * groups.columns;
-  spatial = spatial * Plan::kCluster + rank;
-  const int column = spatial % tile.column_blocks;
-  spatial /= tile.column_blocks;
-  const int row = spatial % tile.row_blocks;
-  return {spatial / tile.row_blocks * tile.images, row * tile.rows, column * tile.columns, channel, group, end};
+  int column = image, row = params.order.columns.split(column);
+  image = params.order.rows.split(row);
+  return {image * tile.images, row * tile.rows, column * tile.columns, channel, group, end};
 }
 
 // body(k_block, row phase, column phase) for each input stage of a tile, in the order in which producer and consumers take them.

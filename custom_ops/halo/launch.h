@@ -31,6 +31,8 @@ void Describe(Params& params, const ConvArguments& conv, const Launch& launch) {
   const int columns = conv.k / conv.groups;
   params.groups = {conv.groups, columns, CeilDivide(columns, Plan::kTileChannels), conv.c / conv.groups};
   params.channel_blocks = conv.groups * params.groups.blocks;
+  params.order = {sm90::Divisor(params.channel_blocks), sm90::Divisor(params.groups.blocks), sm90::Divisor(params.tile.column_blocks),
+                  sm90::Divisor(params.tile.row_blocks)};
   params.k_blocks = CeilDivide(params.groups.depth, Plan::kBlockK);
   const int spatial_tiles = params.tile.column_blocks * params.tile.row_blocks * params.tile.image_blocks;
   params.tiles = CeilDivide(spatial_tiles, Plan::kCluster) * params.channel_blocks;
