@@ -86,23 +86,27 @@ class _Users:
     """What nodes of our domain will write, and who of them reads a tensor as its x, as it lies; all by name."""
 
     def __init__(self, assignment: Assignment, chains: Sequence[Candidate]) -> None:
-        self.written: set[str] = set()
+        self._written: dict[str, Form] = {}
         self._readers: dict[str, set[int]] = defaultdict(set)
         for candidate in (*assignment.candidates, *chains):
             self._add(candidate, assignment)
         for key, carry in assignment.carries.items():
             if carry.ours:
                 node = assignment.carried[key]
-                self.written.add(node.outputs[0].name)
+                self._written[node.outputs[0].name] = carry.writes[0]
                 self._readers[node.inputs[0].name].add(key)
 
     def _add(self, candidate: Candidate, assignment: Assignment) -> None:
         x = candidate.anchor.x
         if candidate.out is candidate.anchor.dtype:
-            self.written.add(candidate.output.name)
+            self._written[candidate.output.name] = assignment.form(candidate.output)
         reads = assignment.fused_reads.get(id(candidate.anchor.node), assignment.form(candidate.output))
         if reads == assignment.form(x) and all(link.operand is not x for link in candidate.links):
             self._readers[x.name] |= {id(node) for node in candidate.nodes}
+
+    def writes(self, tensor: gs.Tensor, form: Form) -> bool:
+        """Whether one of ours writes `tensor` in this form."""
+        return self._written.get(tensor.name) == form
 
     def reads(self, node: gs.Node, tensor: gs.Tensor) -> bool:
         """Whether `node` becomes one of ours, or part of one, that reads `tensor` alone through its x."""
@@ -139,17 +143,18 @@ def slices(graph: gs.Graph, assignment: Assignment, chains: Sequence[Candidate])
     """The Concats whose inputs are written into the result; the last ones first, which hold what those before them hold."""
     found, users = Slices(), _Users(assignment, chains)
     nodes = [node for node in graph.nodes if node.op == "Concat" and _joins_channels(node, assignment)]
-    concats = [_Concat(graph, node, assignment, users) for node in nodes]
+    concats, refused = [_Concat(graph, node, assignment, users) for node in nodes], dict[int, Refusal]()
     for concat in reversed(concats):
         if id(concat.node) in found.views:
             continue
         here, views = concat.in_place(concats)
         parts = [dataclasses.replace(part, in_place=part.tensor.name in here) for part in concat.parts]
         if reason := concat.obstacle or _loss(parts):
-            found.refusals.append(Refusal(concat.node.name, "Concat", reason, concat.out.name))
+            refused[id(concat.node)] = Refusal(concat.node.name, "Concat", reason, concat.out.name)
         else:
             found.parts[id(concat.node)] = parts
             found.views.update(views)
+    found.refusals.extend(refusal for key, refusal in refused.items() if key not in found.views)
     return found
 
 
@@ -194,8 +199,8 @@ class _Concat:
     def in_place(self, others: list[_Concat]) -> tuple[set[str], dict[int, Slice]]:
         """The inputs whose nodes write to where they lie here, and the Concats whose results are then there, too."""
         names = [part.tensor.name for part in self.parts]
-        here = {name for name in names if name in self._users.written and names.count(name) == 1}
-        here -= {part.tensor.name for part in self.parts if pinned(self._graph, part.tensor)}
+        here = {part.tensor.name for part in self.parts if self._users.writes(part.tensor, part.form)}
+        here -= {part.tensor.name for part in self.parts if pinned(self._graph, part.tensor) or names.count(part.tensor.name) > 1}
         while True:
             views = {id(other.node): view for other in others if other is not self and (view := self._view(other, here))}
             able = {part.tensor.name for part in self.parts if all(

@@ -147,6 +147,24 @@ def test_joined_features_in_another_order_stay_apart() -> None:
     assert ops(optimized).count("Concat") + suffixes(optimized).count("part") == 2
 
 
+def test_a_product_of_another_layout_is_copied() -> None:
+    net = Net({"x": (1, 8, 8, 8), "z": (1, 8, 8, 16)})
+    product = net.node("MatMul", "z", net.normal(16, 8))
+    optimized = assert_same(net.model(net.conv(net.node("Concat", net.conv("x", 8, 16), product, axis=1), 24, 8)))
+    assert any(op.startswith("FusedGemm") and not op.endswith(("_part", "_into")) for op in ops(optimized))
+    assert "FusedElementwise_f32_into" in ops(optimized)
+
+
+def test_a_later_concat_of_some_of_the_inputs_is_read_from_the_larger_one() -> None:
+    net = Net({"x": (1, 8, 8, 8)})
+    y, z, w = (net.node("Relu", net.conv("x", 8, 8 * count)) for count in (1, 2, 3))
+    whole = net.conv(net.node("Concat", y, z, w, axis=1), 48, 8)
+    some = net.conv(net.node("Concat", y, z, axis=1), 24, 8)
+    optimized = assert_same(net.model(net.node("Add", whole, some)))
+    assert "Concat" not in ops(optimized)
+    assert sum("_sliced" in op for op in ops(optimized)) == 1
+
+
 def test_a_slice_that_is_a_graph_output_is_made_by_itself() -> None:
     net = Net({"x": (1, 8, 8, 8)})
     y, z = net.node("Relu", net.conv("x", 8, 8)), net.node("Relu", net.conv("x", 8, 16))
