@@ -73,8 +73,8 @@ SQUEEZE_EXCITE = Fused("squeeze_excite", Step("LeakyRelu", (0.25,)), Step("Leaky
 NEAREST = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("nearest", "asymmetric", "floor", "sizes"))
 LINEAR = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"))
 CUBIC = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"))
-ALL = (GEMM_ROWS, SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC,
-       NEAREST, LINEAR, CUBIC, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN, GEMM_STORED, CONV_STORED)
+ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC,
+       NEAREST, LINEAR, CUBIC, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN, GEMM_STORED, CONV_STORED, GEMM_ROWS)
 
 
 def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = (), operands: Sequence[Sequence[int | str]] = (), *,
