@@ -53,7 +53,6 @@ def compare(model: onnx.ModelProto, library: fx.HostLibrary, *shapes: tuple[int,
 
 
 CONV_ATTRIBUTES = {"strides": [2, 1], "pads": [0, 1, 2, 3], "dilations": [1, 2], "group": 2}
-POINTWISE = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
 CASES = {
     "gemm": (fx.fused_model(fx.GEMM, ["B", "S", 24], (16, 24), [[16]]), [(2, 5, 24)]),
     "gemm of odd rows": (fx.fused_model(fx.GEMM_ROWS, ["B", "S", 21], (16, 24), [[16]]), [(2, 5, 21)]),
@@ -67,10 +66,6 @@ CASES = {
                                [(2, 5, 21), (8, 16), (2, 5, 8)]),
     "conv chain": (fx.fused_model(fx.CONV_CHAIN, ["N", 9, 11, 8], (6, 3, 2, 4), [[6], [10, 1, 1, 6], [10], ["N", 5, 13, 10]],
                                   **CONV_ATTRIBUTES), [(2, 9, 11, 8), (10, 1, 1, 6), (2, 5, 13, 10)]),
-    "stored gemm": (fx.fused_model(fx.GEMM_STORED, ["B", "S", 24], (16, 24), [[16], ["B", "S", 16], [8, 16], [8]]),
-                    [(2, 5, 24), (2, 5, 16), (8, 16)]),
-    "stored conv": (fx.fused_model(fx.CONV_STORED, ["N", 9, 11, 8], (6, 1, 1, 8), [[6], ["N", 9, 11, 6], [10, 1, 1, 6], [10]], **POINTWISE),
-                    [(2, 9, 11, 8), (2, 9, 11, 6), (10, 1, 1, 6)]),
     "conv 1d": (fx.fused_model(fx.CONV_1D, [2, "L", 4], (6, 3, 4), [[6]], strides=[2], pads=[1, 2], dilations=[1], group=1), [(2, 12, 4)]),
     "global pool": (fx.fused_model(fx.GLOBAL_POOL, [2, "H", "W", 3]), [(2, 5, 7, 3)]),
     "to nhwc": (fx.fused_model(fx.TO_NHWC, ["N", 5, "H", "W"], padding=3), [(2, 5, 7, 3)]),
@@ -136,27 +131,6 @@ SHAPES = {
 def test_shapes_follow_symbols(library: fx.HostLibrary, case: str) -> None:
     model, shape = SHAPES[case]
     assert inferred(model, library) == shape
-
-
-@pytest.mark.parametrize(("case", "y", "stored"), [("stored gemm", ["B", "S", 8], ["B", "S", 16]),
-                                                   ("stored conv", ["N", 9, 11, 10], ["N", 9, 11, 6])])
-def test_a_stored_result_has_the_first_layer_s_columns(library: fx.HostLibrary, case: str, y: list[object], stored: list[object]) -> None:
-    model, shapes = CASES[case]
-    assert (inferred(model, library), inferred(model, library, "stored")) == (y, stored)
-    feeds = {value.name: np.zeros((0, *shape[1:]) if i < 2 else shape, np.float32)
-             for i, (value, shape) in enumerate(zip(model.graph.input, shapes, strict=True))}
-    for value, expected in zip(session(model, library).run(None, feeds), (y, stored), strict=True):
-        assert value.shape[0] == 0
-        assert value.shape[-1] == expected[-1]
-
-
-def test_only_1x1_convolutions_store_a_result(library: fx.HostLibrary) -> None:
-    model = fx.fused_model(fx.CONV_STORED, [2, 9, 11, 8], (6, 1, 1, 8), [[6], [2, 5, 6, 6], [10, 1, 1, 6], [10]],
-                           **{**POINTWISE, "strides": [2, 2]})
-    shapes = [(2, 9, 11, 8), (2, 5, 6, 6), (10, 1, 1, 6)]
-    feeds = {value.name: np.zeros(shape, np.float32) for value, shape in zip(model.graph.input, shapes, strict=True)}
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="1x1 convolution of every pixel"):
-        session(model, library).run(None, feeds)
 
 
 def test_unknown_shapes_stay_unknown(library: fx.HostLibrary) -> None:

@@ -1,0 +1,56 @@
+"""Ops with a second output inside ONNX Runtime: a layer's result that is stored as well. Kernels run on the CPU."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from tests import library_fixtures as fx
+from tests.custom_ops.test_library_in_ort import compare, inferred, session
+
+POINTWISE = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
+GEMM = fx.fused_model(fx.GEMM_STORED, ["B", "S", 24], (16, 24), [[16], ["B", "S", 16], [8, 16], [8]])
+CONV = fx.fused_model(fx.CONV_STORED, ["N", 9, 11, 8], (6, 1, 1, 8), [[6], ["N", 9, 11, 6], [10, 1, 1, 6], [10]], **POINTWISE)
+# a model, shapes of its inputs, what is known of y's and the stored result's
+CASES = {
+    "gemm": (GEMM, ((2, 5, 24), (2, 5, 16), (8, 16)), ["B", "S", 8], ["B", "S", 16]),
+    "conv": (CONV, ((2, 9, 11, 8), (2, 9, 11, 6), (10, 1, 1, 6)), ["N", 9, 11, 10], ["N", 9, 11, 6]),
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> fx.HostLibrary:
+    path = tmp_path_factory.mktemp("library") / "stored.onnxbolt.so"
+    return fx.host_library(path, (fx.GEMM_STORED, fx.CONV_STORED))
+
+
+def feeds(model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
+    return {value.name: np.zeros(shape, np.float32) for value, shape in zip(model.graph.input, shapes, strict=True)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernel_agrees_with_body(library: fx.HostLibrary, case: str) -> None:
+    model, shapes, *_ = CASES[case]
+    library.machine()
+    compare(model, library, *shapes)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_stored_result_has_the_first_layer_s_columns(library: fx.HostLibrary, case: str) -> None:
+    model, shapes, y, stored = CASES[case]
+    library.machine()
+    assert (inferred(model, library), inferred(model, library, "stored")) == (y, stored)
+    empty = [(0, *shape[1:]) if i < 2 else shape for i, shape in enumerate(shapes)]
+    results = session(model, library).run(None, feeds(model, empty))
+    assert [(value.shape[0], value.shape[-1]) for value in results] == [(0, y[-1]), (0, stored[-1])]
+
+
+def test_only_1x1_convolutions_store_a_result(library: fx.HostLibrary) -> None:
+    model = fx.fused_model(fx.CONV_STORED, [2, 9, 11, 8], (6, 1, 1, 8), [[6], [2, 5, 6, 6], [10, 1, 1, 6], [10]],
+                           **{**POINTWISE, "strides": [2, 2]})
+    library.machine()
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="1x1 convolution of every pixel"):
+        session(model, library).run(None, feeds(model, [(2, 9, 11, 8), (2, 5, 6, 6), (10, 1, 1, 6)]))
