@@ -20,6 +20,7 @@ from onnxbolt.layout.assign import Assignment, assign, x_form
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.types import Candidate, Refusal
+from onnxbolt.plan.chain_2x import shortage
 from onnxbolt.plan.cost import elementwise_us, supports
 from onnxbolt.plan.elsewhere import used_elsewhere
 from onnxbolt.plan.kernel_times import KernelTimes
@@ -152,7 +153,7 @@ class _Chains:
         if math.isinf(together) and stores:
             return None  # see used_elsewhere
         if math.isinf(together):
-            reason = f"{_NO_KERNEL}: {_columns(whole, len(candidate.widths) + 1)}"
+            reason = f"{_NO_KERNEL}: {_columns(whole, len(candidate.widths) + 1)}{self._shortage(whole.prefix(later[0]))}"
             return Refusal(product.name, product.op, reason, candidate.output.name, apart=True)
         measured = all(self._is_measured(kernel) for kernel in (candidate, whole.prefix(longer)) if kernel is not None)
         slower = _APART_STORED if stores else _APART
@@ -164,6 +165,10 @@ class _Chains:
         """What was measured of the kernels that may be in a cover, by problem and architecture."""
         choices = {(problem, arch): self._timings.choice(problem, arch) for problem in self.problems.values() for arch in self._archs}
         return {key: choice for key, choice in choices.items() if choice is not None and choice.measured}
+
+    def _shortage(self, candidate: Candidate | None) -> str:
+        """What a block lacks for a kernel of all these layers, where that is known."""
+        return shortage(self._problem(candidate), self._archs) if candidate is not None else ""
 
     def layers(self, candidate: Candidate) -> tuple[Candidate, ...]:
         """The layers of a candidate as candidates; none where it has only one, or one of them does not end where the next begins."""

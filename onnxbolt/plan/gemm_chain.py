@@ -8,6 +8,7 @@ from __future__ import annotations
 from onnxbolt.archs import Arch
 from onnxbolt.kernels import chain
 from onnxbolt.kernels.config import Family, GemmProblem, KernelConfig
+from onnxbolt.plan import chain_2x
 
 _LAUNCH_US = 1.8  # the first loads and the last stores included
 _US = 1e6
@@ -25,6 +26,8 @@ _FP32_EFFICIENCY = 0.4  # of CUDA cores, which also read weights and convert
 
 def fused_us(problem: GemmProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
     """One launch; `memory_us` is what a copy of x, the weights and y takes."""
+    if config.family is Family.CHAIN_2X:
+        return chain_2x.fused_us(problem, config, arch, memory_us)
     if config.family is Family.CHAIN_SMALL:
         return arch.launch_us + _SMALL_PROLOGUE_US + _overlapped(_small_us(problem, config, arch), memory_us, _SMALL_LOSS)
     return _LAUNCH_US + _overlapped(_tiles_us(problem, config, arch), memory_us * _MEMORY, _LOSS)

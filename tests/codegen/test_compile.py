@@ -8,6 +8,7 @@ import pytest
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import PRODUCT
 from onnxbolt.kernels import conv, elementwise, gemm, resize, squeeze_excite
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
 from tests.codegen.compilation import compile_all, units, watchful
@@ -32,8 +33,16 @@ def _families(arch: int) -> list[Instance]:
     return [*(Instance(config, DType.F16, DType.F16, CHAIN) for config in configs), Instance(pool, DType.F16, DType.F16), resizing, gated]
 
 
+def _chain(arch: int) -> Instance:
+    """Two layers with mma.sync, the result of the first one in registers."""
+    stages = 3 if get(arch).cp_async else 2
+    config = KernelConfig(arch, 0, UNBOUNDED, Family.CHAIN_2X, (64, 64, 32), (32, 0, 0), (16, 64, 0), stages)
+    return Instance(config, DType.F16, DType.F16, ("Bias", "Relu", PRODUCT, *CHAIN))
+
+
 def test_each_family_compiles() -> None:
-    _, complaints = compile_all(units([*_families(90), *_families(80)], 1), watchful())
+    chains = [_chain(arch) for arch in ARCHS]
+    _, complaints = compile_all(units([*_families(90), *_families(80), *chains], 1), watchful())
     assert complaints == []
 
 
@@ -52,6 +61,21 @@ def test_every_candidate_compiles(number: int, dtype: DType) -> None:
     _, complaints = compile_all(units(list(dict.fromkeys(wide)), 4), watchful())
     assert complaints == []
     compile_all(units(list(dict.fromkeys(narrow)), 4), watchful())  # a few spilled registers are no matter beside narrow accesses
+
+
+@pytest.mark.nvcc
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("number", [number for number, arch in ARCHS.items() if not arch.wgmma])
+def test_every_candidate_for_several_products_compiles(number: int) -> None:
+    """Results in registers and in shared memory, rows of any length."""
+    layer = ("Bias", "GeluErf")
+    shapes = ((256, (64, 16)), (429, (64, 16)), (576, (128, 64)), (64, (128, 256)), (256, (256, 64, 16)))
+    problems = [GemmProblem(512, widths[-1], k, DType.F16, DType.F16, (*(*layer, PRODUCT) * len(widths[:-1]), *layer), widths[:-1])
+                for k, widths in shapes]
+    found = [Instance(config.instance(), DType.F16, DType.F16, problem.chain)
+             for problem in problems for config in gemm.candidates(problem, get(number)) if config.family is Family.CHAIN_2X]
+    _, complaints = compile_all(units(found, 4), watchful())
+    assert complaints == []
 
 
 @pytest.mark.nvcc

@@ -21,7 +21,7 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem,
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu import conv_chain_cases, gemm_rows_cases, sm90_cases, stored_chain_cases
+from tests.gpu import chain_2x_cases, conv_chain_cases, gemm_rows_cases, sm90_cases, stored_chain_cases
 from tests.gpu.planned import planned
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
@@ -152,6 +152,7 @@ def instances(arch: int) -> list[Instance]:
     found += [Instance(squeeze_excite.config(arch), dtype, dtype, chain) for dtype in types for chain in SQUEEZE_EXCITES]
     found += _first_convolutions(arch)
     found += [*_chains(arch), *_small_chains(arch, types), *conv_chain_cases.instances(arch, ACTIVATIONS)]
+    found += chain_2x_cases.instances(arch, ACTIVATIONS, frozenset(PARAMS))
     found += stored_chain_cases.instances(arch, ACTIVATIONS)
     found += sm90_cases.instances(arch, _forms(types))
     found += gemm_rows_cases.instances(arch, _forms(types))

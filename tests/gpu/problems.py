@@ -160,8 +160,8 @@ def chain_problem(library: Library, instance: Instance, shape: tuple[int, int, i
     for i, (n, steps) in enumerate(zip(widths, chains, strict=True)):
         weight = rng.normal(0, value.shape[1] ** -0.5, (n, value.shape[1])).astype(instance.dtype.numpy)
         layer = Instance(instance.config, instance.dtype, instance.out, steps)
-        gap = -weight.shape[1] % instance.dtype.alignment if i == 0 else 0  # rows of weights are aligned, whatever A's are
-        operands, filters = Operands(library, layer, (m, n), 0, rng), Tensor(library, weight, gap)
+        zeros = -weight.shape[1] % instance.dtype.alignment if i == 0 else 0  # rows of weights are aligned, whatever A's are
+        operands, filters = Operands(library, layer, (m, n), 0, rng), Tensor(library, np.pad(weight, ((0, 0), (0, zeros))))
         arguments.ldw = arguments.ldw if i else filters.pitch
         arguments.n[i], arguments.weights[i], arguments.epilogue[i] = n, filters.pointer, operands.arguments
         product = value.astype(np.float64) @ weight.astype(np.float64).T
@@ -239,6 +239,13 @@ def _sm90_chains(library: Library, instance: Instance) -> list[Any]:
     return [chain_problem(library, instance, (rows, k, inner, last)) for k, (rows, inner, last) in zip(short, shapes, strict=True)]
 
 
+def _chains_2x(library: Library, instance: Instance) -> list[Any]:
+    """One row, tails of rows, k and columns, fewer tiles than SMs and several for each; long rows, and short ones."""
+    a, c = instance.config.align_a, instance.config.align_c
+    shapes = ((1, 0, 0, 0), (197, a, 8, c), (64 * 132 * 3 + 65, -9 * a, 0, 0), (1000, -400 * a, 8, 0), (63, -64, 0, c))
+    return [chain_problem(library, instance, shape) for shape in shapes]
+
+
 def _small_chains(library: Library, instance: Instance) -> list[Any]:
     """One row, whole blocks of rows and tails, more rows than threads run at a time; k and columns short by whole accesses."""
     a, c = instance.config.align_a, instance.config.align_c
@@ -260,6 +267,7 @@ BUILDERS: dict[Family, Builder] = {
     Family.CHAIN_SM90: _sm90_chains,
     Family.GEMM_ROWS_SM90: lambda library, instance: [gemm_rows.problem(library, instance, shape) for shape in gemm_rows.SHAPES],
     Family.CHAIN_SMALL: _small_chains,
+    Family.CHAIN_2X: _chains_2x,
     Family.CHAIN_STORED_SM90: lambda library, instance: [stored_problem(library, instance, shape) for shape in STORED_SHAPES],
     Family.CHAIN_FIRST_SM90: lambda library, instance: [first_chain_problem(library, instance, shape) for shape in FIRST_SHAPES],
     Family.CHAIN_CONV_SM90: lambda library, instance: [conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES],

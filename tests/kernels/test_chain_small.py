@@ -41,4 +41,4 @@ def test_wide_layers_long_rows_and_inner_residuals_are_for_others() -> None:
 def test_gemm_offers_it_beside_tensor_cores() -> None:
     problem = GemmProblem(2464, 16, 16, DType.F16, DType.F16, ("Relu", "Gemm"), (16,))
     assert {config.family for config in gemm.candidates(problem, get(90))} == {Family.CHAIN_SM90, Family.CHAIN_SMALL}
-    assert {config.family for config in gemm.candidates(problem, get(80))} == {Family.CHAIN_SMALL}
+    assert {config.family for config in gemm.candidates(problem, get(80))} == {Family.CHAIN_2X, Family.CHAIN_SMALL}

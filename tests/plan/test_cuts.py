@@ -48,11 +48,21 @@ def test_bodies_of_several_layers_compute_what_the_original_does(widths: tuple[i
     assert [op.split("_")[0] for op in ops(optimized) if op.startswith("Fused")] == ["FusedGemm"]
 
 
-def test_wide_layers_and_other_architectures_have_no_kernel_for_several() -> None:
-    net, y = mlp(128, 768, 3072, 768)
-    assert rules(net, y) == ["gemm+Bias+Relu"] * 2
+@pytest.mark.parametrize("archs", [(75,), (80,), (86, 89), (80, 90)])
+def test_narrow_layers_share_a_kernel_on_older_architectures(archs: tuple[int, ...]) -> None:
     net, y = mlp(16384, 256, 64, 16)
-    assert rules(net, y, archs=(80,)) == rules(net, y, archs=(80, 90)) == ["gemm+Bias+Relu"] * 2
+    assert rules(net, y, archs=archs) == ["gemm+Bias+Relu+Gemm+Bias+Relu"]
+
+
+def test_wide_layers_have_no_kernel_for_several() -> None:
+    net, y = mlp(128, 768, 3072, 768)
+    assert rules(net, y) == rules(net, y, archs=(80,)) == ["gemm+Bias+Relu"] * 2
+
+
+def test_what_a_block_lacks_is_reported() -> None:
+    net, y = mlp(16384, 256, 256, 64)
+    _, (cut,), *_ = cover(prepare(net.model(y), "fp16"), [80, 75])
+    assert cut.reason.endswith("at these widths: 256 to 256 to 64 (a block needs 74 KB of shared memory, of which sm_75 has 64)")
 
 
 @pytest.mark.parametrize("archs", [(75,), (80, 90), (90,)])

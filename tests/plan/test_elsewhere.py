@@ -35,5 +35,5 @@ def test_a_second_reader_between_layers_is_reported() -> None:
 def test_where_no_kernel_could_have_both_nothing_is_said() -> None:
     net, inner, y = layers(128, 768, 3072, 768)
     assert not refusals(net, y, inner)
-    net, inner, y = layers(16384, 256, 64, 16)
+    net, inner, y = layers(16384, 256, 256, 256)
     assert not refusals(net, y, inner, archs=(80,))

@@ -1,0 +1,49 @@
+"""Instances of kernels for several GEMMs with mma.sync: every activation, results in registers and in shared memory, each tile as often
+as others."""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+
+from onnxbolt.archs import get
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import PRODUCT
+from onnxbolt.kernels import chain_2x
+from onnxbolt.kernels.config import GemmProblem, KernelConfig
+
+# k, which decides the alignment, and the columns of each layer
+_CHAINS = (
+    (256, (64, 16)), (64, (128, 256)), (96, (32, 96)), (256, (256, 64)), (432, (256, 64, 16)), (16, (16, 16, 16, 16)), (128, (128, 128)),
+    (429, (256, 64, 16)), (13, (64, 16)), (100, (8, 8)), (20, (32, 16, 8)), (576, (128, 64)), (30, (48, 20)),
+)
+_RESIDUALS: tuple[tuple[str, ...], ...] = ((), ("Add",), (), ("Mul", "Add"), ())
+_VECTORS = (("Scale", "Bias", "PRelu"), (), ("Bias",))  # of both layers
+_TYPES = ((DType.F16, DType.F16), (DType.BF16, DType.F32), (DType.F16, DType.F32), (DType.BF16, DType.BF16))
+
+
+def instances(arch: int, activations: tuple[str, ...], with_parameters: frozenset[str]) -> Iterator[Instance]:
+    """On sm_90, where the planner has others, those of sm_80."""
+    met: Counter[tuple[object, ...]] = Counter()
+    chains = [((*_layers(a, len(widths), a in with_parameters), *residual), k, widths) for a, (k, widths), residual in zip(
+        activations * 2, itertools.cycle(_CHAINS), itertools.cycle(_RESIDUALS), strict=False)]
+    chains += [((*vectors, PRODUCT, *vectors), k, widths) for vectors, (k, widths) in zip(_VECTORS, _CHAINS[:3], strict=True)]
+    for (chain, k, widths), (dtype, out) in zip(chains, itertools.cycle(_TYPES), strict=False):
+        problem = GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1])
+        configs = chain_2x.candidates(problem, get(80 if arch == 90 else arch))
+        if configs:
+            config = min(configs, key=lambda config: met[_tile(config)])
+            met[_tile(config)] += 1
+            yield Instance(dataclasses.replace(config.instance(), arch=arch), dtype, out, chain)
+
+
+def _tile(config: KernelConfig) -> tuple[object, ...]:
+    return config.threadblock[0], config.threadblock[2], config.instruction[0], chain_2x.across(config)
+
+
+def _layers(activation: str, count: int, alone: bool) -> tuple[str, ...]:
+    """A chain of as many products, an activation's parameters but once, since a kernel has few."""
+    steps = ("Bias", activation)
+    return (*steps, *(step for _ in range(count - 1) for step in (PRODUCT, *(("Scale", "Relu") if alone else steps))))
