@@ -13,6 +13,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT, STORE
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig
 from onnxbolt.plan.cost import predict
+from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune.library import build, host_units, link_library, profiling_toolchain
 from onnxbolt.tune.profiler import Profiler
@@ -121,12 +122,19 @@ def test_the_reference_knows_every_step(
     assert measurement.status is Status.OK, measurement
 
 
+LAYERS = (("Bias", "LeakyRelu"), ("Bias", "Elu"), ("Bias",))
+STORED = ("Bias", "Add", "LeakyRelu", STORE, PRODUCT, "Bias", "Elu")
+SEVERAL = (
+    GemmProblem(5000, 16, 256, DType.F16, DType.F16, tuple(step for layer in LAYERS for step in (PRODUCT, *layer))[1:], (64, 32)),
+    GemmProblem(50_000, 64, 64, DType.F16, DType.F16, STORED, (256,)),
+    ConvProblem(16, 56, 56, 64, 64, 1, 1, 56, 56, (0,) * 4, (1, 1), (1, 1), 1, DType.F16, DType.F16, STORED, inner=(256,)),
+)
+
+
 @pytest.mark.skipif(ARCH != 90, reason="chains of this width are for sm_90a")
-def test_layers_in_one_kernel_and_one_after_the_other(profiler: Profiler) -> None:
-    """Both get the reference's answer, with parameters behind each layer."""
-    steps = (("Bias", "LeakyRelu"), ("Bias", "Elu"), ("Bias",))
-    chain = tuple(step for layer in steps for step in (PRODUCT, *layer))[1:]
-    several = GemmProblem(5000, 16, 256, DType.F16, DType.F16, chain, (64, 32))
+@pytest.mark.parametrize("several", SEVERAL, ids=describe_problem)
+def test_layers_in_one_kernel_and_one_after_the_other(profiler: Profiler, several: GemmProblem | ConvProblem) -> None:
+    """Both get the reference's answer, with parameters behind each layer, and where a result between them is stored."""
     parts = (several, *several.layers)
     configs = [predict(part, ARCH)[0] for part in parts]
     made = dict(build([instance_of(part, config) for part, config in zip(parts, configs, strict=True)]))

@@ -48,7 +48,7 @@ CANDIDATES = r"""
 #include <cstring>
 extern "C" const void* onnxbolt_find_kernel(const char* epilogue, int element, int output, const int64_t* config) {
   const bool last = !strcmp(epilogue, "Bias,Elu") && output == 1;
-  const bool inner = (!strcmp(epilogue, "Relu,Gemm") || !strcmp(epilogue, "Relu")) && output == 10;
+  const bool inner = (!strcmp(epilogue, "Relu,Gemm") || !strcmp(epilogue, "Relu") || !strcmp(epilogue, "Add")) && output == 10;
   return element == 10 && (last || inner) ? config : nullptr;
 }
 """
@@ -118,6 +118,11 @@ def test_kernels_for_a_few_layers_each_are_found_by_their_part_of_the_chain(proc
         found = process.ask(request("check", libraries[1], layers=layers))
         expected = {"error": 3064.5} if layers == (2, 1) else {"failure": "the library does not have this kernel", "lost": False}
         assert found == expected, layers
+
+
+def test_the_last_layer_of_a_kernel_stores_its_result_anyway(process: Process, libraries: tuple[Path, Path]) -> None:
+    process.ask(PROBLEM | {"epilogue": "Add,Store,Gemm,Bias,Elu", "columns": [8, 8]})
+    assert process.ask(request("check", libraries[1], layers=(1, 1))) == {"error": 2064.5}
 
 
 def test_failures_are_replies(process: Process, libraries: tuple[Path, Path]) -> None:
