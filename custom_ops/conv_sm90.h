@@ -46,7 +46,7 @@ struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> 
 
  private:
   static_assert(Row::at(kAlignA) * sizeof(Element) == 16 && Row::at(kAlignB) * sizeof(Element) == 16 &&
-                Row::at(kAlignC) * sizeof(Element) == 16, "TMA moves rows of 16 bytes");
+                (Shape::kPlanes || Row::at(kAlignC) * sizeof(Element) == 16), "TMA moves rows of 16 bytes");
 
   static int depth(const ConvArguments& conv) { return conv.c / conv.groups; }
 
@@ -60,6 +60,8 @@ struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> 
 
   static const char* check_output(const ConvArguments& conv) {
     constexpr int kC = Row::at(kAlignC);
+    if (const char* error = CheckPlanes(conv, Shape::kPlanes)) return error;
+    if (Shape::kPlanes) return nullptr;
     if (conv.k % kC != 0 || conv.y_pitch % kC != 0 || conv.y_pitch * sizeof(Output) % 16 != 0 || !IsAligned(conv.y, 16))
       return "y, its pitch or k is not aligned to align_c elements";
     return nullptr;

@@ -101,7 +101,7 @@ EpilogueArguments FusedKernel::ReadEpilogue(const OrtKernelContext* context, con
 // one anew.
 void FusedKernel::PlaceOutput(OrtKernelContext* context, Tensors* tensors) const {
   const Shape whole = geometry_->Whole(tensors->y_shape);
-  void* const data = Output(context, 0, whole);
+  void* const data = Output(context, 0, op_.to_nchw ? ChangeLayout(Kind::kToNchw, whole) : whole);
   if (const size_t input = WrittenInto(op_); input != kNowhere) {
     const OrtValue* before = Input(context, input);
     RequireShape(input, ort::ShapeOf(before), whole);
@@ -193,7 +193,7 @@ ConvArguments FusedKernel::ReadConv(const Tensors& t) const {
   a.x = t.x_data, a.filter = t.weight_data, a.y = t.y_data;
   a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
   a.epilogue = t.epilogue;
-  a.x_planes = op_.planes;
+  a.x_planes = op_.planes, a.y_planes = op_.to_nchw;
   return a;
 }
 

@@ -5,8 +5,11 @@
 // Persistent and warp-specialized: two producer warps, and consumer warpgroups of 64 output channels each. Cooperative ones share a
 // tile's pixels; in turns (pingpong) each has tiles of its own, and one's epilogue runs under another's main loop.
 #pragma once
-#include "halo/persistent.h"
+#include <type_traits>
+
 #include "halo/launch.h"
+#include "halo/persistent.h"
+#include "halo/planes.h"
 
 namespace onnxbolt {
 
@@ -24,6 +27,9 @@ struct HaloSm90 {
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (const char* error = halo::CheckConvolution(conv)) return error;
+    if (const char* error = CheckPlanes(conv, Plan::kPlanes)) return error;
+    if (Plan::kPlanes) return CheckOperands<Chain, Element>(conv.epilogue, 1);
+    if (const char* error = halo::CheckRows(conv)) return error;
     return CheckOperands<Chain, Element>(conv.epilogue, halo::kAlign);
   }
 
@@ -41,7 +47,8 @@ struct HaloSm90 {
   }
 
  private:
-  static constexpr auto kKernel = halo::HaloKernel<Plan, halo::Epilogue<Plan>, halo::Params>;
+  using Finish = std::conditional_t<Plan::kPlanes, halo::PlanesEpilogue<Plan>, halo::Epilogue<Plan>>;
+  static constexpr auto kKernel = halo::HaloKernel<Plan, Finish, halo::Params>;
 };
 
 }  // namespace onnxbolt

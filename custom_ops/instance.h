@@ -62,6 +62,13 @@ inline const char* CheckExtents(int64_t m, int64_t n, int64_t k) {
   return m <= kLimit && n <= kLimit && k <= kLimit ? nullptr : "an extent exceeds 2^31 - 1";
 }
 
+// Whether a convolution wants its output's channels where the kernel puts them: first, as `planes`, or last.
+inline const char* CheckPlanes(const ConvArguments& conv, bool planes) {
+  if (planes == (conv.y_planes != 0)) return nullptr;
+  return planes ? "y is to have its channels last, and the kernel puts them first"
+                : "y is to have its channels first, and the kernel puts them last";
+}
+
 // A GEMM's extents, pitches and pointers against the accesses of its configuration.
 template <class Row, class Element, class Output>
 const char* CheckGemm(const GemmArguments& gemm) {

@@ -62,6 +62,7 @@ struct ConvArguments {
   int64_t x_pitch, y_pitch;
   EpilogueArguments epilogue;
   int x_planes = 0;  // where x lies as [n, c, h, w], its ONNX element type: the first layer's, which may be fp32; else 0
+  int y_planes = 0;  // 1 where y is to lie as [n, k, p, q], with any k; it has no pitch then
 };
 
 // A convolution and 1x1 convolutions behind it, in one kernel: of `conv` x, the filter, all extents, k and the epilogue are the first

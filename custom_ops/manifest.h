@@ -26,6 +26,7 @@ struct Op {
                          // 'w' the weight of a further layer, 'y' the output as earlier nodes left it: this one writes into it
   int planes = 0;        // where x is NCHW and y NHWC, the type of x; else 0
   bool stores = false;   // whether the first layer's result is a second output; tensors have its shape then
+  bool to_nchw = false;  // whether a convolution writes y as NCHW
 };
 
 // The input whose rows are the output's channels: the only weight, or the last of a chain.

@@ -135,6 +135,7 @@ void InferShape(const Op& op, OrtShapeInferContext* context) {
   x.dims = geometry.Channels(x.dims);
   Shape y = geometry.Output(x.dims, weight);
   std::vector<std::string> symbols = OutputSymbols(geometry, x, weight);
+  if (op.to_nchw) y = ChangeLayout(Kind::kToNchw, y), symbols = ChangeLayout(Kind::kToNchw, symbols);
   if (geometry.before + geometry.after > 0) symbols.back().clear();
   SetOutput(context, 0, op.output, geometry.Whole(y), symbols);
   if (!op.stores || first.empty()) return;

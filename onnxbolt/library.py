@@ -42,6 +42,7 @@ class OpSpec:
     chain: tuple[str, ...] = ()  # epilogue step names, a final cast among them
     planes: DType | None = None  # where x is NCHW and y NHWC, the type of x
     into: bool = False  # whether it writes into a tensor that earlier nodes began, its last input
+    to_nchw: bool = False  # whether a convolution writes y as NCHW
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or any(step not in EPILOGUES for step in self.chain):
@@ -182,7 +183,8 @@ def weighted_ops(model: ModelProto) -> frozenset[str]:
 def ops_to_json(ops: Iterable[OpSpec]) -> str:
     """The metadata entry onnxbolt.ops: what of the op types cannot be read from the nodes' attributes."""
     rows = [{"name": op.name, "kind": op.kind, "element": op.element.value, "output": op.output.value, "chain": list(op.chain),
-             **({"planes": op.planes.value} if op.planes else {}), **({"into": True} if op.into else {})} for op in _by_name(ops)]
+             **({"planes": op.planes.value} if op.planes else {}), **({"into": True} if op.into else {}),
+             **({"to_nchw": True} if op.to_nchw else {})} for op in _by_name(ops)]
     return json.dumps(rows, separators=(",", ":"))
 
 
@@ -190,7 +192,8 @@ def ops_from_json(text: str) -> tuple[OpSpec, ...]:
     """The inverse of `ops_to_json`. Raises InputError for a damaged or unknown text."""
     try:
         return tuple(OpSpec(row["name"], row["kind"], DType(row["element"]), DType(row["output"]), tuple(row["chain"]),
-                            DType(row["planes"]) if "planes" in row else None, row.get("into", False))
+                            DType(row["planes"]) if "planes" in row else None, row.get("into", False),
+                            row.get("to_nchw", False))
                      for row in json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"the model's metadata entry onnxbolt.ops is damaged ({error}). Run: onnxbolt optimize") from error
@@ -228,7 +231,8 @@ def _manifest_source(manifest: Manifest) -> str:
     summary = {"format": FORMAT, "digest": manifest.digest, "archs": list(manifest.archs), "ops": [op.name for op in manifest.ops]}
     ops = [{"name": op.name, "kind": _camel(op.kind), "element": op.element.onnx, "output": op.output.onnx,
             "epilogue": ",".join(op.steps), "operands": op.operands,
-            "planes": op.planes.onnx if op.planes else 0, "stores": STORE in op.chain} for op in manifest.ops]
+            "planes": op.planes.onnx if op.planes else 0, "stores": STORE in op.chain, "to_nchw": op.to_nchw}
+           for op in manifest.ops]
     # descending: the library takes the first architecture that a device runs
     return render("library/manifest.cc.j2", ops=ops, archs=sorted(manifest.archs, reverse=True), json=json.dumps(summary))
 

@@ -214,11 +214,11 @@ class Rewriter:
         return sorted({weight.name for weight in self._packed if any(node in self.nodes for node in weight.outputs)})
 
     def _spec(self, signature: Signature) -> OpSpec:
-        chain = tuple(step.name for step in signature.steps)
+        name, chain = self.functions[signature].name, tuple(step.name for step in signature.steps)
         kind = "conv1d" if signature.kind == "conv" and signature.rank == 3 else signature.kind
         kind += "_chain" if PRODUCT in chain else ""
         output = next((dtype for dtype, cast in CASTS.items() if chain[-1:] == (cast,)), signature.dtype)
-        return OpSpec(self.functions[signature].name, kind, signature.dtype, output, chain, signature.planes, signature.into)
+        return OpSpec(name, kind, signature.dtype, output, chain, signature.planes, signature.into, signature.to_nchw)
 
     def fuse(self, candidate: Candidate) -> None:
         """One fused node in the place of a chain."""
@@ -242,7 +242,7 @@ class Rewriter:
         inputs = [x, self._weight(anchor, anchor.weight, columns, forms[0]), *self._operands(candidate, forms)]
         steps = tuple(link.step for link in candidate.links)
         signature = Signature(anchor.kind, anchor.dtype, len(anchor.x.shape) if anchor.kind == "conv" else 0, steps,
-                              padding, planes)
+                              padding, planes, to_nchw=self.assignment.writes_planes(candidate))
         attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
         if anchor.kind == "conv":
             attributes.update(conv_attributes(anchor.node))

@@ -45,11 +45,12 @@ class Fused:
 
     def __init__(self, kind: str, *steps: Step, rank: int = 0, family: Family = Family.POOL, padding: int = 0,
                  planes: DType | None = None, sampling: Sampling | None = None, part: Part = Part.WHOLE,
-                 sliced: bool = False) -> None:
+                 sliced: bool = False, to_nchw: bool = False) -> None:
         self.family = family
         plain = kind.removesuffix("1d").removesuffix("_chain")
-        self.body = build_body(Signature(plain, DType.F32, rank, steps, padding, planes, sampling, part, sliced), OPSET)
-        self.spec = OpSpec(self.body.name, kind, DType.F32, DType.F32, tuple(step.name for step in steps), planes, part is Part.NEXT)
+        self.body = build_body(Signature(plain, DType.F32, rank, steps, padding, planes, sampling, part, sliced, to_nchw), OPSET)
+        self.spec = OpSpec(self.body.name, kind, DType.F32, DType.F32, tuple(step.name for step in steps), planes, part is Part.NEXT,
+                           to_nchw)
 
 
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_2X)
@@ -57,6 +58,8 @@ GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_ROWS_SM
 GEMM_ADD = Fused("gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.GEMM_2X)
 CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=Family.CONV_2X)
 FIRST = Fused("conv", Step("Bias"), Step("Relu"), rank=4, family=Family.FIRST_SM90, planes=DType.F32)
+LAST, LAST_1D = (Fused(kind, Step("Bias"), Step("Relu"), rank=rank, family=Family.CONV_2X, to_nchw=True)
+                 for kind, rank in (("conv", 4), ("conv1d", 3)))
 _LAYERS = (Step("Bias"), Step("Relu"), Step(PRODUCT), Step("Bias"))
 GEMM_CHAIN = Fused("gemm_chain", *_LAYERS, Step("Relu"), family=Family.CHAIN_SM90)
 GEMM_CHAIN_PADDED = Fused("gemm_chain", *_LAYERS, Step("Add"), Step("Relu"), family=Family.CHAIN_SM90, padding=3)
@@ -73,8 +76,8 @@ SQUEEZE_EXCITE = Fused("squeeze_excite", Step("LeakyRelu", (0.25,)), Step("Leaky
 NEAREST = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("nearest", "asymmetric", "floor", "sizes"))
 LINEAR = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"))
 CUBIC = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"))
-ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC, TO_NCHW, TO_NLC,
-       NEAREST, LINEAR, CUBIC, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN, GEMM_STORED, CONV_STORED, GEMM_ROWS)
+ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, LAST, LAST_1D, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC,
+       TO_NCHW, TO_NLC, NEAREST, LINEAR, CUBIC, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN, GEMM_STORED, CONV_STORED, GEMM_ROWS)
 
 
 def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = (), operands: Sequence[Sequence[int | str]] = (), *,

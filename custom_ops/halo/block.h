@@ -29,6 +29,8 @@ struct Place {
   // A position that is no pixel of any tile.
   __device__ static constexpr uint32_t nowhere() { return pack(511, 511, 511); }
 
+  __device__ int image() const { return coordinates >> 20; }
+
   // Whether no coordinate exceeds that of `last`: none borrows from the guard above it.
   __device__ bool within(uint32_t last) const { return (((last | kGuards) - coordinates) & kGuards) == kGuards; }
 };
@@ -53,6 +55,7 @@ struct Plan {
   using Element = ElementType;
   using Output = OutputType;
   using Chain = ChainType;
+  static constexpr bool kPlanes = Row::at(kAlignC) == 1;  // y has its channels first (halo/planes.h)
   static constexpr int kWarpgroups = Row::at(kConsumers), kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
   static constexpr int kCluster = Row::at(kClusterN);                // blocks with the same output channels, which share filter loads
   static constexpr bool kInTurns = Row::at(kSchedule) == kPingpong;  // each warpgroup has tiles of its own
@@ -88,6 +91,7 @@ struct Plan {
 
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(sizeof(Element) == 2, "halo convolutions multiply fp16 and bf16");
+  static_assert(!kPlanes || Chain::kTensors == 0, "tensors that are added have their channels last");
   static_assert(kTileChannels == (kInTurns ? kChannels : kWarpgroups * kChannels), "a warpgroup has 64 output channels");
   static_assert(kWarpgroups <= 2 || (kWarpgroups == 3 && kPositions <= 128), "three warpgroups have too few registers for more positions");
   static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32, "a k-block has the width of a swizzle");

@@ -8,7 +8,13 @@ namespace halo {
 
 constexpr int kAlign = 8;  // elements of an access: 16 bytes
 
-// Whether any launch of any kernel can compute it. nullptr where all is well.
+// Of an output with its channels last, which is written in accesses of 16 bytes.
+inline const char* CheckRows(const ConvArguments& conv) {
+  const bool aligned = conv.k / conv.groups % kAlign == 0 && conv.y_pitch % kAlign == 0 && IsAligned(conv.y, 16);
+  return aligned ? nullptr : "y, its pitch or a group's k is not aligned to 16 bytes";
+}
+
+// Whether any launch of any kernel can read and multiply it. nullptr where all is well.
 inline const char* CheckConvolution(const ConvArguments& conv) {
   if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
   if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0) return "c and k have to be multiples of groups";
@@ -17,8 +23,6 @@ inline const char* CheckConvolution(const ConvArguments& conv) {
   if (conv.stride_h != conv.stride_w || conv.stride_h < 1 || conv.stride_h > 2) return "halo convolutions need equal strides of 1 or 2";
   if (conv.c / conv.groups % kAlign != 0 || conv.x_pitch % kAlign != 0 || !IsAligned(conv.x, 16) || !IsAligned(conv.filter, 16))
     return "x, its pitch, the filter or a group's c is not aligned to 16 bytes";
-  if (conv.k / conv.groups % kAlign != 0 || conv.y_pitch % kAlign != 0 || !IsAligned(conv.y, 16))
-    return "y, its pitch or a group's k is not aligned to 16 bytes";
   return nullptr;
 }
 

@@ -89,6 +89,13 @@ __device__ float ApplyChain(const Chain& chain, const EpilogueArguments& operand
   return x;
 }
 
+// Where output pixel `row` of a channel is in y.
+__device__ int64_t OutputIndex(const ConvArguments& conv, int64_t row, int channel) {
+  if (!conv.y_planes) return row * conv.k + channel;
+  const int64_t pixels = int64_t(conv.p) * conv.q;
+  return (row / pixels * conv.k + channel) * pixels + row % pixels;
+}
+
 // One block makes kTile pixels of kTile channels, one thread kPerThread pixels of one channel.
 template <class Element>
 __global__ void __launch_bounds__(kTile * kThreadRows)
@@ -111,7 +118,7 @@ ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constan
   for (int i = 0; i < kPerThread; ++i) {
     const int64_t row = first_row + threadIdx.y + i * kThreadRows;
     if (row < int64_t(conv.n) * conv.p * conv.q && channel < conv.k)
-      result[row * conv.k + channel] = ApplyChain<Element>(chain, conv.epilogue, sums[i], row, channel);
+      result[OutputIndex(conv, row, channel)] = ApplyChain<Element>(chain, conv.epilogue, sums[i], row, channel);
   }
 }
 

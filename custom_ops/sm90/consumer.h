@@ -75,8 +75,9 @@ class TileEnd {
   }
 
   CUTLASS_DEVICE void finish_unit(const Sums& sums, int m, int column, int value, const MatrixOutput& to) {
-    constexpr int kValues = Finish::kUnitColumns / 2;
-    epilogue_.finish_unit(reinterpret_cast<const float(&)[kValues]>(sums[m][value]), m * 64, column, params_.columns, to);
+    const auto& values = reinterpret_cast<const float(&)[Finish::kUnitColumns / 2]>(sums[m][value]);
+    if constexpr (K::kPlanes) epilogue_.finish_unit(values, m * 64, column, params_.columns, PlanesOutput(params_, to));
+    else epilogue_.finish_unit(values, m * 64, column, params_.columns, to);
   }
 
   // visit(unit, block of 64 rows, first column, first accumulator); unrolled, since accumulators are registers.
@@ -92,7 +93,8 @@ class TileEnd {
   const Params& params_;
   SharedMemory<K> memory_;
   int group_, rank_;
-  std::conditional_t<K::kSwapped, SwappedEpilogue<Finish>, Epilogue<Finish>> epilogue_;
+  using Unswapped = std::conditional_t<K::kPlanes, PlanesEpilogue<Finish>, Epilogue<Finish>>;
+  std::conditional_t<K::kSwapped, SwappedEpilogue<Finish>, Unswapped> epilogue_;
 };
 
 // End: what becomes of a tile's sums.

@@ -41,6 +41,7 @@ const char* CheckInputs(const ConvArguments& conv, int depth) {
 template <class K>
 const char* DescribeActivations(Params& params, const ConvArguments& conv) {
   using Element = typename K::Element;
+  params.plane_pixels = conv.p * conv.q;
   params.image = {Divisor(conv.p * conv.q), Divisor(conv.q), conv.s, conv.stride_h, conv.stride_w, conv.pad_top, conv.pad_left,
                   conv.dilation_h, conv.dilation_w};
   // Without groups all columns meet all channels, those too that a cluster has beyond the last one.

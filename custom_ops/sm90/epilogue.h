@@ -125,7 +125,7 @@ class Epilogue {
     if (thread_ % 32 == 0) WaitForStores<0>();
   }
 
- private:
+ protected:
   // With a residual the buffer holds it already; else the store that used the buffer before has to be done with it.
   CUTLASS_DEVICE void acquire_buffer() {
     if constexpr (Shape::kResidual) {

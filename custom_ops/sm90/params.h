@@ -17,6 +17,8 @@ struct ImageGeometry {
 
 struct Params {
   CUtensorMap a, b, d, residual;
+  void* planes;                  // y, where the output's columns are planes (sm90/planes.h); `d` is not used then
+  int plane_pixels;
   TileSchedule schedule;
   int rows, columns;             // of the output
   int blocks, blocks_per_tap;    // k-blocks in all, and of one filter position

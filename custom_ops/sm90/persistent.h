@@ -31,7 +31,7 @@ template <class K>
 __device__ void PrefetchMaps(const Params& params) {
   Prefetch(params.a);
   Prefetch(params.b);
-  Prefetch(params.d);
+  if constexpr (!K::kPlanes) Prefetch(params.d);
   if constexpr (K::Finish::kResidual) Prefetch(params.residual);
 }
 
@@ -117,7 +117,9 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
     if (const char* error = encode(params.residual, operands.tensors[0], operands.tensor_pitch[0], Finish::kUnitColumns, 64))
       return error;
   }
-  if constexpr (K::kSwapped) return encode(params.d, d, pitch, kUnitChannels, K::kTileM);
+  params.planes = d;
+  if constexpr (K::kPlanes) return nullptr;
+  else if constexpr (K::kSwapped) return encode(params.d, d, pitch, kUnitChannels, K::kTileM);
   else return encode(params.d, d, pitch, Finish::kUnitColumns, kStoredRows);
 }
 
@@ -145,7 +147,7 @@ const char* DescribeMatrix(Params& params, const void* a, int64_t rows, int64_t 
 template <class K>
 const char* CheckProblem(int64_t rows, int64_t columns, int64_t depth, int64_t taps) {
   constexpr int kWide = 16 / static_cast<int>(sizeof(typename K::Output));
-  if (columns % kWide != 0) return "the output's rows are not multiples of 16 bytes, as TMA needs";
+  if (!K::kPlanes && columns % kWide != 0) return "the output's rows are not multiples of 16 bytes, as TMA needs";
   if (rows > 0x7fffffff - K::kTileM * K::kClusterM) return "an extent is too close to 2^31";
   const int64_t blocks = CeilDivide(depth, K::kTileK) * taps;
   if (blocks > 0x7fffffff / K::kMaxSplit) return "there are too many k-blocks for their shares to be reckoned in 32 bits";

@@ -5,6 +5,7 @@
 #include "instance.h"
 #include "integers.h"
 #include "sm90/epilogue.h"
+#include "sm90/planes.h"
 #include "sm90/swapped.h"
 
 namespace onnxbolt {
@@ -36,13 +37,16 @@ struct KernelShape {
 
   static constexpr int kGroupRows = kIsPingpong ? kProductRows : kProductRows / kGroups, kBlocks = kGroupRows / 64;
   static constexpr int kGroupsOfTile = kIsPingpong ? 1 : kGroups;
-  using Finish = std::conditional_t<kSwapped, SwappedEpilogueShape<Output, Chain, kBlocks, kTileM>,
-                                    EpilogueShape<Element, Output, Chain, kBlocks, Columns>>;
+  static constexpr bool kPlanes = Row::at(Column::kAlignC) == 1;  // y has its channels first, and is stored pixel by pixel
+  using Unswapped = std::conditional_t<kPlanes, PlanesEpilogueShape<Element, Output, Chain, kBlocks, Columns>,
+                                       EpilogueShape<Element, Output, Chain, kBlocks, Columns>>;
+  using Finish = std::conditional_t<kSwapped, SwappedEpilogueShape<Output, Chain, kBlocks, kTileM>, Unswapped>;
 
   static_assert(Row::at(Column::kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(kGroups >= 1 && kGroups <= 3, "one to three consumer warpgroups");
   static_assert(kIsPingpong || Row::at(Column::kSchedule) == kCooperative, "a kernel is cooperative or pingpong");
   static_assert(!kIsPingpong || kGroups > 1, "pingpong takes two");
+  static_assert(!kSwapped || !kPlanes, "a swapped product is stored with its channels last");
   static_assert(!kSwapped || kGroups == 1, "one warpgroup has all of a swapped tile");
   static_assert(kGroupRows % 64 == 0 && kGroupRows * kGroupsOfTile == kProductRows, "a warpgroup multiplies 64 rows at a time");
   static_assert(kClusterSize == 1 || !kIsResident, "resident weights are loaded by each block for itself");

@@ -44,7 +44,8 @@ class Signature:
     `rank` is that of x (0: any, for gemm and elementwise).
 
     `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw"), or columns of zeros that a GEMM's
-    weight has beyond those of x. `planes`: where a convolution reads x as NCHW, the type of x. `sampling`: how "resize" does it.
+    weight has beyond those of x. `planes`: where a convolution reads x as NCHW, the type of x. `to_nchw`: whether it writes y
+    so. `sampling`: how "resize" does it.
     `part`: what it writes of its output. `sliced`: x are some of its input's channels, those of the attribute `channels`.
     """
 
@@ -57,6 +58,7 @@ class Signature:
     sampling: Sampling | None = None
     part: Part = Part.WHOLE
     sliced: bool = False
+    to_nchw: bool = False
 
     @property
     def into(self) -> bool:
@@ -184,7 +186,7 @@ def _conv(body: _Body, signature: Signature, opset: int, operands: list[str]) ->
         return body("Reshape", [name, body.ints(-1, *[1] * (signature.rank - 2))])
 
     result = _epilogue(body, Signature("conv", signature.dtype, signature.rank, tuple(steps)), opset, result, operands, shaped)
-    return body("Transpose", [result], perm=last)
+    return result if signature.to_nchw else body("Transpose", [result], perm=last)
 
 
 def _epilogue(body: _Body, signature: Signature, opset: int, result: str, operands: list[str],
@@ -284,6 +286,8 @@ def _words(signature: Signature, nodes: Sequence[NodeProto]) -> list[str]:
         words.append("1d")
     if signature.planes is not None:
         words += ["nchw"] if signature.planes is signature.dtype else ["nchw", signature.planes.value]
+    if signature.to_nchw:
+        words.append("to_nchw")
     if any(step.params for step in signature.steps):
         text = b"".join(node.SerializeToString(deterministic=True) for node in nodes)
         words.append(hashlib.sha256(text).hexdigest()[:6])

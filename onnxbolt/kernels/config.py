@@ -168,6 +168,7 @@ class ConvProblem:
     chain: tuple[str, ...]
     nchw: bool = False  # x is read as ONNX has it: a model's first convolution
     inner: tuple[int, ...] = ()  # channels of the layers before the last, where `chain` holds 1x1 convolutions; `k` are the last one's
+    y_nchw: bool = False  # y is written as ONNX has it, without padding: what leaves channels last
 
     @property
     def rows(self) -> int:

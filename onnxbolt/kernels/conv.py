@@ -7,7 +7,7 @@ CUTLASS's documentation).
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
-from onnxbolt.kernels import conv_chain, depthwise, first, halo, sm90
+from onnxbolt.kernels import conv_chain, depthwise, first, halo, planes, sm90
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
 from onnxbolt.kernels.feasibility import alignment, is_feasible, needs_two_stages
 from onnxbolt.kernels.gemm import SWIZZLE
@@ -24,6 +24,8 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
         return depthwise.candidates(problem, arch)
     if problem.nchw:
         return first.candidates(problem, arch)
+    if problem.y_nchw:
+        return planes.candidates(problem, arch)
     if not arch.supports(problem.dtype):
         return ()
     align_c, align_k = alignment(problem.depth, problem.dtype), alignment(problem.k // problem.groups, problem.dtype)

@@ -3,7 +3,8 @@
 Fused convolutions read and write channels last; ordinary ops follow their inputs where a rule knows how (rules/);
 everything else reads tensors as ONNX has them. Outputs of fused nodes are padded to the alignment of 16-byte accesses where
 that is free: where everything behind them works on padded channels. So the pass starts with all of them padded, notes
-which padding would have to be taken away again, and runs anew without it.
+which padding would have to be taken away again, and runs anew without it. Likewise what leaves channels last behind a convolution
+without anybody reading it there can be written as ONNX has it by the convolution itself; the plan says where (`Assignment.leaving`).
 """
 from __future__ import annotations
 
@@ -52,6 +53,8 @@ class Assignment:
     unfree: set[str] = field(default_factory=set)  # padded outputs whose padding something had to take away
     worth: set[str] = field(default_factory=set)  # those for which taking it away costs less than doing without
     planes: bool = False  # whether there are kernels that read a first convolution's x as ONNX has it
+    to_plain: frozenset[str] = frozenset()  # outputs of convolutions that write them as ONNX has them
+    read_as_stored: set[str] = field(default_factory=set)  # tensors that somebody reads in the form in which they are written
     opset: int = 0  # of the graph
 
     def form(self, tensor: gs.Tensor) -> Form:
@@ -60,6 +63,16 @@ class Assignment:
     def reads_planes(self, candidate: Candidate) -> bool:
         """Whether the fused convolution reads its activation as ONNX has it."""
         return candidate.anchor.kind == "conv" and self.fused_reads[id(candidate.anchor.node)] == PLAIN
+
+    def writes_planes(self, candidate: Candidate) -> bool:
+        """Whether the fused convolution writes its result as ONNX has it."""
+        return candidate.anchor.kind == "conv" and not self.form(candidate.output).last
+
+    @property
+    def leaving(self) -> list[Candidate]:
+        """Convolutions whose result has its channels last for no reader."""
+        found = [c for c in self.candidates if c.anchor.kind == "conv" and self.form(c.output).last]
+        return [c for c in found if (c.output.name, PLAIN) in self.conversions and c.output.name not in self.read_as_stored]
 
     def reads_last(self, tensor: gs.Tensor) -> bool:
         """Whether a fused convolution reads this tensor as its activation."""
@@ -75,6 +88,8 @@ class Assignment:
     def demand(self, tensor: gs.Tensor, form: Form, reader: frozenset[str] = frozenset()) -> None:
         """Note that someone reads `tensor` in `form`; `reader` is the padding that asks for a padded form."""
         native = self.form(tensor)
+        if native == form:
+            self.read_as_stored.add(tensor.name)
         if native == form or isinstance(tensor, gs.Constant) or (tensor.name, form) in self.conversions:
             return  # as it lies, or converted for another reader already
         self.conversions[tensor.name, form] = tensor
@@ -88,26 +103,28 @@ class Assignment:
         self.sources[tensor.name] = sources if form.padded else frozenset()
 
 
-def assign(graph: gs.Graph, candidates: list[Candidate], planes: bool = False) -> Assignment:
+def assign(graph: gs.Graph, candidates: list[Candidate], planes: bool = False, to_plain: frozenset[str] = frozenset()) -> Assignment:
     """The forms of all tensors for this choice of candidates. `graph.nodes` is in topological order.
 
-    `planes`: whether the target has kernels that read a first convolution's x as ONNX has it.
+    `planes`: whether the target has kernels that read a first convolution's x as ONNX has it. `to_plain`: names of what convolutions
+    write so.
     """
     padded = {c.output.name for c in candidates if _channels(c) % c.anchor.dtype.alignment}
     while True:
-        assignment = _pass(graph, candidates, padded, planes)
+        assignment = _pass(graph, candidates, padded, planes, to_plain)
         lost = assignment.unfree & padded - assignment.worth
         if not lost:
             return assignment
         padded = padded - lost
 
 
-def _pass(graph: gs.Graph, candidates: list[Candidate], padded: set[str], planes: bool) -> Assignment:
+def _pass(graph: gs.Graph, candidates: list[Candidate], padded: set[str], planes: bool, to_plain: frozenset[str]) -> Assignment:
     from onnxbolt.layout.rules import rule_for
 
     last = {id(last_node(c)): c for c in candidates}
     anchors = {id(c.anchor.node): c.anchor.kind for c in candidates}
-    state = Assignment(candidates, last, anchors, {id(n) for c in candidates for n in c.nodes}, padded, planes=planes, opset=graph.opset)
+    state = Assignment(candidates, last, anchors, {id(n) for c in candidates for n in c.nodes}, padded, planes=planes, to_plain=to_plain,
+                       opset=graph.opset)
     for node in graph.nodes:
         if id(node) in last:
             _fused(state, last[id(node)])
@@ -146,7 +163,7 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     else:
         reads = x_form(state, candidate)
         channels = padded_channels(_channels(candidate), anchor.dtype.alignment) if candidate.output.name in state.padded else None
-        writes = Form(anchor.kind == "conv", channels)
+        writes = PLAIN if candidate.output.name in state.to_plain else Form(anchor.kind == "conv", channels)
     state.fused_reads[id(anchor.node)] = reads
     # padding at a region's entry is part of the conversion; only what another fused node padded can be unfree
     state.demand(anchor.x, reads)

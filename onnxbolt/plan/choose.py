@@ -5,7 +5,6 @@ whole, with the layout changes at its borders, a GEMM by itself, with the paddin
 """
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +12,15 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS, Arch
-from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError
 from onnxbolt.kernels.config import KernelConfig, SqueezeExciteProblem
 from onnxbolt.layout.assign import Assignment, assign
 from onnxbolt.layout.chains import chains
-from onnxbolt.layout.convert import appended
-from onnxbolt.layout.form import Form
 from onnxbolt.layout.slices import slices
 from onnxbolt.match.types import Candidate, Refusal
+from onnxbolt.plan.borders import conversion_us, written_plain
 from onnxbolt.plan.cost import candidates as configurations
-from onnxbolt.plan.cost import fused_us, layout_us, ort_us, supports, transpose_us
+from onnxbolt.plan.cost import fused_us, ort_us, supports
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
 from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
 from onnxbolt.plan.regions import Part, Region, regions
@@ -176,6 +173,8 @@ def _assigned(graph: gs.Graph, chosen: list[Candidate], archs: Sequence[int], at
     planes = all(ARCHS[number].wgmma for number in archs)  # a node has one layout for all of them
     while True:
         assignment = assign(graph, chosen, planes)
+        if to_plain := written_plain(assignment, archs, at):
+            assignment = assign(graph, chosen, planes, to_plain)
         apart = {id(c) for c in chosen if len(c.widths) > 1 and not all(supports(problem_of(c, assignment, at), n) for n in archs)}
         if not apart:
             return chosen, assignment
@@ -274,16 +273,3 @@ def _predicted(region: Region, timings: Timings) -> Comparison:
 
 def _fused_best(problem: Problem, arch: Arch) -> float:
     return min(fused_us(problem, config, arch) for config in configurations(problem, arch))
-
-
-def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:
-    """A layout change or padding; a tensor of one pixel per channel is only relabelled."""
-    arch = ARCHS[region.arch]
-    shape, have = region.at.sizes(tensor), region.assignment.form(tensor)
-    elements, dtype = math.prod(shape), DType.of(tensor.dtype) or DType.F32
-    if form.channels is have.channels is None and all(d == 1 for d in shape[2:]):
-        return 0.0
-    padding = appended(tensor, have, form) if form.last != have.last else None
-    if padding is None:
-        return transpose_us(elements, dtype, arch)
-    return layout_us((2 * elements + padding * elements // shape[1]) * dtype.bytes, arch)

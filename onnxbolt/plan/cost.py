@@ -93,6 +93,7 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         cycles = (chain_halo if problem.inner else halo).cycles(problem, config, arch)
         return sm90.LAUNCH_US + _overlapped(cycles / arch.clock * _US, _memory_us(problem, arch))
     if config.family in (Family.GEMM_SM90, Family.CONV_SM90):
+        problem = sm90.in_whole_sectors(problem)
         return sm90.fused_us(problem, config, arch, _memory_us(problem, arch))
     tile = _tile(problem, config, arch)
     m, n = extent(problem)

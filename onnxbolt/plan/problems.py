@@ -37,7 +37,8 @@ def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = 
         for d in x[:-1]:
             rows *= d
         return GemmProblem(rows, k, c, anchor.dtype, candidate.out, chain, inner)
-    return replace(_conv(candidate, x, weight, c, k, groups, chain), nchw=nchw, inner=inner)
+    to_nchw = assignment is not None and assignment.writes_planes(candidate)
+    return replace(_conv(candidate, x, weight, c, k, groups, chain), nchw=nchw, inner=inner, y_nchw=to_nchw)
 
 
 def _conv(candidate: Candidate, x: list[int], weight: list[int], c: int, k: int, groups: int, chain: tuple[str, ...]) -> ConvProblem:
@@ -75,6 +76,7 @@ def describe_problem(problem: Problem) -> str:
     else:
         parts = [f"gemm {problem.m}x{'-'.join(str(n) for n in (*problem.inner, problem.n))}x{problem.k}"]
     types = problem.dtype.value if problem.out == problem.dtype else f"{problem.dtype.value} to {problem.out.value}"
+    parts += ["to NCHW"] if isinstance(problem, ConvProblem) and problem.y_nchw else []
     return ", ".join([*parts, types, *(["+".join(problem.chain)] if problem.chain else [])])
 
 

@@ -7,7 +7,10 @@ error 16%; the predicted choice takes 1.024 times the best, geometric mean), beg
 """
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernels.config import ConvProblem, KernelConfig, Schedule
 from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, product, stages, tiles, units
@@ -38,6 +41,11 @@ def fused_us(problem: Problem, config: KernelConfig, arch: Arch, memory_us: floa
     """One launch; `memory_us` is what a copy of all operands takes."""
     launch = LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0.0)
     return launch + overlapped_us(_compute_us(problem, config, arch), memory_us)
+
+
+def in_whole_sectors(problem: Problem) -> Problem:
+    """As the memory sees it: CONV_SM90 stores eight pixels of a plane at once, which in 16 bits is half a sector."""
+    return replace(problem, out=DType.F32) if isinstance(problem, ConvProblem) and problem.y_nchw else problem
 
 
 def overlapped_us(compute: float, memory_us: float) -> float:

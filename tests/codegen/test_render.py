@@ -30,6 +30,7 @@ CONV_SM90 = dataclasses.replace(
     consumers=3, resident=1)
 SWAPPED = dataclasses.replace(CONV_SM90, threadblock=(96, 128, 64), instruction=(1, 0, 0), stages=0, schedule=Schedule.COOPERATIVE,
                               consumers=1, resident=0)
+PLANES = dataclasses.replace(CONV_SM90, threadblock=(64, 256, 64), stages=0, consumers=2, resident=0, align_c=1)
 HALO_SM90 = KernelConfig(
     90, 0, UNBOUNDED, Family.HALO_SM90, (64, 224, 64), instruction=(304, 0, 0), stages=3, schedule=Schedule.PINGPONG,
     consumers=2, resident=1)
@@ -46,8 +47,10 @@ UNITS = {
     "gemm_3x": (Instance(GEMM_3X, DType.F16, DType.F16, ("Bias", "Add", "GeluErf")),),
     "conv_2x": (Instance(CONV_2X, DType.BF16, DType.BF16, ("Bias", "Clip")),),
     "gemm_sm90": (Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),),
-    "conv_sm90": (Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")), Instance(SWAPPED, DType.F16, DType.F16, ("Bias",))),
-    "halo_sm90": (Instance(HALO_SM90, DType.F16, DType.F16, ("Bias", "Relu")), Instance(HALO_SM90, DType.BF16, DType.F32)),
+    "conv_sm90": (Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")), Instance(SWAPPED, DType.F16, DType.F16, ("Bias",)),
+                  Instance(PLANES, DType.F16, DType.F32, ("Bias",))),
+    "halo_sm90": (Instance(HALO_SM90, DType.F16, DType.F16, ("Bias", "Relu")), Instance(HALO_SM90, DType.BF16, DType.F32),
+                  Instance(dataclasses.replace(HALO_SM90, align_c=1), DType.F16, DType.F32, ("Bias",))),
     "first_sm90": (Instance(FIRST_SM90, DType.F16, DType.F16, ("Bias", "Relu")),),
     "pool": (Instance(POOL, DType.F16, DType.F16), Instance(POOL, DType.F32, DType.F32)),
     "depthwise": (Instance(DEPTHWISE, DType.F16, DType.F16, ("Bias", "HardSwish")),),

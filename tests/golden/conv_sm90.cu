@@ -15,4 +15,10 @@ using conv_sm90_sm90_f16_f16_96x128x64_a8_8_8_swapped_c1x1_g1_s0_cooperative_bia
     onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias>>;
 onnxbolt::Registered<conv_sm90_sm90_f16_f16_96x128x64_a8_8_8_swapped_c1x1_g1_s0_cooperative_bias> conv_sm90_sm90_f16_f16_96x128x64_a8_8_8_swapped_c1x1_g1_s0_cooperative_bias_kernel("Bias");
 
+using conv_sm90_sm90_f16_f32_64x256x64_a8_8_1_c1x1_g2_s0_pingpong_bias = onnxbolt::ConvSm90<
+    onnxbolt::Config<90, 0, 2147483647, 6, 64, 256, 64, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 8, 8, 1, 0, 1, 2, 0>,
+    cutlass::half_t, float,
+    onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias>>;
+onnxbolt::Registered<conv_sm90_sm90_f16_f32_64x256x64_a8_8_1_c1x1_g2_s0_pingpong_bias> conv_sm90_sm90_f16_f32_64x256x64_a8_8_1_c1x1_g2_s0_pingpong_bias_kernel("Bias");
+
 }  // namespace

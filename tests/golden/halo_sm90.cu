@@ -15,4 +15,10 @@ using halo_sm90_sm90_bf16_f32_64x224x64_a8_8_8_p304_c1x1_g2_resident_s3_pingpong
     onnxbolt::epilogue::Chain<>>;
 onnxbolt::Registered<halo_sm90_sm90_bf16_f32_64x224x64_a8_8_8_p304_c1x1_g2_resident_s3_pingpong> halo_sm90_sm90_bf16_f32_64x224x64_a8_8_8_p304_c1x1_g2_resident_s3_pingpong_kernel("");
 
+using halo_sm90_sm90_f16_f32_64x224x64_a8_8_1_p304_c1x1_g2_resident_s3_pingpong_bias = onnxbolt::HaloSm90<
+    onnxbolt::Config<90, 0, 2147483647, 7, 64, 224, 64, 0, 0, 0, 304, 0, 0, 3, 1, 1, 1, 2, 8, 8, 1, 0, 1, 2, 1>,
+    cutlass::half_t, float,
+    onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias>>;
+onnxbolt::Registered<halo_sm90_sm90_f16_f32_64x224x64_a8_8_1_p304_c1x1_g2_resident_s3_pingpong_bias> halo_sm90_sm90_f16_f32_64x224x64_a8_8_1_p304_c1x1_g2_resident_s3_pingpong_bias_kernel("Bias");
+
 }  // namespace

@@ -13,7 +13,7 @@ from onnxbolt.plan.cost import candidates
 from onnxbolt.tune.records import Problem
 
 FAMILIES = (Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90, Family.FIRST_SM90, Family.DEPTHWISE)
-_F16 = DType.F16
+_F16, _F32 = DType.F16, DType.F32
 
 
 def _gemm(m: int, n: int, k: int, *chain: str, dtype: DType = _F16) -> GemmProblem:
@@ -21,11 +21,14 @@ def _gemm(m: int, n: int, k: int, *chain: str, dtype: DType = _F16) -> GemmProbl
 
 
 def _conv(n: int, h: int, w: int, c: int, k: int, window: tuple[int, int], pads: tuple[int, int, int, int], *chain: str,
-          strides: tuple[int, int] = (1, 1), dilations: tuple[int, int] = (1, 1), groups: int = 1, nchw: bool = False) -> ConvProblem:
+          strides: tuple[int, int] = (1, 1), dilations: tuple[int, int] = (1, 1), groups: int = 1, nchw: bool = False,
+          out: DType | None = None) -> ConvProblem:
+    """`out`: y is written with its channels first, in this type."""
     (r, s), (top, left, bottom, right) = window, pads
     p = (h + top + bottom - dilations[0] * (r - 1) - 1) // strides[0] + 1
     q = (w + left + right - dilations[1] * (s - 1) - 1) // strides[1] + 1
-    return ConvProblem(n, h, w, c, k, r, s, p, q, pads, strides, dilations, groups, _F16, _F16, chain, nchw)
+    return ConvProblem(n, h, w, c, k, r, s, p, q, pads, strides, dilations, groups, _F16, out or _F16, chain, nchw,
+                       y_nchw=out is not None)
 
 
 PROBLEMS: tuple[Problem, ...] = (
@@ -61,6 +64,15 @@ PROBLEMS: tuple[Problem, ...] = (
     _conv(2, 29, 28, 512, 512, (3, 3), (1, 1, 1, 1), "Bias", "Add", "Relu", groups=4),
     _conv(2, 1, 199, 768, 768, (1, 128), (0, 64, 0, 63), "Bias", "GeluErf", groups=16),
     _conv(1, 5, 5, 40, 40, (3, 3), (1, 1, 1, 1), "Bias", "Relu", groups=5), _conv(1, 33, 20, 104, 208, (3, 3), (1, 1, 1, 1), groups=13),
+    _conv(1, 5, 7, 64, 1, (1, 1), (0, 0, 0, 0), "Bias", out=_F32), _conv(3, 13, 11, 64, 2, (1, 1), (0, 0, 0, 0), "Bias", out=_F32),
+    _conv(2, 57, 113, 72, 255, (1, 1), (0, 0, 0, 0), "Bias", "Sigmoid", out=_F16),
+    _conv(1, 1, 1, 8, 3, (1, 1), (0, 0, 0, 0), out=_F32), _conv(2, 7, 9, 64, 1, (3, 3), (1, 1, 1, 1), "Bias", out=_F32),
+    _conv(3, 33, 47, 64, 3, (3, 3), (1, 1, 1, 1), "Bias", "Tanh", out=_F32),
+    _conv(9, 7, 7, 64, 20, (3, 3), (1, 1, 1, 1), "Bias", out=_F16), _conv(3, 21, 19, 64, 255, (3, 3), (1, 1, 1, 1), "Bias", out=_F32),
+    _conv(2, 29, 31, 48, 130, (3, 3), (0, 0, 1, 1), "Bias", "Relu", strides=(2, 2), out=_F16),
+    _conv(2, 20, 13, 40, 5, (3, 3), (2, 2, 2, 2), "Scale", "Bias", dilations=(2, 2), out=_F32),
+    _conv(1, 1, 199, 32, 7, (1, 5), (0, 2, 0, 2), "Bias", out=DType.BF16),
+    _conv(4, 64, 64, 64, 264, (3, 3), (1, 1, 1, 1), "Bias", out=_F32),
 )
 
 

@@ -204,17 +204,19 @@ def _planned_gemm(library: Library, instance: Instance, problem: PlannedGemm) ->
 
 
 def planned_conv(library: Library, instance: Instance, problem: PlannedConv, apart: bool = False) -> Problem:
-    """Without an answer, too. `apart`: pixels of x and the output have gaps as long as themselves between them."""
+    """Without an answer, too. `apart`: pixels of x, and of an output with its channels last, have gaps as long as themselves between
+    them."""
     n, h, w, c, k, r, s, p, q = (getattr(problem, name) for name in "nhwckrspq")
     rng, element = np.random.default_rng(0), instance.dtype.numpy
     image = rng.normal(0, 1, (n, c, h, w) if problem.nchw else (n, h, w, c)).astype(np.float32 if problem.nchw else element)
     x = Tensor(library, image, c if apart else 0)
     weight = Tensor(library, rng.normal(0, 1, (k, r, s, c // problem.groups)).astype(element))
-    y = Tensor(library, np.zeros((n, p, q, k), instance.out.numpy), k if apart else 0, empty=True)
-    operands = Operands(library, instance, y.shape, 0, rng)
+    shape, gap = ((n, k, p, q), 0) if problem.y_nchw else ((n, p, q, k), k if apart else 0)
+    y = Tensor(library, np.zeros(shape, instance.out.numpy), gap, empty=True)
+    operands = Operands(library, instance, (n, p, q, k), 0, rng)
     arguments = Conv(n, h, w, c, k, r, s, p, q, *problem.pads, *problem.strides, *problem.dilations, problem.groups,
                      x.pointer, weight.pointer, y.pointer, c if problem.nchw else x.pitch, y.pitch, operands.arguments,
-                     DType.F32.onnx if problem.nchw else 0)
+                     DType.F32.onnx if problem.nchw else 0, int(problem.y_nchw))
     return Problem(arguments, y, None, (x, weight, operands))
 
 

@@ -64,6 +64,20 @@ def test_convolution_bodies_take_operands_in_channels_last(name: str) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("steps", [(), ("Bias",), ("Bias", "Relu", "CastF16")], ids="+".join)
+def test_last_convolutions_write_channels_first(steps: tuple[str, ...], rank: int) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = (rng.standard_normal((n, *shape[4 - rank:], 3)).astype(np.float32) for n, shape in ((2, (4, 5)), (2, (1, 1))))
+    bias = {"bias": rng.standard_normal(2).astype(np.float32)} if steps else {}
+    signature = Signature("conv", DType.F32, rank, tuple(map(Step, steps)), to_nchw=True)
+    assert build(signature, 17).name == "_".join(["FusedConv", *steps, "f32", *(["1d"] if rank == 3 else []), "to_nchw"])
+    ones = [1] * (rank - 2)
+    got = call(signature, {"x": x, "weight": weight, **bias}, 17, strides=ones, pads=[0, 0] * len(ones), dilations=ones, group=1)
+    expected = np.moveaxis(x @ weight.reshape(2, 3).T + bias.get("bias", 0), -1, 1)
+    np.testing.assert_allclose(got, np.maximum(expected, 0) if "Relu" in steps else expected, rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("element", [DType.F32, DType.BF16], ids=lambda element: element.value)
 def test_elementwise_bodies_work_on_the_last_axis(element: DType) -> None:
     rng = np.random.default_rng(0)

@@ -92,6 +92,45 @@ def test_a_convolution_at_the_end_is_turned_by_one_node() -> None:
     assert len(ops(optimized)) == 3
 
 
+def last_op(net: Net, *outputs: str, precision: str = "fp16", arch: int = 90) -> str:
+    return ops(assert_same(net.model(*outputs), 5e-2 if precision == "bf16" else 1e-2, precision, arch))[-1]
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 8, 255])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_the_last_convolution_writes_the_output_as_it_is(precision: str, channels: int) -> None:
+    net = Net({"x": (2, 16, 7, 9)})
+    optimized = assert_same(net.model(net.conv("x", 16, channels, 3)), LIMIT[precision], precision, arch=90)
+    short = {"fp16": "f16", "bf16": "bf16"}[precision]
+    assert ops(optimized)[-1] == f"FusedConv_Bias_CastF32_{short}_to_nchw"
+    assert shape_of(optimized, optimized.graph.node[-1].input[1]) == [channels, 3, 3, 16]
+    assert optimized.graph.node[-1].output[0] == optimized.graph.output[0].name
+
+
+def test_what_a_node_that_stays_reads_is_written_as_it_is() -> None:
+    net = Net({"x": (2, 16, 8, 8)})
+    assert last_op(net, net.node("DepthToSpace", net.conv("x", 16, 12, 3, pads=[1] * 4), blocksize=2)) == "Cast"
+    net = Net({"x": (2, 16, 40)})
+    y = net.node("Conv", "x", net.normal(5, 16, 3), net.normal(5))
+    assert last_op(net, y) == "FusedConv_Bias_CastF32_f16_1d_to_nchw"
+
+
+def test_others_are_written_with_their_channels_last() -> None:
+    """A residual, which has its channels last, groups, another reader in channels last, an older architecture."""
+    net = Net({"x": (2, 16, 9, 9)})
+    y = net.conv("x", 16, 16)
+    assert last_op(net, net.node("Add", net.conv(y, 16, 16), y)).startswith("NhwcToNchw")
+    net = Net({"x": (2, 128, 9, 9)})
+    assert last_op(net, net.conv("x", 128, 128, 3, group=2)).startswith("NhwcToNchw")
+    net = Net({"x": (2, 16, 9, 9)})
+    y = net.conv("x", 16, 16)
+    optimized = assert_same(net.model(y, net.conv(y, 16, 8, 3)), 1e-2, "fp16", arch=90)
+    assert sum(op.startswith("NhwcToNchw") for op in ops(optimized)) == 1
+    assert sum(op.endswith("_to_nchw") for op in ops(optimized)) == 1
+    net = Net({"x": (2, 16, 9, 9)})
+    assert last_op(net, net.conv("x", 16, 3), arch=80).startswith("NhwcToNchw")
+
+
 def test_one_pixel_per_channel_is_only_relabelled() -> None:
     net = Net({"x": (2, 8, 5, 5)})
     optimized = assert_same(net.model(net.node("GlobalAveragePool", net.conv("x", 8, 8))))

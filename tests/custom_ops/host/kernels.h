@@ -58,7 +58,8 @@ inline void Compute(const ConvArguments& c) {
         const float* from = x + (c.x_planes ? (n * c.c + first) * plane + pixel : (n * plane + pixel) * c.x_pitch + first);
         for (int i = 0; i < group_c; ++i) sum += from[i * (c.x_planes ? plane : 1)] * filter[((int64_t{k} * c.r + r) * c.s + s) * group_c + i];
       });
-      static_cast<float*>(c.y)[row * c.y_pitch + k] = Finish(c.epilogue, sum, row, k);
+      const int64_t plane = int64_t{c.p} * c.q, at = c.y_planes ? (int64_t{n} * c.k + k) * plane + row % plane : row * c.y_pitch + k;
+      static_cast<float*>(c.y)[at] = Finish(c.epilogue, sum, row, k);
     }
   }
 }

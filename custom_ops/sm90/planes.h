@@ -1,0 +1,91 @@
+// The epilogue of an output whose columns are planes: y [n, k, p, q] with any number of channels, which is what leaves channels last. Rows
+// of the product are pixels, image by image.
+//
+// Values go from registers to memory: of one column eight lanes have eight neighbouring pixels, in fp32 a whole sector. Planes begin
+// anywhere, so that wider accesses, or TMA, would serve a part of them only.
+#pragma once
+#include "sm90/epilogue.h"
+#include "sm90/params.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+// As EpilogueShape; nothing is staged.
+template <class Element, class Output, class Chain, int Blocks, int Columns>
+struct PlanesEpilogueShape : EpilogueShape<Element, Output, Chain, Blocks, Columns> {
+  static constexpr int kStagingBytes = 0;
+  static_assert(Chain::kTensors == 0, "tensors that are added have their channels last");
+};
+
+// A tile of the planes. `tile`: where it begins, and the rows that there are.
+class PlanesOutput {
+ public:
+  CUTLASS_DEVICE PlanesOutput(const Params& params, const MatrixOutput& tile) : params_(params), tile_(tile) {}
+
+  // A thread's values in accumulator order (see Accumulators): two of the tile's row `row` and two of that 8 below in each block of 8
+  // columns, from the tile's `column` on.
+  template <class Output, int Count>
+  CUTLASS_DEVICE void store(const cutlass::Array<Output, Count>& values, int row, int column) const {
+    store_row<0>(values, tile_.pixel(row), tile_.column + column);
+    store_row<2>(values, tile_.pixel(row + 8), tile_.column + column);
+  }
+
+ private:
+  template <int First, class Output, int Count>
+  CUTLASS_DEVICE void store_row(const cutlass::Array<Output, Count>& values, int64_t at, int column) const {
+    if (at < 0) return;
+    int pixel = static_cast<int>(at);
+    const int image = params_.image.pixels.split(pixel);
+    const int64_t plane = params_.plane_pixels;
+    Output* y = static_cast<Output*>(params_.planes) + (int64_t(image) * params_.columns + column) * plane + pixel;
+#pragma unroll
+    for (int i = 0; i < Count; i += 4) {
+      const int offset = 2 * i;  // 8 columns for 4 values
+      if (column + offset < params_.columns) y[offset * plane] = values[i + First];
+      if (column + offset + 1 < params_.columns) y[(offset + 1) * plane] = values[i + First + 1];
+    }
+  }
+
+  const Params& params_;
+  const MatrixOutput& tile_;
+};
+
+// The interface of Epilogue, whose vectors these are.
+template <class Shape>
+class PlanesEpilogue : public Epilogue<Shape> {
+ public:
+  using Base = Epilogue<Shape>;
+  using Base::Base;
+
+  template <int Size>
+  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int, const PlanesOutput& to) {
+    finish_from<0>(values, unit_row + this->first_row(), unit_column, to);
+  }
+
+ private:
+  using Chain = typename Base::Chain;
+  using Output = typename Base::Output;
+
+  // The unit's columns from `Column` on, up to 64 at a time, as in Epilogue.
+  template <int Column>
+  CUTLASS_DEVICE void finish_from(const float* values, int row, int unit_column, const PlanesOutput& to) {
+    constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 64 ? 64 : kLeft >= 32 ? 32 : kLeft >= 16 ? 16 : 8;
+    finish_columns<kColumns>(values + Column / 2, row, unit_column + Column, to);
+    if constexpr (kLeft > kColumns) finish_from<Column + kColumns>(values, row, unit_column, to);
+  }
+
+  template <int Columns>
+  CUTLASS_DEVICE void finish_columns(const float* values, int row, int column, const PlanesOutput& to) {
+    constexpr int kCount = Columns / 2;
+    typename Chain::template Operands<kCount> operands;
+    cutlass::Array<float, kCount> x;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] = values[i];
+    this->template read_vectors<kCount>(operands, column);
+    x = Chain::template apply<Output>(x, operands, this->operands_.params);
+    to.store(cutlass::NumericArrayConverter<Output, float, kCount>{}(x), row, column + this->thread_ % 4 * 2);
+  }
+};
+
+}  // namespace sm90
+}  // namespace onnxbolt

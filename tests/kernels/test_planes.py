@@ -1,0 +1,42 @@
+"""Kernels that write channels first: any number of channels, and what they do not take."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
+from onnxbolt.kernels.config import ConvProblem, Family
+from onnxbolt.plan.cost import candidates, fused_us
+
+HOPPER = get(90)
+LAST = ConvProblem(8, 40, 40, 256, 255, 3, 3, 40, 40, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F32, ("Bias",), y_nchw=True)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 8, 255])
+def test_any_number_of_channels_is_stored_one_by_one(channels: int) -> None:
+    found = candidates(replace(LAST, k=channels), HOPPER)
+    assert {config.family for config in found} == {Family.CONV_SM90, Family.HALO_SM90}
+    assert {config.align_c for config in found} == {1}
+
+
+def test_tiles_have_pixels_as_rows() -> None:
+    """A swapped product stores its channels last."""
+    last = replace(LAST, n=32, h=14, w=14, p=14, q=14, k=256, out=DType.F16)
+    assert any(config.instruction[0] for config in candidates(replace(last, y_nchw=False), HOPPER) if config.family is Family.CONV_SM90)
+    assert not any(config.instruction[0] for config in candidates(last, HOPPER) if config.family is Family.CONV_SM90)
+
+
+@pytest.mark.parametrize("changes", [{"chain": ("Bias", "Add")}, {"groups": 2, "k": 256}, {"c": 255}])
+def test_what_they_do_not_take(changes: dict[str, object]) -> None:
+    assert not candidates(replace(LAST, **changes), HOPPER)  # type: ignore[arg-type]
+
+
+def test_older_architectures_have_none() -> None:
+    assert not candidates(LAST, get(80))
+
+
+def test_halves_of_sectors_cost_as_much_as_whole_ones() -> None:
+    config = next(config for config in candidates(LAST, HOPPER) if config.family is Family.CONV_SM90)
+    assert fused_us(replace(LAST, out=DType.F16), config, HOPPER) == fused_us(LAST, config, HOPPER)
