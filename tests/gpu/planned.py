@@ -12,7 +12,7 @@ from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConf
 from onnxbolt.plan.cost import candidates
 from onnxbolt.tune.records import Problem
 
-FAMILIES = (Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90, Family.FIRST_SM90, Family.DEPTHWISE)
+FAMILIES = (Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90, Family.FIRST_SM90, Family.DEPTHWISE, Family.GEMM_ROWS_SM90)
 _F16, _F32 = DType.F16, DType.F32
 
 
@@ -73,6 +73,7 @@ PROBLEMS: tuple[Problem, ...] = (
     _conv(2, 20, 13, 40, 5, (3, 3), (2, 2, 2, 2), "Scale", "Bias", dilations=(2, 2), out=_F32),
     _conv(1, 1, 199, 32, 7, (1, 5), (0, 2, 0, 2), "Bias", out=DType.BF16),
     _conv(4, 64, 64, 64, 264, (3, 3), (1, 1, 1, 1), "Bias", out=_F32),
+    _gemm(3001, 200, 429, "Bias", "Add", "Relu"), _gemm(130, 60, 13, "Bias", dtype=DType.BF16),
 )
 
 
