@@ -2,9 +2,10 @@
 
 Fused convolutions read and write channels last; ordinary ops follow their inputs where a rule knows how (rules/);
 everything else reads tensors as ONNX has them. Outputs of fused nodes are padded to the alignment of 16-byte accesses where
-that is free: where everything behind them works on padded channels. So the pass starts with all of them padded, notes
-which padding would have to be taken away again, and runs anew without it. Likewise what leaves channels last behind a convolution
-without anybody reading it there can be written as ONNX has it by the convolution itself; the plan says where (`Assignment.leaving`).
+that is free: where everything behind them works on padded channels, or a change of layout leaves the padding behind. So the pass
+starts with all of them padded, notes which padding would have to be taken away again, and runs anew without it. Likewise what leaves
+channels last behind a convolution without anybody reading it there can be written as ONNX has it by the convolution itself; the plan
+says where (`Assignment.leaving`).
 """
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import onnx_graphsurgeon as gs
 
 from onnxbolt.kernels import chain_first, first, gemm_rows
+from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import CHANNELS_LAST, PLAIN, Form, padded_channels
 from onnxbolt.match.types import Candidate
 
@@ -93,10 +95,17 @@ class Assignment:
         if native == form or isinstance(tensor, gs.Constant) or (tensor.name, form) in self.conversions:
             return  # as it lies, or converted for another reader already
         self.conversions[tensor.name, form] = tensor
-        if native.padded:
+        if native.padded and not self._leaves_padding_behind(tensor, form):
             self.unfree |= self.sources.get(tensor.name, frozenset())
         if form.padded and native.last == form.last and native.channels != form.channels:
             self.unfree |= reader
+
+    def _leaves_padding_behind(self, tensor: gs.Tensor, form: Form) -> bool:
+        """Whether one kernel brings a fused node's result into `form`, which is without its padding then: those who read the result as it
+        is stored keep it padded."""
+        native = self.form(tensor)
+        is_result = self.sources.get(tensor.name) == frozenset({tensor.name})
+        return is_result and native.last and not form.last and appended(tensor, native, form) is not None
 
     def write(self, tensor: gs.Tensor, form: Form, sources: frozenset[str] = frozenset()) -> None:
         self.forms[tensor.name] = form

@@ -51,8 +51,16 @@ def test_odd_channels_between_convolutions_are_padded_once_and_for_all() -> None
 def test_padding_that_something_else_would_have_to_take_away_is_not_made() -> None:
     net = Net({"x": (1, 8, 8, 8)})
     y = net.conv("x", 8, 5)
-    optimized = assert_same(net.model(net.conv(y, 5, 8), net.node("Softmax", y, axis=1)))
+    optimized = assert_same(net.model(net.conv(y, 5, 8), net.node("Softmax", net.node("Abs", y), axis=1)))
     assert weights(optimized)[0] == [5, 1, 1, 8]
+
+
+def test_a_result_stays_padded_where_the_change_of_layout_leaves_the_padding_behind() -> None:
+    net = Net({"x": (1, 8, 8, 8)})
+    y = net.conv("x", 8, 5)
+    optimized = assert_same(net.model(y, net.conv(y, 5, 8), net.node("Softmax", y, axis=1)))
+    assert weights(optimized)[:2] == [[8, 1, 1, 8], [8, 1, 1, 8]]
+    assert [op for op in ops(optimized) if op.startswith("NhwcToNchw")] == ["NhwcToNchw_f32_pad3", "NhwcToNchw_f32"]
 
 
 def test_concat_joins_channel_maps() -> None:

@@ -107,11 +107,11 @@ def test_a_problem_knows_its_layers() -> None:
 
 
 def test_layers_without_a_kernel_for_what_is_stored_are_by_themselves() -> None:
-    """13 channels that something else reads as they are: TMA cannot."""
+    """13 channels that something else computes with as they are: TMA cannot."""
     net = Net({"x": (2, 8, 16, 16)})
     shared = net.node("Relu", net.conv("x", 8, 13, 3, **SAME))
     y = net.node("Relu", net.conv(net.node("Relu", net.conv(shared, 13, 16, 3, **SAME)), 16, 16))
-    graph = prepare(net.model(y, net.node("Softmax", shared, axis=1)), "fp16")
+    graph = prepare(net.model(y, net.node("Softmax", net.node("Abs", shared), axis=1)), "fp16")
     assert [c.rule.removesuffix("+CastF32") for c in cover(graph, [90])[0]] == ["conv+Bias+Relu"] * 3
     alone = {id(candidate.anchor.node): candidate for candidate in partition(match(graph)[0])}
     together = partition(match(graph, several=True)[0])
