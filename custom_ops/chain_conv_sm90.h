@@ -25,11 +25,11 @@ __global__ void __launch_bounds__(K::kThreads, 1) ConvChainKernel(const __grid_c
   using Split = RegisterSplit<K>;
   if (group == 0) {
     if constexpr (Split::kUsed) ReleaseRegisters<Split::kProducer>();
-    if (warp == 0 && ElectOne()) Producer<K, true>(params, memory).run();
+    if (warp == 0 && ElectOne()) Producer<K, true, WeightsBehind<K>>(params, memory).run();
     if constexpr (K::Finish::kResidual) {
       if (warp == 1 && ElectOne()) ResidualProducer<K>(params, memory).run();
     }
-    if (warp == 2 && ElectOne()) LoadInnerWeights<K>(params, inner);
+    if (!K::Layers::kPass && warp == 2 && ElectOne()) LoadInnerWeights<K>(params, inner);
   } else {
     if constexpr (Split::kUsed) ClaimRegisters<Split::kConsumer>();
     Consumer<K, ChainEnd<K>>(params, memory, group - 1).run();

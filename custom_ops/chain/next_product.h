@@ -47,21 +47,34 @@ CUTLASS_DEVICE void FinishAsOperand(const Accumulators<Columns>& sums, const flo
   }
 }
 
-// sums = operand weights^T; `weights` are rows of Depth elements, in boxes of one swizzled row each that lie `box_bytes` apart.
-template <class Element, int Depth, int Columns>
-CUTLASS_DEVICE void MultiplyOperand(Operand<Depth>& operand, const char* weights, int box_bytes, Accumulators<Columns>& sums) {
-  constexpr int kBox = BoxColumns<Element>(Depth);
-  const uint64_t first = OperandDescriptor(weights, kBox * sizeof(Element));
+// Keeps an operand where it is from here on, as products under way read it.
+template <int Size>
+CUTLASS_DEVICE void PinOperand(uint32_t (&operand)[Size]) {
 #pragma unroll
   for (uint32_t& word : operand) asm volatile("" : "+r"(word)::"memory");
+}
+
+// Begins sums = operand weights^T; `weights` are rows of Depth elements, in boxes of one swizzled row each: box(i) is where one begins.
+template <class Element, int Depth, int Columns, class Boxes>
+CUTLASS_DEVICE void BeginOperandProducts(Operand<Depth>& operand, const Boxes& box, Accumulators<Columns>& sums) {
+  constexpr int kBox = BoxColumns<Element>(Depth), kSteps = kBox / 16;
   PinAccumulators(sums);
   BeginProducts();
 #pragma unroll
-  for (int k = 0; k < Depth / 16; ++k) {  // addresses in descriptors count 16 bytes
-    const uint64_t at = first + 16 * k / kBox * (box_bytes / 16) + 2 * (k % (kBox / 16));
-    WgmmaFromRegisters<Columns>::template multiply<Element>(sums, operand + 4 * k, at, k > 0);
+  for (int i = 0; i < Depth / kBox; ++i) {
+    const uint64_t weights = OperandDescriptor(box(i), kBox * sizeof(Element));
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)  // addresses in descriptors count 16 bytes
+      WgmmaFromRegisters<Columns>::template multiply<Element>(sums, operand + 4 * (i * kSteps + k), weights + 2 * k, i + k > 0);
   }
   CommitProducts();
+}
+
+// The same to its end, of boxes that lie `box_bytes` apart.
+template <class Element, int Depth, int Columns>
+CUTLASS_DEVICE void MultiplyOperand(Operand<Depth>& operand, const char* weights, int box_bytes, Accumulators<Columns>& sums) {
+  PinOperand(operand);
+  BeginOperandProducts<Element, Depth, Columns>(operand, [&](int i) { return weights + i * box_bytes; }, sums);
   WaitForProducts<0>();
   PinAccumulators(sums);
 }

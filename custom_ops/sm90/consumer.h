@@ -21,6 +21,7 @@ class TileEnd {
   // rows at a time, so that the first rows are finished under the products of the others. Their stages and the one before are all in
   // use until then.
   static constexpr int kBlocksApart = K::kBlocks > 1 ? std::min(3, K::kStages - 1) : 0;
+  static constexpr int kStagesBehind = 0;  // of the ring, behind those of a tile's k-blocks
   static_assert(kBlocksApart * (K::kBlocks - 1) <= 7, "as many groups of products as a wait can leave under way");
 
   CUTLASS_DEVICE TileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
@@ -112,7 +113,7 @@ class Consumer {
     WaitForPredecessors();  // the operands of the epilogue are read by this thread
     const bool fits_apart = params_.split == 1 && range_.count() >= End::kBlocksApart;
     const int skip = K::kIsPingpong ? group_ : 0, groups = K::kIsPingpong ? K::kGroups : 1;
-    stage_.advance(skip * range_.count());
+    stage_.advance(skip * stages_of_tile());
     if constexpr (K::kIsResident) barriers_.weights.wait(0);
     Sums sums;
     for (int tile = tiles_.first + skip * tiles_.step; tile < params_.schedule.count(); tile += groups * tiles_.step) {
@@ -121,8 +122,10 @@ class Consumer {
       begin_turn();
       multiply(sums, fits_apart && tile + tiles_.step >= params_.schedule.count());
       end_.keep();
+      if constexpr (End::kStagesBehind > 0) end_.weights_at(stage_);
       end_.finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows), origin.column, params_.rows});
-      stage_.advance((groups - 1) * range_.count());
+      release_behind();
+      stage_.advance((groups - 1) * stages_of_tile());
     }
     end_.drain();
   }
@@ -160,10 +163,25 @@ class Consumer {
     if constexpr (kApart > 0) {
       if (apart) return multiply_apart(sums);
     }
+    wait_behind();
     end_turn();
     WaitForProducts<0>();
     pin(sums);
     release(previous);
+  }
+
+  CUTLASS_DEVICE int stages_of_tile() const { return range_.count() + End::kStagesBehind; }
+
+  // Before the turn ends, since the next warpgroup's waits see one phase ahead only.
+  CUTLASS_DEVICE void wait_behind() {
+    RingCursor<K::kStages> at = stage_;
+#pragma unroll
+    for (int i = 0; i < End::kStagesBehind; ++i, at.advance()) barriers_.full[at.stage].wait(at.parity);
+  }
+
+  CUTLASS_DEVICE void release_behind() {
+#pragma unroll
+    for (int i = 0; i < End::kStagesBehind; ++i, stage_.advance()) release(stage_.stage);
   }
 
   // The last k-blocks of a block's last tile, whose products are left under way (see TileEnd). Nobody waits for their stages.

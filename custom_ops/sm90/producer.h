@@ -105,10 +105,17 @@ class LoaderOfB {
   uint16_t mask_ = 0;
 };
 
-template <class K, bool kIsImage>
+// What comes through the ring behind a tile's k-blocks: nothing.
+struct NothingBehind {
+  using Params = sm90::Params;
+  static constexpr int kStages = 0;
+  __device__ static void load(const Params&, Barrier&, char*, int) {}
+};
+
+template <class K, bool kIsImage, class Behind = NothingBehind>
 class Producer {
  public:
-  __device__ Producer(const Params& params, SharedMemory<K> memory)
+  __device__ Producer(const typename Behind::Params& params, SharedMemory<K> memory)
       : params_(params), memory_(memory), barriers_(memory.barriers()), tiles_(params.schedule, params.split),
         range_(params, params.split > 1 ? tiles_.rank : 0), a_(params, params.split > 1 ? 0 : tiles_.rank),
         b_(params, params.split > 1 ? 0 : tiles_.rank) {}
@@ -153,9 +160,13 @@ class Producer {
       a_.load(full, memory_.a(stage_.stage), cursor);
       if (tile == tiles_.first && i == min(K::kStages, range_.count()) - 1) barriers_.begun.arrive();
     }
+    for (int i = 0; i < Behind::kStages; ++i, stage_.advance()) {
+      barriers_.empty[stage_.stage].wait(stage_.parity ^ 1);
+      Behind::load(params_, barriers_.full[stage_.stage], memory_.b(stage_.stage), i);
+    }
   }
 
-  const Params& params_;
+  const typename Behind::Params& params_;
   SharedMemory<K> memory_;
   typename K::Barriers& barriers_;
   Tiles<K> tiles_;

@@ -1,6 +1,6 @@
 """A convolution, by im2col or as a matrix, and 1x1 convolutions behind it in one kernel on sm_90a: the first one's tiles are
 CONV_SM90's, with all of its channels; each further product's operand stays in registers (custom_ops/chain/conv_shape.h has the same
-formulas).
+formulas). Weights stay in shared memory (`resident`), or pass through the ring, those of further layers behind a tile's k-blocks.
 """
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _TILES = (
 _WIDE_BLOCK = 64  # channels: a swizzled row
 _PART = 128  # columns of the last product at a time
 _REGISTERS, _BASE_REGISTERS = {1: 255, 2: 224, 3: 144}, 56  # of a consumer's thread; beside accumulators and operands
+_BOXES = (64, 32, 16)  # elements of a swizzled row
 _MIN_STAGES, _MAX_STAGES, _FIXED_BYTES = 3, 16, 2048
 
 
@@ -59,7 +60,7 @@ def _with_stages(config: KernelConfig, problem: ConvProblem, arch: Arch) -> Kern
     if config.resident:
         free -= sm90.k_blocks(config, problem) * weights
     stages = min(free // (rows * k * size + (0 if config.resident else weights)), _MAX_STAGES)
-    return replace(config, stages=stages) if stages >= _MIN_STAGES else None
+    return replace(config, stages=stages) if stages >= max(_MIN_STAGES, stages_behind(config, size) + 1) else None
 
 
 def registers(config: KernelConfig) -> int:
@@ -76,11 +77,23 @@ def fixed_bytes(config: KernelConfig, problem: ConvProblem) -> int:
     """Shared memory beside the ring and the first weights: the other weights, vectors, staging of the output, barriers."""
     widths, chains, size = columns(config), layers(problem.chain), problem.dtype.bytes
     vectors = [sum(EPILOGUES[step].operand == "vector" for step in chain) * n * 4 for chain, n in zip(chains, widths, strict=True)]
-    weights = sum(_up(n * k * size) for k, n in itertools.pairwise(widths))
+    weights = 0 if stages_behind(config, size) else sum(_up(n * k * size) for k, n in itertools.pairwise(widths))
     unit = next(row for row in (128, 64, 32) if widths[-1] * problem.out.bytes % row == 0)
     residual = any(EPILOGUES[step].operand == "tensor" for step in chains[-1]) and problem.out.bytes == size
     buffers = 4 if residual and widths[-1] * problem.out.bytes > unit else 2
     return _FIXED_BYTES + weights + _up(sum(vectors[:-1]) + 8) + config.consumers * (buffers * 64 * unit + vectors[-1])
+
+
+def stages_behind(config: KernelConfig, size: int) -> int:
+    """How many stages of the ring the further layers' weights take behind a tile's k-blocks; 0 where they stay in shared memory."""
+    widths = columns(config)
+    room, count = widths[0] * config.threadblock[2] * size, 0
+    for k, n in itertools.pairwise(widths):
+        box = next(box for box in _BOXES if k % box == 0)
+        if config.resident or n * box * size > room:
+            return 0
+        count += -(-(k // box) // (room // (n * box * size)))
+    return count
 
 
 def _up(size: int) -> int:

@@ -30,7 +30,7 @@ def test_who_reads_nchw_is_a_first_convolution() -> None:
 
 
 @pytest.mark.parametrize("change", [
-    {"dtype": DType.F32, "out": DType.F32}, {"c": 13}, {"k": 60}, {"inner": (264,)}, {"inner": (256,), "k": 256}, {"groups": 64},
+    {"dtype": DType.F32, "out": DType.F32}, {"c": 13}, {"k": 60}, {"inner": (264,)}, {"groups": 64},
 ])
 def test_others_are_refused(change: dict[str, object]) -> None:
     assert not chain_conv.candidates(changed(BLOCK, **change), get(90))
@@ -65,6 +65,15 @@ def test_candidates_fit(widths: tuple[int, ...], c: int, residual: tuple[str, ..
         assert 2 * (ring + weights) + chain_conv.fixed_bytes(config, problem) <= get(90).shared_memory_per_block
         assert chain_conv.registers(config) <= get(90).registers_per_sm // (128 * config.consumers + 128) // 8 * 8 + 72  # the producer's
         assert rows // 64 % (1 if config.schedule is Schedule.PINGPONG else config.consumers) == 0
+
+
+@pytest.mark.parametrize(("inner", "k", "stages"), [((192,), 192, 3), ((256,), 64, 1), ((64,), 256, 0), ((96,), 96, 2)])
+def test_weights_that_do_not_stay_pass_behind_a_tile(inner: tuple[int], k: int, stages: int) -> None:
+    problem = changed(BLOCK, inner=inner, k=k)
+    found = [config for config in chain_conv.candidates(problem, get(90)) if not config.resident]
+    assert found
+    for config in found:
+        assert chain_conv.stages_behind(config, problem.dtype.bytes) == stages < config.stages
 
 
 def test_48_channels_come_in_one_copy_or_in_three() -> None:
