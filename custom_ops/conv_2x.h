@@ -124,9 +124,7 @@ struct Conv2x {
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
 
-  static const char* run(const void* arguments, const Launch& launch) {
-    const auto& conv = *static_cast<const ConvArguments*>(arguments);
-    if (conv.n == 0 || conv.p == 0 || conv.q == 0 || conv.k == 0) return nullptr;
+  static Params describe(const ConvArguments& conv) {
     const int c = conv.c / conv.groups, k = conv.k / conv.groups;
     // Bottom and right padding are not said: p and q are, and what lies outside the image reads as zero.
     cutlass::conv::Conv2dProblemSize problem(
@@ -134,8 +132,14 @@ struct Conv2x {
         conv.stride_w, conv.dilation_h, conv.dilation_w, cutlass::conv::Mode::kCrossCorrelation);
     int pitch = static_cast<int>(conv.x_pitch);
     Layout x_layout({pitch, conv.w * pitch, conv.h * conv.w * pitch});
-    Params params(problem, conv.groups, x_layout, conv.x, Layout::packed({k, conv.r, conv.s, c}), conv.filter,
+    return Params(problem, conv.groups, x_layout, conv.x, Layout::packed({k, conv.r, conv.s, c}), conv.filter,
                   {conv.epilogue, static_cast<Output*>(conv.y), conv.y_pitch});
+  }
+
+  static const char* run(const void* arguments, const Launch& launch) {
+    const auto& conv = *static_cast<const ConvArguments*>(arguments);
+    if (conv.n == 0 || conv.p == 0 || conv.q == 0 || conv.k == 0) return nullptr;
+    const Params params = describe(conv);
     conv_2x_kernel<Conv2x><<<params.grid(), Conv::kThreadCount, kSharedMemory, launch.stream>>>(params);
     return ErrorText(cudaGetLastError());
   }

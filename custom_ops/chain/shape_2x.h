@@ -1,7 +1,6 @@
-// Back-to-back GEMMs of CUTLASS 2.x: the static facts of one kernel.
+// Products of CUTLASS 2.x behind one another: the static facts of one kernel.
 #pragma once
 #include "chain/layers.h"
-#include "cutlass/gemm/kernel/default_gemm_universal.h"
 #include "cutlass/gemm/warp/default_mma_tensor_op.h"
 #include "cutlass/layout/tensor_op_multiplicand_sm75.h"
 #include "integers.h"
@@ -29,20 +28,6 @@ struct LayerRow {
   }
 };
 
-// The first layer's main loop is GEMM_2X's, but that columns beyond the layer's end are zeros in shared memory: what is left of them are
-// values along k of the next product.
-template <class Row, class Element>
-struct FirstMainLoop {
-  using Tile = Tile2x<Row, Element, Element, epilogue::Chain<>>;
-  using Type = typename cutlass::gemm::kernel::DefaultGemmUniversal<
-      Element, cutlass::layout::RowMajor, cutlass::ComplexTransform::kNone, Row::at(kAlignA),
-      Element, cutlass::layout::ColumnMajor, cutlass::ComplexTransform::kNone, Row::at(kAlignB),
-      Element, cutlass::layout::RowMajor, float, cutlass::arch::OpClassTensorOp, typename Tile::Arch,
-      typename Tile::Threadblock, typename Tile::Warp, typename Tile::Instruction, typename Tile::OutputOp,
-      typename Tile::Swizzle, Row::at(kStages), cutlass::arch::OpMultiplyAdd,
-      cutlass::gemm::SharedMemoryClearOption::kZfill>::GemmKernel::Mma;
-};
-
 // The last layer's epilogue is GEMM_2X's: staged through shared memory, with the chain as its visitor.
 template <class Row, class Element, class Output, class Chain>
 struct LastEpilogue {
@@ -61,9 +46,11 @@ struct LastEpilogue {
   using Type = typename Tile::template Epilogue<Default>;
 };
 
+// MainLoop: of the first layer, a GEMM's or a convolution's (chain/main_loop_2x.h).
+//
 // The places of the instruction's shape hold the rows and, of the first layer, the columns of one warp. Where these are all columns
 // a layer's result stays in the warp's registers; else it goes through shared memory.
-template <class Config, class ElementType, class OutputType, class... Chains>
+template <template <class, class> class MainLoop, class Config, class ElementType, class OutputType, class... Chains>
 struct Shape : ChainLayers<Config, Chains...> {
   using Layers = ChainLayers<Config, Chains...>;
   using Row = Config;
@@ -83,7 +70,8 @@ struct Shape : ChainLayers<Config, Chains...> {
 
   template <int L>
   using RowOf = LayerRow<Row, columns(L), warp_columns(L)>;
-  using Mma = typename FirstMainLoop<RowOf<0>, Element>::Type;
+  using First = MainLoop<RowOf<0>, Element>;
+  using Mma = typename First::Mma;
   using Epilogue = typename LastEpilogue<RowOf<kLast>, Element, Output, typename Layers::template ChainOf<kLast>>::Type;
   template <int L>
   using Sums = cutlass::Array<float, kWarpRows * warp_columns(L) / 32>;  // of a thread, as CUTLASS's warps have them

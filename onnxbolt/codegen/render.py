@@ -45,7 +45,7 @@ def instance_name(instance: Instance) -> str:
         words += [f"w{_shape(c.warp)}", f"i{_shape(c.instruction)}", f"z{c.swizzle}"]
     if c.family in (Family.DEPTHWISE, Family.CHAIN_SM90, Family.CHAIN_CONV_SM90, Family.CHAIN_SMALL, Family.CHAIN_STORED_SM90):
         words += [f"f{_shape(c.warp)}"]
-    if c.family in (Family.FIRST_SM90, Family.CHAIN_FIRST_SM90, Family.CHAIN_2X):
+    if c.family in (Family.FIRST_SM90, Family.CHAIN_FIRST_SM90, Family.CHAIN_2X, Family.CHAIN_CONV_2X):
         words += [f"f{_shape(c.warp)}", f"t{_shape(c.instruction)}"]
     if c.family in (Family.GEMM_SM90, Family.CONV_SM90) and c.instruction[0]:
         words += ["swapped"]

@@ -106,13 +106,13 @@ def threads(config: KernelConfig) -> int:
 
 
 def registers(config: KernelConfig, problem: GemmProblem) -> int:
-    """Of a thread: the first product's accumulators with two buffers of operands, and, with two stages, what it copies of the next tile;
-    then, where one layer follows another, the result that is the next product's operand, if it is in registers, and its accumulators; in
-    the end the last ones, and what the epilogue has of 8 rows, residuals as they come and converted."""
+    """Of a thread: the first product's accumulators with two buffers of operands and pointers along k, and, with two stages, what it
+    copies of the next tile; then, where one layer follows another, the result that is the next product's operand, if it is in registers,
+    and its accumulators; in the end the last ones, and what the epilogue has of 8 rows, residuals as they come and converted."""
     rows, first, _ = config.instruction
     warps, widths = across(config), columns(config)
     copied = sum(config.threadblock[:2]) * config.threadblock[2] // threads(config) // 2 if config.stages == 2 else 0
-    begin = rows * first // 32 + (rows + first) // 2 + copied
+    begin = rows * first // 32 + (rows + first) // 2 + config.threadblock[2] // 8 + copied
     behind = (rows * after // warps // 32 + (rows * before // 64 if warps == 1 else rows // 4)
               for before, after in itertools.pairwise(widths))
     tensors = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain)

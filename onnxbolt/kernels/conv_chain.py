@@ -1,4 +1,4 @@
-"""A convolution and 1x1 convolutions behind it in one kernel on sm_90a (Bolt, section 3.1.1): the first one as its own family has it,
+"""A convolution and 1x1 convolutions behind it in one kernel (Bolt, section 3.1.1): the first one as its own family has it,
 its result in the same block's registers or shared memory.
 """
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MAX_LAYERS, STORE, fits_several
-from onnxbolt.kernels import chain_conv, chain_first, chain_halo, chain_stored
+from onnxbolt.kernels import chain_conv, chain_conv_2x, chain_first, chain_halo, chain_stored
 from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
 
 _MOST_INNER, _MOST_LAST = 256, 512  # channels
@@ -24,7 +24,7 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
         return chain_stored.candidates(problem, arch)
     if problem.nchw:
         return chain_first.candidates(problem, arch)
-    return (*chain_halo.candidates(problem, arch), *chain_conv.candidates(problem, arch))
+    return (*chain_halo.candidates(problem, arch), *chain_conv.candidates(problem, arch), *chain_conv_2x.candidates(problem, arch))
 
 
 def columns(config: KernelConfig) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ _ACCUMULATORS_3X = {Schedule.COOPERATIVE: 32768, Schedule.PINGPONG: 16384}
 _BARRIERS_PER_STAGE = 16
 _MIN_STAGES_3X = 3
 _SMALLEST_CP_ASYNC = 4  # bytes
-_MAX_IMAGE_ROWS = 8  # of a convolution's thread: each has a pointer and two words of predicates, and sixteen of them spill
+MAX_IMAGE_ROWS = 8  # of a convolution's thread: each has a pointer and two words of predicates, and sixteen of them spill
 MAX_PREDICATES = 64  # of a thread: CUTLASS's GEMM iterator keeps one bit per access to a tile, in four words of 16
 
 
@@ -103,6 +103,6 @@ def is_feasible(config: KernelConfig, dtype: DType, arch: Arch) -> bool:
         and shared_memory(config, dtype) <= arch.shared_memory_per_block
         and registers(config) <= arch.registers_per_thread
         and (config.family is not Family.GEMM_2X or predicates(config) <= MAX_PREDICATES)
-        and (config.family is not Family.CONV_2X or image_rows(config, dtype) <= _MAX_IMAGE_ROWS)
+        and (config.family is not Family.CONV_2X or image_rows(config, dtype) <= MAX_IMAGE_ROWS)
         and blocks_per_sm(config, dtype, arch) >= 1
     )

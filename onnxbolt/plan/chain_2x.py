@@ -1,7 +1,8 @@
-"""Predicted microseconds of several GEMMs in one kernel with mma.sync: a block's products one after the other, activations between them.
+"""Predicted microseconds of several GEMMs, or a convolution and 1x1 ones, in one kernel with mma.sync: a block's products one after the
+other, activations between them.
 
-The constants were fitted to 43 measurements of 6 chains on one H200, which ran kernels for sm_80 (root mean square of the logarithm of
-the error 7%).
+The constants were fitted to 43 measurements of 6 chains of GEMMs on one H200, which ran kernels for sm_80 (root mean square of the
+logarithm of the error 7%).
 """
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from onnxbolt.archs import Arch, get
 from onnxbolt.epilogues import EPILOGUES, layers
 from onnxbolt.kernels import chain_2x
 from onnxbolt.kernels.chain import columns
-from onnxbolt.kernels.config import GemmProblem, KernelConfig
+from onnxbolt.kernels.chain_conv_2x import as_gemm
+from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig
 
 _US = 1e6
 _TENSOR_EFFICIENCY = 0.59  # of the rate of mma.sync, in main loops as short as these
@@ -31,9 +33,16 @@ def fused_us(problem: GemmProblem, config: KernelConfig, arch: Arch, memory_us: 
     return arch.launch_us + max(compute, memory_us) + _LOSS * min(compute, memory_us)
 
 
+def conv_us(problem: ConvProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
+    """The same of a convolution and 1x1 ones behind it, whose k-blocks are of one filter position each."""
+    k = config.threadblock[2]
+    return fused_us(as_gemm(problem, problem.r * problem.s * _ceil(problem.c, k) * k), config, arch, memory_us)
+
+
 def shortage(problem: object, archs: Sequence[int]) -> str:
     """What a block lacks on the first of `archs` that has no kernel, in parentheses, for a report; empty where that is not known."""
-    lacking = (chain_2x.shortage(problem, get(number)) for number in archs) if isinstance(problem, GemmProblem) else ()
+    gemm = as_gemm(problem, problem.c) if isinstance(problem, ConvProblem) else problem
+    lacking = (chain_2x.shortage(gemm, get(number)) for number in archs) if isinstance(gemm, GemmProblem) else ()
     return next((f" ({text})" for text in lacking if text), "")
 
 

@@ -20,7 +20,7 @@ from onnxbolt.kernels import squeeze_excite as squeeze_excite_kernel
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule, SqueezeExciteProblem
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
 from onnxbolt.kernels.sm90 import extent
-from onnxbolt.plan import chain_conv, chain_stored, depthwise, first, gemm_chain, grouped, sm90, squeeze_excite
+from onnxbolt.plan import chain_2x, chain_conv, chain_stored, depthwise, first, gemm_chain, grouped, sm90, squeeze_excite
 from onnxbolt.plan.unfused import tensors_moved, unfused_steps
 
 Problem = GemmProblem | ConvProblem
@@ -87,6 +87,8 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         return chain_stored.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, GemmProblem) and (problem.inner or config.family is Family.GEMM_ROWS_SM90):
         return gemm_chain.fused_us(problem, config, arch, _memory_us(problem, arch))
+    if isinstance(problem, ConvProblem) and config.family is Family.CHAIN_CONV_2X:
+        return chain_2x.conv_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family is Family.CHAIN_CONV_SM90:
         return chain_conv.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family in (Family.HALO_SM90, Family.CHAIN_HALO_SM90):

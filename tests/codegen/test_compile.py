@@ -40,8 +40,15 @@ def _chain(arch: int) -> Instance:
     return Instance(config, DType.F16, DType.F16, ("Bias", "Relu", PRODUCT, *CHAIN))
 
 
+def _conv_chain(arch: int) -> Instance:
+    """The same of a convolution and a 1x1 one, the result of the first one in shared memory."""
+    alone = _chain(arch)
+    config = dataclasses.replace(alone.config, family=Family.CHAIN_CONV_2X, instruction=(32, 32, 0), iterator=Iterator.OPTIMIZED)
+    return dataclasses.replace(alone, config=config)
+
+
 def test_each_family_compiles() -> None:
-    chains = [_chain(arch) for arch in ARCHS]
+    chains = [*(_chain(arch) for arch in ARCHS), _conv_chain(75), _conv_chain(80)]
     _, complaints = compile_all(units([*_families(90), *_families(80), *chains], 1), watchful())
     assert complaints == []
 

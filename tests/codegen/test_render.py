@@ -24,6 +24,7 @@ GEMM_ROWS = dataclasses.replace(CHAIN, family=Family.GEMM_ROWS_SM90, threadblock
 CHAIN_SMALL = KernelConfig(80, 0, UNBOUNDED, Family.CHAIN_SMALL, (128, 8, 4), (4, 0, 0), align_a=4, align_c=4)
 CHAIN_STORED = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_STORED_SM90, (192, 256, 64), (64, 0, 0), stages=4, consumers=3, resident=1)
 CHAIN_2X = KernelConfig(80, 0, UNBOUNDED, Family.CHAIN_2X, (64, 128, 32), (64, 0, 0), (32, 64, 0), stages=4)
+CHAIN_CONV_2X = dataclasses.replace(CHAIN_2X, family=Family.CHAIN_CONV_2X, iterator=Iterator.OPTIMIZED)
 GEMM_SM90 = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_SM90, (128, 256, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE, consumers=2)
 CONV_SM90 = dataclasses.replace(
     GEMM_SM90, family=Family.CONV_SM90, threadblock=(64, 64, 64), stages=4, cluster=(1, 1), schedule=Schedule.PINGPONG,
@@ -63,6 +64,7 @@ UNITS = {
     "chain_small": (Instance(CHAIN_SMALL, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add")),),
     "chain_stored_sm90": (Instance(CHAIN_STORED, DType.F16, DType.F16, ("Bias", "Add", "Relu", "Store", "Gemm", "Bias", "Relu")),),
     "chain_2x": (Instance(CHAIN_2X, DType.BF16, DType.BF16, ("Bias", "GeluErf", "Gemm", "Bias", "Add")),),
+    "chain_conv_2x": (Instance(CHAIN_CONV_2X, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),),
     "resize": (Instance(resize.config(80), DType.F16, DType.F16),),
     "elementwise": (Instance(elementwise.config(80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),),
 }

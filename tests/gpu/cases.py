@@ -153,6 +153,7 @@ def instances(arch: int) -> list[Instance]:
     found += _first_convolutions(arch)
     found += [*_chains(arch), *_small_chains(arch, types), *conv_chain_cases.instances(arch, ACTIVATIONS)]
     found += chain_2x_cases.instances(arch, ACTIVATIONS, frozenset(PARAMS))
+    found += chain_2x_cases.convolutions(arch, ACTIVATIONS, frozenset(PARAMS))
     found += stored_chain_cases.instances(arch, ACTIVATIONS)
     found += sm90_cases.instances(arch, _forms(types))
     found += gemm_rows_cases.instances(arch, _forms(types))

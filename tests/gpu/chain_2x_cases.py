@@ -1,5 +1,5 @@
-"""Instances of kernels for several GEMMs with mma.sync: every activation, results in registers and in shared memory, each tile as often
-as others."""
+"""Instances of kernels for several GEMMs, or a convolution and 1x1 ones, with mma.sync: every activation, results in registers and in
+shared memory, each tile as often as others."""
 from __future__ import annotations
 
 import dataclasses
@@ -11,13 +11,18 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
-from onnxbolt.kernels import chain_2x
-from onnxbolt.kernels.config import GemmProblem, KernelConfig
+from onnxbolt.kernels import chain_2x, chain_conv_2x
+from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig
 
 # k, which decides the alignment, and the columns of each layer
 _CHAINS = (
     (256, (64, 16)), (64, (128, 256)), (96, (32, 96)), (256, (256, 64)), (432, (256, 64, 16)), (16, (16, 16, 16, 16)), (128, (128, 128)),
     (429, (256, 64, 16)), (13, (64, 16)), (100, (8, 8)), (20, (32, 16, 8)), (576, (128, 64)), (30, (48, 20)),
+)
+# channels of each layer, and input channels
+_CONVS = (
+    ((64, 64), 64), ((48, 48), 48), ((64, 256), 64), ((16, 16, 16, 16), 16), ((256, 64), 96), ((128, 128), 128), ((32, 48), 20),
+    ((24, 40), 24),
 )
 _RESIDUALS: tuple[tuple[str, ...], ...] = ((), ("Add",), (), ("Mul", "Add"), ())
 _VECTORS = (("Scale", "Bias", "PRelu"), (), ("Bias",))  # of both layers
@@ -41,6 +46,20 @@ def instances(arch: int, activations: tuple[str, ...], with_parameters: frozense
 
 def _tile(config: KernelConfig) -> tuple[object, ...]:
     return config.threadblock[0], config.threadblock[2], config.instruction[0], chain_2x.across(config)
+
+
+def convolutions(arch: int, activations: tuple[str, ...], with_parameters: frozenset[str]) -> Iterator[Instance]:
+    """As `instances`, the first layer a convolution."""
+    met: Counter[tuple[object, ...]] = Counter()
+    for activation, (widths, c), residual, (dtype, out) in zip(
+            activations, itertools.cycle(_CONVS), itertools.cycle(_RESIDUALS), itertools.cycle(_TYPES), strict=False):
+        chain = (*_layers(activation, len(widths), activation in with_parameters), *residual)
+        problem = ConvProblem(2, 30, 30, c, widths[-1], 3, 3, 30, 30, (1, 1, 1, 1), (1, 1), (1, 1), 1, dtype, out, chain, inner=widths[:-1])
+        configs = chain_conv_2x.candidates(problem, get(80 if arch == 90 else arch))
+        if configs:
+            config = min(configs, key=lambda config: met[_tile(config)])
+            met[_tile(config)] += 1
+            yield Instance(dataclasses.replace(config.instance(), arch=arch), dtype, out, chain)
 
 
 def _layers(activation: str, count: int, alone: bool) -> tuple[str, ...]:

@@ -273,6 +273,7 @@ BUILDERS: dict[Family, Builder] = {
     Family.CHAIN_STORED_SM90: lambda library, instance: [stored_problem(library, instance, shape) for shape in STORED_SHAPES],
     Family.CHAIN_FIRST_SM90: lambda library, instance: [first_chain_problem(library, instance, shape) for shape in FIRST_SHAPES],
     Family.CHAIN_CONV_SM90: lambda library, instance: [conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES],
+    Family.CHAIN_CONV_2X: lambda library, instance: [conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES],
     Family.CHAIN_HALO_SM90: lambda library, instance: [halo_chain_problem(library, instance, shape) for shape in HALO_SHAPES],
     Family.SQUEEZE_EXCITE: _each(squeeze_excite_problem, (1, 1, 8, 8, 0), (3, 49, 160, 40, 0), (2, 25, 13, 5, 3), (33, 9, 72, 24, 8)),
     Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),

@@ -44,9 +44,10 @@ def test_other_first_convolutions_are_refused(change: dict[str, object]) -> None
     assert not chain_first.candidates(changed(STEM, **change), get(90))
 
 
-def test_older_architectures_have_none() -> None:
-    assert not candidates(BLOCK, get(80))
-    assert not candidates(STEM, get(80))
+@pytest.mark.parametrize("number", [75, 80, 86, 89])
+def test_older_architectures_have_their_own_but_for_a_first_convolution_in_nchw(number: int) -> None:
+    assert {config.family for config in candidates(BLOCK, get(number))} == {Family.CHAIN_CONV_2X}
+    assert not candidates(STEM, get(number))
 
 
 @pytest.mark.parametrize("widths", [(16, 16), (64, 256), (96, 96), (192, 192), (128, 64, 256), (24, 40, 8, 16)])

@@ -51,10 +51,15 @@ def test_only_1x1_convolutions_of_every_pixel_are_further_products(attributes: d
     assert rules(net, y) == ["conv+Bias+Relu"] * 2
 
 
-@pytest.mark.parametrize(("archs", "precision"), [((80,), "fp16"), ((80, 90), "fp16"), ((90,), "keep")])
-def test_other_architectures_and_types_have_no_kernel_for_both(archs: tuple[int, ...], precision: str) -> None:
+@pytest.mark.parametrize("archs", [(75,), (80,), (86, 89), (80, 90)])
+def test_older_architectures_have_kernels_for_both(archs: tuple[int, ...]) -> None:
     net, y = pair(64, 64, 64)
-    assert rules(net, y, archs=archs, precision=precision) == ["conv+Bias+Relu"] * 2
+    assert rules(net, y, archs=archs) == [BOTH]
+
+
+def test_float32_has_no_kernel_for_both() -> None:
+    net, y = pair(64, 64, 64)
+    assert rules(net, y, precision="keep") == ["conv+Bias+Relu"] * 2
 
 
 def test_an_inner_result_that_is_used_elsewhere_ends_the_kernel() -> None:

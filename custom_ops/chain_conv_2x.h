@@ -1,0 +1,25 @@
+// A convolution and 1x1 convolutions behind it with mma.sync, for sm_75, sm_80 and later.
+#pragma once
+#include "chain/kernel_2x.h"
+
+namespace onnxbolt {
+
+// See ConvChainArguments and chain_2x::Shape.
+template <class Config, class ElementType, class OutputType, class... Chains>
+struct ChainConv2x : chain_2x::Launcher<chain_2x::Shape<chain_2x::ImageMainLoop, Config, ElementType, OutputType, Chains...>> {
+  using Base = chain_2x::Launcher<chain_2x::Shape<chain_2x::ImageMainLoop, Config, ElementType, OutputType, Chains...>>;
+
+  static const char* can_implement(const void* arguments) {
+    const auto& layers = *static_cast<const ConvChainArguments*>(arguments);
+    if (layers.conv.groups != 1) return "the first convolution has groups";
+    if (const char* error = Base::First::Alone::can_implement(&layers.conv)) return error;
+    return Base::check(layers.chain);
+  }
+
+  static const char* run(const void* arguments, const Launch& launch) {
+    const auto& layers = *static_cast<const ConvChainArguments*>(arguments);
+    return layers.chain.m == 0 ? nullptr : Base::launch(Base::First::describe(layers.conv), layers.chain, launch.stream);
+  }
+};
+
+}  // namespace onnxbolt
