@@ -87,6 +87,7 @@ def describe(config: KernelConfig) -> str:
     parts += [f"cluster {config.cluster[0]}x{config.cluster[1]} {config.schedule.name.lower()}"] if config.schedule else []
     parts += [f"{config.consumers} consumers"] if config.consumers else []
     parts += ["swapped"] if config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0] else []
+    parts += ["to NCHW"] if config.family in (Family.CONV_SM90, Family.HALO_SM90) and config.align_c == 1 else []
     parts += ["weights resident"] if config.resident else []
     parts += [f"split {config.split_k}"] if config.split_k > 1 else []
     end = "" if config.max_m >= UNBOUNDED else config.max_m

@@ -74,3 +74,4 @@ def test_flops_are_written_in_thousands(flops: Flops, text: str) -> None:
 def test_describe_tells_what_differs() -> None:
     assert describe(SM80) == "sm_80 GEMM_2X 128x128x32 warp 64x64x32 3 stages split 2"
     assert describe(SM90) == "sm_90 GEMM_3X 128x128x64 cluster 2x1 cooperative m 1..64"
+    assert describe(KernelConfig(90, 0, UNBOUNDED, Family.HALO_SM90, (64, 64, 64), align_c=1)) == "sm_90 HALO_SM90 64x64x64 to NCHW"
