@@ -6,6 +6,8 @@ family that takes it, in turns, so that tiles and schedules are met by some of t
 """
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConfig
@@ -64,15 +66,17 @@ PROBLEMS: tuple[Problem, ...] = (
     _conv(2, 29, 28, 512, 512, (3, 3), (1, 1, 1, 1), "Bias", "Add", "Relu", groups=4),
     _conv(2, 1, 199, 768, 768, (1, 128), (0, 64, 0, 63), "Bias", "GeluErf", groups=16),
     _conv(1, 5, 5, 40, 40, (3, 3), (1, 1, 1, 1), "Bias", "Relu", groups=5), _conv(1, 33, 20, 104, 208, (3, 3), (1, 1, 1, 1), groups=13),
-    _conv(1, 5, 7, 64, 1, (1, 1), (0, 0, 0, 0), "Bias", out=_F32), _conv(3, 13, 11, 64, 2, (1, 1), (0, 0, 0, 0), "Bias", out=_F32),
+    _conv(1, 5, 7, 264, 1, (1, 1), (0, 0, 0, 0), "Bias", out=_F32), _conv(3, 13, 11, 200, 2, (1, 1), (0, 0, 0, 0), "Bias", out=_F32),
     _conv(2, 57, 113, 72, 255, (1, 1), (0, 0, 0, 0), "Bias", "Sigmoid", out=_F16),
-    _conv(1, 1, 1, 8, 3, (1, 1), (0, 0, 0, 0), out=_F32), _conv(2, 7, 9, 64, 1, (3, 3), (1, 1, 1, 1), "Bias", out=_F32),
+    _conv(1, 1, 1, 136, 3, (1, 1), (0, 0, 0, 0), out=_F32), _conv(2, 7, 9, 64, 1, (3, 3), (1, 1, 1, 1), "Bias", out=_F32),
     _conv(3, 33, 47, 64, 3, (3, 3), (1, 1, 1, 1), "Bias", "Tanh", out=_F32),
     _conv(9, 7, 7, 64, 20, (3, 3), (1, 1, 1, 1), "Bias", out=_F16), _conv(3, 21, 19, 64, 255, (3, 3), (1, 1, 1, 1), "Bias", out=_F32),
     _conv(2, 29, 31, 48, 130, (3, 3), (0, 0, 1, 1), "Bias", "Relu", strides=(2, 2), out=_F16),
     _conv(2, 20, 13, 40, 5, (3, 3), (2, 2, 2, 2), "Scale", "Bias", dilations=(2, 2), out=_F32),
     _conv(1, 1, 199, 32, 7, (1, 5), (0, 2, 0, 2), "Bias", out=DType.BF16),
     _conv(4, 64, 64, 64, 264, (3, 3), (1, 1, 1, 1), "Bias", out=_F32),
+    replace(_conv(2, 21, 19, 36, 255, (3, 3), (1, 1, 1, 1), "Bias", "Relu", out=_F32), dtype=_F32),
+    replace(_conv(2, 21, 19, 40, 3, (3, 3), (1, 1, 1, 1), "Bias", out=_F32), dtype=DType.BF16),
     _gemm(3001, 200, 429, "Bias", "Add", "Relu"), _gemm(130, 60, 13, "Bias", dtype=DType.BF16),
 )
 
