@@ -45,7 +45,7 @@ def report(mixed: ModelProto) -> Report:
 
 
 def test_report_of_a_run(mixed: ModelProto, report: Report) -> None:
-    assert [node.op for node in report.fused if node.flops] == ["FusedConv_Relu_f16", "FusedGemm_f16"]
+    assert [node.op for node in report.fused if node.flops] == ["FusedConv_Relu_f16", "FusedGemm_f16_pad2"]
     convolution = report.fused[0]
     assert convolution.flops == 2 * (2 * 8 * 8 * 8) * (8 * 3 * 3)
     assert (convolution.tensor, convolution.source_nodes) == ("r", ("Conv_a", "Relu_r"))
