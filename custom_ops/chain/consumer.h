@@ -2,10 +2,10 @@
 // others' from the registers that the one before left.
 #pragma once
 #include "chain/next_product.h"
+#include "chain/output.h"
 #include "chain/rows.h"
 #include "chain/shape.h"
 #include "dependent_launch.h"
-#include "sm90/epilogue.h"
 
 namespace onnxbolt {
 namespace sm90 {
@@ -14,15 +14,14 @@ template <class K>
 class ChainConsumer {
  public:
   using Element = typename K::Element;
-  using Finish = typename K::Finish;
 
   CUTLASS_DEVICE ChainConsumer(const ChainParams& params, ChainMemory<K> memory, int group)
       : params_(params), memory_(memory), barriers_(memory.barriers()), group_(group), ring_(K::kIsResident ? group : 0),
-        thread_(threadIdx.x % 128), epilogue_(memory.epilogue(group), params.operands[K::kLast], 1 + group) {}
+        thread_(threadIdx.x % 128), output_(params, memory.epilogue(group), memory.template vectors<K::kLast>(), 0, 1 + group) {}
 
   CUTLASS_DEVICE void run() {
     WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are stored
-    epilogue_.load_vectors(0, params_.columns[K::kLast]);
+    output_.load_vectors();
     bool first = true;
     for (ChainTiles<K> tiles(ring_); tiles.first < params_.tiles; tiles.first += tiles.step, first = false) {
       Accumulators<K::columns(0)> sums;
@@ -31,7 +30,7 @@ class ChainConsumer {
       else multiply_fragments(sums);
       continue_from<0>(sums, tiles.first * K::kStageRows + (group_ - ring_) * 64, first);
     }
-    epilogue_.drain();
+    output_.drain();
   }
 
  private:
@@ -118,7 +117,7 @@ class ChainConsumer {
   template <int L>
   CUTLASS_DEVICE void continue_from(Accumulators<K::columns(L)>& sums, int row, bool first) {
     if constexpr (L == K::kLast) {
-      store(sums, row);
+      output_.store(sums, row);
     } else {
       Operand<K::columns(L)> operand;
       FinishAsOperand<typename K::template ChainOf<L>, Element, K::columns(L)>(sums, memory_.template vectors<L>(),
@@ -130,58 +129,12 @@ class ChainConsumer {
     }
   }
 
-  CUTLASS_DEVICE void store(const Accumulators<K::columns(K::kLast)>& sums, int row) {
-    if (!params_.stores_by_tma) return store_directly(sums, row);
-    constexpr int kValues = Finish::kUnitColumns / 2;
-    const MatrixOutput to{params_.d, row, 0, params_.rows};
-#pragma unroll
-    for (int unit = 0; unit < Finish::kUnits; ++unit)
-      epilogue_.finish_unit(reinterpret_cast<const float(&)[kValues]>(sums[unit * kValues]), 0, unit * Finish::kUnitColumns,
-                            params_.columns[K::kLast], to);
-  }
-
-  // Rows that TMA cannot write are short ones.
-  CUTLASS_DEVICE void store_directly(const Accumulators<K::columns(K::kLast)>& sums, int row) const {
-    using Output = typename K::Output;
-    using Chain = typename K::template ChainOf<K::kLast>;
-    constexpr int kBlocks = K::columns(K::kLast) / 16;
-    const int first_row = row + thread_ / 32 * 16 + thread_ % 32 / 4, end = params_.columns[K::kLast];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const auto finished = FinishColumns<Chain, Output, K::columns(K::kLast)>(
-          sums, block, memory_.template vectors<K::kLast>(), params_.operands[K::kLast].params, read_tensors<Chain>(first_row, 16 * block));
-      const auto values = cutlass::NumericArrayConverter<Output, float, 8>{}(finished);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int at = first_row + i % 4 / 2 * 8, column = 16 * block + i / 4 * 8 + thread_ % 4 * 2 + i % 2;
-        if (at < params_.rows && column < end) static_cast<Output*>(params_.d_data)[at * params_.ldd + column] = values[i];
-      }
-    }
-  }
-
-  // The last layer's tensors at the places of eight of this thread's values.
-  template <class Chain>
-  CUTLASS_DEVICE typename Chain::template Operands<8> read_tensors(int first_row, int first_column) const {
-    typename Chain::template Operands<8> operands{};
-    const EpilogueArguments& arguments = params_.operands[K::kLast];
-#pragma unroll
-    for (int t = 0; t < Chain::kTensors; ++t) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int at = first_row + i % 4 / 2 * 8, column = first_column + i / 4 * 8 + thread_ % 4 * 2 + i % 2;
-        const auto* tensor = static_cast<const Element*>(arguments.tensors[t]) + at * arguments.tensor_pitch[t];
-        operands.tensors[t][i] = at < params_.rows && column < params_.columns[K::kLast] ? float(tensor[column]) : 0.f;
-      }
-    }
-    return operands;
-  }
-
   const ChainParams& params_;
   ChainMemory<K> memory_;
   typename K::Barriers& barriers_;
   int group_, ring_, thread_;
   RingCursor<K::kStages> cursor_;
-  Epilogue<Finish> epilogue_;
+  ChainOutput<K> output_;
 };
 
 }  // namespace sm90

@@ -46,7 +46,7 @@ __device__ void ProduceChain(const ChainParams& params, ChainMemory<K> memory) {
         if constexpr (K::kRowsByTma) {
           Load2D(params.a, full, stage, box * kBox, tile * K::kStageRows, kRows);
         } else {
-          RowCopies<K>(params, tile * K::kStageRows).start(stage, box);
+          RowCopies<K>(params, tile * K::kStageRows, threadIdx.x % 128).start(stage, box);
           ArriveBehindCopies(full);
         }
       }

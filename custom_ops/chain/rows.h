@@ -20,24 +20,36 @@ __device__ inline void ArriveBehindCopies(Barrier& barrier) {
 
 __device__ inline void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// A warpgroup's copies of a tile's rows, one box of columns at a time. Zeros stand behind the rows' and the matrix's ends.
+// A thread's share of the copies of a tile's rows, one box of columns at a time: `thread` of K::kRowThreads. Zeros stand behind the rows'
+// and the matrix's ends.
 template <class K>
 class RowCopies {
  public:
   // `first_row` is a multiple of 8, hence at a multiple of 16 bytes.
-  __device__ RowCopies(const ChainParams& params, int first_row)
+  __device__ RowCopies(const ChainParams& params, int first_row, int thread)
       : tile_(static_cast<const char*>(params.a_data) + first_row * params.lda * kSize), rows_(params.rows - first_row),
-        pitch_(static_cast<int>(params.lda) * kSize), bytes_(params.k * kSize), thread_(threadIdx.x % 128) {}
+        pitch_(static_cast<int>(params.lda) * kSize), bytes_(params.k * kSize), thread_(thread) {}
 
-  // Neighbouring threads have neighbouring chunks; what a row has beyond a box's width comes last.
+  // Neighbouring threads have neighbouring chunks; what a row has beyond a box's width comes last. Unrolled, so that addresses are reckoned
+  // side by side.
   __device__ void start(char* stage, int box) const {
     constexpr int kAcross = K::row_bytes(0) / kChunk;
-    for (int row = thread_ / kAcross; row < K::kStageRows; row += 128 / kAcross) copy(stage, row, box, thread_ % kAcross);
-    for (int row = thread_; row < K::kStageRows; row += 128) copy(stage, row, box, kAcross);
+    copy_rows<kAcross>(stage, box, thread_ / kAcross, thread_ % kAcross);
+    copy_rows<1>(stage, box, thread_, kAcross);
   }
 
  private:
   static constexpr int kSize = sizeof(typename K::Element), kChunk = 16;
+
+  // One chunk of each row from `first` on that is this thread's, where `Across` threads share a row.
+  template <int Across>
+  __device__ void copy_rows(char* stage, int box, int first, int chunk) const {
+    constexpr int kStep = K::kRowThreads / Across;
+#pragma unroll
+    for (int i = 0; i < CeilDivide(K::kStageRows, kStep); ++i) {
+      if (first + i * kStep < K::kStageRows) copy(stage, first + i * kStep, box, chunk);
+    }
+  }
 
   __device__ void copy(char* stage, int row, int box, int chunk) const {
     const int begin = row * pitch_, at = (begin + box * K::row_bytes(0)) / kChunk * kChunk + chunk * kChunk;

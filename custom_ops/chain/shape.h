@@ -32,6 +32,9 @@ struct ChainShape : ChainLayers<Config, Chains...> {
 
   static constexpr int kGroups = Row::at(kConsumers), kStages = Row::at(Column::kStages), kThreads = 128 * (kGroups + 1);
   static constexpr bool kIsResident = Row::at(kResident) == 1, kRowsByTma = Row::at(kAlignA) == 8;
+  static constexpr int kRowThreads = 128;  // where TMA does not read the rows: the producer warpgroup
+
+  static constexpr int block(int layer) { return columns(layer); }  // columns of one product
 
   // Along k operands lie in boxes of one swizzled row each.
   static constexpr int box(int layer) { return BoxColumns<Element>(depth(layer)); }
