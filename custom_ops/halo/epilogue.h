@@ -104,13 +104,14 @@ class Epilogue {
   __device__ void begin(const Tile& tile, int channel) {
     end_ = tile.end;
     channel_ = tile.image < params_.n ? channel : end_;  // an odd number of tiles: a cluster's last block has none
-    find_pixels(tile);
+    first_ = (tile.image * params_.p + tile.row) * params_.q + tile.column;
+    last_ = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1, min(params_.p - tile.row, params_.tile.rows) - 1,
+                        min(params_.n - tile.image, params_.tile.images) - 1);
     vectors_.load(params_.epilogue, channel_, end_);
     fetch_first(channel_);
   }
 
-  // A chunk goes through the chain while the one before it is written. The next products are those of the 64 output channels from `next`
-  // on, if the tile has any: what these need is read meanwhile.
+  // The next products are those of the 64 output channels from `next` on, if the tile has any: what these need is read meanwhile.
   __device__ void store(const Accumulators& d, int next = kNoChannel) {
     next_ = next;
     LaneVectors<Chain> upcoming;
@@ -124,53 +125,67 @@ class Epilogue {
 
  private:
   static constexpr int kNoChannel = 1 << 30, kNowhere = -1;
-  static constexpr int kChunk = Plan::kChunk, kChunks = CeilDivide(Plan::kPositions, kChunk);
-  static constexpr int kPairs = kChunk / 16;  // of groups of eight positions
+  static constexpr int kPairs = Plan::kPositions / 16;  // of groups of eight positions
+  static constexpr int kChunkPairs = Plan::kChunk / 16, kChunks = CeilDivide(kPairs, kChunkPairs);
+  static constexpr int kPairOutput = Plan::kOutputChunk / kChunkPairs, kPairTensor = Plan::kTensorChunk / kChunkPairs;
   static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
-  // Eight threads read or write 128 bytes of a position's channels, a warpgroup so many positions.
-  static constexpr int kLanes = 8, kStride = kWarpgroupThreads / kLanes, kAccesses = kChunk / kStride;
-  static constexpr int kOutputParts = kChannels * sizeof(Output) / 128;
+  // Eight threads read or write 128 bytes of a position's channels, a warpgroup those of a pair.
+  static constexpr int kLanes = 8, kOutputParts = kChannels * sizeof(Output) / 128;
   // Chunks of the tensors that are fetched ahead: what the memory's latency asks for, where accumulators leave registers.
-  static constexpr int kBusyRegisters = (sizeof(Output) == 2 ? 56 : 72) + Plan::kPositions / 2 + kChunks * kAccesses;
-  static constexpr int kFreeRegisters = Plan::kConsumerRegisters - kBusyRegisters;
-  static constexpr int kDepth = std::max(1, std::min(kChunks, kFreeRegisters / (4 * kTensors * kAccesses)));
+  static constexpr int kFreeRegisters = Plan::kConsumerRegisters - Plan::kPositions / 2 - (sizeof(Output) == 2 ? 72 : 88);
+  static constexpr int kDepth = std::max(1, std::min(kChunks, kFreeRegisters / (4 * kTensors * kChunkPairs)));
   using Values = cutlass::Array<float, 4>;  // channel c at two positions, channel c + 8 at the same
 
+  // What this thread writes of a chunk, and to which pixels.
+  struct Result {
+    uint4 parts[kChunkPairs][kOutputParts];
+    int pixels[kChunkPairs];
+  };
+
+  // A chunk comes back from shared memory, and the one before it is written, while the next one goes through the chain.
   __device__ void store_chunks(const Accumulators& d) {
+    Result result;
     if constexpr (Chain::kTensors > 0) {
       stage_tensors(0);
       synchronize();
     }
-    stage(d, 0);
-    stage_tensors(1);
-    synchronize();
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      stage(d, chunk + 1);
-      write(chunk);
-      stage_tensors(chunk + 2);
+      stage(d, chunk);
+      stage_tensors(chunk + 1);
+      if (chunk > 0) write(result, chunk - 1);
       synchronize();
+      read(result, chunk);
     }
+    synchronize();
+    write(result, kChunks - 1);
   }
 
   __device__ void synchronize() const { sm90::SyncThreads(1 + warpgroup_, kWarpgroupThreads); }
 
-  __device__ char* output_chunk(int chunk) const { return staging_ + chunk % 2 * (Plan::kStagingBytes / 2); }
-  __device__ char* tensor_chunk(int chunk, int i) const { return output_chunk(chunk) + Plan::kOutputChunk + i * Plan::kTensorChunk; }
-
-  __device__ static uint32_t matrix_row(const char* chunk, int pair) { return MatrixRow<Element>(chunk, pair % kPairs * 16); }
-
-  // Of the output, for this thread's positions.
-  __device__ void find_pixels(const Tile& tile) {
-    const int first = (tile.image * params_.p + tile.row) * params_.q + tile.column;
-    const uint32_t last = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1,
-                                      min(params_.p - tile.row, params_.tile.rows) - 1,
-                                      min(params_.n - tile.image, params_.tile.images) - 1);
+  // body(pair, its number in the chunk) for each pair of a chunk.
+  template <class Body>
+  __device__ static void for_each_pair(int chunk, Body body) {
 #pragma unroll
-    for (int access = 0; access < kChunks * kAccesses; ++access) {
-      const Place place = places_[access * kStride + thread_ / kLanes];
-      pixels_[access] = place.within(last) ? first + place.pixel : kNowhere;
+    for (int i = 0; i < kChunkPairs; ++i) {
+      if (chunk * kChunkPairs + i < kPairs) body(chunk * kChunkPairs + i, i);
     }
+  }
+
+  // A pair's values, in one of two chunks.
+  __device__ char* staged_output(int pair) const {
+    return staging_ + pair % (2 * kChunkPairs) * (kPairOutput + Chain::kTensors * kPairTensor);
+  }
+  __device__ char* staged_tensor(int pair, int t) const { return staged_output(pair) + kPairOutput + t * kPairTensor; }
+
+  // Where a part of this thread's position lies.
+  template <class T>
+  __device__ int part_offset(int part) const { return StagedVector<T>(thread_ / kLanes, part * kLanes + thread_ % kLanes); }
+
+  // The output pixel of this thread's position of a pair.
+  __device__ int find_pixel(int pair) const {
+    const Place place = places_[pair * 16 + thread_ / kLanes];
+    return place.within(last_) ? first_ + place.pixel : kNowhere;
   }
 
   __device__ void fetch_first(int first_channel) {
@@ -179,46 +194,41 @@ class Epilogue {
   }
 
   __device__ void fetch_tensors(int chunk, int first_channel) {
+    if constexpr (Chain::kTensors == 0) return;
     const int channel = first_channel + thread_ % kLanes * 8;
+    for_each_pair(chunk, [&](int pair, int i) {
+      const int pixel = find_pixel(pair);
+      const bool valid = pixel != kNowhere && channel < end_;
 #pragma unroll
-    for (int i = 0; i < Chain::kTensors; ++i) {
-      const Element* tensor = static_cast<const Element*>(params_.epilogue.tensors[i]) + channel;
-#pragma unroll
-      for (int access = 0; access < kAccesses; ++access) {
-        const int pixel = pixels_[chunk * kAccesses + access];
-        const bool valid = pixel != kNowhere && channel < end_;
-        fetched_[i][chunk % kDepth][access] =
-            valid ? *reinterpret_cast<const uint4*>(tensor + pixel * params_.epilogue.tensor_pitch[i]) : uint4{};
+      for (int t = 0; t < Chain::kTensors; ++t) {
+        const Element* tensor = static_cast<const Element*>(params_.epilogue.tensors[t]) + channel;
+        fetched_[t][chunk % kDepth][i] =
+            valid ? *reinterpret_cast<const uint4*>(tensor + pixel * params_.epilogue.tensor_pitch[t]) : uint4{};
       }
-    }
+    });
   }
 
   // What was fetched goes to shared memory; a later chunk is fetched in its place.
   __device__ void stage_tensors(int chunk) {
-    if (chunk >= kChunks) return;
+    if (Chain::kTensors == 0 || chunk >= kChunks) return;
+    for_each_pair(chunk, [&](int pair, int i) {
 #pragma unroll
-    for (int i = 0; i < Chain::kTensors; ++i) {
-#pragma unroll
-      for (int access = 0; access < kAccesses; ++access)
-        *reinterpret_cast<uint4*>(tensor_chunk(chunk, i) + StagedVector<Element>(access * kStride + thread_ / kLanes, thread_ % kLanes)) =
-            fetched_[i][chunk % kDepth][access];
-    }
+      for (int t = 0; t < Chain::kTensors; ++t)
+        *reinterpret_cast<uint4*>(staged_tensor(pair, t) + part_offset<Element>(0)) = fetched_[t][chunk % kDepth][i];
+    });
     if (chunk + kDepth < kChunks) fetch_tensors(chunk + kDepth, channel_);
     else if (kDepth == kChunks && next_ < end_) fetch_tensors(chunk, next_);
   }
 
   __device__ void stage(const Accumulators& d, int chunk) {
-#pragma unroll
-    for (int pair = chunk * kPairs; pair < (chunk + 1) * kPairs; ++pair) {
-      if (pair < Plan::kPositions / 16) stage_pair(d, pair, chunk);
-    }
+    for_each_pair(chunk, [&](int pair, int) { stage_pair(d, pair); });
   }
 
   // Two groups of eight positions through the chain, into the staged chunk.
-  __device__ void stage_pair(const Accumulators& d, int pair, int chunk) {
+  __device__ void stage_pair(const Accumulators& d, int pair) {
     uint32_t tensors[kTensors][4], result[4];
 #pragma unroll
-    for (int i = 0; i < Chain::kTensors; ++i) LoadTransposed(matrix_row(tensor_chunk(chunk, i), pair), tensors[i]);
+    for (int t = 0; t < Chain::kTensors; ++t) LoadTransposed(MatrixRow<Element>(staged_tensor(pair, t), 0), tensors[t]);
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
       const Values y = apply(d, pair * 2 + group, tensors);
@@ -226,58 +236,64 @@ class Epilogue {
         result[2 * group] = Pack<Output>(y[0], y[1]);
         result[2 * group + 1] = Pack<Output>(y[2], y[3]);
       } else {
-        stage_wide(y, (pair % kPairs * 2 + group) * 8, output_chunk(chunk));
+        stage_wide(y, group * 8, staged_output(pair));
       }
     }
-    if constexpr (sizeof(Output) == 2) StoreTransposed(matrix_row(output_chunk(chunk), pair), result);
+    if constexpr (sizeof(Output) == 2) StoreTransposed(MatrixRow<Output>(staged_output(pair), 0), result);
   }
 
   __device__ Values apply(const Accumulators& d, int group, const uint32_t (&tensors)[kTensors][4]) {
     typename Chain::template Operands<4> operands;
     vectors_.read(operands);
 #pragma unroll
-    for (int i = 0; i < Chain::kTensors; ++i) {
-      const auto upper = Unpack<Element>(tensors[i][group % 2 * 2]), lower = Unpack<Element>(tensors[i][group % 2 * 2 + 1]);
-      operands.tensors[i] = {upper[0], upper[1], lower[0], lower[1]};
+    for (int t = 0; t < Chain::kTensors; ++t) {
+      const auto upper = Unpack<Element>(tensors[t][group % 2 * 2]), lower = Unpack<Element>(tensors[t][group % 2 * 2 + 1]);
+      operands.tensors[t] = {upper[0], upper[1], lower[0], lower[1]};
     }
     const Values values{d[4 * group], d[4 * group + 1], d[4 * group + 2], d[4 * group + 3]};
     return Chain::template apply<Output>(values, operands, params_.epilogue.params);
   }
 
   // Outputs of four bytes: stmatrix moves two.
-  __device__ void stage_wide(const Values& y, int first_position, char* staged) const {
+  __device__ static void stage_wide(const Values& y, int first_position, char* staged) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int position = first_position + thread_ % 4 * 2 + i % 2, channel = LaneChannel() + i / 2 * 8;
+      const int position = first_position + threadIdx.x % 4 * 2 + i % 2, channel = LaneChannel() + i / 2 * 8;
       *reinterpret_cast<Output*>(staged + StagedVector<Output>(position, channel / 4) + channel % 4 * sizeof(Output)) = Output(y[i]);
     }
   }
 
-  __device__ void write(int chunk) const {
+  __device__ void read(Result& result, int chunk) const {
+    for_each_pair(chunk, [&](int pair, int i) {
+      result.pixels[i] = find_pixel(pair);
 #pragma unroll
-    for (int part = 0; part < kOutputParts; ++part) {
-      const int vector = part * kLanes + thread_ % kLanes, channel = channel_ + vector * (16 / static_cast<int>(sizeof(Output)));
-      Output* y = static_cast<Output*>(params_.y) + channel;
+      for (int part = 0; part < kOutputParts; ++part)
+        result.parts[i][part] = *reinterpret_cast<const uint4*>(staged_output(pair) + part_offset<Output>(part));
+    });
+  }
+
+  __device__ void write(const Result& result, int chunk) const {
+    for_each_pair(chunk, [&](int, int i) {
 #pragma unroll
-      for (int access = 0; access < kAccesses; ++access) {
-        const int pixel = pixels_[chunk * kAccesses + access];
-        if (pixel == kNowhere || channel >= end_) continue;
-        *reinterpret_cast<uint4*>(y + pixel * params_.y_pitch) = *reinterpret_cast<const uint4*>(
-            output_chunk(chunk) + StagedVector<Output>(access * kStride + thread_ / kLanes, vector));
+      for (int part = 0; part < kOutputParts; ++part) {
+        const int channel = channel_ + (part * kLanes + thread_ % kLanes) * (16 / static_cast<int>(sizeof(Output)));
+        if (result.pixels[i] == kNowhere || channel >= end_) continue;
+        *reinterpret_cast<uint4*>(static_cast<Output*>(params_.y) + channel + result.pixels[i] * params_.y_pitch) = result.parts[i][part];
       }
-    }
+    });
   }
 
   const Params& params_;
   const Place* places_;
   char* staging_;
   const int warpgroup_, thread_;
-  int channel_;     // the first of the warpgroup's 64
-  int next_;        // of those that follow
-  int end_;         // where the channels end that the tile has
-  int pixels_[kChunks * kAccesses];
+  int channel_;    // the first of the warpgroup's 64
+  int next_;       // of those that follow
+  int end_;        // where the channels end that the tile has
+  int first_;      // the tile's first output pixel
+  uint32_t last_;  // the largest coordinates in it
   LaneVectors<Chain> vectors_;
-  uint4 fetched_[kTensors][kDepth][kAccesses];
+  uint4 fetched_[kTensors][kDepth][kChunkPairs];
 };
 
 }  // namespace halo

@@ -78,6 +78,7 @@ PROBLEMS: tuple[Problem, ...] = (
     replace(_conv(2, 21, 19, 36, 255, (3, 3), (1, 1, 1, 1), "Bias", "Relu", out=_F32), dtype=_F32),
     replace(_conv(2, 21, 19, 40, 3, (3, 3), (1, 1, 1, 1), "Bias", out=_F32), dtype=DType.BF16),
     _gemm(3001, 200, 429, "Bias", "Add", "Relu"), _gemm(130, 60, 13, "Bias", dtype=DType.BF16),
+    _conv(9, 29, 31, 64, 72, (3, 3), (1, 1, 1, 1), "Scale", "Bias", "Add", "GeluErf", "Mul"),
 )
 
 
