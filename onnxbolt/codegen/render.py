@@ -43,7 +43,8 @@ def instance_name(instance: Instance) -> str:
     words += [f"a{c.align_a}"] if c.family is Family.POOL else [_shape(c.threadblock), f"a{c.align_a}_{c.align_b}_{c.align_c}"]
     if c.family in (Family.GEMM_2X, Family.CONV_2X):
         words += [f"w{_shape(c.warp)}", f"i{_shape(c.instruction)}", f"z{c.swizzle}"]
-    if c.family in (Family.DEPTHWISE, Family.CHAIN_SM90, Family.CHAIN_CONV_SM90, Family.CHAIN_SMALL, Family.CHAIN_STORED_SM90):
+    if c.family in (Family.DEPTHWISE, Family.CHAIN_SM90, Family.CHAIN_CONV_SM90, Family.CHAIN_SMALL, Family.CHAIN_WIDE_SM90,
+                    Family.CHAIN_STORED_SM90):
         words += [f"f{_shape(c.warp)}"]
     if c.family in (Family.FIRST_SM90, Family.CHAIN_FIRST_SM90, Family.CHAIN_2X, Family.CHAIN_CONV_2X):
         words += [f"f{_shape(c.warp)}", f"t{_shape(c.instruction)}"]

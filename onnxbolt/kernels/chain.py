@@ -39,7 +39,7 @@ def configs(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """As `candidates`, for layers that there are kernels for, one or several."""
     padded = [next(n for n in COLUMNS if n >= width) for width in (*problem.inner, problem.n)]
     others = [*padded[1:], 0, 0, 0]
-    depth, align_a = _depth(problem.k), 8 if problem.k * problem.dtype.bytes % _CHUNK == 0 else 1
+    depth, align_a = first_depth(problem.k), 8 if problem.k * problem.dtype.bytes % _CHUNK == 0 else 1
     found: list[KernelConfig] = []
     for resident, groups in itertools.product((1, 0), _GROUPS):
         rows = _ROWS if resident else _ROWS * groups
@@ -54,7 +54,7 @@ def configs(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     return tuple(found)
 
 
-def _depth(k: int) -> int:
+def first_depth(k: int) -> int:
     """Of the first layer, zeros included: long rows to a copy, where they do not cost much."""
     multiple = 16 if k < _BOX else 32 if k % 32 == 0 and k < 3 * _BOX else _BOX
     return -(-k // multiple) * multiple

@@ -43,6 +43,7 @@ class Family(enum.IntEnum):
     RESIZE = 19  # our NHWC resizing kernels, any architecture
     GEMM_ROWS_SM90 = 22  # GEMM whose rows TMA cannot read: CHAIN_SM90 of one layer
     CHAIN_STORED_SM90 = 21  # two GEMMs, or 1x1 convolutions, the first one's result stored as well; sm_90a
+    CHAIN_WIDE_SM90 = 20  # several GEMMs of up to 512 columns in one kernel, what lies between them in shared memory; sm_90a
 
 
 class Schedule(enum.IntEnum):

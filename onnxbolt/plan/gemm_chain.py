@@ -8,7 +8,7 @@ from __future__ import annotations
 from onnxbolt.archs import Arch
 from onnxbolt.kernels import chain
 from onnxbolt.kernels.config import Family, GemmProblem, KernelConfig
-from onnxbolt.plan import chain_2x
+from onnxbolt.plan import chain_2x, chain_wide
 
 _LAUNCH_US = 1.8  # the first loads and the last stores included
 _US = 1e6
@@ -26,6 +26,8 @@ _FP32_EFFICIENCY = 0.4  # of CUDA cores, which also read weights and convert
 
 def fused_us(problem: GemmProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
     """One launch; `memory_us` is what a copy of x, the weights and y takes."""
+    if config.family is Family.CHAIN_WIDE_SM90:
+        return chain_wide.fused_us(problem, config, arch, memory_us)
     if config.family is Family.CHAIN_2X:
         return chain_2x.fused_us(problem, config, arch, memory_us)
     if config.family is Family.CHAIN_SMALL:

@@ -21,6 +21,7 @@ CONV_2X = dataclasses.replace(GEMM_2X, family=Family.CONV_2X, iterator=Iterator.
 CHAIN = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_SM90, (64, 64, 256), (16, 0, 0), stages=8, consumers=2, resident=1)
 GEMM_ROWS = dataclasses.replace(CHAIN, family=Family.GEMM_ROWS_SM90, threadblock=(128, 256, 448), warp=(0, 0, 0), stages=3, align_a=1,
                                 resident=0)
+CHAIN_WIDE = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_WIDE_SM90, (64, 512, 16), (256, 64, 0), stages=4, align_a=1, consumers=2)
 CHAIN_SMALL = KernelConfig(80, 0, UNBOUNDED, Family.CHAIN_SMALL, (128, 8, 4), (4, 0, 0), align_a=4, align_c=4)
 CHAIN_STORED = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_STORED_SM90, (192, 256, 64), (64, 0, 0), stages=4, consumers=3, resident=1)
 CHAIN_2X = KernelConfig(80, 0, UNBOUNDED, Family.CHAIN_2X, (64, 128, 32), (64, 0, 0), (32, 64, 0), stages=4)
@@ -61,6 +62,7 @@ UNITS = {
     "chain_conv_sm90": (Instance(CHAIN_CONV, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),),
     "chain_halo_sm90": (Instance(CHAIN_HALO, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),),
     "chain_first_sm90": (Instance(CHAIN_FIRST, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Relu")),),
+    "chain_wide_sm90": (Instance(CHAIN_WIDE, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Relu", "Gemm", "Bias")),),
     "chain_small": (Instance(CHAIN_SMALL, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add")),),
     "chain_stored_sm90": (Instance(CHAIN_STORED, DType.F16, DType.F16, ("Bias", "Add", "Relu", "Store", "Gemm", "Bias", "Relu")),),
     "chain_2x": (Instance(CHAIN_2X, DType.BF16, DType.BF16, ("Bias", "GeluErf", "Gemm", "Bias", "Add")),),

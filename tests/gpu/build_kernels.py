@@ -20,7 +20,7 @@ from tests.gpu.cases import instances
 SLOW = (
     Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90, Family.FIRST_SM90, Family.CHAIN_SM90, Family.CHAIN_CONV_SM90,
     Family.GEMM_ROWS_SM90,
-    Family.CHAIN_HALO_SM90, Family.CHAIN_FIRST_SM90, Family.CHAIN_STORED_SM90,
+    Family.CHAIN_HALO_SM90, Family.CHAIN_FIRST_SM90, Family.CHAIN_STORED_SM90, Family.CHAIN_WIDE_SM90,
 )  # to compile
 
 

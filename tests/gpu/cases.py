@@ -21,7 +21,7 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem,
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu import chain_2x_cases, conv_chain_cases, gemm_rows_cases, sm90_cases, stored_chain_cases
+from tests.gpu import chain_2x_cases, conv_chain_cases, gemm_rows_cases, sm90_cases, stored_chain_cases, wide_chain_cases
 from tests.gpu.planned import planned
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
@@ -155,6 +155,7 @@ def instances(arch: int) -> list[Instance]:
     found += chain_2x_cases.instances(arch, ACTIVATIONS, frozenset(PARAMS))
     found += chain_2x_cases.convolutions(arch, ACTIVATIONS, frozenset(PARAMS))
     found += stored_chain_cases.instances(arch, ACTIVATIONS)
+    found += wide_chain_cases.instances(arch, ACTIVATIONS)
     found += sm90_cases.instances(arch, _forms(types))
     found += gemm_rows_cases.instances(arch, _forms(types))
     return list(dict.fromkeys(found))

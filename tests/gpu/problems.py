@@ -241,6 +241,13 @@ def _sm90_chains(library: Library, instance: Instance) -> list[Any]:
     return [chain_problem(library, instance, (rows, k, inner, last)) for k, (rows, inner, last) in zip(short, shapes, strict=True)]
 
 
+def _wide_chains(library: Library, instance: Instance) -> list[Any]:
+    """As _sm90_chains; one tile, fewer tiles than SMs, and more, of 64 rows and of 128."""
+    short = (0, 8, 8, 0) if instance.config.align_a == 8 else (1, 3, 6, 11)
+    shapes = ((1, 0, 0), (197, 8, 8), (128 * 132 + 65, 0, 3), (1000, 8, 0))
+    return [chain_problem(library, instance, (rows, k, inner, last)) for k, (rows, inner, last) in zip(short, shapes, strict=True)]
+
+
 def _chains_2x(library: Library, instance: Instance) -> list[Any]:
     """One row, tails of rows, k and columns, fewer tiles than SMs and several for each; long rows, and short ones."""
     a, c = instance.config.align_a, instance.config.align_c
@@ -269,6 +276,7 @@ BUILDERS: dict[Family, Builder] = {
     Family.CHAIN_SM90: _sm90_chains,
     Family.GEMM_ROWS_SM90: lambda library, instance: [gemm_rows.problem(library, instance, shape) for shape in gemm_rows.SHAPES],
     Family.CHAIN_SMALL: _small_chains,
+    Family.CHAIN_WIDE_SM90: _wide_chains,
     Family.CHAIN_2X: _chains_2x,
     Family.CHAIN_STORED_SM90: lambda library, instance: [stored_problem(library, instance, shape) for shape in STORED_SHAPES],
     Family.CHAIN_FIRST_SM90: lambda library, instance: [first_chain_problem(library, instance, shape) for shape in FIRST_SHAPES],

@@ -12,8 +12,11 @@ from tests.gpu.problems import chain_problem, limit, problems
 from tests.gpu.reference import relative_error
 
 pytestmark = pytest.mark.gpu
-FAMILIES = (Family.CHAIN_SM90, Family.CHAIN_SMALL, Family.CHAIN_2X, Family.CHAIN_CONV_2X,
-    Family.CHAIN_CONV_SM90, Family.CHAIN_HALO_SM90, Family.CHAIN_FIRST_SM90)
+FAMILIES = (
+    Family.CHAIN_SM90, Family.CHAIN_SMALL, Family.CHAIN_2X, Family.CHAIN_CONV_2X,
+    Family.CHAIN_CONV_SM90, Family.CHAIN_HALO_SM90, Family.CHAIN_FIRST_SM90,
+    Family.CHAIN_WIDE_SM90,
+)
 KERNELS = [instance for instance in ALL if instance.config.family in FAMILIES]
 
 
