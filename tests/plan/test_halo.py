@@ -59,10 +59,16 @@ def test_predictions_are_good_on_the_whole() -> None:
     assert math.hypot(*errors) / math.sqrt(len(errors)) < 0.09
 
 
-@pytest.mark.parametrize("problem", [_problem(56, 64), _problem(224, 64), _problem(112, 128), _problem(14, 256)], ids=str)
+@pytest.mark.parametrize("problem", [_problem(56, 64), _problem(224, 64), _problem(112, 128)], ids=str)
 def test_early_layers_are_halo_convolutions(problem: ConvProblem) -> None:
     """Few channels and many pixels: what an implicit GEMM loads again for each filter position."""
     assert predict(problem, 90)[0].family is Family.HALO_SM90
+
+
+def test_tiles_of_pixels_that_fill_every_sm_are_faster_than_a_border() -> None:
+    """6272 pixels x 256 channels: 132 swapped tiles of 96 x 128, one for each SM (measured: 12.7 us, the halo form 14.1)."""
+    assert predict(_problem(14, 256), 90)[0].family is Family.CONV_SM90
+
 
 
 @pytest.mark.parametrize("problem", [_problem(56, 64), _problem(224, 64)], ids=str)
