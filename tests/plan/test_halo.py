@@ -70,7 +70,6 @@ def test_tiles_of_pixels_that_fill_every_sm_are_faster_than_a_border() -> None:
     assert predict(_problem(14, 256), 90)[0].family is Family.CONV_SM90
 
 
-
 @pytest.mark.parametrize("problem", [_problem(56, 64), _problem(224, 64)], ids=str)
 def test_filters_that_fit_stay(problem: ConvProblem) -> None:
     assert halo.candidates(problem, HOPPER)[0].resident == 1
