@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
-from onnxbolt.kernels import chain, chain_2x, chain_small, chain_stored, gemm_rows, sm90
+from onnxbolt.kernels import chain, chain_2x, chain_small, chain_stored, chain_wide, gemm_rows, sm90
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 from onnxbolt.kernels.feasibility import alignment, is_feasible, needs_two_stages
 from onnxbolt.kernels.tiles import HOPPER, tiles_2x
@@ -16,7 +16,7 @@ def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     if not arch.supports(problem.dtype):
         return ()
     if problem.inner:
-        families = (chain, chain_2x, chain_small, chain_stored)
+        families = (chain, chain_wide, chain_2x, chain_small, chain_stored)
         return tuple(config for family in families for config in family.candidates(problem, arch))
     found = dict.fromkeys(_configs_3x(problem, arch) + _configs_2x(problem, arch))  # a set that keeps the order
     feasible = (config for config in found if is_feasible(config, problem.dtype, arch))

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import onnx_graphsurgeon as gs
 
 from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, PRODUCT, STORE, Step
-from onnxbolt.kernels import chain as gemm_chain
-from onnxbolt.kernels import chain_small, chain_stored, conv_chain
+from onnxbolt.kernels import chain_small, chain_stored, chain_wide, conv_chain
 from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
 from onnxbolt.patterns import anchors, steps
 
@@ -101,7 +100,7 @@ def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
     if anchor.kind == "conv":
         return conv_chain.serves(anchor.dtype, widths, steps)
     small = chain_small.serves(anchor.dtype, int(anchor.weight.shape[0]), widths, steps)
-    return small or gemm_chain.serves(anchor.dtype, widths, steps)
+    return small or chain_wide.serves(anchor.dtype, widths, steps)
 
 
 def links_over(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence[Link], refusals: list[Refusal]) -> tuple[Link, ...]:

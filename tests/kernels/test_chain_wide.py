@@ -7,8 +7,8 @@ import pytest
 
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import chain, chain_wide
-from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.kernels import chain, chain_wide, gemm
+from onnxbolt.kernels.config import Family, GemmProblem
 
 ARCH = get(90)
 BOTTOM = GemmProblem(16384, 16, 13, DType.F16, DType.F16, ("Bias", "Relu") + ("Gemm", "Bias", "Relu") * 3, (512, 256, 64))
@@ -51,6 +51,8 @@ def test_what_it_serves() -> None:
 
 def test_narrow_layers_have_kernels_that_keep_results_in_registers() -> None:
     assert not chain_wide.candidates(pair(256, 192, 64), ARCH)
+    assert Family.CHAIN_WIDE_SM90 not in {config.family for config in gemm.candidates(pair(256, 192, 64), ARCH)}
+    assert {Family.CHAIN_SM90, Family.CHAIN_WIDE_SM90} <= {config.family for config in gemm.candidates(pair(512, 256, 128), ARCH)}
     assert not chain.candidates(pair(512, 384, 128), ARCH)
 
 

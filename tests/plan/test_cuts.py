@@ -41,6 +41,13 @@ def test_narrow_layers_share_a_kernel(widths: tuple[int, ...]) -> None:
     assert rules(net, y) == ["gemm+" + "+Gemm+".join(["Bias+Relu"] * (len(widths) - 1))]
 
 
+@pytest.mark.parametrize(("rows", "widths"), [(2048, (13, 512, 256, 64, 16)), (16384, (13, 512, 256, 64, 16)), (16384, (367, 512, 256, 1))])
+def test_layers_of_512_columns_share_a_kernel(rows: int, widths: tuple[int, ...]) -> None:
+    """DLRM's perceptrons."""
+    net, y = mlp(rows, *widths)
+    assert rules(net, y) == ["gemm+" + "+Gemm+".join(["Bias+Relu"] * (len(widths) - 1))]
+
+
 @pytest.mark.parametrize("widths", [*WIDTHS, (40, 12, 20, 5)])
 def test_bodies_of_several_layers_compute_what_the_original_does(widths: tuple[int, ...]) -> None:
     net, y = mlp(16384 if max(widths) < 429 else 2048, *widths)
@@ -100,14 +107,14 @@ def test_residuals_stand_behind_the_last_layer_alone() -> None:
     assert rules(net, net.node("MatMul", inner, net.normal(64, 16))) == ["gemm+Add", "gemm"]
 
 
-@pytest.mark.parametrize(("hidden", "left"), [(1, ["gemm", "gemm+Bias"]), (2, ["gemm+Bias"])])
+@pytest.mark.parametrize(("hidden", "left"), [(1, ["gemm", "gemm+Bias+Add+Mul"]), (2, ["gemm+Bias+Add+Mul"])])
 def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: list[str]) -> None:
-    """No block holds both weights, and the tensor between them is none of the source, so that nothing may end there."""
-    net = Net({"x": (16384, 256)})
-    product = net.node("MatMul", "x", net.normal(256, 256))
-    biased = net.node("Add", product, net.normal(256))
+    """No registers hold both residuals, and the tensor between the layers is none of the source, so that nothing may end there."""
+    net = Net({"x": (16384, 256), "r": (16384, 512), "s": (16384, 512)})
+    product = net.node("MatMul", "x", net.normal(256, 512))
+    biased = net.node("Add", product, net.normal(512))
     inner = net.node("Relu", biased)
-    graph = prepare(net.model(net.linear(inner, 256, 256)), "fp16")
+    graph = prepare(net.model(net.node("Mul", net.node("Add", net.linear(inner, 512, 512), "r"), "s")), "fp16")
     graph.source_tensors -= {inner, biased, product} if hidden == 2 else {inner, biased}
     found, refusals, *_ = cover(graph, [90])
     assert [candidate.rule.removesuffix("+CastF32") for candidate in found] == left
@@ -115,7 +122,7 @@ def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: l
 
 
 def test_where_a_chain_is_cut_is_reported_with_both_times() -> None:
-    net, y = mlp(1024, 64, 256, 256, 256)
+    net, y = mlp(1024, 64, 512, 512, 512)
     graph = prepare(net.model(y), "fp16")
     found, refusals, *_ = cover(graph, [90])
     cuts = [refusal for refusal in refusals if "not in one kernel with the layer before it" in refusal.reason]
@@ -124,7 +131,7 @@ def test_where_a_chain_is_cut_is_reported_with_both_times() -> None:
     slower, impossible = cuts
     assert slower.reason.endswith("which is predicted to be slower")
     assert slower.values["together_us"] >= slower.values["apart_us"] > 0
-    assert impossible.reason.endswith("takes both at these widths: 256 to 256 to 256")
+    assert impossible.reason.endswith("takes both at these widths: 512 to 512 to 512")
     net, y = mlp(16384, 256, 64, 16)
     assert not cover(prepare(net.model(y), "fp16"), [90])[1]
 
