@@ -87,7 +87,7 @@ PRINTS
 def test_shared_memory_is_that_of_cpp(tmp_path: Path) -> None:
     cases = [(problem, config) for problem in NARROW for config in chain_2x.candidates(problem, get(80))[::5]]
     prints = "".join(
-        f'  std::printf("%d\\n", chain_2x::Shape<Config<{", ".join(map(str, config.row()))}>, Half, Half'
+        f'  std::printf("%d\\n", chain_2x::Shape<chain_2x::MatrixMainLoop, Config<{", ".join(map(str, config.row()))}>, Half, Half'
         f'{", Layer" * (len(problem.inner) + 1)}>::kSharedMemory);\n' for problem, config in cases)
     program = compile_program(tmp_path / "memory.cu", _PROGRAM.replace("PRINTS", prints))
     answers = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.split()
