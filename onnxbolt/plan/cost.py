@@ -97,8 +97,7 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
     if config.family in (Family.GEMM_SM90, Family.CONV_SM90):
         problem = sm90.in_whole_sectors(problem)
         return sm90.fused_us(problem, config, arch, _memory_us(problem, arch))
-    tile = _tile(problem, config, arch)
-    m, n = extent(problem)
+    tile, (m, n) = _tile(problem, config, arch), extent(problem)
     groups = problem.groups if isinstance(problem, ConvProblem) else 1
     tiles = _ceil(m, config.threadblock[0]) * _ceil(n // groups, config.threadblock[1]) * groups
     compute = _sm_us(_ceil(tiles, arch.sm_count), _resident(config, problem.dtype, arch), tile)

@@ -7,8 +7,9 @@ import pytest
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.kernels.config import Family
 from tests.gpu.cases import ALL
+from tests.gpu.chain_problems import chain_problem
 from tests.gpu.device import KernelError, Library
-from tests.gpu.problems import chain_problem, limit, problems
+from tests.gpu.problems import limit, problems
 from tests.gpu.reference import relative_error
 
 pytestmark = pytest.mark.gpu

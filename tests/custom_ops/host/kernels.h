@@ -56,7 +56,8 @@ inline void Compute(const ConvArguments& c) {
       ForEachTap(c, c.r, c.s, p, q, [&](int h, int w, int r, int s) {
         const int64_t first = k / group_k * group_c, plane = int64_t{c.h} * c.w, pixel = int64_t{h} * c.w + w;
         const float* from = x + (c.x_planes ? (n * c.c + first) * plane + pixel : (n * plane + pixel) * c.x_pitch + first);
-        for (int i = 0; i < group_c; ++i) sum += from[i * (c.x_planes ? plane : 1)] * filter[((int64_t{k} * c.r + r) * c.s + s) * group_c + i];
+        const float* weights = filter + ((int64_t{k} * c.r + r) * c.s + s) * group_c;
+        for (int i = 0; i < group_c; ++i) sum += from[i * (c.x_planes ? plane : 1)] * weights[i];
       });
       const int64_t plane = int64_t{c.p} * c.q, at = c.y_planes ? (int64_t{n} * c.k + k) * plane + row % plane : row * c.y_pitch + k;
       static_cast<float*>(c.y)[at] = Finish(c.epilogue, sum, row, k);
@@ -159,7 +160,8 @@ inline void Compute(const ElementwiseArguments& c) {
 
 // Both activations are LeakyReLU, with slopes of their own.
 inline void Compute(const SqueezeExciteArguments& a) {
-  const auto *x = static_cast<const float*>(a.x), *squeeze = static_cast<const float*>(a.squeeze), *excite = static_cast<const float*>(a.excite);
+  const auto *x = static_cast<const float*>(a.x), *squeeze = static_cast<const float*>(a.squeeze);
+  const auto* excite = static_cast<const float*>(a.excite);
   const auto leaky = [](float value, float slope) { return value > 0 ? value : slope * value; };
   for (int n = 0; n < a.n; ++n) {
     std::vector<float> mean(a.channels), squeezed(a.squeeze_bias, a.squeeze_bias + a.squeezed);
