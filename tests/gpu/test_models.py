@@ -54,6 +54,7 @@ def test_every_fused_node_computes_its_tensor(case: Case, optimized: Callable[[C
     assert result.passed, result.text()
     nodes = [node for node in onnx.load(path, load_external_data=False).graph.node if node.domain == "com.onnxbolt"]
     tensors = {attribute.s.decode() for node in nodes for attribute in node.attribute if attribute.name == "tensor"}
+    tensors.discard("")  # of a node that writes a part of a Concat's result, which is compared as a whole
     assert tensors
     assert tensors <= {row.name for row in result.rows}
 
