@@ -16,7 +16,7 @@ from onnxbolt.library import OpSpec, manifest_of_model
 
 CHANNELS = 8  # one in so many is shifted
 LINEAR = ("Bias", "Scale", "Add", "Mul")  # steps that are no activation
-_RANKS = {"conv": 4, "conv1d": 3, "gemm": 0}
+_RANKS = {"conv": 4, "conv1d": 3, "gemm": 0}  # by what computes the first layer
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def _operand(chain: tuple[str, ...], step: str) -> int:
 def _without_activation(spec: OpSpec, node: NodeProto, opset: int | None) -> FunctionProto:
     """The function of the node's chain up to its first activation; such steps have no parameters."""
     steps = tuple(Step(name) for name in itertools.takewhile(lambda name: name in LINEAR, spec.chain))
-    return build(Signature(spec.kind.removesuffix("1d"), spec.element, _RANKS[spec.kind], steps), opset or 0)
+    first = spec.kind.removesuffix("_chain")
+    return build(Signature(first.removesuffix("1d"), spec.element, _RANKS[first], steps), opset or 0)
 
 
 def _run(node: NodeProto, function: FunctionProto, inputs: list[np.ndarray], model: ModelProto) -> np.ndarray:

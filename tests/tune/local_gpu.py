@@ -19,11 +19,11 @@ from tests.tune import fakes
 
 
 def net() -> onnx.ModelProto:
-    """A chain of three GEMMs, two of them alike."""
-    net = Net({"x": (512, 256)})
+    """A chain of three GEMMs, two of them alike, too wide for one kernel."""
+    net = Net({"x": (512, 528)})
     y = "x"
-    for n in (256, 256, 512):
-        y = net.node("Relu", net.linear(y, 256, n))
+    for n in (528, 528, 544):
+        y = net.node("Relu", net.linear(y, 528, n))
     return net.model(y)
 
 

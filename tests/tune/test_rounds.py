@@ -24,9 +24,8 @@ def test_a_region_that_loses_is_not_fused(gpu: Gpu) -> None:
     gpu.ort_us = 1.0
     report = pipeline.optimize(net(), library=False, verify=False, tune=True)
     assert not report.fused
-    assert {refusal.reason.partition(":")[0] for refusal in report.refusals} == {
-        "measured slower than ONNX Runtime, it and its conversions together",
-        "not in one kernel with the layer before it, since no kernel takes both at these widths"}
+    reasons = {refusal.reason.partition(":")[0] for refusal in report.refusals}
+    assert reasons == {"measured slower than ONNX Runtime, it and its conversions together"}
 
 
 def test_layers_whose_kernel_loses_are_tuned_and_compared_in_the_next_round(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def net(batch: int | str = 64) -> onnx.ModelProto:
     """Four products of different sizes, too wide for one kernel, so that each is a region."""
     net = Net({"x": (batch, 64)})
     y = "x"
-    for k, n in ((64, 320), (320, 336), (336, 352), (352, 368)):
+    for k, n in ((64, 528), (528, 544), (544, 560), (560, 576)):
         y = net.node("Tanh", net.linear(y, k, n))
     return net.model(y)
 
@@ -82,7 +82,7 @@ def test_where_it_is_slower_the_least_convincing_half_goes(database: Database, m
     monkeypatch.setattr(whole._Race, "_measure", planted)
     settled, found = settle(subject, [90], "winning", timings, chosen, bench(timings, database))
     assert races == [4, 2]
-    assert [c.anchor.weight.shape for c in settled.candidates] == [(336, 352), (352, 368)]  # those that gain most
+    assert [c.anchor.weight.shape for c in settled.candidates] == [(544, 560), (560, 576)]  # those that gain most
     assert found is not None
     assert (found.ours_us, found.ort_us, len(found.dropped)) == (25.0, 30.0, 2)
     assert {refusal.reason.partition(",")[0] for refusal in settled.refusals} == {SLOWER}
