@@ -11,7 +11,8 @@ struct ChainConv2x : chain_2x::Launcher<chain_2x::Shape<chain_2x::ImageMainLoop,
 
   static const char* can_implement(const void* arguments) {
     const auto& layers = *static_cast<const ConvChainArguments*>(arguments);
-    if (layers.conv.groups != 1) return "the first convolution has groups";
+    if (layers.conv.groups != 1) return "a chain of convolutions has no groups";
+    if (layers.chain.n[0] != layers.conv.k) return "the first layer has another number of channels than the convolution";
     if (const char* error = Base::First::Alone::can_implement(&layers.conv)) return error;
     return Base::check(layers.chain);
   }

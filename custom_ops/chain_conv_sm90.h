@@ -51,13 +51,14 @@ struct ChainConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Cha
 
   static const char* can_implement(const void* arguments) {
     const auto& [conv, chain] = *static_cast<const ConvChainArguments*>(arguments);
-    if (chain.layers != Layers::kLayers) return "the kernel is for another number of layers";
+    if (const char* error = CheckPlanes(conv, false)) return error;
+    if (const char* error = Layers::check_layers(chain)) return error;
     if (conv.groups != 1) return "a chain of convolutions has no groups";
     if (const char* error = CheckExtents(chain.m, conv.k, chain.k)) return error;
     if (const char* error = sm90::CheckInputs<Shape>(conv, conv.c)) return error;
     if (const char* error = sm90::CheckIm2col(conv)) return error;
     if (chain.n[0] != conv.k) return "the first layer has another number of channels than the convolution";
-    if (const char* error = check_layers(chain)) return error;
+    if (const char* error = check_behind(chain)) return error;
     if (chain.ldd * sizeof(Output) % 16 != 0 || !IsAligned(chain.d, 16)) return "y or its pitch is not aligned to 16 bytes";
     return sm90::CheckProblem<Shape>(chain.m, chain.n[Layers::kLast], conv.c, int64_t(conv.r) * conv.s);
   }
@@ -76,13 +77,12 @@ struct ChainConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Cha
   }
 
  private:
-  static const char* check_layers(const ChainArguments& chain) {
-    for (int i = 0; i < Layers::kLayers; ++i) {
-      if (chain.n[i] < 1 || chain.n[i] > Layers::columns(i)) return "a layer has more channels than the kernel";
-      if (i > 0 && (chain.n[i - 1] * sizeof(Element) % 16 != 0 || !IsAligned(chain.weights[i], 16)))
+  // The layers behind the first.
+  static const char* check_behind(const ChainArguments& chain) {
+    for (int i = 1; i < Layers::kLayers; ++i) {
+      if (chain.n[i - 1] * sizeof(Element) % 16 != 0 || !IsAligned(chain.weights[i], 16))
         return "a layer's weights have rows that are not multiples of 16 bytes, as TMA needs";
     }
-    if (const char* error = Layers::check_vectors(chain)) return error;
     return CheckOperands<typename Shape::Chain, Element>(chain.epilogue[Layers::kLast], Row::at(kAlignC));
   }
 

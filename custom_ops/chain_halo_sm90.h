@@ -22,6 +22,7 @@ struct ChainHaloSm90 {
   static const char* can_implement(const void* arguments) {
     const auto& [conv, chain] = *static_cast<const ConvChainArguments*>(arguments);
     if (const char* error = halo::CheckConvolution(conv)) return error;
+    if (const char* error = CheckPlanes(conv, false)) return error;
     if (const char* error = halo::CheckRows(conv)) return error;
     if (conv.groups != 1) return "a chain's convolution has no groups";
     if (chain.layers != Layers::kLayers) return "the kernel is for another number of layers";

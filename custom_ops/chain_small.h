@@ -43,12 +43,8 @@ struct ChainSmall : chain_small::Shape<Config, ElementType, OutputType, Chains..
   static const char* can_implement(const void* arguments) {
     const auto& chain = *static_cast<const ChainArguments*>(arguments);
     if (const char* error = CheckExtents(chain.m, 1, chain.k)) return error;
-    if (chain.layers != Shape::kLayers) return "the kernel is for another number of layers";
+    if (const char* error = Shape::check_layers(chain)) return error;
     if (chain.k > Shape::kDepth) return "k exceeds the kernel's";
-    for (int i = 0; i < Shape::kLayers; ++i) {
-      if (chain.n[i] < 1 || chain.n[i] > Shape::columns(i)) return "a layer has more columns than the kernel";
-    }
-    if (const char* error = Shape::check_vectors(chain)) return error;
     constexpr int kIn = Shape::kAlignIn, kOut = Shape::kAlignOut;
     if (chain.k % kIn != 0 || chain.lda % kIn != 0 || !IsAligned(chain.a, kIn * sizeof(Element)))
       return "A, its pitch or k is not aligned to align_a elements";

@@ -110,6 +110,7 @@ struct Conv2x {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0) return "c and k have to be multiples of groups";
     if (conv.groups > 65535) return "a grid has at most 65535 groups";
+    if (const char* error = CheckPlanes(conv, false)) return error;
     const int c = conv.c / conv.groups, k = conv.k / conv.groups;
     if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
     if (const char* error = check_iterator(conv)) return error;

@@ -135,6 +135,7 @@ struct Depthwise {
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (conv.groups != conv.c || conv.k != conv.c) return "a depthwise convolution has as many groups and output channels as channels";
+    if (const char* error = CheckPlanes(conv, false)) return error;
     if (const char* error = check_filter(conv)) return error;
     const int64_t rows = (conv.p + Shape::kRows - 1) / Shape::kRows, columns = (conv.q + Shape::kColumns - 1) / Shape::kColumns;
     if (const char* error = CheckExtents(conv.n * rows * columns * conv.c / Shape::kWidth, int64_t(conv.h) * conv.w, 1)) return error;

@@ -63,6 +63,7 @@ struct ConvChainShape
   static constexpr bool kOverlapsParts = Layers::columns(Layers::kLast - 1) <= (ConvChainShape::kGroups == 1 ? 192 : 128);
 
   static_assert(kLastColumns % kPart == 0, "the last product has whole parts");
+  static_assert(!ConvChainShape::kPlanes && !ConvChainShape::kSwapped, "ChainEnd has rows of pixels, and stages them");
   static_assert(Layers::kStagesBehind < ConvChainShape::kStages, "a tile's last k-block and what is behind it are in the ring together");
   static_assert(sizeof(ElementType) == 2, "accumulators lie as operands of 16 bits");
   static_assert(Config::at(kClusterM) == 1 && Config::at(kClusterN) == 1, "a block has all channels of its pixels");

@@ -100,13 +100,11 @@ struct Launcher : K {
   static const char* check(const ChainArguments& chain) {
     if (const char* error = CheckExtents(chain.m, 1, chain.k)) return error;
     if (chain.m > 0x7fffffff - K::kRows) return "m is too close to 2^31";
-    if (chain.layers != K::kLayers) return "the kernel is for another number of layers";
-    for (int i = 0; i < K::kLayers; ++i) {
-      if (chain.n[i] < 1 || chain.n[i] > K::columns(i)) return "a layer has more columns than the kernel";
-      if (i > 0 && (chain.depth(i) % 8 != 0 || !IsAligned(chain.weights[i], 16)))
+    if (const char* error = K::check_layers(chain)) return error;
+    for (int i = 1; i < K::kLayers; ++i) {
+      if (chain.depth(i) % 8 != 0 || !IsAligned(chain.weights[i], 16))
         return "weights behind the first layer have rows that are not multiples of 16 bytes";
     }
-    if (const char* error = K::check_vectors(chain)) return error;
     constexpr int kOut = K::Row::at(kAlignC);
     if (chain.n[K::kLast] % kOut != 0 || chain.ldd % kOut != 0 || !IsAligned(chain.d, kOut * sizeof(typename K::Output)))
       return "D, its pitch or n is not aligned to align_c elements";

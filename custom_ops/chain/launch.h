@@ -22,17 +22,15 @@ struct ChainInstance : KernelShape {
     const auto& chain = *static_cast<const ChainArguments*>(arguments);
     if (const char* error = CheckExtents(chain.m, 1, chain.k)) return error;
     if (chain.m > 0x7fffffff - 64 * Shape::kGroups) return "m is too close to 2^31";
-    if (chain.layers != Shape::kLayers) return "the kernel is for another number of layers";
+    if (const char* error = Shape::check_layers(chain)) return error;
     if (!IsAligned(chain.a, 16)) return "A does not begin at a multiple of 16 bytes";
     if (Shape::kRowsByTma && (chain.k % 8 != 0 || chain.lda % 8 != 0)) return "A's rows are not multiples of 16 bytes, as TMA needs";
     if (chain.lda > 1 << 20) return "A's rows lie too far apart";
     if (chain.k > Shape::kDepth || chain.k <= Shape::kDepth - 64) return "the kernel is for another k";
     for (int i = 0; i < Shape::kLayers; ++i) {
-      if (chain.n[i] < 1 || chain.n[i] > Shape::columns(i)) return "a layer has more columns than the kernel";
       if (!RowsAreWide(chain.weights[i], chain.weight_pitch(i)))
         return "a layer's weights have rows that are not multiples of 16 bytes, as TMA needs";
     }
-    if (const char* error = Shape::check_vectors(chain)) return error;
     return CheckOperands<typename Shape::template ChainOf<Shape::kLast>, Element>(chain.epilogue[Shape::kLast], 1);
   }
 

@@ -46,9 +46,12 @@ struct ChainLayers {
     return chain;
   }
 
-  // Of all layers. nullptr where all is well.
-  static const char* check_vectors(const ChainArguments& chain) {
+  // What the layers must be for a kernel that keeps what lies between them to itself. nullptr where all is well.
+  static const char* check_layers(const ChainArguments& chain) {
+    if (chain.layers != kLayers) return "the kernel is for another number of layers";
+    if (chain.stored != nullptr) return "the first layer's result is to be stored, and the kernel does not store it";
     for (int layer = 0; layer < kLayers; ++layer) {
+      if (chain.n[layer] < 1 || chain.n[layer] > columns(layer)) return "a layer is wider than the kernel";
       for (int v = 0; v < vectors(layer); ++v) {
         if (chain.epilogue[layer].vectors[v] == nullptr) return "an epilogue vector is missing";
       }

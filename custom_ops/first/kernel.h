@@ -91,6 +91,7 @@ const char* Check(const ConvArguments& conv, int64_t channels) {
   if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
   if (conv.x_planes != OnnxType<float>::value && conv.x_planes != OnnxType<typename Plan::Element>::value)
     return "a first convolution reads NCHW, in fp32 or the kernel's type";
+  if (const char* error = CheckPlanes(conv, false)) return error;
   if (conv.groups != 1 || conv.dilation_h != 1 || conv.dilation_w != 1) return "a first convolution has no groups and no dilation";
   if (conv.r != Plan::kR || conv.s != Plan::kS || conv.c != Plan::kC || conv.stride_h != Plan::kStrideH || conv.stride_w != Plan::kStrideW)
     return "the kernel is for another filter or stride";

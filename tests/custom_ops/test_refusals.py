@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
-from onnxbolt.kernels import chain_conv, resize
+from onnxbolt.kernels import chain_conv, chain_conv_2x, chain_halo, depthwise, resize
 from onnxbolt.kernels.config import ConvProblem
 from tests.codegen.compilation import compile_program
 
@@ -18,6 +19,8 @@ LAYER = ("Bias", "Relu")
 CHAIN = ConvProblem(
     2, 14, 14, 64, 256, 3, 3, 14, 14, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, (*LAYER, PRODUCT, *LAYER), inner=(64,)
 )
+ALONE = replace(CHAIN, k=64, groups=64, chain=LAYER, inner=())
+_LAST = "y is to have its channels first, and the kernel puts them last"
 # what is changed, and the answer
 RESIZES = (
     ("", "accepted"), ("resize.mode = ResizeMode(3);", "the mode, the coordinates or the rounding is none that the kernel knows"),
@@ -28,8 +31,20 @@ RESIZES = (
 CHAINS = (
     ("", "accepted"), ("conv.k = 128;", "the first layer has another number of channels than the convolution"),
     ("chain.n[0] = 32;", "the first layer has another number of channels than the convolution"),
-    ("conv.groups = 2;", "a chain of convolutions has no groups"), ("chain.n[1] = 264;", "a layer has more channels than the kernel"),
-    ("chain.ldd = 3;", "y or its pitch is not aligned to 16 bytes"),
+    ("conv.groups = 2;", "a chain of convolutions has no groups"), ("chain.n[1] = 264;", "a layer is wider than the kernel"),
+    ("chain.ldd = 3;", "y or its pitch is not aligned to 16 bytes"), ("conv.y_planes = 1;", _LAST),
+    ("chain.stored = data;", "the first layer's result is to be stored, and the kernel does not store it"),
+)
+# by older architectures' instructions, of the same problem
+OLDER_CHAINS = (
+    ("", "accepted"), ("conv.k = 128;", "the first layer has another number of channels than the convolution"),
+    ("conv.groups = 2;", "a chain of convolutions has no groups"), ("chain.layers = 1;", "the kernel is for another number of layers"),
+    ("chain.n[1] = 264;", "a layer is wider than the kernel"), ("conv.y_planes = 1;", _LAST),
+)
+HALO_CHAINS = (("", "accepted"), ("conv.y_planes = 1;", _LAST))
+DEPTHWISE = (
+    ("", "accepted"), ("conv.y_planes = 1;", _LAST),
+    ("conv.groups = 1;", "a depthwise convolution has as many groups and output channels as channels"),
 )
 HALOS = (
     ("", "accepted"), ("conv.pad_right = -1;", "halo convolutions take no pixels off the image"),
@@ -37,9 +52,13 @@ HALOS = (
     ("conv.groups = 3;", "c and k have to be multiples of groups"),
     ("conv.groups = 16;", "x, its pitch, the filter or a group's c is not aligned to 16 bytes"),
 )
+CASES = (*RESIZES, *CHAINS, *OLDER_CHAINS, *HALO_CHAINS, *HALOS, *DEPTHWISE)
 _PROGRAM = """
 #include <cstdio>
+#include "chain_conv_2x.h"
 #include "chain_conv_sm90.h"
+#include "chain_halo_sm90.h"
+#include "depthwise.h"
 #include "halo/launch.h"
 #include "resize.h"
 using namespace onnxbolt;
@@ -52,9 +71,10 @@ ResizeArguments Resizing() {
 }
 
 ConvChainArguments Convolutions() {
-  ConvArguments conv{2, 14, 14, 64, 64, 3, 3, 14, 14, 1, 1, 1, 1, 1, 1, 1, 1, 1, data, data, data, 64, 256};
-  ChainArguments chain{2 * 14 * 14, 9 * 64, 2, {64, 256}, data, {data, data}, data, 64, 256};
+  ConvArguments conv{2, 14, 14, 64, 64, 3, 3, 14, 14, 1, 1, 1, 1, 1, 1, 1, 1, 1, data, data, data, 64, 256, {}};
+  ChainArguments chain{2 * 14 * 14, 9 * 64, 2, {64, 256}, data, {data, data}, data, 64, 256, {}};
   for (int layer : {0, 1}) chain.epilogue[layer].vectors[0] = reinterpret_cast<const float*>(data);
+  conv.epilogue = chain.epilogue[0];
   return {conv, chain};
 }
 
@@ -68,15 +88,24 @@ PRINTS
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Those of all resizings, of all chains, and of all convolutions from tiles with their border."""
+    """In the order of CASES."""
     resizing = f"Resize<Config<{_row(resize.config(90).row())}>, Half, Half>"
-    chain = f"ChainConvSm90<Config<{_row(chain_conv.candidates(CHAIN, get(90))[0].row())}>, Half, Half, Layer, Layer>"
+    chains = (
+        (f"ChainConvSm90<Config<{_row(chain_conv.candidates(CHAIN, get(90))[0].row())}>, Half, Half, Layer, Layer>", CHAINS),
+        (f"ChainConv2x<Config<{_row(chain_conv_2x.candidates(CHAIN, get(80))[0].row())}>, Half, Half, Layer, Layer>", OLDER_CHAINS),
+        (f"ChainHaloSm90<Config<{_row(chain_halo.candidates(CHAIN, get(90))[0].row())}>, Half, Half, Layer, Layer>", HALO_CHAINS),
+    )
+    alone = f"Depthwise<Config<{_row(depthwise.candidates(ALONE, get(90))[0].row())}>, Half, Half, Layer>"
     prints = [f"  {{ auto resize = Resizing(); {change} Print({resizing}::can_implement(&resize)); }}" for change, _ in RESIZES]
     prints += [
-        f"  {{ auto all = Convolutions(); auto& [conv, chain] = all; {change} Print({chain}::can_implement(&all)); }}"
-        for change, _ in CHAINS
+        f"  {{ auto all = Convolutions(); [[maybe_unused]] auto& [conv, chain] = all; {change} Print({chain}::can_implement(&all)); }}"
+        for chain, changes in chains for change, _ in changes
     ]
     prints += [f"  {{ auto conv = Convolutions().conv; {change} Print(halo::CheckConvolution(conv)); }}" for change, _ in HALOS]
+    prints += [
+        f"  {{ auto conv = Convolutions().conv; conv.groups = conv.k; conv.y_pitch = 64; {change} Print({alone}::can_implement(&conv)); }}"
+        for change, _ in DEPTHWISE
+    ]
     source: Path = tmp_path_factory.mktemp("refusals") / "refusals.cu"
     program = compile_program(source, _PROGRAM.replace("PRINTS", "\n".join(prints)))
     return subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -86,6 +115,6 @@ def _row(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-@pytest.mark.parametrize(("place", "change", "answer"), [(i, *case) for i, case in enumerate((*RESIZES, *CHAINS, *HALOS))])
+@pytest.mark.parametrize(("place", "change", "answer"), [(i, *case) for i, case in enumerate(CASES)])
 def test_refusal(answers: list[str], place: int, change: str, answer: str) -> None:
     assert answers[place] == answer, change
