@@ -71,8 +71,7 @@ class StoredConsumer {
 
   CUTLASS_DEVICE void multiply_block(Operand<K::kBlockColumns>& operand, Accumulators<K::kColumns>& sums, bool accumulate) const {
     const uint64_t b = OperandDescriptor(memory_.next_weights(weights_.stage), K::kNextRowBytes);
-#pragma unroll
-    for (uint32_t& word : operand) asm volatile("" : "+r"(word)::"memory");
+    PinOperand(operand);
     PinAccumulators(sums);
     BeginProducts();
 #pragma unroll
