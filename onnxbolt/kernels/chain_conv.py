@@ -10,7 +10,7 @@ from dataclasses import replace
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES, layers
 from onnxbolt.kernels import sm90
-from onnxbolt.kernels.chain import COLUMNS
+from onnxbolt.kernels.chain import COLUMNS, columns
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig, Schedule
 
 # rows, schedule and consumer warpgroups of a tile
@@ -43,11 +43,6 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
         for (rows, schedule, groups), resident, k in itertools.product(_TILES, (1, 0), k_blocks)
     )
     return tuple(config for config in (_with_stages(config, problem, arch) for config in configs) if config is not None)
-
-
-def columns(config: KernelConfig) -> tuple[int, ...]:
-    """Channels of each layer, zeros included."""
-    return config.threadblock[1], *(n for n in config.warp if n)
 
 
 def _with_stages(config: KernelConfig, problem: ConvProblem, arch: Arch) -> KernelConfig | None:

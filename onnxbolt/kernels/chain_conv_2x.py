@@ -8,18 +8,17 @@ from dataclasses import replace
 from onnxbolt.archs import Arch
 from onnxbolt.kernels import chain_2x
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig
-from onnxbolt.kernels.feasibility import MAX_IMAGE_ROWS
+from onnxbolt.kernels.feasibility import MASK_BITS, MAX_IMAGE_ROWS
 
-_MASK_BITS = 32  # the optimized iterator keeps a filter row's and a filter column's predicates in one word each
 _ACCESS = 16  # bytes
 _ITERATOR_REGISTERS = 8  # more than a matrix's
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every feasible configuration: `threadblock` is (pixels, channels of the first convolution, k), `warp` the channels of the others."""
-    if problem.nchw or problem.y_nchw or problem.groups != 1:
+    if problem.groups != 1:
         return ()
-    iterator = Iterator.OPTIMIZED if max(problem.r, problem.s) <= _MASK_BITS else Iterator.ANALYTIC
+    iterator = Iterator.OPTIMIZED if max(problem.r, problem.s) <= MASK_BITS else Iterator.ANALYTIC
     gemm = as_gemm(problem, problem.c)
     return tuple(replace(config, family=Family.CHAIN_CONV_2X, iterator=iterator) for config in chain_2x.candidates(gemm, arch)
                  if _image_rows(config, problem) <= MAX_IMAGE_ROWS

@@ -9,23 +9,21 @@ from __future__ import annotations
 from onnxbolt.archs import Arch
 from onnxbolt.kernels import conv_chain, depthwise, first, halo, planes, sm90
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
-from onnxbolt.kernels.feasibility import alignment, is_feasible, needs_two_stages
+from onnxbolt.kernels.feasibility import MASK_BITS, alignment, is_feasible, needs_two_stages
 from onnxbolt.kernels.gemm import SWIZZLE
 from onnxbolt.kernels.tiles import tiles_2x
-
-_MASK_BITS = 32  # the optimized iterator keeps a filter row's and a filter column's predicates in one word each
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every feasible configuration for `problem` on `arch`, each for all m; empty for types without tensor cores."""
     if problem.inner:
         return conv_chain.candidates(problem, arch)
-    if problem.depthwise:
-        return depthwise.candidates(problem, arch)
     if problem.nchw:
         return first.candidates(problem, arch)
     if problem.y_nchw:
         return planes.candidates(problem, arch)
+    if problem.depthwise:
+        return depthwise.candidates(problem, arch)
     if not arch.supports(problem.dtype):
         return ()
     align_c, align_k = alignment(problem.depth, problem.dtype), alignment(problem.k // problem.groups, problem.dtype)
@@ -50,6 +48,6 @@ def iterator(problem: ConvProblem) -> Iterator:
     """
     if problem.groups == 1 and problem.c in (4, 8) and problem.c <= problem.dtype.alignment:
         return Iterator.FIXED_CHANNELS
-    if problem.r > _MASK_BITS or problem.s > _MASK_BITS:
+    if problem.r > MASK_BITS or problem.s > MASK_BITS:
         return Iterator.ANALYTIC
     return Iterator.OPTIMIZED

@@ -6,6 +6,7 @@ from __future__ import annotations
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MAX_LAYERS, STORE, fits_several
+from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.kernels import chain_conv, chain_conv_2x, chain_first, chain_halo, chain_stored
 from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
 
@@ -19,7 +20,10 @@ def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> boo
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """Every feasible configuration for a convolution with `inner` layers; empty where threadblock residence does not hold."""
+    """Every feasible configuration for a convolution with `inner` layers; empty where threadblock residence does not hold, and where y
+    is to have its channels first."""
+    if problem.y_nchw:
+        return ()
     if STORE in problem.chain:
         return chain_stored.candidates(problem, arch)
     if problem.nchw:
@@ -31,4 +35,4 @@ def columns(config: KernelConfig) -> tuple[int, ...]:
     """Channels of each layer that the kernel has, zeros included."""
     if config.family is Family.CHAIN_FIRST_SM90:
         return config.threadblock[1], config.instruction[2]
-    return chain_halo.columns(config) if config.family is Family.CHAIN_HALO_SM90 else chain_conv.columns(config)
+    return chain_halo.columns(config) if config.family is Family.CHAIN_HALO_SM90 else gemm_chain.columns(config)

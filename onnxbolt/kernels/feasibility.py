@@ -18,6 +18,7 @@ _BARRIERS_PER_STAGE = 16
 _MIN_STAGES_3X = 3
 _SMALLEST_CP_ASYNC = 4  # bytes
 MAX_IMAGE_ROWS = 8  # of a convolution's thread: each has a pointer and two words of predicates, and sixteen of them spill
+MASK_BITS = 32  # the optimized iterator of 2.x convolutions keeps a filter row's and a filter column's predicates in one word each
 MAX_PREDICATES = 64  # of a thread: CUTLASS's GEMM iterator keeps one bit per access to a tile, in four words of 16
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES, layers
-from onnxbolt.kernels import chain_conv
+from onnxbolt.kernels.chain import columns
 from onnxbolt.kernels.config import ConvProblem, KernelConfig
 from onnxbolt.kernels.sm90 import boxes, is_matrix, k_blocks
 from onnxbolt.plan import sm90
@@ -27,7 +27,7 @@ def fused_us(problem: ConvProblem, config: KernelConfig, arch: Arch, memory_us: 
     main = k_blocks(config, alone) * sm90.block_clocks(aligned, config, arch) / sm90.CLOCKS_PER_US
     if not is_matrix(alone):
         main *= 1 + _ACROSS * _across(alone.c * alone.dtype.bytes, boxes(k, alone.dtype), k * alone.dtype.bytes)
-    end = _behind_us(problem, config) + sm90.epilogue_us(problem, rows * chain_conv.columns(config)[-1])
+    end = _behind_us(problem, config) + sm90.epilogue_us(problem, rows * columns(config)[-1])
     busy = sm90.tiles_us(_ceil(_ceil(problem.rows, rows), arch.sm_count), main, end, config)
     return sm90.LAUNCH_US + sm90.overlapped_us(busy, memory_us)
 
@@ -41,7 +41,7 @@ def _across(pixel: int, copies: int, block: int) -> float:
 
 def _behind_us(problem: ConvProblem, config: KernelConfig) -> float:
     """A tile's inner epilogues and further products."""
-    rows, widths = config.threadblock[0], chain_conv.columns(config)
+    rows, widths = config.threadblock[0], columns(config)
     products = sum(2 * rows * n * k / _RATE for k, n in itertools.pairwise(widths)) / sm90.CLOCKS_PER_US
     inner = sum(rows * n * EPILOGUES[step].cost for n, chain in zip(widths, layers(problem.chain)[:-1], strict=False) for step in chain)
     return products + inner / sm90.LANES / sm90.CLOCKS_PER_US + _LATENCY_US * (len(widths) - 1)

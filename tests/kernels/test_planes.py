@@ -7,11 +7,13 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import PRODUCT
 from onnxbolt.kernels.config import ConvProblem, Family
 from onnxbolt.plan.cost import candidates, fused_us
 
 HOPPER = get(90)
 LAST = ConvProblem(8, 40, 40, 256, 255, 3, 3, 40, 40, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F32, ("Bias",), y_nchw=True)
+LAYERS = ("Bias", "Relu", PRODUCT, "Bias")
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 8, 255])
@@ -28,7 +30,11 @@ def test_tiles_have_pixels_as_rows() -> None:
     assert not any(config.instruction[0] for config in candidates(last, HOPPER) if config.family is Family.CONV_SM90)
 
 
-@pytest.mark.parametrize("changes", [{"chain": ("Bias", "Add")}, {"groups": 2, "k": 256}, {"c": 255}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"chain": ("Bias", "Add")}, {"groups": 2, "k": 256}, {"groups": 256, "k": 256}, {"c": 255},
+     {"k": 256, "inner": (64,), "chain": LAYERS}],
+)
 def test_what_they_do_not_take(changes: dict[str, object]) -> None:
     assert not candidates(replace(LAST, **changes), HOPPER)  # type: ignore[arg-type]
 
