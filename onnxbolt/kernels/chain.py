@@ -24,9 +24,10 @@ _ROWS = 64  # of one product
 _CHUNK = 16  # bytes, to which rows have to be aligned for TMA, and of a copy without it
 
 
-def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> bool:
-    """Whether there may be a kernel for layers with these columns and this chain of steps: residuals may stand behind the last one."""
-    return dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and max(widths) <= COLUMNS[-1] and fits_several(chain)
+def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...], widest: int = COLUMNS[-1]) -> bool:
+    """Whether there may be a kernel for layers with these columns, at most `widest`, and this chain of steps: residuals may stand behind
+    the last one."""
+    return dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and max(widths) <= widest and fits_several(chain)
 
 
 def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:

@@ -11,6 +11,7 @@ import itertools
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MAX_PARAMS, MAX_TENSORS, STORE, layers
+from onnxbolt.kernels.chain import COLUMNS
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
 from onnxbolt.kernels.sm90 import is_matrix
 
@@ -18,7 +19,6 @@ Problem = GemmProblem | ConvProblem
 
 BLOCK = 64  # stored columns at a time, which are as many values along the second layer's k
 ROWS = 64  # of a warpgroup's tile
-_COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of the second layer
 _GROUPS = (3, 2, 1)  # consumer warpgroups
 _STAGES = (3, 2)  # of a ring of weights, where not all fit
 _LEAST_UNITS = 2  # of the stored result: one is written while the next is computed
@@ -34,7 +34,7 @@ def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> boo
     first, last = ([EPILOGUES[step] for step in layer] for layer in layers(chain))
     few = sum(len(row.params) for row in (*first, *last)) <= MAX_PARAMS and [row.operand for row in first].count("tensor") <= MAX_TENSORS
     plain = not any(row.operand == "tensor" for row in last)
-    return few and plain and widths[0] % dtype.alignment == 0 and widths[1] <= _COLUMNS[-1]
+    return few and plain and widths[0] % dtype.alignment == 0 and widths[1] <= COLUMNS[-1]
 
 
 def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
@@ -48,7 +48,7 @@ def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
     if k % wide or extent(problem) * problem.out.bytes % 16:
         return ()
     inner = _up(problem.inner[0], BLOCK)
-    columns = next(n for n in _COLUMNS if n >= extent(problem))
+    columns = next(n for n in COLUMNS if n >= extent(problem))
     configs = [
         KernelConfig(arch.number, 0, UNBOUNDED, Family.CHAIN_STORED_SM90, (ROWS * groups, inner, _up(k, _box(k))), (columns, 0, 0),
                      stages=stages, consumers=groups, resident=int(stages == inner // BLOCK))

@@ -10,7 +10,8 @@ import itertools
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, fits_several, layers
+from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, layers
+from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.kernels.chain import columns, first_depth
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 
@@ -30,7 +31,7 @@ _BARRIERS = 256  # bytes, and what aligns them
 
 def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> bool:
     """Whether there may be a kernel for layers with these columns and this chain of steps: residuals may stand behind the last one."""
-    return dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and max(widths) <= COLUMNS[-1] and fits_several(chain)
+    return gemm_chain.serves(dtype, widths, chain, COLUMNS[-1])
 
 
 def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
