@@ -24,7 +24,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.graph.importer import import_model, load_model
 from onnxbolt.graph.shapes import infer
-from onnxbolt.library import DOMAIN, metadata, weighted_ops
+from onnxbolt.library import DOMAIN, OpSpec, metadata, weighted_ops
 from onnxbolt.options import arch_number
 from onnxbolt.precision import LOW, rounded_original
 from onnxbolt.runtime import get_library_path
@@ -38,7 +38,7 @@ Progress = Callable[[str], None]
 RUNS, _ROUNDS, _SEARCH_RUNS, _NODE_RUNS = 200, 10, 20, 20
 _COPIES = 32
 _LARGE = 2**28  # bytes of inputs and outputs; copies of a node take no more
-_ABOUT = ("source_nodes", "rule", "tensor")  # attributes of a node that say nothing of its time
+_ABOUT = ("source_nodes", "rule", "tensor", "stored_tensor")  # attributes of a node that say nothing of its time
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def node_times(model: ModelProto, library: Path | None, feeds: Arrays, stream: S
             key = _likeness(node)
             if key not in measured:
                 measured[key] = _time(model, graph, node, library, stream)
-            times.append(_node_time(node, measured[key], node.op in weighted))
+            times.append(_node_time(node, measured[key], weighted.get(node.op)))
     return tuple(times)
 
 
@@ -216,14 +216,26 @@ def _time(model: ModelProto, graph: gs.Graph, node: gs.Node, library: Path | Non
     return float(np.median(found.session.measure(_NODE_RUNS))) / copies
 
 
-def _node_time(node: gs.Node, us: float, weighted: bool) -> NodeTime:
+def _node_time(node: gs.Node, us: float, weighted: OpSpec | None) -> NodeTime:
     arch = archs.get(arch_number(gpu.local_arch() or "sm_90a"))
     output = [int(size) for size in node.outputs[0].shape]
-    flops = 2 * math.prod(output) * math.prod(node.inputs[1].shape[1:]) if weighted else 0  # weight [K, R, S, C] or [N, K]
+    positions, values = weighted.products(output, [t.shape for t in node.inputs]) if weighted else ([], 0)
+    flops = 2 * math.prod(positions) * values
     multiplied = node.inputs[1 if weighted else 0]  # a first convolution may read x in fp32, and multiplies it as its weight
     rate = arch.flops.get(DType.of(multiplied.dtype) or DType.F32, math.inf)
-    least = max(flops / rate, _bytes([*node.inputs, *node.outputs]) / arch.bandwidth) * 1e6
+    least = max(flops / rate, _moved(node) / arch.bandwidth) * 1e6
     return NodeTime(node.name, node.op, tuple(output), us, flops / us * 1e-6, least / us)
+
+
+def _moved(node: gs.Node) -> float:
+    """Bytes that a node reads and writes: of tensors that lie in a Concat's result its own channels (docs/node-format.md)."""
+    size, (x, *_), (y, *_) = float(_bytes([*node.inputs, *node.outputs])), node.inputs, node.outputs
+    if "channels" in node.attrs:
+        begin, end = node.attrs["channels"]
+        size -= _bytes([x]) * (1 - (end - begin) / x.shape[-1])
+    if "around" in node.attrs:
+        size -= _bytes([y]) * sum(node.attrs["around"]) / y.shape[-1]
+    return size - (_bytes([node.inputs[-1]]) if node.op.endswith("_into") else 0)  # whose memory the output has
 
 
 def _bytes(tensors: Sequence[gs.Tensor]) -> int:

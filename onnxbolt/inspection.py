@@ -18,7 +18,7 @@ from rich.table import Table
 from onnxbolt.errors import InputError
 from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
-from onnxbolt.library import configs_of_node, metadata, weighted_ops
+from onnxbolt.library import OpSpec, configs_of_node, metadata, weighted_ops
 from onnxbolt.rewrite import FORMAT
 
 Shape = tuple[int | str, ...]  # a str is a symbolic dimension
@@ -103,7 +103,7 @@ def inspect_model(model: ModelProto) -> Inspection:
     """Read the fused nodes of `model`. Raises InputError for a node of a format that this version does not know."""
     shapes = _shapes(model)
     weighted = weighted_ops(model)
-    nodes = tuple(_fused_node(node, shapes, node.op_type in weighted) for node in model.graph.node if node.domain == DOMAIN)
+    nodes = tuple(_fused_node(node, shapes, weighted.get(node.op_type)) for node in model.graph.node if node.domain == DOMAIN)
     # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes do not
     own = {key: value for key, value in metadata(model).items() if key.startswith("onnxbolt.") and key != "onnxbolt.ops"}
     return Inspection(own, nodes)
@@ -120,7 +120,7 @@ def _shapes(model: ModelProto) -> dict[str, Shape]:
     return shapes
 
 
-def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: bool) -> FusedNode:
+def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | None) -> FusedNode:
     values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     if values.get("format") != FORMAT:
         raise InputError(f"node {node.name}: format {values.get('format')} is not the {FORMAT} that this version reads; update onnxbolt")
@@ -129,7 +129,7 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: bool) -> Fu
         name=node.name,
         op_type=node.op_type,
         shape=shape,
-        flops=_flops(_own(shape, values.get("around", ())), shapes.get(node.input[1])) if weighted else None,
+        flops=_flops(weighted, shape, [shapes.get(name) for name in node.input]) if weighted else None,
         configs=tuple(configs_of_node(node)),
         config_source=_text(values.get("config_source", b"")),
         tensor=_text(values.get("tensor", b"")),
@@ -139,19 +139,12 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: bool) -> Fu
     )
 
 
-def _own(output: Shape | None, around: Sequence[int]) -> Shape | None:
-    """Of an output that several nodes write: this one's channels, without those around them."""
-    if output is None or not around or isinstance(output[-1], str):
-        return output
-    return *output[:-1], output[-1] - sum(around)
-
-
-def _flops(output: Shape | None, weight: Shape | None) -> Flops | None:
-    """Two per multiply-add: each element of the output ([N,P,Q,K] or [..,N]) takes one row of the weight ([K,R,S,C] or [N,K])."""
-    if output is None or weight is None:
+def _flops(op: OpSpec, output: Shape | None, inputs: Sequence[Shape | None]) -> Flops | None:
+    """Two per multiply-add."""
+    if output is None:
         return None
-    sizes: list[Any] = [2, *output, *weight[1:]]
-    return Flops(math.prod(s for s in sizes if isinstance(s, int)), tuple(s for s in sizes if isinstance(s, str)))
+    positions, values = op.products(output, [shape or () for shape in inputs])  # those of weights are known
+    return Flops(2 * values * math.prod(s for s in positions if isinstance(s, int)), tuple(s for s in positions if isinstance(s, str)))
 
 
 def _text(value: bytes) -> str:

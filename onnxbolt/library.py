@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
@@ -63,6 +64,16 @@ class OpSpec:
         if self.kind == "squeeze_excite":
             chain = "vwv"  # the bias, the second weight and its bias
         return chain + "y" * self.into
+
+    def products(self, y: Sequence[Any], shapes: Sequence[Sequence[Any]]) -> tuple[list[Any], int]:
+        """Of a node with weights: the sizes of y at whose every position each weight is multiplied once, and the values of these weights.
+
+        `y` is the output's shape, `shapes` are those of all inputs.
+        """
+        weights = (shapes[1], *(shape for letter, shape in zip(self.operands, shapes[2:], strict=True) if letter == "w"))
+        last = 1 if self.kind == "squeeze_excite" else len(y) - 1
+        positions = [y[0], *y[2:]] if self.to_nchw else [*y[:last]]
+        return positions, sum(math.prod(weight) for weight in weights)
 
     def instance(self, config: KernelConfig) -> Instance:
         """The kernel that a node of this type needs for one row of its configurations."""
@@ -175,9 +186,9 @@ def metadata(model: ModelProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in model.metadata_props}
 
 
-def weighted_ops(model: ModelProto) -> frozenset[str]:
-    """The op types of a written model whose input 1 is a weight."""
-    return frozenset(op.name for op in ops_from_json(metadata(model).get("onnxbolt.ops", "[]")) if op.kind in _WEIGHTED)
+def weighted_ops(model: ModelProto) -> dict[str, OpSpec]:
+    """The op types of a written model whose input 1 is a weight, by name."""
+    return {op.name: op for op in ops_from_json(metadata(model).get("onnxbolt.ops", "[]")) if op.kind in _WEIGHTED}
 
 
 def ops_to_json(ops: Iterable[OpSpec]) -> str:

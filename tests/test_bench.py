@@ -10,10 +10,12 @@ import pytest
 
 import onnxbolt
 from onnxbolt import bench, gpu
-from onnxbolt.bench import Benchmark, NodeTime, Side, measure, node_times
+from onnxbolt.bench import Benchmark, NodeTime, Side, _moved, measure, node_times
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError
-from tests.support import Net
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.shapes import infer
+from tests.support import Net, fused
 
 
 @pytest.fixture
@@ -54,6 +56,18 @@ def test_every_fused_node_has_a_time_and_equal_ones_the_same(models: tuple[Path,
     first = by_op["FusedConv"][0]
     assert first.tflops == pytest.approx(2 * (2 * 8 * 8 * 32) * (3 * 3 * 16) / first.us * 1e-6)
     assert by_op["MaxPool"][0].tflops == 0 < by_op["MaxPool"][0].roofline
+
+
+def test_nodes_move_their_own_channels_of_a_concat_s_result() -> None:
+    net = Net({"x": (1, 8, 9, 9)})
+    narrow = net.node("Relu", net.conv("x", 8, 8))
+    joined = net.node("Concat", narrow, net.node("MaxPool", narrow, kernel_shape=[3, 3], pads=[1] * 4), net.conv("x", 8, 16), axis=1)
+    graph = import_model(fused(net.model(net.conv(joined, 32, 8))))
+    infer(graph)
+    moved = {node.op: _moved(node) for node in graph.nodes if "around" in node.attrs}
+    assert list(moved) == ["FusedConv_Bias_Relu_f32_part", "MaxPool_nhwc_f32_sliced_into", "FusedConv_Bias_f32_into"]
+    pixels, weights = 9 * 9 * 4, [4 * 8 * (8 + 1), 0, 4 * 16 * (8 + 1)]
+    assert list(moved.values()) == [channels * pixels + weight for channels, weight in zip((8 + 8, 8 + 8, 8 + 16), weights, strict=True)]
 
 
 def test_a_symbolic_batch_takes_the_size_of_the_inputs(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import onnxbolt
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.inspection import Flops, describe, inspect_model
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig, Schedule
 from onnxbolt.library import OpSpec, ops_to_json
+from tests.support import Net
 
 SM80 = KernelConfig(80, 1, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 3, split_k=2)
 SM90 = KernelConfig(90, 1, 64, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE)
@@ -47,6 +50,19 @@ def test_fused_nodes_are_read_back_whole() -> None:
     assert node.flops == Flops(2 * 10 * 32 * 64, ("batch",))
     assert node.source_nodes == ("fc/MatMul", "fc/Cast")
     assert (node.rule, node.tensor, node.config_source) == ("gemm", "fc_out", "predicted")
+
+
+def test_flops_are_those_of_all_layers_and_of_a_node_s_own_channels(tmp_path: Path) -> None:
+    net = Net({"x": (32, 64, 56, 56)})
+    stored = net.node("Relu", net.conv("x", 64, 256))
+    first = net.node("Relu", net.conv(stored, 256, 64))
+    joined = net.node("Concat", first, net.node("Relu", net.conv(first, 64, 64, 3, pads=[1] * 4)), axis=1)
+    model = net.model(net.node("GlobalAveragePool", stored), net.conv(joined, 128, 7))
+    report = onnxbolt.optimize(model, tmp_path / "fused.onnx", archs=("sm_90a",), fuse="all", library=False, verify=False)
+    flops = {node.op_type: node.flops.count for node in inspect_model(onnx.load(tmp_path / "fused.onnx")).nodes if node.flops}
+    assert flops == {node.op: node.flops for node in report.fused if node.flops}
+    assert [op.split("f16")[1] for op in flops] == ["_part", "_sliced_into", "_to_nchw"]
+    assert "Store_Gemm" in next(iter(flops))
 
 
 def test_json_names_the_fields_of_a_configuration() -> None:

@@ -58,6 +58,16 @@ def test_report_of_a_run(mixed: ModelProto, report: Report) -> None:
     assert report.failure() == ""
 
 
+def test_a_node_that_takes_a_concat_s_place_keeps_its_configuration_and_times() -> None:
+    body = "a = Conv(x, w) b = Conv(x, w) c = Concat<axis=1>(a, b) y = Conv(c, v)"
+    weights = {"w": np.ones((8, 8, 1, 1), np.float32), "v": np.ones((8, 16, 1, 1), np.float32)}
+    model = model_of("(float[2,8,10,10] x) => (float[2,8,10,10] y)", body, weights)
+    into = optimize(model, fuse="all", library=False, verify=False, archs=("sm_80",)).fused[1]
+    assert into.source_nodes == ("Conv_b", "Concat_c")
+    assert into.flops == 2 * (2 * 10 * 10 * 8) * 8
+    assert len(into.configs) == len(into.predicted) == 1
+
+
 def test_text_begins_with_the_precision_and_ends_with_the_verdict(report: Report) -> None:
     lines = report.text().splitlines()
     assert lines[0].startswith("precision fp16: weights and compute in fp16, accumulation and epilogues in fp32")

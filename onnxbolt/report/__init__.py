@@ -140,7 +140,8 @@ def _fused(node: NodeProto, candidates: dict[tuple[str, tuple[str, ...]], Candid
     values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     rule, sources = values["rule"].decode(), tuple(name.decode() for name in values.get("source_nodes", ()))
     row = Fused(node.name, node.op_type, values["tensor"].decode(), rule, sources)
-    candidate = candidates.get((rule, sources))
+    starts = (sources[:count] for count in range(len(sources), 0, -1))  # a Concat that the node replaces, too, is named behind its own
+    candidate = next((candidates[rule, start] for start in starts if (rule, start) in candidates), None)
     if candidate is None:  # a pooling
         return row
     key = id(candidate.anchor.node)
