@@ -48,7 +48,7 @@ class Cover(NamedTuple):
 def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Timings = NOTHING) -> Cover:
     """The cheapest cover by `timings`, where they tell, and by prediction; a cut that they hold stays.
 
-    A kernel for several products has to exist for all of `archs`: narrow ones have it everywhere, others on sm_90a alone.
+    A kernel for several products has to exist for all of `archs`.
     Raises FrozenError where `timings` are frozen and lack a cut.
     """
     candidates, refusals = match(graph, several=True)
