@@ -29,8 +29,8 @@ from onnxbolt.options import cache_directory
 _UNIT_SIZE = 8  # CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone at the end
 # of one core for a kernel, with its share of a unit's headers: CUTLASS's are large
 _COMPILE_SECONDS = {Family.GEMM_3X: 10.0, Family.GEMM_2X: 3.0, Family.CONV_2X: 3.0}
-# ptxas: registers that went to local memory; C7510 and C7511: wgmma instructions that wait for one another
-_SLOW = re.compile(r"spilled to local memory|C7510|C7511")
+# what ptxas says of registers that went to local memory, and of wgmma instructions that wait for one another (C7510 to C7518, by cause)
+SLOW_CODE = re.compile(r"spilled to local memory|wgmma\S* instructions are serialized|C7510|C7511")
 _FUNCTION = re.compile(r" in (the )?function '[^']*'")  # mangled: a page of template arguments
 
 
@@ -232,7 +232,7 @@ def _slow_code(part: Sequence[Instance], log: Path) -> dict[Instance, Uncompiled
     """Instances that the compiler complained about; None where its log does not tell which of several it means."""
     found: dict[Instance, Uncompiled | None] = {}
     for line in log.read_text(errors="replace").splitlines():
-        if not _SLOW.search(line):
+        if not SLOW_CODE.search(line):
             continue
         accused = [instance for instance in part if _mangled_row(instance) in line] if len(part) > 1 else part
         for instance in accused or part:

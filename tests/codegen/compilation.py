@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +9,7 @@ from pathlib import Path
 from onnxbolt.codegen.artifacts import Progress, Unit, compile_units
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.render import Instance, render_unit
-
-# ptxas: registers that went to local memory; C7510 and C7511: wgmma instructions that wait for one another
-_SLOW = re.compile(r"spilled to local memory|C7510|C7511")
+from onnxbolt.tune.library import SLOW_CODE
 
 
 class WatchfulToolchain(Toolchain):
@@ -50,7 +47,7 @@ def compile_all(sources: Sequence[Unit], toolchain: Toolchain, progress: Progres
 def slow_code(compiled: Path) -> list[str]:
     """Lines of the log beside an object that tell of slow code."""
     log = compiled.with_name("unit.log")
-    return [line.strip() for line in log.read_text().splitlines() if _SLOW.search(line)] if log.exists() else []
+    return [line.strip() for line in log.read_text().splitlines() if SLOW_CODE.search(line)] if log.exists() else []
 
 
 def compile_program(source: Path, text: str) -> Path:
