@@ -36,7 +36,7 @@ for row in re.findall("Config<([^>]*)>", text):
         case {WRONG}: sys.exit(f"unit.cu(3): error: static assertion failed")
         case {FULL}: sys.exit("fatal error: No space left on device")
         case {SPILLS}: print(f"ptxas warning : Registers are spilled to local memory in function '{{{{mangled}}}}', 16 bytes spill stores")
-        case {SERIALIZED}: print(f"ptxas info : (C7514) wgmma.mma_async instructions are serialized due to a read in function '{{{{mangled}}}}'")
+        case {SERIALIZED}: print(f"ptxas info : (C7514) wgmma.mma_async instructions are serialized in function '{{{{mangled}}}}'")
         case {UNNAMED}: print("ptxas warning : Registers are spilled to local memory in function 'f', 8 bytes spill stores")
 output.write_text(" ".join(re.findall("Config<[^>]*>", text)))
 """
