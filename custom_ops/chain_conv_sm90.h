@@ -21,19 +21,15 @@ __global__ void __launch_bounds__(K::kThreads, 1) ConvChainKernel(const __grid_c
   LoadInnerVectors<K>(params, inner);
   __syncthreads();
   LaunchDependents();
-  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  using Split = RegisterSplit<K>;
-  if (group == 0) {
-    if constexpr (Split::kUsed) ReleaseRegisters<Split::kProducer>();
-    if (warp == 0 && ElectOne()) Producer<K, true, WeightsBehind<K>>(params, memory).run();
-    if constexpr (K::Finish::kResidual) {
-      if (warp == 1 && ElectOne()) ResidualProducer<K>(params, memory).run();
-    }
-    if (!K::Layers::kPass && warp == 2 && ElectOne()) LoadInnerWeights<K>(params, inner);
-  } else {
-    if constexpr (Split::kUsed) ClaimRegisters<Split::kConsumer>();
-    Consumer<K, ChainEnd<K>>(params, memory, group - 1).run();
-  }
+  SplitRoles<K>(
+      [&](int warp) {
+        if (warp == 0 && ElectOne()) Producer<K, true, WeightsBehind<K>>(params, memory).run();
+        if constexpr (K::Finish::kResidual) {
+          if (warp == 1 && ElectOne()) ResidualProducer<K>(params, memory).run();
+        }
+        if (!K::Layers::kPass && warp == 2 && ElectOne()) LoadInnerWeights<K>(params, inner);
+      },
+      [&](int group) { Consumer<K, ChainEnd<K>>(params, memory, group).run(); });
 }
 
 }  // namespace sm90

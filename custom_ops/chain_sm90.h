@@ -43,18 +43,14 @@ __global__ void __launch_bounds__(K::kThreads, 1) ChainKernel(const __grid_const
   LoadVectors<K>(params, memory);
   __syncthreads();
   LaunchDependents();
-  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  using Split = RegisterSplit<K>;
-  if (group == 0) {
-    if constexpr (Split::kUsed) ReleaseRegisters<Split::kProducer>();
-    if (!K::kRowsByTma || (warp == 0 && ElectOne())) ProduceChain<K>(params, memory);
-    if constexpr (K::Finish::kResidual) {
-      if (warp == 1 && params.stores_by_tma && ElectOne()) ProduceResiduals<K>(params, memory);
-    }
-  } else {
-    if constexpr (Split::kUsed) ClaimRegisters<Split::kConsumer>();
-    ChainConsumer<K>(params, memory, group - 1).run();
-  }
+  SplitRoles<K>(
+      [&](int warp) {
+        if (!K::kRowsByTma || (warp == 0 && ElectOne())) ProduceChain<K>(params, memory);
+        if constexpr (K::Finish::kResidual) {
+          if (warp == 1 && params.stores_by_tma && ElectOne()) ProduceResiduals<K>(params, memory);
+        }
+      },
+      [&](int group) { ChainConsumer<K>(params, memory, group).run(); });
 }
 
 }  // namespace sm90

@@ -39,19 +39,15 @@ __global__ void __launch_bounds__(K::kThreads, 1) StoredKernel(const __grid_cons
   if (threadIdx.x == 0) InitializeStored<K>(params, memory.barriers());
   __syncthreads();
   LaunchDependents();
-  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  using Split = RegisterSplit<K>;
-  if (group == 0) {
-    if constexpr (Split::kUsed) ReleaseRegisters<Split::kProducer>();
-    if (warp == 0 && ElectOne()) LoadBlocks<K>(params, memory);
-    if (warp == 1 && ElectOne()) LoadRows<K>(params, memory);
-    if constexpr (K::Store::kResidual) {
-      if (warp == 2 && ElectOne()) LoadResiduals<K>(params, memory);
-    }
-  } else {
-    if constexpr (Split::kUsed) ClaimRegisters<Split::kConsumer>();
-    StoredConsumer<K>(params, memory, group - 1).run();
-  }
+  SplitRoles<K>(
+      [&](int warp) {
+        if (warp == 0 && ElectOne()) LoadBlocks<K>(params, memory);
+        if (warp == 1 && ElectOne()) LoadRows<K>(params, memory);
+        if constexpr (K::Store::kResidual) {
+          if (warp == 2 && ElectOne()) LoadResiduals<K>(params, memory);
+        }
+      },
+      [&](int group) { StoredConsumer<K>(params, memory, group).run(); });
 }
 
 }  // namespace sm90

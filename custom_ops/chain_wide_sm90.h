@@ -37,19 +37,15 @@ __global__ void __launch_bounds__(K::kThreads, 1) WideChainKernel(const __grid_c
   LoadVectors<K>(params, memory);
   __syncthreads();
   LaunchDependents();
-  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  using Split = RegisterSplit<K>;
-  if (group == 0) {
-    ReleaseRegisters<Split::kProducer>();
-    if (warp == 0) {
-      if (ElectOne()) ProduceWeights<K>(params, memory);
-    } else if (!K::kRowsByTma || (warp == 1 && ElectOne())) {
-      ProduceRows<K>(params, memory, threadIdx.x - 32);
-    }
-  } else {
-    ClaimRegisters<Split::kConsumer>();
-    WideConsumer<K>(params, memory, group - 1).run();
-  }
+  SplitRoles<K>(
+      [&](int warp) {
+        if (warp == 0) {
+          if (ElectOne()) ProduceWeights<K>(params, memory);
+        } else if (!K::kRowsByTma || (warp == 1 && ElectOne())) {
+          ProduceRows<K>(params, memory, threadIdx.x - 32);
+        }
+      },
+      [&](int group) { WideConsumer<K>(params, memory, group).run(); });
 }
 
 }  // namespace sm90

@@ -42,20 +42,30 @@ struct RegisterSplit {
   static constexpr int kProducer = 56, kConsumer = K::kGroups == 3 ? 152 : 224;
 };
 
-template <class K, bool kIsImage>
-__device__ void Run(const Params& params, SharedMemory<K> memory) {
+// produce(warp) for the producer warpgroup, consume(group) for each of the others.
+template <class K, class Produce, class Consume>
+__device__ void SplitRoles(const Produce& produce, const Consume& consume) {
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   using Split = RegisterSplit<K>;
   if (group == 0) {
     if constexpr (Split::kUsed) ReleaseRegisters<Split::kProducer>();
-    if (warp == 0 && ElectOne()) Producer<K, kIsImage>(params, memory).run();
-    if constexpr (K::Finish::kResidual) {
-      if (warp == 1 && ElectOne()) ResidualProducer<K>(params, memory).run();
-    }
+    produce(warp);
   } else {
     if constexpr (Split::kUsed) ClaimRegisters<Split::kConsumer>();
-    Consumer<K>(params, memory, group - 1).run();
+    consume(group - 1);
   }
+}
+
+template <class K, bool kIsImage>
+__device__ void Run(const Params& params, SharedMemory<K> memory) {
+  SplitRoles<K>(
+      [&](int warp) {
+        if (warp == 0 && ElectOne()) Producer<K, kIsImage>(params, memory).run();
+        if constexpr (K::Finish::kResidual) {
+          if (warp == 1 && ElectOne()) ResidualProducer<K>(params, memory).run();
+        }
+      },
+      [&](int group) { Consumer<K>(params, memory, group).run(); });
 }
 
 // Overlaps with its neighbours (dependent_launch.h): barriers and weights do not wait for the kernel before.
