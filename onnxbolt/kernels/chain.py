@@ -12,6 +12,7 @@ import itertools
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, fits_several, layers
+from onnxbolt.integers import round_up
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
@@ -84,7 +85,7 @@ def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
     """Bytes of a block, barriers aside: weights that stay, rings, staging of the output, vectors."""
     size, widths = problem.dtype.bytes, columns(config)
     depths = (config.threadblock[2], *widths)
-    weights = [_up(n * k * size, 1024) for n, k in zip(widths, depths, strict=False)]
+    weights = [round_up(n * k * size, 1024) for n, k in zip(widths, depths, strict=False)]
     box = _box(config)
     row = box * size + (0 if config.align_a == 8 else _CHUNK)
     stage = config.threadblock[0] * row + (0 if config.resident else widths[0] * box * size)
@@ -94,8 +95,8 @@ def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
     buffers = 4 if residual and unit < widths[-1] * problem.out.bytes else 2
     vectors = [sum(EPILOGUES[step].operand == "vector" for step in layer) for layer in layers(problem.chain)]
     all_vectors = sum(v * n for v, n in zip(vectors, widths, strict=True)) * 4
-    return (sum(weights[0 if config.resident else 1:]) + rings * config.stages * _up(stage, 1024)
-            + config.consumers * (_up(buffers * _ROWS * unit, 1024) + vectors[-1] * widths[-1] * 4) + all_vectors + _BARRIERS)
+    return (sum(weights[0 if config.resident else 1:]) + rings * config.stages * round_up(stage, 1024)
+            + config.consumers * (round_up(buffers * _ROWS * unit, 1024) + vectors[-1] * widths[-1] * 4) + all_vectors + _BARRIERS)
 
 
 _BARRIERS = 1024  # bytes, and what aligns them
@@ -104,7 +105,3 @@ _BARRIERS = 1024  # bytes, and what aligns them
 def _box(config: KernelConfig) -> int:
     """Elements along k of a stage."""
     return next(box for box in (_BOX, 32, 16) if config.threadblock[2] % box == 0)
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES, layers
+from onnxbolt.integers import round_up
 from onnxbolt.kernels import sm90
 from onnxbolt.kernels.chain import COLUMNS, columns
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig, Schedule
@@ -72,11 +73,11 @@ def fixed_bytes(config: KernelConfig, problem: ConvProblem) -> int:
     """Shared memory beside the ring and the first weights: the other weights, vectors, staging of the output, barriers."""
     widths, chains, size = columns(config), layers(problem.chain), problem.dtype.bytes
     vectors = [sum(EPILOGUES[step].operand == "vector" for step in chain) * n * 4 for chain, n in zip(chains, widths, strict=True)]
-    weights = 0 if stages_behind(config, size) else sum(_up(n * k * size) for k, n in itertools.pairwise(widths))
+    weights = 0 if stages_behind(config, size) else sum(round_up(n * k * size, 1024) for k, n in itertools.pairwise(widths))
     unit = next(row for row in (128, 64, 32) if widths[-1] * problem.out.bytes % row == 0)
     residual = any(EPILOGUES[step].operand == "tensor" for step in chains[-1]) and problem.out.bytes == size
     buffers = 4 if residual and widths[-1] * problem.out.bytes > unit else 2
-    return _FIXED_BYTES + weights + _up(sum(vectors[:-1]) + 8) + config.consumers * (buffers * 64 * unit + vectors[-1])
+    return _FIXED_BYTES + weights + round_up(sum(vectors[:-1]) + 8, 1024) + config.consumers * (buffers * 64 * unit + vectors[-1])
 
 
 def stages_behind(config: KernelConfig, size: int) -> int:
@@ -89,7 +90,3 @@ def stages_behind(config: KernelConfig, size: int) -> int:
             return 0
         count += -(-(k // box) // (room // (n * box * size)))
     return count
-
-
-def _up(size: int) -> int:
-    return -(-size // 1024) * 1024

@@ -11,6 +11,7 @@ import itertools
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MAX_PARAMS, MAX_TENSORS, STORE, layers
+from onnxbolt.integers import round_up
 from onnxbolt.kernels.chain import COLUMNS
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
 from onnxbolt.kernels.sm90 import is_matrix
@@ -47,10 +48,10 @@ def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
     k, wide = first.c if isinstance(first, ConvProblem) else first.k, problem.dtype.alignment
     if k % wide or extent(problem) * problem.out.bytes % 16:
         return ()
-    inner = _up(problem.inner[0], BLOCK)
+    inner = round_up(problem.inner[0], BLOCK)
     columns = next(n for n in COLUMNS if n >= extent(problem))
     configs = [
-        KernelConfig(arch.number, 0, UNBOUNDED, Family.CHAIN_STORED_SM90, (ROWS * groups, inner, _up(k, _box(k))), (columns, 0, 0),
+        KernelConfig(arch.number, 0, UNBOUNDED, Family.CHAIN_STORED_SM90, (ROWS * groups, inner, round_up(k, _box(k))), (columns, 0, 0),
                      stages=stages, consumers=groups, resident=int(stages == inner // BLOCK))
         for groups, stages in itertools.product(_GROUPS, dict.fromkeys((inner // BLOCK, *_STAGES)))
     ]
@@ -89,7 +90,3 @@ def _is_product(layer: Problem) -> bool:
 def _box(k: int) -> int:
     """Values along k of one copy."""
     return next((box for box in (16, 32) if k <= box), BLOCK)
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple

@@ -11,6 +11,7 @@ import itertools
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, layers
+from onnxbolt.integers import round_up
 from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.kernels.chain import columns, first_depth
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
@@ -96,11 +97,8 @@ def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
     row = along[0] * size + (0 if config.align_a == problem.dtype.alignment else 16)
     last = widths[-1] // shares(config) * problem.out.bytes
     staging = 2 * 64 * next(unit for unit in (128, 64, 32) if last % unit == 0)
-    activations = max(_up(max(widths[:-1]), 64) // 64 * _BOX_BYTES, shares(config) * _up(staging, 1024))
+    activations = max(round_up(max(widths[:-1]), 64) // 64 * _BOX_BYTES, shares(config) * round_up(staging, 1024))
     counts = [sum(EPILOGUES[step].operand == "vector" for step in layer) for layer in layers(problem.chain)]
     vectors = sum(count * n for count, n in zip(counts, widths, strict=True))
-    return config.stages * _up(stage, 1024) + _ROW_STAGES * _up(rows * row, 1024) + rows // 64 * activations + vectors * 4 + _BARRIERS
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
+    rings = config.stages * round_up(stage, 1024) + _ROW_STAGES * round_up(rows * row, 1024)
+    return rings + rows // 64 * activations + vectors * 4 + _BARRIERS

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig, Schedule
 
 POSITIONS = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)  # that wgmma is declared for (custom_ops/sm90/wgmma.h)
@@ -64,7 +65,7 @@ class Geometry:
     @property
     def stage_pixels(self) -> int:
         """Rounded to the period of a swizzle."""
-        return _ceil(self.box_pixels + self.zero_pixels, _GROUP) * _GROUP
+        return ceil_divide(self.box_pixels + self.zero_pixels, _GROUP) * _GROUP
 
 
 def geometry(problem: ConvProblem, columns: int, rows: int, images: int) -> Geometry:
@@ -76,7 +77,7 @@ def geometry(problem: ConvProblem, columns: int, rows: int, images: int) -> Geom
     row_pitch = problem.w + max(left, right) if whole_rows else columns + (problem.s - 1) // stride
     image_rows = problem.h + max(top, bottom) if whole_images else rows + (problem.r - 1) // stride
     zeros = (min(top, bottom) * row_pitch if whole_images else 0) + (min(left, right) if whole_rows else 0)
-    tiles = _ceil(problem.q, columns) * _ceil(problem.p, rows) * _ceil(problem.n, images)
+    tiles = ceil_divide(problem.q, columns) * ceil_divide(problem.p, rows) * ceil_divide(problem.n, images)
     narrow = columns <= _GROUP
     return Geometry(columns, rows, images, row_pitch, image_rows, row_pitch if narrow else _GROUP, _GROUP if narrow else row_pitch,
                     zeros, tiles)
@@ -135,9 +136,9 @@ def cycles(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
 
 def rounds(problem: ConvProblem, config: KernelConfig, arch: Arch) -> int:
     """Tiles of the most loaded SM."""
-    blocks = problem.groups * _ceil(problem.k // problem.groups, config.threadblock[0])
-    clusters = _ceil(geometry(problem, *config.warp).tiles, config.cluster[1])
-    return _ceil(clusters * blocks, arch.sm_count // config.cluster[1])
+    blocks = problem.groups * ceil_divide(problem.k // problem.groups, config.threadblock[0])
+    clusters = ceil_divide(geometry(problem, *config.warp).tiles, config.cluster[1])
+    return ceil_divide(clusters * blocks, arch.sm_count // config.cluster[1])
 
 
 def main_loop_cycles(problem: ConvProblem, config: KernelConfig) -> float:
@@ -145,8 +146,8 @@ def main_loop_cycles(problem: ConvProblem, config: KernelConfig) -> float:
     channels, positions, k_block = config.threadblock
     tile = geometry(problem, *config.warp)
     groups, row_bytes = channels // CHANNELS, pixel_bytes(config, problem.dtype.bytes)
-    boxes = _ceil(problem.depth, k_block) * _phases(problem)
-    taps = _ceil(problem.depth, k_block) * problem.r * problem.s
+    boxes = ceil_divide(problem.depth, k_block) * _phases(problem)
+    taps = ceil_divide(problem.depth, k_block) * problem.r * problem.s
     steps = taps * k_block // 16  # wgmma instructions of a warpgroup
     loads = boxes * tile.box_pixels * row_bytes + (0 if config.resident else taps * channels * row_bytes)
     read = steps * groups * (CHANNELS + positions) * 32
@@ -174,7 +175,7 @@ def with_stages(problem: ConvProblem, config: KernelConfig, arch: Arch) -> Itera
     size = problem.dtype.bytes
     stage = config.instruction[0] * pixel_bytes(config, size)
     tensors, out = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain), problem.out.bytes
-    filters = _ceil(problem.depth, config.threadblock[2]) * problem.r * problem.s
+    filters = ceil_divide(problem.depth, config.threadblock[2]) * problem.r * problem.s
     room = arch.shared_memory_per_block - _fixed_bytes(config, tensors, size, out)
     if config.resident:
         room -= filters * _filter_bytes(config, size)
@@ -191,11 +192,11 @@ def with_stages(problem: ConvProblem, config: KernelConfig, arch: Arch) -> Itera
 
 def tiles(problem: ConvProblem) -> Iterator[Geometry]:
     """Tiles that a block can take at once: 8 columns, for which no position lies beyond a row, or an even share of a row."""
-    widths = {min(_GROUP, problem.q), *(_ceil(problem.q, parts) for parts in range(1, _MOST_PARTS + 1))}
+    widths = {min(_GROUP, problem.q), *(ceil_divide(problem.q, parts) for parts in range(1, _MOST_PARTS + 1))}
     for columns in sorted(widths):
         heights = [rows for rows in range(problem.p, 0, -1) if _fits(problem, geometry(problem, columns, rows, 1))]
-        blocks = {_ceil(problem.p, rows) for rows in heights}
-        for rows in sorted({_ceil(problem.p, count) for count in sorted(blocks)[:_MOST_HEIGHTS]}):
+        blocks = {ceil_divide(problem.p, rows) for rows in heights}
+        for rows in sorted({ceil_divide(problem.p, count) for count in sorted(blocks)[:_MOST_HEIGHTS]}):
             yield geometry(problem, columns, rows, 1)
         if heights and heights[0] == problem.p:
             several = (geometry(problem, columns, problem.p, images) for images in range(2, problem.n + 1))
@@ -217,9 +218,9 @@ def _last_byte(problem: ConvProblem, config: KernelConfig) -> int:
 
 def k_blocks(channels: int) -> list[int]:
     """The two widest of those that pad the channels least; wide blocks save more than a little padding costs."""
-    least = min(_ceil(channels, block) * block for block in K_BLOCKS)
+    least = min(ceil_divide(channels, block) * block for block in K_BLOCKS)
     most = max(least, int(_PADDING * channels))
-    return [block for block in K_BLOCKS if _ceil(channels, block) * block <= most][:2]
+    return [block for block in K_BLOCKS if ceil_divide(channels, block) * block <= most][:2]
 
 
 def _fixed_bytes(config: KernelConfig, tensors: int, element_bytes: int, output_bytes: int) -> int:
@@ -249,7 +250,3 @@ def pixel_bytes(config: KernelConfig, element_bytes: int) -> int:
 def _phases(problem: ConvProblem) -> int:
     """Boxes of a k-block: one for each parity of rows and columns that a filter with stride 2 meets."""
     return min(problem.strides[0], problem.r) * min(problem.strides[1], problem.s)
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

@@ -14,6 +14,7 @@ from typing import Protocol
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig, Schedule
 
 Problem = GemmProblem | ConvProblem
@@ -128,7 +129,7 @@ def depth(problem: Problem) -> int:
 def k_blocks(config: KernelConfig, problem: Problem) -> int:
     """Steps of a tile's main loop, all splits together."""
     taps = problem.r * problem.s if isinstance(problem, ConvProblem) else 1
-    return taps * _ceil(depth(problem), config.threadblock[2])
+    return taps * ceil_divide(depth(problem), config.threadblock[2])
 
 
 def boxes(k: int, dtype: DType) -> int:
@@ -150,7 +151,7 @@ def _tile_columns(problem: Problem) -> list[int]:
 def _columns(count: int) -> list[int]:
     """Tile widths that waste little: the narrowest that takes all columns, and wide ones that divide them nearly."""
     narrow = [width for width in _COLUMNS if width >= count][:1]
-    return narrow + [width for width in _WIDE_COLUMNS if width < count and _ceil(count, width) * width * (1 - _WASTE) <= count]
+    return narrow + [width for width in _WIDE_COLUMNS if width < count and ceil_divide(count, width) * width * (1 - _WASTE) <= count]
 
 
 def _config(tile: Tile90, columns: int, problem: Problem, arch: Arch) -> KernelConfig:
@@ -170,7 +171,8 @@ def _swapped(problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
     if tensors or problem.out.bytes != 2 or _SWAPPED_COLUMNS not in _tile_columns(problem):
         return
     m, n = extent(problem)
-    rows_of_sm = {rows: _ceil(_ceil(m, rows) * _ceil(n, _SWAPPED_COLUMNS), arch.sm_count) * rows for rows in (64, *_SWAPPED_ROWS, 128)}
+    columns = ceil_divide(n, _SWAPPED_COLUMNS)
+    rows_of_sm = {rows: ceil_divide(ceil_divide(m, rows) * columns, arch.sm_count) * rows for rows in (64, *_SWAPPED_ROWS, 128)}
     rows = min(rows_of_sm, key=rows_of_sm.__getitem__)
     if rows in _SWAPPED_ROWS and rows_of_sm[rows] <= _SWAPPED_ROUNDS * rows:
         yield replace(_config(Tile90(rows, _C, 1), _SWAPPED_COLUMNS, problem, arch), instruction=(1, 0, 0))
@@ -178,7 +180,7 @@ def _swapped(problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
 
 def k_block(channels: int, dtype: DType) -> int:
     """Elements of a k-block: the number that wastes least of `channels`, the largest of equal ones."""
-    return min((size * 2 // dtype.bytes for size in _K), key=lambda size: (_ceil(channels, size) * size, -size))
+    return min((size * 2 // dtype.bytes for size in _K), key=lambda size: (ceil_divide(channels, size) * size, -size))
 
 
 def _splits(config: KernelConfig, problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
@@ -216,7 +218,7 @@ def fits(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
         return stages(config, problem, arch) >= _MIN_STAGES
     held = _free_bytes(config, problem, arch) - config.stages * rows * config.threadblock[2] * problem.dtype.bytes
     weights = k_blocks(config, problem) * columns * config.threadblock[2] * problem.dtype.bytes
-    return weights <= held and _ceil(extent(problem)[1], columns) <= arch.sm_count < tiles(config, problem)
+    return weights <= held and ceil_divide(extent(problem)[1], columns) <= arch.sm_count < tiles(config, problem)
 
 
 def stages(config: KernelConfig, kernel: Typed, arch: Arch) -> int:
@@ -252,7 +254,7 @@ def tiles(config: KernelConfig, problem: Problem) -> int:
     """Tiles of the output; a cluster's blocks have one each, even where some of them are outside."""
     rows, columns = extent(problem)
     m, n = config.cluster
-    return _ceil(rows, config.threadblock[0] * m) * _ceil(columns, config.threadblock[1] * n) * m * n
+    return ceil_divide(rows, config.threadblock[0] * m) * ceil_divide(columns, config.threadblock[1] * n) * m * n
 
 
 def units(config: KernelConfig, out: DType) -> int:
@@ -279,7 +281,3 @@ def _groups_of_tile(config: KernelConfig) -> int:
 def _unit_columns(columns: int, out: DType) -> int:
     row = columns * out.bytes
     return next((width // out.bytes for width in _SWIZZLED_ROWS if row % width == 0), columns)
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from onnxbolt.archs import Arch, get
 from onnxbolt.epilogues import EPILOGUES, layers
+from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels import chain_2x
 from onnxbolt.kernels.chain import columns
 from onnxbolt.kernels.chain_conv_2x import as_gemm
@@ -27,16 +28,16 @@ _LOSS = 0.26  # part of the shorter of (compute, memory) that is not hidden behi
 
 def fused_us(problem: GemmProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
     """One launch; `memory_us` is what a copy of x, the weights and y takes."""
-    turns = _ceil(_ceil(problem.m, config.threadblock[0]), arch.sm_count)  # blocks that one SM has one after the other
+    turns = ceil_divide(ceil_divide(problem.m, config.threadblock[0]), arch.sm_count)  # blocks that one SM has one after the other
     resident = min(blocks_per_sm(problem, config, arch), turns)
-    compute = turns * _busy_us(problem, config, arch) + _ceil(turns, resident) * _BLOCK_US
+    compute = turns * _busy_us(problem, config, arch) + ceil_divide(turns, resident) * _BLOCK_US
     return arch.launch_us + max(compute, memory_us) + _LOSS * min(compute, memory_us)
 
 
 def conv_us(problem: ConvProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
     """The same of a convolution and 1x1 ones behind it, whose k-blocks are of one filter position each."""
     k = config.threadblock[2]
-    return fused_us(as_gemm(problem, problem.r * problem.s * _ceil(problem.c, k) * k), config, arch, memory_us)
+    return fused_us(as_gemm(problem, problem.r * problem.s * ceil_divide(problem.c, k) * k), config, arch, memory_us)
 
 
 def shortage(problem: object, archs: Sequence[int]) -> str:
@@ -57,7 +58,7 @@ def blocks_per_sm(problem: GemmProblem, config: KernelConfig, arch: Arch) -> int
 def _busy_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
     """Of a block that has its SM to itself: the slowest of products, reads of shared memory, and loads from L2, then activations."""
     rows, size = config.threadblock[0], problem.dtype.bytes
-    widths, depth = columns(config), _ceil(problem.k, config.threadblock[2]) * config.threadblock[2]
+    widths, depth = columns(config), ceil_divide(problem.k, config.threadblock[2]) * config.threadblock[2]
     weights = sum(n * k for k, n in itertools.pairwise((depth, *widths)))
     products = 2 * rows * weights / (arch.flops[problem.dtype] / arch.sm_count * _TENSOR_EFFICIENCY * arch.mma_sync_share)
     across = chain_2x.across(config)
@@ -69,7 +70,3 @@ def _busy_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
     staying = sum(n * k for k, n in itertools.pairwise(widths)) * size / from_l2  # weights that products behind the first one wait for
     steps = sum(n * (1 + sum(EPILOGUES[step].cost for step in layer)) for n, layer in zip(widths, layers(problem.chain), strict=True))
     return (max(products, shared, loads) + staying + rows * steps / (_FP32_LANES * arch.clock)) * _US
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES, layers
+from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels.chain import columns
 from onnxbolt.kernels.config import ConvProblem, KernelConfig
 from onnxbolt.kernels.sm90 import boxes, is_matrix, k_blocks
@@ -23,12 +24,12 @@ def fused_us(problem: ConvProblem, config: KernelConfig, arch: Arch, memory_us: 
     """One launch of CHAIN_CONV_SM90; `memory_us` is what a copy of all operands takes."""
     alone, rows = problem.layers[0], config.threadblock[0]
     k = config.threadblock[2]
-    aligned = replace(alone, c=_ceil(alone.c, k) * k)  # as many k-blocks
+    aligned = replace(alone, c=ceil_divide(alone.c, k) * k)  # as many k-blocks
     main = k_blocks(config, alone) * sm90.block_clocks(aligned, config, arch) / sm90.CLOCKS_PER_US
     if not is_matrix(alone):
         main *= 1 + _ACROSS * _across(alone.c * alone.dtype.bytes, boxes(k, alone.dtype), k * alone.dtype.bytes)
     end = _behind_us(problem, config) + sm90.epilogue_us(problem, rows * columns(config)[-1])
-    busy = sm90.tiles_us(_ceil(_ceil(problem.rows, rows), arch.sm_count), main, end, config)
+    busy = sm90.tiles_us(ceil_divide(ceil_divide(problem.rows, rows), arch.sm_count), main, end, config)
     return sm90.LAUNCH_US + sm90.overlapped_us(busy, memory_us)
 
 
@@ -45,7 +46,3 @@ def _behind_us(problem: ConvProblem, config: KernelConfig) -> float:
     products = sum(2 * rows * n * k / _RATE for k, n in itertools.pairwise(widths)) / sm90.CLOCKS_PER_US
     inner = sum(rows * n * EPILOGUES[step].cost for n, chain in zip(widths, layers(problem.chain)[:-1], strict=False) for step in chain)
     return products + inner / sm90.LANES / sm90.CLOCKS_PER_US + _LATENCY_US * (len(widths) - 1)
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

@@ -7,6 +7,7 @@ tiles of 64 and of 128 rows (root mean square of the logarithm of the error 5%).
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
+from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels import chain_wide
 from onnxbolt.kernels.chain import columns
 from onnxbolt.kernels.config import GemmProblem, KernelConfig
@@ -25,9 +26,9 @@ _LOSS = 0.31  # part of the shorter of (compute, memory) that is not hidden behi
 
 def fused_us(problem: GemmProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
     """One launch; `memory_us` is what a copy of x, the weights and y takes."""
-    tiles = _ceil(problem.m, config.threadblock[0])
+    tiles = ceil_divide(problem.m, config.threadblock[0])
     crowd = min(tiles / arch.sm_count, 1.0) * _CROWDED * _weight_bytes(problem, config)
-    compute = _ceil(tiles, arch.sm_count) * (_tile_clocks(problem, config) + crowd) / _CLOCKS
+    compute = ceil_divide(tiles, arch.sm_count) * (_tile_clocks(problem, config) + crowd) / _CLOCKS
     memory = memory_us * _MEMORY
     return _LAUNCH_US + max(compute, memory) + _LOSS * min(compute, memory)
 
@@ -56,7 +57,3 @@ def _stage_clocks(config: KernelConfig, layer: int, width: int, depth: int) -> f
     loaded = width + (rows if layer == 0 else 0)  # rows of the weights, and of A
     read = config.consumers * (64 + width // chain_wide.shares(config))
     return max(rows * width * depth / _PRODUCTS, (read + loaded) * depth / _SHARED, loaded * _ROW)
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

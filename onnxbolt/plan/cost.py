@@ -15,6 +15,7 @@ from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, STORE
 from onnxbolt.errors import InputError
+from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels import chain_halo, conv, gemm, halo
 from onnxbolt.kernels import squeeze_excite as squeeze_excite_kernel
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule, SqueezeExciteProblem
@@ -99,8 +100,8 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         return sm90.fused_us(problem, config, arch, _memory_us(problem, arch))
     tile, (m, n) = _tile(problem, config, arch), extent(problem)
     groups = problem.groups if isinstance(problem, ConvProblem) else 1
-    tiles = _ceil(m, config.threadblock[0]) * _ceil(n // groups, config.threadblock[1]) * groups
-    compute = _sm_us(_ceil(tiles, arch.sm_count), _resident(config, problem.dtype, arch), tile)
+    tiles = ceil_divide(m, config.threadblock[0]) * ceil_divide(n // groups, config.threadblock[1]) * groups
+    compute = _sm_us(ceil_divide(tiles, arch.sm_count), _resident(config, problem.dtype, arch), tile)
     return arch.launch_us + _overlapped(compute, _memory_us(problem, arch))
 
 
@@ -257,14 +258,10 @@ def _input_elements(problem: Problem) -> int:
 def _k_steps(problem: Problem, tile_k: int, iterator: Iterator) -> int:
     """Main-loop steps: an implicit GEMM walks the channels of one filter position after the other, unless they are packed."""
     if not isinstance(problem, ConvProblem):
-        return _ceil(problem.k, tile_k)
+        return ceil_divide(problem.k, tile_k)
     if iterator is Iterator.FIXED_CHANNELS:
-        return _ceil(problem.r * problem.s * problem.c, tile_k)
-    return problem.r * problem.s * _ceil(problem.c // problem.groups, tile_k)
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
+        return ceil_divide(problem.r * problem.s * problem.c, tile_k)
+    return problem.r * problem.s * ceil_divide(problem.c // problem.groups, tile_k)
 
 
 # --- ONNX Runtime -----------------------------------------------------------------------------------------------------------
@@ -281,14 +278,14 @@ def _library_tile_us(problem: Problem, m: int, n: int, split: int, arch: Arch) -
     k = _LIBRARY_K * 2 // problem.dtype.bytes
     size = problem.dtype.bytes
     products = 2 * m * n * k / (arch.flops[problem.dtype] * _TENSOR_EFFICIENCY / arch.sm_count)
-    read = (_ceil(m, 64) * (64 + n) + m + n) * k * size / (_SHARED_BYTES_PER_CLOCK * arch.clock)
+    read = (ceil_divide(m, 64) * (64 + n) + m + n) * k * size / (_SHARED_BYTES_PER_CLOCK * arch.clock)
     loads = (m + n) * k * size / (arch.l2_bandwidth / arch.sm_count * (_MULTICAST if arch.wgmma else 1.0))
     step = max(products, read, loads) * _US
-    steps = _ceil(_library_steps(problem, k), split)
+    steps = ceil_divide(_library_steps(problem, k), split)
     partial = m * n * 8 * (split - 1) / split / (arch.l2_bandwidth / arch.sm_count) * _US  # fp32, written and read again
     store = _EPILOGUE_US + m * n * size / (_bandwidth(arch) / arch.sm_count) * _US + partial
-    tiles = _ceil(rows, m) * _ceil(columns, n) * split
-    compute = _sm_us(_ceil(tiles, arch.sm_count), 2, _Tile(_PROLOGUE_US + steps * step, store))
+    tiles = ceil_divide(rows, m) * ceil_divide(columns, n) * split
+    compute = _sm_us(ceil_divide(tiles, arch.sm_count), 2, _Tile(_PROLOGUE_US + steps * step, store))
     memory = (_input_elements(problem) + rows * columns) * size / _bandwidth(arch) * _US
     return arch.launch_us + _overlapped(compute, memory)
 
@@ -296,5 +293,5 @@ def _library_tile_us(problem: Problem, m: int, n: int, split: int, arch: Arch) -
 def _library_steps(problem: Problem, tile_k: int) -> int:
     """As `_k_steps`, but that cuDNN pads a first layer's few channels to 16 and packs filter positions along k."""
     if isinstance(problem, ConvProblem) and problem.c // problem.groups < _FEW_CHANNELS:
-        return _ceil(problem.r * problem.s * _FEW_CHANNELS, tile_k)
+        return ceil_divide(problem.r * problem.s * _FEW_CHANNELS, tile_k)
     return _k_steps(problem, tile_k, Iterator.OPTIMIZED)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels.config import ConvProblem, KernelConfig
 from onnxbolt.kernels.depthwise import registers
 
@@ -21,7 +22,7 @@ _LIBRARY_US, _LIBRARY_BANDWIDTH, _LIBRARY_PRODUCTS = 3.5, 0.76, 0.30
 def compute_us(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
     """What the instructions of all threads take, if bytes take no time."""
     rows, columns, _ = config.threadblock
-    threads = problem.n * _ceil(problem.p, rows) * _ceil(problem.q, columns) * problem.c // config.align_a
+    threads = problem.n * ceil_divide(problem.p, rows) * ceil_divide(problem.q, columns) * problem.c // config.align_a
     instructions = _THREAD + _accesses(problem, config) * (_ACCESS + config.align_a)
     instructions += rows * columns * (_RESULT + config.align_a * (problem.r * problem.s + _chain(problem)))
     return threads * instructions / (_issue(config, arch) * arch.fp32_flops / 2) * _US
@@ -52,7 +53,3 @@ def _accesses(problem: ConvProblem, config: KernelConfig) -> int:
 
 def _chain(problem: ConvProblem) -> float:
     return sum(EPILOGUES[step].cost for step in problem.chain)
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

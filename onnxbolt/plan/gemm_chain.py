@@ -6,6 +6,7 @@ together, 1,024 to 128,320 rows (root mean square of the logarithm of the error 
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
+from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels import chain
 from onnxbolt.kernels.config import Family, GemmProblem, KernelConfig
 from onnxbolt.plan import chain_2x, chain_wide
@@ -44,7 +45,7 @@ def _tiles_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
     """Tiles one after the other on each ring: the slowest of all warpgroups' products, loads from L2, and one warpgroup by itself."""
     rows, layers = config.threadblock[0], _layers(config)
     rings = config.consumers if config.resident else 1
-    tiles = _ceil(problem.m, rows)
+    tiles = ceil_divide(problem.m, rows)
     blocks = min(tiles, arch.sm_count)
     from_l2 = _L2 * arch.l2_bandwidth / blocks / _US  # bytes in a microsecond that one block gets
     passing = rows * config.threadblock[2] * problem.dtype.bytes * rings + (0 if config.resident else layers[0])
@@ -53,7 +54,7 @@ def _tiles_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
     gathering = 0.0 if config.align_a == problem.dtype.alignment else rows * config.threadblock[2] * problem.dtype.bytes / _GATHERED
     turn = max(rows * sum(layers) * rings / (rate * _PRODUCTS), passing / from_l2, group) + gathering
     staying = sum(layers if config.resident else layers[1:])
-    return _STAYING * staying / from_l2 + _ceil(tiles, blocks * rings) * turn
+    return _STAYING * staying / from_l2 + ceil_divide(tiles, blocks * rings) * turn
 
 
 def _layers(config: KernelConfig) -> list[int]:
@@ -64,7 +65,3 @@ def _layers(config: KernelConfig) -> list[int]:
 
 def _overlapped(compute: float, memory: float, loss: float) -> float:
     return max(compute, memory) + loss * min(compute, memory)
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

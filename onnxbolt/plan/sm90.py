@@ -12,6 +12,7 @@ from dataclasses import replace
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels.config import ConvProblem, KernelConfig, Schedule
 from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, product, stages, tiles, units
 
@@ -58,12 +59,12 @@ def _compute_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     """The most loaded SM's time, device memory aside."""
     rows, columns, _ = config.threadblock
     split, blocks = config.split_k, config.cluster[0] * config.cluster[1]
-    main = _ceil(k_blocks(config, problem), split) * block_clocks(problem, config, arch) / CLOCKS_PER_US
+    main = ceil_divide(k_blocks(config, problem), split) * block_clocks(problem, config, arch) / CLOCKS_PER_US
     epilogue = epilogue_us(problem, rows * columns / min(split, units(config, problem.out)))
     if split > 1:
         received = (split - 1) * rows * columns * 4 / min(split, units(config, problem.out))  # of a block that finishes units
         epilogue += _SPLIT_US + received / _REMOTE / CLOCKS_PER_US
-    count = _ceil(tiles(config, problem) * split, arch.sm_count // blocks * blocks)
+    count = ceil_divide(tiles(config, problem) * split, arch.sm_count // blocks * blocks)
     return tiles_us(count, main, epilogue, config)
 
 
@@ -102,7 +103,3 @@ def epilogue_us(problem: Problem, outputs: float) -> float:
     moved = outputs * (problem.out.bytes + tensors * problem.dtype.bytes) / _STORE
     operations = outputs * (_STAGING_OPERATIONS + sum(EPILOGUES[step].cost for step in problem.chain)) / LANES
     return _EPILOGUE_US + (moved + operations) / CLOCKS_PER_US
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

@@ -8,9 +8,10 @@ from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.kernels.config import Family
 from tests.gpu.cases import ALL
 from tests.gpu.chain_problems import chain_problem
-from tests.gpu.device import KernelError, Library
+from tests.gpu.device import Library
 from tests.gpu.problems import limit, problems
 from tests.gpu.reference import relative_error
+from tests.gpu.refusals import assert_refused
 
 pytestmark = pytest.mark.gpu
 FAMILIES = (
@@ -36,10 +37,4 @@ def test_what_the_kernel_is_not_for_is_refused(library: Library) -> None:
     cases = (
         ("layers", 1, "number of layers"), ("lda", 3, "multiples of 16 bytes"), ("k", 8, "another k"), ("m", 2**31 - 1, "close to 2.31"),
     )
-    for field, value, reason in cases:
-        kept = getattr(problem.arguments, field)
-        setattr(problem.arguments, field, value)
-        with pytest.raises(KernelError, match=reason):
-            kernel.check(problem.arguments)
-        setattr(problem.arguments, field, kept)
-    kernel.check(problem.arguments)
+    assert_refused(kernel, problem.arguments, cases)
