@@ -20,6 +20,8 @@ from onnxbolt.canonicalize import (
     noops,
     resize_form,
     scale_shift,
+    split_form,
+    sum_form,
 )
 from onnxbolt.graph.edit import prune
 from onnxbolt.graph.shapes import infer
@@ -29,6 +31,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (constant_fold.run, "weights and shapes that are computed become constants for all that follows"),
     (conv_form.run, "kernels are told pads, not auto_pad"),
     (resize_form.run, "layouts then need not follow what computes sizes"),
+    (split_form.run, "a Concat of what is left then is an Identity"),
+    (sum_form.run, "matching then knows one kind of residual"),
     (gemm_form.run, "before the foldings, which then know one kind of product"),
     (batchnorm.run, "before scale_shift, since a BatchNormalization between Conv and Mul hides the one from the other"),
     (scale_shift.run, "after the weights are constant and the products in form"),

@@ -1,8 +1,11 @@
-"""Write out every attribute of Conv.
+"""Write out every attribute of Conv, and the pads of pooling.
 
     kernel_shape, strides, dilations, group and pads are present and `auto_pad` is gone:  VALID = pads of 0;
     SAME = total pads of max((ceil(in / stride) - 1) * stride + (kernel - 1) * dilation + 1 - in, 0), the odd one at the end for
     SAME_UPPER and at the begin for SAME_LOWER (ONNX, Conv). With stride 1 the total does not depend on the input.
+
+MaxPool and AveragePool are padded alike. SAME says itself how many windows there are, so that ceil_mode goes; what VALID means beside it
+is not said, so that both stay.
 """
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
+_POOLING = ("MaxPool", "AveragePool")
+
 
 def run(graph: gs.Graph) -> int:
-    """Complete the attributes of all Convs; returns how many changed."""
+    """Complete the attributes of all Convs, and pads of pooling; returns how many changed."""
     count = 0
     for node in graph.nodes:
-        if node.op == "Conv" and not node.domain:
-            attrs = _attributes(node)
+        if node.op in ("Conv", *_POOLING) and not node.domain:
+            attrs = _attributes(node) if node.op == "Conv" else _pooling(node)
             if attrs is not None and attrs != node.attrs:
                 node.attrs, node.origin = attrs, None
                 count += 1
@@ -35,6 +40,17 @@ def _attributes(node: gs.Node) -> dict[str, Any] | None:
     mode = node.attrs.get("auto_pad", "NOTSET")
     pads = node.attrs.get("pads", [0] * 2 * len(kernel)) if mode == "NOTSET" else _automatic(mode, attrs, node.inputs[0].shape)
     return None if pads is None else attrs | {"pads": pads}
+
+
+def _pooling(node: gs.Node) -> dict[str, Any] | None:
+    """The attributes with pads in the place of `auto_pad`; None where that is not set, and where a needed input size is unknown."""
+    mode, kernel = node.attrs.get("auto_pad", "NOTSET"), node.attrs["kernel_shape"]
+    if mode == "NOTSET" or (mode == "VALID" and node.attrs.get("ceil_mode", 0)):
+        return None
+    ones = [1] * len(kernel)
+    sampling = {name: node.attrs.get(name, ones) for name in ("strides", "dilations")} | {"kernel_shape": kernel}
+    pads = _automatic(mode, sampling, node.inputs[0].shape)
+    return None if pads is None else {k: v for k, v in node.attrs.items() if k not in ("auto_pad", "ceil_mode")} | {"pads": pads}
 
 
 def _automatic(mode: str, attrs: dict[str, Any], shape: list[int | str | None] | None) -> list[int] | None:

@@ -6,6 +6,9 @@
 
 The readers of y read x instead. Where y must keep its name (a graph output), the producer of x writes y itself, if x's name
 may go; else the node stays. Weights that PyTorch's exporter shares through Identity nodes stay shared.
+
+Dropout's mask and MaxPool's indices that nobody reads are forgotten: exporters that name every output would hide such nodes from all that
+follows.
 """
 from __future__ import annotations
 
@@ -18,11 +21,21 @@ from onnxbolt.graph.edit import constant_values, onnx_dtype, pinned, producer, r
 
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 _COMMUTATIVE = ("Add", "Mul")
+_WITH_BYPRODUCT = ("Dropout", "MaxPool")  # their second output is optional
 
 
 def run(graph: gs.Graph) -> int:
-    """Remove what computes nothing; returns how many nodes."""
-    return sum(_bypass(graph, node) for node in list(graph.nodes))
+    """Remove what computes nothing; returns how many nodes and outputs."""
+    return sum(_forget(graph, node) + _bypass(graph, node) for node in list(graph.nodes))
+
+
+def _forget(graph: gs.Graph, node: gs.Node) -> bool:
+    if node.domain or node.op not in _WITH_BYPRODUCT or len(node.outputs) < 2:
+        return False
+    unread = not node.outputs[1].outputs and not pinned(graph, node.outputs[1])
+    if unread:
+        del node.outputs[1]
+    return unread
 
 
 def _bypass(graph: gs.Graph, node: gs.Node) -> bool:

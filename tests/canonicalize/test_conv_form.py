@@ -51,3 +51,21 @@ def test_complete_convolutions_are_left_alone() -> None:
     attributes: dict[str, object] = {"dilations": [1, 1], "group": 1, "kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}
     source = model([("Conv", "x w", "y", attributes)], {"x": ("n", 2, 8, 8)}, {"y": ("n", 3, 8, 8)}, {"w": np.ones((3, 2, 3, 3))})
     unchanged(source, run)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize(("stride", "size"), [(1, 7), (2, 7), (2, 8), (3, 8)])
+def test_automatic_pads_of_pooling(op: str, mode: str, stride: int, size: int) -> None:
+    attributes = {"auto_pad": mode, "kernel_shape": [3, 2], "strides": [stride, 1]}
+    graph = applied(model([(op, "x", "y", attributes)], {"x": ("n", 2, size, 9)}, {"y": ("n", 2, "p", "q")}), run, 1)
+    assert graph.nodes[0].attrs.keys() == {"kernel_shape", "pads", "strides"}
+
+
+def test_sizes_that_are_rounded_up() -> None:
+    attributes = {"kernel_shape": [2, 2], "strides": [2, 3], "ceil_mode": 1}
+    shapes = {"x": ("n", 2, 7, 8)}, {"y": ("n", 2, "p", "q")}
+    graph = applied(model([("MaxPool", "x", "y", {**attributes, "auto_pad": "SAME_UPPER"})], *shapes), run, 1)
+    assert "ceil_mode" not in graph.nodes[0].attrs
+    unchanged(model([("MaxPool", "x", "y", {**attributes, "auto_pad": "VALID"})], *shapes), run)
+    unchanged(model([("MaxPool", "x", "y", attributes)], *shapes), run)

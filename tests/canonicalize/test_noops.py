@@ -72,6 +72,13 @@ def test_unknown_dropout_mode_and_used_mask_stay() -> None:
     unchanged(mask, run)
 
 
+@pytest.mark.parametrize(("op", "attributes"), [("Dropout", {}), ("MaxPool", {"kernel_shape": [2]})])
+def test_outputs_that_nobody_reads_are_forgotten(op: str, attributes: dict[str, object]) -> None:
+    nodes = [("Relu", "x", "h"), (op, "h", "g unread", attributes), ("Relu", "g", "y")]
+    graph = applied(model(nodes, {"x": (2, 3, 4)}, {"y": (2, 3, "l")}), run, 2 if op == "Dropout" else 1)
+    assert all(len(node.outputs) == 1 for node in graph.nodes)
+
+
 def test_inputs_and_constants_that_are_outputs_stay() -> None:
     unchanged(model([("Identity", "x", "y"), ("Identity", "c", "z")], {"x": (3,)}, {"y": (3,), "z": (3,)}, {"c": random(3)}), run)
     unchanged(model([("Relu", "x", "y"), ("Identity", "y", "z")], {"x": (3,)}, {"y": (3,), "z": (3,)}), run)
