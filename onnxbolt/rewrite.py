@@ -19,8 +19,9 @@ from onnxbolt.layout import packed, squeeze_excite
 from onnxbolt.layout.assign import Assignment, last_node
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.convert import convert
+from onnxbolt.layout.excerpts import Read
 from onnxbolt.layout.form import PLAIN, Form, stored_shape
-from onnxbolt.layout.slices import Read, Slice, Slices, slices
+from onnxbolt.layout.slices import Slice, Slices, slices
 from onnxbolt.library import OpSpec
 from onnxbolt.match.types import Anchor, Candidate
 
@@ -70,7 +71,7 @@ class Rewriter:
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
         self.passed: list[gs.Node] = []  # Casts that a reader does itself; those without other readers go
-        self._slices = concats.by_tensor()
+        self._slices, self.excerpts = concats.by_tensor(), concats.excerpts
         self._packed: list[gs.Constant] = []
         self._stored: dict[tuple[str, Form], gs.Tensor] = {}
         self._constants: dict[tuple[object, ...], gs.Constant] = {}
@@ -81,12 +82,11 @@ class Rewriter:
         """`tensor` as stored in `form`, converted once for all who read it."""
         if form is None or isinstance(tensor, gs.Constant) or not tensor.name:
             return tensor
-        if (place := self._slices.get(tensor.name)) is not None:
-            return place.read
+        if (place := self._slices.get(tensor.name) or self.excerpts.get(tensor.name)) is not None:
+            return place.read(self)
         found = self._stored.get((tensor.name, form))
         if found is None:
-            native = self.assignment.form(tensor)
-            if native == form:
+            if (native := self.assignment.form(tensor)) == form:
                 return tensor
             stored = self._stored.get((tensor.name, native), tensor)
             found = convert(self, tensor, stored, native, form, tensor if form == PLAIN else None)

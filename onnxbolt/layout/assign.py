@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
 _LONG = 64  # columns of a product from which on padding pays by itself
+_LEAVING = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose"})  # ops whose rules lead out of channels last
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Assignment:
     read_as_stored: set[str] = field(default_factory=set)  # tensors that somebody reads in the form in which they are written
     opset: int = 0  # of the graph
 
+    @cached_property
+    def spatial(self) -> set[int]:
+        """Ids of the nodes in chains whose kernels want channels last."""
+        return {id(node) for candidate in self.candidates if candidate.anchor.kind != "gemm" for node in candidate.nodes}
+
     def form(self, tensor: gs.Tensor) -> Form:
         return self.forms.get(tensor.name, PLAIN)
 
@@ -79,6 +86,20 @@ class Assignment:
     def reads_last(self, tensor: gs.Tensor) -> bool:
         """Whether a fused convolution reads this tensor as its activation."""
         return any(self._anchor_reads(node, tensor, kind) for node in tensor.outputs for kind in ("conv", "squeeze_excite"))
+
+    def leads_to_last(self, tensor: gs.Tensor) -> bool:
+        """Whether a chain that wants channels last reads this tensor, or what ordinary ops that keep a layout make of it."""
+        from onnxbolt.layout.rules import rule_for
+
+        pending, seen = list(tensor.outputs), set[int]()
+        while pending:
+            node = pending.pop()
+            if id(node) in self.spatial:
+                return True
+            if id(node) not in seen and id(node) not in self.covered and node.op not in _LEAVING and rule_for(node) is not None:
+                seen.add(id(node))
+                pending.extend(reader for output in node.outputs for reader in output.outputs)
+        return False
 
     def only_gemms_read(self, tensor: gs.Tensor) -> bool:
         """Whether fused GEMMs alone read this tensor."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from onnxbolt.graph.edit import pinned
 from onnxbolt.graph.functions import Part, Signature
 from onnxbolt.kernels import elementwise
 from onnxbolt.layout.assign import Assignment
+from onnxbolt.layout.excerpts import LEAST_OPSET, Excerpt, Read, excerpts
 from onnxbolt.layout.form import Form, stored_shape
 from onnxbolt.match.types import Candidate, Refusal
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
 Node = tuple[Signature, list[gs.Tensor], dict[str, object]]  # what a node of our domain is made of: its op type, inputs, attributes
-_OPSET = 12  # Constant's value_ints, by which function bodies place a slice
 
 
 @dataclass
@@ -56,8 +56,7 @@ class Slice:
     after: int
     in_place: bool = True  # written by the node that computes it, else copied
 
-    @property
-    def read(self) -> Read:
+    def read(self, rewriter: Rewriter) -> Read:
         """It as others read it."""
         return Read(self.whole.written[-1], self.before, self.before + self.width)
 
@@ -67,19 +66,6 @@ class Slice:
         around = [*others, self.before, *others, self.after]  # as pads of ONNX's Pad
         part = Part.NEXT if written else Part.FIRST
         return dataclasses.replace(signature, part=part), [*inputs, *written], {**attributes, "around": around}
-
-
-@dataclass(frozen=True)
-class Read:
-    """Channels `begin` to `end` of a variable, in the place of an input."""
-
-    variable: gs.Variable
-    begin: int
-    end: int
-
-    def by(self, signature: Signature, inputs: Sequence[gs.Tensor], attributes: dict[str, object]) -> Node:
-        """The node that would have it as its x, reading it."""
-        return dataclasses.replace(signature, sliced=True), [self.variable, *inputs[1:]], {**attributes, "channels": [self.begin, self.end]}
 
 
 class _Users:
@@ -93,7 +79,7 @@ class _Users:
         for key, carry in assignment.carries.items():
             if carry.ours:
                 node = assignment.carried[key]
-                self._written[node.outputs[0].name] = carry.writes[0]
+                self._written.update((tensor.name, form) for tensor, form in zip(node.outputs, carry.writes, strict=True))
                 self._readers[node.inputs[0].name].add(key)
 
     def _add(self, candidate: Candidate, assignment: Assignment) -> None:
@@ -115,10 +101,11 @@ class _Users:
 
 @dataclass(frozen=True)
 class Slices:
-    """All that lies in results of Concats."""
+    """All that lies in results of Concats, and what is read where it lies."""
 
     parts: dict[int, list[Slice]] = field(default_factory=dict)  # the inputs of each such Concat, by its id
     views: dict[int, Slice] = field(default_factory=dict)  # results of Concats that lie in another's, by the Concat's id
+    excerpts: dict[str, Excerpt] = field(default_factory=dict)  # what Split and Slice need not copy, by name
     refusals: list[Refusal] = field(default_factory=list)
 
     def finish(self, concat: gs.Node, rewriter: Rewriter) -> None:
@@ -155,7 +142,17 @@ def slices(graph: gs.Graph, assignment: Assignment, chains: Sequence[Candidate])
             found.parts[id(concat.node)] = parts
             found.views.update(views)
     found.refusals.extend(refusal for key, refusal in refused.items() if key not in found.views)
+    found.excerpts.update(_excerpts(graph, assignment, users))
     return found
+
+
+def _excerpts(graph: gs.Graph, assignment: Assignment, users: _Users) -> Iterator[tuple[str, Excerpt]]:
+    """Outputs of Split and Slice that kernels of ours alone read, as their x."""
+    for key, carry in assignment.carries.items():
+        node = assignment.carried[key]
+        for tensor, excerpt in zip(node.outputs, excerpts(node), strict=True) if node.op in ("Slice", "Split") and carry.ours else ():
+            if not pinned(graph, tensor) and all(users.reads(user, tensor) for user in tensor.outputs):
+                yield tensor.name, excerpt
 
 
 def _joins_channels(node: gs.Node, assignment: Assignment) -> bool:
@@ -190,8 +187,8 @@ class _Concat:
 
     def _obstacle(self, widths: list[int], opset: int) -> str:
         dtype = DType.of(self.out.dtype)
-        if opset < _OPSET:
-            return f"bodies of nodes that write slices need opset {_OPSET}"
+        if opset < LEAST_OPSET:
+            return f"bodies of nodes that write slices need opset {LEAST_OPSET}"
         if dtype is None or any(width % dtype.alignment for width in widths):
             return f"slices are not aligned to 16 bytes: of {', '.join(map(str, widths))} channels"
         return "a subgraph reads the result" if self.out.name in self._graph.captured else ""

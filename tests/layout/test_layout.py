@@ -137,6 +137,50 @@ def test_a_transpose_behind_a_convolution_vanishes() -> None:
     assert layout_changes(assert_same(net.model(net.node("Softmax", y)))) == 1
 
 
+@pytest.mark.parametrize(("channels", "changes"), [(8, 1), (6, 3)])  # six have to be padded, which a change of layout does
+def test_a_transpose_in_front_of_a_convolution_vanishes(channels: int, changes: int) -> None:
+    net = Net({"x": (1, 5, 5, channels)})
+    y = net.node("Transpose", "x", perm=[0, 3, 1, 2])
+    assert layout_changes(assert_same(net.model(net.conv(y, channels, 8)))) == changes
+
+
+def test_a_branch_of_products_joins_convolutions_without_a_change_of_layout() -> None:
+    net = Net({"x": (1, 8, 5, 5)})
+    y = net.conv("x", 8, 16, 3)
+    rows = net.node("LayerNormalization", net.node("Transpose", y, perm=[0, 2, 3, 1]), net.normal(16))
+    back = net.node("Transpose", net.linear(rows, 16, 16), perm=[0, 3, 1, 2])
+    optimized = assert_same(net.model(net.conv(net.node("Add", back, y), 16, 8)))
+    assert layout_changes(optimized) == 2
+
+
+def test_a_transpose_of_sequences_in_front_of_a_convolution_vanishes() -> None:
+    net = Net({"x": ("N", 20, 8)})
+    y = net.node("Conv", net.node("Transpose", "x", perm=[0, 2, 1]), net.normal(16, 8, 3))
+    assert layout_changes(assert_same(net.model(net.node("Transpose", y, perm=[0, 2, 1])))) == 0
+
+
+def test_a_transpose_that_no_convolution_follows_stays() -> None:
+    net = Net({"x": (1, 5, 5, 8)})
+    optimized = assert_same(net.model(net.node("Softmax", net.node("Relu", net.node("Transpose", "x", perm=[0, 3, 1, 2])), axis=1)))
+    assert ops(optimized) == ["Transpose", "Relu", "Softmax"]
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_one_row_of_pixels_stays_in_channels_last(opset: int) -> None:
+    net = Net({"x": (1, 8, 3, 9)}, opset=opset)
+    y = net.conv("x", 8, 12, 3)
+    y = net.node("Squeeze", y, net.const([2], np.int64)) if opset > 12 else net.node("Squeeze", y, axes=[-2])
+    optimized = assert_same(net.model(net.node("Transpose", y, perm=[2, 0, 1])))
+    assert layout_changes(optimized) == 2  # the change at the entry, and the Transpose itself
+
+
+@pytest.mark.parametrize(("more", "changes"), [(4, 2), (3, 4)])
+def test_channels_are_padded_where_accesses_stay_whole(more: int, changes: int) -> None:
+    net = Net({"x": (1, 8, 5, 5)})
+    y = net.node("Pad", net.conv("x", 8, 8), net.const([0, 0, 1, 0, 0, more, 0, 0], np.int64), net.const(0.5))
+    assert layout_changes(assert_same(net.model(net.conv(y, 8 + more, 8)))) == changes
+
+
 def test_one_dimensional_convolutions() -> None:
     net = Net({"x": (2, 8, 30)})
     y = net.node("Conv", "x", net.normal(16, 8, 3), net.normal(16), pads=[1, 2], strides=[2])

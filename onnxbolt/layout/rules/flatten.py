@@ -1,7 +1,8 @@
-"""Flatten and Reshape of [N, C, H, W] to [N, C*H*W].
+"""Flatten and Reshape of [N, C, H, W] to [N, C*H*W], and Squeeze of height or width.
 
 Behind a global pooling (H = W = 1) the order of elements is the same. In front of fused GEMMs alone the order does not matter:
-their weights are permuted offline. Else the tensor goes back to channels first.
+their weights are permuted offline. Else the tensor goes back to channels first. A text recognizer's features of one row of pixels
+have their channels last with that axis or without it.
 """
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.layout.assign import Assignment, Carry
-from onnxbolt.layout.form import Form
-from onnxbolt.layout.rules import channels_last
+from onnxbolt.layout.form import FIRST_TO_LAST, Form
+from onnxbolt.layout.rules import channels_last, constant_values
 
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
@@ -22,7 +23,11 @@ OPS = ("Flatten", "Reshape", "Squeeze")
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x, y = node.inputs[0], node.outputs[0]
-    if not channels_last(x, state) or len(x.shape) != 4 or y.shape is None or len(y.shape) != 2:
+    if not channels_last(x, state) or len(x.shape) != 4 or y.shape is None:
+        return None
+    if node.op == "Squeeze" and _squeezed(node) in (2, 3):
+        return Carry((state.form(x), *(None for _ in node.inputs[1:])), (state.form(x),), _emit_squeeze)
+    if len(y.shape) != 2:
         return None
     if any(not isinstance(d, int) for d in x.shape[1:]) or y.shape[0] != x.shape[0] or y.shape[1] != int(np.prod(x.shape[1:])):
         return None
@@ -51,3 +56,18 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     rewriter.drop(node)
 
 
+def _squeezed(node: gs.Node) -> int | None:
+    """The one axis that a Squeeze of four drops; None where it is unknown or not alone."""
+    axes = node.attrs.get("axes") or constant_values(node, 1)
+    return int(axes[0]) % 4 if axes and len(axes) == 1 else None
+
+
+def _emit_squeeze(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    axis = _squeezed(node)
+    assert axis is not None  # the rule has looked
+    axes = [FIRST_TO_LAST[4].index(axis)]
+    x, form = rewriter.get(node.inputs[0], carry.reads[0]), carry.writes[0]
+    if len(node.inputs) > 1:
+        rewriter.replace(node, [x, rewriter.constant(node.inputs[1].name, np.array(axes, np.int64))], form)
+    else:
+        rewriter.replace(node, [x], form, {"axes": axes})

@@ -1,4 +1,4 @@
-"""Pad with constant pads: the two halves of `pads` follow the axes; channels themselves are not padded here."""
+"""Pad with constant pads: the two halves of `pads` follow the axes; channels themselves where kernels read what comes of it."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.dtypes import DType
 from onnxbolt.layout.assign import Assignment, Carry
-from onnxbolt.layout.form import FIRST_TO_LAST
+from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
 from onnxbolt.layout.rules import channels_last, constant_values
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     pads = constant_values(node, 1)
     if not channels_last(x, state) or pads is None or len(node.inputs) > 3 or len(pads) != 2 * len(x.shape):
         return None
-    if pads[1] or pads[1 + len(x.shape)]:
+    form, dtype, fill = state.form(x), DType.of(x.dtype), constant_values(node, 2)
+    more = pads[1] + pads[1 + len(x.shape)]
+    if (pads[1] or more) and (form != CHANNELS_LAST or dtype is None or (int(x.shape[1]) + more) % dtype.alignment):
         return None
-    fill = constant_values(node, 2)
-    form = state.form(x)
     if form.padded and fill and not np.isfinite(fill[0]):
         return None  # an infinite border would meet zero weights
     reads = (form, *(None for _ in node.inputs[1:]))

@@ -1,12 +1,17 @@
-"""Transpose of a channels-last tensor: the permutation is composed with the stored one, and vanishes where they cancel."""
+"""Transpose of a channels-last tensor: the permutation is composed with the stored one, and vanishes where they cancel.
+
+Of a tensor as ONNX has it, one that moves its last axis to the channels' place vanishes, too, where what is behind it wants them last:
+networks of TensorFlow begin so, and so do convolutions behind a LayerNormalization of channels.
+"""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.dtypes import DType
 from onnxbolt.layout.assign import Assignment, Carry
-from onnxbolt.layout.form import FIRST_TO_LAST, PLAIN, Form
+from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
 from onnxbolt.layout.rules import channels_last
 
 if TYPE_CHECKING:
@@ -17,12 +22,29 @@ OPS = ("Transpose",)
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
-    if not channels_last(x, state) or "perm" not in node.attrs:
+    if "perm" not in node.attrs:
         return None
+    if not channels_last(x, state):
+        return _entry(node, state)
     form = state.form(x)
     if form.channels is not None and list(node.attrs["perm"]) != list(FIRST_TO_LAST[len(x.shape)]):
         return None
     return Carry((form,), (Form(False, form.channels) if form.channels is not None else PLAIN,), _emit)
+
+
+def _entry(node: gs.Node, state: Assignment) -> Carry | None:
+    """Into channels last without moving anything; channels that kernels want padded are left to the change of layout that does so."""
+    x, y = node.inputs[0], node.outputs[0]
+    dtype, shape = DType.of(y.dtype), y.shape
+    if dtype is None or shape is None or tuple(node.attrs["perm"]) != LAST_TO_FIRST.get(len(shape)) or state.form(x) != PLAIN:
+        return None
+    if not isinstance(shape[1], int) or shape[1] % dtype.alignment or not state.leads_to_last(y):
+        return None
+    return Carry((PLAIN,), (CHANNELS_LAST,), _emit_alias)
+
+
+def _emit_alias(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    rewriter.alias(node, rewriter.get(node.inputs[0], PLAIN), CHANNELS_LAST)
 
 
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:

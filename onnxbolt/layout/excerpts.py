@@ -1,0 +1,86 @@
+"""Channels that kernels read where they lie, among others: what Split and Slice take of a tensor whose channels lie last, and what lies in
+the result of a Concat (slices.py)."""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.dtypes import DType
+from onnxbolt.graph.functions import Signature
+from onnxbolt.layout.form import CHANNELS_LAST, Form
+from onnxbolt.layout.rules import constant_values
+
+if TYPE_CHECKING:
+    from onnxbolt.rewrite import Rewriter
+
+LEAST_OPSET = 12  # Constant's value_ints, by which function bodies place a slice
+
+
+@dataclass(frozen=True)
+class Read:
+    """Channels `begin` to `end` of a variable, in the place of an input."""
+
+    variable: gs.Variable
+    begin: int
+    end: int
+
+    def by(self, signature: Signature, inputs: Sequence[gs.Tensor],
+           attributes: dict[str, object]) -> tuple[Signature, list[gs.Tensor], dict[str, object]]:
+        """The node that would have it as its x, reading it."""
+        return dataclasses.replace(signature, sliced=True), [self.variable, *inputs[1:]], {**attributes, "channels": [self.begin, self.end]}
+
+
+@dataclass(frozen=True, eq=False)
+class Excerpt:
+    """Channels `begin` to `end` of a tensor, as a Split or a Slice takes them."""
+
+    tensor: gs.Tensor
+    form: Form
+    begin: int
+    end: int
+
+    def read(self, rewriter: Rewriter) -> Read:
+        """It as kernels read it: from where the whole tensor lies by then."""
+        whole = rewriter.get(self.tensor, self.form)
+        variable, before = (whole.variable, whole.begin) if isinstance(whole, Read) else (whole, 0)
+        return Read(variable, before + self.begin, before + self.end)
+
+
+def cut_axes(node: gs.Node) -> list[int] | None:
+    """The axes that a Split or a Slice cuts, as ONNX counts them; None where a parameter is no constant, or an output has no name or an
+    unknown shape."""
+    rank = len(node.inputs[0].shape or ())
+    known = all(isinstance(tensor, gs.Constant) or not tensor.name for tensor in node.inputs[1:])
+    if not rank or not known or any(not tensor.name or tensor.shape is None for tensor in node.outputs):
+        return None
+    if node.op == "Split":
+        return [int(node.attrs.get("axis", 0)) % rank]
+    axes = constant_values(node, 3) or range(len(constant_values(node, 1) or ()))
+    return [int(axis) % rank for axis in axes]
+
+
+def excerpts(node: gs.Node) -> list[Excerpt]:
+    """Which channels each output of a Split or a Slice is; none where they are not whole accesses of 16 bytes, or more is cut."""
+    x, dtype = node.inputs[0], DType.of(node.inputs[0].dtype)
+    if dtype is None or cut_axes(node) != [1]:
+        return []
+    widths = [tensor.shape[1] for tensor in node.outputs]
+    begin = _first_channel(node) if node.op == "Slice" else 0
+    if begin is None or not all(isinstance(width, int) and width > 0 for width in widths):
+        return []
+    places = list(itertools.accumulate([begin, *widths]))
+    aligned = all(place % dtype.alignment == 0 for place in places)
+    return [Excerpt(x, CHANNELS_LAST, *pair) for pair in itertools.pairwise(places)] if aligned else []
+
+
+def _first_channel(node: gs.Node) -> int | None:
+    """Of a Slice; None where it leaves some out between, or goes backwards."""
+    start, count = int((constant_values(node, 1) or [0])[0]), int(node.inputs[0].shape[1])
+    if (constant_values(node, 4) or [1]) != [1]:
+        return None
+    return max(start + count, 0) if start < 0 else start

@@ -1,0 +1,58 @@
+"""Split, and Slice with constant ends, in front of what wants channels last.
+
+Channels are read where they lie by kernels that have them as their x (layout/excerpts.py); for others a node of ours copies them.
+Along height and width the op stays, with its axes in another order.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.dtypes import DType
+from onnxbolt.graph.edit import pinned
+from onnxbolt.graph.functions import Signature
+from onnxbolt.kernels import elementwise
+from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.excerpts import LEAST_OPSET, cut_axes, excerpts
+from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
+from onnxbolt.layout.rules import channels_last
+
+if TYPE_CHECKING:
+    from onnxbolt.rewrite import Rewriter
+
+OPS = ("Slice", "Split")
+
+
+def rule(node: gs.Node, state: Assignment) -> Carry | None:
+    x, axes = node.inputs[0], cut_axes(node)
+    if axes is None or not channels_last(x, state) or not any(state.leads_to_last(tensor) for tensor in node.outputs):
+        return None
+    parameters = (None,) * (len(node.inputs) - 1)
+    if 1 not in axes:
+        form = state.form(x)
+        return Carry((form, *parameters), (form,) * len(node.outputs), _emit)
+    if state.opset < LEAST_OPSET or not excerpts(node):
+        return None
+    return Carry((CHANNELS_LAST, *parameters), (CHANNELS_LAST,) * len(node.outputs), _emit_channels, ours=True)
+
+
+def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    x, order = rewriter.get(node.inputs[0], carry.reads[0]), FIRST_TO_LAST[len(node.inputs[0].shape)]
+    axes = [order.index(axis) for axis in cut_axes(node) or ()]
+    if node.op == "Split":
+        rewriter.replace(node, [x, *node.inputs[1:]], carry.writes[0], {"axis": axes[0]})
+    else:
+        given = rewriter.constant(node.outputs[0].name + ".axes", np.array(axes, np.int64))
+        rewriter.replace(node, [x, *node.inputs[1:3], given, *node.inputs[4:]], carry.writes[0])
+
+
+def _emit_channels(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    dtype, configs = DType.of(node.inputs[0].dtype), [elementwise.config(arch) for arch in rewriter.archs]
+    assert dtype is not None  # `excerpts` has looked
+    for tensor, excerpt in zip(list(node.outputs), excerpts(node), strict=True):
+        if tensor.name not in rewriter.excerpts and (tensor.outputs or pinned(rewriter.graph, tensor)):
+            rewriter.own(Signature("elementwise", dtype), node, [excerpt.read(rewriter)], tensor, carry.writes[0], {},
+                         f"{node.op} in NHWC", (node,), configs)
+    rewriter.drop(node)
