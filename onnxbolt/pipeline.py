@@ -9,6 +9,7 @@ from onnxbolt import gpu, library, precision
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError
+from onnxbolt.graph import inlining
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
@@ -45,7 +46,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     with Output(source, out) as output, opened(source) as original:
         graph = import_model(original)
         infer(graph)
-        changes = canonicalize(graph)
+        changes = [*inlining.left(original), *canonicalize(graph)]
         kept = precision.convert(graph, options.precision)
         subject = Subject(graph, original, options.precision, ranges_of(graph, options))
         chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)

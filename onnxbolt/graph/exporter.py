@@ -31,8 +31,8 @@ def export_model(graph: gs.Graph, functions: Sequence[FunctionProto] = (), metad
     """
     source: ModelProto = graph.source
     model = ModelProto()
-    _copy_fields(source, model, skip=("graph", "functions", "metadata_props"))
-    _copy_fields(source.graph, model.graph, skip=(
+    copy_fields(source, model, skip=("graph", "functions", "metadata_props"))
+    copy_fields(source.graph, model.graph, skip=(
         "node", "initializer", "sparse_initializer", "value_info", "input", "output", "quantization_annotation"))
     model.ir_version = max(source.ir_version, LEAST_IR)
     if any(node.domain == FUSED_DOMAIN for node in graph.nodes) and not any(o.domain == FUSED_DOMAIN for o in model.opset_import):
@@ -45,7 +45,8 @@ def export_model(graph: gs.Graph, functions: Sequence[FunctionProto] = (), metad
     return model
 
 
-def _copy_fields(source: Message, target: Message, skip: Sequence[str]) -> None:
+def copy_fields(source: Message, target: Message, skip: Sequence[str]) -> None:
+    """Add to `target` what `source` holds, fields named in `skip` left out."""
     for field, value in source.ListFields():
         if field.name in skip:
             continue
@@ -215,15 +216,15 @@ def save_model(model: ModelProto, path: Path | str, external: bool = False) -> N
 def _without_data(model: ModelProto, location: str) -> tuple[ModelProto, list[TensorProto]]:
     """A copy of the model whose large initializers point into the file `location`, and these initializers in its order."""
     skeleton, large, offset = ModelProto(), [], 0
-    _copy_fields(model, skeleton, skip=("graph",))
-    _copy_fields(model.graph, skeleton.graph, skip=("initializer",))
+    copy_fields(model, skeleton, skip=("graph",))
+    copy_fields(model.graph, skeleton.graph, skip=("initializer",))
     for tensor in model.graph.initializer:
         size = len(tensor.raw_data)
         if size < _EXTERNAL_FROM:
             skeleton.graph.initializer.append(tensor)
             continue
         moved = skeleton.graph.initializer.add()
-        _copy_fields(tensor, moved, skip=("raw_data",))
+        copy_fields(tensor, moved, skip=("raw_data",))
         moved.data_location = TensorProto.EXTERNAL
         for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
             moved.external_data.add(key=key, value=value)

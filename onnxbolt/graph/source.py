@@ -1,4 +1,4 @@
-"""The source model: read, seen to be usable, and named as the cause where it is damaged."""
+"""The source model: read, seen to be usable, its functions inlined, and named as the cause where it is damaged."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from onnx import ModelProto
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import check_versions, load_model
+from onnxbolt.graph.inlining import inlined
 
 Source: TypeAlias = "str | Path | ModelProto"
 
@@ -47,7 +48,7 @@ def _read(source: Source) -> ModelProto:
     if outside is not None:
         raise InputError(f"tensor {outside!r} has its data in a file that a model in memory cannot name: pass the model's path, or load it "
                          "with its external data")
-    return model
+    return inlined(model)
 
 
 def _fault(model: ModelProto) -> str:

@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from onnxbolt.errors import InputError
 from onnxbolt.graph.importer import load_model
+from onnxbolt.graph.inlining import inlined
 from onnxbolt.runtime import get_library_path
 from onnxbolt.verify.compare import Comparison
 from onnxbolt.verify.feeds import Feeds, graph_inputs, read_feeds, working_feeds
@@ -45,6 +46,7 @@ def verify(
     if library is None and not isinstance(optimized, ModelProto) and get_library_path(optimized).exists():
         library = get_library_path(optimized)
     source, result = (m if isinstance(m, ModelProto) else load_model(m) for m in (original, optimized))
+    source = inlined(source)  # the form whose tensors fused nodes name
     _same_interface(source, result)
     comparison = Comparison(source, result, library, (atol, rtol), memory_limit)
     comparison.feeds = read_feeds(inputs, source) if inputs else working_feeds(source, comparison.on_cpu, seed)
