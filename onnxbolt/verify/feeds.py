@@ -61,7 +61,15 @@ def read_feeds(path: Path, model: ModelProto) -> Feeds:
 
 
 def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
-    """Random inputs that the model runs on, as `runner` does; symbolic dimensions are tried with several sizes."""
+    """Random inputs that the model runs on, as `runner` does; symbolic dimensions are tried with several sizes.
+
+    Raises InputError where ONNX Runtime does not load the model, and where none of the inputs will do.
+    """
+    try:
+        runner.load()
+    except RUNTIME_ERRORS as error:
+        raise InputError(f"ONNX Runtime does not load the original model, and nothing else tells what is right; `onnxbolt optimize` has "
+                         f"--no-verify. ONNX Runtime says: {error}") from error
     cause = ""
     symbolic = any(not isinstance(size, int) for value in graph_inputs(model) for size in tensor_type(value.type)[1] or ())
     for sizes in ATTEMPTS if symbolic else ATTEMPTS[:1]:

@@ -38,6 +38,17 @@ class Runner:
 
         Raises one of RUNTIME_ERRORS where ONNX Runtime cannot load or run the model, LibraryError where the library does not fit.
         """
+        wanted, exposed, session = self.load(names)
+        types = {value.name: value.type for value in session.get_inputs()}
+        # an input that was widened takes float32
+        fitting = {name: a.astype(np.float32, copy=False) if types[name] == "tensor(float)" else a for name, a in feeds.items()}
+        return {name: _array(value) for name, value in zip(wanted, session.run(exposed, fitting), strict=True)}
+
+    def load(self, names: Sequence[str] = ()) -> tuple[tuple[str, ...], list[str], ort.InferenceSession]:
+        """What `run` needs for `names`: them without repetition, as the session calls them, and the session.
+
+        Raises as `run` does, where ONNX Runtime cannot load the model.
+        """
         wanted = tuple(dict.fromkeys(names or self.outputs))
         if self._last is None or self._last[0] != wanted:
             self._last = None  # its memory goes before the next session takes some
@@ -45,11 +56,7 @@ class Runner:
             model.CopyFrom(self.skeleton)
             exposed = _expose(model, wanted, as_float=self.bfloat16)
             self._last = wanted, exposed, self._session(model)
-        _, exposed, session = self._last
-        types = {value.name: value.type for value in session.get_inputs()}
-        # an input that was widened takes float32
-        fitting = {name: a.astype(np.float32, copy=False) if types[name] == "tensor(float)" else a for name, a in feeds.items()}
-        return {name: _array(value) for name, value in zip(wanted, session.run(exposed, fitting), strict=True)}
+        return self._last
 
     def _session(self, model: ModelProto) -> ort.InferenceSession:
         options = ort.SessionOptions()
