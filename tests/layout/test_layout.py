@@ -174,6 +174,12 @@ def test_one_row_of_pixels_stays_in_channels_last(opset: int) -> None:
     assert layout_changes(optimized) == 2  # the change at the entry, and the Transpose itself
 
 
+def test_one_row_of_pixels_that_nobody_reads_in_channels_last_does_not() -> None:
+    net = Net({"x": (1, 8, 3, 9)})
+    optimized = assert_same(net.model(net.node("Softmax", net.node("Squeeze", net.conv("x", 8, 12, 3), net.const([2], np.int64)), axis=1)))
+    assert ops(optimized)[-2:] == ["Squeeze", "Softmax"]
+
+
 @pytest.mark.parametrize(("more", "changes"), [(4, 2), (3, 4)])
 def test_channels_are_padded_where_accesses_stay_whole(more: int, changes: int) -> None:
     net = Net({"x": (1, 8, 5, 5)})

@@ -25,7 +25,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x, y = node.inputs[0], node.outputs[0]
     if not channels_last(x, state) or len(x.shape) != 4 or y.shape is None:
         return None
-    if node.op == "Squeeze" and _squeezed(node) in (2, 3):
+    if node.op == "Squeeze" and _squeezed(node) in (2, 3) and _follow(y, state):
         return Carry((state.form(x), *(None for _ in node.inputs[1:])), (state.form(x),), _emit_squeeze)
     if len(y.shape) != 2:
         return None
@@ -54,6 +54,11 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     shape = rewriter.constant(y.name + ".shape", np.array([0, columns], np.int64))
     rewriter.add("Reshape", [rewriter.get(node.inputs[0], carry.reads[0]), shape], [rewriter.produce(y, form)], {}, y, node)
     rewriter.drop(node)
+
+
+def _follow(y: gs.Tensor, state: Assignment) -> bool:
+    """Whether those who read what is left want its channels last, or turn it anyway."""
+    return state.leads_to_last(y) or (bool(y.outputs) and all(node.op == "Transpose" for node in y.outputs))
 
 
 def _squeezed(node: gs.Node) -> int | None:
