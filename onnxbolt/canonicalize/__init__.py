@@ -13,6 +13,7 @@ from onnxbolt.canonicalize import (
     activations,
     batchnorm,
     branches,
+    concat_form,
     constant_fold,
     conv_form,
     flatten,
@@ -20,7 +21,6 @@ from onnxbolt.canonicalize import (
     noops,
     resize_form,
     scale_shift,
-    split_form,
     sum_form,
 )
 from onnxbolt.graph.edit import prune
@@ -31,7 +31,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (constant_fold.run, "weights and shapes that are computed become constants for all that follows"),
     (conv_form.run, "kernels are told pads, not auto_pad"),
     (resize_form.run, "layouts then need not follow what computes sizes"),
-    (split_form.run, "a Concat of what is left then is an Identity"),
+    (concat_form.run, "layouts then see which channels are the same"),
     (sum_form.run, "matching then knows one kind of residual"),
     (gemm_form.run, "before the foldings, which then know one kind of product"),
     (batchnorm.run, "before scale_shift, since a BatchNormalization between Conv and Mul hides the one from the other"),
