@@ -17,6 +17,7 @@ from onnxbolt.graph import contrib
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN, LEAST_IR, node_proto, tensor_proto, used_constants, used_variables, value_info
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.order import in_order
+from onnxbolt.graph.symbols import Meanings, is_generated
 
 _LARGE = 1024  # elements; a tensor that holds a shape has a handful
 Shape = list[int | str | None]
@@ -27,10 +28,12 @@ def infer(graph: gs.Graph) -> None:
 
     Raises InputError where the model contradicts itself so much that onnx gives up.
     """
-    variables = used_variables(graph)
-    for value in _inferred(_skeleton(graph)):
-        if value.name in variables:
-            _refine(variables[value.name], value)
+    inferred = {value.name: value for value in _inferred(_skeleton(graph))}
+    meanings = Meanings()
+    for node in in_order(graph):
+        for tensor in node.outputs:
+            if tensor.name in inferred:
+                _refine(node, tensor, inferred[tensor.name], meanings)
 
 
 def infer_at(graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int]]]) -> list[dict[str, Shape]]:
@@ -61,14 +64,14 @@ def _inferred(skeleton: ModelProto) -> Sequence[onnx.ValueInfoProto]:
     return (*inferred.graph.value_info, *inferred.graph.output)
 
 
-def _refine(tensor: gs.Variable, value: onnx.ValueInfoProto) -> None:
+def _refine(node: gs.Node, tensor: gs.Variable, value: onnx.ValueInfoProto, meanings: Meanings) -> None:
     """Take over what was inferred; a dimension that inference lost keeps what was known before."""
     dtype, shape = tensor_type(value.type)
     if dtype is None:
         return
     tensor.dtype = dtype
     if shape is not None:
-        tensor.shape = _merged(shape, tensor.shape)
+        tensor.shape = meanings.shape(node, tensor, shape)
 
 
 def _merged(new: Shape, old: Shape | None) -> Shape:
@@ -78,8 +81,7 @@ def _merged(new: Shape, old: Shape | None) -> Shape:
 def _better(new: int | str | None, old: int | str | None) -> int | str | None:
     if isinstance(new, int) or old is None:
         return new
-    generated = isinstance(new, str) and new.startswith("unk__")
-    return old if new is None or generated or isinstance(old, int) else new
+    return old if new is None or is_generated(new) or isinstance(old, int) else new
 
 
 def _skeleton(graph: gs.Graph) -> ModelProto:

@@ -1,0 +1,94 @@
+"""Names of symbolic dimensions: equal where sizes are equal whatever the inputs' are.
+
+onnx's inference gives each dimension that it does not know a name of its own ("unk__7"), the height of a convolution's result as well, and
+counts from the beginning in each run. Here a window that keeps a size keeps its name, windows that make a size smaller alike give it one
+name, and what is left is named after its tensor, so that no name has two meanings.
+
+    a window's output = floor((size + pads - reach) / stride) + 1,  reach = (kernel - 1) * dilation + 1     (ONNX, Conv and MaxPool)
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import onnx_graphsurgeon as gs
+
+Size: TypeAlias = "int | str | None"
+_GENERATED = "unk__"
+_WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
+_BROADCASTING = frozenset({
+    "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu",
+    "Pow", "Sub", "Sum", "Where", "Xor"})
+
+
+def is_generated(size: Size) -> bool:
+    """Whether the name says only that the size is not known."""
+    return isinstance(size, str) and size.startswith(_GENERATED)
+
+
+class Meanings:
+    """Of the names of one run of inference; to be asked for the outputs of each node after those of the nodes that it reads."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int | str] = {}
+
+    def shape(self, node: gs.Node, output: gs.Tensor, inferred: Sequence[Size]) -> list[Size]:
+        """The shape of `output`; what inference lost is as it was known before."""
+        before = output.shape if output.shape is not None and len(output.shape) == len(inferred) else [None] * len(inferred)
+        return [self._size(node, output.name, axis - len(before), *sizes) for axis, sizes in enumerate(zip(inferred, before, strict=True))]
+
+    def _size(self, node: gs.Node, name: str, axis: int, new: Size, old: Size) -> Size:
+        """Of an axis counted from the end."""
+        if not isinstance(new, str) or not is_generated(new):
+            return old if new is None or (isinstance(old, int) and not isinstance(new, int)) else new
+        certain = None if is_generated(old) else old
+        if new not in self._known:
+            found = certain if certain is not None else derived(node, axis)
+            self._known[new] = found if found is not None else old or f"{_GENERATED}{name}.{axis}"
+        return certain if certain is not None else self._known[new]
+
+
+def derived(node: gs.Node, axis: int) -> int | str | None:
+    """The size of an output's axis, counted from the end, as its inputs' sizes tell it."""
+    if node.domain:
+        return None
+    if node.op in _WINDOWS:
+        return _window(node, axis)
+    return _broadcast(node, axis) if node.op in _BROADCASTING else None
+
+
+def _window(node: gs.Node, axis: int) -> int | str | None:
+    x, attributes = node.inputs[0].shape, node.attrs
+    kernel = attributes.get("kernel_shape") or (list(node.inputs[1].shape or ())[2:] if node.op == "Conv" else [])
+    size = x[axis] if x is not None and len(x) == len(kernel) + 2 and len(kernel) >= -axis else None
+    if size is None or not isinstance(kernel[axis], int):
+        return None
+    stride, dilation = ((attributes.get(name) or [1] * len(kernel))[axis] for name in ("strides", "dilations"))
+    if stride > 1 and attributes.get("ceil_mode", 0):
+        return None
+    return _stepped(size, _margin(node, axis, (kernel[axis] - 1) * dilation + 1, len(kernel)), stride)
+
+
+def _margin(node: gs.Node, axis: int, reach: int, count: int) -> int:
+    """Pads less reach."""
+    mode, pads = node.attrs.get("auto_pad", "NOTSET"), node.attrs.get("pads") or [0] * 2 * count
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
+        return -1  # the size, divided by the stride and rounded up
+    return int(0 if mode == "VALID" else pads[axis] + pads[axis - count]) - reach
+
+
+def _stepped(size: int | str, margin: int, stride: int) -> int | str:
+    if isinstance(size, int):
+        return (size + margin) // stride + 1
+    if stride == 1:
+        return size if margin == -1 else f"({size}{margin + 1:+d})"
+    return f"(({size}{margin:+d})//{stride}+1)"
+
+
+def _broadcast(node: gs.Node, axis: int) -> int | str | None:
+    """Of an axis counted from the end."""
+    shapes = [tensor.shape for tensor in node.inputs]
+    if any(shape is None for shape in shapes):
+        return None
+    sizes = {shape[axis] for shape in shapes if len(shape) >= -axis} - {1}
+    return sizes.pop() if len(sizes) == 1 else None

@@ -1,0 +1,94 @@
+"""Symbolic dimensions: what equal names say holds for every size, and names mean one thing over several runs of inference."""
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+
+from onnxbolt.graph.edit import remove
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.shapes import infer
+from tests.support import Net, assert_same, ops, run
+
+
+def inferred(net: Net, *outputs: str) -> tuple[gs.Graph, dict[str, list[int | str | None]]]:
+    graph = import_model(net.model(*outputs))
+    infer(graph)
+    return graph, {tensor.name: tensor.shape for node in graph.nodes for tensor in node.outputs}
+
+
+@pytest.mark.parametrize("op", ["Conv", "MaxPool", "AveragePool"])
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
+@pytest.mark.parametrize("padding", [{}, {"pads": [0, 0, 0, 0]}, {"pads": [1, 0, 0, 0]}, {"pads": [1, 0, 1, 0]},
+                                     {"auto_pad": "SAME_UPPER"}, {"auto_pad": "SAME_LOWER"}, {"auto_pad": "VALID"}])
+def test_names_of_windows_tell_their_sizes(op: str, kernel: int, stride: int, padding: dict[str, object]) -> None:
+    tells(op, strides=[stride, 1], kernel_shape=[kernel + 1 if "pads" in padding else kernel, 1], **padding)
+
+
+@pytest.mark.parametrize("op", ["Conv", "MaxPool"])
+@pytest.mark.parametrize(("stride", "pad"), [(1, 2), (2, 1), (1, 0)])
+def test_so_do_names_of_those_with_gaps(op: str, stride: int, pad: int) -> None:
+    tells(op, strides=[stride, 1], kernel_shape=[3, 1], dilations=[2, 1], pads=[pad, 0, pad, 0])
+
+
+def tells(op: str, **attributes: object) -> None:
+    """The name of the output's height, with sizes in the place of H, is what ONNX Runtime computes."""
+    net = Net({"x": (1, 2, "H", 9)})
+    weight = [net.normal(2, 2, *attributes["kernel_shape"])] if op == "Conv" else []  # type: ignore[misc]
+    y = net.node(op, "x", *weight, **attributes)
+    model, name = net.model(y), inferred(net, y)[1][y][2]
+    for size in range(5, 12):
+        height = run(model, {"x": np.zeros((1, 2, size, 9), np.float32)})[0].shape[2]
+        assert eval(str(name), {"H": size}) == height
+
+
+def test_residuals_of_images_of_any_size_are_fused() -> None:
+    net = Net({"x": ("N", 8, "H", "W")})
+    y = net.node("Relu", net.conv("x", 8, 16, 7, strides=[2, 2], pads=[3] * 4))
+    y = net.node("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    for stride in (1, 2):
+        z = net.conv(net.node("Relu", net.conv(y, 16, 16, 3, strides=[stride] * 2, pads=[1] * 4)), 16, 16, 3, pads=[1] * 4)
+        y = net.node("Relu", net.node("Add", z, net.conv(y, 16, 16, strides=[stride] * 2)))
+    model = net.model(y)
+    for dim, size in zip(model.graph.input[0].type.tensor_type.shape.dim, (2, 8, 37, 50), strict=True):
+        dim.dim_value = size
+    at_a_size = assert_same(model)
+    assert sum("_Add_Relu" in op for op in ops(at_a_size)) == 2
+    graph, shapes = inferred(net, y)
+    assert [shapes[t.name] for t in graph.nodes[-2].inputs] == [shapes[graph.nodes[-2].outputs[0].name]] * 2
+
+
+def test_windows_that_differ_have_other_names() -> None:
+    net = Net({"x": (1, 8, "H", "W")})
+    a = net.conv("x", 8, 8, 3, strides=[2, 2], pads=[1] * 4)
+    b = net.conv("x", 8, 8, 2, strides=[2, 2])
+    c = net.conv("x", 8, 8, 3)
+    _, shapes = inferred(net, a, b, c)
+    assert len({shape[2] for shape in shapes.values()}) == 3
+
+
+def test_a_name_keeps_its_meaning_when_nodes_go() -> None:
+    net = Net({"x": (1, 8, "H", 9)})
+    a = net.node("NonZero", net.node("Relu", "x"))
+    b = net.node("NonZero", net.node("Abs", "x"))
+    graph, shapes = inferred(net, a, b)
+    assert shapes[a][1] != shapes[b][1]
+    kept = next(tensor for tensor in graph.outputs if tensor.name == b)
+    name = kept.shape[1]
+    graph.outputs = [kept]
+    remove(graph, [node for node in graph.nodes if any(tensor.name == a for tensor in node.outputs)])
+    added = gs.Variable("later")
+    graph.nodes.append(gs.Node("NonZero", "later", inputs=[graph.inputs[0]], outputs=[added]))
+    infer(graph)
+    assert kept.shape[1] == name
+    assert added.shape[1] not in (None, name)
+
+
+def test_names_that_somebody_saved_do_not_hide_equal_sizes() -> None:
+    net = Net({"x": (1, 8, "H", "W")})
+    y = net.conv("x", 8, 8, 3, pads=[1] * 4)
+    model = net.model(net.node("Relu", y))
+    model.graph.output[0].type.tensor_type.shape.dim[2].dim_param = "unk__7"
+    graph = import_model(model)
+    infer(graph)
+    assert graph.outputs[0].shape == [1, 8, "H", "W"]
