@@ -21,6 +21,7 @@ from onnxbolt.tune.timings import Choice
 
 # Without options: batches. One that is served by itself and one that fills a GPU, and the geometric mean of both.
 LEAST, OPT, MOST = 1, 8, 64
+IMAGE = 224  # height and width of an input of rank 4
 UNKNOWN = 8  # any other dimension that is not known
 
 
@@ -82,14 +83,17 @@ def _doubling(least: Shapes, most: Shapes) -> Iterator[Shapes]:
 
 
 def _batches(inputs: Mapping[str, Shape | None], batch: int) -> Shapes:
-    """The first dimension is the batch, and whatever has the same name."""
+    """The first dimension is the batch, and whatever has the same name; inputs of rank 4 are images."""
     ranked = {name: shape for name, shape in inputs.items() if shape is not None}
     names = {shape[0] for shape in ranked.values() if shape and isinstance(shape[0], str)}
 
-    def size(axis: int, known: int | str | None) -> int:
-        return known if isinstance(known, int) else batch if axis == 0 or known in names else UNKNOWN
+    sequences = {dim for shape in ranked.values() if len(shape) != 4 for dim in shape}  # a mask of rank 4 is of their length, too
 
-    return {name: tuple(size(axis, known) for axis, known in enumerate(shape)) for name, shape in ranked.items()}
+    def size(axis: int, known: int | str | None, rank: int) -> int:
+        other = IMAGE if rank == 4 and axis > 1 and (known is None or known not in sequences) else UNKNOWN
+        return known if isinstance(known, int) else batch if axis == 0 or known in names else other
+
+    return {name: tuple(size(axis, known, len(shape)) for axis, known in enumerate(shape)) for name, shape in ranked.items()}
 
 
 # --- what the user asks for -------------------------------------------------------------------------------------------------

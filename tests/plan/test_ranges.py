@@ -111,6 +111,17 @@ def test_without_options_batches_are_powers_of_two_and_eight_decides() -> None:
     assert rows_of(planned(net.model(net.linear("x", 512, 256)))) == [[8, 1, 2, 4, 16, 32, 64]]
 
 
+def test_without_options_images_have_a_usual_size() -> None:
+    net = Net({"x": ("N", 16, "H", "W")})
+    pixels = [batch * 112 * 112 for batch in (8, 1, 2, 4, 16, 32, 64)]
+    assert rows_of(planned(net.model(net.conv("x", 16, 16, 2, strides=[2, 2]))))[0] == pixels
+
+
+def test_without_options_a_mask_is_as_long_as_its_sequence() -> None:
+    graph = prepare(Net({"x": ("N", "S", 16), "mask": ("N", 1, "S", "S")}).model("x"))
+    assert {shape[-1] for point in ranges_of(graph, Options()).points for shape in point.shapes.values()} == {8, 16}
+
+
 def test_a_model_of_fixed_sizes_is_planned_as_it_is() -> None:
     model = perceptron(32)
     graph = prepare(model, "fp16")
