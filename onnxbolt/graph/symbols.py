@@ -8,13 +8,17 @@ name, and what is left is named after its tensor, so that no name has two meanin
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.graph.edit import constant_values
+
 Size: TypeAlias = "int | str | None"
 _GENERATED = "unk__"
+_MOVED = re.compile(r"\((\w+)([+-]\d+)\)")
 _WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
 _BROADCASTING = frozenset({
     "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu",
@@ -54,6 +58,8 @@ def derived(node: gs.Node, axis: int) -> int | str | None:
         return None
     if node.op in _WINDOWS:
         return _window(node, axis)
+    if node.op == "Pad":
+        return _pad(node, axis)
     return _broadcast(node, axis) if node.op in _BROADCASTING else None
 
 
@@ -80,9 +86,23 @@ def _margin(node: gs.Node, axis: int, reach: int, count: int) -> int:
 def _stepped(size: int | str, margin: int, stride: int) -> int | str:
     if isinstance(size, int):
         return (size + margin) // stride + 1
-    if stride == 1:
-        return size if margin == -1 else f"({size}{margin + 1:+d})"
-    return f"(({size}{margin:+d})//{stride}+1)"
+    return _moved(size, margin + 1) if stride == 1 else f"({_moved(size, margin)}//{stride}+1)"
+
+
+def _pad(node: gs.Node, axis: int) -> int | str | None:
+    x, pads = node.inputs[0].shape, constant_values(node.inputs[1]) if len(node.inputs) > 1 else None
+    if x is None or x[axis] is None or pads is None or len(node.inputs) > 3:  # axes of their own
+        return None
+    return _moved(x[axis], int(pads[axis - len(x)] + pads[axis]))
+
+
+def _moved(size: int | str, by: int) -> int | str:
+    """Padding and the window behind it cancel."""
+    if isinstance(size, int):
+        return size + by
+    before = _MOVED.fullmatch(size)
+    size, by = (before[1], int(before[2]) + by) if before else (size, by)
+    return f"({size}{by:+d})" if by else size
 
 
 def _broadcast(node: gs.Node, axis: int) -> int | str | None:

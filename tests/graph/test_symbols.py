@@ -58,6 +58,15 @@ def test_residuals_of_images_of_any_size_are_fused() -> None:
     assert [shapes[t.name] for t in graph.nodes[-2].inputs] == [shapes[graph.nodes[-2].outputs[0].name]] * 2
 
 
+@pytest.mark.parametrize("op", ["constant", "reflect"])
+def test_padding_and_the_window_behind_it_cancel(op: str) -> None:
+    net = Net({"x": ("B", 8, "T")})
+    padded = net.node("Pad", "x", net.const([0, 0, 4, 0, 0, 0], np.int64), mode=op)
+    y = net.node("Conv", padded, net.normal(8, 8, 3), dilations=[2])
+    _, shapes = inferred(net, y)
+    assert (shapes[padded], shapes[y]) == (["B", 8, "(T+4)"], ["B", 8, "T"])
+
+
 def test_windows_that_differ_have_other_names() -> None:
     net = Net({"x": (1, 8, "H", "W")})
     a = net.conv("x", 8, 8, 3, strides=[2, 2], pads=[1] * 4)
