@@ -22,7 +22,8 @@ from onnxbolt.tune.timings import Choice
 # Without options: batches. One that is served by itself and one that fills a GPU, and the geometric mean of both.
 LEAST, OPT, MOST = 1, 8, 64
 IMAGE = 224  # height and width of an input of rank 4
-UNKNOWN = 8  # any other dimension that is not known
+UNKNOWN = 8  # any other dimension that is not known, or eight times that, 64 .., as long as a tensor would be empty
+_LONGEST = UNKNOWN * 8**5  # 6 s of sound
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Point:
         return found
 
     def sizes(self, tensor: gs.Tensor) -> list[int]:
-        """The shape with UNKNOWN in the place of what is not known."""
-        return [size if isinstance(size, int) else UNKNOWN for size in self.shape(tensor) or ()]
+        """The shape with UNKNOWN in the place of what is not known; what would be empty there counts as 1."""
+        return [max(size, 1) if isinstance(size, int) else UNKNOWN for size in self.shape(tensor) or ()]
 
 
 AS_IS = Point()
@@ -65,7 +66,7 @@ def ranges_of(graph: gs.Graph, options: Options) -> Ranges:
     Raises InputError where the options' shapes do not fit the inputs, or each other.
     """
     inputs: dict[str, Shape | None] = {tensor.name: tensor.shape for tensor in graph.inputs}
-    least, opt, most = _asked_for(options, inputs) or [_batches(inputs, batch) for batch in (LEAST, OPT, MOST)]
+    least, opt, most = _asked_for(options, inputs) or _usual(graph, inputs)
     if all(list(shape) == inputs[name] for name, shape in opt.items()):
         return FIXED
     others = [point for point in _doubling(least, most) if point != opt]
@@ -82,15 +83,31 @@ def _doubling(least: Shapes, most: Shapes) -> Iterator[Shapes]:
         yield point
 
 
-def _batches(inputs: Mapping[str, Shape | None], batch: int) -> Shapes:
-    """The first dimension is the batch, and whatever has the same name; inputs of rank 4 are images."""
+def _usual(graph: gs.Graph, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
+    """Batches, and other dimensions so long that something is left: of eight samples of sound the first window takes none."""
+    length = UNKNOWN
+    if _batches(inputs, OPT) != _batches(inputs, OPT, _LONGEST):
+        while length < _LONGEST and _empty(graph, _batches(inputs, OPT, length)):
+            length *= 8
+    return [_batches(inputs, batch, length) for batch in (LEAST, OPT, MOST)]
+
+
+def _empty(graph: gs.Graph, at: Shapes) -> bool:
+    """Whether a tensor whose size is open is empty where inputs have these shapes."""
+    tensors, shapes = [tensor for node in graph.nodes for tensor in node.outputs], infer_at(graph, [at])[0]
+    sizes = [pair for tensor in tensors for pair in zip(tensor.shape or (), shapes.get(tensor.name, ()), strict=False)]
+    return any(isinstance(size, int) and size < 1 and not isinstance(known, int) for known, size in sizes)
+
+
+def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNOWN) -> Shapes:
+    """The first dimension is the batch, and whatever has the same name; inputs of rank 4 are images; others have `length`."""
     ranked = {name: shape for name, shape in inputs.items() if shape is not None}
     names = {shape[0] for shape in ranked.values() if shape and isinstance(shape[0], str)}
 
     sequences = {dim for shape in ranked.values() if len(shape) != 4 for dim in shape}  # a mask of rank 4 is of their length, too
 
     def size(axis: int, known: int | str | None, rank: int) -> int:
-        other = IMAGE if rank == 4 and axis > 1 and (known is None or known not in sequences) else UNKNOWN
+        other = IMAGE if rank == 4 and axis > 1 and (known is None or known not in sequences) else length
         return known if isinstance(known, int) else batch if axis == 0 or known in names else other
 
     return {name: tuple(size(axis, known, len(shape)) for axis, known in enumerate(shape)) for name, shape in ranked.items()}

@@ -122,6 +122,14 @@ def test_without_options_a_mask_is_as_long_as_its_sequence() -> None:
     assert {shape[-1] for point in ranges_of(graph, Options()).points for shape in point.shapes.values()} == {8, 16}
 
 
+def test_without_options_a_sequence_is_long_enough_for_the_first_window() -> None:
+    net = Net({"x": ("N", 8, "T")})
+    y = net.node("Conv", net.node("Conv", "x", net.normal(8, 8, 10), strides=[5]), net.normal(8, 8, 3), strides=[2])
+    y = net.linear(net.node("Transpose", y, perm=[0, 2, 1]), 8, 64)
+    assert rows_of(planned(net.model(y)))[0][0] == 8 * 11  # of 64 values
+    assert rows_of(planned(net.model(y), Options(opt_shapes={"x": (1, 8, 8)})))[0] == [1]  # nothing to compute, but a kernel
+
+
 def test_a_model_of_fixed_sizes_is_planned_as_it_is() -> None:
     model = perceptron(32)
     graph = prepare(model, "fp16")
