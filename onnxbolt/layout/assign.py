@@ -88,7 +88,8 @@ class Assignment:
         return any(self._anchor_reads(node, tensor, kind) for node in tensor.outputs for kind in ("conv", "squeeze_excite"))
 
     def leads_to_last(self, tensor: gs.Tensor) -> bool:
-        """Whether a chain that wants channels last reads this tensor, or what ordinary ops that keep a layout make of it."""
+        """Whether a chain that wants channels last reads this tensor, or an op that keeps a layout and reads others that lie so; or such
+        a one reads what ops that keep a layout make of it."""
         from onnxbolt.layout.rules import rule_for
 
         pending, seen = list(tensor.outputs), set[int]()
@@ -96,9 +97,12 @@ class Assignment:
             node = pending.pop()
             if id(node) in self.spatial:
                 return True
-            if id(node) not in seen and id(node) not in self.covered and node.op not in _LEAVING and rule_for(node) is not None:
-                seen.add(id(node))
-                pending.extend(reader for output in node.outputs for reader in output.outputs)
+            if id(node) in seen or id(node) in self.covered or node.op in _LEAVING or rule_for(node) is None:
+                continue
+            if any(self.form(other).last for other in node.inputs if other is not tensor):
+                return True
+            seen.add(id(node))
+            pending.extend(reader for output in node.outputs for reader in output.outputs)
         return False
 
     def only_gemms_read(self, tensor: gs.Tensor) -> bool:

@@ -153,6 +153,15 @@ def test_a_branch_of_products_joins_convolutions_without_a_change_of_layout() ->
     assert layout_changes(optimized) == 2
 
 
+def test_so_does_one_whose_sum_with_a_convolution_leaves_channels_last() -> None:
+    net = Net({"x": (1, 8, 5, 5)})
+    y = net.conv("x", 8, 16, 3)
+    rows = net.node("Softmax", net.node("Transpose", y, perm=[0, 2, 3, 1]))
+    back = net.node("Transpose", rows, perm=[0, 3, 1, 2])
+    optimized = assert_same(net.model(net.node("Softmax", net.node("Transpose", net.node("Add", back, y), perm=[0, 2, 3, 1]))))
+    assert layout_changes(optimized) == 1
+
+
 def test_a_transpose_of_sequences_in_front_of_a_convolution_vanishes() -> None:
     net = Net({"x": ("N", 20, 8)})
     y = net.node("Conv", net.node("Transpose", "x", perm=[0, 2, 1]), net.normal(16, 8, 3))
@@ -163,6 +172,22 @@ def test_a_transpose_that_no_convolution_follows_stays() -> None:
     net = Net({"x": (1, 5, 5, 8)})
     optimized = assert_same(net.model(net.node("Softmax", net.node("Relu", net.node("Transpose", "x", perm=[0, 3, 1, 2])), axis=1)))
     assert ops(optimized) == ["Transpose", "Relu", "Softmax"]
+
+
+def test_a_normalization_of_channels_stays_in_channels_last() -> None:
+    net = Net({"x": (1, 8, 5, 5)})
+    x = net.conv("x", 8, 16, 3)
+    d = net.node("Sub", x, net.node("ReduceMean", x, axes=[1]))
+    variance = net.node("ReduceMean", net.node("Mul", d, d), axes=[-3])
+    y = net.node("Div", d, net.node("Sqrt", net.node("Add", variance, net.const(1e-6))))
+    assert layout_changes(assert_same(net.model(net.conv(y, 16, 8)))) == 2
+
+
+def test_means_of_images_need_no_transpose() -> None:
+    net = Net({"x": (2, 8, 5, 5)})
+    y = net.node("ReduceMean", net.node("Relu", net.conv("x", 8, 12)), axes=[2, 3], keepdims=0)
+    optimized = assert_same(net.model(net.linear(y, 12, 4)))
+    assert [op for op in ops(optimized) if not op.startswith("Fused")] == ["NchwToNhwc_f32", "GlobalAveragePool_nhwc_f32", "Reshape"]
 
 
 @pytest.mark.parametrize("opset", [11, 13])

@@ -8,7 +8,7 @@ import pytest
 
 from onnxbolt.layout.rules.resize import _sizes
 from tests.layout.test_layout import attribute, layout_changes
-from tests.support import Net, assert_same, ops
+from tests.support import Net, assert_same, fused, ops, run
 
 
 def _between(*factors: str, net: Net, **attributes: object) -> onnx.ModelProto:
@@ -84,3 +84,17 @@ def test_sizes_serve_where_the_images_are_known_to_stay(batch: str | None, expec
     x, y = (gs.Variable(name, np.float32, [batch, 8, size, size]) for name, size in (("x", 6), ("y", 12)))
     nothing, sizes = gs.Variable.empty(), gs.Variable("sizes", np.int64, [4])
     assert _sizes(gs.Node("Resize", inputs=[x, nothing, nothing, sizes], outputs=[y])) == expected
+
+
+@pytest.mark.parametrize(("mode", "follows"), [("nearest", True), ("linear", False)])
+def test_computed_sizes(mode: str, follows: bool) -> None:
+    net = Net({"x": (2, 8, "H", "W")})
+    y = net.conv("x", 8, 12)
+    batch, sizes = (net.node("Slice", net.node("Shape", t), *(net.const([i], np.int64) for i in place))
+                    for t, place in ((y, (0, 2)), (net.conv("x", 8, 8, 3), (2, 4))))
+    resized = net.node("Resize", y, "", "", net.node("Concat", batch, sizes, axis=0), mode=mode)
+    optimized = fused(model := net.model(net.conv(resized, 12, 8)))
+    resize = next(node for node in optimized.graph.node if node.op_type == "Resize")
+    assert resize.input[0].endswith("__nhwc") is follows
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 8, 9, 11)).astype(np.float32)}
+    np.testing.assert_allclose(run(optimized, feeds)[0], run(model, feeds)[0], rtol=1e-4, atol=1e-4)

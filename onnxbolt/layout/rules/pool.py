@@ -1,7 +1,7 @@
 """Pooling in channels last: our own nodes, since ONNX Runtime has no NHWC pooling in fp16.
 
-MaxPool, AveragePool, GlobalAveragePool, and ReduceMean over height and width, which is a global pooling. A Cast behind a pooling is
-part of its kernel.
+MaxPool, AveragePool, GlobalAveragePool, and ReduceMean over height and width (reduce.py), which is a global pooling. A Cast behind a
+pooling is part of its kernel.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from onnxbolt.layout.rules import channels_last, constant_values
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
-OPS = ("MaxPool", "AveragePool", "GlobalAveragePool", "ReduceMean")
+OPS = ("MaxPool", "AveragePool", "GlobalAveragePool")
 _KINDS = {"MaxPool": "max_pool", "AveragePool": "average_pool", "GlobalAveragePool": "global_average_pool",
           "ReduceMean": "global_average_pool"}
 
@@ -37,8 +37,6 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
         return None
     form = state.form(x)
     if node.op == "ReduceMean":
-        if reduced_axes(node) != [2, 3] or not node.attrs.get("keepdims", 1):
-            return None
         return Carry((form, *(None for _ in node.inputs[1:])), (form,), _emit, ours=True)
     return Carry((form,), (form,), _emit, ours=True)
 

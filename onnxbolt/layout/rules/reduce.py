@@ -1,4 +1,7 @@
-"""Reductions with constant axes that keep their dimensions: the axes follow; channels with padding are not reduced."""
+"""Reductions with constant axes that keep their dimensions: the axes follow; channels with padding are not reduced.
+
+The mean over height and width is a pooling.
+"""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -8,13 +11,13 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.layout.assign import Assignment, Carry
 from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
-from onnxbolt.layout.rules import channels_last
+from onnxbolt.layout.rules import channels_last, pool
 from onnxbolt.layout.rules.pool import reduced_axes
 
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
-OPS = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
+OPS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
@@ -22,6 +25,8 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     if not channels_last(x, state) or not node.attrs.get("keepdims", 1):
         return None
     axes = reduced_axes(node)
+    if node.op == "ReduceMean" and axes == [2, 3]:
+        return pool.rule(node, state)
     form = state.form(x)
     if not axes or (1 in axes and form.channels is not None):
         return None

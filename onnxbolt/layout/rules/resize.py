@@ -1,7 +1,7 @@
 """Resize of height and width in channels last: our own node, since ONNX Runtime's CUDA kernels want the spatial axes last.
 
-What our kernels do not have, by nearest neighbour with constant scales or sizes, stays the standard op on the stored form, for which
-ONNX Runtime has a kernel of any axes.
+What our kernels do not have, by nearest neighbour with constant scales or sizes, or with sizes that are computed, stays the standard op on
+the stored form, for which ONNX Runtime has a kernel of any axes.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels.resize import COORDINATES, MODES, ROUNDINGS, Sampling, config
 from onnxbolt.layout.assign import Assignment, Carry
-from onnxbolt.layout.form import FIRST_TO_LAST
+from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
 from onnxbolt.layout.rules import channels_last, constant_values
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     reads = (form, *(None for _ in node.inputs[1:]))
     if state.opset >= _OPSET and _sampling(node) is not None:
         return Carry(reads, (form,), _emit, ours=True)
-    return Carry(reads, (form,), _emit_standard) if _is_standard(node) else None
+    if _is_standard(node):
+        return Carry(reads, (form,), _emit_standard)
+    return Carry((CHANNELS_LAST, *reads[1:]), (CHANNELS_LAST,), _emit_computed) if _is_computed(node) else None
 
 
 def _sampling(node: gs.Node) -> Sampling | None:
@@ -79,11 +81,21 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     rewriter.own(signature, node, [rewriter.get(x, form)], y, form, attributes, "Resize in NHWC", (node,), configs)
 
 
+def _is_nearest(node: gs.Node) -> bool:
+    """Whether ONNX Runtime's kernel of any axes serves."""
+    coordinates = node.attrs.get("coordinate_transformation_mode")
+    return node.attrs.get("mode", "nearest") == "nearest" and "axes" not in node.attrs and coordinates != "tf_crop_and_resize"
+
+
+def _is_computed(node: gs.Node) -> bool:
+    """Whether the op may stay, with sizes that are computed at run time: a feature pyramid's for images of any size."""
+    x, y = node.inputs[0].shape, node.outputs[0].shape
+    return _is_nearest(node) and len(node.inputs) == 4 and y is not None and len(y) == 4 and x[1] == y[1]
+
+
 def _is_standard(node: gs.Node) -> bool:
     """Whether the op may stay, with its factors in another order."""
-    if node.attrs.get("mode", "nearest") != "nearest" or "axes" in node.attrs:
-        return False
-    if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+    if not _is_nearest(node):
         return False
     factors = _factors(node)
     values = constant_values(node, factors) if factors is not None else None
@@ -107,3 +119,10 @@ def _emit_standard(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     inputs[0] = rewriter.get(node.inputs[0], form)
     inputs[index] = rewriter.constant(node.inputs[index].name, np.ascontiguousarray(values))
     rewriter.replace(node, inputs, form)
+
+
+def _emit_computed(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    sizes, order = node.inputs[3], rewriter.constant(node.outputs[0].name + ".order", np.array(FIRST_TO_LAST[4], np.int64))
+    turned = rewriter.scratch(sizes, np.int64)
+    rewriter.add("Gather", [sizes, order], [turned], {"axis": 0}, node.outputs[0], node)
+    rewriter.replace(node, [rewriter.get(node.inputs[0], carry.reads[0]), *node.inputs[1:3], turned], carry.writes[0])
