@@ -22,7 +22,9 @@ POOL = fx.Fused("max_pool", rank=4, part=Part.NEXT)
 COPY = fx.Fused("elementwise", family=Family.ELEMENTWISE, part=Part.NEXT)
 READ = fx.Fused("conv", *CONV, rank=4, family=Family.CONV_2X, sliced=True)
 READ_CHAIN = fx.Fused("elementwise", Step("Bias"), Step("Relu"), family=Family.ELEMENTWISE, part=Part.NEXT, sliced=True)
-OPS = (FIRST, NEXT, CHAIN, POOL, COPY, READ, READ_CHAIN)
+READ_COPY = fx.Fused("elementwise", family=Family.ELEMENTWISE, sliced=True)
+READ_TO_NCHW = fx.Fused("conv", *CONV, rank=4, family=Family.CONV_2X, sliced=True, to_nchw=True)
+OPS = (FIRST, NEXT, CHAIN, POOL, COPY, READ, READ_CHAIN, READ_COPY, READ_TO_NCHW)
 WINDOW = {"strides": [1, 1], "pads": [1] * 4, "dilations": [1, 1]}
 POINT = {**WINDOW, "pads": [0] * 4, "group": 1}
 
@@ -58,6 +60,15 @@ def read(image: Sequence[int | str]) -> onnx.ModelProto:
     ])
 
 
+def split(image: Sequence[int | str]) -> onnx.ModelProto:
+    """As a Split's parts are read: by a convolution that leaves channels last, and by copies, where it is a residual."""
+    return model(image, 9, nodes=[
+        node(READ_COPY, "x0", "a", channels=[0, 5]), node(READ_COPY, "x0", "b", channels=[4, 9]), helper.make_node("Add", ["a", "b"], ["c"]),
+        node(READ_TO_NCHW, "x0 w0 b0", "d", **WINDOW, group=1, channels=[4, 9]),
+        helper.make_node("Transpose", ["d"], ["e"], perm=[0, 2, 3, 1]), helper.make_node("Add", ["c", "e"], ["y"]),
+    ])
+
+
 def model(image: Sequence[int | str], *channels: int, nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
     """`nodes` from x0, x1, .. with these channels to y."""
     random = np.random.default_rng(0)
@@ -88,7 +99,7 @@ def run(proto: onnx.ModelProto, library: fx.HostLibrary | None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("image", [(2, 6, 7), ("N", "H", "W")], ids=["fixed", "symbolic"])
-@pytest.mark.parametrize(("build", "nodes"), [(joined, 5), (read, 4)])
+@pytest.mark.parametrize(("build", "nodes"), [(joined, 5), (read, 4), (split, 3)])
 def test_slices_lie_in_one_tensor(library: fx.HostLibrary, build: Callable[..., onnx.ModelProto], nodes: int,
                                   image: Sequence[int | str]) -> None:
     proto, launches, copies = build(image), library.launches, library.copies
