@@ -6,13 +6,15 @@
 namespace onnxbolt {
 
 // y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c / groups]). float is multiplied as TF32, rounded by TMA on its way into shared
-// memory.
-template <class Config, class ElementType, class OutputType, class ChainType>
-struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> {
-  using Shape = sm90::KernelShape<Config, ElementType, OutputType, ChainType>;
+// memory. Both: y is written as [n, k, p, q], too (see ConvArguments).
+template <class Config, class ElementType, class OutputType, class ChainType, bool Both = false>
+struct ConvSm90 {
+  using Shape = std::conditional_t<Both, sm90::BothShape<Config, ElementType, OutputType, ChainType>,
+                                   sm90::KernelShape<Config, ElementType, OutputType, ChainType>>;
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
+  static constexpr int kSharedMemory = Shape::kSharedMemory;
 
   static const char* prepare() { return ReserveSharedMemory(sm90::PersistentKernel<Shape, true>, Shape::kSharedMemory); }
 
@@ -34,9 +36,10 @@ struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> 
     if (conv.n == 0 || conv.p == 0 || conv.q == 0 || conv.k == 0) return nullptr;
     const int taps = conv.r * conv.s;
     sm90::Params params{};
-    if (const char* error = sm90::DescribeOutput<Shape>(params, sm90::Rows(conv), conv.k, depth(conv), taps, conv.y, conv.y_pitch,
-                                                        conv.epilogue, launch.config))
+    if (const char* error = sm90::DescribeOutput<Shape>(params, sm90::Rows(conv), conv.k, depth(conv), taps, conv.rows(),
+                                                        conv.row_pitch(), conv.epilogue, launch.config))
       return error;
+    params.planes = conv.y, params.plane_columns = conv.k - conv.padding;
     if (const char* error = sm90::DescribeActivations<Shape>(params, conv)) return error;
     if (const char* error = sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps, depth(conv), int64_t(taps) * depth(conv)))
       return error;
@@ -60,9 +63,10 @@ struct ConvSm90 : sm90::KernelShape<Config, ElementType, OutputType, ChainType> 
 
   static const char* check_output(const ConvArguments& conv) {
     constexpr int kC = Row::at(kAlignC);
-    if (const char* error = CheckPlanes(conv, Shape::kPlanes)) return error;
+    if (const char* error = CheckPlanes(conv, Shape::kPlanes, Both)) return error;
     if (Shape::kPlanes) return nullptr;
-    if (conv.k % kC != 0 || conv.y_pitch % kC != 0 || conv.y_pitch * sizeof(Output) % 16 != 0 || !IsAligned(conv.y, 16))
+    if (conv.k % kC != 0 || conv.row_pitch() % kC != 0 || conv.row_pitch() * sizeof(typename Shape::Output) % 16 != 0 ||
+        !IsAligned(conv.rows(), 16))
       return "y, its pitch or k is not aligned to align_c elements";
     return nullptr;
   }

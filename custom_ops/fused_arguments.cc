@@ -101,7 +101,7 @@ EpilogueArguments FusedKernel::ReadEpilogue(const OrtKernelContext* context, con
 // one anew.
 void FusedKernel::PlaceOutput(OrtKernelContext* context, Tensors* tensors) const {
   const Shape whole = geometry_->Whole(tensors->y_shape);
-  void* const data = Output(context, 0, op_.to_nchw ? ChangeLayout(Kind::kToNchw, whole) : whole);
+  void* const data = Output(context, 0, op_.to_nchw ? geometry_->Planes(whole) : whole);
   if (const size_t input = WrittenInto(op_); input != kNowhere) {
     const OrtValue* before = Input(context, input);
     RequireShape(input, ort::ShapeOf(before), whole);
@@ -198,7 +198,8 @@ ConvArguments FusedKernel::ReadConv(const Tensors& t) const {
 }
 
 void FusedKernel::RunConv(OrtKernelContext* context, const Tensors& t) const {
-  const ConvArguments arguments = ReadConv(t);
+  ConvArguments arguments = ReadConv(t);
+  arguments.stored = t.stored_data, arguments.padding = AsInt(geometry_->padding);
   LaunchRow(context, t, &arguments);
 }
 

@@ -159,6 +159,13 @@ Shape Geometry::Channels(Shape input) const {
   return input;
 }
 
+Shape Geometry::Planes(Shape y) const {
+  if (padding < 0 || (y.back() != kUnknown && y.back() <= padding))
+    Refuse("y has " + std::to_string(y.back()) + " channels, which does not fit a padding of " + std::to_string(padding));
+  if (y.back() != kUnknown) y.back() -= padding;
+  return ChangeLayout(Kind::kToNchw, y);
+}
+
 Shape Geometry::Whole(Shape own) const {
   if (own.back() != kUnknown) own.back() += before + after;
   return own;

@@ -59,6 +59,8 @@ struct Geometry {
   ort::Shape Output(const ort::Shape& x, const ort::Shape& weight) const;
   // x, of the first input's channels.
   ort::Shape Channels(ort::Shape input) const;
+  // The output of a convolution, all of whose channels are given, as it is written with its channels first: without those of padding.
+  ort::Shape Planes(ort::Shape y) const;
   // The output with the channels around the node's own.
   ort::Shape Whole(ort::Shape own) const;
 

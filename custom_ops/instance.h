@@ -62,10 +62,14 @@ inline const char* CheckExtents(int64_t m, int64_t n, int64_t k) {
   return m <= kLimit && n <= kLimit && k <= kLimit ? nullptr : "an extent exceeds 2^31 - 1";
 }
 
-// Whether a convolution wants its output's channels where the kernel puts them: first, as `planes`, or last.
-inline const char* CheckPlanes(const ConvArguments& conv, bool planes) {
-  if (planes == (conv.y_planes != 0)) return nullptr;
-  return planes ? "y is to have its channels last, and the kernel puts them first"
+// Whether a convolution wants its output's channels where the kernel puts them: first, as `planes`, or last, or in `both` forms.
+inline const char* CheckPlanes(const ConvArguments& conv, bool planes, bool both = false) {
+  if (both && !conv.stored) return "y is to be written in one form, and the kernel writes both";
+  if (!both && conv.stored) return "y is to be written in both forms, and the kernel writes one";
+  if (conv.padding < 0 || (conv.padding > 0 && conv.padding >= conv.k)) return "no channel of y is left without the padding";
+  const bool first = planes || both;
+  if (first == (conv.y_planes != 0)) return nullptr;
+  return first ? "y is to have its channels last, and the kernel puts them first"
                 : "y is to have its channels first, and the kernel puts them last";
 }
 

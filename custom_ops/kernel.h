@@ -63,6 +63,11 @@ struct ConvArguments {
   EpilogueArguments epilogue;
   int x_planes = 0;  // where x lies as [n, c, h, w], its ONNX element type: the first layer's, which may be fp32; else 0
   int y_planes = 0;  // 1 where y is to lie as [n, k, p, q], with any k; it has no pitch then
+  void* stored = nullptr;  // where y is to lie in both forms: the one with its channels last, densely, in the element type of x;
+  int padding = 0;         // the other one is without so many channels at the end
+
+  constexpr void* rows() const { return stored ? stored : y; }  // what is to have its channels last
+  constexpr int64_t row_pitch() const { return stored ? k : y_pitch; }
 };
 
 // A convolution and 1x1 convolutions behind it, in one kernel: of `conv` x, the filter, all extents, k and the epilogue are the first

@@ -135,12 +135,14 @@ void InferShape(const Op& op, OrtShapeInferContext* context) {
   x.dims = geometry.Channels(x.dims);
   Shape y = geometry.Output(x.dims, weight);
   std::vector<std::string> symbols = OutputSymbols(geometry, x, weight);
-  if (op.to_nchw) y = ChangeLayout(Kind::kToNchw, y), symbols = ChangeLayout(Kind::kToNchw, symbols);
+  if (op.stores && !first.empty()) {
+    Shape stored = y;
+    stored.back() = first[0];  // a layer's columns are its weight's rows
+    SetOutput(context, 1, op.element, stored, symbols);
+  }
+  if (op.to_nchw) y = geometry.Planes(y), symbols = ChangeLayout(Kind::kToNchw, symbols);
   if (geometry.before + geometry.after > 0) symbols.back().clear();
   SetOutput(context, 0, op.output, geometry.Whole(y), symbols);
-  if (!op.stores || first.empty()) return;
-  y.back() = first[0];  // a layer's columns are its weight's rows
-  SetOutput(context, 1, op.element, y, symbols);
 }
 
 }  // namespace onnxbolt

@@ -18,7 +18,7 @@ from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.layout import packed, squeeze_excite
 from onnxbolt.layout.assign import Assignment, last_node
 from onnxbolt.layout.chains import chains
-from onnxbolt.layout.convert import convert
+from onnxbolt.layout.convert import convert, in_both_forms
 from onnxbolt.layout.excerpts import Read
 from onnxbolt.layout.form import PLAIN, Form, stored_shape
 from onnxbolt.layout.slices import Slice, Slices, slices
@@ -194,8 +194,10 @@ class Rewriter:
         if place is not None:
             place.whole.written += outputs
         if stored is not None:
-            attributes["stored_tensor"] = self._original(stored)
-            outputs.append(self.produce(stored, self.assignment.form(stored)))
+            rows = self.assignment.form(stored)
+            attributes |= {"stored_tensor": self._original(stored), "stored_layout": "NHWC" if rows.last else ""}
+            attributes |= {"stored_channel_map": list(rows.channels)} if rows.channels else {}
+            outputs.append(self.produce(stored, rows))
         return self.add(spec.name, inputs, outputs, attributes, y, source, DOMAIN)
 
     def _original(self, tensor: gs.Tensor) -> str:
@@ -224,7 +226,7 @@ class Rewriter:
         """One fused node in the place of a chain."""
         anchor, output = candidate.anchor, candidate.output
         if anchor.kind == "squeeze_excite":
-            self._squeeze_excite(candidate)
+            squeeze_excite.fuse(self, candidate)
             return
         reads = self.assignment.fused_reads[id(anchor.node)]
         writes = self.assignment.form(output)
@@ -250,16 +252,13 @@ class Rewriter:
             attributes["group"] = len(writes.channels)
         if anchor.grouped:
             attributes["group"] = anchor.kernel_groups
-        self.own(signature, anchor.node, inputs, output, writes, attributes, candidate.rule, candidate.nodes,
-                 self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"), candidate.stored)
-
-    def _squeeze_excite(self, candidate: Candidate) -> None:
-        anchor, form = candidate.anchor, self.assignment.form(candidate.output)
-        steps = tuple(link.step for link in candidate.links)
-        inputs = [self.get(anchor.x, form), *(self.constant(name, values) for name, values in squeeze_excite.operands(anchor, form))]
-        attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
-        self.own(Signature(anchor.kind, anchor.dtype, 4, steps), anchor.node, inputs, candidate.output, form, attributes, candidate.rule,
-                 candidate.nodes, self.configs.get(id(anchor.node), ()))
+        y, stored = output, candidate.stored
+        if (plain := self.assignment.both.get(output.name)) is not None:
+            signature, attributes = in_both_forms(signature, attributes, plain, writes)
+            self.passed += [node for node in output.outputs if any(t is plain for t in node.outputs)]  # a Cast, whose work is done
+            y, writes, stored = plain, PLAIN, output
+        self.own(signature, anchor.node, inputs, y, writes, attributes, candidate.rule, candidate.nodes,
+                 self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"), stored)
 
     def fuse_elementwise(self, chain: Candidate) -> None:
         """One node in the place of elementwise ones that follow each other."""

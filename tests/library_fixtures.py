@@ -61,6 +61,8 @@ FIRST = Fused("conv", Step("Bias"), Step("Relu"), rank=4, family=Family.FIRST_SM
 LAST, LAST_1D = (Fused(kind, Step("Bias"), Step("Relu"), rank=rank, family=Family.CONV_2X, to_nchw=True)
                  for kind, rank in (("conv", 4), ("conv1d", 3)))
 _LAYERS = (Step("Bias"), Step("Relu"), Step(PRODUCT), Step("Bias"))
+BOTH, BOTH_1D = (Fused(kind, Step("Bias"), Step("Relu"), Step(STORE), rank=rank, family=Family.CONV_2X, padding=3, to_nchw=True)
+                 for kind, rank in (("conv", 4), ("conv1d", 3)))
 GEMM_CHAIN = Fused("gemm_chain", *_LAYERS, Step("Relu"), family=Family.CHAIN_SM90)
 GEMM_CHAIN_PADDED = Fused("gemm_chain", *_LAYERS, Step("Add"), Step("Relu"), family=Family.CHAIN_SM90, padding=3)
 CONV_CHAIN = Fused("conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, family=Family.CHAIN_CONV_SM90)

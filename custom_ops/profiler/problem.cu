@@ -32,6 +32,12 @@ void Fill(Operand& operand, int type, int sets, uint32_t seed, float mean, float
 // Of one layer's filter.
 size_t Depth(const ConvArguments& conv) { return size_t(conv.r) * conv.s * (conv.c / conv.groups); }
 
+Buffer ComputeLayer(const ConvArguments& conv, int element, const Chain& chain) {
+  Buffer result(size_t(conv.n) * conv.p * conv.q * conv.k * sizeof(float));
+  ComputeReference(conv, element, chain, static_cast<float*>(result.get()));
+  return result;
+}
+
 }  // namespace
 
 ConvArguments Description::layer(int index) const {
@@ -52,6 +58,10 @@ Problem::Problem(const Description& description, size_t l2_bytes) : description_
   fill();
   pad_filter();
   reference_ = compute_reference();
+  if (!description_.both()) return;
+  ConvArguments rows = conv(0, 0);
+  rows.y_planes = rows.padding = 0;
+  stored_reference_ = ComputeLayer(rows, description_.element, description_.layers.chains[0]);
 }
 
 size_t Problem::describe_operands() {
@@ -63,13 +73,14 @@ size_t Problem::describe_operands() {
     const Chain& chain = description_.layers.chains[layer];
     LayerOperands& operands = layers_[layer];
     const size_t columns = description_.columns[layer];
-    operands.y = Describe(rows * columns, layer == description_.last() ? description_.output : description_.element);
+    operands.y = Describe(rows * (columns - first.padding), layer == description_.last() ? description_.output : description_.element);
     const bool is_output = layer == description_.last() || (layer == 0 && description_.layers.stores);
     bytes += is_output ? operands.y.stride : 0;  // one kernel for all layers touches none of the others
     bytes += (operands.filter = Describe(columns * Depth(description_.layer(layer)), description_.element)).stride;
     for (int i = 0; i < chain.tensors; ++i) bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
     for (int i = 0; i < chain.vectors; ++i) bytes += (operands.vectors[i] = Describe(columns, kFloat)).stride;
   }
+  if (description_.both()) bytes += (rows_ = Describe(rows * first.k, description_.element)).stride;
   return bytes;
 }
 
@@ -86,6 +97,7 @@ void Problem::fill() {
     for (int i = 0; i < chain.tensors; ++i) Fill(operands.tensors[i], description_.element, sets_, ++seed, 0.f, 1.f);
     for (int i = 0; i < chain.vectors; ++i) Fill(operands.vectors[i], kFloat, sets_, ++seed, 0.4f, 0.7f);
   }
+  if (description_.both()) Allocate(rows_, sets_);
 }
 
 // The first filter of GEMMs as kernels take it that read rows of any length: rows of 16 bytes, zeros at their ends.
@@ -106,10 +118,9 @@ Buffer Problem::compute_reference() {
   for (int layer = 0;; ++layer) {
     ConvArguments conv = this->conv(layer, 0);
     if (layer > 0) conv.x = rows.get();
-    const size_t count = size_t(description_.rows()) * conv.k;
-    Buffer result(count * sizeof(float));
-    ComputeReference(conv, description_.element, description_.layers.chains[layer], static_cast<float*>(result.get()));
+    Buffer result = ComputeLayer(conv, description_.element, description_.layers.chains[layer]);
     if (layer == description_.last()) return result;
+    const size_t count = size_t(description_.rows()) * conv.k;
     rows = Buffer(count * ElementSize(description_.element));
     RoundTo(rows.get(), description_.element, static_cast<const float*>(result.get()), count);
     if (layer == 0 && description_.layers.stores) stored_reference_ = std::move(result);
@@ -137,6 +148,7 @@ Arguments Problem::arguments(int set, int first, int last) const {
 void Problem::poison(cudaStream_t stream) const {
   for (int layer = 0; layer < description_.layers.count; ++layer)
     Check(cudaMemsetAsync(layers_[layer].y.at(0), 0xff, layers_[layer].y.stride, stream), "cudaMemsetAsync");
+  if (description_.both()) Check(cudaMemsetAsync(rows_.at(0), 0xff, rows_.stride, stream), "cudaMemsetAsync");
 }
 
 double Problem::error() const {
@@ -145,12 +157,13 @@ double Problem::error() const {
   };
   const double error = relative(layers_[description_.last()].y, description_.output, reference_);
   if (!description_.layers.stores) return error;
-  return std::max(error, relative(layers_[0].y, description_.element, stored_reference_));
+  return std::max(error, relative(description_.both() ? rows_ : layers_[0].y, description_.element, stored_reference_));
 }
 
 ConvArguments Problem::conv(int layer, int set) const {
   ConvArguments conv = description_.layer(layer);
   conv.x = input(layer, set), conv.filter = layers_[layer].filter.at(set), conv.y = layers_[layer].y.at(set);
+  if (description_.both()) conv.stored = rows_.at(set);
   conv.epilogue = epilogue(layer, set);
   return conv;
 }

@@ -80,6 +80,7 @@ struct Description {
 
   int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
   int last() const { return layers.count - 1; }
+  bool both() const { return layers.stores && layers.count == 1; }  // y is written in both forms, of which the rows are what is stored
   ConvArguments layer(int index) const;
 };
 
@@ -121,10 +122,10 @@ class Problem {
 
   Description description_;
   int sets_ = 1;
-  Operand x_, padded_filter_;
+  Operand x_, padded_filter_, rows_;  // the latter: y with its channels last, beside the planes
   LayerOperands layers_[kMaxProducts];
   Buffer reference_;         // float [rows, columns of the last layer], not rounded to the output's type
-  Buffer stored_reference_;  // that of the first layer, where its result is an output
+  Buffer stored_reference_;  // that of the first layer, where its result is an output, or that of the rows
 };
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation);

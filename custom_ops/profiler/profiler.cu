@@ -225,16 +225,16 @@ void SetProblem(const std::string& name, const Description& description) {
 }
 
 // `extents`, of the first layer: m, n, k of a GEMM; of a convolution the int fields of ConvArguments, in their order; x_planes is fp32
-// or 0, y_planes that of the only layer. `columns`: of the layers behind it.
+// or 0, y_planes and padding those of the only layer. `columns`: of the layers behind it.
 Description Describe(bool is_gemm, int element, int output, const char* epilogue, const int* extents, const int* columns,
                      const float* params) {
   Description description{is_gemm, element, output, ParseLayers(epilogue), {}, {}, {}};
   ConvArguments& conv = description.conv;
-  const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0};
+  const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0};
   const int* from = is_gemm ? image : extents;
   for (int* to : {&conv.n, &conv.h, &conv.w, &conv.c, &conv.k, &conv.r, &conv.s, &conv.p, &conv.q, &conv.pad_top, &conv.pad_left,
                   &conv.pad_bottom, &conv.pad_right, &conv.stride_h, &conv.stride_w, &conv.dilation_h, &conv.dilation_w, &conv.groups,
-                  &conv.x_planes, &conv.y_planes})
+                  &conv.x_planes, &conv.y_planes, &conv.padding})
     *to = *from++;
   conv.x_pitch = conv.c, conv.y_pitch = conv.k;
   description.columns[0] = conv.k;

@@ -93,7 +93,7 @@ __device__ float ApplyChain(const Chain& chain, const EpilogueArguments& operand
 __device__ int64_t OutputIndex(const ConvArguments& conv, int64_t row, int channel) {
   if (!conv.y_planes) return row * conv.k + channel;
   const int64_t pixels = int64_t(conv.p) * conv.q;
-  return (row / pixels * conv.k + channel) * pixels + row % pixels;
+  return (row / pixels * (conv.k - conv.padding) + channel) * pixels + row % pixels;
 }
 
 // One block makes kTile pixels of kTile channels, one thread kPerThread pixels of one channel.
@@ -117,7 +117,7 @@ ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constan
   }
   for (int i = 0; i < kPerThread; ++i) {
     const int64_t row = first_row + threadIdx.y + i * kThreadRows;
-    if (row < int64_t(conv.n) * conv.p * conv.q && channel < conv.k)
+    if (row < int64_t(conv.n) * conv.p * conv.q && channel < conv.k - conv.padding)
       result[OutputIndex(conv, row, channel)] = ApplyChain<Element>(chain, conv.epilogue, sums[i], row, channel);
   }
 }

@@ -78,6 +78,7 @@ class TileEnd {
   CUTLASS_DEVICE void finish_unit(const Sums& sums, int m, int column, int value, const MatrixOutput& to) {
     const auto& values = reinterpret_cast<const float(&)[Finish::kUnitColumns / 2]>(sums[m][value]);
     if constexpr (K::kPlanes) epilogue_.finish_unit(values, m * 64, column, params_.columns, PlanesOutput(params_, to));
+    else if constexpr (K::kBoth) epilogue_.finish_unit(values, m * 64, column, params_.columns, to, PlanesOutput(params_, to));
     else epilogue_.finish_unit(values, m * 64, column, params_.columns, to);
   }
 
@@ -94,8 +95,7 @@ class TileEnd {
   const Params& params_;
   SharedMemory<K> memory_;
   int group_, rank_;
-  using Unswapped = std::conditional_t<K::kPlanes, PlanesEpilogue<Finish>, Epilogue<Finish>>;
-  std::conditional_t<K::kSwapped, SwappedEpilogue<Finish>, Unswapped> epilogue_;
+  typename K::Epilogue epilogue_;
 };
 
 // End: what becomes of a tile's sums.

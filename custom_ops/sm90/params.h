@@ -17,7 +17,7 @@ struct ImageGeometry {
 
 struct Params {
   CUtensorMap a, b, d, residual;
-  void* planes;                  // y, where the output's columns are planes (sm90/planes.h); `d` is not used then
+  void* planes;                  // y, where the output's columns are planes (sm90/planes.h): `d` is its other form then, or not used
   int plane_pixels;
   TileSchedule schedule;
   int rows, columns;             // of the output
@@ -27,6 +27,7 @@ struct Params {
   ImageGeometry image;
   ChannelGroups groups;          // not used by a GEMM
   EpilogueArguments operands;
+  int plane_columns;             // of `planes`, which may be without the last ones
 };
 
 // A share of the k-blocks: all of them, or, split, what block `rank` of a cluster has.

@@ -127,7 +127,6 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
     if (const char* error = encode(params.residual, operands.tensors[0], operands.tensor_pitch[0], Finish::kUnitColumns, 64))
       return error;
   }
-  params.planes = d;
   if constexpr (K::kPlanes) return nullptr;
   else if constexpr (K::kSwapped) return encode(params.d, d, pitch, kUnitChannels, K::kTileM);
   else return encode(params.d, d, pitch, Finish::kUnitColumns, kStoredRows);

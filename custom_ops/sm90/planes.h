@@ -37,12 +37,12 @@ class PlanesOutput {
     int pixel = static_cast<int>(at);
     const int image = params_.image.pixels.split(pixel);
     const int64_t plane = params_.plane_pixels;
-    Output* y = static_cast<Output*>(params_.planes) + (int64_t(image) * params_.columns + column) * plane + pixel;
+    Output* y = static_cast<Output*>(params_.planes) + (int64_t(image) * params_.plane_columns + column) * plane + pixel;
 #pragma unroll
     for (int i = 0; i < Count; i += 4) {
       const int offset = 2 * i;  // 8 columns for 4 values
-      if (column + offset < params_.columns) y[offset * plane] = values[i + First];
-      if (column + offset + 1 < params_.columns) y[(offset + 1) * plane] = values[i + First + 1];
+      if (column + offset < params_.plane_columns) y[offset * plane] = values[i + First];
+      if (column + offset + 1 < params_.plane_columns) y[(offset + 1) * plane] = values[i + First + 1];
     }
   }
 
@@ -84,6 +84,24 @@ class PlanesEpilogue : public Epilogue<Shape> {
     this->template read_vectors<kCount>(operands, column);
     x = Chain::template apply<Output>(x, operands, this->operands_.params);
     to.store(cutlass::NumericArrayConverter<Output, float, kCount>{}(x), row, column + this->thread_ % 4 * 2);
+  }
+};
+
+// Writes both forms: rows as Epilogue does, and planes of what is stored there, without the channels that are padding.
+template <class Shape, class PlaneType>
+class BothEpilogue : public Epilogue<Shape> {
+ public:
+  using Base = Epilogue<Shape>;
+  using Base::Base;
+
+  template <int Size>
+  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const MatrixOutput& rows,
+                                  const PlanesOutput& planes) {
+    using Output = typename Base::Output;
+    cutlass::Array<Output, Size> rounded;
+    Base::finish_unit(values, unit_row, unit_column, column_end, rows, reinterpret_cast<uint32_t*>(&rounded));
+    const auto converted = cutlass::NumericArrayConverter<PlaneType, Output, Size>{}(rounded);
+    planes.store(converted, unit_row + this->first_row(), unit_column + this->thread_ % 4 * 2);
   }
 };
 

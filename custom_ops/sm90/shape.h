@@ -38,9 +38,12 @@ struct KernelShape {
   static constexpr int kGroupRows = kIsPingpong ? kProductRows : kProductRows / kGroups, kBlocks = kGroupRows / 64;
   static constexpr int kGroupsOfTile = kIsPingpong ? 1 : kGroups;
   static constexpr bool kPlanes = Row::at(Column::kAlignC) == 1;  // y has its channels first, and is stored pixel by pixel
+  static constexpr bool kBoth = false;                            // see BothShape
   using Unswapped = std::conditional_t<kPlanes, PlanesEpilogueShape<Element, Output, Chain, kBlocks, Columns>,
                                        EpilogueShape<Element, Output, Chain, kBlocks, Columns>>;
   using Finish = std::conditional_t<kSwapped, SwappedEpilogueShape<Output, Chain, kBlocks, kTileM>, Unswapped>;
+  using Epilogue = std::conditional_t<kSwapped, SwappedEpilogue<Finish>,
+                                      std::conditional_t<kPlanes, PlanesEpilogue<Finish>, sm90::Epilogue<Finish>>>;
 
   static_assert(Row::at(Column::kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(kGroups >= 1 && kGroups <= 3, "one to three consumer warpgroups");
@@ -91,6 +94,14 @@ struct KernelShape {
                                     kTileM * kTileN * static_cast<int>(sizeof(float)) <= kStages * kStageBytes &&
                                     (!Finish::kResidual || Finish::kUnits <= Finish::kBuffers);
   static constexpr int kUnitsOfTile = kGroups * Finish::kUnits, kMaxSplit = 8;  // of a cluster that every GPU can place
+};
+
+// Of a kernel that writes y with its channels last, in Element, and as planes, in PlaneType.
+template <class Config, class ElementType, class PlaneType, class ChainType>
+struct BothShape : KernelShape<Config, ElementType, ElementType, ChainType> {
+  using Epilogue = BothEpilogue<typename BothShape::Finish, PlaneType>;
+  static constexpr bool kBoth = true;
+  static_assert(!BothShape::kPlanes && !BothShape::kSwapped, "rows of pixels are stored as they are");
 };
 
 // The block's shared memory.

@@ -9,7 +9,7 @@ import jinja2
 
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, layers
+from onnxbolt.epilogues import CASTS, EPILOGUES, STORE, layers
 from onnxbolt.kernels.config import Family, Iterator, KernelConfig, Schedule
 
 
@@ -81,7 +81,7 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(values)
 
 
-def _fields(instance: Instance) -> dict[str, str]:
+def _fields(instance: Instance) -> dict[str, str | bool]:
     """What the templates read of an instance."""
     return {
         "name": instance_name(instance),
@@ -89,7 +89,8 @@ def _fields(instance: Instance) -> dict[str, str]:
         "row": ", ".join(str(number) for number in instance.config.row()),
         "element": instance.dtype.storage,
         "output": instance.out.storage,
-        "steps": _functors(instance.chain),
+        "steps": _functors([step for step in instance.chain if EPILOGUES[step].functor]),
+        "stores": STORE in instance.chain,
         "layers": ", ".join(f"onnxbolt::epilogue::Chain<{_functors(layer)}>" for layer in layers(instance.chain)),
     }
 

@@ -43,9 +43,9 @@ class Signature:
     """All that a body depends on. `kind` is "conv", "gemm", "elementwise", "squeeze_excite", "resize", a pooling or a change of layout;
     `rank` is that of x (0: any, for gemm and elementwise).
 
-    `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw"), or columns of zeros that a GEMM's
-    weight has beyond those of x. `planes`: where a convolution reads x as NCHW, the type of x. `to_nchw`: whether it writes y
-    so. `sampling`: how "resize" does it.
+    `padding`: channels of zeros that a change of layout appends ("to_nhwc") or takes away ("to_nchw", likewise a convolution that writes
+    both forms), or columns of zeros that a GEMM's weight has beyond those of x. `planes`: where a convolution reads x as NCHW, the type
+    of x. `to_nchw`: whether it writes y so. `sampling`: how "resize" does it.
     `part`: what it writes of its output. `sliced`: x are some of its input's channels, those of the attribute `channels`.
     """
 
@@ -186,7 +186,11 @@ def _conv(body: _Body, signature: Signature, opset: int, operands: list[str]) ->
         return body("Reshape", [name, body.ints(-1, *[1] * (signature.rank - 2))])
 
     result = _epilogue(body, Signature("conv", signature.dtype, signature.rank, tuple(steps)), opset, result, operands, shaped)
-    return result if signature.to_nchw else body("Transpose", [result], perm=last)
+    if not signature.to_nchw:
+        return body("Transpose", [result], perm=last)
+    if signature.padding:
+        return body("Slice", [result, body.ints(0), body.ints(-signature.padding), body.ints(1)])
+    return body("Identity", [result]) if steps[-1:] == [Step(STORE)] else result  # y is not what is stored
 
 
 def _epilogue(body: _Body, signature: Signature, opset: int, result: str, operands: list[str],

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import layers
+from onnxbolt.epilogues import STORE, layers
 
 UNBOUNDED = 2**31 - 1
 
@@ -171,6 +171,17 @@ class ConvProblem:
     nchw: bool = False  # x is read as ONNX has it: a model's first convolution
     inner: tuple[int, ...] = ()  # channels of the layers before the last, where `chain` holds 1x1 convolutions; `k` are the last one's
     y_nchw: bool = False  # y is written as ONNX has it, without padding: what leaves channels last
+    padding: int = 0  # of `k`, where `chain` ends with a Store: then y is written in both forms, and these channels are not ONNX's
+
+    @property
+    def both_forms(self) -> bool:
+        """Whether y is written as ONNX has it, in `out`, and with its channels last, in `dtype`."""
+        return self.y_nchw and STORE in self.chain
+
+    @property
+    def in_rows(self) -> ConvProblem:
+        """Where y is written in both forms, the problem without the one that ONNX has."""
+        return dataclasses.replace(self, out=self.dtype, chain=self.chain[:-1], y_nchw=False, padding=0)
 
     @property
     def rows(self) -> int:

@@ -2,6 +2,9 @@
 
 CONV_SM90 and HALO_SM90 have this form of their epilogues (custom_ops/sm90/planes.h, custom_ops/halo/planes.h): `align_c` is 1, since y is
 stored pixel by pixel. Nothing is staged in shared memory, so that what the formulas of both families leave for it lies idle.
+
+Where others read the result with its channels last, one kernel writes both forms (`ConvProblem.both_forms`): CONV_SM90 stores rows as
+ever, and planes from the registers that these came from. HALO_SM90 was slower with two epilogues at every shape that was measured.
 """
 from __future__ import annotations
 
@@ -9,16 +12,19 @@ from dataclasses import replace
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.integers import round_up
 from onnxbolt.kernels import halo, sm90
 from onnxbolt.kernels.config import ConvProblem, KernelConfig
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """The configurations that write `problem`'s y; empty for groups, whose channels are not padded, and for epilogues that add
-    tensors, which have their channels last."""
-    if problem.groups > 1 or any(EPILOGUES[step].operand == "tensor" for step in problem.chain):
+    """The configurations that write `problem`'s y as planes; empty for groups, whose channels are not padded, and, but for those that write
+    rows as well, for epilogues that add tensors, which have their channels last."""
+    if problem.groups > 1:
         return ()
-    alignment = problem.dtype.alignment
-    stored = replace(problem, k=-(-problem.k // alignment) * alignment, y_nchw=False)
-    products = (config for config in sm90.candidates(stored, arch) if not config.instruction[0])  # of swapped ones rows are channels
-    return tuple(replace(config, align_c=1) for config in (*halo.candidates(stored, arch), *products))
+    rows = replace(problem, k=round_up(problem.k, problem.dtype.alignment), y_nchw=False, padding=0)
+    products = tuple(config for config in sm90.candidates(rows, arch) if not config.instruction[0])  # of swapped ones rows are channels
+    if problem.both_forms:
+        return products
+    adds_tensors = any(EPILOGUES[step].operand == "tensor" for step in problem.chain)
+    return () if adds_tensors else tuple(replace(config, align_c=1) for config in (*halo.candidates(rows, arch), *products))

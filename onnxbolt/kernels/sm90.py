@@ -13,7 +13,7 @@ from typing import Protocol
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.epilogues import EPILOGUES, STORE
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig, Schedule
 
@@ -198,7 +198,7 @@ def splits(config: KernelConfig, kernel: Typed, arch: Arch) -> list[int]:
     if config.schedule is not _C or config.cluster != (1, 1) or config.resident or config.instruction[0]:
         return []
     rows, columns, k = config.threadblock
-    ring, pieces = (rows + columns) * k * kernel.dtype.bytes * stages(config, kernel, arch), units(config, kernel.out)
+    ring, pieces = (rows + columns) * k * kernel.dtype.bytes * stages(config, kernel, arch), units(config, staged(kernel))
     if _residual_units(config, kernel) > _buffers(config, kernel):
         return []
     shared = [split for split in _SPLITS if pieces % split == 0 or split % pieces == 0]
@@ -234,9 +234,14 @@ def _free_bytes(config: KernelConfig, kernel: Typed, arch: Arch) -> int:
     rows, columns, _ = config.threadblock
     if config.instruction[0]:  # units of 64 channels of all rows; vectors are in registers
         return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * 2 * rows * 64 * kernel.out.bytes
-    staging = _buffers(config, kernel) * 64 * _unit_columns(columns, kernel.out) * kernel.out.bytes
+    staging = _buffers(config, kernel) * 64 * _unit_columns(columns, staged(kernel)) * staged(kernel).bytes
     vectors = sum(EPILOGUES[step].operand == "vector" for step in kernel.chain) * columns * 4
     return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * (staging + vectors)
+
+
+def staged(kernel: Typed) -> DType:
+    """Element type of a tile as it is staged: that of y, and of x where y is written in both forms."""
+    return kernel.dtype if STORE in kernel.chain else kernel.out
 
 
 def _buffers(config: KernelConfig, kernel: Typed) -> int:
@@ -246,8 +251,8 @@ def _buffers(config: KernelConfig, kernel: Typed) -> int:
 
 def _residual_units(config: KernelConfig, kernel: Typed) -> int:
     """Units of a warpgroup's part of a tile whose residual comes by TMA, in the place where they will be staged."""
-    residual = any(EPILOGUES[step].operand == "tensor" for step in kernel.chain) and kernel.dtype.bytes == kernel.out.bytes
-    return units(config, kernel.out) // _groups_of_tile(config) if residual else 0
+    residual = any(EPILOGUES[step].operand == "tensor" for step in kernel.chain) and kernel.dtype.bytes == staged(kernel).bytes
+    return units(config, staged(kernel)) // _groups_of_tile(config) if residual else 0
 
 
 def tiles(config: KernelConfig, problem: Problem) -> int:

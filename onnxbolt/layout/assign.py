@@ -5,17 +5,18 @@ everything else reads tensors as ONNX has them. Outputs of fused nodes are padde
 that is free: where everything behind them works on padded channels, or a change of layout leaves the padding behind. So the pass
 starts with all of them padded, notes which padding would have to be taken away again, and runs anew without it. Likewise what leaves
 channels last behind a convolution without anybody reading it there can be written as ONNX has it by the convolution itself; the plan
-says where (`Assignment.leaving`).
+says where (`Assignment.leaving`), and where it writes both forms of what is read in both (`Assignment.both`).
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.graph.edit import producer
 from onnxbolt.kernels import chain_first, first, gemm_rows
 from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import CHANNELS_LAST, PLAIN, Form, padded_channels
@@ -58,6 +59,7 @@ class Assignment:
     worth: set[str] = field(default_factory=set)  # those for which taking it away costs less than doing without
     planes: bool = False  # whether there are kernels that read a first convolution's x as ONNX has it
     to_plain: frozenset[str] = frozenset()  # outputs of convolutions that write them as ONNX has them
+    both: Mapping[str, gs.Tensor] = field(default_factory=dict)  # by result that a convolution writes in both forms: it as ONNX has it
     read_as_stored: set[str] = field(default_factory=set)  # tensors that somebody reads in the form in which they are written
     opset: int = 0  # of the graph
 
@@ -119,6 +121,8 @@ class Assignment:
             self.read_as_stored.add(tensor.name)
         if native == form or isinstance(tensor, gs.Constant) or (tensor.name, form) in self.conversions:
             return  # as it lies, or converted for another reader already
+        if form == PLAIN and any(tensor is plain for plain in self.both.values()):
+            return
         self.conversions[tensor.name, form] = tensor
         if native.padded and not self._leaves_padding_behind(tensor, form):
             self.unfree |= self.sources.get(tensor.name, frozenset())
@@ -126,10 +130,11 @@ class Assignment:
             self.unfree |= reader
 
     def _leaves_padding_behind(self, tensor: gs.Tensor, form: Form) -> bool:
-        """Whether one kernel brings a fused node's result into `form`, which is without its padding then: those who read the result as it
-        is stored keep it padded."""
-        native = self.form(tensor)
-        is_result = self.sources.get(tensor.name) == frozenset({tensor.name})
+        """Whether one kernel brings a fused node's result, or what a Cast makes of it, into `form`, which is without its padding then:
+        those who read the result as it is stored keep it padded."""
+        native, node = self.form(tensor), producer(tensor)
+        result = node.inputs[0] if node is not None and node.op == "Cast" and id(node) in self.carries else tensor
+        is_result = self.sources.get(tensor.name) == frozenset({result.name})
         return is_result and native.last and not form.last and appended(tensor, native, form) is not None
 
     def write(self, tensor: gs.Tensor, form: Form, sources: frozenset[str] = frozenset()) -> None:
@@ -137,28 +142,30 @@ class Assignment:
         self.sources[tensor.name] = sources if form.padded else frozenset()
 
 
-def assign(graph: gs.Graph, candidates: list[Candidate], planes: bool = False, to_plain: frozenset[str] = frozenset()) -> Assignment:
+def assign(graph: gs.Graph, candidates: list[Candidate], planes: bool = False, to_plain: frozenset[str] = frozenset(),
+           both: Mapping[str, gs.Tensor] | None = None) -> Assignment:
     """The forms of all tensors for this choice of candidates. `graph.nodes` is in topological order.
 
     `planes`: whether the target has kernels that read a first convolution's x as ONNX has it. `to_plain`: names of what convolutions
-    write so.
+    write so. `both`: as in Assignment.
     """
     padded = {c.output.name for c in candidates if _channels(c) % c.anchor.dtype.alignment}
     while True:
-        assignment = _pass(graph, candidates, padded, planes, to_plain)
+        assignment = _pass(graph, candidates, padded, planes, to_plain, both or {})
         lost = assignment.unfree & padded - assignment.worth
         if not lost:
             return assignment
         padded = padded - lost
 
 
-def _pass(graph: gs.Graph, candidates: list[Candidate], padded: set[str], planes: bool, to_plain: frozenset[str]) -> Assignment:
+def _pass(graph: gs.Graph, candidates: list[Candidate], padded: set[str], planes: bool, to_plain: frozenset[str],
+          both: Mapping[str, gs.Tensor]) -> Assignment:
     from onnxbolt.layout.rules import rule_for
 
     last = {id(last_node(c)): c for c in candidates}
     anchors = {id(c.anchor.node): c.anchor.kind for c in candidates}
     state = Assignment(candidates, last, anchors, {id(n) for c in candidates for n in c.nodes}, padded, planes=planes, to_plain=to_plain,
-                       opset=graph.opset)
+                       both=both, opset=graph.opset)
     for node in graph.nodes:
         if id(node) in last:
             _fused(state, last[id(node)])

@@ -7,6 +7,7 @@ the innermost axis. A conversion that takes padding away is a Slice where paddin
 """
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, Step
+from onnxbolt.epilogues import CASTS, STORE, Step
 from onnxbolt.graph.edit import producer
 from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels import layout
@@ -42,6 +43,16 @@ def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:
     count = len(channels) - padding
     simple = first.channels is None and channels == tuple(range(count)) + (-1,) * padding
     return padding if simple and DType.of(tensor.dtype) is not None else None
+
+
+def in_both_forms(signature: Signature, attributes: dict[str, object], plain: gs.Tensor,
+                  form: Form) -> tuple[Signature, dict[str, object]]:
+    """A convolution's op type and attributes where it writes `plain`, its result as ONNX has it, beside what it writes in `form`."""
+    made, padding = DType.of(plain.dtype), (form.channels or ()).count(-1)
+    assert made is not None  # the plan has looked
+    cast = () if made is signature.dtype else (Step(CASTS[made]),)
+    both = replace(signature, steps=(*signature.steps, Step(STORE), *cast), padding=padding, to_nchw=True)
+    return both, {**attributes, "padding": padding}
 
 
 def _one_kernel(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, padding: int) -> gs.Tensor:

@@ -1,11 +1,27 @@
-"""What a node of squeeze-and-excitation reads besides x: its weights and biases, stored as its channels are."""
+"""Nodes of squeeze-and-excitation: their weights and biases are stored as their channels are."""
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.graph.functions import Signature
 from onnxbolt.layout.form import Form, padded_channels, take
-from onnxbolt.match.types import Anchor
+from onnxbolt.match.types import Anchor, Candidate
+
+if TYPE_CHECKING:
+    from onnxbolt.rewrite import Rewriter
+
+
+def fuse(rewriter: Rewriter, candidate: Candidate) -> None:
+    """One node in the place of the chain."""
+    anchor, form = candidate.anchor, rewriter.assignment.form(candidate.output)
+    steps = tuple(link.step for link in candidate.links)
+    inputs = [rewriter.get(anchor.x, form), *(rewriter.constant(name, values) for name, values in operands(anchor, form))]
+    attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
+    rewriter.own(Signature(anchor.kind, anchor.dtype, 4, steps), anchor.node, inputs, candidate.output, form, attributes, candidate.rule,
+                 candidate.nodes, rewriter.configs.get(id(anchor.node), ()))
 
 
 def operands(anchor: Anchor, form: Form) -> list[tuple[str, np.ndarray]]:

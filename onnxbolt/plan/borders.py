@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import onnx_graphsurgeon as gs
 
@@ -15,7 +16,7 @@ from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import PLAIN, Form
 from onnxbolt.match.types import Candidate
 from onnxbolt.plan.cost import layout_us, predict, supports, transpose_us
-from onnxbolt.plan.problems import problem_of
+from onnxbolt.plan.problems import in_both_forms, problem_of
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import Region
 
@@ -39,12 +40,54 @@ def written_plain(assignment: Assignment, archs: Sequence[int], at: Point) -> fr
     return frozenset(c.output.name for c in assignment.leaving if _pays(c, assignment, archs, at))
 
 
+def written_in_both_forms(assignment: Assignment, archs: Sequence[int], at: Point) -> dict[str, gs.Tensor]:
+    """What convolutions write as ONNX has it, too, by name of the result that others read with its channels last: by the same rule."""
+    return {c.output.name: plain for c, plain in _parting(assignment) if _both_pay(c, plain, assignment, archs, at)}
+
+
+def _parting(assignment: Assignment) -> Iterator[tuple[Candidate, gs.Tensor]]:
+    """Convolutions whose result is read in both forms, each with what is read as ONNX has it."""
+    for c in assignment.candidates:
+        if c.anchor.kind == "conv" and c.out is c.anchor.dtype and c.output.name in assignment.read_as_stored:
+            yield from ((c, plain) for plain in islice(_read_plain(c.output, assignment), 1))
+
+
+def _read_plain(result: gs.Tensor, assignment: Assignment) -> Iterator[gs.Tensor]:
+    """The result, and what Casts make of it, where one change of layout brings that into ONNX's form."""
+    casts = [node.outputs[0] for node in result.outputs if node.op == "Cast" and id(node) in assignment.carries]
+    for tensor in (result, *(casts if len(result.outputs) > 1 else ())):
+        wanted = (tensor.name, PLAIN) in assignment.conversions
+        if wanted and appended(tensor, assignment.form(tensor), PLAIN) is not None:
+            yield tensor
+
+
 def _pays(candidate: Candidate, assignment: Assignment, archs: Sequence[int], at: Point) -> bool:
-    last = problem_of(candidate, assignment, at)
-    if not isinstance(last, ConvProblem) or last.inner or last.nchw:
+    last = _alone(candidate, assignment, at)
+    if last is None:
         return False
     first = replace(last, k=candidate.widths[-1], y_nchw=True)
-    if not all(supports(first, number) for number in archs):
-        return False
     change = conversion_us(candidate.output, PLAIN, Region(assignment, archs[0], at))
-    return not supports(last, archs[0]) or predict(first, archs[0])[1] < predict(last, archs[0])[1] + change
+    return _is_faster(first, last, change, archs)
+
+
+def _both_pay(candidate: Candidate, plain: gs.Tensor, assignment: Assignment, archs: Sequence[int], at: Point) -> bool:
+    rows = _alone(candidate, assignment, at)
+    if rows is None or rows.p * rows.q == 1:  # one pixel per channel is only relabelled
+        return False
+    both = in_both_forms(rows, candidate, plain)
+    moved = rows.rows * (rows.k * rows.dtype.bytes + candidate.widths[-1] * both.out.bytes)
+    return _is_faster(both, rows, layout_us(moved, ARCHS[archs[0]]), archs)
+
+
+def _alone(candidate: Candidate, assignment: Assignment, at: Point) -> ConvProblem | None:
+    """What a kernel for one convolution solves that reads x with its channels last; None where it is another kernel's."""
+    problem = problem_of(candidate, assignment, at)
+    return problem if isinstance(problem, ConvProblem) and not problem.inner and not problem.nchw else None
+
+
+def _is_faster(one: ConvProblem, other: ConvProblem, change_us: float, archs: Sequence[int]) -> bool:
+    """Whether all of `archs` have kernels for `one`, and the first one's is predicted to be faster than the `other` and a change of
+    layout."""
+    if not all(supports(one, number) for number in archs):
+        return False
+    return not supports(other, archs[0]) or predict(one, archs[0])[1] < predict(other, archs[0])[1] + change_us

@@ -18,7 +18,7 @@ from onnxbolt.layout.assign import Assignment, assign
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.slices import slices
 from onnxbolt.match.types import Candidate, Refusal
-from onnxbolt.plan.borders import conversion_us, written_plain
+from onnxbolt.plan.borders import conversion_us, written_in_both_forms, written_plain
 from onnxbolt.plan.cost import candidates as configurations
 from onnxbolt.plan.cost import fused_us, ort_us, supports
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
@@ -173,8 +173,9 @@ def _assigned(graph: gs.Graph, chosen: list[Candidate], archs: Sequence[int], at
     planes = all(ARCHS[number].wgmma for number in archs)  # a node has one layout for all of them
     while True:
         assignment = assign(graph, chosen, planes)
-        if to_plain := written_plain(assignment, archs, at):
-            assignment = assign(graph, chosen, planes, to_plain)
+        to_plain, both = written_plain(assignment, archs, at), written_in_both_forms(assignment, archs, at)
+        if to_plain or both:
+            assignment = assign(graph, chosen, planes, to_plain, both)
         apart = {id(c) for c in chosen if len(c.widths) > 1 and not all(supports(problem_of(c, assignment, at), n) for n in archs)}
         if not apart:
             return chosen, assignment

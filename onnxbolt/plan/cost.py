@@ -96,6 +96,8 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         cycles = (chain_halo if problem.inner else halo).cycles(problem, config, arch)
         return sm90.LAUNCH_US + _overlapped(cycles / arch.clock * _US, _memory_us(problem, arch))
     if config.family in (Family.GEMM_SM90, Family.CONV_SM90):
+        if isinstance(problem, ConvProblem) and problem.both_forms:
+            return fused_us(problem.in_rows, config, arch) + sm90.planes_us(problem, config, arch)
         problem = sm90.in_whole_sectors(problem)
         return sm90.fused_us(problem, config, arch, _memory_us(problem, arch))
     tile, (m, n) = _tile(problem, config, arch), extent(problem)
@@ -231,7 +233,7 @@ def _memory_us(problem: Problem, arch: Arch) -> float:
     m, n = extent(problem)
     tensors, width = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain), n
     if STORE in problem.chain and not isinstance(problem, SqueezeExciteProblem):  # the stored result is one more of its width
-        tensors, width = tensors + 1, problem.inner[0]
+        tensors, width = tensors + 1, (*problem.inner, n)[0]
     size = (_input_elements(problem) + m * width * tensors) * problem.dtype.bytes + m * n * problem.out.bytes
     return size / _bandwidth(arch) * _US
 

@@ -3,7 +3,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onnxbolt.epilogues import CASTS
+import onnx_graphsurgeon as gs
+
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import CASTS, STORE
 from onnxbolt.graph.edit import conv_attributes
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProblem
 from onnxbolt.layout.assign import Assignment
@@ -38,7 +41,16 @@ def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = 
             rows *= d
         return GemmProblem(rows, k, c, anchor.dtype, candidate.out, chain, inner)
     to_nchw = assignment is not None and assignment.writes_planes(candidate)
-    return replace(_conv(candidate, x, weight, c, k, groups, chain), nchw=nchw, inner=inner, y_nchw=to_nchw)
+    problem = replace(_conv(candidate, x, weight, c, k, groups, chain), nchw=nchw, inner=inner, y_nchw=to_nchw)
+    plain = assignment.both.get(candidate.output.name) if assignment is not None else None
+    return problem if plain is None else in_both_forms(problem, candidate, plain)
+
+
+def in_both_forms(problem: ConvProblem, candidate: Candidate, plain: gs.Tensor) -> ConvProblem:
+    """`problem`, whose result lies with its channels last, when its kernel writes `plain` as well: the result as ONNX has it."""
+    out, padding = DType.of(plain.dtype), problem.k - candidate.widths[-1]
+    assert out is not None  # the plan has looked
+    return replace(problem, chain=(*problem.chain, STORE), out=out, y_nchw=True, padding=padding)
 
 
 def _conv(candidate: Candidate, x: list[int], weight: list[int], c: int, k: int, groups: int, chain: tuple[str, ...]) -> ConvProblem:
@@ -76,7 +88,8 @@ def describe_problem(problem: Problem) -> str:
     else:
         parts = [f"gemm {problem.m}x{'-'.join(str(n) for n in (*problem.inner, problem.n))}x{problem.k}"]
     types = problem.dtype.value if problem.out == problem.dtype else f"{problem.dtype.value} to {problem.out.value}"
-    parts += ["to NCHW"] if isinstance(problem, ConvProblem) and problem.y_nchw else []
+    if isinstance(problem, ConvProblem) and problem.y_nchw:
+        parts.append(f"to NHWC and NCHW of {problem.k - problem.padding}" if problem.both_forms else "to NCHW")
     return ", ".join([*parts, types, *(["+".join(problem.chain)] if problem.chain else [])])
 
 

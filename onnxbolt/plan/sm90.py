@@ -14,7 +14,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels.config import ConvProblem, KernelConfig, Schedule
-from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, product, stages, tiles, units
+from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, product, staged, stages, tiles, units
 
 CLOCKS_PER_US = 1755.0  # under load
 LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin before the one before has ended
@@ -31,6 +31,7 @@ _EPILOGUE_US = 0.06
 _STORE = 33.0  # bytes a clock of one SM, residuals included
 LANES = 128 * 1.97  # operations of an epilogue in a clock
 _STAGING_OPERATIONS = 1.8  # of each output, beside its chain's
+_PLANE_PIXELS, _PLANE_VALUE = 8, 0.25  # of a plane that a warp stores at once, in eight planes; clocks of an SM for each value
 _SPLIT_US = 0.7  # of the barriers of a cluster
 _REMOTE = 8.6  # bytes a clock that one SM gets from others
 _OVERLAPPED = 0.68  # part of a cooperative kernel's epilogues that counts where a block has several tiles
@@ -58,14 +59,27 @@ def overlapped_us(compute: float, memory_us: float) -> float:
 def _compute_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     """The most loaded SM's time, device memory aside."""
     rows, columns, _ = config.threadblock
-    split, blocks = config.split_k, config.cluster[0] * config.cluster[1]
+    split = config.split_k
     main = ceil_divide(k_blocks(config, problem), split) * block_clocks(problem, config, arch) / CLOCKS_PER_US
-    epilogue = epilogue_us(problem, rows * columns / min(split, units(config, problem.out)))
+    epilogue = epilogue_us(problem, rows * columns / min(split, units(config, staged(problem))))
     if split > 1:
-        received = (split - 1) * rows * columns * 4 / min(split, units(config, problem.out))  # of a block that finishes units
+        received = (split - 1) * rows * columns * 4 / min(split, units(config, staged(problem)))  # of a block that finishes units
         epilogue += _SPLIT_US + received / _REMOTE / CLOCKS_PER_US
-    count = ceil_divide(tiles(config, problem) * split, arch.sm_count // blocks * blocks)
-    return tiles_us(count, main, epilogue, config)
+    return tiles_us(_tiles_of_sm(problem, config, arch), main, epilogue, config)
+
+
+def planes_us(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
+    """What storing planes adds to a kernel that stores rows: nothing hides it."""
+    rows, columns, _ = config.threadblock
+    values = rows * min(columns, problem.k - problem.padding) / min(config.split_k, units(config, staged(problem)))
+    across = _ACROSS if problem.p * problem.q % _PLANE_PIXELS else 1.0
+    return _tiles_of_sm(problem, config, arch) * values * across * _PLANE_VALUE / CLOCKS_PER_US
+
+
+def _tiles_of_sm(problem: Problem, config: KernelConfig, arch: Arch) -> int:
+    """The most that one has, or shares."""
+    blocks = config.cluster[0] * config.cluster[1]
+    return ceil_divide(tiles(config, problem) * config.split_k, arch.sm_count // blocks * blocks)
 
 
 def tiles_us(count: int, main: float, epilogue: float, config: KernelConfig) -> float:

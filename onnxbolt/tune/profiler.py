@@ -171,7 +171,7 @@ def _description(problem: Problem) -> dict[str, Any]:
         extents = [first.m, first.n, first.k]
     else:
         extents = [first.n, first.h, first.w, first.c, first.k, first.r, first.s, first.p, first.q, *first.pads, *first.strides,
-                   *first.dilations, first.groups, DType.F32.onnx if first.nchw else 0, int(first.y_nchw)]
+                   *first.dilations, first.groups, DType.F32.onnx if first.nchw else 0, int(first.y_nchw), first.padding]
     params = [number for step in problem.chain for number in _PARAMS.get(step, (0.0,) * len(EPILOGUES[step].params))]
     return {
         "do": "problem", "is_gemm": isinstance(problem, GemmProblem), "element": problem.dtype.onnx, "output": problem.out.onnx,

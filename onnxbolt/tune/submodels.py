@@ -74,9 +74,10 @@ def ends(region: Region) -> tuple[list[gs.Tensor], list[gs.Tensor]]:
     ids = {id(node) for node in inner}
     written = {t.name: t for node in inner for t in node.outputs if t.name}
     read = {t.name: t for node in inner for t in node.inputs if t.name and not isinstance(t, gs.Constant) and t.name not in written}
-    plain = region.assignment.conversions  # a graph output may have readers inside the region alone
-    return list(read.values()), [
-        t for t in written.values() if not t.outputs or any(id(user) not in ids for user in t.outputs) or (t.name, PLAIN) in plain
+    assignment = region.assignment
+    plain = {name for name, form in assignment.conversions if form == PLAIN} | {t.name for t in assignment.both.values()}
+    return list(read.values()), [  # a graph output may have readers inside the region alone
+        t for t in written.values() if not t.outputs or any(id(user) not in ids for user in t.outputs) or t.name in plain
     ]
 
 

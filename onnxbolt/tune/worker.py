@@ -101,8 +101,9 @@ class Worker:
         row = (ctypes.c_int64 * len(config))(*config)
         chains = _layers(self._problem["epilogue"])
         epilogue = ",".join(step for chain in chains[first:first + layers] for step in (PRODUCT, *chain))
-        epilogue = epilogue.removeprefix(PRODUCT).removesuffix(STORE).strip(",")  # what comes last is stored anyway
-        output = self._problem["output" if first + layers == len(chains) else "element"]
+        last = first + layers == len(chains)
+        epilogue = epilogue.removeprefix(PRODUCT).removesuffix("" if last else STORE).strip(",")  # what comes last is stored anyway
+        output = self._problem["output" if last else "element"]
         library.onnxbolt_find_kernel.restype = ctypes.c_void_p
         found = library.onnxbolt_find_kernel(epilogue.encode(), self._problem["element"], output, row)
         if not found:

@@ -195,8 +195,9 @@ def _fused(node: NodeProto) -> Iterator[Pair]:
     values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     tensor, layout = (values.get(name, b"").decode() for name in ("tensor", "layout"))
     yield Pair("fused node", node.output[0], tensor, node.name, layout, tuple(values.get("channel_map", ())))
-    if len(node.output) > 1:  # as wide as the original's
-        yield Pair("fused node", node.output[1], values.get("stored_tensor", b"").decode(), node.name, layout)
+    if len(node.output) > 1:
+        stored, layout = (values.get(name, b"").decode() for name in ("stored_tensor", "stored_layout"))
+        yield Pair("fused node", node.output[1], stored, node.name, layout, tuple(values.get("stored_channel_map", ())))
 
 
 def _failed(pair: Pair, where: str, reason: str) -> Row:

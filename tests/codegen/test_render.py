@@ -50,7 +50,7 @@ UNITS = {
     "conv_2x": (Instance(CONV_2X, DType.BF16, DType.BF16, ("Bias", "Clip")),),
     "gemm_sm90": (Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),),
     "conv_sm90": (Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")), Instance(SWAPPED, DType.F16, DType.F16, ("Bias",)),
-                  Instance(PLANES, DType.F16, DType.F32, ("Bias",))),
+                  Instance(PLANES, DType.F16, DType.F32, ("Bias",)), Instance(CONV_SM90, DType.F16, DType.F32, ("Bias", "Add", STORE))),
     "halo_sm90": (Instance(HALO_SM90, DType.F16, DType.F16, ("Bias", "Relu")), Instance(HALO_SM90, DType.BF16, DType.F32),
                   Instance(dataclasses.replace(HALO_SM90, align_c=1), DType.F16, DType.F32, ("Bias",))),
     "first_sm90": (Instance(FIRST_SM90, DType.F16, DType.F16, ("Bias", "Relu")),),

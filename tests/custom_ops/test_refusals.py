@@ -21,6 +21,7 @@ CHAIN = ConvProblem(
 )
 ALONE = replace(CHAIN, k=64, groups=64, chain=LAYER, inner=())
 _LAST = "y is to have its channels first, and the kernel puts them last"
+_ONE = "y is to be written in both forms, and the kernel writes one"
 # what is changed, and the answer
 RESIZES = (
     ("", "accepted"), ("resize.mode = ResizeMode(3);", "the mode, the coordinates or the rounding is none that the kernel knows"),
@@ -41,9 +42,9 @@ OLDER_CHAINS = (
     ("conv.groups = 2;", "a chain of convolutions has no groups"), ("chain.layers = 1;", "the kernel is for another number of layers"),
     ("chain.n[1] = 264;", "a layer is wider than the kernel"), ("conv.y_planes = 1;", _LAST),
 )
-HALO_CHAINS = (("", "accepted"), ("conv.y_planes = 1;", _LAST))
+HALO_CHAINS = (("", "accepted"), ("conv.y_planes = 1;", _LAST), ("conv.stored = data;", _ONE))
 DEPTHWISE = (
-    ("", "accepted"), ("conv.y_planes = 1;", _LAST),
+    ("", "accepted"), ("conv.y_planes = 1;", _LAST), ("conv.stored = data;", _ONE),
     ("conv.groups = 1;", "a depthwise convolution has as many groups and output channels as channels"),
 )
 HALOS = (

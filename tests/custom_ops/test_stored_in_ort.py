@@ -1,4 +1,4 @@
-"""Ops with a second output inside ONNX Runtime: a layer's result that is stored as well. Kernels run on the CPU."""
+"""Ops with a second output inside ONNX Runtime: a layer's result that is stored as well, or the other form of y. Kernels run on the CPU."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,17 +14,22 @@ from tests.custom_ops.test_library_in_ort import compare, inferred, session
 POINTWISE = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
 GEMM = fx.fused_model(fx.GEMM_STORED, ["B", "S", 24], (16, 24), [[16], ["B", "S", 16], [8, 16], [8]])
 CONV = fx.fused_model(fx.CONV_STORED, ["N", 9, 11, 8], (6, 1, 1, 8), [[6], ["N", 9, 11, 6], [10, 1, 1, 6], [10]], **POINTWISE)
+BOTH = fx.fused_model(fx.BOTH, ["N", "H", 11, 8], (8, 3, 2, 8), [[8]], strides=[2, 1], pads=[0, 1, 2, 3], dilations=[1, 1], group=1,
+                      padding=3)
+BOTH_1D = fx.fused_model(fx.BOTH_1D, [2, "L", 4], (8, 3, 4), [[8]], strides=[2], pads=[1, 2], dilations=[1], group=1, padding=3)
 # a model, shapes of its inputs, what is known of y's and the stored result's
 CASES = {
     "gemm": (GEMM, ((2, 5, 24), (2, 5, 16), (8, 16)), ["B", "S", 8], ["B", "S", 16]),
     "conv": (CONV, ((2, 9, 11, 8), (2, 9, 11, 6), (10, 1, 1, 6)), ["N", 9, 11, 10], ["N", 9, 11, 6]),
+    "both forms": (BOTH, ((2, 9, 11, 8),), ["N", 5, "floor((H-1)/2)+1", 14], ["N", "floor((H-1)/2)+1", 14, 8]),
+    "both forms 1d": (BOTH_1D, ((2, 12, 4),), [2, 5, "floor((L+0)/2)+1"], [2, "floor((L+0)/2)+1", 8]),
 }
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> fx.HostLibrary:
     path = tmp_path_factory.mktemp("library") / "stored.onnxbolt.so"
-    return fx.host_library(path, (fx.GEMM_STORED, fx.CONV_STORED))
+    return fx.host_library(path, (fx.GEMM_STORED, fx.CONV_STORED, fx.BOTH, fx.BOTH_1D))
 
 
 def feeds(model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
@@ -39,10 +44,16 @@ def test_kernel_agrees_with_body(library: fx.HostLibrary, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_shapes_of_both_outputs_are_inferred(library: fx.HostLibrary, case: str) -> None:
+    model, _, y, stored = CASES[case]
+    library.machine()
+    assert (inferred(model, library), inferred(model, library, "stored")) == (y, stored)
+
+
+@pytest.mark.parametrize("case", ["gemm", "conv"])
 def test_a_stored_result_has_the_first_layer_s_columns(library: fx.HostLibrary, case: str) -> None:
     model, shapes, y, stored = CASES[case]
     library.machine()
-    assert (inferred(model, library), inferred(model, library, "stored")) == (y, stored)
     empty = [(0, *shape[1:]) if i < 2 else shape for i, shape in enumerate(shapes)]
     results = session(model, library).run(None, feeds(model, empty))
     assert [(value.shape[0], value.shape[-1]) for value in results] == [(0, y[-1]), (0, stored[-1])]
@@ -54,3 +65,10 @@ def test_only_1x1_convolutions_store_a_result(library: fx.HostLibrary) -> None:
     library.machine()
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="1x1 convolution of every pixel"):
         session(model, library).run(None, feeds(model, [(2, 9, 11, 8), (2, 5, 6, 6), (10, 1, 1, 6)]))
+
+
+def test_a_padding_is_less_than_the_channels_that_are_stored(library: fx.HostLibrary) -> None:
+    model = fx.fused_model(fx.BOTH, [2, 9, 11, 8], (8, 3, 2, 8), [[8]], strides=[1, 1], pads=[0] * 4, dilations=[1, 1], group=1, padding=8)
+    library.machine()
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="8 channels, which does not fit a padding of 8"):
+        session(model, library).run(None, feeds(model, [(2, 9, 11, 8)]))

@@ -21,4 +21,10 @@ using conv_sm90_sm90_f16_f32_64x256x64_a8_8_1_c1x1_g2_s0_pingpong_bias = onnxbol
     onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias>>;
 onnxbolt::Registered<conv_sm90_sm90_f16_f32_64x256x64_a8_8_1_c1x1_g2_s0_pingpong_bias> conv_sm90_sm90_f16_f32_64x256x64_a8_8_1_c1x1_g2_s0_pingpong_bias_kernel("Bias");
 
+using conv_sm90_sm90_f16_f32_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_add_store = onnxbolt::ConvSm90<
+    onnxbolt::Config<90, 0, 2147483647, 6, 64, 64, 64, 0, 0, 0, 0, 0, 0, 4, 1, 1, 1, 2, 8, 8, 8, 0, 1, 3, 1>,
+    cutlass::half_t, float,
+    onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add>, true>;
+onnxbolt::Registered<conv_sm90_sm90_f16_f32_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_add_store> conv_sm90_sm90_f16_f32_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_add_store_kernel("Bias,Add,Store");
+
 }  // namespace

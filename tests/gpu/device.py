@@ -37,6 +37,7 @@ class Conv(ctypes.Structure):
     _fields_ = [
         *_fields(_I, "n h w c k r s p q pad_top pad_left pad_bottom pad_right stride_h stride_w dilation_h dilation_w groups"),
         *_fields(_P, "x filter y"), *_fields(_L, "x_pitch y_pitch"), ("epilogue", Epilogue), *_fields(_I, "x_planes y_planes"),
+        *_fields(_P, "stored"), *_fields(_I, "padding"),
     ]
 
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import STORE
+from onnxbolt.integers import round_up
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConfig
 from onnxbolt.plan.cost import candidates
 from onnxbolt.tune.records import Problem
@@ -33,6 +35,26 @@ def _conv(n: int, h: int, w: int, c: int, k: int, window: tuple[int, int], pads:
                        y_nchw=out is not None)
 
 
+def _both(conv: ConvProblem) -> ConvProblem:
+    """With y in both forms, of which `conv` has the one with its channels first."""
+    k = round_up(conv.k, conv.dtype.alignment)
+    return replace(conv, k=k, chain=(*conv.chain, STORE), padding=k - conv.k, y_nchw=True)
+
+
+_POINT, _SAME = (0, 0, 0, 0), (1, 1, 1, 1)
+_BOTH = (
+    _conv(1, 5, 7, 64, 1, (1, 1), _POINT, "Bias", out=_F32), _conv(3, 13, 11, 200, 3, (1, 1), _POINT, "Bias", "Relu"),
+    _conv(2, 57, 113, 72, 255, (1, 1), _POINT, "Bias", "Sigmoid", out=_F32), _conv(1, 1, 1, 136, 5, (1, 1), _POINT, out=_F32),
+    _conv(2, 7, 9, 64, 13, (3, 3), _SAME, "Bias", "Relu"), _conv(3, 33, 47, 64, 21, (3, 3), _SAME, "Bias", "Relu", out=_F32),
+    _conv(9, 7, 7, 64, 20, (3, 3), _SAME, "Bias"), _conv(3, 21, 19, 64, 255, (3, 3), _SAME, "Bias", out=_F32),
+    _conv(2, 29, 31, 48, 130, (3, 3), (0, 0, 1, 1), "Bias", "Relu", strides=(2, 2)),
+    _conv(2, 20, 13, 40, 5, (3, 3), (2, 2, 2, 2), "Scale", "Bias", dilations=(2, 2), out=_F32),
+    _conv(1, 1, 199, 32, 7, (1, 5), (0, 2, 0, 2), "Bias", out=DType.BF16), _conv(4, 64, 64, 64, 264, (3, 3), _SAME, "Bias", out=_F32),
+    replace(_conv(2, 21, 19, 36, 255, (3, 3), _SAME, "Bias", "Relu", out=_F32), dtype=_F32),
+    replace(_conv(2, 21, 19, 40, 3, (3, 3), _SAME, "Bias", out=DType.BF16), dtype=DType.BF16),
+    _conv(2, 15, 17, 64, 100, (3, 3), _SAME, "Bias", "Add", "Relu", out=_F32), _conv(5, 14, 14, 256, 256, (1, 1), _POINT, "Bias", "Add"),
+    _conv(8, 40, 40, 256, 256, (3, 3), _SAME, "Bias", "Silu", out=_F32),
+)
 PROBLEMS: tuple[Problem, ...] = (
     _gemm(1, 64, 64, "Bias"), _gemm(129, 72, 200, "Bias", "Relu"), _gemm(3001, 264, 136, "Bias", "Add", "Relu"),
     _gemm(500, 1000, 2048, "Bias", "GeluErf"), _gemm(257, 136, 520, "Bias", dtype=DType.BF16), _gemm(300, 68, 100, "Bias", dtype=DType.F32),
@@ -78,7 +100,7 @@ PROBLEMS: tuple[Problem, ...] = (
     replace(_conv(2, 21, 19, 36, 255, (3, 3), (1, 1, 1, 1), "Bias", "Relu", out=_F32), dtype=_F32),
     replace(_conv(2, 21, 19, 40, 3, (3, 3), (1, 1, 1, 1), "Bias", out=_F32), dtype=DType.BF16),
     _gemm(3001, 200, 429, "Bias", "Add", "Relu"), _gemm(130, 60, 13, "Bias", dtype=DType.BF16),
-    _conv(9, 29, 31, 64, 72, (3, 3), (1, 1, 1, 1), "Scale", "Bias", "Add", "GeluErf", "Mul"),
+    _conv(9, 29, 31, 64, 72, (3, 3), (1, 1, 1, 1), "Scale", "Bias", "Add", "GeluErf", "Mul"), *map(_both, _BOTH),
 )
 
 

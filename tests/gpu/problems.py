@@ -183,13 +183,14 @@ def planned_conv(library: Library, instance: Instance, problem: PlannedConv, apa
     image = rng.normal(0, 1, (n, c, h, w) if problem.nchw else (n, h, w, c)).astype(np.float32 if problem.nchw else element)
     x = Tensor(library, image, c if apart else 0)
     weight = Tensor(library, rng.normal(0, 1, (k, r, s, c // problem.groups)).astype(element))
-    shape, gap = ((n, k, p, q), 0) if problem.y_nchw else ((n, p, q, k), k if apart else 0)
+    shape, gap = ((n, k - problem.padding, p, q), 0) if problem.y_nchw else ((n, p, q, k), k if apart else 0)
     y = Tensor(library, np.zeros(shape, instance.out.numpy), gap, empty=True)
+    stored = Tensor(library, np.zeros((n, p, q, k), element), empty=True) if problem.both_forms else None
     operands = Operands(library, instance, (n, p, q, k), 0, rng)
     arguments = Conv(n, h, w, c, k, r, s, p, q, *problem.pads, *problem.strides, *problem.dilations, problem.groups,
                      x.pointer, weight.pointer, y.pointer, c if problem.nchw else x.pitch, y.pitch, operands.arguments,
-                     DType.F32.onnx if problem.nchw else 0, int(problem.y_nchw))
-    return Problem(arguments, y, None, (x, weight, operands))
+                     DType.F32.onnx if problem.nchw else 0, int(problem.y_nchw), stored.pointer if stored else None, problem.padding)
+    return Problem(arguments, y, None, (x, weight, operands, stored))
 
 
 def _planned(library: Library, instance: Instance) -> list[Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import PRODUCT
+from onnxbolt.epilogues import PRODUCT, STORE
 from onnxbolt.kernels.config import ConvProblem, Family
 from onnxbolt.plan.cost import candidates, fused_us
 
@@ -37,6 +37,18 @@ def test_tiles_have_pixels_as_rows() -> None:
 )
 def test_what_they_do_not_take(changes: dict[str, object]) -> None:
     assert not candidates(replace(LAST, **changes), HOPPER)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("padding", [0, 7])
+def test_both_forms_are_written_by_kernels_that_store_rows(padding: int) -> None:
+    both = replace(LAST, k=256, chain=("Bias", STORE), padding=padding)
+    found = candidates(both, HOPPER)
+    assert {config.family for config in found} == {Family.CONV_SM90}
+    assert set(found) < set(candidates(both.in_rows, HOPPER))
+
+
+def test_rows_and_planes_may_have_a_residual() -> None:
+    assert candidates(replace(LAST, k=256, chain=("Bias", "Add", "Relu", STORE)), HOPPER)
 
 
 def test_older_architectures_have_none() -> None:

@@ -172,7 +172,7 @@ def test_a_problem_is_told_once_to_each_worker(bench: Bench) -> None:
 def test_convolutions_say_all_of_their_extents(bench: Bench) -> None:
     conv = ConvProblem(1, 2, 3, 4, 5, 6, 7, 8, 9, (10, 11, 12, 13), (14, 15), (16, 17), 1, DType.F16, DType.F32, ("Bias", "Clip"))
     bench.measure("10", problem=conv)
-    assert f'"extents": {[*range(1, 18), 1, 0, 0]}' in bench.requests("problem")[0]
+    assert f'"extents": {[*range(1, 18), 1, 0, 0, 0]}' in bench.requests("problem")[0]
     assert '"element": 10, "output": 1, "epilogue": "Bias,Clip"' in bench.requests("problem")[0]
     assert '"params": [0.0, 6.0]' in bench.requests("problem")[0]
 

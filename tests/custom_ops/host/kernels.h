@@ -59,8 +59,11 @@ inline void Compute(const ConvArguments& c) {
         const float* weights = filter + ((int64_t{k} * c.r + r) * c.s + s) * group_c;
         for (int i = 0; i < group_c; ++i) sum += from[i * (c.x_planes ? plane : 1)] * weights[i];
       });
-      const int64_t plane = int64_t{c.p} * c.q, at = c.y_planes ? (int64_t{n} * c.k + k) * plane + row % plane : row * c.y_pitch + k;
-      static_cast<float*>(c.y)[at] = Finish(c.epilogue, sum, row, k);
+      const int64_t plane = int64_t{c.p} * c.q, planes = c.k - c.padding;
+      const float value = Finish(c.epilogue, sum, row, k);
+      if (c.stored) static_cast<float*>(c.stored)[row * c.k + k] = value;
+      if (k >= planes) continue;
+      static_cast<float*>(c.y)[c.y_planes ? (n * planes + k) * plane + row % plane : row * c.y_pitch + k] = value;
     }
   }
 }
