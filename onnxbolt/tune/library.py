@@ -26,7 +26,7 @@ from onnxbolt.errors import BuildError
 from onnxbolt.kernels.config import Family
 from onnxbolt.options import cache_directory
 
-_UNIT_SIZE = 8  # CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone at the end
+_UNIT_SIZE = 8  # at most: CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone at the end
 # of one core for a kernel, with its share of a unit's headers: CUTLASS's are large
 _COMPILE_SECONDS = {Family.GEMM_3X: 10.0, Family.GEMM_2X: 3.0, Family.CONV_2X: 3.0}
 # what ptxas says of registers that went to local memory, and of wgmma instructions that wait for one another (C7510 to C7518, by cause)
@@ -83,9 +83,9 @@ def build(instances: Iterable[Instance], progress: Progress | None = None, stop:
             yield instance, known
         else:
             missing.append(instance)
-    cores = len(os.sched_getaffinity(0))
-    for size in (min(_UNIT_SIZE, math.ceil(len(missing) / cores)), 1):  # few instances: one wave that keeps all cores busy
-        parts, missing = list(_parts(missing, size)), []
+    share = math.fsum(compile_seconds(instance.config.family) for instance in missing) / len(os.sched_getaffinity(0))
+    for seconds in (share, 0.0):  # of a unit: no core is still busy with one when the others have nothing left
+        parts, missing = list(_parts(missing, seconds)), []
         for part, unit, verdicts in _build_parts(parts, memory.toolchain, progress, stop):
             for instance in part:
                 result = verdicts[instance]
@@ -192,12 +192,14 @@ def _unit(part: Sequence[Instance]) -> Unit:
     return Unit(f"{config.family.name.lower()}_sm{config.arch}.cu", render_unit(part), config.arch)
 
 
-def _parts(instances: Sequence[Instance], size: int) -> Iterator[list[Instance]]:
-    """Runs of nearly equal length, at most `size`, each of one family and architecture; what takes longest to compile first."""
+def _parts(instances: Sequence[Instance], seconds: float) -> Iterator[list[Instance]]:
+    """Runs of nearly equal length, each of one family and architecture, that compile within `seconds` or hold one kernel; what takes
+    longest to compile first."""
     groups: dict[tuple[int, int], list[Instance]] = {}
     for instance in instances:
         groups.setdefault((instance.config.family, instance.config.arch), []).append(instance)
-    for group in (groups[key] for key in sorted(groups, key=lambda key: -compile_seconds(Family(key[0])))):
+    for key in sorted(groups, key=lambda key: -compile_seconds(Family(key[0]))):
+        group, size = groups[key], min(_UNIT_SIZE, max(1, int(seconds / compile_seconds(Family(key[0])))))
         length = math.ceil(len(group) / math.ceil(len(group) / size))
         for i in range(0, len(group), length):
             yield group[i:i + length]

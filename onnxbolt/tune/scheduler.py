@@ -12,8 +12,8 @@ f (expected improvement; Jones, Schonlau and Welch 1998, section 4.1): with Y it
 
 where bias and s are the cost model's errors seen so far (`Calibration`). Tasks share kernels, and some take ten times as long to
 compile as others: so the kernels are taken in the order of the summed gains of the tasks that would run them, for each second. A candidate
-whose chance to win by more than the noise of measuring is below 5% is not tried: the better the predictions were, the sooner a
-task stops.
+whose chance to win by more than the noise of measuring is below 5% is not tried, and not waited for while its kernel is compiled: the
+better the predictions were, the sooner a task stops.
 
 All of this is a function of the set of measurements, not of their order: a run that finds them in the database decides as the
 run that made them.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -109,13 +109,13 @@ class _State:
 
     task: Task
     left: dict[KernelConfig, Ranked]  # not begun
-    under_way: set[KernelConfig]
+    under_way: dict[KernelConfig, Ranked]
     measured: dict[KernelConfig, Measurement]
     predicted: dict[KernelConfig, float]
 
     @classmethod
     def of(cls, task: Task) -> _State:
-        return cls(task, {c.config: c for c in task.candidates}, set(), {}, {c.config: c.us for c in task.candidates})
+        return cls(task, {c.config: c for c in task.candidates}, {}, {}, {c.config: c.us for c in task.candidates})
 
     @property
     def best(self) -> Measurement | None:
@@ -124,12 +124,11 @@ class _State:
         return min(right, key=lambda m: (m.us, m.config), default=None)
 
     def begin(self, config: KernelConfig) -> None:
-        self.left.pop(config, None)
-        self.under_way.add(config)
+        self.under_way[config] = self.left.pop(config)
 
     def end(self, config: KernelConfig, measurement: Measurement) -> None:
-        self.begin(config)
-        self.under_way.discard(config)
+        self.left.pop(config, None)
+        self.under_way.pop(config, None)
         known = self.measured.get(config)
         if known is None or (known.status is Status.OK and (measurement.status is not Status.OK or measurement.runs >= known.runs)):
             self.measured[config] = measurement
@@ -165,7 +164,7 @@ class Scheduler:
 
     def worthwhile(self) -> list[int]:
         """For each task, how many more trials seem worth their time, those under way among them."""
-        return [len(state.under_way) + len(self._gains(number)) for number, state in enumerate(self._states)]
+        return [len(self._paying(number, state.under_way)) + len(self._gains(number)) for number, state in enumerate(self._states)]
 
     def next(self, kernels: int, compiled: Container[Instance] = ()) -> list[tuple[Instance, list[Trial]]]:
         """What to measure now, with the kernel that it needs: on all of the `compiled` ones, and on up to `kernels` others, the most
@@ -184,18 +183,25 @@ class Scheduler:
 
     def _gains(self, number: int) -> list[tuple[KernelConfig, float, int]]:
         """Configurations worth trying, each with its gain and its rank: a task's first, a family's first, or there for its gain."""
-        state, task, calibration = self._states[number], self.tasks[number], self._calibration
+        state, task = self._states[number], self.tasks[number]
         best = state.best
-        outlooks = [(config, calibration.outlook(number, candidate)) for config, candidate in state.left.items()]
+        paying = self._paying(number, state.left)
+        if best is not None:
+            return [(config, task.occurrences * outlook.improvement(best.us, task.floor_us), _ANY) for config, outlook in paying]
+        level = self._calibration.outlook(number, task.candidates[0]).us  # what the model would take without measuring
+        starts = not state.under_way
+        return [(config, task.occurrences * outlook.improvement(level, task.floor_us),
+                 _FIRST if starts and i == 0 else _PIONEER if (number, config) in self._pioneers else _ANY)
+                for i, (config, outlook) in enumerate(paying)]
+
+    def _paying(self, number: int, candidates: Mapping[KernelConfig, Ranked]) -> list[tuple[KernelConfig, Outlook]]:
+        """Those that may win by more than the noise; all where nothing is known to be right."""
+        best, floor = self._states[number].best, self.tasks[number].floor_us
+        outlooks = [(config, self._calibration.outlook(number, candidate)) for config, candidate in candidates.items()]
         if best is None:
-            level = calibration.outlook(number, task.candidates[0]).us  # what the model would take without measuring
-            starts = not state.under_way
-            return [(config, task.occurrences * outlook.improvement(level, task.floor_us),
-                     _FIRST if starts and i == 0 else _PIONEER if (number, config) in self._pioneers else _ANY)
-                    for i, (config, outlook) in enumerate(outlooks)]
+            return outlooks
         beaten = (1 - LEAST_GAIN) * best.us
-        return [(config, task.occurrences * outlook.improvement(best.us, task.floor_us), _ANY)
-                for config, outlook in outlooks if beaten > task.floor_us and outlook.chance(beaten) >= _LEAST_CHANCE]
+        return [(config, outlook) for config, outlook in outlooks if beaten > floor and outlook.chance(beaten) >= _LEAST_CHANCE]
 
     @cached_property
     def _calibration(self) -> Calibration:

@@ -81,7 +81,7 @@ class _Run:
         """Run, and say what ended it."""
         while self._seconds() < budget:
             ready = self._request(compiling)
-            if not ready and not self._waiting:
+            if not ready and not (self._waiting and any(self._scheduler.worthwhile())):  # what is still compiled may be overtaken by now
                 return "done"
             if not ready:
                 for result in compiling.done(min(_PATIENCE, budget - self._seconds())):

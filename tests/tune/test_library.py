@@ -84,6 +84,14 @@ def test_large_sets_are_cut_into_units_of_eight(log: Path) -> None:
     assert calls(log, "-c unit.cu") == 5
 
 
+def test_no_unit_takes_longer_than_a_core_s_share(log: Path) -> None:
+    slow = [instance(GOOD, stages, Family.GEMM_3X) for stages in range(2)]
+    quick = [instance(GOOD, stages, Family.GEMM_SM90) for stages in range(4)]
+    built = dict(build([*quick, *slow]))
+    assert len({built[i] for i in slow}) == 2  # 10 s each, of the 12 s that each of two cores has to do
+    assert len({built[i] for i in quick}) == 1
+
+
 @pytest.mark.parametrize(("tile", "detail"), [
     (WRONG, "static assertion failed"), (SPILLS, "spilled to local memory, 16 bytes"), (SERIALIZED, "C7514"), (UNNAMED, "8 bytes"),
 ])

@@ -22,7 +22,7 @@ from onnxbolt.tune.library import Result
 from onnxbolt.tune.progress import Silent, TaskLine, TotalLine
 from onnxbolt.tune.records import Status
 from onnxbolt.tune.summary import Tuning, spearman
-from onnxbolt.tune.tasks import Task, tasks_of
+from onnxbolt.tune.tasks import Task, instance_of, tasks_of
 from onnxbolt.tune.timings import Timings
 from onnxbolt.tune.tuner import tune
 from tests.tune.fakes import MACHINE, MODEL, Builder, Clock, Profiler, Records, conv, gemm, true_us
@@ -198,6 +198,25 @@ def test_measuring_overlaps_with_compiling_and_the_budgets_end_stops_compilers()
     assert tuning.ended_by == "budget"
     assert timings.choices
     assert tuning.seconds < 5
+
+
+def test_what_was_overtaken_while_it_compiled_is_not_waited_for() -> None:
+    tasks, records, late = tasks_of([gemm()], get(90)), Records(), []
+    best, *_, slowest = tasks[0].candidates  # as predicted, and predictions turn out to be right
+    assert slowest.us > 1.3 * best.us
+
+    def build(instances: Sequence[Instance], stop: threading.Event) -> Iterator[Result]:
+        late.extend(i for i in instances if i == instance_of(gemm(), slowest.config))
+        yield from Builder()([i for i in instances if i not in late], stop)
+        stop.wait(10)  # that one takes for ever
+
+    start = time.monotonic()
+    timings, tuning = tune(tasks, records, Profiler(Clock(), spread=0.0), build, MACHINE)
+    assert late
+    assert tuning.ended_by == "done"
+    assert time.monotonic() - start < 5
+    again, nothing = tuned(records, Profiler(Clock()), tasks=tasks)
+    assert (again, nothing.trials) == (timings, 0)
 
 
 def test_progress_tells_of_every_measurement_and_of_the_whole() -> None:
