@@ -53,12 +53,26 @@ HALOS = (
     ("conv.groups = 3;", "c and k have to be multiples of groups"),
     ("conv.groups = 16;", "x, its pitch, the filter or a group's c is not aligned to 16 bytes"),
 )
-CASES = (*RESIZES, *CHAINS, *OLDER_CHAINS, *HALO_CHAINS, *HALOS, *DEPTHWISE)
+# of a kernel that writes rows, and of one that writes planes as well
+ROWS = (("", "accepted"), ("conv.y_planes = 1;", _LAST), ("conv.stored = data;", _ONE), ("conv.stored = data; conv.y_planes = 1;", _ONE))
+_FORMS = "conv.stored = data; conv.y_planes = 1; "
+BOTH = (
+    (_FORMS, "accepted"), (_FORMS + "conv.padding = 63;", "accepted"), (_FORMS + "conv.y = data + 2; conv.y_pitch = 3;", "accepted"),
+    ("", "y is to be written in one form, and the kernel writes both"),
+    ("conv.stored = data;", "y is to have its channels last, and the kernel puts them first"),
+    (_FORMS + "conv.padding = 64;", "no channel of y is left without the padding"),
+    (_FORMS + "conv.padding = -1;", "no channel of y is left without the padding"),
+    (_FORMS + "conv.stored = data + 8;", "y, its pitch or k is not aligned to align_c elements"),
+    (_FORMS + "conv.k = 60;", "y, its pitch or k is not aligned to align_c elements"),
+)
+CASES = (*RESIZES, *CHAINS, *OLDER_CHAINS, *HALO_CHAINS, *HALOS, *DEPTHWISE, *ROWS, *BOTH)
+_WRITER = "Config<90, 0, 2147483647, 6, 128, 64, 64, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2, 0>, Half, Half, Layer"
 _PROGRAM = """
 #include <cstdio>
 #include "chain_conv_2x.h"
 #include "chain_conv_sm90.h"
 #include "chain_halo_sm90.h"
+#include "conv_sm90.h"
 #include "depthwise.h"
 #include "halo/launch.h"
 #include "resize.h"
@@ -106,6 +120,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     prints += [
         f"  {{ auto conv = Convolutions().conv; conv.groups = conv.k; conv.y_pitch = 64; {change} Print({alone}::can_implement(&conv)); }}"
         for change, _ in DEPTHWISE
+    ]
+    prints += [
+        f"  {{ auto conv = Convolutions().conv; conv.y_pitch = 64; {change} Print({kernel}::can_implement(&conv)); }}"
+        for kernel, changes in ((f"ConvSm90<{_WRITER}>", ROWS), (f"ConvSm90<{_WRITER}, true>", BOTH)) for change, _ in changes
     ]
     source: Path = tmp_path_factory.mktemp("refusals") / "refusals.cu"
     program = compile_program(source, _PROGRAM.replace("PRINTS", "\n".join(prints)))

@@ -59,6 +59,15 @@ def test_a_stored_result_has_the_first_layer_s_columns(library: fx.HostLibrary, 
     assert [(value.shape[0], value.shape[-1]) for value in results] == [(0, y[-1]), (0, stored[-1])]
 
 
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_both_forms_hold_the_same_values(library: fx.HostLibrary, batch: int) -> None:
+    library.machine()
+    x = np.random.default_rng(0).standard_normal((batch, 9, 11, 8)).astype(np.float32)
+    planes, rows = session(BOTH, library).run(None, {"x": x})
+    assert (planes.shape, rows.shape) == ((batch, 5, 5, 14), (batch, 5, 14, 8))
+    np.testing.assert_array_equal(planes, rows.transpose(0, 3, 1, 2)[:, :5])
+
+
 def test_only_1x1_convolutions_store_a_result(library: fx.HostLibrary) -> None:
     model = fx.fused_model(fx.CONV_STORED, [2, 9, 11, 8], (6, 1, 1, 8), [[6], [2, 5, 6, 6], [10, 1, 1, 6], [10]],
                            **{**POINTWISE, "strides": [2, 2]})
