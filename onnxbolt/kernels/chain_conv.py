@@ -8,7 +8,7 @@ import itertools
 from dataclasses import replace
 
 from onnxbolt.archs import Arch
-from onnxbolt.epilogues import EPILOGUES, layers
+from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, layers
 from onnxbolt.integers import round_up
 from onnxbolt.kernels import sm90
 from onnxbolt.kernels.chain import COLUMNS, columns
@@ -29,7 +29,9 @@ _MIN_STAGES, _MAX_STAGES, _FIXED_BYTES = 3, 16, 2048
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every feasible configuration: `threadblock` is the first convolution's, `warp` the channels of the others."""
     first, widths = problem.layers[0], (*problem.inner, problem.k)
-    if problem.dtype.bytes != 2 or max(widths) > COLUMNS[-1] or not (sm90.supports(problem, arch) and sm90.supports(first, arch)):
+    if problem.dtype.bytes != 2 or max(widths) > COLUMNS[-1] or len(widths) > MAX_LAYERS:
+        return ()
+    if not sm90.supports(problem, arch) or not sm90.supports(first, arch):
         return ()
     padded = [next(n for n in COLUMNS if n >= width) for width in widths]
     others = [*padded[1:], 0, 0]

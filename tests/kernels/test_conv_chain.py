@@ -31,6 +31,7 @@ def test_who_reads_nchw_is_a_first_convolution() -> None:
 
 @pytest.mark.parametrize("change", [
     {"dtype": DType.F32, "out": DType.F32}, {"c": 13}, {"k": 60}, {"inner": (264,)}, {"groups": 64},
+    {"inner": (64,) * 4, "chain": ("Bias", *("Gemm", "Bias") * 4)},
 ])
 def test_others_are_refused(change: dict[str, object]) -> None:
     assert not chain_conv.candidates(changed(BLOCK, **change), get(90))
