@@ -1,5 +1,5 @@
-// Two products for sm_90a in one kernel, the first one's result stored as well, since others read it: the end of a residual block and
-// the 1x1 convolution that begins the next. What is saved is reading that result again.
+// Two products for sm_90a in one kernel, the first one's result stored as well where others read it: the end of a residual block and
+// the 1x1 convolution that begins the next. What is saved is reading that result again, and writing it where nobody else reads it.
 #pragma once
 #include "chain/stored_consumer.h"
 #include "chain/stored_producer.h"
@@ -28,7 +28,7 @@ __device__ void InitializeStored(const StoredParams& params, typename K::Barrier
   Prefetch(params.rows);
   Prefetch(params.weights[0]);
   Prefetch(params.weights[1]);
-  Prefetch(params.stored);
+  if constexpr (K::Store::kStores) Prefetch(params.stored);
 }
 
 // Overlaps with its neighbours (dependent_launch.h): barriers, vectors and weights do not wait for the kernel before.
@@ -53,9 +53,9 @@ __global__ void __launch_bounds__(K::kThreads, 1) StoredKernel(const __grid_cons
 }  // namespace sm90
 
 // See ChainArguments and sm90::StoredShape.
-template <class Config, class ElementType, class OutputType, class First, class Last>
-struct ChainStoredSm90 : sm90::StoredShape<Config, ElementType, OutputType, First, Last> {
-  using Shape = sm90::StoredShape<Config, ElementType, OutputType, First, Last>;
+template <class Config, class ElementType, class OutputType, bool Stores, class First, class Last>
+struct ChainStoredSm90 : sm90::StoredShape<Config, ElementType, OutputType, Stores, First, Last> {
+  using Shape = sm90::StoredShape<Config, ElementType, OutputType, Stores, First, Last>;
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
@@ -65,13 +65,14 @@ struct ChainStoredSm90 : sm90::StoredShape<Config, ElementType, OutputType, Firs
   static const char* can_implement(const void* arguments) {
     const auto& chain = *static_cast<const ChainArguments*>(arguments);
     if (chain.layers != 2) return "the kernel is for two layers";
-    if (chain.stored == nullptr) return "the kernel stores the first layer's result, for which there is no place";
+    if (Stores && chain.stored == nullptr) return "the kernel stores the first layer's result, for which there is no place";
+    if (!Stores && chain.stored != nullptr) return "the first layer's result is to be stored, and the kernel does not store it";
     if (const char* error = CheckExtents(chain.m, chain.n[0], chain.k)) return error;
     if (chain.m > kMostRows) return "m is too close to 2^31";
     if (chain.k > Shape::kDepth || chain.n[0] > Shape::kInner || chain.n[1] > Shape::kColumns || chain.n[0] < 1 || chain.n[1] < 1)
       return "the kernel is for fewer columns";
     if (!rows_are_wide<Element>(chain.a, chain.lda) || chain.k % kWide != 0) return "A's rows are not multiples of 16 bytes, as TMA needs";
-    if (!rows_are_wide<Element>(chain.stored, chain.n[0])) return "the stored rows are not multiples of 16 bytes, as TMA needs";
+    if (Stores && !rows_are_wide<Element>(chain.stored, chain.n[0])) return "the stored rows are not multiples of 16 bytes, as TMA needs";
     if (!rows_are_wide<Output>(chain.d, chain.ldd) || chain.n[1] * sizeof(Output) % 16 != 0)
       return "D's rows are not multiples of 16 bytes, as TMA needs";
     if (!rows_are_wide<Element>(chain.weights[0], chain.weight_pitch(0)) || !rows_are_wide<Element>(chain.weights[1], chain.n[0]))
@@ -121,8 +122,10 @@ struct ChainStoredSm90 : sm90::StoredShape<Config, ElementType, OutputType, Firs
               encode<Element>(params.residual, first.tensors[0], chain.n[0], chain.m, first.tensor_pitch[0], kBlock, kRows))
         return error;
     }
-    if (const char* error = encode<Element>(params.stored, chain.stored, chain.n[0], chain.m, chain.n[0], kBlock, sm90::kStoredRows))
-      return error;
+    if constexpr (Stores) {
+      if (const char* error = encode<Element>(params.stored, chain.stored, chain.n[0], chain.m, chain.n[0], kBlock, sm90::kStoredRows))
+        return error;
+    }
     return encode<Output>(params.d, chain.d, chain.n[1], chain.m, chain.ldd, Shape::Finish::kUnitColumns, sm90::kStoredRows);
   }
 

@@ -160,7 +160,7 @@ ChainArguments FusedKernel::ReadChain(const OrtKernelContext* context, const Ten
     } else if (op_.operands[i] == 'v') {
       RequireShape(index, ort::ShapeOf(value), {a.n[a.layers - 1]});
       epilogue.vectors[vectors++] = static_cast<const float*>(ort::DataOf(value));
-    } else {  // of the last layer, or of the one whose result is stored
+    } else {  // of one layer alone
       RequireShape(index, ort::ShapeOf(value), RowsOf(t.y_shape, a.n[a.layers - 1]));
       epilogue.tensor_pitch[tensors] = a.n[a.layers - 1];
       epilogue.tensors[tensors++] = ort::DataOf(value);
@@ -208,8 +208,9 @@ void FusedKernel::RunConvChain(OrtKernelContext* context, const Tensors& t) cons
   arguments.conv.k = AsInt(arguments.chain.n[0]);
   arguments.conv.filter = arguments.chain.weights[0];
   arguments.conv.epilogue = arguments.chain.epilogue[0];
-  if (!op_.stores) return LaunchRow(context, t, &arguments);
-  if (!IsProduct(arguments.conv)) throw ort::Error(ort::kInvalidArgument, "only a 1x1 convolution of every pixel stores its result");
+  if (!TakesRows(op_)) return LaunchRow(context, t, &arguments);
+  if (!IsProduct(arguments.conv))
+    throw ort::Error(ort::kInvalidArgument, "only a 1x1 convolution of every pixel stores its result, or has residuals, before the next");
   LaunchRow(context, t, &arguments.chain);
 }
 

@@ -1,6 +1,7 @@
 // What the generated manifest (templates/library/manifest.cc.j2) tells the rest of the library about its model.
 #pragma once
 #include <cstddef>
+#include <cstring>
 
 namespace onnxbolt {
 
@@ -22,10 +23,10 @@ struct Op {
   Kind kind;
   int element, output;
   const char* epilogue;  // key of its kernels, e.g. "Bias,Add,Relu"
-  const char* operands;  // what the inputs behind x and weight are: 'v' a float32 vector [N], 't' a tensor of the output's shape,
+  const char* operands;  // what the inputs behind x and weight are: 'v' a float32 vector [N], 't' a tensor of its layer's result's shape,
                          // 'w' the weight of a further layer, 'y' the output as earlier nodes left it: this one writes into it
   int planes = 0;        // where x is NCHW and y NHWC, the type of x; else 0
-  bool stores = false;   // whether the first layer's result is a second output; tensors have its shape then
+  bool stores = false;   // whether the first layer's result is a second output
   bool to_nchw = false;  // whether a convolution writes y as NCHW
 };
 
@@ -36,6 +37,13 @@ inline size_t LastWeight(const Op& op) {
     if (op.operands[i] == 'w') last = FirstOperand(op.kind) + i;
   }
   return last;
+}
+
+// Whether the kernels for several layers take products of rows as they lie, of convolutions, too: those that store the first layer's
+// result, or have tensors in it.
+inline bool TakesRows(const Op& op) {
+  const char *tensor = std::strchr(op.operands, 't'), *weight = std::strrchr(op.operands, 'w');
+  return op.stores || (tensor && weight && tensor < weight);
 }
 
 constexpr size_t kNowhere = ~size_t{0};

@@ -154,9 +154,13 @@ def layers(chain: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
-def fits_several(chain: tuple[str, ...]) -> bool:
-    """Whether a kernel for several layers takes their steps: parameters of all layers share one argument block, residuals stand behind
-    the last layer alone, and no inner result is stored."""
+def has_inner_residual(chain: tuple[str, ...]) -> bool:
+    """Whether a layer before the last reads a tensor."""
     *inner, _ = layers(chain)
-    residual = any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
-    return not residual and STORE not in chain and sum(len(EPILOGUES[step].params) for step in chain) <= MAX_PARAMS
+    return any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
+
+
+def fits_several(chain: tuple[str, ...]) -> bool:
+    """Whether kernels that keep inner results to themselves take these steps: parameters of all layers share one argument block,
+    residuals stand behind the last layer alone, and no inner result is stored (kernels/chain_stored.py does both)."""
+    return not has_inner_residual(chain) and STORE not in chain and sum(len(EPILOGUES[step].params) for step in chain) <= MAX_PARAMS

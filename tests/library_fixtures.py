@@ -69,6 +69,9 @@ CONV_CHAIN = Fused("conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, fa
 _STORED = (Step("Bias"), Step("Add"), Step("Relu"), Step(STORE), Step(PRODUCT), Step("Bias"), Step("Relu"))
 GEMM_STORED = Fused("gemm_chain", *_STORED, family=Family.CHAIN_STORED_SM90)
 CONV_STORED = Fused("conv_chain", *_STORED, rank=4, family=Family.CHAIN_STORED_SM90)
+_INNER = tuple(step for step in _STORED if step.name != STORE)  # with a residual between the layers
+GEMM_INNER = Fused("gemm_chain", *_INNER, family=Family.CHAIN_STORED_SM90)
+CONV_INNER = Fused("conv_chain", *_INNER, rank=4, family=Family.CHAIN_STORED_SM90)
 CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=Family.CONV_2X)
 MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = Fused("max_pool"), Fused("average_pool"), Fused("global_average_pool")
 TO_NHWC, TO_NCHW = (Fused(kind, rank=4, family=Family.LAYOUT, padding=3) for kind in ("to_nhwc", "to_nchw"))
@@ -79,7 +82,8 @@ NEAREST = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("neare
 LINEAR = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"))
 CUBIC = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"))
 ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, LAST, LAST_1D, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC,
-       TO_NCHW, TO_NLC, NEAREST, LINEAR, CUBIC, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN, GEMM_STORED, CONV_STORED, GEMM_ROWS)
+       TO_NCHW, TO_NLC, NEAREST, LINEAR, CUBIC, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN, GEMM_STORED, CONV_STORED, GEMM_INNER, CONV_INNER,
+       GEMM_ROWS)
 
 
 def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = (), operands: Sequence[Sequence[int | str]] = (), *,

@@ -1,9 +1,9 @@
-// Two products of which the first one's result is stored as well: the static facts of one kernel, and what a launch tells all its
-// blocks.
+// Two products of which the first one's result is stored as well, or has residuals, or both: the static facts of one kernel, and what a
+// launch tells all its blocks.
 //
-// A warpgroup takes the stored result of its 64 rows 64 columns at a time. Such a block is multiplied, finished, stored, and is the
-// second product's operand for as many values along its k, so that the first layer may be as wide as it likes. Its weights are a stage
-// of a ring that all warpgroups share: these columns of the first layer, and these values along k of the second.
+// A warpgroup takes the first result of its 64 rows 64 columns at a time. Such a block is multiplied, finished, stored where others read
+// it, and is the second product's operand for as many values along its k, so that the first layer may be as wide as it likes. Its weights
+// are a stage of a ring that all warpgroups share: these columns of the first layer, and these values along k of the second.
 #pragma once
 #include <algorithm>
 
@@ -21,15 +21,17 @@ struct StoredParams {
   EpilogueArguments operands[2];
 };
 
-// An epilogue's shape with a number of buffers of one's own.
-template <class Shape, int Buffers>
+// An epilogue's shape with a number of buffers of one's own, and whether its result is stored.
+template <class Shape, int Buffers, bool Stores = true>
 struct WithBuffers : Shape {
   static constexpr int kBuffers = Buffers, kStagingBytes = Buffers * Shape::kUnitBytes;
+  static constexpr bool kStores = Stores;
 };
 
 // Columns of the configuration: threadblock = (rows of all warpgroups, the first layer's columns, k), warp[0] = the second layer's
-// columns, zeros included; stages = those of the weights' ring, unless all blocks are resident.
-template <class Config, class ElementType, class OutputType, class First, class Last>
+// columns, zeros included; stages = those of the weights' ring, unless all blocks are resident. `Stores`: whether the first result is
+// an output, too.
+template <class Config, class ElementType, class OutputType, bool Stores, class First, class Last>
 struct StoredShape {
   using Row = Config;
   using Element = ElementType;
@@ -44,7 +46,8 @@ struct StoredShape {
   static_assert(kGroups >= 1 && kGroups <= 3 && Row::at(kTileM) == kGroups * kRows);
   static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
   static_assert(kDepth % 16 == 0 && kInner % kBlockColumns == 0 && kColumns % 16 == 0, "zeros fill what is narrower");
-  static_assert(Last::kTensors == 0, "tensors are the stored layer's");
+  static_assert(Last::kTensors == 0, "tensors are the first layer's");
+  static_assert(Stores || First::kTensors > 0, "other kernels are for what is neither stored nor has residuals");
   static_assert(First::kParams + Last::kParams <= kMaxParams, "both layers together have at most kMaxParams parameters");
 
   // Rows and the first layer's weights lie in boxes of one swizzled row along k each; both have 64 of them.
@@ -55,7 +58,7 @@ struct StoredShape {
   static constexpr int kWeightStages = kIsResident ? kBlocks : Row::at(Column::kStages);
 
   // Shared memory: weights, and for each warpgroup tiles of rows, units of both results, and vectors; barriers. Two tiles, where that
-  // leaves room for two units that are stored; then as many units as there is room for, since residuals are loaded that far ahead.
+  // leaves room for two units of the first; then as many units as there is room for, since residuals are loaded that far ahead.
   using PlainStore = EpilogueShape<Element, Element, First, 1, kInner>;
   using Finish = WithBuffers<EpilogueShape<Element, Output, Last, 1, kColumns, false>, 1>;
   static constexpr int kVectorBytes = PlainStore::kVectorBytes + Finish::kVectorBytes;
@@ -64,8 +67,8 @@ struct StoredShape {
   static constexpr int kStages = kGroupBytes >= 2 * kRowsBytes + 2 * PlainStore::kUnitBytes ? 2 : 1;
   static constexpr int kUnits = (kGroupBytes - kStages * kRowsBytes) / PlainStore::kUnitBytes;
   static_assert(kWeightStages >= 1 && kUnits >= 2, "weights and tiles do not fit shared memory");
-  using Store = WithBuffers<PlainStore, std::min(kUnits, PlainStore::kResidual ? 4 : 2)>;
-  static_assert(Store::kUnitColumns == kBlockColumns, "a block is a unit of the stored result");
+  using Store = WithBuffers<PlainStore, std::min(kUnits, PlainStore::kResidual ? 4 : 2), Stores>;
+  static_assert(Store::kUnitColumns == kBlockColumns, "a block is a unit of the first result");
 
   static constexpr int kOffsetRows = kWeightStages * kWeightBytes;
   static constexpr int kOffsetStore = kOffsetRows + kGroups * kStages * kRowsBytes;

@@ -131,7 +131,7 @@ Arguments Problem::arguments(int set, int first, int last) const {
   Arguments arguments;
   const ConvArguments conv = this->conv(first, set);
   const bool several = last > first;
-  if (several && (description_.is_gemm || description_.layers.stores)) {  // only products of rows as they lie store a layer's result
+  if (several && (description_.is_gemm || description_.layers.take_rows(first, last))) {
     arguments.chain = chain(set, first, last);
   } else if (description_.is_gemm) {
     arguments.gemm = {conv.h, conv.k, conv.c, conv.x, conv.filter, conv.y, conv.c, conv.c, conv.k, conv.epilogue};

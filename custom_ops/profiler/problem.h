@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <stdexcept>
@@ -65,6 +66,12 @@ struct Layers {
   int count = 1;
   bool stores = false;  // whether the first one's result is an output, too
   Chain chains[kMaxProducts];
+
+  // Whether a kernel for several of them takes products of rows as they lie: what stores a layer's result, or has tensors in front of a
+  // further one.
+  bool take_rows(int first, int last) const {
+    return stores || std::any_of(chains + first, chains + last, [](const Chain& chain) { return chain.tensors > 0; });
+  }
 };
 
 Layers ParseLayers(const char* epilogue);  // "Bias,Add,Relu", or of two layers "Bias,Relu,Gemm,Bias"

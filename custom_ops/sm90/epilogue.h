@@ -41,6 +41,7 @@ struct EpilogueShape {
   static constexpr int kRowBytes = kUnitColumns * sizeof(Output), kUnitBytes = 64 * kRowBytes;
   static constexpr int kUnitsAcross = kColumns / kUnitColumns, kUnits = kBlocks * kUnitsAcross;
   static constexpr int kBuffers = kResidual && kUnits > 1 ? 4 : 2;  // residuals are loaded that far ahead
+  static constexpr bool kStores = true;  // else the result is a further product's operand alone, and the buffers are the residual's
   static constexpr int kStagingBytes = kBuffers * kUnitBytes;
   static constexpr int kVectorBytes = Chain::kVectors * kColumns * static_cast<int>(sizeof(float));
   static_assert(kColumns % 8 == 0, "TMA stores rows of 16 bytes");
@@ -102,20 +103,24 @@ class Epilogue {
   }
 
   // Applies the chain to one unit of the tile and stores it. `values`: the unit's accumulators. `column_end`: columns of the matrix.
-  // `operand`: where not null, gets what is stored as a further product's operand, which lies as accumulators do.
+  // `operand`: where not null, gets the result as a further product's operand, which lies as accumulators do.
   template <int Size, class Destination>
   CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const Destination& to,
                                   uint32_t* operand = nullptr) {
     char* buffer = memory_.staging + cursor_.stage * Shape::kUnitBytes;
     acquire_buffer();
     finish_from<0>(values, buffer, unit_row, unit_column, column_end, to, operand);
-    FenceAsyncProxy();
+    if constexpr (Shape::kStores) FenceAsyncProxy();
     __syncwarp();
     if (thread_ % 32 == 0) {
-      const int row = warp_ * kStoredRows;
-      to.store(buffer + row * Shape::kRowBytes, unit_row + row, unit_column);
-      CommitStores();
-      if constexpr (Shape::kResidual) release_previous_buffer();
+      if constexpr (Shape::kStores) {
+        const int row = warp_ * kStoredRows;
+        to.store(buffer + row * Shape::kRowBytes, unit_row + row, unit_column);
+        CommitStores();
+        if constexpr (Shape::kResidual) release_previous_buffer();
+      } else {
+        memory_.residual_free[cursor_.stage].arrive();
+      }
     }
     cursor_.advance();
   }
@@ -166,7 +171,7 @@ class Epilogue {
     if constexpr (Chain::kTensors > Shape::kResidual) read_tensors<kCount>(operands, unit_row, tile_column, column_end, to);
     x = Chain::template apply<Output>(x, operands, operands_.params);
     const auto rounded = cutlass::NumericArrayConverter<Output, float, kCount>{}(x);
-    write_staged<Columns>(buffer, column, rounded);
+    if constexpr (Shape::kStores) write_staged<Columns>(buffer, column, rounded);
     if (operand) std::memcpy(operand + column / 4, &rounded, sizeof rounded);
   }
 

@@ -1,7 +1,7 @@
-"""Two GEMMs, or two 1x1 convolutions, in one kernel on sm_90a, the first one's result stored as well, since others read it
-(custom_ops/chain/stored_shape.h has the same formulas).
+"""Two GEMMs, or two 1x1 convolutions, in one kernel on sm_90a, the first one's result stored as well, since others read it, or with
+residuals, or both (custom_ops/chain/stored_shape.h has the same formulas).
 
-The stored result is finished 64 columns at a time, so that the first layer may be wide; the second one has all columns in registers.
+The first result is finished 64 columns at a time, so that its layer may be wide; the second one has all columns in registers.
 Weights come in blocks of as many of the first layer's columns: all stay in shared memory (`resident`), or pass through a ring.
 """
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MAX_PARAMS, MAX_TENSORS, STORE, layers
+from onnxbolt.epilogues import EPILOGUES, MAX_PARAMS, MAX_TENSORS, STORE, has_inner_residual, layers
 from onnxbolt.integers import round_up
 from onnxbolt.kernels.chain import COLUMNS
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
@@ -18,19 +18,20 @@ from onnxbolt.kernels.sm90 import is_matrix
 
 Problem = GemmProblem | ConvProblem
 
-BLOCK = 64  # stored columns at a time, which are as many values along the second layer's k
+BLOCK = 64  # columns of the first layer at a time, which are as many values along the second layer's k
 ROWS = 64  # of a warpgroup's tile
 _GROUPS = (3, 2, 1)  # consumer warpgroups
 _STAGES = (3, 2)  # of a ring of weights, where not all fit
-_LEAST_UNITS = 2  # of the stored result: one is written while the next is computed
+_LEAST_UNITS = 2  # of the first result: one is written, or its residual loaded, while the next is computed
 _REGISTERS = {1: 255, 2: 224, 3: 152}  # of a consumer's thread, by the number of consumer warpgroups
 _BASE_REGISTERS = 40  # beside accumulators and operand
 _BARRIERS = 1024  # bytes, and what aligns them
 
 
 def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...]) -> bool:
-    """Whether there may be a kernel for layers with these columns and this chain of steps: residuals belong to the stored result."""
-    if dtype.bytes != 2 or len(widths) != 2 or STORE not in chain:
+    """Whether there may be a kernel for layers with these columns and this chain of steps, the first of which is stored or has residuals:
+    for other chains other families are."""
+    if dtype.bytes != 2 or len(widths) != 2 or not (STORE in chain or has_inner_residual(chain)):
         return False
     first, last = ([EPILOGUES[step] for step in layer] for layer in layers(chain))
     few = sum(len(row.params) for row in (*first, *last)) <= MAX_PARAMS and [row.operand for row in first].count("tensor") <= MAX_TENSORS
@@ -73,7 +74,7 @@ def is_feasible(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
 
 
 def shared_memory(config: KernelConfig, problem: Problem) -> int:
-    """The least bytes of a block; the kernel takes what is left for a second tile of rows, and more units of the stored result."""
+    """The least bytes of a block; the kernel takes what is left for a second tile of rows, and more units of the first result."""
     size, (rows, inner, depth), columns = problem.dtype.bytes, config.threadblock, config.warp[0]
     weights = (inner // BLOCK if config.resident else config.stages) * BLOCK * (depth + columns) * size
     unit = next(n for n in (128, 64, 32) if columns * problem.out.bytes % n == 0)

@@ -41,7 +41,7 @@ class Family(enum.IntEnum):
     CHAIN_2X = 18  # several GEMMs in one kernel with mma.sync, sm_75 and later
     RESIZE = 19  # our NHWC resizing kernels, any architecture
     CHAIN_WIDE_SM90 = 20  # several GEMMs of up to 512 columns in one kernel, what lies between them in shared memory; sm_90a
-    CHAIN_STORED_SM90 = 21  # two GEMMs, or 1x1 convolutions, the first one's result stored as well; sm_90a
+    CHAIN_STORED_SM90 = 21  # two GEMMs, or 1x1 convolutions, the first one's result stored as well, or with residuals; sm_90a
     GEMM_ROWS_SM90 = 22  # GEMM whose rows TMA cannot read: CHAIN_SM90 of one layer
     CHAIN_CONV_2X = 23  # a convolution, as CONV_2X has it, and 1x1 convolutions behind it in one kernel, sm_75 and later
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import MAX_LAYERS, STORE, fits_several
+from onnxbolt.epilogues import MAX_LAYERS, fits_several
 from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.kernels import chain_conv, chain_conv_2x, chain_first, chain_halo, chain_stored
 from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig
@@ -24,7 +24,7 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     is to have its channels first."""
     if problem.y_nchw:
         return ()
-    if STORE in problem.chain:
+    if not fits_several(problem.chain):
         return chain_stored.candidates(problem, arch)
     if problem.nchw:
         return chain_first.candidates(problem, arch)

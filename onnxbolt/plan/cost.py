@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, STORE
+from onnxbolt.epilogues import EPILOGUES, STORE, has_inner_residual
 from onnxbolt.errors import InputError
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels import chain_halo, conv, gemm, halo
@@ -231,10 +231,9 @@ def _resident(config: KernelConfig, dtype: DType, arch: Arch) -> float:
 def _memory_us(problem: Problem, arch: Arch) -> float:
     """Each tensor once through device memory."""
     m, n = extent(problem)
-    tensors, width = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain), n
-    if STORE in problem.chain and not isinstance(problem, SqueezeExciteProblem):  # the stored result is one more of its width
-        tensors, width = tensors + 1, (*problem.inner, n)[0]
-    size = (_input_elements(problem) + m * width * tensors) * problem.dtype.bytes + m * n * problem.out.bytes
+    tensors, stores = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain), STORE in problem.chain
+    width = (*problem.inner, n)[0] if stores or has_inner_residual(problem.chain) else n
+    size = (_input_elements(problem) + m * width * (tensors + stores)) * problem.dtype.bytes + m * n * problem.out.bytes
     return size / _bandwidth(arch) * _US
 
 

@@ -64,7 +64,8 @@ UNITS = {
     "chain_first_sm90": (Instance(CHAIN_FIRST, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Relu")),),
     "chain_wide_sm90": (Instance(CHAIN_WIDE, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Relu", "Gemm", "Bias")),),
     "chain_small": (Instance(CHAIN_SMALL, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add")),),
-    "chain_stored_sm90": (Instance(CHAIN_STORED, DType.F16, DType.F16, ("Bias", "Add", "Relu", "Store", "Gemm", "Bias", "Relu")),),
+    "chain_stored_sm90": tuple(Instance(CHAIN_STORED, DType.F16, DType.F16, ("Bias", "Add", "Relu", *store, "Gemm", "Bias", "Relu"))
+                               for store in (("Store",), ())),
     "chain_2x": (Instance(CHAIN_2X, DType.BF16, DType.BF16, ("Bias", "GeluErf", "Gemm", "Bias", "Add")),),
     "chain_conv_2x": (Instance(CHAIN_CONV_2X, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),),
     "resize": (Instance(resize.config(80), DType.F16, DType.F16),),

@@ -5,8 +5,14 @@ namespace {
 
 using chain_stored_sm90_sm90_f16_f16_192x256x64_a8_8_8_f64x0x0_c1x1_g3_resident_s4_bias_add_relu_store_gemm_bias_relu = onnxbolt::ChainStoredSm90<
     onnxbolt::Config<90, 0, 2147483647, 21, 192, 256, 64, 64, 0, 0, 0, 0, 0, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1, 3, 1>,
-    cutlass::half_t, cutlass::half_t,
+    cutlass::half_t, cutlass::half_t, true,
     onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
 onnxbolt::Registered<chain_stored_sm90_sm90_f16_f16_192x256x64_a8_8_8_f64x0x0_c1x1_g3_resident_s4_bias_add_relu_store_gemm_bias_relu> chain_stored_sm90_sm90_f16_f16_192x256x64_a8_8_8_f64x0x0_c1x1_g3_resident_s4_bias_add_relu_store_gemm_bias_relu_kernel("Bias,Add,Relu,Store,Gemm,Bias,Relu");
+
+using chain_stored_sm90_sm90_f16_f16_192x256x64_a8_8_8_f64x0x0_c1x1_g3_resident_s4_bias_add_relu_gemm_bias_relu = onnxbolt::ChainStoredSm90<
+    onnxbolt::Config<90, 0, 2147483647, 21, 192, 256, 64, 64, 0, 0, 0, 0, 0, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1, 3, 1>,
+    cutlass::half_t, cutlass::half_t, false,
+    onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
+onnxbolt::Registered<chain_stored_sm90_sm90_f16_f16_192x256x64_a8_8_8_f64x0x0_c1x1_g3_resident_s4_bias_add_relu_gemm_bias_relu> chain_stored_sm90_sm90_f16_f16_192x256x64_a8_8_8_f64x0x0_c1x1_g3_resident_s4_bias_add_relu_gemm_bias_relu_kernel("Bias,Add,Relu,Gemm,Bias,Relu");
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""What the tests ask of kernels for two products whose first result is stored as well."""
+"""What the tests ask of kernels for two products whose first result is stored as well, or has residuals."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from onnxbolt.codegen.render import Instance
-from onnxbolt.epilogues import layers
+from onnxbolt.epilogues import STORE, layers
 from tests.gpu.device import Chain, Library, Tensor
 from tests.gpu.operands import Operands, Problem, parameters, random_of
 from tests.gpu.reference import epilogue, rounded
@@ -19,7 +19,7 @@ SHAPES = ((1, 0, 0, 0), (197, 1, 1, 1), (64 * 132 * 3 + 65, 0, 2, 0), (1000, 0, 
 
 @dataclass
 class StoredProblem(Problem):
-    """With the other output, and what that has to be."""
+    """With the other output, where there is one, and what that has to be."""
 
     stored: Any = None
     expected_stored: Any = None
@@ -40,8 +40,10 @@ def stored_problem(library: Library, instance: Instance, shape: tuple[int, int, 
     expected = epilogue(operand @ weights[1].astype(np.float64).T, last, operands[1].vectors, operands[1].tensors)
     source, filters = Tensor(library, x, 8), [Tensor(library, weight) for weight in weights]
     output = Tensor(library, np.zeros((m, n), instance.out.numpy), 8, empty=True)
-    stored = Tensor(library, np.zeros((m, inner), instance.dtype.numpy), empty=True)
-    arguments = Chain(m, k, 2, a=source.pointer, d=output.pointer, lda=source.pitch, ldd=output.pitch, stored=stored.pointer)
+    stored = Tensor(library, np.zeros((m, inner), instance.dtype.numpy), empty=True) if STORE in instance.chain else None
+    arguments = Chain(m, k, 2, a=source.pointer, d=output.pointer, lda=source.pitch, ldd=output.pitch)
+    if stored is not None:
+        arguments.stored = stored.pointer
     for i, columns in enumerate((inner, n)):
         arguments.n[i], arguments.weights[i], arguments.epilogue[i] = columns, filters[i].pointer, operands[i].arguments
     params = parameters(instance)

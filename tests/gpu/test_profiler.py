@@ -124,17 +124,19 @@ def test_the_reference_knows_every_step(
 
 LAYERS = (("Bias", "LeakyRelu"), ("Bias", "Elu"), ("Bias",))
 STORED = ("Bias", "Add", "LeakyRelu", STORE, PRODUCT, "Bias", "Elu")
+INNER = tuple(step for step in STORED if step != STORE)
 SEVERAL = (
     GemmProblem(5000, 16, 256, DType.F16, DType.F16, tuple(step for layer in LAYERS for step in (PRODUCT, *layer))[1:], (64, 32)),
     GemmProblem(50_000, 64, 64, DType.F16, DType.F16, STORED, (256,)),
-    ConvProblem(16, 56, 56, 64, 64, 1, 1, 56, 56, (0,) * 4, (1, 1), (1, 1), 1, DType.F16, DType.F16, STORED, inner=(256,)),
+    *(ConvProblem(16, 56, 56, 64, 64, 1, 1, 56, 56, (0,) * 4, (1, 1), (1, 1), 1, DType.F16, DType.F16, chain, inner=(256,))
+      for chain in (STORED, INNER)),
 )
 
 
 @pytest.mark.skipif(ARCH != 90, reason="chains of this width are for sm_90a")
 @pytest.mark.parametrize("several", SEVERAL, ids=describe_problem)
 def test_layers_in_one_kernel_and_one_after_the_other(profiler: Profiler, several: GemmProblem | ConvProblem) -> None:
-    """Both get the reference's answer, with parameters behind each layer, and where a result between them is stored."""
+    """Both get the reference's answer, with parameters behind each layer, and where a result between them is stored or has a residual."""
     parts = (several, *several.layers)
     configs = [predict(part, ARCH)[0] for part in parts]
     made = dict(build([instance_of(part, config) for part, config in zip(parts, configs, strict=True)]))

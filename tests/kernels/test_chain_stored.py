@@ -1,4 +1,4 @@
-"""Kernels for two products whose first result is stored: what they serve, and what fits."""
+"""Kernels for two products whose first result is stored, or has residuals: what they serve, and what fits."""
 from __future__ import annotations
 
 import dataclasses
@@ -34,10 +34,20 @@ def test_no_other_family_stores_a_result(problem: chain_stored.Problem) -> None:
         assert bool(chain_stored.candidates(problem, get(number))) == get(number).wgmma
 
 
+@pytest.mark.parametrize("problem", [GEMM, CONV])
+def test_a_residual_between_layers_needs_no_other_kernel(problem: chain_stored.Problem) -> None:
+    inner = dataclasses.replace(problem, chain=tuple(step for step in CHAIN if step != "Store"))
+    offered = gemm.candidates(inner, get(90)) if isinstance(inner, GemmProblem) else conv.candidates(inner, get(90))
+    assert offered == chain_stored.candidates(problem, get(90))
+    assert all(not chain_stored.candidates(inner, get(number)) for number in ARCHS if number != 90)
+    plain = dataclasses.replace(inner, chain=("Bias", "Relu", "Gemm", "Bias", "Relu"))
+    assert chain_stored.candidates(plain, get(90)) == ()
+
+
 @pytest.mark.parametrize("changes", [
     {"k": 60}, {"n": 60}, {"n": 264}, {"inner": (252,)}, {"inner": (256, 64)}, {"dtype": DType.F32}, {"chain": ("Relu", "Gemm")},
-    {"chain": ("Store", "Gemm", "Add")}, {"chain": (*["Clip"] * 5, "Store", "Gemm")}, {"chain": ("Add", "Mul", "Add", "Store", "Gemm")},
-    {"k": 4096},
+    {"chain": ("Store", "Gemm", "Add")}, {"chain": ("Add", "Gemm", "Add")}, {"chain": (*["Clip"] * 5, "Store", "Gemm")},
+    {"chain": ("Add", "Mul", "Add", "Store", "Gemm")}, {"k": 4096},
 ])
 def test_what_it_does_not_serve(changes: dict[str, object]) -> None:
     assert chain_stored.candidates(dataclasses.replace(GEMM, **changes), get(90)) == ()  # type: ignore[arg-type]
