@@ -235,10 +235,7 @@ class Rewriter:
             source = self.before_cast(x)
             x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x  # what kernels read
             planes = DType.of(x.dtype)
-        inner = [packed.inner_form(candidate, width) for width in candidate.widths[:-1]]
-        if candidate.stored is not None:
-            inner = [self.assignment.form(candidate.stored)]
-        forms = (*inner, writes)  # of each layer's result
+        forms = (*(packed.inner_form(candidate, width) for width in candidate.widths[:-1]), writes)  # of each layer's result
         columns = packed.weight_columns(candidate, reads)
         padding = (columns.channels or ()).count(-1) if columns != reads else 0
         inputs = [x, self._weight(anchor, anchor.weight, columns, forms[0]), *self._operands(candidate, forms)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.epilogues import has_inner_residual
 from onnxbolt.graph.edit import producer
 from onnxbolt.kernels import chain_first, first, gemm_rows
 from onnxbolt.layout.convert import appended
@@ -208,23 +209,25 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     state.fused_reads[id(anchor.node)] = reads
     # padding at a region's entry is part of the conversion; only what another fused node padded can be unfree
     state.demand(anchor.x, reads)
-    operands = [link.operand for link in candidate.links if link.step.row.operand == "tensor" and link.operand is not None]
-    if candidate.stored is None and _is_worth_padding(state, candidate, operands, writes):
-        state.worth.add(candidate.output.name)
-    if candidate.stored is not None:  # whose operands they are; its channels are whole accesses
-        state.write(candidate.stored, stored := Form(writes.last, None))
-        for operand in operands:
-            state.demand(operand, stored)
+    if candidate.stored is not None or has_inner_residual(candidate.chain):  # the first layer's channels are whole accesses
+        inner = Form(writes.last, None)
+        for operand in candidate.tensors:
+            state.demand(operand, inner)
+        if candidate.stored is not None:
+            state.write(candidate.stored, inner)
     else:
-        for operand in operands:
+        if _is_worth_padding(state, candidate, writes):
+            state.worth.add(candidate.output.name)
+        for operand in candidate.tensors:
             state.demand(operand, writes, sources)
     state.write(candidate.output, writes, sources)
 
 
-def _is_worth_padding(state: Assignment, candidate: Candidate, operands: list[gs.Tensor], writes: Form) -> bool:
+def _is_worth_padding(state: Assignment, candidate: Candidate, writes: Form) -> bool:
     """Whether a product among others of its width stays padded, though somebody reads it without: else those before it, whose results it
     adds, lose their padding, too, and each reads and writes a value at a time. Long rows, as for what is read (`x_form`)."""
     padded = candidate.anchor.kind == "gemm" and writes.padded and _channels(candidate) >= _LONG
+    operands = candidate.tensors
     return padded and bool(operands) and all(state.form(t) == writes or (t.name, writes) in state.conversions for t in operands)
 
 
@@ -263,7 +266,7 @@ def _reads_any_length(state: Assignment, candidate: Candidate) -> bool:
 def _is_first(state: Assignment, candidate: Candidate) -> bool:
     """Whether a kernel for few channels in NCHW serves; it has no tensor operands."""
     node, filters = candidate.anchor.node, candidate.anchor.weight.shape[1:]
-    if any(link.step.row.operand == "tensor" for link in candidate.links):
+    if candidate.tensors:
         return False
     alignment = candidate.anchor.dtype.alignment
     stored = [-(-count // alignment) * alignment for count in candidate.widths]

@@ -28,8 +28,8 @@ def vector(constant: gs.Constant, channels: int, writes: Form) -> np.ndarray:
 
 
 def inner_form(candidate: Candidate, width: int) -> Form:
-    """What stays between the products of one kernel is padded: TMA reads rows of 16 bytes of the weights behind it."""
-    return Form(False, padded_channels(width, candidate.anchor.dtype.alignment))
+    """What lies between the products of one kernel is padded: TMA reads rows of 16 bytes of the weights behind it."""
+    return Form(candidate.anchor.kind == "conv", padded_channels(width, candidate.anchor.dtype.alignment))
 
 
 def weight_columns(candidate: Candidate, reads: Form) -> Form:

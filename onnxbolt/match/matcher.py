@@ -95,8 +95,8 @@ def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
     """Whether a kernel for several products may serve."""
     inner = [anchor.behind(link.operand).channels for link in chain if link.step.name == PRODUCT and link.operand is not None]
     widths, steps = (anchor.channels, *inner), tuple(link.step.name for link in chain)
-    if STORE in steps:
-        return anchor.pointwise and chain_stored.serves(anchor.dtype, widths, steps)
+    if anchor.pointwise and chain_stored.serves(anchor.dtype, widths, steps):
+        return True
     if anchor.kind == "conv":
         return conv_chain.serves(anchor.dtype, widths, steps)
     small = chain_small.serves(anchor.dtype, int(anchor.weight.shape[0]), widths, steps)
@@ -122,11 +122,11 @@ def links_over(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence
 
 def fits(chain: Sequence[Link]) -> bool:
     """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and parameters: vectors of each layer by itself, tensors
-    of the last one, or of that whose result is stored."""
+    of the last one, or of those before it."""
     operands = [link.step.row.operand for link in chain]
     params = sum(len(link.step.params) for link in chain)
     begin = len(operands) - operands[::-1].index("weight") if "weight" in operands else 0
     inner, last = operands[:begin], operands[begin:]
-    with_tensors, without = (inner, last) if any(link.step.name == STORE for link in chain) else (last, inner)
-    tensors = with_tensors.count("tensor") <= MAX_TENSORS and "tensor" not in without
+    stored = any(link.step.name == STORE for link in chain)
+    tensors = operands.count("tensor") <= MAX_TENSORS and not ("tensor" in last and (stored or "tensor" in inner))
     return tensors and last.count("vector") <= MAX_VECTORS and params <= MAX_PARAMS

@@ -106,6 +106,11 @@ class Candidate:
         return next((link.output for link in self.links if link.step.name == STORE), None)
 
     @property
+    def tensors(self) -> list[gs.Tensor]:
+        """What the chain reads that is shaped like a layer's result, always the same layer's."""
+        return [link.operand for link in self.links if link.step.row.operand == "tensor" and link.operand is not None]
+
+    @property
     def outputs(self) -> tuple[gs.Tensor, ...]:
         """What the kernel writes."""
         return (self.output,) if self.stored is None else (self.output, self.stored)
@@ -120,6 +125,16 @@ class Candidate:
     def chain(self) -> tuple[str, ...]:
         """The names of the steps, a final cast included."""
         return tuple(link.step.name for link in self.links)
+
+    @property
+    def products(self) -> list[gs.Node]:
+        """Of the layers behind the first."""
+        return [link.nodes[0] for link in self.links if link.step.name == PRODUCT]
+
+    @property
+    def ends(self) -> list[int]:
+        """The positions among the links before which a kernel may end: further products, and behind all of them."""
+        return [*(i for i, link in enumerate(self.links) if link.step.name == PRODUCT), len(self.links)]
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS
-from onnxbolt.epilogues import PRODUCT, STORE
+from onnxbolt.epilogues import STORE, has_inner_residual
 from onnxbolt.errors import FrozenError
 from onnxbolt.layout.assign import Assignment, assign, x_form
 from onnxbolt.match.matcher import UNKNOWN, match
@@ -33,6 +33,7 @@ _APART = "not in one kernel with the layer before it, which {} to be slower"
 _APART_STORED = "not in one kernel with the layer before it that stores what others read of it, which {} to be slower"
 _DECIDED = "not in one kernel with the layer before it, as was decided before"
 _NO_KERNEL = "not in one kernel with the layer before it, since no kernel takes both at these widths"
+_ONE_RESIDUAL = "not in one kernel with the layer before it, since kernels for both take the residuals of one of them"
 
 
 class Cover(NamedTuple):
@@ -53,9 +54,10 @@ def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Tim
     """
     candidates, refusals = match(graph, several=True)
     chains = _Chains(graph, candidates, archs, at, timings)
-    found = partition(list(chains.first_kernels(refusals)))
-    cuts = [cut for candidate in found if (cut := chains.cut_behind(candidate)) is not None]
-    said = {cut.node for cut in cuts}
+    found, shortened = chains.disjoint(refusals)
+    cuts = [cut for candidate in found if candidate not in shortened and (cut := chains.cut_behind(candidate)) is not None]
+    said, covered = {cut.node for cut in cuts}, {node.name for candidate in found for node in candidate.nodes if node.name}
+    refusals = [refusal for refusal in refusals if refusal.node not in covered]  # by one chain, while another has it
     refusals += (*cuts, *(refusal for refusal in used_elsewhere(graph, found, archs, at) if refusal.node not in said))
     return Cover([dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found], refusals, chains.cuts,
                  chains.measured())
@@ -82,14 +84,31 @@ class _Chains:
     def __init__(self, graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point, timings: Timings) -> None:
         self._starting = {id(candidate.anchor.node): candidate for candidate in candidates}
         self._archs, self._at, self._timings = archs, at, timings
-        self._further = {id(c.links[i].nodes[0]) for c in candidates for i in _products(c)}  # products behind others
+        self._further = {id(node) for c in candidates for node in c.products}  # products behind others
         self._forms = _forms_apart(graph, candidates, archs)
         self._known: dict[int, tuple[float, Candidate | None]] = {}
         self.problems = self._segments()
         self._times = [KernelTimes(self.problems.values(), arch, timings) for arch in archs]
         self.cuts: dict[str, Cut] = {}
 
-    def first_kernels(self, refusals: list[Refusal]) -> Iterator[Candidate]:
+    def disjoint(self, refusals: list[Refusal]) -> tuple[list[Candidate], list[Candidate]]:
+        """The kernels of the cheapest cover, and those of them that end early since another one has the nodes behind: products there that
+        this one does not go on to begin kernels of their own."""
+        whole = kernels = list(self._first_kernels(refusals))
+        found = partition(kernels)
+        while again := self._restarted(kernels, found):
+            kernels = [*found, *again]
+            whole, found = whole + again, partition(kernels)
+        return found, [candidate for candidate in found if candidate not in whole]
+
+    def _restarted(self, kernels: Sequence[Candidate], found: Sequence[Candidate]) -> list[Candidate]:
+        """What begins with the products of `kernels` that none of `found` has."""
+        covered = {id(node) for candidate in found for node in candidate.nodes}
+        products = dict.fromkeys(id(node) for kernel in kernels for node in kernel.products)
+        chains = [self._starting[key] for key in products if key not in covered and key in self._starting]
+        return [kernel for chain in chains if (kernel := self._first_kernel(chain)) is not None]
+
+    def _first_kernels(self, refusals: list[Refusal]) -> Iterator[Candidate]:
         """Of each chain what the kernels of its cheapest cover compute."""
         inside: set[int] = set()
         for key, candidate in self._starting.items():
@@ -99,24 +118,24 @@ class _Chains:
             if first is None:
                 refusals.append(Refusal(node.name, node.op, UNKNOWN, node.outputs[0].name))
                 continue
-            inside |= {id(first.links[i].nodes[0]) for i in _products(first)}
+            inside |= {id(node) for node in first.products}
             yield first
 
     def kernels_until(self, ends: Container[str]) -> Iterator[Candidate]:
-        """As `first_kernels`, but that a kernel ends where `ends` say."""
+        """As `_first_kernels`, but that a kernel ends where `ends` say."""
         inside: set[int] = set()
         for key, candidate in self._starting.items():
             if key in inside:
                 continue
-            kernels = [kernel for end in _ends(candidate) if (kernel := candidate.prefix(end)) is not None]
+            kernels = [kernel for end in candidate.ends if (kernel := candidate.prefix(end)) is not None]
             if kernels:
                 kernel = next((kernel for kernel in kernels if kernel.output.name in ends), kernels[0])
-                inside |= {id(kernel.links[i].nodes[0]) for i in _products(kernel)}
+                inside |= {id(node) for node in kernel.products}
                 yield kernel
 
     def _first_kernel(self, candidate: Candidate) -> Candidate | None:
         """As it was decided before, else the cheapest; None where nothing of it stands for a tensor of the source."""
-        ends = _ends(candidate)
+        ends = candidate.ends
         if len(ends) == 1:
             return candidate.prefix(ends[0])
         key = self._key(candidate)
@@ -138,7 +157,7 @@ class _Chains:
         """
         key = id(candidate.anchor.node)
         if key not in self._known:  # shortest first, which wins where times are equal
-            self._known[key] = min((self._ending(candidate, end) for end in _ends(candidate)), key=lambda found: found[0])
+            self._known[key] = min((self._ending(candidate, end) for end in candidate.ends), key=lambda found: found[0])
         return self._known[key]
 
     def cut_behind(self, candidate: Candidate) -> Refusal | None:
@@ -146,15 +165,14 @@ class _Chains:
         whole = self._starting[id(candidate.anchor.node)]
         if len(candidate.widths) == len(whole.widths):
             return None
-        end, *later = _ends(whole)[len(candidate.widths) - 1:]
+        end, *later = whole.ends[len(candidate.widths) - 1:]
         apart = self._ending(whole, end)[0]
         together, longer = min(((self._ending(whole, longer)[0], longer) for longer in later), key=lambda found: found[0])
         product, stores = whole.links[end].nodes[0], STORE in whole.chain
         if math.isinf(together) and stores:
             return None  # see used_elsewhere
         if math.isinf(together):
-            reason = f"{_NO_KERNEL}: {_columns(whole, len(candidate.widths) + 1)}{self._shortage(whole.prefix(later[0]))}"
-            return Refusal(product.name, product.op, reason, candidate.output.name, apart=True)
+            return Refusal(product.name, product.op, self._why_none(whole, len(candidate.widths) + 1), candidate.output.name, apart=True)
         measured = all(self._is_measured(kernel) for kernel in (candidate, whole.prefix(longer)) if kernel is not None)
         slower = _APART_STORED if stores else _APART
         reason = slower.format("was measured" if measured else "is predicted") if apart <= together else _DECIDED
@@ -166,13 +184,17 @@ class _Chains:
         choices = {(problem, arch): self._timings.choice(problem, arch) for problem in self.problems.values() for arch in self._archs}
         return {key: choice for key, choice in choices.items() if choice is not None and choice.measured}
 
-    def _shortage(self, candidate: Candidate | None) -> str:
-        """What a block lacks for a kernel of all these layers, where that is known."""
-        return shortage(self._problem(candidate), self._archs) if candidate is not None else ""
+    def _why_none(self, whole: Candidate, layers: int) -> str:
+        """Why no kernel computes the first `layers` of a chain, and what a block lacks for it, where that is known."""
+        joint = whole.prefix(whole.ends[layers - 1])
+        if joint is not None and has_inner_residual(joint.chain) and self._takes_more(joint):
+            return _ONE_RESIDUAL
+        lacking = shortage(self._problem(joint), self._archs) if joint is not None else ""
+        return f"{_NO_KERNEL}: {_columns(whole, layers)}{lacking}"
 
     def layers(self, candidate: Candidate) -> tuple[Candidate, ...]:
         """The layers of a candidate as candidates; none where it has only one, or one of them does not end where the next begins."""
-        nodes = [candidate.anchor.node, *(candidate.links[i].nodes[0] for i in _products(candidate))]
+        nodes = [candidate.anchor.node, *candidate.products]
         found = [layer for node in nodes if (layer := _first_layer(self._starting.get(id(node)))) is not None]
         ends = [*(node.inputs[0] for node in nodes[1:]), candidate.output]
         complete = len(found) == len(nodes) > 1 and all(layer.output is end for layer, end in zip(found, ends, strict=True))
@@ -216,8 +238,8 @@ class _Chains:
     def _takes_more(self, candidate: Candidate) -> bool:
         if len(candidate.widths) == 1:
             return False
-        alone = self._starting.get(id(candidate.links[_products(candidate)[-1]].nodes[0]))
-        return alone is not None and PRODUCT not in alone.chain and alone.output is not candidate.output
+        alone = _first_layer(self._starting.get(id(candidate.products[-1])))
+        return alone is not None and alone.output is not candidate.output
 
     def _is_measured(self, candidate: Candidate) -> bool:
         return all(times.is_measured(self._problem(candidate)) for times in self._times)
@@ -235,7 +257,7 @@ class _Chains:
         """Where there are chains: what each kernel would solve, by its first product and its end."""
         found = {}
         for key, candidate in self._starting.items():
-            for end in _ends(candidate) if key in self._further or len(candidate.widths) > 1 else ():
+            for end in candidate.ends if key in self._further or len(candidate.widths) > 1 else ():
                 kernel = candidate.prefix(end)
                 if kernel is not None and not self._takes_more(kernel):
                     found[key, end] = self._problem(kernel)
@@ -274,14 +296,4 @@ def _columns(candidate: Candidate, layers: int) -> str:
 
 
 def _first_layer(candidate: Candidate | None) -> Candidate | None:
-    return candidate and candidate.prefix(_ends(candidate)[0])
-
-
-def _ends(candidate: Candidate) -> list[int]:
-    """The positions among a candidate's links before which a kernel may end: its further products, and behind all of them."""
-    return [*_products(candidate), len(candidate.links)]
-
-
-def _products(candidate: Candidate) -> list[int]:
-    """The positions of further products among a candidate's links."""
-    return [i for i, link in enumerate(candidate.links) if link.step.name == PRODUCT]
+    return candidate and candidate.prefix(candidate.ends[0])

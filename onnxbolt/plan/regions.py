@@ -120,8 +120,7 @@ def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region
         for tensor in candidate.outputs:
             groups.join(_tensor(tensor), ("candidate", id(candidate)))
         if candidate.anchor.kind != "gemm":
-            operands = [link.operand for link in candidate.links if link.step.row.operand == "tensor" and link.operand is not None]
-            for tensor in (candidate.anchor.x, *operands):
+            for tensor in (candidate.anchor.x, *candidate.tensors):
                 if assignment.form(tensor).last:
                     groups.join(_tensor(tensor), ("candidate", id(candidate)))
     for node_id, carry in assignment.carries.items():
