@@ -6,11 +6,13 @@
 namespace onnxbolt {
 
 // y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c / groups]). float is multiplied as TF32, rounded by TMA on its way into shared
-// memory. Both: y is written as [n, k, p, q], too (see ConvArguments).
+// memory. Both: y is written as [n, k, p, q], too (see ConvArguments). Where the chain ends with Mean, y[n, k] are the means over p and q.
 template <class Config, class ElementType, class OutputType, class ChainType, bool Both = false>
 struct ConvSm90 {
-  using Shape = std::conditional_t<Both, sm90::BothShape<Config, ElementType, OutputType, ChainType>,
-                                   sm90::KernelShape<Config, ElementType, OutputType, ChainType>>;
+  using Mean = sm90::MeanOf<ChainType>;
+  using Rows = std::conditional_t<Mean::kMean, sm90::MeanShape<Config, ElementType, OutputType, typename Mean::Pointwise>,
+                                  sm90::KernelShape<Config, ElementType, OutputType, ChainType>>;
+  using Shape = std::conditional_t<Both, sm90::BothShape<Config, ElementType, OutputType, ChainType>, Rows>;
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
@@ -21,12 +23,13 @@ struct ConvSm90 {
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (const char* error = check_groups(conv)) return error;
-    if (const char* error = CheckExtents(sm90::Rows(conv), conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
+    if (const char* error = CheckExtents(sm90::ProductRows<Shape>(conv), conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
+    if (const char* error = check_image(conv)) return error;
     if (const char* error = sm90::CheckInputs<Shape>(conv, depth(conv))) return error;
     if (const char* error = check_output(conv)) return error;
     if (const char* error = sm90::CheckIm2col(conv)) return error;
     if (const char* error = CheckOperands<ChainType, Element>(conv.epilogue, Row::at(kAlignC))) return error;
-    return sm90::CheckProblem<Shape>(sm90::Rows(conv), conv.k, depth(conv), int64_t(conv.r) * conv.s);
+    return sm90::CheckProblem<Shape>(sm90::ProductRows<Shape>(conv), conv.k, depth(conv), int64_t(conv.r) * conv.s);
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
@@ -36,11 +39,11 @@ struct ConvSm90 {
     if (conv.n == 0 || conv.p == 0 || conv.q == 0 || conv.k == 0) return nullptr;
     const int taps = conv.r * conv.s;
     sm90::Params params{};
-    if (const char* error = sm90::DescribeOutput<Shape>(params, sm90::Rows(conv), conv.k, depth(conv), taps, conv.rows(),
+    if (const char* error = sm90::DescribeActivations<Shape>(params, conv)) return error;
+    if (const char* error = sm90::DescribeOutput<Shape>(params, sm90::ProductRows<Shape>(conv), conv.k, depth(conv), taps, conv.rows(),
                                                         conv.row_pitch(), conv.epilogue, launch.config))
       return error;
-    params.planes = conv.y, params.plane_columns = conv.k - conv.padding;
-    if (const char* error = sm90::DescribeActivations<Shape>(params, conv)) return error;
+    params.y = conv.y, params.y_pitch = conv.y_pitch, params.plane_columns = conv.k - conv.padding;
     if (const char* error = sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps, depth(conv), int64_t(taps) * depth(conv)))
       return error;
     if (const char* error = sm90::CheckLaunch<Shape>(params, launch.sm_count)) return error;
@@ -59,6 +62,12 @@ struct ConvSm90 {
     if (conv.groups > 1 && conv.k / conv.groups % (Shape::kTileN * Shape::kClusterN) != 0)
       return "a tile's output channels have to belong to one group";
     return nullptr;
+  }
+
+  static const char* check_image(const ConvArguments& conv) {
+    if (!Shape::kMean || conv.n == 0) return nullptr;
+    const int64_t pixels = int64_t(conv.p) * conv.q;
+    return pixels >= 1 && pixels <= sm90::kImageRows ? nullptr : "the kernel's means are of images of 1 to 64 pixels";
   }
 
   static const char* check_output(const ConvArguments& conv) {

@@ -100,7 +100,7 @@ EpilogueArguments FusedKernel::ReadEpilogue(const OrtKernelContext* context, con
 // The output, or the node's channels of it. What earlier nodes wrote is there already, but where the output is the graph's: ORT makes that
 // one anew.
 void FusedKernel::PlaceOutput(OrtKernelContext* context, Tensors* tensors) const {
-  const Shape whole = geometry_->Whole(tensors->y_shape);
+  const Shape whole = geometry_->Whole(Written(op_, tensors->y_shape));
   void* const data = Output(context, 0, op_.to_nchw ? geometry_->Planes(whole) : whole);
   if (const size_t input = WrittenInto(op_); input != kNowhere) {
     const OrtValue* before = Input(context, input);
@@ -127,7 +127,7 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   if (!IsChain(op_.kind) && op_.kind != Kind::kSqueezeExcite) tensors.epilogue = ReadEpilogue(context, tensors.y_shape);
   PlaceOutput(context, &tensors);
   if (op_.stores) tensors.stored_data = Output(context, 1, RowsOf(tensors.y_shape, ort::ShapeOf(Input(context, 1))[0]));
-  if (Elements(tensors.y_shape) == 0) return;
+  if (Elements(Written(op_, tensors.y_shape)) == 0) return;
   if (op_.kind == Kind::kGemm) return RunGemm(context, tensors);
   if (op_.kind == Kind::kGemmChain) return RunChain(context, tensors);
   if (op_.kind == Kind::kConvChain) return RunConvChain(context, tensors);

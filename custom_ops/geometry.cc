@@ -179,6 +179,11 @@ Shape WeightShape(const Op& op, Shape first, const Shape& last) {
   return first;
 }
 
+Shape Written(const Op& op, Shape y) {
+  if (op.means) std::fill(y.begin() + 1, y.end() - 1, 1);
+  return y;
+}
+
 Shape ChannelsLast(const Shape& planes) {
   RequireRank("x", planes, 4);
   return ChangeLayout(Kind::kToNhwc, planes);

@@ -88,4 +88,7 @@ ort::Shape WeightShape(const Op& op, ort::Shape first, const ort::Shape& last);
 // Of an x that a first convolution reads as [N, C, H, W]: its shape as the other convolutions have it. Throws where it is another.
 ort::Shape ChannelsLast(const ort::Shape& planes);
 
+// What an op writes where a convolution makes `y`: that, or the means over its images.
+ort::Shape Written(const Op& op, ort::Shape y);
+
 }  // namespace onnxbolt

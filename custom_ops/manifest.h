@@ -28,6 +28,7 @@ struct Op {
   int planes = 0;        // where x is NCHW and y NHWC, the type of x; else 0
   bool stores = false;   // whether the first layer's result is a second output
   bool to_nchw = false;  // whether a convolution writes y as NCHW
+  bool means = false;    // whether a convolution's output is the mean over each image, [N, 1, 1, K]
 };
 
 // The input whose rows are the output's channels: the only weight, or the last of a chain.

@@ -133,7 +133,7 @@ void InferShape(const Op& op, OrtShapeInferContext* context) {
   if (x.dims.empty()) return;  // unknown rank
   if (op.planes) x = {ChannelsLast(x.dims), ChangeLayout(Kind::kToNhwc, x.symbols)};
   x.dims = geometry.Channels(x.dims);
-  Shape y = geometry.Output(x.dims, weight);
+  Shape y = Written(op, geometry.Output(x.dims, weight));
   std::vector<std::string> symbols = OutputSymbols(geometry, x, weight);
   if (op.stores && !first.empty()) {
     Shape stored = y;

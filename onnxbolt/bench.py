@@ -220,7 +220,7 @@ def _time(model: ModelProto, graph: gs.Graph, node: gs.Node, library: Path | Non
 def _node_time(node: gs.Node, us: float, weighted: OpSpec | None) -> NodeTime:
     arch = archs.get(arch_number(gpu.local_arch() or "sm_90a"))
     output = [int(size) for size in node.outputs[0].shape]
-    positions, values = weighted.products(output, [t.shape for t in node.inputs]) if weighted else ([], 0)
+    positions, values = weighted.products(output, [t.shape for t in node.inputs], node.attrs) if weighted else ([], 0)
     flops = 2 * math.prod(positions) * values
     multiplied = node.inputs[1 if weighted else 0]  # a first convolution may read x in fp32, and multiplies it as its weight
     rate = arch.flops.get(DType.of(multiplied.dtype) or DType.F32, math.inf)

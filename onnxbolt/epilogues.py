@@ -131,6 +131,8 @@ _ROWS = (
     Epilogue("Gemm", "weight", (), "", _product, lambda x, w: x @ w.T, 0),
     # in front of a further product: the result so far is the node's second output, too
     Epilogue("Store", "", (), "", _unary("Identity"), lambda x, _: x, 0),
+    # the mean over each image's pixels behind a convolution: a global average pooling; but for a conversion the last step
+    Epilogue("Mean", "", (), "Mean", _unary("GlobalAveragePool"), lambda x, _: x.mean((1, 2), keepdims=True), 1),
     # a conversion of the result, always the last step; the kernel's output element follows from it
     Epilogue("CastF32", "", (), "", _cast(DType.F32), lambda x, _: x, 0),
     Epilogue("CastF16", "", (), "", _cast(DType.F16), lambda x, _: x, 0),
@@ -138,7 +140,7 @@ _ROWS = (
 )
 
 EPILOGUES = {row.name: row for row in _ROWS}
-PRODUCT, STORE = "Gemm", "Store"
+PRODUCT, STORE, MEAN = "Gemm", "Store", "Mean"
 CASTS = {DType.F32: "CastF32", DType.F16: "CastF16", DType.BF16: "CastBF16"}
 MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4  # custom_ops/kernel.h: EpilogueArguments, ChainArguments
 

@@ -6,7 +6,7 @@ import enum
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from onnx import ModelProto, NodeProto
 from rich.console import Console
 from rich.table import Table
 
+from onnxbolt.epilogues import MEAN
 from onnxbolt.errors import InputError
 from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
@@ -129,7 +130,7 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | No
         name=node.name,
         op_type=node.op_type,
         shape=shape,
-        flops=_flops(weighted, shape, [shapes.get(name) for name in node.input]) if weighted else None,
+        flops=_flops(weighted, shape, [shapes.get(name) for name in node.input], values) if weighted else None,
         configs=tuple(configs_of_node(node)),
         config_source=_text(values.get("config_source", b"")),
         tensor=_text(values.get("tensor", b"")),
@@ -139,11 +140,11 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | No
     )
 
 
-def _flops(op: OpSpec, output: Shape | None, inputs: Sequence[Shape | None]) -> Flops | None:
+def _flops(op: OpSpec, output: Shape | None, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> Flops | None:
     """Two per multiply-add."""
-    if output is None:
+    if output is None or (MEAN in op.chain and not inputs[0]):
         return None
-    positions, values = op.products(output, [shape or () for shape in inputs])  # those of weights are known
+    positions, values = op.products(output, [shape or () for shape in inputs], attributes)  # those of weights are known
     return Flops(2 * values * math.prod(s for s in positions if isinstance(s, int)), tuple(s for s in positions if isinstance(s, str)))
 
 

@@ -18,7 +18,7 @@ from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name, render, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_TENSORS, MAX_VECTORS, STORE
+from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_TENSORS, MAX_VECTORS, MEAN, STORE
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import ROW_WIDTH, Family, KernelConfig
 from onnxbolt.runtime import get_library_path
@@ -65,14 +65,16 @@ class OpSpec:
             chain = "vwv"  # the bias, the second weight and its bias
         return chain + "y" * self.into
 
-    def products(self, y: Sequence[Any], shapes: Sequence[Sequence[Any]]) -> tuple[list[Any], int]:
-        """Of a node with weights: the sizes of y at whose every position each weight is multiplied once, and the values of these weights.
+    def products(self, y: Sequence[Any], shapes: Sequence[Sequence[Any]], attributes: Mapping[str, Any]) -> tuple[list[Any], int]:
+        """Of a node with weights: the sizes at whose every position each weight is multiplied once, and the values of these weights.
 
-        `y` is the output's shape, `shapes` are those of all inputs.
+        `y` is the output's shape, `shapes` are those of all inputs; `attributes` are the node's.
         """
         weights = (shapes[1], *(shape for letter, shape in zip(self.operands, shapes[2:], strict=True) if letter == "w"))
         last = 1 if self.kind == "squeeze_excite" else len(y) - 1
         positions = [y[0], *y[2:]] if self.to_nchw else [*y[:last]]
+        if MEAN in self.chain:
+            positions = [y[0], *_image(shapes[0], shapes[1], attributes)]
         return positions, sum(math.prod(weight) for weight in weights)
 
     def instance(self, config: KernelConfig) -> Instance:
@@ -210,6 +212,13 @@ def ops_from_json(text: str) -> tuple[OpSpec, ...]:
         raise InputError(f"the model's metadata entry onnxbolt.ops is damaged ({error}). Run: onnxbolt optimize") from error
 
 
+def _image(x: Sequence[int], weight: Sequence[int], attributes: Mapping[str, Any]) -> list[int]:
+    """Height and width of what a convolution makes of x [N, H, W, C]: of the image that a mean is over, which has a fixed size."""
+    strides, pads, dilations = (attributes[name] for name in ("strides", "pads", "dilations"))
+    spans = [x[1 + i] + pads[i] + pads[i + 2] - dilations[i] * (weight[1 + i] - 1) - 1 for i in (0, 1)]
+    return [span // stride + 1 for span, stride in zip(spans, strides, strict=True)]
+
+
 def _by_name(ops: Iterable[OpSpec]) -> tuple[OpSpec, ...]:
     unique = sorted(set(ops), key=lambda op: op.name)
     for op, following in itertools.pairwise(unique):
@@ -242,7 +251,8 @@ def _manifest_source(manifest: Manifest) -> str:
     summary = {"format": FORMAT, "digest": manifest.digest, "archs": list(manifest.archs), "ops": [op.name for op in manifest.ops]}
     ops = [{"name": op.name, "kind": _camel(op.kind), "element": op.element.onnx, "output": op.output.onnx,
             "epilogue": ",".join(op.steps), "operands": op.operands,
-            "planes": op.planes.onnx if op.planes else 0, "stores": STORE in op.chain, "to_nchw": op.to_nchw}
+            "planes": op.planes.onnx if op.planes else 0, "stores": STORE in op.chain, "to_nchw": op.to_nchw,
+            "means": MEAN in op.chain}
            for op in manifest.ops]
     # descending: the library takes the first architecture that a device runs
     return render("library/manifest.cc.j2", ops=ops, archs=sorted(manifest.archs, reverse=True), json=json.dumps(summary))

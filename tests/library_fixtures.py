@@ -19,7 +19,7 @@ from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import PRODUCT, STORE, Step
+from onnxbolt.epilogues import MEAN, PRODUCT, STORE, Step
 from onnxbolt.graph.functions import DOMAIN, Part, Signature
 from onnxbolt.graph.functions import build as build_body
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
@@ -32,7 +32,7 @@ ARGUMENTS = {Family.GEMM_2X: "GemmArguments", Family.CONV_2X: "ConvArguments", F
              Family.FIRST_SM90: "ConvArguments", Family.LAYOUT: "LayoutArguments", Family.ELEMENTWISE: "ElementwiseArguments",
              Family.SQUEEZE_EXCITE: "SqueezeExciteArguments", Family.CHAIN_SM90: "ChainArguments",
              Family.CHAIN_STORED_SM90: "ChainArguments", Family.CHAIN_CONV_SM90: "ConvChainArguments", Family.RESIZE: "ResizeArguments",
-             Family.GEMM_ROWS_SM90: "GemmArguments"}
+             Family.GEMM_ROWS_SM90: "GemmArguments", Family.CONV_SM90: "host::MeanArguments"}
 
 
 def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
@@ -60,6 +60,8 @@ CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=Fam
 FIRST = Fused("conv", Step("Bias"), Step("Relu"), rank=4, family=Family.FIRST_SM90, planes=DType.F32)
 LAST, LAST_1D = (Fused(kind, Step("Bias"), Step("Relu"), rank=rank, family=Family.CONV_2X, to_nchw=True)
                  for kind, rank in (("conv", 4), ("conv1d", 3)))
+MEAN_STEPS = (Step("Bias"), Step("Add"), Step("Relu"), Step(MEAN))
+CONV_MEAN = Fused("conv", *MEAN_STEPS, rank=4, family=Family.CONV_SM90)
 _LAYERS = (Step("Bias"), Step("Relu"), Step(PRODUCT), Step("Bias"))
 BOTH, BOTH_1D = (Fused(kind, Step("Bias"), Step("Relu"), Step(STORE), rank=rank, family=Family.CONV_2X, padding=3, to_nchw=True)
                  for kind, rank in (("conv", 4), ("conv1d", 3)))

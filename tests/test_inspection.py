@@ -52,6 +52,14 @@ def test_fused_nodes_are_read_back_whole() -> None:
     assert (node.rule, node.tensor, node.config_source) == ("gemm", "fc_out", "predicted")
 
 
+def test_flops_of_a_mean_are_those_of_the_convolution_before_it(tmp_path: Path) -> None:
+    net = Net({"x": ("N", 64, 14, 14)})
+    model = net.model(net.node("GlobalAveragePool", net.node("Relu", net.conv("x", 64, 256, 3, pads=[1] * 4, strides=[2, 2]))))
+    onnxbolt.optimize(model, tmp_path / "y.onnx", archs=("sm_90a",), library=False, verify=False)
+    node = next(node for node in inspect_model(onnx.load(tmp_path / "y.onnx")).nodes if "Mean" in node.rule)
+    assert (node.shape, node.flops) == (("N", 1, 1, 256), Flops(2 * 7 * 7 * 64 * 9 * 256, ("N",)))
+
+
 def test_flops_are_those_of_all_layers_and_of_a_node_s_own_channels(tmp_path: Path) -> None:
     net = Net({"x": (32, 64, 56, 56)})
     stored = net.node("Relu", net.conv("x", 64, 256))

@@ -61,8 +61,8 @@ def test_units_hold_one_target_and_few_kernels() -> None:
 def test_manifest_source_describes_the_ops() -> None:
     manifest = make_manifest([GEMM, POOL], instances(1))
     text = generated_sources(manifest)["manifest.cc"]
-    assert '{"FusedGemm_Bias_Add_Relu_CastF32_f16", Kind::kGemm, 10, 1, "Bias,Add,Relu", "vt", 0, false, false},' in text
-    assert '{"AveragePool_nhwc_f16", Kind::kAveragePool, 10, 10, "", "", 0, false, false},' in text
+    assert '{"FusedGemm_Bias_Add_Relu_CastF32_f16", Kind::kGemm, 10, 1, "Bias,Add,Relu", "vt", 0, false, false, false},' in text
+    assert '{"AveragePool_nhwc_f16", Kind::kAveragePool, 10, 10, "", "", 0, false, false, false},' in text
     summary = json.loads(text.split('R"json(')[1].split(')json"')[0])
     assert summary == {"format": 1, "digest": manifest.digest, "archs": [80], "ops": [POOL.name, GEMM.name]}
 

@@ -122,5 +122,8 @@ struct Mish : Step<Operand::kNone> {
   __device__ static float approximate(float x, float, const float*) { return approximate_mish(x); }
 };
 
+// The mean over an image's pixels, behind all other steps. It is no function of one value: a kernel that does not know it does not compile.
+struct Mean : Step<Operand::kNone> {};
+
 }  // namespace epilogue
 }  // namespace onnxbolt

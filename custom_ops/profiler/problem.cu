@@ -38,6 +38,12 @@ Buffer ComputeLayer(const ConvArguments& conv, int element, const Chain& chain) 
   return result;
 }
 
+Buffer MeansOf(const ConvArguments& conv, const Buffer& values) {
+  Buffer means(size_t(conv.n) * conv.k * sizeof(float));
+  ComputeMeans(conv, static_cast<const float*>(values.get()), static_cast<float*>(means.get()));
+  return means;
+}
+
 }  // namespace
 
 ConvArguments Description::layer(int index) const {
@@ -73,8 +79,10 @@ size_t Problem::describe_operands() {
     const Chain& chain = description_.layers.chains[layer];
     LayerOperands& operands = layers_[layer];
     const size_t columns = description_.columns[layer];
-    operands.y = Describe(rows * (columns - first.padding), layer == description_.last() ? description_.output : description_.element);
-    const bool is_output = layer == description_.last() || (layer == 0 && description_.layers.stores);
+    const bool is_last = layer == description_.last();
+    operands.y = Describe((is_last ? description_.written_rows() : rows) * (columns - first.padding),
+                          is_last ? description_.output : description_.element);
+    const bool is_output = is_last || (layer == 0 && description_.layers.stores);
     bytes += is_output ? operands.y.stride : 0;  // one kernel for all layers touches none of the others
     bytes += (operands.filter = Describe(columns * Depth(description_.layer(layer)), description_.element)).stride;
     for (int i = 0; i < chain.tensors; ++i) bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
@@ -119,7 +127,7 @@ Buffer Problem::compute_reference() {
     ConvArguments conv = this->conv(layer, 0);
     if (layer > 0) conv.x = rows.get();
     Buffer result = ComputeLayer(conv, description_.element, description_.layers.chains[layer]);
-    if (layer == description_.last()) return result;
+    if (layer == description_.last()) return description_.layers.means ? MeansOf(conv, result) : std::move(result);
     const size_t count = size_t(description_.rows()) * conv.k;
     rows = Buffer(count * ElementSize(description_.element));
     RoundTo(rows.get(), description_.element, static_cast<const float*>(result.get()), count);

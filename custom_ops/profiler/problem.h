@@ -65,6 +65,7 @@ constexpr int kMaxProducts = 8;  // of a problem; each of its kernels takes at m
 struct Layers {
   int count = 1;
   bool stores = false;  // whether the first one's result is an output, too
+  bool means = false;   // whether the output is the mean over each image, [n, k]
   Chain chains[kMaxProducts];
 
   // Whether a kernel for several of them takes products of rows as they lie: what stores a layer's result, or has tensors in front of a
@@ -86,6 +87,7 @@ struct Description {
   float params[kMaxParams];  // of all layers
 
   int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
+  int64_t written_rows() const { return layers.means ? conv.n : rows(); }
   int last() const { return layers.count - 1; }
   bool both() const { return layers.stores && layers.count == 1; }  // y is written in both forms, of which the rows are what is stored
   ConvArguments layer(int index) const;
@@ -131,12 +133,13 @@ class Problem {
   int sets_ = 1;
   Operand x_, padded_filter_, rows_;  // the latter: y with its channels last, beside the planes
   LayerOperands layers_[kMaxProducts];
-  Buffer reference_;         // float [rows, columns of the last layer], not rounded to the output's type
+  Buffer reference_;         // float [written rows, columns of the last layer], not rounded to the output's type
   Buffer stored_reference_;  // that of the first layer, where its result is an output, or that of the rows
 };
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation);
 void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float* result);
+void ComputeMeans(const ConvArguments& conv, const float* values, float* means);  // of an output [n, p, q, k]
 void RoundTo(void* data, int element, const float* from, size_t count);
 double RelativeError(const void* y, int output, const float* reference, size_t count);
 size_t ElementSize(int type);

@@ -139,6 +139,15 @@ __global__ void GroupedReferenceKernel(const __grid_constant__ ConvArguments con
   }
 }
 
+// A thread makes the mean of one channel of one image.
+__global__ void MeanKernel(const float* values, int64_t count, int pixels, int channels, float* means) {
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x) {
+    float sum = 0.f;
+    for (int pixel = 0; pixel < pixels; ++pixel) sum += values[(i / channels * pixels + pixel) * channels + i % channels];
+    means[i] = sum / pixels;
+  }
+}
+
 // Sums of squares, of the difference and of the reference.
 template <class Output>
 __global__ void SquaresKernel(const Output* y, const float* reference, size_t count, double* sums) {
@@ -203,8 +212,8 @@ bool IsCalled(const char* name, size_t length, const char* text) {
 }
 
 // A further product (PRODUCT in onnxbolt/epilogues.py) is no step of a chain: it begins the next one. Nor is what makes the result in
-// front of it an output, too (STORE).
-constexpr char kProduct[] = "Gemm", kStore[] = "Store";
+// front of it an output, too (STORE), or of the last result its mean (MEAN).
+constexpr char kProduct[] = "Gemm", kStore[] = "Store", kMean[] = "Mean";
 
 }  // namespace
 
@@ -215,6 +224,8 @@ Layers ParseLayers(const char* epilogue) {
     const size_t length = std::strcspn(name, ",");
     if (IsCalled(kStore, length, name)) {
       layers.stores = true;
+    } else if (IsCalled(kMean, length, name)) {
+      layers.means = true;
     } else if (IsCalled(kProduct, length, name)) {
       if (++layers.count > kMaxProducts) throw Failure(std::string("the profiler takes fewer layers than ") + epilogue);
       layers.chains[layers.count - 1].first_param = params;
@@ -250,6 +261,11 @@ void ComputeReference(const ConvArguments& conv, int element, const Chain& chain
   });
   Check(cudaGetLastError(), "launching the reference");
   Check(cudaDeviceSynchronize(), "the reference");
+}
+
+void ComputeMeans(const ConvArguments& conv, const float* values, float* means) {
+  MeanKernel<<<kBlocks, kThreads>>>(values, int64_t(conv.n) * conv.k, conv.p * conv.q, conv.k, means);
+  Check(cudaGetLastError(), "launching the reference's means");
 }
 
 void RoundTo(void* data, int element, const float* from, size_t count) {

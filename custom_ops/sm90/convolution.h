@@ -8,6 +8,10 @@ namespace sm90 {
 // Output pixels.
 inline int64_t Rows(const ConvArguments& conv) { return int64_t(conv.n) * conv.p * conv.q; }
 
+// Of the product: those pixels, or 64 of each image.
+template <class K>
+int64_t ProductRows(const ConvArguments& conv) { return K::kMean ? int64_t(conv.n) * kImageRows : Rows(conv); }
+
 // Whether the pixels are a matrix as they lie.
 inline bool IsMatrix(const ConvArguments& conv) {
   return conv.r == 1 && conv.s == 1 && conv.stride_h == 1 && conv.stride_w == 1 && conv.p == conv.h && conv.q == conv.w &&
@@ -47,10 +51,16 @@ const char* DescribeActivations(Params& params, const ConvArguments& conv) {
   // Without groups all columns meet all channels, those too that a cluster has beyond the last one.
   constexpr int kAllColumns = 0x7fffffff;
   params.groups = {Divisor(conv.groups > 1 ? conv.k / conv.groups : kAllColumns), conv.c / conv.groups};
+  if (K::kMean && IsMatrix(conv)) {
+    params.a_is_matrix = true;
+    return EncodeImages(params.a, kOperandType<Element>, sizeof(Element), conv.x, conv.x_pitch, conv.c, conv.p * conv.q, conv.n, K::kBoxK,
+                        K::kTileM / kImageRows);
+  }
   if (IsMatrix(conv)) return DescribeMatrix<K>(params, conv.x, Rows(conv), conv.c, conv.x_pitch);
   const Im2colTensor tensor{conv.n, conv.h, conv.w, conv.c, conv.x_pitch * int64_t(sizeof(Element)), conv.stride_h, conv.stride_w,
                             CornersOf(conv)};
-  return EncodeIm2col(params.a, kOperandType<Element>, sizeof(Element), conv.x, tensor, K::kBoxK, K::kTileM / K::kClusterN);
+  return EncodeIm2col(params.a, kOperandType<Element>, sizeof(Element), conv.x, tensor, K::kBoxK,
+                      K::kMean ? kImageRows : K::kTileM / K::kClusterN);
 }
 
 }  // namespace sm90

@@ -17,7 +17,8 @@ struct ImageGeometry {
 
 struct Params {
   CUtensorMap a, b, d, residual;
-  void* planes;                  // y, where the output's columns are planes (sm90/planes.h): `d` is its other form then, or not used
+  void* y;                       // where threads store it: as planes (sm90/planes.h), `d` being its other form then, or means (mean.h)
+  int64_t y_pitch;               // of means: elements from one image to the next
   int plane_pixels;
   TileSchedule schedule;
   int rows, columns;             // of the output

@@ -31,7 +31,7 @@ template <class K>
 __device__ void PrefetchMaps(const Params& params) {
   Prefetch(params.a);
   Prefetch(params.b);
-  if constexpr (!K::kPlanes) Prefetch(params.d);
+  if constexpr (!K::kPlanes && !K::kMean) Prefetch(params.d);
   if constexpr (K::Finish::kResidual) Prefetch(params.residual);
 }
 
@@ -103,7 +103,16 @@ const char* LaunchKernel(const Params& params, const Launch& launch) {
                          K::Row::at(kArch), K::kSharedMemory, K::kClusterSize * params.split);
 }
 
-// What GEMM and convolution share: the schedule, the k-blocks, the output and the residual. `depth`: channels of a tap.
+// Images [count, pixels, columns] whose pixels are rows of a tile: 64 of each image, zeros behind the last one.
+inline const char* EncodeImages(CUtensorMap& map, CUtensorMapDataType type, int64_t element_bytes, const void* data, int64_t pitch,
+                                int64_t columns, int64_t pixels, int64_t count, int box_columns, int box_images) {
+  const int64_t row = pitch * element_bytes;
+  return EncodeTiled(map, type, static_cast<int>(element_bytes), data,
+                     {{columns, 0, box_columns}, {pixels, row, kImageRows}, {count, row * pixels, box_images}});
+}
+
+// What GEMM and convolution share: the schedule, the k-blocks, the output and the residual. `depth`: channels of a tap. With means the
+// activations are described before.
 template <class K>
 const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_t depth, int taps, void* d, int64_t pitch,
                            const EpilogueArguments& operands, const int64_t* config) {
@@ -124,10 +133,14 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
   };
   if constexpr (Finish::kResidual) {
     // a cast between types of 16 bits leaves the residual in the input's type: TMA moves bytes
-    if (const char* error = encode(params.residual, operands.tensors[0], operands.tensor_pitch[0], Finish::kUnitColumns, 64))
-      return error;
+    const void* residual = operands.tensors[0];
+    const int64_t residual_pitch = operands.tensor_pitch[0];
+    const char* error = K::kMean ? EncodeImages(params.residual, kPlainType<Output>, sizeof(Output), residual, residual_pitch, columns,
+                                                params.plane_pixels, rows / kImageRows, Finish::kUnitColumns, 1)
+                                 : encode(params.residual, residual, residual_pitch, Finish::kUnitColumns, 64);
+    if (error) return error;
   }
-  if constexpr (K::kPlanes) return nullptr;
+  if constexpr (K::kPlanes || K::kMean) return nullptr;
   else if constexpr (K::kSwapped) return encode(params.d, d, pitch, kUnitChannels, K::kTileM);
   else return encode(params.d, d, pitch, Finish::kUnitColumns, kStoredRows);
 }

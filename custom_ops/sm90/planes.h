@@ -37,7 +37,7 @@ class PlanesOutput {
     int pixel = static_cast<int>(at);
     const int image = params_.image.pixels.split(pixel);
     const int64_t plane = params_.plane_pixels;
-    Output* y = static_cast<Output*>(params_.planes) + (int64_t(image) * params_.plane_columns + column) * plane + pixel;
+    Output* y = static_cast<Output*>(params_.y) + (int64_t(image) * params_.plane_columns + column) * plane + pixel;
 #pragma unroll
     for (int i = 0; i < Count; i += 4) {
       const int offset = 2 * i;  // 8 columns for 4 values

@@ -48,8 +48,8 @@ class LoaderOfA {
     if constexpr (!kIsImage) return;
     channel_ = params_.groups.first_channel(column);
     const ImageGeometry& image = params_.image;
-    int pixel = row_;
-    n_ = image.pixels.split(pixel);
+    int pixel = K::kMean ? 0 : row_;
+    n_ = K::kMean ? row_ / kImageRows : image.pixels.split(pixel);
     h_ = image.row.split(pixel) * image.stride_h - image.pad_top;
     w_ = pixel * image.stride_w - image.pad_left;
   }
@@ -60,7 +60,9 @@ class LoaderOfA {
     for (int box = 0; box < K::kBoxes; ++box) {
       char* to = tile + box * K::kTileM * K::kBoxBytes + part_ * kPartBytes;
       const int c = channel_ + at.channel + box * K::kBoxK;
-      if (!kIsImage || params_.a_is_matrix) {
+      if constexpr (K::kMean) {
+        load_images(full, to, c, at);
+      } else if (!kIsImage || params_.a_is_matrix) {
         if constexpr (K::kClusterN > 1) Load2D(params_.a, full, to, c, row_, Cache::kNormal, mask_);
         else Load2D(params_.a, full, to, c, row_, Cache::kNormal);
       } else {
@@ -72,6 +74,16 @@ class LoaderOfA {
   }
 
  private:
+  // Each image's pixels in rows of its own. Where these are more, zeros follow, or pixels of the next image, which no sum takes.
+  __device__ void load_images(Barrier& full, char* to, int channel, const BlockCursor<K>& at) const {
+    if (params_.a_is_matrix) return Load3D(params_.a, full, to, channel, 0, n_, Cache::kNormal);
+    const ImageGeometry& image = params_.image;
+    const auto offset_w = static_cast<uint16_t>(at.s * image.dilation_w), offset_h = static_cast<uint16_t>(at.r * image.dilation_h);
+#pragma unroll
+    for (int i = 0; i < kRows / kImageRows; ++i)
+      LoadIm2col(params_.a, full, to + i * kImageRows * K::kBoxBytes, {channel, w_, h_, n_ + i, offset_w, offset_h}, Cache::kNormal);
+  }
+
   const Params& params_;
   int part_, row_ = 0, channel_ = 0, n_ = 0, h_ = 0, w_ = 0;
   uint16_t mask_ = 0;
@@ -214,8 +226,11 @@ class ResidualProducer {
     RingCursor<Finish::kBuffers>& cursor = cursors_[group];
     memory.residual_free[cursor.stage].wait(cursor.parity ^ 1);
     memory.residual_loaded[cursor.stage].arrive_and_expect(Finish::kUnitBytes);
-    Load2D(params_.residual, memory.residual_loaded[cursor.stage], memory.staging + cursor.stage * Finish::kUnitBytes,
-           column + unit % Finish::kUnitsAcross * Finish::kUnitColumns, row + unit / Finish::kUnitsAcross * 64, Cache::kNormal);
+    Barrier& loaded = memory.residual_loaded[cursor.stage];
+    char* to = memory.staging + cursor.stage * Finish::kUnitBytes;
+    column += unit % Finish::kUnitsAcross * Finish::kUnitColumns, row += unit / Finish::kUnitsAcross * 64;
+    if constexpr (K::kMean) Load3D(params_.residual, loaded, to, column, 0, row / kImageRows, Cache::kNormal);
+    else Load2D(params_.residual, loaded, to, column, row, Cache::kNormal);
     cursor.advance();
   }
 

@@ -5,6 +5,7 @@
 #include "instance.h"
 #include "integers.h"
 #include "sm90/epilogue.h"
+#include "sm90/mean.h"
 #include "sm90/planes.h"
 #include "sm90/swapped.h"
 
@@ -38,7 +39,7 @@ struct KernelShape {
   static constexpr int kGroupRows = kIsPingpong ? kProductRows : kProductRows / kGroups, kBlocks = kGroupRows / 64;
   static constexpr int kGroupsOfTile = kIsPingpong ? 1 : kGroups;
   static constexpr bool kPlanes = Row::at(Column::kAlignC) == 1;  // y has its channels first, and is stored pixel by pixel
-  static constexpr bool kBoth = false;                            // see BothShape
+  static constexpr bool kBoth = false, kMean = false;             // see BothShape, MeanShape
   using Unswapped = std::conditional_t<kPlanes, PlanesEpilogueShape<Element, Output, Chain, kBlocks, Columns>,
                                        EpilogueShape<Element, Output, Chain, kBlocks, Columns>>;
   using Finish = std::conditional_t<kSwapped, SwappedEpilogueShape<Output, Chain, kBlocks, kTileM>, Unswapped>;
@@ -102,6 +103,14 @@ struct BothShape : KernelShape<Config, ElementType, ElementType, ChainType> {
   using Epilogue = BothEpilogue<typename BothShape::Finish, PlaneType>;
   static constexpr bool kBoth = true;
   static_assert(!BothShape::kPlanes && !BothShape::kSwapped, "rows of pixels are stored as they are");
+};
+
+// Of a kernel whose output is each image's mean behind the chain: a block of 64 rows holds one image.
+template <class Config, class ElementType, class OutputType, class ChainType>
+struct MeanShape : KernelShape<Config, ElementType, OutputType, ChainType> {
+  using Epilogue = MeanEpilogue<typename MeanShape::Finish>;
+  static constexpr bool kMean = true;
+  static_assert(!MeanShape::kPlanes && !MeanShape::kSwapped && MeanShape::kClusterN == 1, "images are whole blocks of rows");
 };
 
 // The block's shared memory.

@@ -7,7 +7,8 @@ CUTLASS's documentation).
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
-from onnxbolt.kernels import conv_chain, depthwise, first, halo, planes, sm90
+from onnxbolt.epilogues import MEAN
+from onnxbolt.kernels import conv_chain, depthwise, first, halo, mean, planes, sm90
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, Iterator, KernelConfig
 from onnxbolt.kernels.feasibility import MASK_BITS, alignment, is_feasible, needs_two_stages
 from onnxbolt.kernels.gemm import SWIZZLE
@@ -16,6 +17,8 @@ from onnxbolt.kernels.tiles import tiles_2x
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every feasible configuration for `problem` on `arch`, each for all m; empty for types without tensor cores."""
+    if MEAN in problem.chain:
+        return () if problem.inner or problem.nchw or problem.y_nchw or problem.depthwise else mean.candidates(problem, arch)
     if problem.inner:
         return conv_chain.candidates(problem, arch)
     if problem.nchw:

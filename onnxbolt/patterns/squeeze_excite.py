@@ -16,6 +16,8 @@ from onnxbolt.graph.edit import constant_values
 from onnxbolt.match.types import Anchor, Link, Refusal
 from onnxbolt.patterns import AnchorPattern, steps
 
+_MEANS = ("GlobalAveragePool", "ReduceMean")
+
 
 @dataclass(frozen=True)
 class _Layer:
@@ -33,7 +35,7 @@ class _Layer:
 def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:
     """None where the mean is no squeeze; a Refusal where the two products are there, but something is not as kernels need it."""
     x, y = node.inputs[0], node.outputs[0]
-    if not _is_mean(node) or not isinstance(x, gs.Variable) or x.shape is None or len(x.shape) != 4:
+    if not is_mean(node) or not isinstance(x, gs.Variable) or x.shape is None or len(x.shape) != 4:
         return None
     first = _product(y)
     squeeze = _layer(first, y) if first is not None else None
@@ -53,8 +55,10 @@ def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:
     return anchor, (squeeze.link, last)
 
 
-def _is_mean(node: gs.Node) -> bool:
-    """Whether the node is the mean over height and width that keeps these as 1."""
+def is_mean(node: gs.Node) -> bool:
+    """Whether the node is the mean over height and width of [N, C, H, W] that keeps these as 1."""
+    if node.domain or node.op not in _MEANS:
+        return False
     if node.op == "GlobalAveragePool":
         return True
     axes = node.attrs.get("axes")
@@ -104,4 +108,4 @@ def _reason(x: gs.Tensor, squeeze: _Layer, excite: _Layer) -> str:
     return ""
 
 
-ANCHORS = (AnchorPattern(("GlobalAveragePool", "ReduceMean"), _match),)
+ANCHORS = (AnchorPattern(_MEANS, _match),)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS, Arch
+from onnxbolt.epilogues import MEAN
 from onnxbolt.errors import FrozenError
 from onnxbolt.kernels.config import KernelConfig, SqueezeExciteProblem
 from onnxbolt.layout.assign import Assignment, assign
@@ -28,6 +29,7 @@ from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 
 _NAMED = 3  # of what a lock file lacks, so many are named
 _NO_COMMON_KERNEL = "its layers have no kernel together for its input as it is stored"
+_NO_KERNEL_FOR_MEAN = "the mean behind it is not in its kernel, since there is none for tensors as they are stored"
 _SAME = 1.03  # an instance that another problem needs anyway is taken where it is at most this much slower
 
 
@@ -176,11 +178,12 @@ def _assigned(graph: gs.Graph, chosen: list[Candidate], archs: Sequence[int], at
         to_plain, both = written_plain(assignment, archs, at), written_in_both_forms(assignment, archs, at)
         if to_plain or both:
             assignment = assign(graph, chosen, planes, to_plain, both)
-        apart = {id(c) for c in chosen if len(c.widths) > 1 and not all(supports(problem_of(c, assignment, at), n) for n in archs)}
+        joint = [c for c in chosen if len(c.widths) > 1 or MEAN in c.chain]
+        apart = {id(c) for c in joint if not all(supports(problem_of(c, assignment, at), n) for n in archs)}
         if not apart:
             return chosen, assignment
-        refusals += [Refusal(c.anchor.node.name, c.anchor.node.op, _NO_COMMON_KERNEL, c.output.name, apart=True)
-                     for c in chosen if id(c) in apart]
+        reasons = [(c, _NO_KERNEL_FOR_MEAN if MEAN in c.chain else _NO_COMMON_KERNEL) for c in chosen if id(c) in apart]
+        refusals += [Refusal(c.anchor.node.name, c.anchor.node.op, reason, c.output.name, apart=True) for c, reason in reasons]
         chosen = [kept for c in chosen for kept in (c.layers if id(c) in apart else (c,))]
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, STORE, has_inner_residual
+from onnxbolt.epilogues import EPILOGUES, MEAN, STORE, has_inner_residual
 from onnxbolt.errors import InputError
 from onnxbolt.integers import ceil_divide
-from onnxbolt.kernels import chain_halo, conv, gemm, halo
+from onnxbolt.kernels import chain_halo, conv, gemm, halo, mean
 from onnxbolt.kernels import squeeze_excite as squeeze_excite_kernel
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule, SqueezeExciteProblem
 from onnxbolt.kernels.feasibility import blocks_per_sm, tile_bytes, warps
@@ -99,7 +99,7 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
         if isinstance(problem, ConvProblem) and problem.both_forms:
             return fused_us(problem.in_rows, config, arch) + sm90.planes_us(problem, config, arch)
         problem = sm90.in_whole_sectors(problem)
-        return sm90.fused_us(problem, config, arch, _memory_us(problem, arch))
+        return sm90.fused_us(mean.in_whole_blocks(problem), config, arch, _memory_us(problem, arch))
     tile, (m, n) = _tile(problem, config, arch), extent(problem)
     groups = problem.groups if isinstance(problem, ConvProblem) else 1
     tiles = ceil_divide(m, config.threadblock[0]) * ceil_divide(n // groups, config.threadblock[1]) * groups
@@ -233,7 +233,8 @@ def _memory_us(problem: Problem, arch: Arch) -> float:
     m, n = extent(problem)
     tensors, stores = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain), STORE in problem.chain
     width = (*problem.inner, n)[0] if stores or has_inner_residual(problem.chain) else n
-    size = (_input_elements(problem) + m * width * (tensors + stores)) * problem.dtype.bytes + m * n * problem.out.bytes
+    written = (problem.n if isinstance(problem, ConvProblem) and MEAN in problem.chain else m) * n
+    size = (_input_elements(problem) + m * width * (tensors + stores)) * problem.dtype.bytes + written * problem.out.bytes
     return size / _bandwidth(arch) * _US
 
 

@@ -6,7 +6,6 @@ over each chain: the cheapest way from a layer on is one kernel for some layers 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
@@ -24,9 +23,9 @@ from onnxbolt.plan.chain_2x import shortage
 from onnxbolt.plan.cost import elementwise_us, supports
 from onnxbolt.plan.elsewhere import used_elsewhere
 from onnxbolt.plan.kernel_times import KernelTimes
-from onnxbolt.plan.problems import Problem, describe_problem, problem_of
+from onnxbolt.plan.means import measurable, until, where_faster
+from onnxbolt.plan.problems import Problem, chain_key, describe_problem, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
-from onnxbolt.tune.records import canonical, plain
 from onnxbolt.tune.timings import NOTHING, Choice, Cut, Timings
 
 _APART = "not in one kernel with the layer before it, which {} to be slower"
@@ -59,20 +58,23 @@ def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Tim
     said, covered = {cut.node for cut in cuts}, {node.name for candidate in found for node in candidate.nodes if node.name}
     refusals = [refusal for refusal in refusals if refusal.node not in covered]  # by one chain, while another has it
     refusals += (*cuts, *(refusal for refusal in used_elsewhere(graph, found, archs, at) if refusal.node not in said))
-    return Cover([dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found], refusals, chains.cuts,
-                 chains.measured())
+    layered = [dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found]
+    chosen, pooled = where_faster(graph, layered, archs, at, timings, chains.cuts)
+    return Cover(chosen, [*refusals, *pooled], chains.cuts, chains.measured())
 
 
 def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> list[Candidate]:
     """Disjoint candidates as another plan has them, whose outputs are `ends`; what ends nowhere there has one layer."""
     candidates = match(graph, several=True)[0]
     chains = _Chains(graph, candidates, archs, AS_IS, NOTHING)
-    return partition(list(chains.kernels_until(ends)))
+    return until(graph, partition(list(chains.kernels_until(ends))), ends)
 
 
 def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[Problem]:
-    """Of each chain what every kernel would solve that may be in a cover, as often as the graph has it; as stored."""
-    return list(_Chains(graph, match(graph, several=True)[0], archs, at, NOTHING).problems.values())
+    """Of each chain what every kernel would solve that may be in a cover, as often as the graph has it; as stored. Of convolutions with a
+    global average pooling behind them those that decide whether one kernel computes both."""
+    chains = _Chains(graph, match(graph, several=True)[0], archs, at, NOTHING)
+    return [*chains.problems.values(), *measurable(graph, chains.disjoint([])[0], archs, at)]
 
 
 class _Chains:
@@ -264,10 +266,8 @@ class _Chains:
         return {place: problem for place, problem in found.items() if all(supports(problem, arch) for arch in self._archs)}
 
     def _key(self, candidate: Candidate) -> str:
-        """A digest of all that a cut follows from, names left out: the same chain in another model has the same key."""
-        problems = [self._problem(each) for each in self._from(candidate)]
-        text = canonical([list(self._archs), *([type(problem).__name__, plain(problem)] for problem in problems)])
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        """Of all that a cut follows from."""
+        return chain_key([self._problem(each) for each in self._from(candidate)], self._archs)
 
     def _from(self, candidate: Candidate | None) -> Iterator[Candidate]:
         """The candidate, and those that begin behind it, layer by layer."""

@@ -1,6 +1,8 @@
 """From a candidate and the assigned forms to the problem that a kernel solves."""
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx_graphsurgeon as gs
@@ -13,6 +15,7 @@ from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.form import PLAIN
 from onnxbolt.match.types import Candidate
 from onnxbolt.plan.ranges import AS_IS, Point
+from onnxbolt.tune.records import canonical, plain
 
 Problem = ConvProblem | GemmProblem | SqueezeExciteProblem
 
@@ -72,6 +75,12 @@ def _squeeze_excite(candidate: Candidate, assignment: Assignment | None, x: list
     form = assignment.form(candidate.output) if assignment is not None else PLAIN
     channels = x[1] if form.channels is None else len(form.channels)
     return SqueezeExciteProblem(x[0], x[2], x[3], channels, int(anchor.weight.shape[0]), anchor.dtype, candidate.out, candidate.chain)
+
+
+def chain_key(problems: Sequence[Problem], archs: Sequence[int]) -> str:
+    """A digest of what a chain's kernels solve, names left out: the same chain in another model has the same key."""
+    text = canonical([list(archs), *([type(problem).__name__, plain(problem)] for problem in problems)])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def describe_problem(problem: Problem) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import itertools
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.epilogues import EPILOGUES, MEAN
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 
 # Elementwise kernels that ONNX Runtime launches for a step, where not one: compositions that it has no fused kernel for.
@@ -29,4 +29,6 @@ def unfused_steps(problem: ConvProblem | GemmProblem) -> tuple[str, ...]:
 
 def tensors_moved(step: str) -> int:
     """Tensors of the output's size that a step's kernel reads and writes."""
+    if step == MEAN:
+        return 1
     return 3 if EPILOGUES[step].operand == "tensor" else 2

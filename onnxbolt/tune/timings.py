@@ -53,7 +53,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Cut:
-    """How many layers of a chain its first kernel computes."""
+    """How many layers of a chain its first kernel computes; a global average pooling behind a convolution counts as one."""
 
     layers: int
     chain: str = ""  # in words, for who reads a lock file

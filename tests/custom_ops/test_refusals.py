@@ -10,8 +10,8 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import PRODUCT
-from onnxbolt.kernels import chain_conv, chain_conv_2x, chain_halo, depthwise, resize
+from onnxbolt.epilogues import MEAN, PRODUCT
+from onnxbolt.kernels import chain_conv, chain_conv_2x, chain_halo, depthwise, mean, resize
 from onnxbolt.kernels.config import ConvProblem
 from tests.codegen.compilation import compile_program
 
@@ -20,6 +20,7 @@ CHAIN = ConvProblem(
     2, 14, 14, 64, 256, 3, 3, 14, 14, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, (*LAYER, PRODUCT, *LAYER), inner=(64,)
 )
 ALONE = replace(CHAIN, k=64, groups=64, chain=LAYER, inner=())
+AVERAGED = replace(CHAIN, p=8, q=8, k=64, chain=(*LAYER, MEAN), inner=())
 _LAST = "y is to have its channels first, and the kernel puts them last"
 _ONE = "y is to be written in both forms, and the kernel writes one"
 # what is changed, and the answer
@@ -65,7 +66,9 @@ BOTH = (
     (_FORMS + "conv.stored = data + 8;", "y, its pitch or k is not aligned to align_c elements"),
     (_FORMS + "conv.k = 60;", "y, its pitch or k is not aligned to align_c elements"),
 )
-CASES = (*RESIZES, *CHAINS, *OLDER_CHAINS, *HALO_CHAINS, *HALOS, *DEPTHWISE, *ROWS, *BOTH)
+_IMAGE = "the kernel's means are of images of 1 to 64 pixels"
+MEANS = (("", "accepted"), ("conv.p = 9;", _IMAGE), ("conv.q = 0;", _IMAGE), ("conv.y_planes = 1;", _LAST))
+CASES = (*RESIZES, *CHAINS, *OLDER_CHAINS, *HALO_CHAINS, *HALOS, *DEPTHWISE, *ROWS, *BOTH, *MEANS)
 _WRITER = "Config<90, 0, 2147483647, 6, 128, 64, 64, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2, 0>, Half, Half, Layer"
 _PROGRAM = """
 #include <cstdio>
@@ -79,6 +82,7 @@ _PROGRAM = """
 using namespace onnxbolt;
 using Half = cutlass::half_t;
 using Layer = epilogue::Chain<epilogue::Bias, epilogue::Relu>;
+using Averaged = epilogue::Chain<epilogue::Bias, epilogue::Relu, epilogue::Mean>;
 alignas(16) char data[256];
 
 ResizeArguments Resizing() {
@@ -125,6 +129,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         f"  {{ auto conv = Convolutions().conv; conv.y_pitch = 64; {change} Print({kernel}::can_implement(&conv)); }}"
         for kernel, changes in ((f"ConvSm90<{_WRITER}>", ROWS), (f"ConvSm90<{_WRITER}, true>", BOTH)) for change, _ in changes
     ]
+    averaged = f"ConvSm90<Config<{_row(mean.candidates(AVERAGED, get(90))[0].row())}>, Half, Half, Averaged>"
+    image = "auto conv = Convolutions().conv; conv.p = conv.q = 8; conv.y_pitch = 64;"
+    prints += [f"  {{ {image} {change} Print({averaged}::can_implement(&conv)); }}" for change, _ in MEANS]
     source: Path = tmp_path_factory.mktemp("refusals") / "refusals.cu"
     program = compile_program(source, _PROGRAM.replace("PRINTS", "\n".join(prints)))
     return subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()

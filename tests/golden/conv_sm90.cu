@@ -27,4 +27,10 @@ using conv_sm90_sm90_f16_f32_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_a
     onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add>, true>;
 onnxbolt::Registered<conv_sm90_sm90_f16_f32_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_add_store> conv_sm90_sm90_f16_f32_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_add_store_kernel("Bias,Add,Store");
 
+using conv_sm90_sm90_f16_f16_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_relu_mean = onnxbolt::ConvSm90<
+    onnxbolt::Config<90, 0, 2147483647, 6, 64, 64, 64, 0, 0, 0, 0, 0, 0, 4, 1, 1, 1, 2, 8, 8, 8, 0, 1, 3, 1>,
+    cutlass::half_t, cutlass::half_t,
+    onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu, onnxbolt::epilogue::Mean>>;
+onnxbolt::Registered<conv_sm90_sm90_f16_f16_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_relu_mean> conv_sm90_sm90_f16_f16_64x64x64_a8_8_8_c1x1_g3_resident_s4_pingpong_bias_relu_mean_kernel("Bias,Relu,Mean");
+
 }  // namespace

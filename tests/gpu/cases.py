@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import PRODUCT
+from onnxbolt.epilogues import MEAN, PRODUCT
 from onnxbolt.gpu import local_arch
 from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.kernels import chain_small, elementwise, first, layout, resize, squeeze_excite
@@ -94,6 +94,14 @@ CONVS = (
     ConvShape(1, 1, 33, 1, 1, 1, 5, (0, 4, 0, 1), strides=(1, 3)),
     ConvShape(2, 12, 10, 9, 17, 2, 3, (1, 0, 0, 2), strides=(1, 2), dilations=(3, 1)),
     ConvShape(1, 1, 1, 4, 4, 1, 1),
+)
+# whose results are means: 1 to 64 pixels, batches that fill no tile, tails of channels
+MEANS = (
+    ConvShape(1, 7, 7, 3, 5, 1, 1), ConvShape(33, 7, 7, 8, 33, 1, 1, gap=2), ConvShape(1, 1, 1, 4, 1, 1, 1),
+    ConvShape(33, 1, 1, 9, 17, 1, 1), ConvShape(5, 5, 5, 2, 40, 1, 1), ConvShape(4, 8, 8, 20, 24, 1, 1),
+    ConvShape(33, 5, 5, 3, 9, 3, 3, (1, 1, 1, 1)),
+    ConvShape(6, 8, 8, 8, 16, 3, 3, (1, 1, 1, 1), gap=1), ConvShape(3, 13, 13, 2, 7, 3, 3, (1, 0, 0, 1), strides=(2, 2)),
+    ConvShape(2, 9, 3, 5, 3, 1, 1), ConvShape(130, 7, 7, 16, 32, 1, 1),
 )
 FIRST_LAYERS = (
     ConvShape(1, 37, 40, 1, 3, 7, 7, (3, 3, 3, 3), strides=(2, 2)),
@@ -235,6 +243,8 @@ def _fixed_channels(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
 
 def convolutions(instance: Instance) -> tuple[ConvShape, ...]:
     """The convolutions that an instance can do."""
+    if MEAN in instance.chain:
+        return MEANS
     return FIRST_LAYERS if instance.config.iterator is Iterator.FIXED_CHANNELS else CONVS
 
 

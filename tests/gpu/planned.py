@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import STORE
+from onnxbolt.epilogues import MEAN, STORE
 from onnxbolt.integers import round_up
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConfig
 from onnxbolt.plan.cost import candidates
@@ -101,6 +101,8 @@ PROBLEMS: tuple[Problem, ...] = (
     replace(_conv(2, 21, 19, 40, 3, (3, 3), (1, 1, 1, 1), "Bias", out=_F32), dtype=DType.BF16),
     _gemm(3001, 200, 429, "Bias", "Add", "Relu"), _gemm(130, 60, 13, "Bias", dtype=DType.BF16),
     _conv(9, 29, 31, 64, 72, (3, 3), (1, 1, 1, 1), "Scale", "Bias", "Add", "GeluErf", "Mul"), *map(_both, _BOTH),
+    _conv(33, 7, 7, 160, 264, (1, 1), (0, 0, 0, 0), "Bias", "HardSwish", MEAN),
+    _conv(5, 9, 9, 64, 136, (3, 3), (1, 1, 1, 1), "Bias", "Add", "Relu", MEAN, strides=(2, 2)),
 )
 
 

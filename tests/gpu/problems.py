@@ -13,6 +13,7 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import MEAN
 from onnxbolt.kernels.config import ConvProblem as PlannedConv
 from onnxbolt.kernels.config import Family
 from onnxbolt.kernels.config import GemmProblem as PlannedGemm
@@ -65,13 +66,13 @@ class ConvProblem:
         weight = rounded(rng.normal(0, (shape.r * shape.s * c) ** -0.5, (k, shape.r, shape.s, c)), instance.dtype)
         self.operands = Operands(library, instance, (shape.n, p, q, k), shape.gap * unit_k, rng)
         self.x, self.weight = Tensor(library, x, shape.gap * unit), Tensor(library, weight)
-        self.output = Tensor(library, np.zeros((shape.n, p, q, k), instance.out.numpy), shape.gap * unit_k, empty=True)
+        self.expected = epilogue(convolve(x, weight, shape), instance.chain, self.operands.vectors, self.operands.tensors)
+        self.output = Tensor(library, np.zeros(self.expected.shape, instance.out.numpy), shape.gap * unit_k, empty=True)
         top, left, bottom, right = shape.pads
         self.arguments = Conv(
             shape.n, shape.h, shape.w, c, k, shape.r, shape.s, p, q, top, left, bottom, right, *shape.strides, *shape.dilations, 1,
             self.x.pointer, self.weight.pointer, self.output.pointer, self.x.pitch, self.output.pitch, self.operands.arguments,
         )
-        self.expected = epilogue(convolve(x, weight, shape), instance.chain, self.operands.vectors, self.operands.tensors)
 
 
 def elementwise_problem(library: Library, instance: Instance, shape: tuple[int, int, int]) -> Problem:
@@ -184,6 +185,8 @@ def planned_conv(library: Library, instance: Instance, problem: PlannedConv, apa
     x = Tensor(library, image, c if apart else 0)
     weight = Tensor(library, rng.normal(0, 1, (k, r, s, c // problem.groups)).astype(element))
     shape, gap = ((n, k - problem.padding, p, q), 0) if problem.y_nchw else ((n, p, q, k), k if apart else 0)
+    if MEAN in problem.chain:
+        shape = (n, 1, 1, k)
     y = Tensor(library, np.zeros(shape, instance.out.numpy), gap, empty=True)
     stored = Tensor(library, np.zeros((n, p, q, k), element), empty=True) if problem.both_forms else None
     operands = Operands(library, instance, (n, p, q, k), 0, rng)

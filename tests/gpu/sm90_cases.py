@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import sm90
+from onnxbolt.epilogues import MEAN
+from onnxbolt.kernels import mean, sm90
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConfig
 
 Form = tuple[DType, DType, tuple[str, ...]]  # element, output, chain
@@ -28,7 +29,7 @@ def instances(arch: int, forms: Sequence[Form]) -> Iterator[Instance]:
         configs = _configs(gemm if family is Family.GEMM_SM90 else _conv(dtype, out, chain, columns), arch)
         if configs:
             yield Instance(configs[5 * turn % len(configs)], dtype, out, chain)
-    yield from (*_short_blocks(arch), *_along_columns(arch), *_swapped(arch))
+    yield from (*_short_blocks(arch), *_along_columns(arch), *_swapped(arch), *_means(arch))
 
 
 def _short_blocks(arch: int) -> Iterator[Instance]:
@@ -54,6 +55,20 @@ def _swapped(arch: int) -> Iterator[Instance]:
         for problem in (GemmProblem(rows, 256, 256, dtype, out, chain), conv):
             configs = [config for config in _configs(problem, arch) if config.instruction[0]]
             yield from (_instance(problem, config) for config in configs)
+
+
+def _means(arch: int) -> Iterator[Instance]:
+    """Convolutions whose result is a mean, some kernels of each form: residuals that TMA loads and others, narrow and wide tiles."""
+    forms = (
+        (64, DType.F16, DType.F16, ("Bias", "Add", "Relu")), (512, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
+        (192, DType.BF16, DType.BF16, ("Bias", "HardSwish")), (40, DType.F16, DType.F16, ("Add",)),
+        (128, DType.F16, DType.F32, ("Bias", "Add")), (256, DType.F32, DType.F32, ("Scale", "Bias", "Add", "Silu")),
+        (8, DType.F16, DType.F16, ()), (96, DType.BF16, DType.F32, ("Bias", "Relu")),
+    )
+    for turn, (columns, dtype, out, chain) in enumerate(forms):
+        problem = dataclasses.replace(_conv(dtype, out, (*chain, MEAN), columns), h=8, w=8, p=8, q=8, n=300)
+        configs = list(dict.fromkeys(config.instance() for config in mean.candidates(problem, get(arch)))) if arch == 90 else []
+        yield from (_instance(problem, config) for config in configs[turn % 3::8])
 
 
 def _configs(problem: sm90.Problem, arch: int) -> list[KernelConfig]:

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, STORE, Step
+from onnxbolt.epilogues import CASTS, EPILOGUES, MEAN, STORE, Step
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from tests.support import Net, assert_same
 
@@ -35,7 +35,7 @@ def call(signature: Signature, feeds: dict[str, np.ndarray], opset: int, **attri
 
 
 @pytest.mark.parametrize("opset", [11, 17, 20])
-@pytest.mark.parametrize("name", sorted(EPILOGUES.keys() - {STORE}))
+@pytest.mark.parametrize("name", sorted(EPILOGUES.keys() - {STORE, MEAN}))
 def test_gemm_bodies_compute_the_reference(name: str, opset: int) -> None:
     if name == "CastBF16" and opset < 13:
         pytest.skip("ONNX has no Cast to bfloat16 below opset 13")
@@ -76,6 +76,21 @@ def test_last_convolutions_write_channels_first(steps: tuple[str, ...], rank: in
     got = call(signature, {"x": x, "weight": weight, **bias}, 17, strides=ones, pads=[0, 0] * len(ones), dilations=ones, group=1)
     expected = np.moveaxis(x @ weight.reshape(2, 3).T + bias.get("bias", 0), -1, 1)
     np.testing.assert_allclose(got, np.maximum(expected, 0) if "Relu" in steps else expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("opset", [11, 17, 20])
+@pytest.mark.parametrize("steps", [("Mean",), ("Bias", "Relu", "Mean", "CastF16")], ids="+".join)
+def test_means_are_over_each_image_behind_all_other_steps(steps: tuple[str, ...], opset: int) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = rng.standard_normal((3, 4, 5, 6)).astype(np.float32), rng.standard_normal((2, 1, 1, 6)).astype(np.float32)
+    bias = {"bias": rng.standard_normal(2).astype(np.float32)} if "Bias" in steps else {}
+    signature = Signature("conv", DType.F32, 4, tuple(map(Step, steps)))
+    assert build(signature, opset).name == "_".join(["FusedConv", *steps, "f32"])
+    got = call(signature, {"x": x, "weight": weight, **bias}, opset, strides=[1, 1], pads=[0] * 4, dilations=[1, 1], group=1)
+    values = x @ weight.reshape(2, 6).T + bias.get("bias", 0)
+    expected = EPILOGUES[MEAN].reference(np.maximum(values, 0) if "Relu" in steps else values, None)
+    assert got.shape == (3, 1, 1, 2)
+    np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("element", [DType.F32, DType.BF16], ids=lambda element: element.value)

@@ -68,6 +68,24 @@ inline void Compute(const ConvArguments& c) {
   }
 }
 
+// A convolution whose output is the mean over each image.
+struct MeanArguments : ConvArguments {};
+
+inline void Compute(const MeanArguments& c) {
+  const int64_t pixels = int64_t{c.p} * c.q;
+  std::vector<float> values(c.n * pixels * c.k);
+  ConvArguments conv = c;
+  conv.y = values.data(), conv.y_pitch = c.k;
+  Compute(conv);
+  for (int64_t n = 0; n < c.n; ++n) {
+    for (int k = 0; k < c.k; ++k) {
+      float sum = 0;
+      for (int64_t pixel = 0; pixel < pixels; ++pixel) sum += values[(n * pixels + pixel) * c.k + k];
+      static_cast<float*>(c.y)[n * c.y_pitch + k] = sum / pixels;
+    }
+  }
+}
+
 // The layers behind the first, whose result this is.
 inline void ComputeFrom(std::vector<float> value, const ChainArguments& c) {
   for (int i = 1; i < c.layers; ++i) {

@@ -1,0 +1,134 @@
+"""Global average poolings that the convolution before them computes itself (kernels/mean.py), so that its own result is not written.
+
+Whether that is faster than two kernels is decided as a chain is cut: by measured times where there are any, else by prediction; a pooling's
+is always predicted.
+"""
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Container, Iterator, Sequence
+from typing import NamedTuple
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.archs import get
+from onnxbolt.epilogues import CASTS, MEAN, PRODUCT, Step
+from onnxbolt.errors import FrozenError
+from onnxbolt.graph.edit import sole_use
+from onnxbolt.kernels.mean import MAX_PIXELS
+from onnxbolt.match.matcher import links_over
+from onnxbolt.match.types import Candidate, Link, Refusal
+from onnxbolt.patterns.squeeze_excite import is_mean
+from onnxbolt.plan.cost import pool_us, supports
+from onnxbolt.plan.kernel_times import KernelTimes
+from onnxbolt.plan.problems import Problem, chain_key, describe_problem, problem_of
+from onnxbolt.plan.ranges import Point
+from onnxbolt.tune.timings import Cut, Timings
+
+_APART = "not in the epilogue before it"
+_REMEDY = f"kernels of sm_90a alone average images, of up to {MAX_PIXELS} pixels and channels whose rows are multiples of 16 bytes"
+_TOGETHER = 2  # layers of a cut: the convolution and the pooling
+
+
+class Pair(NamedTuple):
+    """A convolution with the pooling behind it, and by itself."""
+
+    together: Candidate
+    alone: Candidate
+
+    @property
+    def pooling(self) -> gs.Node:
+        return self.together.links[len(self.alone.links)].nodes[0]
+
+    def problems(self, at: Point) -> tuple[Problem, Problem]:
+        """What a kernel for both solves, and one for the convolution."""
+        return problem_of(self.together, None, at), problem_of(self.alone, None, at)
+
+    def refusal(self, reason: str, remedy: str = "", values: dict[str, float] | None = None) -> Refusal:
+        return Refusal(self.pooling.name, self.pooling.op, f"{_APART}, {reason}", self.alone.output.name, remedy, values or {}, apart=True)
+
+
+def with_mean(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
+    """`candidate` with the global average pooling that alone reads its result, and a Cast behind that; None where there is none."""
+    node = sole_use(graph, candidate.output) if candidate.anchor.kind == "conv" else None
+    if node is None or not is_mean(node) or len(candidate.output.shape or ()) != 4:
+        return None
+    if any(step == PRODUCT or step in CASTS.values() for step in candidate.chain):
+        return None
+    links = (*candidate.links, Link(Step(MEAN), None, (node,), node.outputs[0]))
+    behind = sole_use(graph, node.outputs[0])
+    if behind is not None and behind.op == "Cast":
+        links += links_over(behind, node.outputs[0], candidate.anchor, links, [])
+    found = dataclasses.replace(candidate, links=links, layers=()).prefix(len(links))
+    return dataclasses.replace(found, layers=(candidate,)) if found is not None and MEAN in found.chain else None
+
+
+def until(graph: gs.Graph, candidates: Sequence[Candidate], ends: Container[str]) -> list[Candidate]:
+    """The candidates, with the pooling where that is one of the outputs `ends`."""
+    averaged = ((candidate, with_mean(graph, candidate)) for candidate in candidates)
+    return [longer if longer is not None and longer.output.name in ends else candidate for candidate, longer in averaged]
+
+
+def measurable(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point) -> Iterator[Problem]:
+    """What the kernels solve whose times decide."""
+    for candidate in candidates:
+        together = with_mean(graph, candidate)
+        if together is not None and not _lacks(pair := Pair(together, candidate), archs, at):
+            yield from pair.problems(at)
+
+
+def where_faster(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point, timings: Timings,
+                 cuts: dict[str, Cut]) -> tuple[list[Candidate], list[Refusal]]:
+    """The candidates, with the pooling where one kernel for both is faster, and why others stay apart; `cuts` gets the decisions.
+
+    Raises FrozenError where `timings` are frozen and lack one.
+    """
+    chosen, refusals = [], list[Refusal]()
+    for candidate in candidates:
+        together = with_mean(graph, candidate)
+        refusal = None
+        if together is not None:
+            pair = Pair(together, candidate)
+            refusal = _lacks(pair, archs, at) or _slower(pair, archs, at, timings, cuts)
+        chosen.append(candidate if together is None or refusal is not None else together)
+        refusals += [refusal] if refusal is not None else []
+    return chosen, refusals
+
+
+def _lacks(pair: Pair, archs: Sequence[int], at: Point) -> Refusal | None:
+    """Why there is no kernel for both on all of `archs`; None where there is."""
+    pixels = pair.pooling.inputs[0].shape[2:]
+    if any(not isinstance(size, int) for size in pixels):
+        return pair.refusal("since its images have no fixed size", _REMEDY)
+    if all(supports(pair.problems(at)[0], number) for number in archs):
+        return None
+    return pair.refusal(f"which has no kernel for both: {math.prod(pixels)} pixels of {pair.alone.widths[-1]} channels", _REMEDY)
+
+
+def _slower(pair: Pair, archs: Sequence[int], at: Point, timings: Timings, cuts: dict[str, Cut]) -> Refusal | None:
+    """That a kernel for both is slower, or was decided against before; None where it is taken."""
+    both, alone = pair.problems(at)
+    key = chain_key([both], archs)
+    times = [KernelTimes((both, alone), number, timings) for number in archs]
+    values = {"together_us": sum(each.us(both) for each in times),
+              "apart_us": sum(each.us(alone) for each in times) + sum(_pooling_us(pair, alone, number) for number in archs)}
+    faster = values["together_us"] <= values["apart_us"]
+    if (known := timings.cuts.get(key)) is not None:
+        taken = known.layers == _TOGETHER
+    elif timings.frozen:
+        raise FrozenError(f"the lock file lacks whether one kernel computes {describe_problem(both)}. "
+                          "Run once without --frozen and commit the lock file")
+    else:
+        taken = faster
+    cuts[key] = Cut(_TOGETHER if taken else 1, describe_problem(both))
+    if taken:
+        return None
+    measured = all(each.is_measured(problem) for each in times for problem in (both, alone))
+    slower = "which was measured to be slower" if measured else "which is predicted to be slower"
+    return pair.refusal("as was decided before" if faster else slower, values=values)
+
+
+def _pooling_us(pair: Pair, alone: Problem, number: int) -> float:
+    read = alone.rows * pair.alone.widths[-1]
+    return pool_us(read, read // math.prod(pair.pooling.inputs[0].shape[2:]), alone.dtype, get(number))
