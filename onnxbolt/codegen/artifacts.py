@@ -1,8 +1,8 @@
 """Compiled objects: a content-addressed cache, filled by ninja on all cores.
 
 An entry is the directory <cache>/objects/<key> with the source, the compiler's log and, unless it failed, the object. The
-key covers all that decides the object: source text, headers, exact command, compiler version. Entries are made elsewhere and
-renamed into place. Failures are entries too, so that a source that does not compile costs its time once.
+key covers all that decides the object: source text, the headers that it includes, exact command, compiler version. Entries
+are made elsewhere and renamed into place. Failures are entries too, so that a source that does not compile costs its time once.
 """
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from onnxbolt.options import cache_directory
 Progress = Callable[[str], None]  # receives one line for each thing done
 
 _SOURCE, _OBJECT, _LOG = "unit.{}", "unit.o", "unit.log"
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)  # ours are named from custom_ops/
 # an end that says nothing about the source: it is not remembered
 _PASSING = re.compile(r"No space left|Cannot allocate memory|[Kk]illed|died due to signal|out of memory|Permission denied")
 
@@ -118,7 +119,7 @@ def read_tree(root: Path, pattern: str = "*") -> list[tuple[str, str]]:
 def unit_key(unit: Unit, toolchain: Toolchain) -> str:
     """Equal for units that have the same object."""
     command = shlex.join(toolchain.compile_command(unit.source, _OBJECT, unit.arch))
-    headers = _headers(toolchain.cutlass)
+    headers = _headers(frozenset(_INCLUDE.findall(unit.text)), resource_dir("custom_ops"), toolchain.cutlass)
     return text_digest([("source", unit.text), ("command", command), ("compiler", toolchain.version), ("headers", headers)])
 
 
@@ -127,10 +128,18 @@ def _store() -> Path:
 
 
 @functools.cache
-def _headers(cutlass: Path) -> str:
+def _headers(included: frozenset[str], root: Path, cutlass: Path) -> str:
+    """The digest of those of `root` that are included, or that these include; an object is not made anew for a change elsewhere."""
+    found: dict[str, str] = {}
+    pending = sorted(included)
+    while pending:
+        name = pending.pop()
+        if name not in found and (root / name).is_file():
+            found[name] = (root / name).read_text()
+            pending += _INCLUDE.findall(found[name])
     # CUTLASS's thousands of headers change with its version alone
     version = (cutlass / "include" / "cutlass" / "version.h").read_text()
-    return text_digest([*read_tree(resource_dir("custom_ops"), "*.h"), ("cutlass/version.h", version)])
+    return text_digest([*sorted(found.items()), ("cutlass/version.h", version)])
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from onnxbolt.codegen.artifacts import Unit, compile_each, compile_units, link, text_digest
+from onnxbolt.codegen import artifacts
+from onnxbolt.codegen.artifacts import Unit, compile_each, compile_units, link, text_digest, unit_key
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.errors import BuildError
 
@@ -52,6 +53,23 @@ def calls(toolchain: Toolchain) -> int:
 
 
 UNITS = [Unit("a.cu", "int a;", 80), Unit("b.cu", "int b;", 90), Unit("c.cc", "int c;")]
+
+
+def test_an_object_belongs_to_the_headers_that_it_includes(toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = tmp_path / "custom_ops"
+    texts = {"a.h": '#include "sm90/b.h"\n', "sm90/b.h": '#  include "a.h"\n#include "cutlass/array.h"\n', "c.h": ""}
+
+    def key(**changed: str) -> str:
+        for name, text in texts.items():
+            (headers / name).parent.mkdir(parents=True, exist_ok=True)
+            (headers / name).write_text(text + changed.get(Path(name).stem, ""))
+        artifacts._headers.cache_clear()
+        return unit_key(Unit("unit.cu", '#include <vector>\n#include "a.h"\n', 90), toolchain)
+
+    monkeypatch.setattr(artifacts, "resource_dir", lambda _: headers)
+    before = key()
+    assert key(c="int c;") == before
+    assert len({before, key(a="int a;"), key(b="int b;")}) == 3
 
 
 def test_units_are_compiled_once(toolchain: Toolchain) -> None:
