@@ -22,7 +22,8 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     rows as well, for epilogues that add tensors, which have their channels last."""
     if problem.groups > 1:
         return ()
-    rows = replace(problem, k=round_up(problem.k, problem.dtype.alignment), y_nchw=False, padding=0)
+    k = problem.k if problem.both_forms else round_up(problem.k, problem.dtype.alignment)  # TMA stores rows, planes are stored one by one
+    rows = replace(problem, k=k, y_nchw=False, padding=0)
     products = tuple(config for config in sm90.candidates(rows, arch) if not config.instruction[0])  # of swapped ones rows are channels
     if problem.both_forms:
         return products

@@ -88,7 +88,7 @@ class SqueezeExcite(ctypes.Structure):
     """SqueezeExciteArguments."""
 
     _fields_ = [*_fields(_I, "n pixels channels squeezed"), *_fields(_P, "x squeeze excite squeeze_bias excite_bias y"),
-                *_fields(_L, "x_pitch y_pitch"), ("params", ctypes.c_float * 8)]
+                *_fields(_L, "x_pitch y_pitch"), ("step_params", ctypes.c_float * 8)]
 
 
 class KernelError(Exception):

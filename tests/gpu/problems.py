@@ -159,7 +159,7 @@ def squeeze_excite_problem(library: Library, instance: Instance, shape: tuple[in
     arguments = SqueezeExcite(n, pixels, channels, squeezed, source.pointer, squeeze.pointer, excite.pointer, squeeze_bias.pointer,
                               excite_bias.pointer, output.pointer, source.pitch, output.pitch)
     params = parameters(instance)
-    arguments.params[: len(params)] = params
+    arguments.step_params[: len(params)] = params
     value = x.astype(np.float64).mean(1)
     for step, weight, bias in zip(instance.chain, weights, biases, strict=True):
         value = epilogue(value @ weight.astype(np.float64).T + bias, (step,), (), ())

@@ -10,7 +10,7 @@ import pytest
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT, STORE
+from onnxbolt.epilogues import CASTS, EPILOGUES, MEAN, PRODUCT, STORE
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig
 from onnxbolt.plan.cost import predict
 from onnxbolt.plan.problems import describe_problem
@@ -53,8 +53,8 @@ def libraries() -> dict[Instance, Path]:
 
 
 def _chains() -> list[tuple[DType, tuple[str, ...]]]:
-    """Every step, behind a tensor operand and a bias, in fp16."""
-    steps = [name for name in EPILOGUES if name not in (PRODUCT, STORE, *CASTS.values())]
+    """Every step of one value, behind a tensor operand and a bias, in fp16."""
+    steps = [name for name in EPILOGUES if name not in (PRODUCT, STORE, MEAN, *CASTS.values())]
     return [(DType.F16, ("Add", "Bias", step)) for step in steps]
 
 

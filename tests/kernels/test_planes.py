@@ -47,6 +47,12 @@ def test_both_forms_are_written_by_kernels_that_store_rows(padding: int) -> None
     assert set(found) < set(candidates(both.in_rows, HOPPER))
 
 
+@pytest.mark.parametrize(("channels", "dtype"), [(255, DType.F16), (12, DType.F16), (12, DType.BF16), (6, DType.F32)])
+def test_rows_of_both_forms_are_whole_accesses(channels: int, dtype: DType) -> None:
+    """Where a reader of the rows takes no padding, there is none."""
+    assert not candidates(replace(LAST, k=channels, dtype=dtype, chain=("Bias", STORE)), HOPPER)
+
+
 def test_rows_and_planes_may_have_a_residual() -> None:
     assert candidates(replace(LAST, k=256, chain=("Bias", "Add", "Relu", STORE)), HOPPER)
 

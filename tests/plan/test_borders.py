@@ -60,6 +60,16 @@ def test_a_convolution_writes_both_forms_where_that_is_faster(monkeypatch: pytes
     assert ("FusedConv_Bias_Store_CastF32_f16_pad3_to_nchw" in found, "NhwcToNchw_CastF32_f16_pad3" in found) == (written, not written)
 
 
+def test_rows_without_padding_are_not_written_beside_planes() -> None:
+    """TMA cannot store rows of 12 values of 2 bytes, and the Split's parts take no padding."""
+    net = Net({"x": (8, 64, 80, 80)})
+    y = net.conv("x", 64, 12, 3)
+    part, other = net.several("Split", net.node("Sigmoid", y), outputs=2, axis=1)
+    found = ops(fused(net.model(y, other, net.conv(part, 6, 16)), "fp16", arch=90))
+    assert "FusedConv_Bias_f16" in found
+    assert not any("Store" in op for op in found)
+
+
 def test_the_problem_says_so() -> None:
     problem = ConvProblem(1, 8, 8, 64, 3, 1, 1, 8, 8, (0,) * 4, (1, 1), (1, 1), 1, DType.F16, DType.F32, ("Bias",), y_nchw=True)
     assert describe_problem(problem) == "conv 1x8x8x64 to 3, 1x1, to NCHW, f16 to f32, Bias"
