@@ -68,9 +68,10 @@ def test_slices_of_channels(start: int, end: int, step: int, found: list[list[in
     assert channels(assert_same(net.model(net.conv(y, width, 8)))) == found
 
 
-def test_slices_of_height_and_width_follow() -> None:
-    net = Net({"x": (2, 8, 8, 9)})
-    y = net.node("Slice", net.conv("x", 8, 6), *(net.const(values, np.int64) for values in ([0, -8], [2**62, -1], [2, -1], [2, 1])))
+@pytest.mark.parametrize("indices", [np.int64, np.int32])
+def test_slices_of_height_and_width_follow(indices: type[np.integer]) -> None:
+    net, most = Net({"x": (2, 8, 8, 9)}), np.iinfo(indices).max
+    y = net.node("Slice", net.conv("x", 8, 6), *(net.const(values, indices) for values in ([0, -8], [most, -1], [2, -1], [2, 1])))
     a, b = split(net, y, 3, 1, axis=2)
     optimized = assert_same(net.model(net.conv(a, 6, 8), net.conv(b, 6, 8)))
     assert layout_changes(optimized) == 3

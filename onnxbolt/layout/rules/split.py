@@ -44,7 +44,7 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     if node.op == "Split":
         rewriter.replace(node, [x, *node.inputs[1:]], carry.writes[0], {"axis": axes[0]})
     else:
-        given = rewriter.constant(node.outputs[0].name + ".axes", np.array(axes, np.int64))
+        given = rewriter.constant(node.outputs[0].name + ".axes", np.array(axes, node.inputs[1].dtype))  # all of its indices have one type
         rewriter.replace(node, [x, *node.inputs[1:3], given, *node.inputs[4:]], carry.writes[0])
 
 
