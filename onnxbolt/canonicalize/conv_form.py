@@ -5,7 +5,7 @@
     SAME_UPPER and at the begin for SAME_LOWER (ONNX, Conv). With stride 1 the total does not depend on the input.
 
 MaxPool and AveragePool are padded alike. SAME says itself how many windows there are, so that ceil_mode goes; what VALID means beside it
-is not said, so that both stay.
+is not said, so that both stay. SAME stays beside dilations, which ONNX Runtime leaves out of a pooling's pads, unlike ONNX.
 """
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ def _attributes(node: gs.Node) -> dict[str, Any] | None:
 
 
 def _pooling(node: gs.Node) -> dict[str, Any] | None:
-    """The attributes with pads in the place of `auto_pad`; None where that is not set, and where a needed input size is unknown."""
+    """The attributes with pads in the place of `auto_pad`; None where that is not set or stays, or a needed input size is unknown."""
     mode, kernel = node.attrs.get("auto_pad", "NOTSET"), node.attrs["kernel_shape"]
     if mode == "NOTSET" or (mode == "VALID" and node.attrs.get("ceil_mode", 0)):
         return None
     ones = [1] * len(kernel)
     sampling = {name: node.attrs.get(name, ones) for name in ("strides", "dilations")} | {"kernel_shape": kernel}
+    if mode != "VALID" and list(sampling["dilations"]) != ones:
+        return None
     pads = _automatic(mode, sampling, node.inputs[0].shape)
     return None if pads is None else {k: v for k, v in node.attrs.items() if k not in ("auto_pad", "ceil_mode")} | {"pads": pads}
 

@@ -69,3 +69,12 @@ def test_sizes_that_are_rounded_up() -> None:
     assert "ceil_mode" not in graph.nodes[0].attrs
     unchanged(model([("MaxPool", "x", "y", {**attributes, "auto_pad": "VALID"})], *shapes), run)
     unchanged(model([("MaxPool", "x", "y", attributes)], *shapes), run)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_dilated_pooling_stays(stride: int) -> None:
+    """ONNX Runtime takes the kernel for as wide as without dilations, and ONNX does not."""
+    attributes = {"auto_pad": "SAME_LOWER", "kernel_shape": [3, 3], "strides": [stride, stride], "dilations": [2, 2]}
+    shapes = {"x": ("n", 2, 9, 8)}, {"y": ("n", 2, "p", "q")}
+    unchanged(model([("MaxPool", "x", "y", attributes)], *shapes), run)
+    assert applied(model([("MaxPool", "x", "y", {**attributes, "auto_pad": "VALID"})], *shapes), run, 1)
