@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import onnx.inliner
-from onnx import FunctionProto, ModelProto
+from onnx import FunctionProto, ModelProto, TensorProto
 
 from onnxbolt.graph import contrib
 from onnxbolt.graph.exporter import FUSED_DOMAIN, copy_fields
@@ -16,12 +16,15 @@ def inlined(model: ModelProto) -> ModelProto:
         return model
     skeleton = ModelProto()
     copy_fields(model, skeleton, skip=("graph",))
-    copy_fields(model.graph, skeleton.graph, skip=("initializer",))  # the inliner needs their names alone, which their readers tell
+    copy_fields(model.graph, skeleton.graph, skip=("initializer",))
+    # the inliner needs their names alone, which it gives to no new tensor then
+    skeleton.graph.initializer.extend(TensorProto(name=tensor.name) for tensor in model.graph.initializer)
     kept = [(function.domain, function.name) for function in model.functions if function.domain in _KEPT]
     try:
         result = onnx.inliner.inline_selected_functions(skeleton, kept, exclude=True)
     except RuntimeError:  # the inliner converts no opsets
         return model
+    del result.graph.initializer[:]
     result.graph.initializer.extend(model.graph.initializer)
     return result
 

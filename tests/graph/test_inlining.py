@@ -59,3 +59,11 @@ def test_everything_else_stays() -> None:
     assert result.graph.initializer == model.graph.initializer
     assert result.graph.sparse_initializer == model.graph.sparse_initializer
     assert result.training_info == model.training_info
+
+
+def test_new_names_are_not_those_of_initializers_that_nobody_reads() -> None:
+    model = block()
+    model.graph.initializer.extend(numpy_helper.from_array(np.ones(3, np.float32), f"c__{i}") for i in range(4))
+    result = inlined(model)
+    assert not {t.name for t in result.graph.initializer} & {name for node in result.graph.node for name in node.output}
+    assert result.graph.initializer == model.graph.initializer
