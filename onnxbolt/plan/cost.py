@@ -56,7 +56,7 @@ def predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float]
 
 def supports(problem: AnyProblem, arch_number: int) -> bool:
     """Whether the architecture has any kernel for `problem`."""
-    return bool(candidates(problem, get(arch_number)))
+    return _supports(problem, arch_number)
 
 
 @functools.lru_cache(maxsize=4096)  # models repeat their layers
@@ -67,6 +67,11 @@ def _predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float
         raise InputError(f"{arch.name}: no kernel for {problem}; plan for another --arch or leave the node to ONNX Runtime")
     us, config = min(timed)
     return config, us
+
+
+@functools.lru_cache(maxsize=4096)  # asked far more often than for times
+def _supports(problem: AnyProblem, arch_number: int) -> bool:
+    return bool(candidates(problem, get(arch_number)))
 
 
 def candidates(problem: AnyProblem, arch: Arch) -> tuple[KernelConfig, ...]:

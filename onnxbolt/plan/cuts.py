@@ -6,6 +6,7 @@ over each chain: the cheapest way from a layer on is one kernel for some layers 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
@@ -89,6 +90,7 @@ class _Chains:
         self._further = {id(node) for c in candidates for node in c.products}  # products behind others
         self._forms = _forms_apart(graph, candidates, archs)
         self._known: dict[int, tuple[float, Candidate | None]] = {}
+        self._solved: dict[int, Problem] = {}  # by candidate of `_starting`; keys are made of all behind
         self.problems = self._segments()
         self._times = [KernelTimes(self.problems.values(), arch, timings) for arch in archs]
         self.cuts: dict[str, Cut] = {}
@@ -158,9 +160,13 @@ class _Chains:
         Where no cover is possible, that is its first layer alone; None where nothing of that stands for a tensor of the source.
         """
         key = id(candidate.anchor.node)
-        if key not in self._known:  # shortest first, which wins where times are equal
-            self._known[key] = min((self._ending(candidate, end) for end in candidate.ends), key=lambda found: found[0])
-        return self._known[key]
+        if key not in self._known:
+            for each in reversed(list(self._unknown(candidate))):  # from the end, since recursion has limits, and chains have none
+                self._known[id(each.anchor.node)] = min((self._ending(each, end) for end in each.ends), key=lambda found: found[0])
+        return self._known[key]  # of equal times the shortest
+
+    def _unknown(self, candidate: Candidate) -> Iterator[Candidate]:
+        return itertools.takewhile(lambda each: id(each.anchor.node) not in self._known, self._from(candidate))
 
     def cut_behind(self, candidate: Candidate) -> Refusal | None:
         """That the layer behind a candidate is not in its kernel, with both times where there is a kernel for both."""
@@ -267,7 +273,11 @@ class _Chains:
 
     def _key(self, candidate: Candidate) -> str:
         """Of all that a cut follows from."""
-        return chain_key([self._problem(each) for each in self._from(candidate)], self._archs)
+        chain = list(self._from(candidate))
+        for each in chain:
+            if id(each) not in self._solved:
+                self._solved[id(each)] = self._problem(each)
+        return chain_key([self._solved[id(each)] for each in chain], self._archs)
 
     def _from(self, candidate: Candidate | None) -> Iterator[Candidate]:
         """The candidate, and those that begin behind it, layer by layer."""

@@ -169,3 +169,10 @@ def test_memory_bound_kernels_grow_with_bytes() -> None:
     assert elementwise_us(0, H200) == H200.launch_us
     assert transpose_us(10**7, DType.F16, H200) > elementwise_us(4 * 10**7, H200) > 0
     assert pool_us(10**7, 10**6, DType.F32, H200) > pool_us(10**7, 10**6, DType.F16, H200)
+
+
+def test_support_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _conv(13, 40, 72, 3, 1)  # nobody else's
+    assert supports(problem, 90)
+    monkeypatch.setattr("onnxbolt.plan.cost.candidates", lambda *_: pytest.fail("asked again"))
+    assert supports(problem, 90)

@@ -248,3 +248,8 @@ def test_a_cover_as_another_plan_has_it() -> None:
 def test_a_pass_that_pads_rows_counts_where_one_kernel_does_without() -> None:
     net, y = mlp(2048, 429, 256, 64, 16)
     assert rules(net, y) == ["gemm+Bias+Relu+Gemm+Bias+Relu+Gemm+Bias+Relu"]
+
+
+def test_chains_may_be_longer_than_recursion_is_deep() -> None:
+    net, y = mlp(128, *[64] * 400)
+    assert sum(rule.count("gemm") + rule.count("Gemm") for rule in rules(net, y, archs=(80,))) == 399
