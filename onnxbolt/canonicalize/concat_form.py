@@ -12,13 +12,14 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import is_float, producer
+from onnxbolt.graph.edit import is_float, pinned, producer
 
 
 def run(graph: gs.Graph) -> int:
     """Join what has been split, and flatten Concats of Concats; returns how many changed."""
     concats = [node for node in graph.nodes if node.op == "Concat" and not node.domain and node.outputs[0].shape is not None]
-    return sum(_join(node) + _flatten(node) for node in concats if is_float(node.outputs[0]))
+    concats = [node for node in concats if is_float(node.outputs[0])]
+    return sum(_join(node) for node in concats) + _flatten_all(graph, concats)
 
 
 def _join(concat: gs.Node) -> bool:
@@ -43,12 +44,31 @@ def _split_into(tensors: Sequence[gs.Tensor], concat: gs.Node) -> gs.Node | None
     return split if same and len(first) > 1 else None
 
 
+def _flatten_all(graph: gs.Graph, concats: Sequence[gs.Node]) -> int:
+    """The last first: those that it alone has read, which nobody reads then, stay as they are until they are pruned."""
+    count, dead = 0, set[int]()
+    for node in reversed(concats):
+        y = node.outputs[0]
+        if all(id(reader) in dead for reader in y.outputs) and not pinned(graph, y):
+            dead.add(id(node))
+        else:
+            count += _flatten(node)
+    return count
+
+
 def _flatten(concat: gs.Node) -> bool:
-    inner = [node if (node := producer(tensor)) is not None and node.op == "Concat" and _same_axis(node, concat) else None
-             for tensor in concat.inputs]
-    if any(inner):
-        concat.inputs = [part for tensor, node in zip(concat.inputs, inner, strict=True) for part in (node.inputs if node else [tensor])]
-    return any(inner)
+    pending, parts = list(reversed(concat.inputs)), list[gs.Tensor]()
+    while pending:
+        tensor = pending.pop()
+        node = producer(tensor)
+        if node is not None and node.op == "Concat" and _same_axis(node, concat):
+            pending.extend(reversed(node.inputs))
+        else:
+            parts.append(tensor)
+    changed = len(parts) > len(concat.inputs)
+    if changed:
+        concat.inputs = parts
+    return changed
 
 
 def _same_axis(node: gs.Node, concat: gs.Node) -> bool:

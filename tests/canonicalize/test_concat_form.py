@@ -34,3 +34,10 @@ def test_concats_along_other_axes_stay() -> None:
 def test_sizes_stay() -> None:
     nodes = [("Shape", "x", "s"), ("Concat", "s s", "t", {"axis": 0}), ("Concat", "t s", "u", {"axis": 0}), ("Cast", "u", "y", {"to": 1})]
     unchanged(model(nodes, {"x": ("n", 6, 3)}, {"y": (9,)}), run)
+
+
+def test_long_concats_are_flattened_once() -> None:
+    """Of a chain of them only the last is read in the end."""
+    nodes = [("Concat", f"{'x' if i == 0 else f'y{i - 1}'} x", f"y{i}", {"axis": 1}) for i in range(20)]
+    graph = applied(model(nodes, {"x": ("n", 2)}, {"y19": ("n", 42)}), run, 1)
+    assert sorted(len(node.inputs) for node in graph.nodes) == [2] * 19 + [21]
