@@ -11,11 +11,11 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem
-from onnxbolt.layout.assign import Assignment
+from onnxbolt.layout.assign import Assignment, x_form
 from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import PLAIN, Form
 from onnxbolt.match.types import Candidate
-from onnxbolt.plan.cost import layout_us, predict, supports, transpose_us
+from onnxbolt.plan.cost import elementwise_us, layout_us, predict, supports, transpose_us
 from onnxbolt.plan.problems import in_both_forms, problem_of
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import Region
@@ -32,6 +32,18 @@ def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:
     if padding is None:
         return transpose_us(elements, dtype, arch)
     return layout_us((2 * elements + padding * elements // shape[1]) * dtype.bytes, arch)
+
+
+def padding_us(candidate: Candidate, forms: Assignment, archs: Sequence[int], at: Point) -> float:
+    """On all `archs` together: a copy of a product's rows with zeros behind each, where its kernel reads them so, and nobody else does."""
+    anchor, x = candidate.anchor, candidate.anchor.x
+    if anchor.kind != "gemm" or len(x.outputs) > 1:
+        return 0.0
+    reads = x_form(forms, candidate) if len(candidate.widths) > 1 else forms.fused_reads.get(id(anchor.node))
+    if reads is None or reads == forms.form(x):
+        return 0.0
+    rows, columns = math.prod(at.sizes(x)[:-1]), int(x.shape[-1]) + len(reads.channels or ())
+    return sum(elementwise_us(rows * columns * anchor.dtype.bytes, ARCHS[number]) for number in archs)
 
 
 def written_plain(assignment: Assignment, archs: Sequence[int], at: Point) -> frozenset[str]:

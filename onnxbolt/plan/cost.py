@@ -46,21 +46,12 @@ _LAYOUT_EFFICIENCY = 0.9
 _POOL_EFFICIENCY = 0.7
 
 
+@functools.lru_cache(maxsize=4096)  # models repeat their layers
 def predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float]:
     """The best candidate for `problem` on architecture 75, 80, 86, 89 or 90, and its predicted microseconds.
 
     Raises InputError where the architecture has no kernel for it (a type without tensor cores, groups); ask `supports` first.
     """
-    return _predict(problem, arch_number)
-
-
-def supports(problem: AnyProblem, arch_number: int) -> bool:
-    """Whether the architecture has any kernel for `problem`."""
-    return _supports(problem, arch_number)
-
-
-@functools.lru_cache(maxsize=4096)  # models repeat their layers
-def _predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float]:
     arch = get(arch_number)
     timed = [(fused_us(problem, config, arch), config) for config in candidates(problem, arch)]
     if not timed:
@@ -70,7 +61,8 @@ def _predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float
 
 
 @functools.lru_cache(maxsize=4096)  # asked far more often than for times
-def _supports(problem: AnyProblem, arch_number: int) -> bool:
+def supports(problem: AnyProblem, arch_number: int) -> bool:
+    """Whether the architecture has any kernel for `problem`."""
     return bool(candidates(problem, get(arch_number)))
 
 

@@ -20,8 +20,9 @@ from onnxbolt.layout.assign import Assignment, assign, x_form
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.types import Candidate, Refusal
+from onnxbolt.plan.borders import padding_us
 from onnxbolt.plan.chain_2x import shortage
-from onnxbolt.plan.cost import elementwise_us, supports
+from onnxbolt.plan.cost import supports
 from onnxbolt.plan.elsewhere import used_elsewhere
 from onnxbolt.plan.kernel_times import KernelTimes
 from onnxbolt.plan.means import measurable, until, where_faster
@@ -230,18 +231,8 @@ class _Chains:
         if self._takes_more(candidate):
             return math.inf
         problem = self._problem(candidate)
-        return sum(times.us(problem) for times in self._times) + self._padding_us(candidate)
-
-    def _padding_us(self, candidate: Candidate) -> float:
-        """Of a copy of a product's rows with zeros behind each, where its kernel reads them so, and nobody else does."""
-        x, node, forms = candidate.anchor.x, candidate.anchor.node, self._forms
-        if candidate.anchor.kind != "gemm" or forms is None or len(x.outputs) > 1:
-            return 0.0
-        reads = x_form(forms, candidate) if len(candidate.widths) > 1 else forms.fused_reads.get(id(node))
-        if reads is None or reads == forms.form(x):
-            return 0.0
-        rows, columns = math.prod(self._at.sizes(x)[:-1]), int(x.shape[-1]) + len(reads.channels or ())
-        return sum(elementwise_us(rows * columns * candidate.anchor.dtype.bytes, ARCHS[number]) for number in self._archs)
+        padding = 0.0 if self._forms is None else padding_us(candidate, self._forms, self._archs, self._at)
+        return sum(times.us(problem) for times in self._times) + padding
 
     def _takes_more(self, candidate: Candidate) -> bool:
         if len(candidate.widths) == 1:
