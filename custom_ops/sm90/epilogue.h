@@ -109,7 +109,11 @@ class Epilogue {
                                   uint32_t* operand = nullptr) {
     char* buffer = memory_.staging + cursor_.stage * Shape::kUnitBytes;
     acquire_buffer();
-    finish_from<0>(values, buffer, unit_row, unit_column, column_end, to, operand);
+    apply_chain(values, buffer, unit_row, unit_column, column_end, to, [=](const auto& results, int column) {
+      const auto rounded = round(results);
+      if constexpr (Shape::kStores) write_staged<2 * decltype(rounded)::kElements>(buffer, column, rounded);
+      if (operand) std::memcpy(operand + column / 4, &rounded, sizeof rounded);
+    });
     if constexpr (Shape::kStores) FenceAsyncProxy();
     __syncwarp();
     if (thread_ % 32 == 0) {
@@ -146,33 +150,29 @@ class Epilogue {
     if (units_++ > 0) memory_.residual_free[(cursor_.stage + Shape::kBuffers - 1) % Shape::kBuffers].arrive();
   }
 
-  // The unit's columns from `Column` on, up to 64 at a time: their values are independent of one another, which hides the latency of
-  // a chain, and take the place of accumulators.
-  template <int Column, class Destination>
-  CUTLASS_DEVICE void finish_from(const float* values, char* buffer, int unit_row, int unit_column, int column_end,
-                                  const Destination& to, uint32_t* operand) {
+  // The chain on the unit's columns from `Column` on, up to 64 at a time: their values are independent of one another, which hides the
+  // latency of a chain, and take the place of accumulators. `use` gets the results, four of a thread for each block of 8 columns (see
+  // Accumulators), and the first of the columns.
+  template <int Column = 0, class Destination, class Use>
+  CUTLASS_DEVICE void apply_chain(const float* values, char* buffer, int unit_row, int unit_column, int column_end,
+                                  const Destination& to, const Use& use) {
     constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 64 ? 64 : kLeft >= 32 ? 32 : kLeft >= 16 ? 16 : 8;
-    finish_columns<kColumns>(values + Column / 2, buffer, unit_row, unit_column, Column, column_end, to, operand);
-    if constexpr (kLeft > kColumns) finish_from<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to, operand);
-  }
-
-  // Each block of 8 columns has four values of a thread (see Accumulators).
-  template <int Columns, class Destination>
-  CUTLASS_DEVICE void finish_columns(const float* values, char* buffer, int unit_row, int unit_column, int column, int column_end,
-                                     const Destination& to, uint32_t* operand) {
-    constexpr int kCount = Columns / 2;
+    constexpr int kCount = kColumns / 2;
     typename Chain::template Operands<kCount> operands;
     cutlass::Array<float, kCount> x;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) x[i] = values[i];
-    const int tile_column = unit_column + column;
+    for (int i = 0; i < kCount; ++i) x[i] = values[Column / 2 + i];
+    const int tile_column = unit_column + Column;
     read_vectors<kCount>(operands, tile_column);
-    if constexpr (Shape::kResidual) operands.tensors[0] = read_staged<Columns>(buffer, column);
+    if constexpr (Shape::kResidual) operands.tensors[0] = read_staged<kColumns>(buffer, Column);
     if constexpr (Chain::kTensors > Shape::kResidual) read_tensors<kCount>(operands, unit_row, tile_column, column_end, to);
-    x = Chain::template apply<Output>(x, operands, operands_.params);
-    const auto rounded = cutlass::NumericArrayConverter<Output, float, kCount>{}(x);
-    if constexpr (Shape::kStores) write_staged<Columns>(buffer, column, rounded);
-    if (operand) std::memcpy(operand + column / 4, &rounded, sizeof rounded);
+    use(Chain::template apply<Output>(x, operands, operands_.params), Column);
+    if constexpr (kLeft > kColumns) apply_chain<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to, use);
+  }
+
+  template <int Count>
+  CUTLASS_DEVICE static cutlass::Array<Output, Count> round(const cutlass::Array<float, Count>& results) {
+    return cutlass::NumericArrayConverter<Output, float, Count>{}(results);
   }
 
   template <int Count>

@@ -71,7 +71,14 @@ class MeanEpilogue : public Epilogue<Shape> {
     char* buffer = this->memory_.staging + this->cursor_.stage * Shape::kUnitBytes;
     if constexpr (Shape::kResidual) this->acquire_buffer();
     float sums[kSums];
-    sum_from<0>(values, sums, buffer, unit_row, unit_column, column_end, to);
+    this->apply_chain(values, buffer, unit_row, unit_column, column_end, to, [&](const auto& results, int column) {
+      const bool upper = to.holds_pixel(unit_row + this->first_row()), lower = to.holds_pixel(unit_row + this->first_row() + 8);
+#pragma unroll
+      for (int i = 0; i < int(results.size()); i += 4) {
+        sums[column / 4 + i / 2] = (upper ? results[i] : 0.f) + (lower ? results[i + 2] : 0.f);
+        sums[column / 4 + i / 2 + 1] = (upper ? results[i + 1] : 0.f) + (lower ? results[i + 3] : 0.f);
+      }
+    });
     const int first = add_up<kSums, kLanesOfRow>(sums);
     __syncwarp();  // all of its lanes have read the residual
     keep(sums, first, buffer);
@@ -82,41 +89,9 @@ class MeanEpilogue : public Epilogue<Shape> {
   }
 
  private:
-  using Chain = typename Base::Chain;
   using Output = typename Base::Output;
   static constexpr int kSums = Shape::kUnitColumns / 4;  // columns of a thread in a unit, see Accumulators
   static constexpr int kLanesOfRow = 4;                  // of lanes, those with the same columns are that far apart
-
-  // The unit's columns from `Column` on, up to 64 at a time, as in Epilogue.
-  template <int Column>
-  CUTLASS_DEVICE void sum_from(const float* values, float* sums, char* buffer, int unit_row, int unit_column, int column_end,
-                               const MeanOutput& to) {
-    constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 64 ? 64 : kLeft >= 32 ? 32 : kLeft >= 16 ? 16 : 8;
-    sum_columns<kColumns>(values + Column / 2, sums + Column / 4, buffer, unit_row, unit_column, Column, column_end, to);
-    if constexpr (kLeft > kColumns) sum_from<Column + kColumns>(values, sums, buffer, unit_row, unit_column, column_end, to);
-  }
-
-  // Of this thread's two rows.
-  template <int Columns>
-  CUTLASS_DEVICE void sum_columns(const float* values, float* sums, char* buffer, int unit_row, int unit_column, int column,
-                                  int column_end, const MeanOutput& to) {
-    constexpr int kCount = Columns / 2;
-    typename Chain::template Operands<kCount> operands;
-    cutlass::Array<float, kCount> x;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) x[i] = values[i];
-    this->template read_vectors<kCount>(operands, unit_column + column);
-    if constexpr (Shape::kResidual) operands.tensors[0] = this->template read_staged<Columns>(buffer, column);
-    if constexpr (Chain::kTensors > Shape::kResidual)
-      this->template read_tensors<kCount>(operands, unit_row, unit_column + column, column_end, to);
-    x = Chain::template apply<Output>(x, operands, this->operands_.params);
-    const bool upper = to.holds_pixel(unit_row + this->first_row()), lower = to.holds_pixel(unit_row + this->first_row() + 8);
-#pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      sums[i / 2] = (upper ? x[i] : 0.f) + (lower ? x[i + 2] : 0.f);
-      sums[i / 2 + 1] = (upper ? x[i + 1] : 0.f) + (lower ? x[i + 3] : 0.f);
-    }
-  }
 
   // Over the lanes that have the same columns. With each step a lane goes on with one half of them, and leaves the other to its partner;
   // returns which of all `Count` the first one is then.

@@ -58,32 +58,10 @@ class PlanesEpilogue : public Epilogue<Shape> {
   using Base::Base;
 
   template <int Size>
-  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int, const PlanesOutput& to) {
-    finish_from<0>(values, unit_row + this->first_row(), unit_column, to);
-  }
-
- private:
-  using Chain = typename Base::Chain;
-  using Output = typename Base::Output;
-
-  // The unit's columns from `Column` on, up to 64 at a time, as in Epilogue.
-  template <int Column>
-  CUTLASS_DEVICE void finish_from(const float* values, int row, int unit_column, const PlanesOutput& to) {
-    constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 64 ? 64 : kLeft >= 32 ? 32 : kLeft >= 16 ? 16 : 8;
-    finish_columns<kColumns>(values + Column / 2, row, unit_column + Column, to);
-    if constexpr (kLeft > kColumns) finish_from<Column + kColumns>(values, row, unit_column, to);
-  }
-
-  template <int Columns>
-  CUTLASS_DEVICE void finish_columns(const float* values, int row, int column, const PlanesOutput& to) {
-    constexpr int kCount = Columns / 2;
-    typename Chain::template Operands<kCount> operands;
-    cutlass::Array<float, kCount> x;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) x[i] = values[i];
-    this->template read_vectors<kCount>(operands, column);
-    x = Chain::template apply<Output>(x, operands, this->operands_.params);
-    to.store(cutlass::NumericArrayConverter<Output, float, kCount>{}(x), row, column + this->thread_ % 4 * 2);
+  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const PlanesOutput& to) {
+    this->apply_chain(values, nullptr, unit_row, unit_column, column_end, to, [&](const auto& results, int column) {
+      to.store(this->round(results), unit_row + this->first_row(), unit_column + column + this->thread_ % 4 * 2);
+    });
   }
 };
 
