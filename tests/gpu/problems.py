@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import MEAN
+from onnxbolt.epilogues import MEAN, STORE
 from onnxbolt.kernels.config import ConvProblem as PlannedConv
 from onnxbolt.kernels.config import Family
 from onnxbolt.kernels.config import GemmProblem as PlannedGemm
@@ -245,10 +245,23 @@ def problems(library: Library, instance: Instance) -> list[Any]:
     return found
 
 
-def examples(instances: Sequence[Instance]) -> dict[Family, Instance]:
-    """One instance of each family, that with the longest chain."""
-    return {family: max((i for i in instances if i.config.family is family), key=lambda i: len(i.chain))
-            for family in sorted({i.config.family for i in instances})}
+def examples(instances: Sequence[Instance]) -> dict[str, Instance]:
+    """One instance of each form of each family, that with the longest chain."""
+    return {form: max((i for i in instances if _form(i) == form), key=lambda i: len(i.chain))
+            for form in sorted({_form(i) for i in instances})}
+
+
+def _form(instance: Instance) -> str:
+    """The family's name, and what its result is where that takes other code than the family's usual one."""
+    config, chain = instance.config, instance.chain
+    is_forms = {
+        "MEAN": MEAN in chain,
+        "PLANES": config.family in (Family.CONV_SM90, Family.HALO_SM90) and config.align_c == 1,
+        "BOTH_FORMS": config.family is Family.CONV_SM90 and chain[-1:] == (STORE,),
+        "SWAPPED": config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0] > 0,
+        "NOT_STORED": config.family is Family.CHAIN_STORED_SM90 and STORE not in chain,
+    }
+    return " ".join([config.family.name, *(name for name, is_form in is_forms.items() if is_form)])
 
 
 def limit(instance: Instance) -> float:

@@ -1,4 +1,5 @@
-"""Launch one instance of a kernel family on all its shapes: `python -m tests.gpu.run_family LIBRARY.so FAMILY`, for compute-sanitizer.
+"""Launch one instance of a form of a kernel family on all its shapes: `python -m tests.gpu.run_family LIBRARY.so FORM`, for
+compute-sanitizer. tests/gpu/problems.py names the forms.
 
 Every launch is made twice: directly, and from a CUDA graph.
 """
@@ -8,15 +9,14 @@ import sys
 from pathlib import Path
 
 from onnxbolt.codegen.render import instance_name
-from onnxbolt.kernels.config import Family
 from tests.gpu.cases import ALL
 from tests.gpu.device import Library
 from tests.gpu.problems import examples, limit, problems
 from tests.gpu.reference import relative_error
 
 
-def main(path: str, family: str) -> None:
-    library, instance = Library(Path(path)), examples(ALL)[Family[family]]
+def main(path: str, form: str) -> None:
+    library, instance = Library(Path(path)), examples(ALL)[form]
     kernel = library.kernel(instance)
     for problem in problems(library, instance):
         for captured in (False, True):
