@@ -261,7 +261,7 @@ def _form(instance: Instance) -> str:
         "SWAPPED": config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0] > 0,
         "NOT_STORED": config.family is Family.CHAIN_STORED_SM90 and STORE not in chain,
     }
-    return " ".join([config.family.name, *(name for name, is_form in is_forms.items() if is_form)])
+    return "-".join([config.family.name, *(name for name, is_form in is_forms.items() if is_form)])
 
 
 def limit(instance: Instance) -> float:
