@@ -1,6 +1,6 @@
 """ReduceMean over height and width that drops them  =  GlobalAveragePool, Flatten: PyTorch's x.mean([2, 3]) and Keras' pooling.
 
-Layouts know the one by its kernel and the other as none at all.
+Layouts know the one by its kernel and the other as none at all, and a convolution's kernel can end with the pooling (plan/means.py).
 """
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def run(graph: gs.Graph) -> int:
         x, y = node.inputs[0], node.outputs[0]
         pooled = add_variable(graph, f"{y.name}_pooled", x)
         pooled.shape = [*x.shape[:2], 1, 1]
+        pooled.original = getattr(y, "original", y.name)  # the same values: a kernel may end here
         node.outputs.clear()
         insert(graph, "GlobalAveragePool", [x], [pooled], [node], at=node)
         insert(graph, "Flatten", [pooled], [y], [node], {"axis": 1}, at=node)

@@ -83,7 +83,7 @@ class Conversion:
 
     def _variable(self, tensor: gs.Tensor, to: DType) -> gs.Variable:
         copy = gs.Variable(fresh(self.graph, f"{tensor.name}_{to.value}"), to.numpy, tensor.shape)
-        copy.original = tensor.name
+        copy.original = getattr(tensor, "original", tensor.name)
         return copy
 
     def _cast(self, source: gs.Tensor, target: gs.Variable, to: DType) -> None:

@@ -31,15 +31,15 @@ def block(size: int = 7, batch: int | str = 32, c: int = 512, k: int = 2048) -> 
     return net, net.node("Relu", net.node("Add", net.conv("x", c, k), "r"))
 
 
-def mean(net: Net, x: str, op: str = "GlobalAveragePool") -> str:
-    return net.node(op, x, **({"axes": [2, 3], "keepdims": 1} if op == "ReduceMean" else {}))
+def mean(net: Net, x: str, keepdims: int | None = None) -> str:
+    return net.node("GlobalAveragePool", x) if keepdims is None else net.node("ReduceMean", x, axes=[2, 3], keepdims=keepdims)
 
 
-@pytest.mark.parametrize("op", ["GlobalAveragePool", "ReduceMean"])
+@pytest.mark.parametrize("keepdims", [None, 1, 0])
 @pytest.mark.parametrize("batch", [1, 32, "N"])
-def test_the_last_convolution_averages_its_images(batch: int | str, op: str) -> None:
+def test_the_last_convolution_averages_its_images(batch: int | str, keepdims: int | None) -> None:
     net, y = block(batch=batch)
-    assert found(net, mean(net, y, op)) == ([f"{BLOCK}+Mean"], [])
+    assert found(net, mean(net, y, keepdims)) == ([f"{BLOCK}+Mean"], [])
 
 
 def test_a_cast_behind_the_mean_is_part_of_it() -> None:
@@ -123,12 +123,24 @@ def test_another_plan_s_ends_are_kept() -> None:
     assert [c.rule for c in cover_as(graph, (90,), {y})] == [BLOCK]
 
 
-def test_no_pooling_is_left_and_the_answer_is_the_same() -> None:
+@pytest.mark.parametrize("keepdims", [None, 0])
+def test_no_pooling_is_left_and_the_answer_is_the_same(keepdims: int | None) -> None:
     net, y = block(c=64, k=256)
-    model = net.model(net.linear(net.node("Flatten", mean(net, y)), 256, 10))
+    means = mean(net, y, keepdims)
+    model = net.model(net.linear(net.node("Flatten", means) if keepdims is None else means, 256, 10))
     optimized = assert_same(model, limit=2e-3, precision="fp16", arch=90)
     assert any("Relu_Mean_f16" in op for op in ops(optimized))
     assert not any("Pool" in op for op in ops(optimized))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_means_that_drop_the_images_axes_are_compared_with_the_source_s(precision: str) -> None:
+    for is_stored in (False, True):  # the images are an output, too
+        net, y = block(c=64, k=256)
+        model = net.model(mean(net, y, keepdims=0), *[y] * is_stored)
+        report = onnxbolt.optimize(model, precision=precision, archs=("sm_90a",), library=False)
+        assert report.passed
+        assert any("+Mean" in row.rule for row in report.fused) != is_stored
 
 
 def test_channels_that_are_no_whole_accesses_are_padded_or_stay_apart() -> None:
