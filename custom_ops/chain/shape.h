@@ -20,8 +20,8 @@ struct ChainParams {
 };
 
 // Columns and depths are multiples of 16, zeros included. Resident: all weights stay in shared memory, and each consumer warpgroup has
-// tiles of 64 rows and a ring of its own; of four warpgroups fewer are idle in the last round than of three, but they have fewer
-// registers. Else the first layer's weights come through the ring with the rows, and the warpgroups share tiles.
+// tiles of 64 rows and a ring of its own. Else the first layer's weights come through the ring with the rows, and the warpgroups share
+// tiles.
 template <class Config, class ElementType, class OutputType, class... Chains>
 struct ChainShape : ChainLayers<Config, Chains...> {
   using Layers = ChainLayers<Config, Chains...>;
@@ -43,7 +43,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static constexpr int box_bytes(int layer) { return columns(layer) * row_bytes(layer); }  // of weights
 
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
-  static_assert(kGroups >= 1 && kGroups <= (kIsResident && kRowsByTma ? 4 : 3));
+  static_assert(kGroups >= 1 && kGroups <= 3);
   static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
   static_assert(Layers::is_whole(16), "one instruction takes 16 values along k");
 

@@ -16,10 +16,10 @@ from onnxbolt.integers import round_up
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
-_GROUPS = (4, 3, 2, 1)  # consumer warpgroups; four where each has tiles of its own, which TMA loads
+_GROUPS = (3, 2, 1)  # consumer warpgroups
 _STAGES = (8, 6, 5, 4, 3, 2)  # the deepest ring that fits is the one
 _BOX = 64  # elements along k of one copy
-_REGISTERS = {1: 255, 2: 232, 3: 160, 4: 112}  # of a consumer's thread, by the number of consumer warpgroups
+_REGISTERS = {1: 255, 2: 232, 3: 160}  # of a consumer's thread, by the number of consumer warpgroups
 _BASE_REGISTERS = 48  # beside accumulators and operands
 _ROWS = 64  # of one product
 _CHUNK = 16  # bytes, to which rows have to be aligned for TMA, and of a copy without it
@@ -64,8 +64,7 @@ def first_depth(k: int) -> int:
 
 def is_feasible(config: KernelConfig, problem: GemmProblem, arch: Arch) -> bool:
     """Whether a block fits an SM and no accumulator is spilled."""
-    return ((config.consumers < 4 or (config.resident == 1 and config.align_a == 8))
-            and shared_memory(config, problem) <= arch.shared_memory_per_block
+    return (shared_memory(config, problem) <= arch.shared_memory_per_block
             and registers(config) <= min(_REGISTERS[config.consumers], arch.registers_per_thread))
 
 

@@ -180,10 +180,6 @@ def _chains(arch: int) -> Iterable[Instance]:
             configs = gemm_chain.candidates(problem, get(arch))
             if configs:
                 yield Instance(configs[next(turns) % len(configs)].instance(), dtype, out, chain)
-    for (k, widths), out in zip(CHAINS, itertools.cycle((DType.F16, DType.F32)), strict=False):
-        problem = GemmProblem(1, widths[-1], k, DType.F16, out, (*_layers("Silu", len(widths)), "Add"), widths[:-1])
-        four = [config for config in gemm_chain.candidates(problem, get(arch)) if config.consumers == 4]
-        yield from (Instance(config.instance(), DType.F16, out, problem.chain) for config in four)
 
 
 def _small_chains(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:

@@ -259,7 +259,6 @@ def _form(instance: Instance) -> str:
         "PLANES": config.family in (Family.CONV_SM90, Family.HALO_SM90) and config.align_c == 1,
         "BOTH_FORMS": config.family is Family.CONV_SM90 and chain[-1:] == (STORE,),
         "SWAPPED": config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0] > 0,
-        "FOUR_CONSUMERS": config.family is Family.CHAIN_SM90 and config.consumers == 4,
         "NOT_STORED": config.family is Family.CHAIN_STORED_SM90 and STORE not in chain,
     }
     return "-".join([config.family.name, *(name for name, is_form in is_forms.items() if is_form)])
