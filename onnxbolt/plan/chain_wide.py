@@ -1,8 +1,8 @@
 """Predicted microseconds of CHAIN_WIDE_SM90: layers of one tile follow one another, each as fast as the slowest of tensor cores, shared
 memory and TMA lets its stages be.
 
-The constants were fitted to 28 measurements on one H200: chains of 512, 256 and fewer columns, 2,048 and 16,384 rows of 13 to 512 values,
-tiles of 64 and of 128 rows (root mean square of the logarithm of the error 5%).
+The constants were fitted to 36 measurements on one H200: two to four layers of 512, 256 and fewer columns, 1,024 to 65,536 rows of 13 to
+512 values, tiles of 64 and of 128 rows (root mean square of the logarithm of the error 5.5%).
 """
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from onnxbolt.kernels import chain_wide
 from onnxbolt.kernels.chain import columns
 from onnxbolt.kernels.config import GemmProblem, KernelConfig
 
-_LAUNCH_US = 1.1  # the first loads and the last stores included
-_PRODUCTS = 3200.0  # FLOP a clock of one SM's tensor cores, what separates layers included
+_LAUNCH_US = 1.76  # the first loads and the last stores included
+_PRODUCTS = 3230.0  # FLOP a clock of one SM's tensor cores
 _SHARED = 128.0  # bytes a clock of shared memory, reads and writes
-_ROW = 1.13  # clocks of each row of a copy by TMA, however short
-_ACTIVATION = 0.035  # clocks of a value's epilogue and of its way into shared memory, while nothing is multiplied
-_GATHERED = 17.6  # bytes a clock of rows that TMA cannot read
-_CROWDED = 0.006  # clocks a byte of weights takes longer where all SMs load at the same time
+_ROW = 0.54  # clocks of each row of a copy by TMA, however short
+_ACTIVATION = 0.0138  # clocks of a value's epilogue and of its way into shared memory, while nothing is multiplied
+_BETWEEN = 430.0  # clocks from a layer's last product to the next layer's first one, however small they are
+_GATHERED = 17.2  # bytes a clock of rows that TMA cannot read
+_CROWDED = 0.0066  # clocks a byte of weights takes longer where all SMs load at the same time
 _CLOCKS = 1755.0  # in a microsecond, under load
-_MEMORY = 1.3  # of a copy's time over the same bytes
-_LOSS = 0.31  # part of the shorter of (compute, memory) that is not hidden behind the longer
+_MEMORY = 1.15  # of a copy's time over the same bytes
+_LOSS = 0.24  # part of the shorter of (compute, memory) that is not hidden behind the longer
 
 
 def fused_us(problem: GemmProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
@@ -36,7 +37,7 @@ def fused_us(problem: GemmProblem, config: KernelConfig, arch: Arch, memory_us: 
 def _tile_clocks(problem: GemmProblem, config: KernelConfig) -> float:
     rows, widths, along = config.threadblock[0], columns(config), chain_wide.boxes(config, problem)
     depths = (config.threadblock[2], *widths)
-    clocks = rows * sum(widths) * _ACTIVATION
+    clocks = rows * sum(widths) * _ACTIVATION + (len(widths) - 1) * _BETWEEN
     for layer, (n, k, box) in enumerate(zip(widths, depths, along, strict=False)):
         passes = chain_wide.passes(config, layer)
         clocks += passes * k // box * _stage_clocks(config, layer, n // passes, box * problem.dtype.bytes)
