@@ -21,13 +21,13 @@ from onnxbolt.graph.edit import producer
 from onnxbolt.kernels import chain_first, first, gemm_rows
 from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import CHANNELS_LAST, PLAIN, Form, padded_channels
+from onnxbolt.layout.pixels import kept_by
 from onnxbolt.match.types import Candidate
 
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
 _LONG = 64  # columns of a product from which on padding pays by itself
-_LEAVING = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose"})  # ops whose rules lead out of channels last
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,13 @@ class Assignment:
             node = pending.pop()
             if id(node) in self.spatial:
                 return True
-            if id(node) in seen or id(node) in self.covered or node.op in _LEAVING or rule_for(node) is None:
+            kept = kept_by(node)
+            if id(node) in seen or id(node) in self.covered or not kept or rule_for(node) is None:
                 continue
             if any(self.form(other).last for other in node.inputs if other is not tensor):
                 return True
             seen.add(id(node))
-            pending.extend(reader for output in node.outputs for reader in output.outputs)
+            pending.extend(reader for output in kept for reader in output.outputs)
         return False
 
     def only_gemms_read(self, tensor: gs.Tensor) -> bool:

@@ -30,7 +30,7 @@ def convert(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form
     turned = have.last != want.last
     if turned and have.channels is want.channels is None and all(size == 1 for size in tensor.shape[2:]):
         return _relabel(rewriter, tensor, stored, want, into)
-    if turned and (padding := appended(tensor, have, want)) is not None:
+    if turned and len(tensor.shape) < 5 and (padding := appended(tensor, have, want)) is not None:
         return _one_kernel(rewriter, tensor, stored, want, padding)
     return _standard(rewriter, tensor, stored, have, want, into)
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-FIRST_TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
-LAST_TO_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
+# by rank; of rank 5 are images whose channels are split into groups, [N, g, C/g, H, W] (rules/reshape.py)
+FIRST_TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 3, 4, 1, 2)}
+LAST_TO_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2), 5: (0, 3, 4, 1, 2)}
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from onnxbolt.layout.rules import channels_last, constant_values
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
-OPS = ("Flatten", "Reshape", "Squeeze")
+OPS = ("Flatten", "Squeeze")  # and, by reshape.py, Reshape
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x, y = node.inputs[0], node.outputs[0]
     if not channels_last(x, state) or len(x.shape) != 4 or y.shape is None:
         return None
-    if node.op == "Squeeze" and _squeezed(node) in (2, 3) and _follow(y, state):
+    if node.op == "Squeeze" and _squeezed(node) in (2, 3) and follow(y, state):
         return Carry((state.form(x), *(None for _ in node.inputs[1:])), (state.form(x),), _emit_squeeze)
     if len(y.shape) != 2:
         return None
@@ -56,7 +56,7 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     rewriter.drop(node)
 
 
-def _follow(y: gs.Tensor, state: Assignment) -> bool:
+def follow(y: gs.Tensor, state: Assignment) -> bool:
     """Whether those who read what is left want its channels last, or turn it anyway."""
     return state.leads_to_last(y) or (bool(y.outputs) and all(node.op == "Transpose" for node in y.outputs))
 

@@ -24,6 +24,8 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
     if "perm" not in node.attrs:
         return None
+    if len(x.shape or ()) == 5 and state.form(x).last:  # within a shuffle of groups (reshape.py)
+        return Carry((CHANNELS_LAST,), (CHANNELS_LAST,), _emit_shuffle)
     if not channels_last(x, state):
         return _entry(node, state)
     form = state.form(x)
@@ -45,6 +47,12 @@ def _entry(node: gs.Node, state: Assignment) -> Carry | None:
 
 def _emit_alias(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     rewriter.alias(node, rewriter.get(node.inputs[0], PLAIN), CHANNELS_LAST)
+
+
+def _emit_shuffle(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+    order = FIRST_TO_LAST[5]
+    perm = [order.index(node.attrs["perm"][axis]) for axis in order]
+    rewriter.replace(node, [rewriter.get(node.inputs[0], CHANNELS_LAST)], CHANNELS_LAST, {"perm": perm})
 
 
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
