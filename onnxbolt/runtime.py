@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 CUDA = "CUDAExecutionProvider"
 ENABLE, DEVICE = "onnxbolt.enable", "onnxbolt.device"  # session configuration entries that the library reads
+# what ONNX Runtime 1.31 does for convolutions on the CPU ends in a segmentation fault on fp16 products behind a Transpose, of which
+# torchvision's vision transformers have many
+_OFF, _CPU_CHANNELS = "optimization.disable_specified_optimizers", "NchwcTransformer"
 Provider = str | tuple[str, dict[str, Any]]
 
 
@@ -51,7 +54,10 @@ def session_options(model: Source, *, providers: Sequence[Provider] | None = Non
     import onnxruntime as ort
 
     options = options or ort.SessionOptions()
-    digest = read_metadata(model).get("onnxbolt.digest", "")
+    metadata = read_metadata(model)
+    digest = metadata.get("onnxbolt.digest", "")
+    if metadata.get("onnxbolt.precision") == "fp16":
+        keep_channels(options)
     if not digest:
         return options  # no fused nodes
     available = ort.get_available_providers()
@@ -66,6 +72,12 @@ def session_options(model: Source, *, providers: Sequence[Provider] | None = Non
     if reason:
         warnings.warn(f"the fused kernels are not used, the nodes' function bodies run: {reason}", OnnxboltWarning, stacklevel=2)
     return options
+
+
+def keep_channels(options: ort.SessionOptions) -> None:
+    """Leave out ONNX Runtime's reordering of channels for its CPU kernels, on which some fp16 models crash."""
+    if not _entry(options, _OFF):
+        options.add_session_config_entry(_OFF, _CPU_CHANNELS)
 
 
 def _settings(providers: Sequence[Provider]) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import onnxbolt
 from onnxbolt.errors import LibraryError
 from onnxbolt.runtime import CUDA, OnnxboltWarning, get_library_path, session_options
 from tests import library_fixtures as fx
+from tests.conftest import ROOT
 
 FEEDS = {"x": np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)}
 
@@ -182,3 +184,23 @@ def test_a_copied_pair_is_as_good(deployed: Path, library: fx.HostLibrary, tmp_p
     copy = shutil.copy(deployed, tmp_path / "ö ü" / "renamed.onnx")
     shutil.copy(library.path, get_library_path(copy))
     session_options(copy, strict=True)
+
+
+TURNED = """
+import sys
+import onnx, onnxruntime as ort
+from onnx import TensorProto, helper
+from onnxbolt import optimize, session_options
+x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 50, width]) for name, width in (("x", 64), ("y", 96)))
+w = helper.make_tensor("w", TensorProto.FLOAT, [64, 96], [0.01] * 64 * 96)
+nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), helper.make_node("MatMul", ["t", "w"], ["p"]),
+         helper.make_node("Transpose", ["p"], ["y"], perm=[1, 0, 2])]
+model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [w]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+assert optimize(model, sys.argv[1], precision="fp16", fuse="all", archs=("sm_90a",), library=False).passed
+ort.InferenceSession(sys.argv[1], session_options(sys.argv[1], providers=["CPUExecutionProvider"]), providers=["CPUExecutionProvider"])
+"""
+
+
+def test_fp16_products_behind_a_transpose_do_not_end_the_process(tmp_path: Path) -> None:
+    """ONNX Runtime 1.31's reordering of channels for the CPU crashes on them."""
+    subprocess.run([sys.executable, "-c", TURNED, str(tmp_path / "out.onnx")], check=True, cwd=ROOT)

@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from onnxbolt.graph.scopes import captured
-from onnxbolt.runtime import session_options
+from onnxbolt.runtime import keep_channels, session_options
 
 # ONNX Runtime's own exception classes derive from Exception alone
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
@@ -30,7 +30,7 @@ class Runner:
         self.skeleton, self.weights = without_weights(model)
         self.identity = identity(model)
         self.outputs = [value.name for value in model.graph.output]
-        self.bfloat16 = uses_bfloat16(model)
+        self.bfloat16, self.float16 = uses_bfloat16(model), _uses(model, TensorProto.FLOAT16)
         self._last: tuple[tuple[str, ...], list[str], ort.InferenceSession] | None = None
 
     def run(self, feeds: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -61,6 +61,8 @@ class Runner:
     def _session(self, model: ModelProto) -> ort.InferenceSession:
         options = ort.SessionOptions()
         options.log_severity_level = 4
+        if self.float16:
+            keep_channels(options)
         if self.weights:
             options.add_external_initializers(list(self.weights), list(self.weights.values()))
         if self.library is not None:
@@ -154,11 +156,15 @@ def _may_be_float(value: ValueInfoProto | None) -> bool:
 
 def uses_bfloat16(model: ModelProto) -> bool:
     """Whether any initializer, input or Cast of the model is bfloat16."""
+    return _uses(model, TensorProto.BFLOAT16)
+
+
+def _uses(model: ModelProto, dtype: int) -> bool:
     graph = model.graph
     return (
-        any(tensor.data_type == TensorProto.BFLOAT16 for tensor in graph.initializer)
-        or any(value.type.tensor_type.elem_type == TensorProto.BFLOAT16 for value in (*graph.input, *graph.value_info, *graph.output))
-        or any(node.op_type == "Cast" and node.attribute and node.attribute[0].i == TensorProto.BFLOAT16 for node in graph.node)
+        any(tensor.data_type == dtype for tensor in graph.initializer)
+        or any(value.type.tensor_type.elem_type == dtype for value in (*graph.input, *graph.value_info, *graph.output))
+        or any(node.op_type == "Cast" and node.attribute and node.attribute[0].i == dtype for node in graph.node)
     )
 
 
