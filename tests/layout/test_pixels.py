@@ -106,3 +106,11 @@ def test_other_transposes_between_reshapes_are_as_the_source_has_them(perm: list
     split = net.node("Reshape", net.node("Relu", net.conv("x", 64, 64)), shape(net, 2, 2, 32, 9, 9))
     joined = net.node("Reshape", net.node("Transpose", split, perm=perm), shape(net, 2, 64, 9, 9))
     moves(net, net.node("Relu", net.conv(joined, 64, 64)))
+
+
+def test_padding_is_taken_away_by_the_change_of_layout() -> None:
+    """A detector's head of six channels, which its kernel writes as eight."""
+    net = Net({"x": (1, 64, 16, 16)})
+    rows = tokens_of(net, net.conv(net.node("Relu", net.conv("x", 64, 64, r=3, pads=[1, 1, 1, 1])), 64, 6), 6)
+    found = moves(net, net.node("Sigmoid", net.several("Split", rows, outputs=2, axis=2)[0]))
+    assert [op for op in found if op.startswith("NhwcToNchw")] == ["NhwcToNchw_f16_pad2"]

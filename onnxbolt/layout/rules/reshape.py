@@ -32,9 +32,11 @@ def _pixels(node: gs.Node, state: Assignment) -> Carry | None:
     x, y = node.inputs[0], node.outputs[0]
     if not channels_last(x, state) or not joins_or_splits_pixels(node) or not flatten.follow(y, state):
         return None
+    form = state.form(x)
     if sum(not isinstance(size, int) for size in y.shape[2:]) > 1:
         return None
-    form = state.form(x)
+    if form.channels is not None and not state.leads_to_last(y):  # the change of layout takes padding away, too
+        return None
     return Carry((form, None), (form,), _emit_pixels)
 
 
