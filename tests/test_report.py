@@ -18,6 +18,7 @@ from onnxbolt.report import Report
 from onnxbolt.report.coverage import coverage
 from onnxbolt.tune.timings import Comparison
 from onnxbolt.verify import Row, VerifyResult
+from onnxbolt.verify.result import NOT_FINITE
 
 
 def model_of(signature: str, body: str, weights: dict[str, np.ndarray]) -> ModelProto:
@@ -175,6 +176,14 @@ def test_failure_names_the_worst_tensor(report: Report) -> None:
     failed = report.verified(VerifyResult("fp16", rows))
     assert not failed.passed
     assert failed.failure().startswith("2 of 3 tensors differ from the original by more than allowed, e.g. output c: error 9.00e-01")
+
+
+@pytest.mark.parametrize(("precision", "reason", "remedies"), [
+    ("fp16", NOT_FINITE, "fp16 ends at 65504, --precision bf16 has the range of fp32, --precision keep rounds nothing, "),
+    ("fp16", "", "--precision keep rounds nothing, "), ("bf16", NOT_FINITE, "--precision keep rounds nothing, "), ("keep", "", "")])
+def test_failure_says_what_helps(precision: str, reason: str, remedies: str, report: Report) -> None:
+    row = Row("a", "output", "CPU", 0.5, 1e-2, 0.0, 1.0, reason=reason).judged()
+    assert report.verified(VerifyResult(precision, (row,))).failure().endswith(f"; {remedies}--keep-failed keeps the file")
 
 
 def test_coverage_counts_flops_of_what_could_be_fused(mixed: ModelProto) -> None:

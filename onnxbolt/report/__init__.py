@@ -22,6 +22,7 @@ from onnxbolt.precision import Kept
 from onnxbolt.report import render
 from onnxbolt.report.coverage import coverage
 from onnxbolt.verify import VerifyResult
+from onnxbolt.verify.result import NOT_FINITE
 from onnxbolt.version import __version__
 
 if TYPE_CHECKING:
@@ -101,8 +102,11 @@ class Report:
             return ""
         failures = self.verification.failures
         worst = max(failures, key=lambda row: math.inf if math.isnan(row.error) else row.error)
+        remedies = ["--precision keep rounds nothing"] if self.verification.precision != "keep" else []
+        if self.verification.precision == "fp16" and any(row.reason == NOT_FINITE for row in failures):
+            remedies.insert(0, "fp16 ends at 65504, --precision bf16 has the range of fp32")
         return (f"{len(failures)} of {len(self.verification.rows)} tensors differ from the original by more than allowed, e.g. "
-                f"{worst.kind} {worst.name}: {worst.reason}; --precision keep rounds nothing, --keep-failed keeps the file")
+                f"{worst.kind} {worst.name}: {worst.reason}; {', '.join([*remedies, '--keep-failed keeps the file'])}")
 
     def text(self) -> str:
         """For the terminal: grouped by op type and reason; the last line is PASSED or FAILED where it was verified."""

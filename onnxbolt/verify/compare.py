@@ -20,7 +20,7 @@ from onnxbolt.graph.shapes import import_domains
 from onnxbolt.precision import rounded_original
 from onnxbolt.runtime import OnnxboltWarning, session_options
 from onnxbolt.verify.feeds import Feeds
-from onnxbolt.verify.result import Row, VerifyResult
+from onnxbolt.verify.result import NOT_FINITE, Row, VerifyResult
 from onnxbolt.verify.session import CPU, RUNTIME_ERRORS, Runner, identity, uses_bfloat16
 from onnxbolt.verify.widen import widened
 
@@ -154,7 +154,7 @@ class Comparison:
     def _blemish(self, got: np.ndarray, expected: np.ndarray) -> str:
         """What is wrong with the values beside their error as a whole."""
         if not tolerances.same_non_finite(got, expected):
-            return "infinities or NaNs differ"
+            return NOT_FINITE
         if all(bound is None for bound in self.elementwise):
             return ""
         atol, rtol = (bound or 0.0 for bound in self.elementwise)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from onnxbolt import tolerances
 
+NOT_FINITE = "infinities or NaNs differ"
 SHOWN = 10  # fused nodes that the text lists beside those that failed
 
 
