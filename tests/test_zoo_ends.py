@@ -29,3 +29,18 @@ def test_whole_networks_stay_in_one_layout(name: str, precision: str, zoo: Calla
     assert not [op for op in ops if op.startswith(("NchwToNhwc", "NhwcToNchw"))]
     if precision == "fp16":  # in bf16, ONNX Runtime lacks most kernels: what is not fused is in fp32
         assert ops["Cast"] == 0
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize(("name", "shuffles", "turned", "outputs"), [("shufflenet_v2.dynamo", 16, 0, 0), ("segformer_b0.dynamo", 0, 9, 1)])
+def test_shuffles_and_tokens_move_little(name: str, shuffles: int, turned: int, outputs: int, precision: str,
+                                         zoo: Callable[[str], onnx.ModelProto], tmp_path: Path) -> None:
+    """Of a symbolic batch. What is left in SegFormer are attention's Transposes of four axes, those of its eight keys, one in front of the
+    decoder, and the result's change of layout."""
+    report = onnxbolt.optimize(zoo(name), tmp_path / "out.onnx", precision=precision, fuse="all", archs=("sm_90a",), library=False)
+    assert report.passed
+    nodes = onnx.load(tmp_path / "out.onnx").graph.node
+    assert not [node.op_type for node in nodes if node.op_type.startswith("NchwToNhwc")]
+    assert sum(node.op_type.startswith("NhwcToNchw") for node in nodes) == outputs
+    axes = Counter(len(node.attribute[0].ints) for node in nodes if node.op_type == "Transpose")
+    assert (axes[5], axes[3]) == (shuffles, turned)
