@@ -35,9 +35,9 @@ class Fault:
 
 
 def fused_nodes(model: ModelProto) -> list[NodeProto]:
-    """Fused Conv and Gemm nodes, in order: those that have weights."""
-    fused = [node for node in model.graph.node if node.domain == DOMAIN and node.op_type.startswith("Fused")]
-    return [node for node in fused if not node.op_type.startswith("FusedElementwise")]
+    """Fused Conv and Gemm nodes that read and write whole tensors, in order."""
+    fused = [node for node in model.graph.node if node.domain == DOMAIN and node.op_type.startswith(("FusedConv", "FusedGemm"))]
+    return [node for node in fused if not node.op_type.endswith(("_sliced", "_into"))]
 
 
 def plant(model: ModelProto, node: NodeProto, values: dict[str, np.ndarray]) -> tuple[ModelProto, Fault]:
