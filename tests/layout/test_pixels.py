@@ -114,3 +114,15 @@ def test_padding_is_taken_away_by_the_change_of_layout() -> None:
     rows = tokens_of(net, net.conv(net.node("Relu", net.conv("x", 64, 64, r=3, pads=[1, 1, 1, 1])), 64, 6), 6)
     found = moves(net, net.node("Sigmoid", net.several("Split", rows, outputs=2, axis=2)[0]))
     assert [op for op in found if op.startswith("NhwcToNchw")] == ["NhwcToNchw_f16_pad2"]
+
+
+@pytest.mark.parametrize("op", ["Split", "Slice"])
+def test_halves_that_are_no_whole_accesses_stay_in_nhwc(op: str) -> None:
+    """A unit of ShuffleNet V2 x1.0: 58 of 116 channels."""
+    net = Net({"x": (2, 64, 9, 9)})
+    y = shuffle(net, net.node("Concat", *(net.node("Relu", net.conv("x", 64, 58)) for _ in range(2)), axis=1), 2, 116)
+    kept, other = net.several("Split", y, outputs=2, axis=1) if op == "Split" else [
+        net.node("Slice", y, *(shape(net, at) for at in (first, first + 58, 1))) for first in (0, 58)]
+    joined = net.node("Concat", kept, net.node("Relu", net.conv(other, 58, 58)), axis=1)
+    found = moves(net, net.node("GlobalAveragePool", net.node("Relu", net.conv(joined, 116, 64))))
+    assert sorted(op for op in found if not op.startswith("NchwToNhwc_CastF16")) == ["Transpose"]

@@ -1,7 +1,7 @@
 """Split, and Slice with constant ends, in front of what wants channels last.
 
 Channels are read where they lie by kernels that have them as their x (layout/excerpts.py); for others a node of ours copies them.
-Along height and width the op stays, with its axes in another order.
+Channels that are no whole accesses are cut by the op itself, and so are height and width: it stays, with its axes in another order.
 """
 from __future__ import annotations
 
@@ -30,12 +30,10 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     if axes is None or not channels_last(x, state) or not any(state.leads_to_last(tensor) for tensor in node.outputs):
         return None
     parameters = (None,) * (len(node.inputs) - 1)
-    if 1 not in axes:
-        form = state.form(x)
-        return Carry((form, *parameters), (form,) * len(node.outputs), _emit)
-    if state.opset < LEAST_OPSET or not excerpts(node):
-        return None
-    return Carry((CHANNELS_LAST, *parameters), (CHANNELS_LAST,) * len(node.outputs), _emit_channels, ours=True)
+    if 1 in axes and state.opset >= LEAST_OPSET and excerpts(node):
+        return Carry((CHANNELS_LAST, *parameters), (CHANNELS_LAST,) * len(node.outputs), _emit_channels, ours=True)
+    form = CHANNELS_LAST if 1 in axes else state.form(x)
+    return Carry((form, *parameters), (form,) * len(node.outputs), _emit)
 
 
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
