@@ -32,6 +32,8 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     parameters = (None,) * (len(node.inputs) - 1)
     if 1 in axes and state.opset >= LEAST_OPSET and excerpts(node):
         return Carry((CHANNELS_LAST, *parameters), (CHANNELS_LAST,) * len(node.outputs), _emit_channels, ours=True)
+    if 1 in axes and not all(state.leads_to_last(tensor) for tensor in node.outputs):  # each part would change layout by itself
+        return None
     form = CHANNELS_LAST if 1 in axes else state.form(x)
     return Carry((form, *parameters), (form,) * len(node.outputs), _emit)
 
