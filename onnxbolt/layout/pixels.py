@@ -28,6 +28,8 @@ def shuffled(node: gs.Node) -> gs.Tensor | None:
     x, groups = node.inputs[0].shape, node.outputs[0].shape
     if x is None or groups is None or (len(x), len(groups)) != (4, 5) or [x[0], *x[2:]] != [groups[0], *groups[3:]] or None in x:
         return None
+    if not all(isinstance(size, int) for size in (x[1], *groups[1:3])):
+        return None
     transpose = _only_reader(node.outputs[0], "Transpose")
     if transpose is None or list(transpose.attrs.get("perm", ())) != _SWAPPED:
         return None
