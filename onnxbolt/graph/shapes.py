@@ -1,4 +1,4 @@
-"""Types and shapes of all tensors, by onnx's own inference with data propagation.
+"""Types and shapes of all tensors, by onnx's own inference with data propagation, of a newer opset where that knows more (newer.py).
 
 Inference is given a skeleton of the model: large initializers are replaced by inputs of their type and shape, which
 keeps it fast and below protobuf's 2 GiB; small ones stay, since shapes are computed from their values.
@@ -16,6 +16,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph import contrib
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN, LEAST_IR, node_proto, tensor_proto, used_constants, used_variables, value_info
 from onnxbolt.graph.importer import tensor_type
+from onnxbolt.graph.newer import newer
 from onnxbolt.graph.order import in_order
 from onnxbolt.graph.symbols import Meanings, is_generated
 
@@ -58,7 +59,7 @@ def infer_at(graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int]]]) -> 
 
 def _inferred(skeleton: ModelProto) -> Sequence[onnx.ValueInfoProto]:
     try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton, check_type=False, strict_mode=False, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(newer(skeleton), check_type=False, strict_mode=False, data_prop=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
         raise InputError(f"the model's shapes cannot be inferred: {error}; run onnx.checker.check_model on it") from error
     return (*inferred.graph.value_info, *inferred.graph.output)
