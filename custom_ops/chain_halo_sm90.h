@@ -23,7 +23,7 @@ struct ChainHaloSm90 {
     const auto& [conv, chain] = *static_cast<const ConvChainArguments*>(arguments);
     if (const char* error = halo::CheckConvolution(conv)) return error;
     if (const char* error = CheckPlanes(conv, false)) return error;
-    if (const char* error = halo::CheckRows(conv)) return error;
+    if (const char* error = halo::CheckRows(conv, chain.epilogue[Layers::kLast])) return error;
     if (conv.groups != 1) return "a chain's convolution has no groups";
     if (chain.layers != Layers::kLayers) return "the kernel is for another number of layers";
     if (chain.n[0] != conv.k || conv.k > Plan::kTileChannels) return "the first layer has more output channels than the kernel";

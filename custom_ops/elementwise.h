@@ -55,10 +55,8 @@ struct Batch {
       if (row >= params.rows) return;
       CUTLASS_PRAGMA_UNROLL
       for (int t = 0; t < Chain::kTensors; ++t) operands.tensors[t] = widened(tensors[i][t]);
-      const cutlass::Array<float, Width> y = Chain::template apply<Element>(widened(x[i]), operands, params.epilogue.params);
       Access result;
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < Width; ++j) result[j] = Element(y[j]);
+      static_cast<cutlass::Array<Element, Width>&>(result) = Chain::template finish<Element>(widened(x[i]), operands, params.epilogue.params);
       *reinterpret_cast<Access*>(static_cast<Element*>(params.y) + row * params.y_pitch + channel) = result;
     }
   }

@@ -29,7 +29,7 @@ struct HaloSm90 {
     if (const char* error = halo::CheckConvolution(conv)) return error;
     if (const char* error = CheckPlanes(conv, Plan::kPlanes)) return error;
     if (Plan::kPlanes) return CheckOperands<Chain, Element>(conv.epilogue, 1);
-    if (const char* error = halo::CheckRows(conv)) return error;
+    if (const char* error = halo::CheckRows(conv, conv.epilogue)) return error;
     return CheckOperands<Chain, Element>(conv.epilogue, halo::kAlign);
   }
 

@@ -1,7 +1,6 @@
 // From one layer of a chain to the next, without shared memory: accumulators go through their layer's epilogue and become, where they
 // are, the operand of the next product. All functions are a warpgroup's, and all of its threads call them.
 #pragma once
-#include "cutlass/numeric_conversion.h"
 #include "epilogue/chain.h"
 #include "sm90/tensor_map.h"
 #include "sm90/wgmma_registers.h"
@@ -16,7 +15,7 @@ using Operand = uint32_t[Columns / 4];
 // A layer's epilogue of 16 columns: of four values in each half (see Accumulators). `vectors` are the layer's, [kVectors][Columns];
 // `operands` has the tensors' values, where the chain has any.
 template <class Chain, class Result, int Columns>
-CUTLASS_DEVICE cutlass::Array<float, 8> FinishColumns(const Accumulators<Columns>& sums, int block, const float* vectors,
+CUTLASS_DEVICE cutlass::Array<Result, 8> FinishColumns(const Accumulators<Columns>& sums, int block, const float* vectors,
                                                       const float* params, typename Chain::template Operands<8> operands = {}) {
   cutlass::Array<float, 8> x;
 #pragma unroll
@@ -31,7 +30,7 @@ CUTLASS_DEVICE cutlass::Array<float, 8> FinishColumns(const Accumulators<Columns
       operands.vectors[v][i + 1] = operands.vectors[v][i + 3] = pair.y;
     }
   }
-  return Chain::template apply<Result>(x, operands, params);
+  return Chain::template finish<Result>(x, operands, params);
 }
 
 // An inner layer's result, rounded to the element type.
@@ -41,9 +40,8 @@ CUTLASS_DEVICE void FinishAsOperand(const Accumulators<Columns>& sums, const flo
 #pragma unroll
   for (int block = 0; block < Columns / 16; ++block) {
     const auto finished = FinishColumns<Chain, Element, Columns>(sums, block, vectors, params);
-    const auto packed = cutlass::NumericArrayConverter<Element, float, 8>{}(finished);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) operand[4 * block + i] = reinterpret_cast<const uint32_t*>(&packed)[i];
+    for (int i = 0; i < 4; ++i) operand[4 * block + i] = reinterpret_cast<const uint32_t*>(&finished)[i];
   }
 }
 

@@ -6,7 +6,6 @@
 #include "chain/shape_2x.h"
 #include "cutlass/arch/memory_sm75.h"
 #include "cutlass/arch/mma.h"
-#include "cutlass/numeric_conversion.h"
 
 namespace onnxbolt {
 namespace chain_2x {
@@ -94,7 +93,7 @@ class Result {
         operands.vectors[v][i + 1] = operands.vectors[v][i + 3] = pair.y;
       }
     }
-    return cutlass::NumericArrayConverter<Element, float, 8>{}(Chain::template apply<Element>(x, operands, params_));
+    return Chain::template finish<Element>(x, operands, params_);
   }
 
   CUTLASS_DEVICE void store(const Fragment<Element>& fragment, int block, int m) const {

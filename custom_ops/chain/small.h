@@ -74,13 +74,13 @@ __device__ Values<Count> LoadRow(const void* data, int64_t at, int count) {
 }
 
 template <class Output, int Align, int Count>
-__device__ void StoreRow(const Values<Count>& values, void* data, int64_t at, int count) {
+__device__ void StoreRow(const cutlass::Array<Output, Count>& values, void* data, int64_t at, int count) {
   Output* to = static_cast<Output*>(data) + at;
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < Count; i += Align) {
     Access<Output, Align> packed;
     CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < Align; ++j) packed[j] = i + j < Count ? Output(values[i + j]) : Output(0.f);
+    for (int j = 0; j < Align; ++j) packed[j] = i + j < Count ? values[i + j] : Output(0.f);
     if (i < count) *reinterpret_cast<Access<Output, Align>*>(to + i) = packed;
   }
 }
@@ -124,13 +124,11 @@ __device__ void ComputeFrom(const ChainArguments& chain, const float* constants,
   const Values<kColumns> sums = Multiply<Depth, kColumns>(x, constants + kOffset);
   if constexpr (L == K::kLast) {
     using Output = typename K::Output;
-    const auto y = Chain::template apply<Output>(sums, operands, epilogue.params);
+    const auto y = Chain::template finish<Output>(sums, operands, epilogue.params);
     StoreRow<Output, K::kAlignOut>(y, chain.d, row * chain.ldd, columns);
   } else {
-    auto y = Chain::template apply<Element>(sums, operands, epilogue.params);
-    CUTLASS_PRAGMA_UNROLL
-    for (int n = 0; n < kColumns; ++n) y[n] = float(Element(y[n]));  // as the tensor between the layers would hold it
-    ComputeFrom<K, L + 1>(chain, constants, row, y);
+    const auto y = Chain::template finish<Element>(sums, operands, epilogue.params);  // as the tensor between the layers would hold it
+    ComputeFrom<K, L + 1>(chain, constants, row, cutlass::NumericArrayConverter<float, Element, kColumns>{}(y));
   }
 }
 

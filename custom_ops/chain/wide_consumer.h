@@ -170,8 +170,7 @@ class WideConsumer {
     for (int i = 0; i < kBlock / 16; ++i) {
       const auto finished = FinishColumns<Chain, Element, kBlock>(sums, i, memory_.template vectors<L>() + block * kVectors,
                                                                   params_.operands[L].params);
-      const auto packed = cutlass::NumericArrayConverter<Element, float, 8>{}(finished);
-      StoreActivations(activations_, block * kBlock + 16 * i, reinterpret_cast<const uint32_t(&)[4]>(packed));
+      StoreActivations(activations_, block * kBlock + 16 * i, reinterpret_cast<const uint32_t(&)[4]>(finished));
     }
   }
 

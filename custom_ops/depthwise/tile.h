@@ -151,10 +151,8 @@ struct Epilogue {
     for (int q = 0; q < Shape::kColumns; ++q, y += conv.y_pitch) {
       if (place.column + q >= conv.q) return;
       load_tensors(conv, pixel + q, place.channel);
-      const Values<kWidth> values = Chain::template apply<Output>(sums[q], operands, conv.epilogue.params);
       Access<Output, kWidth> result;
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kWidth; ++i) result[i] = Output(values[i]);
+      static_cast<cutlass::Array<Output, kWidth>&>(result) = Chain::template finish<Output>(sums[q], operands, conv.epilogue.params);
       *reinterpret_cast<Access<Output, kWidth>*>(y) = result;
     }
   }

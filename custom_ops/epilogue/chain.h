@@ -1,11 +1,19 @@
 // An epilogue chain as a type: Chain<Bias, Relu, Add> applies its steps in fp32 to a fragment of the accumulator.
 #pragma once
 #include "cutlass/array.h"
+#include "cutlass/numeric_conversion.h"
 #include "epilogue/steps.h"
 #include "kernel.h"
 
 namespace onnxbolt {
 namespace epilogue {
+
+template <class First, class... Others>
+struct LastOf : LastOf<Others...> {};
+template <class First>
+struct LastOf<First> {
+  using Type = First;
+};
 
 template <class... Steps>
 struct Chain {
@@ -25,21 +33,41 @@ struct Chain {
     cutlass::Array<float, N> tensors[kTensors > 0 ? kTensors : 1];
   };
 
-  // Output: what the result is rounded to. For 16 bits, steps may be approximated to less than that rounding (steps.h).
+  // For who goes on with fp32. Output: what it will be rounded to. For 16 bits, steps may be approximated to less than that rounding
+  // (steps.h).
   template <class Output = float, int N>
   __device__ static cutlass::Array<float, N> apply(
       cutlass::Array<float, N> x, const Operands<N>& operands, const float* params) {
-    apply_from<sizeof(Output) == 2, 0, 0, 0, N, Steps...>(x, operands, params);
+    apply_from<sizeof(Output) == 2, false, 0, 0, 0, N, Steps...>(x, operands, params);
     return x;
   }
 
+  // The result, rounded; the last step may do that itself, for two values at once.
+  template <class Output, int N>
+  __device__ static cutlass::Array<Output, N> finish(
+      cutlass::Array<float, N> x, const Operands<N>& operands, const float* params) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (N % 2 == 0 && Last::template kFinishes<Output>) {
+      apply_from<true, true, 0, 0, 0, N, Steps...>(x, operands, params);
+      cutlass::AlignedArray<Output, N, sizeof(Pair)> result;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < N; i += 2) reinterpret_cast<Pair*>(&result)[i / 2] = Last::template finish<Output>(x[i], x[i + 1]);
+      return result;
+    }
+#endif
+    return cutlass::NumericArrayConverter<Output, float, N>{}(apply<Output>(x, operands, params));
+  }
+
  private:
+  using Last = typename LastOf<Step<Operand::kNone>, Steps...>::Type;
+
   // Vector, Tensor and Param count what earlier steps have taken, so that every index is a constant.
-  template <bool Approximate, int Vector, int Tensor, int Param, int N>
+  template <bool Approximate, bool ButLast, int Vector, int Tensor, int Param, int N>
   __device__ static void apply_from(cutlass::Array<float, N>&, const Operands<N>&, const float*) {}
 
-  template <bool Approximate, int Vector, int Tensor, int Param, int N, class Step, class... Rest>
+  template <bool Approximate, bool ButLast, int Vector, int Tensor, int Param, int N, class Step, class... Rest>
   __device__ static void apply_from(cutlass::Array<float, N>& x, const Operands<N>& operands, const float* params) {
+    if constexpr (ButLast && sizeof...(Rest) == 0) return;
     constexpr bool kVector = Step::kOperand == Operand::kVector, kTensor = Step::kOperand == Operand::kTensor;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < N; ++i) {
@@ -49,7 +77,7 @@ struct Chain {
       if constexpr (Approximate && Step::kApproximable) x[i] = Step::approximate(x[i], operand, params + Param);
       else x[i] = Step::apply(x[i], operand, params + Param);
     }
-    apply_from<Approximate, Vector + kVector, Tensor + kTensor, Param + Step::kParams, N, Rest...>(x, operands, params);
+    apply_from<Approximate, ButLast, Vector + kVector, Tensor + kTensor, Param + Step::kParams, N, Rest...>(x, operands, params);
   }
 };
 

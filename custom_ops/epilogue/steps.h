@@ -4,12 +4,14 @@
 // operators; fminf and fmaxf would swallow it.
 //
 // `apply` is as exact as fp32 allows. Where that takes long, `approximate` is for results that are rounded to 16 bits: its error
-// is below that rounding (epilogue/approximations.h).
+// is below that rounding (epilogue/approximations.h). `finish` is for a chain's last step: two values, rounded to 16 bits
+// (epilogue/pairs.h).
 #pragma once
 #include <cuda_runtime.h>
 
 #include "epilogue/approximations.h"
 #include "epilogue/limits.h"
+#include "epilogue/pairs.h"
 
 namespace onnxbolt {
 namespace epilogue {
@@ -22,6 +24,15 @@ struct Step {
   static constexpr Operand kOperand = Kind;
   static constexpr int kParams = Params;
   static constexpr bool kHeavy = Heavy, kApproximable = false;
+  template <class Output>
+  static constexpr bool kFinishes = false;
+};
+
+// Whose `finish` is for fp16 alone: bf16 is too coarse to reckon in.
+template <bool Heavy = false>
+struct HalfStep : Step<Operand::kNone, 0, Heavy> {
+  template <class Output>
+  static constexpr bool kFinishes = std::is_same_v<Output, cutlass::half_t>;
 };
 
 // Two ulp instead of a full division; for |divisor| > 2^126 the quotient is 0, which is where it tends to here.
@@ -49,6 +60,10 @@ struct Mul : Step<Operand::kTensor> {
 
 struct Relu : Step<Operand::kNone> {
   __device__ static float apply(float x, float, const float*) { return maximum(x, 0.f); }
+  template <class Output>
+  static constexpr bool kFinishes = sizeof(Output) == 2;
+  template <class Output>
+  __device__ static Pair finish(float first, float second) { return round_positive<Output>(first, second); }
 };
 
 struct LeakyRelu : Step<Operand::kNone, 1> {
@@ -71,23 +86,29 @@ struct Tanh : Step<Operand::kNone, 0, true> {
   __device__ static float approximate(float x, float, const float*) { return approximate_tanh(x); }
 };
 
-struct GeluErf : Step<Operand::kNone, 0, true> {
+struct GeluErf : HalfStep<true> {
   __device__ static float apply(float x, float, const float*) { return 0.5f * x * (1.f + erff(x * 0.70710678f)); }
   static constexpr bool kApproximable = true;
   __device__ static float approximate(float x, float, const float*) { return approximate_gelu(x); }
+  template <class>
+  __device__ static Pair finish(float first, float second) { return gelu_pair(first, second); }
 };
 
 // (1 + tanh u) / 2 = sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3).
-struct GeluTanh : Step<Operand::kNone> {
+struct GeluTanh : HalfStep<> {
   __device__ static float apply(float x, float, const float*) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
   static constexpr bool kApproximable = true;
   __device__ static float approximate(float x, float, const float*) { return approximate_gelu_tanh(x); }
+  template <class>
+  __device__ static Pair finish(float first, float second) { return gelu_tanh_pair(first, second); }
 };
 
-struct Silu : Step<Operand::kNone> {
+struct Silu : HalfStep<> {
   __device__ static float apply(float x, float, const float*) { return x * sigmoid(x); }
   static constexpr bool kApproximable = true;
   __device__ static float approximate(float x, float, const float*) { return x * approximate_sigmoid(x); }
+  template <class>
+  __device__ static Pair finish(float first, float second) { return silu_pair(first, second); }
 };
 
 struct HardSwish : Step<Operand::kNone> {
@@ -99,10 +120,12 @@ struct HardSigmoid : Step<Operand::kNone, 2> {
 };
 
 // log(1 + e^x) without overflow for large x.
-struct Softplus : Step<Operand::kNone, 0, true> {
+struct Softplus : HalfStep<true> {
   __device__ static float apply(float x, float, const float*) { return (x < 0.f ? 0.f : x) + log1pf(expf(-fabsf(x))); }
   static constexpr bool kApproximable = true;
   __device__ static float approximate(float x, float, const float*) { return approximate_softplus(x); }
+  template <class>
+  __device__ static Pair finish(float first, float second) { return softplus_pair(first, second); }
 };
 
 struct Elu : Step<Operand::kNone, 1, true> {

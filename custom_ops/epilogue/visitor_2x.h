@@ -76,10 +76,9 @@ struct ChainVisitor {
       for (int i = 0; i < Chain::kTensors; ++i) {
         operands.tensors[i] = cutlass::NumericArrayConverter<float, Element, N>{}(tensors[i * kRows * kColumns + fragment]);
       }
-      Fragment result = Chain::template apply<Output>(Fragment(accumulator), operands, params->operands.params);
       auto coordinate = coordinates(0, column, row, step);
-      if (contains(coordinate)) store(coordinate, cutlass::NumericArrayConverter<Output, float, N>{}(result));
-      return result;
+      if (contains(coordinate)) store(coordinate, Chain::template finish<Output>(Fragment(accumulator), operands, params->operands.params));
+      return Fragment(accumulator);
     }
 
    private:

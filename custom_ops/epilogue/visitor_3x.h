@@ -56,7 +56,7 @@ struct ChainNode : cutlass::epilogue::fusion::detail::Sm90VisitorImpl<> {
         const cutlass::Array<Accumulator, N>& accumulator, int, int, int, const cutlass::Array<Inputs, N>&... inputs) {
       typename Chain::template Operands<N> operands;
       collect(operands, std::index_sequence_for<Inputs...>{}, inputs...);
-      return cutlass::NumericArrayConverter<Output, float, N>{}(Chain::template apply<Output>(accumulator, operands, params->params));
+      return Chain::template finish<Output>(accumulator, operands, params->params);
     }
 
     template <int N, size_t... Index, class... Inputs>

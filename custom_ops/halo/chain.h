@@ -155,10 +155,10 @@ class FurtherProducts {
 #pragma unroll
       for (int group = 0; group < 2; ++group) {
         const float* sums = d + 4 * (2 * pair + group);
-        const auto y = Chain::template apply<Element>(cutlass::Array<float, 4>{sums[0], sums[1], sums[2], sums[3]}, operands,
-                                                      params_.inner[L].params);
-        result[2 * group] = Pack<Element>(y[0], y[1]);
-        result[2 * group + 1] = Pack<Element>(y[2], y[3]);
+        const auto y = Chain::template finish<Element>(cutlass::Array<float, 4>{sums[0], sums[1], sums[2], sums[3]}, operands,
+                                                       params_.inner[L].params);
+        result[2 * group] = Word(y, 0);
+        result[2 * group + 1] = Word(y, 1);
       }
       StoreTransposed(MatrixRow<Element>(memory_.tile(warpgroup_), 16 * pair), result);
     }

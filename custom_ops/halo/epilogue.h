@@ -21,10 +21,10 @@ __device__ inline void LoadTransposed(uint32_t address, uint32_t (&matrices)[4])
                : "memory");
 }
 
+// Two neighbours of 16 bits.
 template <class T>
-__device__ uint32_t Pack(float first, float second) {
-  const auto pair = cutlass::NumericArrayConverter<T, float, 2>::convert({first, second});
-  return reinterpret_cast<const uint32_t&>(pair);
+__device__ uint32_t Word(const cutlass::Array<T, 4>& values, int i) {
+  return reinterpret_cast<const uint32_t*>(&values)[i];
 }
 
 template <class T>
@@ -108,6 +108,7 @@ class Epilogue {
     last_ = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1, min(params_.p - tile.row, params_.tile.rows) - 1,
                         min(params_.n - tile.image, params_.tile.images) - 1);
     vectors_.load(params_.epilogue, channel_, end_);
+    find_output();
     fetch_first(channel_);
   }
 
@@ -120,6 +121,7 @@ class Epilogue {
     if (next_ >= end_) return;
     if constexpr (kDepth < kChunks) fetch_first(next_);
     channel_ = next_;
+    find_output();
     vectors_ = upcoming;
   }
 
@@ -130,11 +132,12 @@ class Epilogue {
   static constexpr int kPairOutput = Plan::kOutputChunk / kChunkPairs, kPairTensor = Plan::kTensorChunk / kChunkPairs;
   static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
   // Eight threads read or write 128 bytes of a position's channels, a warpgroup those of a pair.
-  static constexpr int kLanes = 8, kOutputParts = kChannels * sizeof(Output) / 128;
+  static constexpr int kLanes = 8, kOutputParts = kChannels * sizeof(Output) / 128, kAccess = 16 / sizeof(Output);
   // Chunks of the tensors that are fetched ahead: what the memory's latency asks for, where accumulators leave registers.
   static constexpr int kFreeRegisters = Plan::kConsumerRegisters - Plan::kPositions / 2 - (sizeof(Output) == 2 ? 72 : 88);
   static constexpr int kDepth = std::max(1, std::min(kChunks, kFreeRegisters / (4 * kTensors * kChunkPairs)));
   using Values = cutlass::Array<float, 4>;  // channel c at two positions, channel c + 8 at the same
+  using Results = cutlass::Array<typename Plan::Output, 4>;
 
   // What this thread writes of a chunk, and to which pixels.
   struct Result {
@@ -182,10 +185,23 @@ class Epilogue {
   template <class T>
   __device__ int part_offset(int part) const { return StagedVector<T>(thread_ / kLanes, part * kLanes + thread_ % kLanes); }
 
-  // The output pixel of this thread's position of a pair.
+  // The output pixel of this thread's position of a pair, counted from the tile's first one.
   __device__ int find_pixel(int pair) const {
     const Place place = places_[pair * 16 + thread_ / kLanes];
-    return place.within(last_) ? first_ + place.pixel : kNowhere;
+    return place.within(last_) ? place.pixel : kNowhere;
+  }
+
+  __device__ void find_output() {
+    const int channel = channel_ + thread_ % kLanes * kAccess;
+    y_ = static_cast<char*>(params_.y) + (first_ * params_.y_pitch + channel) * static_cast<int>(sizeof(Output));
+    asm("" : "+l"(y_));  // or else the compiler adds params_.y, a constant, anew for each access
+    __builtin_assume(__isGlobal(y_));
+  }
+
+  // Where a pixel's channels begin, in bytes: a product of 32 bits each is one instruction, one of 64 bits four.
+  template <class T>
+  __device__ static int64_t row_offset(int pixel, int64_t pitch) {
+    return int64_t(pixel) * static_cast<int>(pitch * static_cast<int>(sizeof(T)));
   }
 
   __device__ void fetch_first(int first_channel) {
@@ -201,9 +217,9 @@ class Epilogue {
       const bool valid = pixel != kNowhere && channel < end_;
 #pragma unroll
       for (int t = 0; t < Chain::kTensors; ++t) {
-        const Element* tensor = static_cast<const Element*>(params_.epilogue.tensors[t]) + channel;
-        fetched_[t][chunk % kDepth][i] =
-            valid ? *reinterpret_cast<const uint4*>(tensor + pixel * params_.epilogue.tensor_pitch[t]) : uint4{};
+        const char* tensor = static_cast<const char*>(params_.epilogue.tensors[t]) + channel * static_cast<int>(sizeof(Element));
+        const int64_t row = row_offset<Element>(first_ + pixel, params_.epilogue.tensor_pitch[t]);
+        fetched_[t][chunk % kDepth][i] = valid ? *reinterpret_cast<const uint4*>(tensor + row) : uint4{};
       }
     });
   }
@@ -231,10 +247,10 @@ class Epilogue {
     for (int t = 0; t < Chain::kTensors; ++t) LoadTransposed(MatrixRow<Element>(staged_tensor(pair, t), 0), tensors[t]);
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
-      const Values y = apply(d, pair * 2 + group, tensors);
+      const Results y = finish(d, pair * 2 + group, tensors);
       if constexpr (sizeof(Output) == 2) {
-        result[2 * group] = Pack<Output>(y[0], y[1]);
-        result[2 * group + 1] = Pack<Output>(y[2], y[3]);
+        result[2 * group] = Word(y, 0);
+        result[2 * group + 1] = Word(y, 1);
       } else {
         stage_wide(y, group * 8, staged_output(pair));
       }
@@ -242,7 +258,7 @@ class Epilogue {
     if constexpr (sizeof(Output) == 2) StoreTransposed(MatrixRow<Output>(staged_output(pair), 0), result);
   }
 
-  __device__ Values apply(const Accumulators& d, int group, const uint32_t (&tensors)[kTensors][4]) {
+  __device__ Results finish(const Accumulators& d, int group, const uint32_t (&tensors)[kTensors][4]) {
     typename Chain::template Operands<4> operands;
     vectors_.read(operands);
 #pragma unroll
@@ -251,15 +267,15 @@ class Epilogue {
       operands.tensors[t] = {upper[0], upper[1], lower[0], lower[1]};
     }
     const Values values{d[4 * group], d[4 * group + 1], d[4 * group + 2], d[4 * group + 3]};
-    return Chain::template apply<Output>(values, operands, params_.epilogue.params);
+    return Chain::template finish<Output>(values, operands, params_.epilogue.params);
   }
 
   // Outputs of four bytes: stmatrix moves two.
-  __device__ static void stage_wide(const Values& y, int first_position, char* staged) {
+  __device__ static void stage_wide(const Results& y, int first_position, char* staged) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int position = first_position + threadIdx.x % 4 * 2 + i % 2, channel = LaneChannel() + i / 2 * 8;
-      *reinterpret_cast<Output*>(staged + StagedVector<Output>(position, channel / 4) + channel % 4 * sizeof(Output)) = Output(y[i]);
+      *reinterpret_cast<Output*>(staged + StagedVector<Output>(position, channel / 4) + channel % 4 * sizeof(Output)) = y[i];
     }
   }
 
@@ -276,9 +292,9 @@ class Epilogue {
     for_each_pair(chunk, [&](int, int i) {
 #pragma unroll
       for (int part = 0; part < kOutputParts; ++part) {
-        const int channel = channel_ + (part * kLanes + thread_ % kLanes) * (16 / static_cast<int>(sizeof(Output)));
+        const int channel = channel_ + (part * kLanes + thread_ % kLanes) * kAccess;
         if (result.pixels[i] == kNowhere || channel >= end_) continue;
-        *reinterpret_cast<uint4*>(static_cast<Output*>(params_.y) + channel + result.pixels[i] * params_.y_pitch) = result.parts[i][part];
+        *reinterpret_cast<uint4*>(y_ + row_offset<Output>(result.pixels[i], params_.y_pitch) + part * 128) = result.parts[i][part];
       }
     });
   }
@@ -291,6 +307,7 @@ class Epilogue {
   int next_;       // of those that follow
   int end_;        // where the channels end that the tile has
   int first_;      // the tile's first output pixel
+  char* y_;        // that pixel's channels in the output, this thread's first
   uint32_t last_;  // the largest coordinates in it
   LaneVectors<Chain> vectors_;
   uint4 fetched_[kTensors][kDepth][kChunkPairs];

@@ -1,5 +1,8 @@
 // What the host does for a halo convolution: checks, and the parameters of a launch.
 #pragma once
+#include <algorithm>
+#include <iterator>
+
 #include "halo/block.h"
 #include "sm90/tensor_map.h"
 
@@ -7,11 +10,14 @@ namespace onnxbolt {
 namespace halo {
 
 constexpr int kAlign = 8;  // elements of an access: 16 bytes
+constexpr int64_t kMaxPitch = int64_t(1) << 28;  // elements: a pitch in bytes is held in 32 bits
 
-// Of an output with its channels last, which is written in accesses of 16 bytes.
-inline const char* CheckRows(const ConvArguments& conv) {
-  const bool aligned = conv.k / conv.groups % kAlign == 0 && conv.y_pitch % kAlign == 0 && IsAligned(conv.y, 16);
-  return aligned ? nullptr : "y, its pitch or a group's k is not aligned to 16 bytes";
+// Of an output with its channels last, which is written in accesses of 16 bytes. `epilogue`: the last layer's.
+inline const char* CheckRows(const ConvArguments& conv, const EpilogueArguments& epilogue) {
+  if (conv.k / conv.groups % kAlign != 0 || conv.y_pitch % kAlign != 0 || !IsAligned(conv.y, 16))
+    return "y, its pitch or a group's k is not aligned to 16 bytes";
+  const int64_t pitch = std::max(conv.y_pitch, *std::max_element(std::begin(epilogue.tensor_pitch), std::end(epilogue.tensor_pitch)));
+  return pitch <= kMaxPitch ? nullptr : "pixels of y or of a tensor lie too far apart";
 }
 
 // Whether any launch of any kernel can read and multiply it. nullptr where all is well.

@@ -83,16 +83,16 @@ class PlanesEpilogue {
     for (int group = chunk * kGroups; group < (chunk + 1) * kGroups; ++group) {
       if (group >= Plan::kPositions / kGroup) break;
       const cutlass::Array<float, 4> values{d[4 * group], d[4 * group + 1], d[4 * group + 2], d[4 * group + 3]};
-      const auto y = Chain::template apply<Output>(values, operands, params_.epilogue.params);
+      const auto y = Chain::template finish<Output>(values, operands, params_.epilogue.params);
       const int position = group % kGroups * kGroup + lane_ % 4 * 2;
       stage_pair(staged(chunk, LaneChannel(), position), y[0], y[1]);
       stage_pair(staged(chunk, LaneChannel() + 8, position), y[2], y[3]);
     }
   }
 
-  __device__ static void stage_pair(Output* to, float first, float second) {
+  __device__ static void stage_pair(Output* to, Output first, Output second) {
     Pair pair;
-    pair[0] = Output(first), pair[1] = Output(second);
+    pair[0] = first, pair[1] = second;
     *reinterpret_cast<Pair*>(to) = pair;
   }
 

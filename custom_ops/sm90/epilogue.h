@@ -68,7 +68,8 @@ class Epilogue {
   CUTLASS_DEVICE Epilogue(const EpilogueMemory<Shape>& memory, const EpilogueArguments& operands, int barrier)
       : memory_(memory), operands_(operands), barrier_(barrier), thread_(threadIdx.x % 128),
         warp_(__shfl_sync(~0u, thread_ / 32, 0)),
-        lane_row_(chunk_offset(thread_ / 32 * 16 + thread_ % 16, thread_ % 32 / 16 * 8)) {}
+        lane_row_(chunk_offset(thread_ / 32 * 16 + thread_ % 16, thread_ % 32 / 16 * 8)),
+        lane_pair_(chunk_offset(first_row(), thread_ % 4 * 2) + thread_ % 2 * 8) {}
 
   // Begins to fetch the vectors of columns `first` to `end`, which arrive under the main loop. Those of the tile before are kept
   // where they are the same.
@@ -109,8 +110,8 @@ class Epilogue {
                                   uint32_t* operand = nullptr) {
     char* buffer = memory_.staging + cursor_.stage * Shape::kUnitBytes;
     acquire_buffer();
-    apply_chain(values, buffer, unit_row, unit_column, column_end, to, [=](const auto& results, int column) {
-      const auto rounded = round(results);
+    for_each_part(values, buffer, unit_row, unit_column, column_end, to, [=](const auto& x, const auto& operands, int column) {
+      const auto rounded = Chain::template finish<Output>(x, operands, operands_.params);
       if constexpr (Shape::kStores) write_staged<2 * decltype(rounded)::kElements>(buffer, column, rounded);
       if (operand) std::memcpy(operand + column / 4, &rounded, sizeof rounded);
     });
@@ -150,12 +151,12 @@ class Epilogue {
     if (units_++ > 0) memory_.residual_free[(cursor_.stage + Shape::kBuffers - 1) % Shape::kBuffers].arrive();
   }
 
-  // The chain on the unit's columns from `Column` on, up to 64 at a time: their values are independent of one another, which hides the
-  // latency of a chain, and take the place of accumulators. `use` gets the results, four of a thread for each block of 8 columns (see
-  // Accumulators), and the first of the columns.
+  // The unit's columns from `Column` on, up to 64 at a time: their values are independent of one another, which hides the latency of a
+  // chain, and take the place of accumulators. `use` gets these, four of a thread for each block of 8 columns (see Accumulators), the
+  // chain's operands for them, and the first of the columns.
   template <int Column = 0, class Destination, class Use>
-  CUTLASS_DEVICE void apply_chain(const float* values, char* buffer, int unit_row, int unit_column, int column_end,
-                                  const Destination& to, const Use& use) {
+  CUTLASS_DEVICE void for_each_part(const float* values, char* buffer, int unit_row, int unit_column, int column_end,
+                                    const Destination& to, const Use& use) {
     constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 64 ? 64 : kLeft >= 32 ? 32 : kLeft >= 16 ? 16 : 8;
     constexpr int kCount = kColumns / 2;
     typename Chain::template Operands<kCount> operands;
@@ -166,13 +167,8 @@ class Epilogue {
     read_vectors<kCount>(operands, tile_column);
     if constexpr (Shape::kResidual) operands.tensors[0] = read_staged<kColumns>(buffer, Column);
     if constexpr (Chain::kTensors > Shape::kResidual) read_tensors<kCount>(operands, unit_row, tile_column, column_end, to);
-    use(Chain::template apply<Output>(x, operands, operands_.params), Column);
-    if constexpr (kLeft > kColumns) apply_chain<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to, use);
-  }
-
-  template <int Count>
-  CUTLASS_DEVICE static cutlass::Array<Output, Count> round(const cutlass::Array<float, Count>& results) {
-    return cutlass::NumericArrayConverter<Output, float, Count>{}(results);
+    use(x, operands, Column);
+    if constexpr (kLeft > kColumns) for_each_part<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to, use);
   }
 
   template <int Count>
@@ -226,7 +222,7 @@ class Epilogue {
     const uint32_t start = SharedAddress(buffer);
     if constexpr (!Wide) return start + chunk_offset(thread_ / 32 * 16 + thread_ % 16, column);
     const int bytes = column * static_cast<int>(sizeof(Output));
-    return kChunks == 8 || kChunks == 4 || kChunks == 2 ? (start + lane_row_) ^ bytes : start + lane_row_ + bytes;
+    return kSwizzled ? (start + lane_row_) ^ bytes : start + lane_row_ + bytes;
   }
 
   template <int Columns>
@@ -271,20 +267,22 @@ class Epilogue {
     }
   }
 
-  // This thread's values i and i + 1, of 4 bytes each.
+  // This thread's values i and i + 1, of 4 bytes each. A swizzle leaves blocks of 8 columns where they are but for an exclusive or, and is
+  // the same 8 rows below.
   CUTLASS_DEVICE float2* pair(char* buffer, int column, int i) const {
-    const int row = first_row() + i % 4 * 4, at = column + i / 4 * 8 + thread_ % 4 * 2;
-    return reinterpret_cast<float2*>(buffer + chunk_offset(row, at) + at % 4 * 4);
+    const int bytes = (column + i / 4 * 8) * static_cast<int>(sizeof(float)), row_offset = i % 4 * 4 * Shape::kRowBytes;
+    return reinterpret_cast<float2*>(buffer + (kSwizzled ? lane_pair_ ^ bytes : lane_pair_ + bytes) + row_offset);
   }
 
   static constexpr int kChunks = Shape::kRowBytes / 16;
+  static constexpr bool kSwizzled = kChunks == 8 || kChunks == 4 || kChunks == 2;
   static constexpr int kFetches = (Chain::kVectors * Shape::kColumns + 127) / 128;
 
   EpilogueMemory<Shape> memory_;
   const EpilogueArguments& operands_;
   float fetches_[kFetches > 0 ? kFetches : 1];
   bool fetched_ = false;
-  int barrier_, thread_, warp_, lane_row_;
+  int barrier_, thread_, warp_, lane_row_, lane_pair_;
   int first_column_ = -1, units_ = 0;
   RingCursor<Shape::kBuffers> cursor_;
 };

@@ -71,7 +71,8 @@ class MeanEpilogue : public Epilogue<Shape> {
     char* buffer = this->memory_.staging + this->cursor_.stage * Shape::kUnitBytes;
     if constexpr (Shape::kResidual) this->acquire_buffer();
     float sums[kSums];
-    this->apply_chain(values, buffer, unit_row, unit_column, column_end, to, [&](const auto& results, int column) {
+    this->for_each_part(values, buffer, unit_row, unit_column, column_end, to, [&](const auto& x, const auto& operands, int column) {
+      const auto results = Base::Chain::template apply<Output>(x, operands, this->operands_.params);
       const bool upper = to.holds_pixel(unit_row + this->first_row()), lower = to.holds_pixel(unit_row + this->first_row() + 8);
 #pragma unroll
       for (int i = 0; i < int(results.size()); i += 4) {

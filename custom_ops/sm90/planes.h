@@ -59,8 +59,9 @@ class PlanesEpilogue : public Epilogue<Shape> {
 
   template <int Size>
   CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const PlanesOutput& to) {
-    this->apply_chain(values, nullptr, unit_row, unit_column, column_end, to, [&](const auto& results, int column) {
-      to.store(this->round(results), unit_row + this->first_row(), unit_column + column + this->thread_ % 4 * 2);
+    this->for_each_part(values, nullptr, unit_row, unit_column, column_end, to, [&](const auto& x, const auto& operands, int column) {
+      const auto rounded = Base::Chain::template finish<typename Base::Output>(x, operands, this->operands_.params);
+      to.store(rounded, unit_row + this->first_row(), unit_column + column + this->thread_ % 4 * 2);
     });
   }
 };

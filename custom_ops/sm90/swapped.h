@@ -2,7 +2,6 @@
 // consumer warpgroup, which stmatrix transposes on their way through swizzled shared memory. A unit is 64 channels of all the tile's
 // pixels.
 #pragma once
-#include "cutlass/numeric_conversion.h"
 #include "epilogue/chain.h"
 #include "sm90/epilogue.h"
 
@@ -94,8 +93,7 @@ class SwappedEpilogue {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) operands.vectors[v][i] = vectors_[v][2 * unit + i / 2 % 2];
     }
-    x = Chain::template apply<Output>(x, operands, operands_.params);
-    write_staged<Pixels>(buffer, pixel, cutlass::NumericArrayConverter<Output, float, kCount>{}(x));
+    write_staged<Pixels>(buffer, pixel, Chain::template finish<Output>(x, operands, operands_.params));
   }
 
   // The row that this lane gives to stmatrix, of four matrices of 8x8: 16 channels of 8 pixels, then of the next 8.

@@ -22,7 +22,7 @@ Problem = GemmProblem | ConvProblem
 _C, _P = Schedule.COOPERATIVE, Schedule.PINGPONG
 # What wgmma multiplies by at once and custom_ops/sm90/wgmma.h has.
 _COLUMNS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 160, 192, 224, 256)
-_WIDE_COLUMNS = (64, 128, 192, 256)
+_WIDE_COLUMNS = (64, 96, 128, 192, 256)
 _WASTE = 0.25  # of a tile's columns that may lie outside of the output
 _K = (64, 48, 32, 16)  # elements of 2 bytes of a k-block
 _MAX_BOX = 256  # rows of one copy by TMA

@@ -43,7 +43,11 @@ OLDER_CHAINS = (
     ("conv.groups = 2;", "a chain of convolutions has no groups"), ("chain.layers = 1;", "the kernel is for another number of layers"),
     ("chain.n[1] = 264;", "a layer is wider than the kernel"), ("conv.y_planes = 1;", _LAST),
 )
-HALO_CHAINS = (("", "accepted"), ("conv.y_planes = 1;", _LAST), ("conv.stored = data;", _ONE))
+_FAR = "pixels of y or of a tensor lie too far apart"
+HALO_CHAINS = (
+    ("", "accepted"), ("conv.y_planes = 1;", _LAST), ("conv.stored = data;", _ONE), ("conv.y_pitch = int64_t(1) << 29;", _FAR),
+    ("chain.epilogue[1].tensor_pitch[0] = int64_t(1) << 29;", _FAR),
+)
 DEPTHWISE = (
     ("", "accepted"), ("conv.y_planes = 1;", _LAST), ("conv.stored = data;", _ONE),
     ("conv.groups = 1;", "a depthwise convolution has as many groups and output channels as channels"),
