@@ -37,7 +37,7 @@ struct EpilogueShape {
   using Chain = ChainType;
   static constexpr int kBlocks = Blocks, kColumns = ColumnCount;
   static constexpr bool kResidual = LoadsResidual && Chain::kTensors > 0 && sizeof(Element) == sizeof(Output);
-  static constexpr int kUnitColumns = BoxColumns<Output>(kColumns);
+  static constexpr int kUnitColumns = StoredColumns<Output>(kColumns, kResidual);
   static constexpr int kRowBytes = kUnitColumns * sizeof(Output), kUnitBytes = 64 * kRowBytes;
   static constexpr int kUnitsAcross = kColumns / kUnitColumns, kUnits = kBlocks * kUnitsAcross;
   static constexpr int kBuffers = kResidual && kUnits > 1 ? 4 : 2;  // residuals are loaded that far ahead

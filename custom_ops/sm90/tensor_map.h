@@ -27,6 +27,18 @@ constexpr int BoxColumns(int columns) {
   return columns;
 }
 
+// Columns of a result that are stored at once, and of a residual that are loaded. Where swizzled rows would be short, a tile's whole rows
+// lie as they are, or equal parts of them up to 256 bytes, of which at worst two share a bank: copies of short rows are slow, loads more
+// than stores (docs/decisions/sm90-kernels.md).
+template <class T>
+constexpr int StoredColumns(int columns, bool residual) {
+  const int bytes = columns * static_cast<int>(sizeof(T));
+  if (sizeof(T) != 2 || bytes % (residual ? 128 : 64) == 0 || bytes == 64 || bytes == 32) return BoxColumns<T>(columns);
+  int parts = 1;
+  while (columns % (8 * parts) != 0 || bytes / parts > 256 || bytes / parts % 64 == 0) ++parts;
+  return columns / parts;
+}
+
 // Rows of 128, 64 and 32 bytes are swizzled, others lie as they are.
 inline CUtensorMapSwizzle SwizzleOf(int row_bytes) {
   switch (row_bytes) {

@@ -14,7 +14,7 @@ from onnxbolt.epilogues import EPILOGUES, MAX_PARAMS, MAX_TENSORS, STORE, has_in
 from onnxbolt.integers import round_up
 from onnxbolt.kernels.chain import COLUMNS
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
-from onnxbolt.kernels.sm90 import is_matrix
+from onnxbolt.kernels.sm90 import is_matrix, stored_columns
 
 Problem = GemmProblem | ConvProblem
 
@@ -77,7 +77,7 @@ def shared_memory(config: KernelConfig, problem: Problem) -> int:
     """The least bytes of a block; the kernel takes what is left for a second tile of rows, and more units of the first result."""
     size, (rows, inner, depth), columns = problem.dtype.bytes, config.threadblock, config.warp[0]
     weights = (inner // BLOCK if config.resident else config.stages) * BLOCK * (depth + columns) * size
-    unit = next(n for n in (128, 64, 32) if columns * problem.out.bytes % n == 0)
+    unit = stored_columns(columns, problem.out, residual=False) * problem.out.bytes
     vectors = [sum(EPILOGUES[step].operand == "vector" for step in layer) for layer in layers(problem.chain)]
     group = ROWS * (depth * size + _LEAST_UNITS * BLOCK * size + unit) + 4 * (vectors[0] * inner + vectors[1] * columns)
     return weights + rows // ROWS * group + _BARRIERS

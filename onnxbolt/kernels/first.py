@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig
+from onnxbolt.kernels.sm90 import stored_columns
 
 COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128)  # output channels of a product
 _TILES, _TILES_OF_FEW = (128, 64), (256, 128, 64)  # output pixels of a tile, in rows of 16
@@ -79,7 +80,8 @@ def shared_memory(config: KernelConfig, columns: int = 0) -> int:
     """Bytes of a block, at most: each warpgroup's staging, vectors (of `columns`, if the output has others) and pixels, and the weights."""
     _, n, k = config.threadblock
     rows, quads = _patch(config)
-    staging, vectors = 2 * 64 * 128, 4 * 4 * (columns or n)
+    stored = columns or n
+    staging, vectors = 2 * 64 * max(128, 2 * stored_columns(stored, DType.F16, residual=False)), 4 * 4 * stored
     patch = (rows * quads * _QUAD * _stored_channels(config.warp[2], config.instruction[1]) + 2 * _CHUNK) * 2
     return config.consumers * (staging + vectors + patch) + 2 * n * k
 

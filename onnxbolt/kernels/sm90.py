@@ -7,6 +7,7 @@ of them, its columns. The formulas for shared memory repeat custom_ops/sm90/shap
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -32,6 +33,7 @@ _RING_BYTES, _RESIDENT_STAGES = 65536, 4  # beside resident weights: what hides 
 
 _WIDE = 16  # bytes that TMA moves at least
 _SWIZZLED_ROWS = (128, 64, 32)  # bytes; the widest that divides a tile's row
+_MAX_STORED_ROW = 256  # bytes of a row of a unit that is not swizzled
 _MAX_STAGES, _MIN_STAGES = 16, 3
 _FIXED_BYTES = 2048  # barriers, and what alignment takes
 _MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}  # of a thread, by consumer warpgroups, without spills
@@ -198,7 +200,7 @@ def splits(config: KernelConfig, kernel: Typed, arch: Arch) -> list[int]:
     if config.schedule is not _C or config.cluster != (1, 1) or config.resident or config.instruction[0]:
         return []
     rows, columns, k = config.threadblock
-    ring, pieces = (rows + columns) * k * kernel.dtype.bytes * stages(config, kernel, arch), units(config, staged(kernel))
+    ring, pieces = (rows + columns) * k * kernel.dtype.bytes * stages(config, kernel, arch), units(config, kernel)
     if _residual_units(config, kernel) > _buffers(config, kernel):
         return []
     shared = [split for split in _SPLITS if pieces % split == 0 or split % pieces == 0]
@@ -234,7 +236,8 @@ def _free_bytes(config: KernelConfig, kernel: Typed, arch: Arch) -> int:
     rows, columns, _ = config.threadblock
     if config.instruction[0]:  # units of 64 channels of all rows; vectors are in registers
         return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * 2 * rows * 64 * kernel.out.bytes
-    staging = _buffers(config, kernel) * 64 * _unit_columns(columns, staged(kernel)) * staged(kernel).bytes
+    out = staged(kernel)
+    staging = _buffers(config, kernel) * 64 * stored_columns(columns, out, loads_residual(kernel)) * out.bytes
     vectors = sum(EPILOGUES[step].operand == "vector" for step in kernel.chain) * columns * 4
     return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * (staging + vectors)
 
@@ -251,8 +254,12 @@ def _buffers(config: KernelConfig, kernel: Typed) -> int:
 
 def _residual_units(config: KernelConfig, kernel: Typed) -> int:
     """Units of a warpgroup's part of a tile whose residual comes by TMA, in the place where they will be staged."""
-    residual = any(EPILOGUES[step].operand == "tensor" for step in kernel.chain) and kernel.dtype.bytes == staged(kernel).bytes
-    return units(config, staged(kernel)) // _groups_of_tile(config) if residual else 0
+    return units(config, kernel) // _groups_of_tile(config) if loads_residual(kernel) else 0
+
+
+def loads_residual(kernel: Typed) -> bool:
+    """Whether TMA brings a residual to where the output will be staged."""
+    return any(EPILOGUES[step].operand == "tensor" for step in kernel.chain) and kernel.dtype.bytes == staged(kernel).bytes
 
 
 def tiles(config: KernelConfig, problem: Problem) -> int:
@@ -262,10 +269,10 @@ def tiles(config: KernelConfig, problem: Problem) -> int:
     return ceil_divide(rows, config.threadblock[0] * m) * ceil_divide(columns, config.threadblock[1] * n) * m * n
 
 
-def units(config: KernelConfig, out: DType) -> int:
+def units(config: KernelConfig, kernel: Typed) -> int:
     """Pieces of 64 rows in which a tile is stored: what blocks that split k divide among themselves."""
     rows, columns, _ = config.threadblock
-    return rows // 64 * (columns // _unit_columns(columns, out))
+    return rows // 64 * (columns // stored_columns(columns, staged(kernel), loads_residual(kernel)))
 
 
 def product(config: KernelConfig) -> tuple[int, int]:
@@ -283,6 +290,10 @@ def _groups_of_tile(config: KernelConfig) -> int:
     return 1 if config.schedule is _P else config.consumers
 
 
-def _unit_columns(columns: int, out: DType) -> int:
+def stored_columns(columns: int, out: DType, residual: bool) -> int:
+    """Of a unit: those of a swizzled row, or, where that were short, all of a tile or equal parts (custom_ops/sm90/tensor_map.h)."""
     row = columns * out.bytes
-    return next((width // out.bytes for width in _SWIZZLED_ROWS if row % width == 0), columns)
+    if out.bytes != 2 or row % (128 if residual else 64) == 0 or row in _SWIZZLED_ROWS:
+        return next((width // out.bytes for width in _SWIZZLED_ROWS if row % width == 0), columns)
+    parts = next(n for n in itertools.count(1) if columns % (8 * n) == 0 and row // n <= _MAX_STORED_ROW and row // n % 64)
+    return columns // parts

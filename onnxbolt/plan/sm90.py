@@ -14,7 +14,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels.config import ConvProblem, KernelConfig, Schedule
-from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, product, staged, stages, tiles, units
+from onnxbolt.kernels.sm90 import Problem, boxes, is_matrix, k_blocks, product, stages, tiles, units
 
 CLOCKS_PER_US = 1755.0  # under load
 LAUNCH_US, _CLUSTER_US = 0.93, 0.15  # in a chain of these kernels, which begin before the one before has ended
@@ -61,9 +61,9 @@ def _compute_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     rows, columns, _ = config.threadblock
     split = config.split_k
     main = ceil_divide(k_blocks(config, problem), split) * block_clocks(problem, config, arch) / CLOCKS_PER_US
-    epilogue = epilogue_us(problem, rows * columns / min(split, units(config, staged(problem))))
+    epilogue = epilogue_us(problem, rows * columns / min(split, units(config, problem)))
     if split > 1:
-        received = (split - 1) * rows * columns * 4 / min(split, units(config, staged(problem)))  # of a block that finishes units
+        received = (split - 1) * rows * columns * 4 / min(split, units(config, problem))  # of a block that finishes units
         epilogue += _SPLIT_US + received / _REMOTE / CLOCKS_PER_US
     return tiles_us(_tiles_of_sm(problem, config, arch), main, epilogue, config)
 
@@ -71,7 +71,7 @@ def _compute_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
 def planes_us(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
     """What storing planes adds to a kernel that stores rows: nothing hides it."""
     rows, columns, _ = config.threadblock
-    values = rows * min(columns, problem.k - problem.padding) / min(config.split_k, units(config, staged(problem)))
+    values = rows * min(columns, problem.k - problem.padding) / min(config.split_k, units(config, problem))
     across = _ACROSS if problem.p * problem.q % _PLANE_PIXELS else 1.0
     return _tiles_of_sm(problem, config, arch) * values * across * _PLANE_VALUE / CLOCKS_PER_US
 

@@ -85,7 +85,7 @@ def test_k_is_split_where_tiles_leave_sms_idle() -> None:
     for config in split:
         assert config.schedule is Schedule.COOPERATIVE
         assert sm90.tiles(config, GEMM) * config.split_k <= HOPPER.sm_count
-        pieces = sm90.units(config, GEMM.out)
+        pieces = sm90.units(config, GEMM)
         assert pieces % config.split_k == 0 or config.split_k % pieces == 0
     assert not [c for c in sm90.candidates(dataclasses.replace(GEMM, m=100_000), HOPPER) if c.split_k > 1]
 
@@ -110,7 +110,7 @@ def test_each_unit_has_an_owner_with_a_slot_for_every_sender(pieces: int, split:
 def test_k_is_not_split_where_a_residual_has_fewer_buffers_than_units() -> None:
     residual = dataclasses.replace(GEMM, dtype=DType.F32, out=DType.F32, chain=("Bias", "Add"))
     for config in (c for c in sm90.candidates(residual, HOPPER) if c.split_k > 1):
-        assert sm90.units(config, DType.F32) // config.consumers <= 4
+        assert sm90.units(config, residual) // config.consumers <= 4
 
 
 def test_resident_weights_need_room_and_several_tiles_for_a_block() -> None:
