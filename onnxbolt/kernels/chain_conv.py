@@ -79,7 +79,8 @@ def fixed_bytes(config: KernelConfig, problem: ConvProblem) -> int:
     weights = 0 if stages_behind(config, size) else sum(round_up(n * k * size, 1024) for k, n in itertools.pairwise(widths))
     residual = any(EPILOGUES[step].operand == "tensor" for step in chains[-1]) and problem.out.bytes == size
     unit = stored_columns(widths[-1], problem.out, residual) * problem.out.bytes
-    buffers = 4 if residual and widths[-1] * problem.out.bytes > unit else 2
+    units = sm90.group_rows(config) // 64 * (widths[-1] * problem.out.bytes // unit)
+    buffers = 4 if residual and units > 1 else 2
     return _FIXED_BYTES + weights + round_up(sum(vectors[:-1]) + 8, 1024) + config.consumers * (buffers * 64 * unit + vectors[-1])
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import chain_conv, chain_first, conv_chain, first
+from onnxbolt.kernels import chain_conv, chain_first, conv_chain, first, sm90
 from onnxbolt.kernels.config import ConvProblem, Family, Schedule
 from onnxbolt.kernels.conv import candidates
 
@@ -93,3 +93,23 @@ def test_first_candidates_fit(widths: tuple[int, int], size: int) -> None:
         assert (config.warp, config.instruction[:2]) == ((size, size, 3), (2, 2))
         assert first.shared_memory(config, columns) + 2 * inner * columns <= get(90).shared_memory_per_block
         assert 128 * config.consumers * first.registers(config, inner // 4 + columns // 2) <= get(90).registers_per_sm
+
+
+def test_a_residual_has_a_buffer_for_each_of_up_to_four_units_of_a_warpgroup() -> None:
+    """128 rows of 48 columns are two units; 64 rows are one, which two buffers serve."""
+    narrow = changed(BLOCK, c=48, k=48, inner=(48,), chain=(*CHAIN[:-1], "Add"))
+    plain = changed(narrow, chain=CHAIN[:-1])
+    configs = chain_conv.candidates(narrow, get(90))
+    extra = {config.threadblock[0] // (config.consumers if config.schedule is Schedule.COOPERATIVE else 1):
+             (chain_conv.fixed_bytes(config, narrow) - chain_conv.fixed_bytes(config, plain)) // config.consumers for config in configs}
+    assert extra == {64: 0, 128: 2 * 64 * 48 * 2}
+
+
+@pytest.mark.parametrize(("columns", "out", "residual", "stored"), [
+    (48, DType.F16, False, 48), (80, DType.BF16, False, 80), (96, DType.F16, False, 32), (96, DType.F16, True, 48), (112, DType.F16, True, 112),
+    (160, DType.F16, False, 32), (160, DType.F16, True, 80), (64, DType.F16, True, 64), (32, DType.F16, True, 32), (16, DType.F16, True, 16),
+    (48, DType.F32, False, 16), (256, DType.F16, True, 64), (40, DType.F16, False, 40),
+])
+def test_short_rows_are_stored_whole_where_at_most_two_share_a_bank(columns: int, out: DType, residual: bool, stored: int) -> None:
+    """As StoredColumns of custom_ops/sm90/tensor_map.h."""
+    assert sm90.stored_columns(columns, out, residual) == stored
