@@ -1,4 +1,4 @@
-// An epilogue chain by itself, y = chain(x) on rows of channels: up to 16 bytes per access, fp32 arithmetic.
+// An epilogue chain by itself, y = chain(x) on rows of channels: up to 16 bytes per access, arithmetic as behind a product.
 //
 // A thread keeps its group of channels and walks down the rows, so that it loads the chain's vectors once.
 #pragma once
@@ -55,9 +55,9 @@ struct Batch {
       if (row >= params.rows) return;
       CUTLASS_PRAGMA_UNROLL
       for (int t = 0; t < Chain::kTensors; ++t) operands.tensors[t] = widened(tensors[i][t]);
-      Access result;
-      static_cast<cutlass::Array<Element, Width>&>(result) = Chain::template finish<Element>(widened(x[i]), operands, params.epilogue.params);
-      *reinterpret_cast<Access*>(static_cast<Element*>(params.y) + row * params.y_pitch + channel) = result;
+      Access y;
+      static_cast<cutlass::Array<Element, Width>&>(y) = Chain::template finish<Element>(widened(x[i]), operands, params.epilogue.params);
+      *reinterpret_cast<Access*>(static_cast<Element*>(params.y) + row * params.y_pitch + channel) = y;
     }
   }
 

@@ -55,7 +55,7 @@ __device__ __half2 polynomial(__half2 x, float c0, Others... others) {
 }
 
 // x P(x) for a sigmoid-like P, P(-x) = 1 - P(x): max(x, 0) - |x| P(-|x|), where the root of P(-t) is so smooth that a polynomial of
-// degree four stands for it. Beyond |x| = 4, where |x| P(-|x|) is 0 beside fp16's resolution of x, it is below 0, which saturation takes to 0.
+// degree four stands for it. Beyond |x| = 4, where |x| P(-|x|) is 0 beside fp16's resolution of x, it is below 0: saturation makes it 0.
 __device__ inline Pair gate_pair(float first, float second, float c0, float c1, float c2, float c3, float c4) {
   const __half2 t = __habs2(round_finite(first, second));
   const __half2 root = __hfma2_sat(polynomial(t, c1, c2, c3, c4), t, twice(c0));

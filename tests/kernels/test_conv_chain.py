@@ -108,7 +108,8 @@ def test_a_residual_has_a_buffer_for_each_of_up_to_four_units_of_a_warpgroup() -
 @pytest.mark.parametrize(("columns", "out", "residual", "stored"), [
     (48, DType.F16, False, 48), (80, DType.BF16, False, 80), (96, DType.F16, False, 32), (96, DType.F16, True, 48),
     (112, DType.F16, True, 112), (160, DType.F16, False, 32), (160, DType.F16, True, 80), (64, DType.F16, True, 64),
-    (32, DType.F16, True, 32), (16, DType.F16, True, 16), (48, DType.F32, False, 16), (256, DType.F16, True, 64), (40, DType.F16, False, 40),
+    (32, DType.F16, True, 32), (16, DType.F16, True, 16), (48, DType.F32, False, 16), (256, DType.F16, True, 64),
+    (40, DType.F16, False, 40),
 ])
 def test_short_rows_are_stored_whole_where_at_most_two_share_a_bank(columns: int, out: DType, residual: bool, stored: int) -> None:
     """As StoredColumns of custom_ops/sm90/tensor_map.h."""
