@@ -26,8 +26,8 @@ _GROUPS = 2  # consumer warpgroups
 _MAX_BLOCK = 256  # columns of one product
 _STAGE_BYTES = 32768  # of weights, for tiles of 64 rows; half of that for 128, whose activations leave less room
 _BOX_BYTES = 64 * 128  # 64 rows of 64 activations
-_REGISTERS, _BASE_REGISTERS = 224, 64  # of a consumer's thread; beside accumulators and operands
-_FINISHED = 128  # bytes of a row that go through an epilogue at a time, half of their values to a thread
+_REGISTERS, _BASE_REGISTERS = 224, 72  # of a consumer's thread; beside accumulators and operands
+_FINISHED = 64  # columns that go through an epilogue at a time, half a value each to a thread
 _BARRIERS = 256  # bytes, and what aligns them
 
 
@@ -88,8 +88,7 @@ def registers(config: KernelConfig, problem: GemmProblem) -> int:
     accumulators = [n // passes(config, layer) // shares(config) // 2 for layer, n in enumerate(columns(config))]
     rows = 0 if config.align_a == problem.dtype.alignment else 2 * boxes(config, problem)[0] // 4
     beside = sum(EPILOGUES[step].operand == "tensor" for step in problem.chain) + (problem.out.bytes == 4)
-    finished = _FINISHED // problem.out.bytes // 2 * beside
-    return _BASE_REGISTERS + max(accumulators[0] + rows, *accumulators, accumulators[-1] + finished)
+    return _BASE_REGISTERS + max(accumulators[0] + rows, *accumulators, accumulators[-1] + _FINISHED // 2 * beside)
 
 
 def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:

@@ -11,10 +11,9 @@ from onnxbolt.epilogues import PRODUCT
 from onnxbolt.kernels import chain_wide
 from onnxbolt.kernels.config import GemmProblem
 
-_FULLEST = (256, (512, 512))
 # k, whose rows TMA reads or not, and the columns of each layer
 _CHAINS = (
-    (13, (512, 256, 64, 16)), (512, (256, 128)), (367, (512, 256, 1)), (96, (96, 512, 256)), _FULLEST, (429, (256, 64, 16)),
+    (13, (512, 256, 64, 16)), (512, (256, 128)), (367, (512, 256, 1)), (96, (96, 512, 256)), (256, (512, 512)), (429, (256, 64, 16)),
     (40, (384, 96)), (1000, (256, 200)), (16, (512, 192, 384, 32)),
 )
 _RESIDUALS: tuple[tuple[str, ...], ...] = ((), ("Add",), (), ("Mul", "Add"), ())
@@ -22,10 +21,9 @@ _TYPES = ((DType.F16, DType.F16), (DType.BF16, DType.F32), (DType.F16, DType.F32
 
 
 def instances(arch: int, activations: tuple[str, ...]) -> Iterator[Instance]:
-    """The candidates of the planner in turn; at the end what fills the registers."""
-    turns = zip(activations * 2, itertools.cycle(_CHAINS), itertools.cycle(_RESIDUALS), itertools.cycle(_TYPES), strict=False)
-    fullest = [(activation, _FULLEST, ("Add",), types) for activation, types in zip(("GeluErf", "Mish"), _TYPES, strict=False)]
-    for turn, (activation, (k, widths), residual, (dtype, out)) in enumerate([*turns, *fullest]):
+    """The candidates of the planner in turn."""
+    cases = zip(activations * 2, itertools.cycle(_CHAINS), itertools.cycle(_RESIDUALS), itertools.cycle(_TYPES), strict=False)
+    for turn, (activation, (k, widths), residual, (dtype, out)) in enumerate(cases):
         chain = (*_layers(activation, len(widths)), *residual)
         configs = chain_wide.candidates(GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1]), get(arch))
         if configs:

@@ -66,17 +66,6 @@ def test_every_candidate_fits_an_sm_and_the_deepest_ring_is_taken() -> None:
             assert config.stages == 8 or not chain_wide.is_feasible(deeper, problem, ARCH)
 
 
-@pytest.mark.parametrize(("out", "residuals", "fits"), [
-    (DType.F16, (), True), (DType.F16, ("Add",), True), (DType.F16, ("Mul", "Add"), False), (DType.F32, (), True),
-    (DType.F32, ("Add",), True), (DType.F32, ("Mul", "Add"), False),
-])
-def test_registers_hold_512_columns_and_one_residual(out: DType, residuals: tuple[str, ...], fits: bool) -> None:
-    """By hand: of half of the columns half a value each to a thread, 128, and 32 of each residual, where y has 4 bytes 16, and as many
-    results."""
-    problem = dataclasses.replace(pair(256, 512, 512, (*PAIR, *residuals)), out=out)
-    assert bool(chain_wide.candidates(problem, ARCH)) == fits
-
-
 def test_a_stage_holds_all_columns_of_a_pass() -> None:
     """Boxes along k are shorter, where a pass is wide."""
     shared, own = chain_wide.candidates(dataclasses.replace(BOTTOM, k=512), ARCH)
