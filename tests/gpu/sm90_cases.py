@@ -29,7 +29,7 @@ def instances(arch: int, forms: Sequence[Form]) -> Iterator[Instance]:
         configs = _configs(gemm if family is Family.GEMM_SM90 else _conv(dtype, out, chain, columns), arch)
         if configs:
             yield Instance(configs[5 * turn % len(configs)], dtype, out, chain)
-    yield from (*_short_blocks(arch), *_along_columns(arch), *_swapped(arch), *_means(arch))
+    yield from (*_short_blocks(arch), *_along_columns(arch), *_whole_rows(arch), *_swapped(arch), *_means(arch))
 
 
 def _short_blocks(arch: int) -> Iterator[Instance]:
@@ -45,6 +45,16 @@ def _along_columns(arch: int) -> Iterator[Instance]:
     problem = _conv(DType.F16, DType.F16, ("Bias", "Add", "Relu"), 256)
     for config in [config for config in _configs(problem, arch) if config.cluster == (2, 1)][:1]:
         yield _instance(problem, dataclasses.replace(config, cluster=(1, 2)))
+
+
+def _whole_rows(arch: int) -> Iterator[Instance]:
+    """Tiles whose rows are stored whole or in halves, and residuals loaded so: cooperative and pingpong, one block of 64 rows and more."""
+    forms = ((DType.F16, ("Bias", "Relu")), (DType.F16, ("Bias", "Add", "Relu")), (DType.BF16, ("Add",)))
+    for turn, (columns, (dtype, chain)) in enumerate(itertools.product((48, 80, 96, 112, 160), forms)):
+        gemm = GemmProblem(_GEMM[0], columns, _GEMM[1], dtype, dtype, chain)
+        for problem in (gemm, _conv(dtype, dtype, chain, columns)):
+            configs = [config for config in _configs(problem, arch) if config.threadblock[1] == columns]
+            yield from (_instance(problem, config) for config in configs[turn % 5::7])
 
 
 def _swapped(arch: int) -> Iterator[Instance]:
@@ -63,7 +73,8 @@ def _means(arch: int) -> Iterator[Instance]:
         (64, DType.F16, DType.F16, ("Bias", "Add", "Relu")), (512, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
         (192, DType.BF16, DType.BF16, ("Bias", "HardSwish")), (40, DType.F16, DType.F16, ("Add",)),
         (128, DType.F16, DType.F32, ("Bias", "Add")), (256, DType.F32, DType.F32, ("Scale", "Bias", "Add", "Silu")),
-        (8, DType.F16, DType.F16, ()), (96, DType.BF16, DType.F32, ("Bias", "Relu")),
+        (8, DType.F16, DType.F16, ()), (96, DType.BF16, DType.F32, ("Bias", "Relu")), (48, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
+        (80, DType.BF16, DType.BF16, ("Bias", "Add")), (112, DType.F16, DType.F16, ("Bias", "Relu")),
     )
     for turn, (columns, dtype, out, chain) in enumerate(forms):
         problem = dataclasses.replace(_conv(dtype, out, (*chain, MEAN), columns), h=8, w=8, p=8, q=8, n=300)
