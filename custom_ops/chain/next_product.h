@@ -16,7 +16,7 @@ using Operand = uint32_t[Columns / 4];
 // `operands` has the tensors' values, where the chain has any.
 template <class Chain, class Result, int Columns>
 CUTLASS_DEVICE cutlass::Array<Result, 8> FinishColumns(const Accumulators<Columns>& sums, int block, const float* vectors,
-                                                      const float* params, typename Chain::template Operands<8> operands = {}) {
+                                                       const float* params, typename Chain::template Operands<8> operands = {}) {
   cutlass::Array<float, 8> x;
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = sums[8 * block + i];

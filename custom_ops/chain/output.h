@@ -48,7 +48,7 @@ class ChainOutput {
     for (int block = 0; block < kColumns / 16; ++block) {
       const int first = first_column_ + 16 * block;
       const auto values = FinishColumns<Chain, Output, kColumns>(sums, block, vectors_, params_.operands[K::kLast].params,
-                                                                   read_tensors(first_row, first));
+                                                                 read_tensors(first_row, first));
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int at = first_row + i % 4 / 2 * 8, column = first + i / 4 * 8 + thread_ % 4 * 2 + i % 2;

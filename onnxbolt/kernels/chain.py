@@ -14,7 +14,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, fits_several, layers
 from onnxbolt.integers import round_up
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
-from onnxbolt.kernels.sm90 import stored_columns
+from onnxbolt.kernels.sm90 import loads_residual, staging_bytes
 
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
 _GROUPS = (3, 2, 1)  # consumer warpgroups
@@ -91,13 +91,11 @@ def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
     row = box * size + (0 if config.align_a == 8 else _CHUNK)
     stage = config.threadblock[0] * row + (0 if config.resident else widths[0] * box * size)
     rings = config.consumers if config.resident else 1
-    residual = config.align_a == 8 and problem.out.bytes == size and any(EPILOGUES[step].operand == "tensor" for step in problem.chain)
-    unit = stored_columns(widths[-1], problem.out, residual) * problem.out.bytes
-    buffers = 4 if residual and unit < widths[-1] * problem.out.bytes else 2
+    staging = staging_bytes(widths[-1], problem.out, residual=config.align_a == 8 and loads_residual(problem))
     vectors = [sum(EPILOGUES[step].operand == "vector" for step in layer) for layer in layers(problem.chain)]
     all_vectors = sum(v * n for v, n in zip(vectors, widths, strict=True)) * 4
     return (sum(weights[0 if config.resident else 1:]) + rings * config.stages * round_up(stage, 1024)
-            + config.consumers * (round_up(buffers * _ROWS * unit, 1024) + vectors[-1] * widths[-1] * 4) + all_vectors + _BARRIERS)
+            + config.consumers * (round_up(staging, 1024) + vectors[-1] * widths[-1] * 4) + all_vectors + _BARRIERS)
 
 
 _BARRIERS = 1024  # bytes, and what aligns them

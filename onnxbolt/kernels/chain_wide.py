@@ -15,7 +15,7 @@ from onnxbolt.integers import round_up
 from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.kernels.chain import columns, first_depth
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
-from onnxbolt.kernels.sm90 import stored_columns
+from onnxbolt.kernels.sm90 import staging_bytes
 
 COLUMNS = (32, 64, 96, 128, 192, 256, 384, 512)  # of a layer, zeros included
 _NARROW = 192  # columns up to which registers hold what CHAIN_SM90 keeps there without spoiling its other choices
@@ -96,7 +96,7 @@ def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
     size, widths, rows, along = problem.dtype.bytes, columns(config), config.threadblock[0], boxes(config, problem)
     stage = max(n // passes(config, layer) * box * size for layer, (n, box) in enumerate(zip(widths, along, strict=True)))
     row = along[0] * size + (0 if config.align_a == problem.dtype.alignment else 16)
-    staging = 2 * 64 * stored_columns(widths[-1] // shares(config), problem.out, residual=False) * problem.out.bytes
+    staging = staging_bytes(widths[-1] // shares(config), problem.out, residual=False)
     activations = max(round_up(max(widths[:-1]), 64) // 64 * _BOX_BYTES, shares(config) * round_up(staging, 1024))
     counts = [sum(EPILOGUES[step].operand == "vector" for step in layer) for layer in layers(problem.chain)]
     vectors = sum(count * n for count, n in zip(counts, widths, strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig
-from onnxbolt.kernels.sm90 import stored_columns
+from onnxbolt.kernels.sm90 import staging_bytes
 
 COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128)  # output channels of a product
 _TILES, _TILES_OF_FEW = (128, 64), (256, 128, 64)  # output pixels of a tile, in rows of 16
@@ -81,7 +81,7 @@ def shared_memory(config: KernelConfig, columns: int = 0) -> int:
     _, n, k = config.threadblock
     rows, quads = _patch(config)
     stored = columns or n
-    staging, vectors = 2 * 64 * max(128, 2 * stored_columns(stored, DType.F16, residual=False)), 4 * 4 * stored
+    staging, vectors = max(staging_bytes(stored, out, residual=False) for out in (DType.F16, DType.F32)), 4 * 4 * stored
     patch = (rows * quads * _QUAD * _stored_channels(config.warp[2], config.instruction[1]) + 2 * _CHUNK) * 2
     return config.consumers * (staging + vectors + patch) + 2 * n * k
 

@@ -34,6 +34,7 @@ _RING_BYTES, _RESIDENT_STAGES = 65536, 4  # beside resident weights: what hides 
 _WIDE = 16  # bytes that TMA moves at least
 _SWIZZLED_ROWS = (128, 64, 32)  # bytes; the widest that divides a tile's row
 _MAX_STORED_ROW = 256  # bytes of a row of a unit that is not swizzled
+_MOST_BUFFERS = 4  # units that a warpgroup stages at a time
 _MAX_STAGES, _MIN_STAGES = 16, 3
 _FIXED_BYTES = 2048  # barriers, and what alignment takes
 _MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}  # of a thread, by consumer warpgroups, without spills
@@ -201,7 +202,7 @@ def splits(config: KernelConfig, kernel: Typed, arch: Arch) -> list[int]:
         return []
     rows, columns, k = config.threadblock
     ring, pieces = (rows + columns) * k * kernel.dtype.bytes * stages(config, kernel, arch), units(config, kernel)
-    if _residual_units(config, kernel) > _buffers(config, kernel):
+    if loads_residual(kernel) and pieces // _groups_of_tile(config) > _MOST_BUFFERS:
         return []
     shared = [split for split in _SPLITS if pieces % split == 0 or split % pieces == 0]
     return [split for split in shared if max(split, pieces) * (rows * columns * 4 // pieces) <= ring]
@@ -236,8 +237,7 @@ def _free_bytes(config: KernelConfig, kernel: Typed, arch: Arch) -> int:
     rows, columns, _ = config.threadblock
     if config.instruction[0]:  # units of 64 channels of all rows; vectors are in registers
         return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * 2 * rows * 64 * kernel.out.bytes
-    out = staged(kernel)
-    staging = _buffers(config, kernel) * 64 * stored_columns(columns, out, loads_residual(kernel)) * out.bytes
+    staging = staging_bytes(columns, staged(kernel), loads_residual(kernel), group_rows(config) // 64)
     vectors = sum(EPILOGUES[step].operand == "vector" for step in kernel.chain) * columns * 4
     return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * (staging + vectors)
 
@@ -245,16 +245,6 @@ def _free_bytes(config: KernelConfig, kernel: Typed, arch: Arch) -> int:
 def staged(kernel: Typed) -> DType:
     """Element type of a tile as it is staged: that of y, and of x where y is written in both forms."""
     return kernel.dtype if STORE in kernel.chain else kernel.out
-
-
-def _buffers(config: KernelConfig, kernel: Typed) -> int:
-    """Units that a warpgroup stages at a time; residuals are loaded that far ahead."""
-    return 4 if _residual_units(config, kernel) > 1 else 2
-
-
-def _residual_units(config: KernelConfig, kernel: Typed) -> int:
-    """Units of a warpgroup's part of a tile whose residual comes by TMA, in the place where they will be staged."""
-    return units(config, kernel) // _groups_of_tile(config) if loads_residual(kernel) else 0
 
 
 def loads_residual(kernel: Typed) -> bool:
@@ -288,6 +278,13 @@ def group_rows(config: KernelConfig) -> int:
 
 def _groups_of_tile(config: KernelConfig) -> int:
     return 1 if config.schedule is _P else config.consumers
+
+
+def staging_bytes(columns: int, out: DType, residual: bool, blocks: int = 1) -> int:
+    """Shared memory in which a warpgroup stages what it stores of `blocks` of 64 rows: as EpilogueShape of custom_ops/sm90/epilogue.h has
+    it, two units, or four where a residual comes in several, which are loaded that far ahead."""
+    unit = stored_columns(columns, out, residual)
+    return (_MOST_BUFFERS if residual and blocks * columns > unit else 2) * 64 * unit * out.bytes
 
 
 def stored_columns(columns: int, out: DType, residual: bool) -> int:

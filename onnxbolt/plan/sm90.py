@@ -99,24 +99,25 @@ def block_clocks(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     a, b = rows * k * size, 0 if config.resident else columns * k * size
     product_rows, product_columns = product(config)
     shared = (product_rows // 64 * (64 + product_columns) * k * size + a + b) / _SHARED
-    weights = 0.0 if config.resident else _copy_clocks(columns, k, problem.dtype, _WEIGHT_LOAD)
-    load = weights + (_copy_clocks(rows, k, problem.dtype, _MATRIX_LOAD) if is_matrix(problem) else _im2col_clocks(problem, rows, k))
+    weights = 0.0 if config.resident else _copy_clocks(columns, k, problem.dtype, _WEIGHT_LOAD, _ROW)
+    pixels = _copy_clocks(rows, k, problem.dtype, _MATRIX_LOAD, _ROW) if is_matrix(problem) else _im2col_clocks(problem, rows, k)
+    load = weights + pixels
     deep = _DEEP if boxes(k, problem.dtype) > 1 else 1.0
     return max(products, shared, load, _LATENCY_CLOCKS / stages(config, problem, arch)) * deep
 
 
-def _copy_clocks(rows: int, k: int, dtype: DType, bytes_a_clock: float) -> float:
-    """What TMA takes for the rows of a k-block, each in pieces as wide as a swizzle."""
+def _copy_clocks(rows: int, k: int, dtype: DType, bytes_a_clock: float, least: float) -> float:
+    """What TMA takes for the rows of a k-block, each in pieces as wide as a swizzle; `least` of each piece."""
     pieces = boxes(k, dtype)
-    return rows * pieces * max(k * dtype.bytes / pieces / bytes_a_clock, _ROW)
+    return rows * pieces * max(k * dtype.bytes / pieces / bytes_a_clock, least)
 
 
 def _im2col_clocks(problem: Problem, rows: int, k: int) -> float:
-    """What TMA takes to gather the pixels of one k-block, each in rows as wide as a swizzle."""
-    size, copies = problem.dtype.bytes, boxes(k, problem.dtype)
-    row = k * size // copies
+    """What TMA takes to gather the pixels of one k-block."""
+    size = problem.dtype.bytes
+    row = k * size // boxes(k, problem.dtype)
     across = isinstance(problem, ConvProblem) and (problem.c * size % row > 0 or problem.depth * size % row > 0)
-    gather = rows * copies * max(row / _IM2COL_LOAD, _IM2COL_ROW)
+    gather = _copy_clocks(rows, k, problem.dtype, _IM2COL_LOAD, _IM2COL_ROW)
     return _IM2COL_CLOCKS + gather * (_ACROSS if across else 1.0)
 
 
