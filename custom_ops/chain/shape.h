@@ -43,7 +43,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static constexpr int box_bytes(int layer) { return columns(layer) * row_bytes(layer); }  // of weights
 
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
-  static_assert(kGroups >= 1 && kGroups <= 3);
+  static_assert(kGroups >= 1 && kGroups <= 4);
   static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
   static_assert(Layers::is_whole(16), "one instruction takes 16 values along k");
 

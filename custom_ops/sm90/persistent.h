@@ -39,7 +39,8 @@ __device__ void PrefetchMaps(const Params& params) {
 template <class K>
 struct RegisterSplit {
   static constexpr bool kUsed = K::kGroups > 1;
-  static constexpr int kProducer = 56, kConsumer = K::kGroups == 3 ? 152 : 224;
+  static constexpr int kProducer = K::kGroups == 4 ? 32 : 56;
+  static constexpr int kConsumer = K::kGroups == 4 ? 112 : K::kGroups == 3 ? 152 : 224;
 };
 
 // produce(warp) for the producer warpgroup, consume(group) for each of the others.

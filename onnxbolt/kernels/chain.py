@@ -17,10 +17,10 @@ from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 from onnxbolt.kernels.sm90 import loads_residual, staging_bytes
 
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
-_GROUPS = (3, 2, 1)  # consumer warpgroups
+_GROUPS = (4, 3, 2, 1)  # consumer warpgroups
 _STAGES = (8, 6, 5, 4, 3, 2)  # the deepest ring that fits is the one
 _BOX = 64  # elements along k of one copy
-_REGISTERS = {1: 255, 2: 232, 3: 160}  # of a consumer's thread, by the number of consumer warpgroups
+_REGISTERS = {1: 255, 2: 232, 3: 160, 4: 112}  # of a consumer's thread, by the number of consumer warpgroups
 _BASE_REGISTERS = 48  # beside accumulators and operands
 _ROWS = 64  # of one product
 _CHUNK = 16  # bytes, to which rows have to be aligned for TMA, and of a copy without it

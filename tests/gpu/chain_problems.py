@@ -44,7 +44,8 @@ def sm90_chains(library: Library, instance: Instance) -> list[Any]:
     """One row, tails of rows, k and columns, rows that TMA cannot write, several tiles for each block; k of any multiple where TMA does
     not read the rows."""
     short = (0, 8, 8, 0) if instance.config.align_a == 8 else (1, 3, 6, 11)
-    shapes = ((1, 0, 0), (197, 8, 8), (64 * 132 * 3 + 65, 0, 3), (1000, 8, 0))
+    rounds = 64 * 132 * max(instance.config.consumers, 3)  # of all warpgroups of an H200
+    shapes = ((1, 0, 0), (197, 8, 8), (rounds + 65, 0, 3), (1000, 8, 0))
     return [chain_problem(library, instance, (rows, k, inner, last)) for k, (rows, inner, last) in zip(short, shapes, strict=True)]
 
 

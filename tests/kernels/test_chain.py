@@ -23,7 +23,8 @@ def test_rows_that_tma_cannot_read_are_copied(k: int, align: int) -> None:
 
 
 def test_rows_take_room_that_is_not_theirs_where_tma_does_not_read_them() -> None:
-    by_tma, copied = (chain.candidates(dataclasses.replace(PAIR, k=k, n=64, inner=(128,)), ARCH)[0] for k in (256, 255))
+    problems = (dataclasses.replace(PAIR, k=k, n=64, inner=(128,)) for k in (256, 255))
+    by_tma, copied = (next(c for c in chain.candidates(problem, ARCH) if c.consumers == 2) for problem in problems)
     assert dataclasses.replace(by_tma, align_a=1, stages=copied.stages) == copied
     same = dataclasses.replace(copied, align_a=8)
     assert chain.shared_memory(copied, PAIR) == chain.shared_memory(same, PAIR) + copied.consumers * copied.stages * 64 * 16
@@ -39,6 +40,15 @@ def test_residuals_stand_behind_the_last_layer() -> None:
     config = chain.candidates(wide, ARCH)[0]
     ahead = chain.shared_memory(config, dataclasses.replace(wide, chain=(*STEPS, "Add"))) - chain.shared_memory(config, wide)
     assert ahead == config.consumers * 2 * 64 * 128  # two units more are on their way
+
+
+def test_four_warpgroups_share_the_registers_where_layers_are_thin() -> None:
+    """They hide more of a copy's latency, which is what limits long chains of thin layers."""
+    thin, wide = (dataclasses.replace(PAIR, m=128320, k=96, n=n, inner=(32,)) for n in (96, 128))
+    assert {config.threadblock[0] for config in chain.candidates(thin, ARCH) if config.consumers == 4} == {64, 256}
+    assert max(config.consumers for config in chain.candidates(wide, ARCH)) == 3
+    for config in chain.candidates(thin, ARCH):
+        assert 128 * (config.consumers * chain.registers(config) + 32) <= ARCH.registers_per_sm
 
 
 def test_every_candidate_fits_an_sm_and_the_deepest_ring_is_taken() -> None:
