@@ -71,10 +71,16 @@ Function* DriverFunction(const char* name) {
   return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Function*>(function) : nullptr;
 }
 
-// A tensor as boxes. Extents outside of it read as zeros and are not written. `promotion`: what L2 fetches from memory at least.
+// What L2 fetches from memory at a time. Where rows are not whole lines of 128 bytes, two lines are more than a row of a copy has, and
+// neighbouring rows would fetch the same ones.
+inline CUtensorMapL2promotion Promotion(int64_t row_bytes, CUtensorMapL2promotion most) {
+  return row_bytes % 128 == 0 ? most : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+}
+
+// A tensor as boxes. Extents outside of it read as zeros and are not written.
 inline const char* EncodeTiled(CUtensorMap& map, CUtensorMapDataType type, int element_bytes, const void* data,
                                std::initializer_list<Dimension> dimensions,
-                               CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
+                               CUtensorMapL2promotion most = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
   static auto* const encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (!encode) return "the driver cannot encode tensor maps: CUDA 12 is needed";
   cuuint64_t extents[5], strides[5];
@@ -86,7 +92,7 @@ inline const char* EncodeTiled(CUtensorMap& map, CUtensorMapDataType type, int e
     ++rank;
   }
   const CUresult result = encode(&map, type, rank, const_cast<void*>(data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                 SwizzleOf(static_cast<int>(box[0]) * element_bytes), promotion,
+                                 SwizzleOf(static_cast<int>(box[0]) * element_bytes), Promotion(strides[0], most),
                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? nullptr : "the driver refuses the tensor map";
 }
@@ -109,8 +115,8 @@ inline const char* EncodeIm2col(CUtensorMap& map, CUtensorMapDataType type, int 
   const int lower[] = {tensor.corners.lower_w, tensor.corners.lower_h}, upper[] = {tensor.corners.upper_w, tensor.corners.upper_h};
   const cuuint32_t steps[] = {1, cuuint32_t(tensor.stride_w), cuuint32_t(tensor.stride_h), 1};
   const CUresult result = encode(&map, type, 4, const_cast<void*>(data), extents, strides, lower, upper, channels, pixels, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(channels * element_bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(channels * element_bytes),
+                                 Promotion(tensor.pitch, CU_TENSOR_MAP_L2_PROMOTION_L2_256B), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? nullptr : "the driver refuses the im2col tensor map";
 }
 

@@ -85,8 +85,10 @@ def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every configuration of these families for `problem`, each for all m; empty where TMA cannot read or write its rows."""
     if not supports(problem, arch):
         return ()
-    configs = (_config(tile, columns, problem, arch) for columns in _tile_columns(problem) for tile in TILES)
-    feasible = (config for config in dict.fromkeys((*configs, *_swapped(problem, arch))) if fits(config, problem, arch))
+    depths = block_depths(depth(problem), problem.dtype)
+    configs = (_config(tile, columns, k, problem, arch) for k in depths for columns in _tile_columns(problem) for tile in TILES)
+    swapped = (config for k in depths for config in _swapped(k, problem, arch))
+    feasible = (config for config in dict.fromkeys((*configs, *swapped)) if fits(config, problem, arch))
     return tuple(variant for config in feasible for variant in (config, *_splits(config, problem, arch)))
 
 
@@ -157,9 +159,9 @@ def _columns(count: int) -> list[int]:
     return narrow + [width for width in _WIDE_COLUMNS if width < count and ceil_divide(count, width) * width * (1 - _WASTE) <= count]
 
 
-def _config(tile: Tile90, columns: int, problem: Problem, arch: Arch) -> KernelConfig:
+def _config(tile: Tile90, columns: int, k: int, problem: Problem, arch: Arch) -> KernelConfig:
     is_conv = isinstance(problem, ConvProblem)
-    wide, k = problem.dtype.alignment, k_block(depth(problem), problem.dtype) * (2 if tile.deep else 1)
+    wide, k = problem.dtype.alignment, k * (2 if tile.deep else 1)
     beside_weights = max(_RESIDENT_STAGES, min(_RING_BYTES // (tile.rows * k * problem.dtype.bytes), _MAX_STAGES))
     return KernelConfig(
         arch.number, 0, UNBOUNDED, Family.CONV_SM90 if is_conv else Family.GEMM_SM90,
@@ -168,7 +170,7 @@ def _config(tile: Tile90, columns: int, problem: Problem, arch: Arch) -> KernelC
     )
 
 
-def _swapped(problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
+def _swapped(k: int, problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
     """The swapped kernel that divides few tiles among the SMs best, where it does so better than tiles of 64 or 128 rows."""
     tensors = any(EPILOGUES[step].operand == "tensor" for step in problem.chain)
     if tensors or problem.out.bytes != 2 or _SWAPPED_COLUMNS not in _tile_columns(problem):
@@ -178,12 +180,19 @@ def _swapped(problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
     rows_of_sm = {rows: ceil_divide(ceil_divide(m, rows) * columns, arch.sm_count) * rows for rows in (64, *_SWAPPED_ROWS, 128)}
     rows = min(rows_of_sm, key=rows_of_sm.__getitem__)
     if rows in _SWAPPED_ROWS and rows_of_sm[rows] <= _SWAPPED_ROUNDS * rows:
-        yield replace(_config(Tile90(rows, _C, 1), _SWAPPED_COLUMNS, problem, arch), instruction=(1, 0, 0))
+        yield replace(_config(Tile90(rows, _C, 1), _SWAPPED_COLUMNS, k, problem, arch), instruction=(1, 0, 0))
 
 
 def k_block(channels: int, dtype: DType) -> int:
     """Elements of a k-block: the number that wastes least of `channels`, the largest of equal ones."""
     return min((size * 2 // dtype.bytes for size in _K), key=lambda size: (ceil_divide(channels, size) * size, -size))
+
+
+def block_depths(channels: int, dtype: DType) -> tuple[int, ...]:
+    """Elements of k-blocks worth trying: the number that wastes least, and the widest where that takes fewer copies by TMA."""
+    least, widest = k_block(channels, dtype), _K[0] * 2 // dtype.bytes
+    copies, fewest = (ceil_divide(channels, k) * boxes(k, dtype) for k in (least, widest))
+    return (least, widest) if fewest < copies else (least,)
 
 
 def _splits(config: KernelConfig, problem: Problem, arch: Arch) -> Iterator[KernelConfig]:

@@ -71,6 +71,18 @@ def test_k_blocks_waste_least(channels: int, dtype: DType, expected: int) -> Non
     assert sm90.k_block(channels, dtype) == expected
 
 
+@pytest.mark.parametrize(
+    ("channels", "dtype", "expected"),
+    [(64, DType.F16, (64,)), (16, DType.F16, (16,)), (24, DType.F16, (32,)), (80, DType.F16, (16, 64)), (48, DType.F16, (48, 64)),
+     (672, DType.F16, (48, 64)), (160, DType.F16, (32, 64)), (40, DType.F32, (8, 32))],
+)
+def test_wide_k_blocks_are_tried_where_they_take_fewer_copies(channels: int, dtype: DType, expected: tuple[int, ...]) -> None:
+    assert sm90.block_depths(channels, dtype) == expected
+    pointwise = dataclasses.replace(CONV, c=channels, r=1, s=1, pads=(0, 0, 0, 0), dtype=dtype, out=dtype)
+    found = {c.threadblock[2] for c in sm90.candidates(pointwise, HOPPER)}
+    assert set(expected) <= found <= {depth * deep for depth in expected for deep in (1, 2)}
+
+
 @pytest.mark.parametrize("columns", [8, 24, 48, 64, 72, 128, 192, 256, 1000, 3072])
 def test_tiles_waste_at_most_a_quarter_of_their_columns_or_are_the_narrowest(columns: int) -> None:
     found = {c.threadblock[1] for c in sm90.candidates(dataclasses.replace(CONV, k=columns), HOPPER)}
