@@ -5,7 +5,7 @@ PINGPONG hides epilogues under other tiles' main loops, all but the last, and pa
 measurements on one H200: fifteen of ResNet-50's convolutions at batch 32, up to 38 tiles for each (root mean square of the relative
 error 16%; the predicted choice takes 1.024 times the best, geometric mean), beginning with constants that 800 others had given. What short
 rows cost a copy was fitted to 2,839 more: layers of four CNNs and BERT (root mean square 23% to 16%, the predicted choice 1.060 to 1.033);
-what weights cost whose rows begin within a sector to these and 595 others, of 24 to 672 channels (the choice 1.076 to 1.047, of these).
+what weights cost whose rows begin within a sector to these and 595 others, of 24 to 672 channels (the choice 1.076 to 1.049, of these).
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHARED = 128.0  # bytes a clock of shared memory, reads and writes
 _MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 74.5, 75.0, 78.0  # bytes a clock that TMA brings in
 _IM2COL_CLOCKS = 30.0  # of a k-block that im2col copies, whatever its size
 _ROW, _IM2COL_ROW = 2.0, 1.45  # clocks of each row of a copy, however short: of a matrix or weights, and by im2col
-_SECTOR, _BROKEN_ROW = 32, 14.0  # bytes of L2; clocks of a row of weights that begins within one, as all SMs read them
+_SECTOR, _BROKEN_ROW = 32, 12.0  # bytes of L2; further clocks of a row of weights that begins within one, where all SMs read it
 _ACROSS = 2.0  # for rows that lie across the memory's lines: in the image they do not begin at multiples of their width
 _LATENCY_CLOCKS = 190.0  # from a stage's request to its arrival, beyond what is hidden
 _DEEP = 1.04  # of a k-block of several boxes: the ring has fewer stages, and the first one comes later
@@ -101,12 +101,18 @@ def block_clocks(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     a, b = rows * k * size, 0 if config.resident else columns * k * size
     product_rows, product_columns = product(config)
     shared = (product_rows // 64 * (64 + product_columns) * k * size + a + b) / _SHARED
-    least = _BROKEN_ROW if depth(problem) * size % _SECTOR else _ROW
-    weights = 0.0 if config.resident else _copy_clocks(columns, k, problem.dtype, _WEIGHT_LOAD, least)
+    weights = 0.0 if config.resident else _copy_clocks(columns, k, problem.dtype, _WEIGHT_LOAD, _weight_row(problem, config, arch))
     pixels = _copy_clocks(rows, k, problem.dtype, _MATRIX_LOAD, _ROW) if is_matrix(problem) else _im2col_clocks(problem, rows, k)
     load = weights + pixels
     deep = _DEEP if boxes(k, problem.dtype) > 1 else 1.0
     return max(products, shared, load, _LATENCY_CLOCKS / stages(config, problem, arch)) * deep
+
+
+def _weight_row(problem: Problem, config: KernelConfig, arch: Arch) -> float:
+    """The least clocks of a row of weights: the more SMs read it at once, the longer, if it begins within a sector."""
+    if depth(problem) * problem.dtype.bytes % _SECTOR == 0:
+        return _ROW
+    return _ROW + _BROKEN_ROW * min(tiles(config, problem) * config.split_k / arch.sm_count, 1.0)
 
 
 def _copy_clocks(rows: int, k: int, dtype: DType, bytes_a_clock: float, least: float) -> float:
