@@ -14,7 +14,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MAX_LAYERS, fits_several, layers
 from onnxbolt.integers import round_up
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
-from onnxbolt.kernels.sm90 import loads_residual, staging_bytes
+from onnxbolt.kernels.staging import loads_residual, staging_bytes
 
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
 _GROUPS = (4, 3, 2, 1)  # consumer warpgroups

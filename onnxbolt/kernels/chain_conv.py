@@ -13,6 +13,7 @@ from onnxbolt.integers import round_up
 from onnxbolt.kernels import sm90
 from onnxbolt.kernels.chain import COLUMNS, columns
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig, Schedule
+from onnxbolt.kernels.staging import loads_residual, staging_bytes
 
 # rows, schedule and consumer warpgroups of a tile
 _TILES = (
@@ -76,7 +77,7 @@ def fixed_bytes(config: KernelConfig, problem: ConvProblem) -> int:
     widths, chains, size = columns(config), layers(problem.chain), problem.dtype.bytes
     vectors = [sum(EPILOGUES[step].operand == "vector" for step in chain) * n * 4 for chain, n in zip(chains, widths, strict=True)]
     weights = 0 if stages_behind(config, size) else sum(round_up(n * k * size, 1024) for k, n in itertools.pairwise(widths))
-    staging = sm90.staging_bytes(widths[-1], problem.out, sm90.loads_residual(problem), sm90.group_rows(config) // 64)
+    staging = staging_bytes(widths[-1], problem.out, loads_residual(problem), sm90.group_rows(config) // 64)
     return _FIXED_BYTES + weights + round_up(sum(vectors[:-1]) + 8, 1024) + config.consumers * (staging + vectors[-1])
 
 

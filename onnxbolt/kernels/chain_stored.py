@@ -14,7 +14,8 @@ from onnxbolt.epilogues import EPILOGUES, MAX_PARAMS, MAX_TENSORS, STORE, has_in
 from onnxbolt.integers import round_up
 from onnxbolt.kernels.chain import COLUMNS
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
-from onnxbolt.kernels.sm90 import is_matrix, stored_columns
+from onnxbolt.kernels.sm90 import is_matrix
+from onnxbolt.kernels.staging import stored_columns
 
 Problem = GemmProblem | ConvProblem
 

@@ -15,7 +15,7 @@ from onnxbolt.integers import round_up
 from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.kernels.chain import columns, first_depth
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
-from onnxbolt.kernels.sm90 import staging_bytes
+from onnxbolt.kernels.staging import staging_bytes
 
 COLUMNS = (32, 64, 96, 128, 192, 256, 384, 512)  # of a layer, zeros included
 _NARROW = 192  # columns up to which registers hold what CHAIN_SM90 keeps there without spoiling its other choices

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig
-from onnxbolt.kernels.sm90 import staging_bytes
+from onnxbolt.kernels.staging import staging_bytes
 
 COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128)  # output channels of a product
 _TILES, _TILES_OF_FEW = (128, 64), (256, 128, 64)  # output pixels of a tile, in rows of 16

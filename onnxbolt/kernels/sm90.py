@@ -7,16 +7,15 @@ of them, its columns. The formulas for shared memory repeat custom_ops/sm90/shap
 """
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, STORE
+from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig, Schedule
+from onnxbolt.kernels.staging import MOST_BUFFERS, SWIZZLED_ROWS, Typed, loads_residual, staged, staging_bytes, stored_columns
 
 Problem = GemmProblem | ConvProblem
 
@@ -32,25 +31,11 @@ _SPLITS = (2, 4, 8)
 _RING_BYTES, _RESIDENT_STAGES = 65536, 4  # beside resident weights: what hides the memory's latency, and the least number of stages
 
 _WIDE = 16  # bytes that TMA moves at least
-_SWIZZLED_ROWS = (128, 64, 32)  # bytes; the widest that divides a tile's row
-_MAX_STORED_ROW = 256  # bytes of a row of a unit that is not swizzled
-_MOST_BUFFERS = 4  # units that a warpgroup stages at a time
 _MAX_STAGES, _MIN_STAGES = 16, 3
 _FIXED_BYTES = 2048  # barriers, and what alignment takes
 _MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}  # of a thread, by consumer warpgroups, without spills
 _CORNER = (-128, 127)  # of TMA's im2col in four dimensions
 _MAX_REACH, _MAX_STRIDE = 255, 8  # likewise: a filter's extent, and a stride
-
-
-class Typed(Protocol):
-    """What shared memory depends on: a problem, or an instance of a kernel."""
-
-    @property
-    def dtype(self) -> DType: ...
-    @property
-    def out(self) -> DType: ...
-    @property
-    def chain(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -85,10 +70,10 @@ def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every configuration of these families for `problem`, each for all m; empty where TMA cannot read or write its rows."""
     if not supports(problem, arch):
         return ()
-    depths = block_depths(depth(problem), problem.dtype)
-    configs = (_config(tile, columns, k, problem, arch) for k in depths for columns in _tile_columns(problem) for tile in TILES)
-    swapped = (config for k in depths for config in _swapped(k, problem, arch))
-    feasible = (config for config in dict.fromkeys((*configs, *swapped)) if fits(config, problem, arch))
+    depths = block_depths(problem)
+    configs = [_config(tile, columns, k, problem, arch) for k in depths for columns in _tile_columns(problem) for tile in TILES]
+    configs += (config for k in depths for config in _swapped(k, problem, arch))
+    feasible = (config for config in dict.fromkeys(configs) if fits(config, problem, arch))
     return tuple(variant for config in feasible for variant in (config, *_splits(config, problem, arch)))
 
 
@@ -139,7 +124,7 @@ def k_blocks(config: KernelConfig, problem: Problem) -> int:
 
 def boxes(k: int, dtype: DType) -> int:
     """Copies by TMA of a k-block's rows: as wide as a swizzled row may be."""
-    return k * dtype.bytes // next(width for width in _SWIZZLED_ROWS if k * dtype.bytes % width == 0)
+    return k * dtype.bytes // next(width for width in SWIZZLED_ROWS if k * dtype.bytes % width == 0)
 
 
 # --- configurations ---------------------------------------------------------------------------------------------------------
@@ -188,11 +173,13 @@ def k_block(channels: int, dtype: DType) -> int:
     return min((size * 2 // dtype.bytes for size in _K), key=lambda size: (ceil_divide(channels, size) * size, -size))
 
 
-def block_depths(channels: int, dtype: DType) -> tuple[int, ...]:
-    """Elements of k-blocks worth trying: the number that wastes least, and the widest where that takes fewer copies by TMA."""
-    least, widest = k_block(channels, dtype), _K[0] * 2 // dtype.bytes
-    copies, fewest = (ceil_divide(channels, k) * boxes(k, dtype) for k in (least, widest))
-    return (least, widest) if fewest < copies else (least,)
+def block_depths(problem: Problem) -> tuple[int, ...]:
+    """Elements of k-blocks worth trying: the number that wastes least, and the widest where that takes fewer copies by TMA. Not with
+    groups: a wide block reads more of the next group than it has to, where infinities and weights of zero would make NaN."""
+    least, widest = k_block(depth(problem), problem.dtype), _K[0] * 2 // problem.dtype.bytes
+    copies, fewest = (ceil_divide(depth(problem), k) * boxes(k, problem.dtype) for k in (least, widest))
+    is_grouped = isinstance(problem, ConvProblem) and problem.groups > 1
+    return (least, widest) if fewest < copies and not is_grouped else (least,)
 
 
 def _splits(config: KernelConfig, problem: Problem, arch: Arch) -> Iterator[KernelConfig]:
@@ -211,7 +198,7 @@ def splits(config: KernelConfig, kernel: Typed, arch: Arch) -> list[int]:
         return []
     rows, columns, k = config.threadblock
     ring, pieces = (rows + columns) * k * kernel.dtype.bytes * stages(config, kernel, arch), units(config, kernel)
-    if loads_residual(kernel) and pieces // _groups_of_tile(config) > _MOST_BUFFERS:
+    if loads_residual(kernel) and pieces // _groups_of_tile(config) > MOST_BUFFERS:
         return []
     shared = [split for split in _SPLITS if pieces % split == 0 or split % pieces == 0]
     return [split for split in shared if max(split, pieces) * (rows * columns * 4 // pieces) <= ring]
@@ -251,16 +238,6 @@ def _free_bytes(config: KernelConfig, kernel: Typed, arch: Arch) -> int:
     return arch.shared_memory_per_block - _FIXED_BYTES - config.consumers * (staging + vectors)
 
 
-def staged(kernel: Typed) -> DType:
-    """Element type of a tile as it is staged: that of y, and of x where y is written in both forms."""
-    return kernel.dtype if STORE in kernel.chain else kernel.out
-
-
-def loads_residual(kernel: Typed) -> bool:
-    """Whether TMA brings a residual to where the output will be staged."""
-    return any(EPILOGUES[step].operand == "tensor" for step in kernel.chain) and kernel.dtype.bytes == staged(kernel).bytes
-
-
 def tiles(config: KernelConfig, problem: Problem) -> int:
     """Tiles of the output; a cluster's blocks have one each, even where some of them are outside."""
     rows, columns = extent(problem)
@@ -287,19 +264,3 @@ def group_rows(config: KernelConfig) -> int:
 
 def _groups_of_tile(config: KernelConfig) -> int:
     return 1 if config.schedule is _P else config.consumers
-
-
-def staging_bytes(columns: int, out: DType, residual: bool, blocks: int = 1) -> int:
-    """Shared memory in which a warpgroup stages what it stores of `blocks` of 64 rows: as EpilogueShape of custom_ops/sm90/epilogue.h has
-    it, two units, or four where a residual comes in several, which are loaded that far ahead."""
-    unit = stored_columns(columns, out, residual)
-    return (_MOST_BUFFERS if residual and blocks * columns > unit else 2) * 64 * unit * out.bytes
-
-
-def stored_columns(columns: int, out: DType, residual: bool) -> int:
-    """Of a unit: those of a swizzled row, or, where that were short, all of a tile or equal parts (custom_ops/sm90/tensor_map.h)."""
-    row = columns * out.bytes
-    if out.bytes != 2 or row % (128 if residual else 64) == 0 or row in _SWIZZLED_ROWS:
-        return next((width // out.bytes for width in _SWIZZLED_ROWS if row % width == 0), columns)
-    parts = next(n for n in itertools.count(1) if columns % (8 * n) == 0 and row // n <= _MAX_STORED_ROW and row // n % 64)
-    return columns // parts

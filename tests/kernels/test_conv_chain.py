@@ -7,7 +7,7 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import chain_conv, chain_first, conv_chain, first, sm90
+from onnxbolt.kernels import chain_conv, chain_first, conv_chain, first, staging
 from onnxbolt.kernels.config import ConvProblem, Family, Schedule
 from onnxbolt.kernels.conv import candidates
 
@@ -113,4 +113,4 @@ def test_a_residual_has_a_buffer_for_each_of_up_to_four_units_of_a_warpgroup() -
 ])
 def test_short_rows_are_stored_whole_where_at_most_two_share_a_bank(columns: int, out: DType, residual: bool, stored: int) -> None:
     """As StoredColumns of custom_ops/sm90/tensor_map.h."""
-    assert sm90.stored_columns(columns, out, residual) == stored
+    assert staging.stored_columns(columns, out, residual) == stored

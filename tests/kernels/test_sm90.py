@@ -77,10 +77,12 @@ def test_k_blocks_waste_least(channels: int, dtype: DType, expected: int) -> Non
      (672, DType.F16, (48, 64)), (160, DType.F16, (32, 64)), (40, DType.F32, (8, 32))],
 )
 def test_wide_k_blocks_are_tried_where_they_take_fewer_copies(channels: int, dtype: DType, expected: tuple[int, ...]) -> None:
-    assert sm90.block_depths(channels, dtype) == expected
     pointwise = dataclasses.replace(CONV, c=channels, r=1, s=1, pads=(0, 0, 0, 0), dtype=dtype, out=dtype)
+    assert sm90.block_depths(pointwise) == expected
     found = {c.threadblock[2] for c in sm90.candidates(pointwise, HOPPER)}
     assert set(expected) <= found <= {depth * deep for depth in expected for deep in (1, 2)}
+    grouped = dataclasses.replace(pointwise, c=4 * channels, k=256, groups=4)
+    assert {c.threadblock[2] for c in sm90.candidates(grouped, HOPPER)} <= {expected[0], 2 * expected[0]}
 
 
 @pytest.mark.parametrize("columns", [8, 24, 48, 64, 72, 128, 192, 256, 1000, 3072])

@@ -1,0 +1,50 @@
+"""How our own sm_90a kernels stage what they store: units of 64 rows in shared memory, from where TMA writes them, and where it brings
+their residuals (custom_ops/sm90/epilogue.h and tensor_map.h have the same formulas)."""
+from __future__ import annotations
+
+import itertools
+from typing import Protocol
+
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import EPILOGUES, STORE
+
+SWIZZLED_ROWS = (128, 64, 32)  # bytes; the widest that divides a tile's row
+MOST_BUFFERS = 4  # units that a warpgroup stages at a time
+_MAX_STORED_ROW = 256  # bytes of a row of a unit that is not swizzled
+
+
+class Typed(Protocol):
+    """What shared memory depends on: a problem, or an instance of a kernel."""
+
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def out(self) -> DType: ...
+    @property
+    def chain(self) -> tuple[str, ...]: ...
+
+
+def staged(kernel: Typed) -> DType:
+    """Element type of a tile as it is staged: that of y, and of x where y is written in both forms."""
+    return kernel.dtype if STORE in kernel.chain else kernel.out
+
+
+def loads_residual(kernel: Typed) -> bool:
+    """Whether TMA brings a residual to where the output will be staged."""
+    return any(EPILOGUES[step].operand == "tensor" for step in kernel.chain) and kernel.dtype.bytes == staged(kernel).bytes
+
+
+def staging_bytes(columns: int, out: DType, residual: bool, blocks: int = 1) -> int:
+    """Shared memory in which a warpgroup stages what it stores of `blocks` of 64 rows: as EpilogueShape of custom_ops/sm90/epilogue.h has
+    it, two units, or four where a residual comes in several, which are loaded that far ahead."""
+    unit = stored_columns(columns, out, residual)
+    return (MOST_BUFFERS if residual and blocks * columns > unit else 2) * 64 * unit * out.bytes
+
+
+def stored_columns(columns: int, out: DType, residual: bool) -> int:
+    """Of a unit: those of a swizzled row, or, where that were short, all of a tile or equal parts (custom_ops/sm90/tensor_map.h)."""
+    row = columns * out.bytes
+    if out.bytes != 2 or row % (128 if residual else 64) == 0 or row in SWIZZLED_ROWS:
+        return next((width // out.bytes for width in SWIZZLED_ROWS if row % width == 0), columns)
+    parts = next(n for n in itertools.count(1) if columns % (8 * n) == 0 and row // n <= _MAX_STORED_ROW and row // n % 64)
+    return columns // parts
