@@ -2,9 +2,9 @@
 
 A fused node's epilogue is a *chain* of steps applied in fp32 to the accumulator of a GEMM or convolution (Bolt, section
 3.1.1: element-wise operators, column broadcasts, data type conversion). A step may take an operand: a *vector* along
-the output channels (float32) or a *tensor* of the output's shape (the node's element type); operands are the node's
-inputs 2, 3, .. in the order of the steps. Parameters are compile-time facts of the node's function body and run-time
-numbers of the kernel (`epilogue_params`, in the order of the steps).
+the output channels (float32), a *tensor* of the output's shape (the node's element type) or a further product's
+*weight*; operands are the node's inputs 2, 3, .. in the order of the steps. Parameters are compile-time facts of the
+node's function body and run-time numbers of the kernel (`epilogue_params`, in the order of the steps).
 """
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Family(enum.IntEnum):
 
 
 class Schedule(enum.IntEnum):
-    """3.x kernel schedule."""
+    """How the consumer warpgroups of an sm_90a kernel share the tiles."""
 
     NONE = 0
     COOPERATIVE = 1
@@ -74,7 +74,7 @@ class KernelConfig:
     threadblock: tuple[int, int, int]
     warp: tuple[int, int, int] = (0, 0, 0)
     instruction: tuple[int, int, int] = (0, 0, 0)
-    stages: int = 0  # 0: as many as shared memory holds (3.x)
+    stages: int = 0  # 0: as many as shared memory holds (families of sm_90a)
     swizzle: int = 1
     cluster: tuple[int, int] = (1, 1)
     schedule: Schedule = Schedule.NONE

@@ -1,7 +1,7 @@
 """Convolutions that write y as ONNX has it, [N, K, P, Q] with any number of channels: what a region of channels last ends with.
 
 CONV_SM90 and HALO_SM90 have this form of their epilogues (custom_ops/sm90/planes.h, custom_ops/halo/planes.h): `align_c` is 1, since y is
-stored pixel by pixel. Nothing is staged in shared memory, so that what the formulas of both families leave for it lies idle.
+stored pixel by pixel. CONV_SM90 stages nothing then, and its ring gets the shared memory; HALO_SM90 stages values as it always does.
 
 Where others read the result with its channels last, one kernel writes both forms (`ConvProblem.both_forms`): CONV_SM90 stores rows as
 ever, and planes from the registers that these came from. HALO_SM90 was slower with two epilogues at every shape that was measured.

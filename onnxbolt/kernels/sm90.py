@@ -1,9 +1,9 @@
 """Our own sm_90a kernels for GEMM and implicit GEMM: the tiles worth compiling, and which of them a problem can run.
 
-A block has one producer warp that loads by TMA and one to three consumer warpgroups that multiply by wgmma, 64 rows at a time.
-COOPERATIVE: the warpgroups share a tile's rows. PINGPONG: each has a tile of its own, and one's epilogue hides behind the other's
-main loop. In a swapped kernel (`instruction[0]` is 1) output channels are the rows of the product, and the rows of A, any multiple of 16
-of them, its columns. The formulas for shared memory repeat custom_ops/sm90/shape.h.
+A block has a producer warpgroup, of which one thread loads operands by TMA and another one residuals, and one to three consumer
+warpgroups that multiply by wgmma, 64 rows at a time. COOPERATIVE: the warpgroups share a tile's rows. PINGPONG: each has a tile of its
+own, and one's epilogue hides behind the other's main loop. In a swapped kernel (`instruction[0]` is 1) output channels are the rows of
+the product, and the rows of A, any multiple of 16 of them, its columns. The formulas for shared memory repeat custom_ops/sm90/shape.h.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted microseconds of two products in one kernel, the first one's result stored as well.
+"""Predicted microseconds of two products in one kernel, the first one's result stored as well, or with residuals.
 
 The constants were fitted to 17 measurements of five problems on one H200 (root mean square of the logarithm of the error 5%).
 """
