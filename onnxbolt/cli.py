@@ -6,9 +6,12 @@ on stderr.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments` (default: the process's) and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        code = commands.main(arguments, prog_name="onnxbolt", standalone_mode=False)
+        with _leaving_on_signals():
+            code = commands.main(arguments, prog_name="onnxbolt", standalone_mode=False)
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "onnxbolt"
         return _fail(f"{error.format_message()} See {where} --help.", USAGE)
@@ -43,6 +47,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), OnnxboltError.exit_code)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _leaving_on_signals() -> Iterator[None]:
+    """What ends a job (a CI's time limit, a closed terminal) unwinds the stack, so that nothing half-written stays behind."""
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # signals are not for others to handle
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _fail(message: str, code: int) -> int:
@@ -105,6 +126,7 @@ def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, q
         raise click.UsageError("--tune measures: it does not go with --dry-run or --frozen.")
     if values["budget"] is not None and not values["tune"]:
         raise click.UsageError("--budget is for --tune.")
+    _check_results(source, None if dry_run else out, report_path, values["lock"])
     options = Options(library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values)
     try:
         report = pipeline.optimize(source, None if dry_run else out, options=options, progress=messages(quiet),
@@ -114,6 +136,17 @@ def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, q
         raise
     _show(report, report_path, quiet)
     return INTERRUPTED if report.tuning and report.tuning.ended_by == "interrupt" else 0
+
+
+def _check_results(source: Path, out: Path | None, report: Path | None, lock: Path | None) -> None:
+    """Before the work, not behind it."""
+    from onnxbolt.output import check_apart
+    from onnxbolt.report import check_suffix
+
+    if report:
+        check_suffix(report)
+    check_apart("--report", report, source, out)
+    check_apart("--report", report, lock, None)
 
 
 def _show(report: Report, path: Path | None, quiet: bool) -> None:

@@ -11,13 +11,14 @@ import onnx
 
 from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import save_model
+from onnxbolt.graph.importer import external_files
 
 
 class Output:
     """A staging directory beside `out` for the model, its external data and its library; `commit` moves them into place.
 
     Leaving the context without `commit` leaves nothing behind. Without `out`, files stay in a temporary directory.
-    Raises InputError where `out` is the source or cannot be written to.
+    Raises InputError where `out` is the source or a file with its data, is no file, or cannot be written to.
     """
 
     def __init__(self, source: object, out: str | Path | None) -> None:
@@ -29,8 +30,10 @@ class Output:
             raise InputError(f"{self.path} is a directory; name the file to write")
         if not self.path.parent.is_dir():
             raise InputError(f"{self.path}: directory {self.path.parent} does not exist; create it first")
-        if isinstance(source, str | Path) and self.path.exists() and Path(source).exists() and os.path.samefile(source, self.path):
-            raise InputError(f"{self.path} is the input itself; an original is never overwritten, choose another output")
+        if self.path.exists() and not self.path.is_file():
+            raise InputError(f"{self.path} is a device or a pipe, whose place a file would take; with --dry-run nothing is written")
+        self._source = Path(source) if isinstance(source, str | Path) else None
+        self._spare(self.path)
 
     def __enter__(self) -> Output:
         try:
@@ -61,8 +64,31 @@ class Output:
         """Move everything into place, the model last: what it names is there before it is."""
         if self.path is None:
             return
+        places = {file: self.path.with_name(file.name) for file in self._staging.iterdir()}
+        for place in places.values():
+            self._spare(place)
         try:
-            for staged in sorted(self._staging.iterdir(), key=lambda file: file == self.model):
-                os.replace(staged, self.path.with_name(staged.name))
+            for staged in sorted(places, key=lambda file: file == self.model):
+                os.replace(staged, places[staged])
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}; make room or choose another place") from error
+
+    def _spare(self, place: Path) -> None:
+        """Raises InputError where the source would lose a file to what is written there."""
+        if self._source is None or not place.exists() or not self._source.exists():
+            return
+        if os.path.samefile(self._source, place):
+            raise InputError(f"{place} is the input itself; an original is never overwritten, choose another output")
+        if any(file.exists() and os.path.samefile(file, place) for file in external_files(self._source)):
+            raise InputError(f"{place} holds weights of the input; an original is never overwritten, choose another output")
+
+
+def check_apart(option: str, path: Path | None, source: object, out: str | Path | None) -> None:
+    """Raises InputError where a further result, which `option` names, cannot be written to `path`, or would take the model's place."""
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"{option} {path}: there is no directory for this file; name a file in one that exists")
+    taken = [Path(place) for place in (source, out) if isinstance(place, str | Path)]
+    if path.resolve() in {place.resolve() for place in taken}:
+        raise InputError(f"{option} {path}: a model is read from there or written to it; choose another place")

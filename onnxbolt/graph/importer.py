@@ -41,6 +41,16 @@ def load_model(path: Path | str) -> ModelProto:
     return model
 
 
+def external_files(path: Path) -> set[Path]:
+    """The files beside a model in which it has data; none where it cannot be read."""
+    try:
+        model = onnx.load_model(path, format="protobuf", load_external_data=False)
+    except (OSError, DecodeError):
+        return set()
+    outside = (tensor for tensor in _all_tensors(model) if onnx.external_data_helper.uses_external_data(tensor))
+    return {path.parent / entry.value for tensor in outside for entry in tensor.external_data if entry.key == "location"}
+
+
 def check_versions(model: ModelProto, where: str = "the model") -> None:
     """Raise OpsetError where onnx or the installed ONNX Runtime do not know the model's opset or IR version."""
     opset, (newest, newest_ir) = default_opset(model), newest_versions()

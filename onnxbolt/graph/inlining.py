@@ -1,13 +1,17 @@
 """Model-local functions: their bodies take the place of calls, as in ONNX Runtime, so that chains go on through them."""
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx.inliner
-from onnx import FunctionProto, ModelProto, TensorProto
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
 
 from onnxbolt.graph import contrib
 from onnxbolt.graph.exporter import FUSED_DOMAIN, copy_fields
+from onnxbolt.graph.scopes import subgraphs
 
 _KEPT = (FUSED_DOMAIN, contrib.DOMAIN)  # ours, and those for which ONNX Runtime has kernels
+_STANDARD = ("", "ai.onnx")
 
 
 def inlined(model: ModelProto) -> ModelProto:
@@ -19,7 +23,8 @@ def inlined(model: ModelProto) -> ModelProto:
     copy_fields(model.graph, skeleton.graph, skip=("initializer",))
     # the inliner needs their names alone, which it gives to no new tensor then
     skeleton.graph.initializer.extend(TensorProto(name=tensor.name) for tensor in model.graph.initializer)
-    kept = [(function.domain, function.name) for function in model.functions if function.domain in _KEPT]
+    kept = [(function.domain, function.name) for function in model.functions if _is_kept(function)]
+    _give_defaults(skeleton)
     try:
         result = onnx.inliner.inline_selected_functions(skeleton, kept, exclude=True)
     except RuntimeError:  # the inliner converts no opsets
@@ -31,7 +36,31 @@ def inlined(model: ModelProto) -> ModelProto:
 
 def calls(model: ModelProto) -> list[FunctionProto]:
     """The functions whose bodies could stand for their calls."""
-    return [function for function in model.functions if function.domain not in _KEPT]
+    return [function for function in model.functions if not _is_kept(function)]
+
+
+def _is_kept(function: FunctionProto) -> bool:
+    """Whether ONNX Runtime has a kernel for it, which it prefers to the body."""
+    return function.domain in _KEPT or (function.domain in _STANDARD and onnx.defs.has(function.name))
+
+
+def _give_defaults(model: ModelProto) -> None:
+    """Calls get the attributes that they leave to their function's defaults, since onnx's inliner does not know these."""
+    defaults = {(function.domain, function.name, function.overload): function.attribute_proto for function in model.functions}
+    for nodes in (model.graph.node, *(function.node for function in model.functions)):
+        for node in _with_inner(nodes):
+            given = {attribute.name for attribute in node.attribute}
+            missing = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(attribute for attribute in missing if attribute.name not in given)
+
+
+def _with_inner(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
+    """The nodes, and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in subgraphs(attribute):
+                yield from _with_inner(graph.node)
 
 
 def left(model: ModelProto) -> list[str]:

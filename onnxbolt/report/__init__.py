@@ -123,8 +123,7 @@ class Report:
     def save(self, path: Path | str) -> None:
         """Write JSON or Markdown, by the suffix; the file appears whole or not at all."""
         path = Path(path)
-        if path.suffix not in (".json", ".md"):
-            raise InputError(f"--report {path}: a report is written as .json or .md")
+        check_suffix(path)
         contents = self.json() if path.suffix == ".json" else self.markdown()
         staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -134,6 +133,12 @@ class Report:
             with contextlib.suppress(OSError):
                 staged.unlink(missing_ok=True)
             raise InputError(f"--report {path}: cannot be written: {error.strerror}; choose another place") from error
+
+
+def check_suffix(path: Path) -> None:
+    """Raises InputError where a report could not be written."""
+    if path.suffix not in (".json", ".md"):
+        raise InputError(f"--report {path}: a report is written as .json or .md")
 
 
 def _sources(candidate: Candidate) -> tuple[str, ...]:

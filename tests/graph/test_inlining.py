@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, numpy_helper, parser
 
 from onnxbolt import optimize
-from onnxbolt.graph.inlining import inlined, left
+from onnxbolt.graph.inlining import calls, inlined, left
 from onnxbolt.verify import verify
 from tests.graph.planted import everything
 from tests.support import ops
@@ -33,6 +34,29 @@ def test_chains_go_on_through_calls(tmp_path: Path) -> None:
     assert report.passed
     assert verify(model, out).passed
     assert [function.domain for function in model.functions] == ["net", "net"]  # the caller's model is as it was
+
+
+def test_calls_leave_attributes_to_their_functions_defaults(tmp_path: Path) -> None:
+    """Also calls within functions, and within branches."""
+    model = block()
+    (call,) = [node for node in model.functions[0].node if node.op_type == "act"]
+    del call.attribute[:]
+    slopes = [a.f for node in inlined(model).graph.node if node.op_type == "LeakyRelu" for a in node.attribute]
+    assert slopes == [pytest.approx(0.1)]
+    out = tmp_path / "out.onnx"
+    optimize(model, out, archs=("sm_90a",), precision="keep", fuse="all", library=False)
+    x = {"x": np.random.default_rng(1).standard_normal((2, 8, 9, 9)).astype(np.float32)}
+    (expected,), (answer,) = (ort.InferenceSession(m, providers=["CPUExecutionProvider"]).run(None, x)
+                              for m in (model.SerializeToString(), out.read_bytes()))
+    assert np.allclose(answer, expected, atol=1e-5)
+
+
+def test_a_function_named_as_a_standard_operator_is_not_what_runs() -> None:
+    model = block()
+    model.functions[1].domain = ""
+    model.functions[1].name = "LeakyRelu"
+    model.functions[0].node[1].domain, model.functions[0].node[1].op_type = "", "LeakyRelu"
+    assert [function.name for function in model.functions if function not in calls(model)] == ["LeakyRelu"]
 
 
 def test_functions_of_another_opset_are_reported(tmp_path: Path) -> None:
