@@ -49,9 +49,17 @@ def _constant(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, constant: gs.Con
         return None  # c - x and c / x
     if node.op == "Div" and not np.all(vector):
         return f"its constant divisor holds a zero: {constant.name}"
+    if node.op == "Div" and not np.all(np.isfinite(_reciprocal(vector))):
+        return f"its constant divisor has no finite reciprocal: {constant.name}"
     step, negate, invert = {"Add": ("Bias", 0, 0), "Sub": ("Bias", 1, 0), "Mul": ("Scale", 0, 0), "Div": ("Scale", 0, 1)}[node.op]
-    vector = -vector if negate else 1 / vector if invert else vector
+    vector = -vector if negate else _reciprocal(vector) if invert else vector
     return _link(step, vector.astype(np.float32), constant, node)
+
+
+def _reciprocal(vector: np.ndarray) -> np.ndarray:
+    """1 / vector, infinite where the divisor is denormal."""
+    with np.errstate(over="ignore"):
+        return 1 / vector
 
 
 def _link(step: str, vector: np.ndarray, constant: gs.Constant, node: gs.Node) -> Link:

@@ -6,6 +6,7 @@ import math
 import onnx_graphsurgeon as gs
 
 from onnxbolt.epilogues import Step
+from onnxbolt.graph.edit import scalar
 from onnxbolt.match.types import Anchor, Link
 from onnxbolt.patterns import StepPattern
 
@@ -19,7 +20,10 @@ def _match(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | str | Non
             continue
         if not isinstance(bound, gs.Constant):
             return f"a bound is computed at run time: {bound.name}"
-        bounds[i] = float(bound.values)
+        value = scalar(bound)  # of shape [1], too: ONNX Runtime takes it
+        if value is None:
+            return f"a bound is no single number: {bound.name} {list(bound.shape)}"
+        bounds[i] = value
     return Link(Step("Clip", (bounds[0], bounds[1])), None, (node,), node.outputs[0])
 
 

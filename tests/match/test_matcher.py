@@ -189,3 +189,28 @@ def test_operators_of_other_domains_are_not_those_of_onnx() -> None:
     net = Net({"x": (4, 16)})
     y = net.node("Relu", net.node("MatMul", "x", net.normal(16, 8)), domain="com.example")
     assert rules(net, y) == ["gemm"]
+
+
+def test_clip_with_bounds_of_one_element() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    model = net.model(net.node("Clip", net.conv("x", 8, 8), net.const([0.0]), net.const([6.0])))
+    (candidate,), _ = matched(model)
+    assert candidate.links[-1].step.params == (0.0, 6.0)
+    assert_same(model)
+
+
+def test_clip_with_bounds_of_several_elements_says_why() -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    (candidate,), (refusal,) = matched(net.model(net.node("Clip", net.conv("x", 8, 8), net.const([0.0, 1.0]))))
+    assert candidate.rule == "conv+Bias"
+    assert "a bound is no single number" in refusal.reason
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("divisor", [1e-42, -1e-42, np.nan])
+def test_division_without_a_finite_reciprocal_stays(divisor: float) -> None:
+    net = Net({"x": (2, 16)})
+    y = net.node("Div", net.node("Relu", net.linear("x", 16, 8)), net.const([1.0] * 7 + [divisor]))
+    (candidate,), (refusal,) = matched(net.model(y))
+    assert candidate.rule == "gemm+Bias+Relu"
+    assert "no finite reciprocal" in refusal.reason
