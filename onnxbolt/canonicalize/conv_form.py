@@ -13,6 +13,8 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.graph.edit import auto_pad
+
 _POOLING = ("MaxPool", "AveragePool")
 
 
@@ -37,14 +39,14 @@ def _attributes(node: gs.Node) -> dict[str, Any] | None:
     ones = [1] * len(kernel)
     attrs = {"dilations": node.attrs.get("dilations", ones), "group": node.attrs.get("group", 1), "kernel_shape": list(kernel),
              "strides": node.attrs.get("strides", ones)}
-    mode = node.attrs.get("auto_pad", "NOTSET")
+    mode = auto_pad(node)
     pads = node.attrs.get("pads", [0] * 2 * len(kernel)) if mode == "NOTSET" else _automatic(mode, attrs, node.inputs[0].shape)
     return None if pads is None else attrs | {"pads": pads}
 
 
 def _pooling(node: gs.Node) -> dict[str, Any] | None:
     """The attributes with pads in the place of `auto_pad`; None where that is not set or stays, or a needed input size is unknown."""
-    mode, kernel = node.attrs.get("auto_pad", "NOTSET"), node.attrs["kernel_shape"]
+    mode, kernel = auto_pad(node), node.attrs["kernel_shape"]
     if mode == "NOTSET" or (mode == "VALID" and node.attrs.get("ceil_mode", 0)):
         return None
     ones = [1] * len(kernel)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import constant_values, remove, scalar, sole_use
+from onnxbolt.graph.edit import auto_pad, constant_values, remove, scalar, sole_use
 
 
 def run(graph: gs.Graph) -> int:
@@ -17,9 +17,9 @@ def _into_conv(graph: gs.Graph, node: gs.Node) -> bool:
     if conv is None or conv.op != "Conv" or conv.domain or conv.inputs[0] is not node.outputs[0] or pads is None:
         return False
     spatial = pads[:, 2:].reshape(-1).tolist()
-    if pads[:, :2].any() or conv.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+    if pads[:, :2].any() or auto_pad(conv) not in ("NOTSET", "VALID"):
         return False
-    before = conv.attrs.get("pads") if conv.attrs.get("auto_pad", "NOTSET") == "NOTSET" else None
+    before = conv.attrs.get("pads") if auto_pad(conv) == "NOTSET" else None
     attributes = {name: value for name, value in conv.attrs.items() if name != "auto_pad"}
     conv.attrs = attributes | {"pads": [a + b for a, b in zip(spatial, before or [0] * len(spatial), strict=True)]}
     conv.origin, conv.inputs[0] = None, node.inputs[0]

@@ -192,6 +192,11 @@ def is_float(tensor: gs.Tensor) -> bool:
 _FLOATS = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.float64))
 
 
+def auto_pad(node: gs.Node) -> str:
+    """Of a convolution or pooling; an empty string is no mode, as in ONNX Runtime."""
+    return node.attrs.get("auto_pad") or "NOTSET"
+
+
 def conv_attributes(node: gs.Node) -> dict[str, object]:
     """Explicit Conv attributes with ONNX's defaults filled in."""
     spatial = len(node.inputs[1].shape) - 2

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import constant_values
+from onnxbolt.graph.edit import auto_pad, constant_values
 
 Size: TypeAlias = "int | str | None"
 _GENERATED = "unk__"
@@ -77,7 +77,7 @@ def _window(node: gs.Node, axis: int) -> int | str | None:
 
 def _margin(node: gs.Node, axis: int, reach: int, count: int) -> int:
     """Pads less reach."""
-    mode, pads = node.attrs.get("auto_pad", "NOTSET"), node.attrs.get("pads") or [0] * 2 * count
+    mode, pads = auto_pad(node), node.attrs.get("pads") or [0] * 2 * count
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         return -1  # the size, divided by the stride and rounded up
     return int(0 if mode == "VALID" else pads[axis] + pads[axis - count]) - reach

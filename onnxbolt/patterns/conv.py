@@ -5,6 +5,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, Step
+from onnxbolt.graph.edit import auto_pad
 from onnxbolt.kernels import grouped
 from onnxbolt.match.types import Anchor, Link, Refusal
 from onnxbolt.patterns import AnchorPattern, StepPattern
@@ -41,7 +42,7 @@ def _refusal(node: gs.Node) -> Refusal | None:
     if not dense_or_depthwise and not grouped.serves(groups, weight.shape[1] * groups, weight.shape[0], dtype):
         return because("grouped convolutions of such widths stay with ONNX Runtime", weight.name,
                        f"groups whose channels are multiples of {dtype.alignment}, or can be merged to such")
-    if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
+    if auto_pad(node) != "NOTSET":
         return because("auto_pad with an unknown input size", x.name, "give the model a static height and width")
     if len(node.inputs) > 2 and node.inputs[2].name and not isinstance(node.inputs[2], gs.Constant):
         return because("its bias is computed at run time", node.inputs[2].name, "make the bias an initializer")

@@ -78,3 +78,12 @@ def test_dilated_pooling_stays(stride: int) -> None:
     shapes = {"x": ("n", 2, 9, 8)}, {"y": ("n", 2, "p", "q")}
     unchanged(model([("MaxPool", "x", "y", attributes)], *shapes), run)
     assert applied(model([("MaxPool", "x", "y", {**attributes, "auto_pad": "VALID"})], *shapes), run, 1)
+
+
+def test_an_empty_auto_pad_is_none() -> None:
+    """ONNX Runtime takes it for NOTSET."""
+    shapes = {"x": ("n", 2, 8, 8)}, {"y": ("n", 3, "p", "q")}
+    attributes: dict[str, object] = {"auto_pad": "", "pads": [0, 1, 2, 1]}
+    graph = applied(model([("Conv", "x w", "y", attributes)], *shapes, {"w": random(3, 2, 3, 3)}), run, 1)
+    assert graph.nodes[0].attrs["pads"] == [0, 1, 2, 1]
+    unchanged(model([("MaxPool", "x", "y", {**attributes, "kernel_shape": [3, 3]})], *shapes), run)

@@ -31,3 +31,10 @@ def test_other_borders_stay(pads: list[int], value: float, mode: str, attributes
 def test_a_border_that_others_read_stays() -> None:
     constants = WEIGHT | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
     unchanged(model([("Pad", "x pads", "h"), ("Conv", "h w", "y")], SHAPES[0], SHAPES[1] | {"h": ("n", 2, "r", "s")}, constants), run)
+
+
+def test_an_empty_auto_pad_leaves_the_convolutions_own_pads() -> None:
+    attributes: dict[str, object] = {"auto_pad": "", "pads": [1, 0, 0, 1]}
+    source = model([("Pad", "x p", "h"), ("Conv", "h w", "y", attributes)], {"x": (1, 2, 8, 8)}, {"y": (1, 3, 9, 9)},
+                   {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "w": random(3, 2, 3, 3)})
+    assert applied(source, run, 1).nodes[0].attrs["pads"] == [2, 1, 1, 2]

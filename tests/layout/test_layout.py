@@ -39,6 +39,12 @@ def test_a_chain_of_convolutions_has_transposes_at_its_ends_alone() -> None:
     assert "MaxPool_nhwc_f32" in ops(optimized)
 
 
+def test_an_empty_auto_pad_of_pooling_is_none() -> None:
+    net = Net({"x": (2, 8, 9, 9)})
+    y = net.node("MaxPool", net.conv("x", 8, 16), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], auto_pad="")
+    assert "MaxPool_nhwc_f32" in ops(assert_same(net.model(net.conv(y, 16, 8, 3, auto_pad=""))))
+
+
 def test_odd_channels_between_convolutions_are_padded_once_and_for_all() -> None:
     net = Net({"x": (1, 3, 8, 8)})
     y = net.node("Sigmoid", net.conv("x", 3, 5, 3))

@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
-from onnxbolt.graph.edit import sole_use
+from onnxbolt.graph.edit import auto_pad, sole_use
 from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels.pool import PoolProblem, candidates
 from onnxbolt.layout.assign import Assignment, Carry
@@ -31,7 +31,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
     if not channels_last(x, state) or len(x.shape) != 4 or DType.of(x.dtype) is None:
         return None
-    if len(node.outputs) != 1 or node.attrs.get("auto_pad", "NOTSET") != "NOTSET" or node.attrs.get("storage_order", 0):
+    if len(node.outputs) != 1 or auto_pad(node) != "NOTSET" or node.attrs.get("storage_order", 0):
         return None
     if node.op == "AveragePool" and any(d != 1 for d in node.attrs.get("dilations", ())):
         return None
