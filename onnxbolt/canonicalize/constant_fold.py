@@ -4,7 +4,8 @@
     Gather(Shape(x), i) = Slice(Shape(x), ..) = dimensions of x where it knows these.
 
 Not folded: random and stateful operators, control flow, DequantizeLinear (its point is to keep weights small), what has
-a type that the evaluator lacks, and what would make the model much larger, like the Expand of a scalar.
+a type that the evaluator lacks or a value that is not ONNX Runtime's (evaluator.py), and what would make the model much larger, like
+the Expand of a scalar.
 """
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx.reference import ReferenceEvaluator
 
+from onnxbolt.canonicalize.evaluator import differs
 from onnxbolt.graph.edit import constant_values, onnx_dtype, pinned, producer, prune, replace_uses
 from onnxbolt.graph.exporter import node_proto
 
@@ -53,7 +55,7 @@ def _results(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.n
 
 def _evaluated(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray]]:
     inputs = {tensor.name: constant_values(tensor) for tensor in node.inputs if tensor.name}
-    if any(values is None or values.dtype == object for values in inputs.values()) or _has_subgraph(node):
+    if any(values is None or values.dtype == object for values in inputs.values()) or _has_subgraph(node) or differs(node, graph.opset):
         return
     allowed = max(_FREE_BYTES, _MOST_GROWTH * sum(values.nbytes for values in inputs.values() if values is not None))
     if any(_bytes(tensor) > allowed for tensor in node.outputs):

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxbolt.canonicalize.constant_fold import run
@@ -95,3 +96,54 @@ def test_bfloat16_weights() -> None:
     assert isinstance(folded, gs.Constant)
     assert folded.dtype == ml_dtypes.bfloat16
     assert (folded.values == numpy_helper.to_array(source.graph.initializer[0]).T).all()
+
+
+UNLIKE = [  # the operator, its opset and attributes, the constant's shape
+    *((op, 12, {"axis": axis}, (2, 3, 4)) for op in ("Softmax", "LogSoftmax", "Hardmax") for axis in (0, 1)),
+    *((op, 17, {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": mode}, (1, 2, 5, 5))
+      for op in ("MaxPool", "AveragePool") for mode in ("SAME_LOWER", "SAME_UPPER")),
+    ("MaxPool", 17, {"kernel_shape": [3, 3], "pads": [1, 0, 1, 1]}, (1, 2, 7, 7)),
+    ("AveragePool", 19, {"kernel_shape": [3, 3], "strides": [3, 2], "ceil_mode": 1}, (1, 2, 7, 7)),
+    ("LpPool", 18, {"kernel_shape": [3, 3], "strides": [3, 2], "ceil_mode": 1}, (1, 2, 7, 7)),
+    ("Unique", 17, {"sorted": 0}, (3,)),
+]
+
+
+@pytest.mark.parametrize(("op", "opset", "attributes", "shape"), UNLIKE)
+def test_what_the_evaluator_computes_otherwise_than_onnx_runtime_stays(
+        op: str, opset: int, attributes: dict[str, object], shape: tuple[int, ...]) -> None:
+    unchanged(model([(op, "c", "k", attributes), ("Add", "x k", "y")], {"x": (1,)}, {"y": list("abcd")[:len(shape)]}, {"c": random(*shape)},
+                    opset=opset), run)
+
+
+def test_batch_normalization_of_old_opsets_stays() -> None:
+    def normalized(opset: int) -> onnx.ModelProto:
+        constants = {"c": random(2, 3, 4), "s": random(3), "m": random(3, seed=1), "v": random(3, seed=2) ** 2}
+        return model([("BatchNormalization", "c s s m v", "k"), ("Add", "x k", "y")], {"x": (1,)}, {"y": (2, 3, 4)}, constants, opset=opset)
+
+    unchanged(normalized(13), run)
+    assert operators(applied(normalized(17), run, 1)) == ["Add"]
+
+
+def test_softmax_is_folded_where_it_means_what_the_evaluator_thinks() -> None:
+    nodes = [("Softmax", "c", "k", {"axis": 1}), ("Add", "x k", "y")]
+    source = model(nodes, {"x": (1,)}, {"y": (2, 3, 4)}, {"c": random(2, 3, 4)}, opset=13)
+    assert operators(applied(source, run, 1)) == ["Add"]
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_position_embeddings_are_resized_beforehand(mode: str) -> None:
+    def resized(**attributes: object) -> onnx.ModelProto:
+        nodes = [("Resize", "c _ s", "k", {"mode": mode, **attributes}), ("Add", "x k", "y")]
+        return model(nodes, {"x": (1,)}, {"y": list("abcd")}, {"c": random(1, 2, 7, 7), "s": np.float32([1, 1, 1.5, 0.6])}, opset=18)
+
+    assert operators(applied(resized(coordinate_transformation_mode="pytorch_half_pixel"), run, 1)) == ["Add"]
+    unchanged(resized(coordinate_transformation_mode="align_corners"), run)
+    unchanged(resized(mode="nearest", nearest_mode="floor"), run)
+    unchanged(resized(antialias=1), run)
+
+
+@pytest.mark.parametrize("narrow", [TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2])
+def test_casts_to_types_that_numpy_lacks_stay(narrow: int) -> None:
+    nodes = [("Cast", "c", "n", {"to": narrow}), ("Cast", "n", "k", {"to": TensorProto.FLOAT}), ("Add", "x k", "y")]
+    unchanged(model(nodes, {"x": (1,)}, {"y": (4,)}, {"c": np.float32([2.5, -1.5, 300, -9])}, opset=21), run)

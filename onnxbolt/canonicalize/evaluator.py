@@ -1,0 +1,46 @@
+"""Where onnx's reference evaluator (onnx 1.23) gives another value than ONNX Runtime, so that nothing may be folded by it.
+
+| operator | the evaluator |
+|---|---|
+| Softmax, LogSoftmax, Hardmax before opset 13 | has the meaning of opset 13; before it, all axes from `axis` on were one |
+| BatchNormalization before opset 14 | takes mean and variance of the input, as in training |
+| what has pads, with `auto_pad` | pads SAME_LOWER and SAME_UPPER otherwise |
+| MaxPool, AveragePool, LpPool | mixes up pads of two axes, and counts windows and their elements otherwise with `ceil_mode` |
+| Resize | rounds coordinates otherwise (nearest, align_corners, antialias) |
+| RoiAlign, LRN | takes other samples; sums other channels |
+| Unique with sorted=0 | sorts |
+| Cast, CastLike to types of 4 and 8 bits that numpy lacks | rounds and saturates otherwise |
+"""
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.graph.edit import auto_pad
+
+_NEVER = frozenset({"AveragePool", "LRN", "LpPool", "MaxPool", "RoiAlign"})
+_OPSETS = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "BatchNormalization": 14}  # the first that it computes as it should
+_COORDINATES = frozenset({"half_pixel", "pytorch_half_pixel", "asymmetric"})
+
+
+def differs(node: gs.Node, opset: int) -> bool:
+    """Whether the node's value is not known to be ONNX Runtime's."""
+    if node.op == "Unique":
+        return not node.attrs.get("sorted", 1)
+    if node.op == "Resize":
+        return not _plain_resize(node)
+    if node.op in ("Cast", "CastLike"):
+        return _is_narrow(node.outputs[0].dtype)
+    return node.op in _NEVER or opset < _OPSETS.get(node.op, 0) or auto_pad(node) != "NOTSET"
+
+
+def _plain_resize(node: gs.Node) -> bool:
+    """Images that are interpolated; position embeddings are, and folding them matters."""
+    mode, coordinates = node.attrs.get("mode", "nearest"), node.attrs.get("coordinate_transformation_mode", "half_pixel")
+    special = any(node.attrs.get(name, 0) for name in ("antialias", "exclude_outside"))
+    return mode in ("linear", "cubic") and coordinates in _COORDINATES and not special
+
+
+def _is_narrow(dtype: object) -> bool:
+    """Whether it is one of ml_dtypes' types of a byte or less, or not known."""
+    return not isinstance(dtype, np.dtype) or (dtype.itemsize == 1 and dtype.isbuiltin != 1)
