@@ -16,6 +16,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onnxbolt.errors import InputError, OpsetError
 from onnxbolt.graph.edit import Constant, Node, numpy_dtype
 from onnxbolt.graph.scopes import captured, names, subgraphs
+from onnxbolt.graph.sizes import open_negative
 
 OLDEST_OPSET = 11
 _CONSTANT_VALUES = ("value", "value_float", "value_floats", "value_int", "value_ints")
@@ -36,8 +37,9 @@ def load_model(path: Path | str) -> ModelProto:
     if not model.ir_version or not model.HasField("graph") or not model.graph.output:
         raise InputError(f"{path}: not an ONNX model, or cut off: it has no graph with outputs; export or download it again")
     check_versions(model, str(path))
-    for tensor in _all_tensors(model):
+    for tensor in all_tensors(model):
         _load_data(tensor, path)
+    open_negative(model)
     return model
 
 
@@ -100,7 +102,7 @@ def _runtime_takes(opset: int, ir: int) -> bool:
     return True
 
 
-def _all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Every tensor that may hold external data."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
@@ -206,7 +208,13 @@ def tensor_type(kind: onnx.TypeProto) -> tuple[Any, list[int | str | None] | Non
     tensor = kind.tensor_type
     if not tensor.HasField("shape"):
         return numpy_dtype(tensor.elem_type), None
-    return numpy_dtype(tensor.elem_type), [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim]
+    return numpy_dtype(tensor.elem_type), [_size(dim) for dim in tensor.shape.dim]
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if not dim.HasField("dim_value"):
+        return dim.dim_param or None
+    return dim.dim_value if dim.dim_value >= 0 else None  # -1: a size that is open (sizes.py)
 
 
 def _constant_node(node: NodeProto, position: int) -> Iterator[tuple[str, Constant]]:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from onnxbolt.errors import InputError, OnnxboltError
-from onnxbolt.graph.exporter import FUSED_DOMAIN
-from onnxbolt.graph.importer import check_versions, load_model
+from onnxbolt.graph.exporter import FUSED_DOMAIN, copy_fields
+from onnxbolt.graph.importer import all_tensors, check_versions, load_model
 from onnxbolt.graph.inlining import inlined
+from onnxbolt.graph.sizes import has_negative, open_negative
 
 Source: TypeAlias = "str | Path | ModelProto"
 
@@ -39,7 +40,7 @@ def opened(source: Source) -> Iterator[ModelProto]:
 def _read(source: Source) -> ModelProto:
     if isinstance(source, ModelProto):
         check_versions(source)
-        model = source
+        model = _with_open_sizes(source)
     else:
         model = load_model(Path(source))
     if any(node.domain == FUSED_DOMAIN for node in model.graph.node):
@@ -48,18 +49,53 @@ def _read(source: Source) -> ModelProto:
     if outside is not None:
         raise InputError(f"tensor {outside!r} has its data in a file that a model in memory cannot name: pass the model's path, or load it "
                          "with its external data")
-    return inlined(model)
+    try:
+        return inlined(model)
+    except onnx.checker.ValidationError as error:  # a function that calls itself
+        raise InputError(f"the model's functions cannot be inlined: {_line(error)}; export it again") from error
+
+
+def _with_open_sizes(model: ModelProto) -> ModelProto:
+    """The model as `load_model` would read it, without sizes below zero; `model`, which is the caller's, where there are none."""
+    if not has_negative(model):
+        return model
+    result = ModelProto()
+    copy_fields(model, result, skip=("graph",))
+    copy_fields(model.graph, result.graph, skip=())
+    open_negative(result)
+    return result
 
 
 def _fault(model: ModelProto) -> str:
-    """What onnx.checker has against the model, in one line; empty where that is nothing, or it cannot tell (beyond 2 GiB)."""
+    """What is wrong with the model, in one line; empty where that is nothing that onnx.checker can tell (up to 2 GiB)."""
+    if damaged := _damaged_tensor(model):  # the checker begins with trifles, like an output whose shape is not declared
+        return damaged
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        return " ".join(str(error).split())
+        return _line(error)
     except ValueError:
         return ""
     return ""
+
+
+def _damaged_tensor(model: ModelProto) -> str:
+    """The first tensor whose data are not those of its shape and type."""
+    kinds = {number: name for name, number in TensorProto.DataType.items()}
+    for tensor in all_tensors(model):
+        if tensor.data_type == TensorProto.STRING or onnx.external_data_helper.uses_external_data(tensor):
+            continue
+        try:
+            onnx.numpy_helper.to_array(tensor)
+        except (KeyError, TypeError, ValueError) as error:
+            kind = kinds.get(tensor.data_type, tensor.data_type)
+            held = f"{len(tensor.raw_data)} bytes" if tensor.HasField("raw_data") else "other data"
+            return f"tensor {tensor.name!r} of type {kind} and shape {list(tensor.dims)} has {held}: {_line(error)}"
+    return ""
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _loads(model: ModelProto) -> bool:

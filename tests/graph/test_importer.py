@@ -132,3 +132,15 @@ def test_versions_at_the_limits() -> None:
     orphan.opset_import[0].domain = "elsewhere"
     with pytest.raises(OpsetError, match="no opset of the default ONNX domain"):
         check_versions(orphan)
+
+
+def test_sizes_below_zero_are_unknown_in_subgraphs_too(tmp_path: Path) -> None:
+    then = helper.make_graph([helper.make_node("Relu", ["x"], ["o"])], "then", [], [value("o", shape=(-1, 4))])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=then)
+    made = model([node], [value("x", shape=(-1, 4)), value("c", TensorProto.BOOL, ())], [value("y", shape=(-2, 4))])
+    assert import_model(made).inputs[0].shape == [None, 4]
+    onnx.save(made, tmp_path / "in.onnx")
+    read = load_model(tmp_path / "in.onnx")
+    branch = read.graph.node[0].attribute[0].g
+    for values in (read.graph.input[:1], read.graph.output, branch.output):
+        assert [dim.WhichOneof("value") for dim in values[0].type.tensor_type.shape.dim] == [None, "dim_value"]

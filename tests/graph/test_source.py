@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto, helper, parser
 
 from onnxbolt.errors import BuildError, InputError
 from onnxbolt.graph.source import opened
@@ -75,3 +75,53 @@ def test_data_that_a_model_in_memory_leaves_in_a_file(model: ModelProto, tmp_pat
     with pytest.raises(InputError, match="pass the model's path"):
         optimize(onnx.load(path, load_external_data=False), library=False)
     assert optimize(path, fuse="all", library=False).passed
+
+
+def with_open_batch(model: ModelProto) -> ModelProto:
+    """As older exporters write it."""
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    return model
+
+
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_a_size_below_zero_is_open(in_a_file: bool, model: ModelProto, tmp_path: Path) -> None:
+    source = with_open_batch(model)
+    before, path = source.SerializeToString(), tmp_path / "in.onnx"
+    onnx.save(source, path)
+    given = path if in_a_file else source
+    assert optimize(given, tmp_path / "out.onnx", fuse="all", library=False).passed
+    assert optimize(given, library=False, opt_shapes={"x": (3, 8, 6, 6)}).passed
+    assert source.SerializeToString() == before  # the caller's model is as it was
+    assert not onnx.load(tmp_path / "out.onnx").graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value")
+
+
+def test_damaged_data_come_before_what_runs_all_the_same(model: ModelProto) -> None:
+    weight = model.graph.initializer[0]
+    weight.raw_data = b"abc"
+    model.graph.output[0].type.tensor_type.ClearField("shape")  # the checker's first complaint
+    with pytest.raises(InputError, match=rf"'{weight.name}' of type FLOAT and shape \[8, 8, 3, 3\] has 3 bytes"):
+        optimize(model, library=False, verify=False)
+
+
+def unknown_type(model: ModelProto) -> None:
+    model.graph.initializer[0].data_type = 999
+
+
+def too_few_floats(model: ModelProto) -> None:
+    model.graph.initializer[0].ClearField("raw_data")
+    model.graph.initializer[0].float_data.extend([1.0] * 5)
+
+
+@pytest.mark.parametrize(("damage", "words"), [(unknown_type, "of type 999 .* has 2304 bytes"), (too_few_floats, "has other data")])
+def test_data_that_no_array_can_be_made_of(damage: Callable[[ModelProto], None], words: str, model: ModelProto) -> None:
+    damage(model)
+    with pytest.raises(InputError, match=words), opened(model):
+        raise ZeroDivisionError
+
+
+def test_a_function_that_calls_itself() -> None:
+    again = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "net": 1]> g (float[2] x) => (float[2] y) { y = net.again(x) }
+        <domain: "net", opset_import: ["": 17, "net": 1]> again (x) => (y) { y = net.again(x) }""")
+    with pytest.raises(InputError, match=r"functions cannot be inlined: Cycle detected .*net::again"):
+        optimize(again, library=False)
