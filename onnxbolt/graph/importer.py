@@ -49,7 +49,7 @@ def external_files(path: Path) -> set[Path]:
         model = onnx.load_model(path, format="protobuf", load_external_data=False)
     except (OSError, DecodeError):
         return set()
-    outside = (tensor for tensor in _all_tensors(model) if onnx.external_data_helper.uses_external_data(tensor))
+    outside = (tensor for tensor in all_tensors(model) if onnx.external_data_helper.uses_external_data(tensor))
     return {path.parent / entry.value for tensor in outside for entry in tensor.external_data if entry.key == "location"}
 
 
