@@ -35,9 +35,9 @@ class Fault:
 
 
 def fused_nodes(model: ModelProto) -> list[NodeProto]:
-    """Fused Conv and Gemm nodes that read and write whole tensors, in order."""
+    """Fused Conv and Gemm nodes that read and write whole tensors, in order: what is part of a joined one is compared with it."""
     fused = [node for node in model.graph.node if node.domain == DOMAIN and node.op_type.startswith(("FusedConv", "FusedGemm"))]
-    return [node for node in fused if not node.op_type.endswith(("_sliced", "_into"))]
+    return [node for node in fused if not node.op_type.endswith(("_sliced", "_into", "_part"))]
 
 
 def plant(model: ModelProto, node: NodeProto, values: dict[str, np.ndarray]) -> tuple[ModelProto, Fault]:
