@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,6 @@ from typing import Any
 
 import onnx
 from onnx import ModelProto, NodeProto
-from rich.console import Console
 from rich.table import Table
 
 from onnxbolt.epilogues import MEAN
@@ -21,6 +19,7 @@ from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 from onnxbolt.library import OpSpec, configs_of_node, metadata, weighted_ops
 from onnxbolt.rewrite import FORMAT
+from onnxbolt.terminal import literal_console
 
 Shape = tuple[int | str, ...]  # a str is a symbolic dimension
 
@@ -71,10 +70,10 @@ class Inspection:
             configs = "\n".join(f"{describe(config)}, {node.config_source}" for config in node.configs)
             shape = "x".join(map(str, node.shape)) if node.shape is not None else "?"
             table.add_row(node.op_type, shape, str(node.flops or ""), configs, node.tensor, ", ".join(node.source_nodes), node.rule)
-        console = Console(file=io.StringIO(), width=width)
+        console = literal_console(width)
         with console.capture() as captured:
-            console.print("\n".join(f"{key}: {value}" for key, value in self.metadata.items()), highlight=False)
-            console.print(f"fused nodes: {len(self.nodes)}", highlight=False)
+            console.print("\n".join(f"{key}: {value}" for key, value in self.metadata.items()))
+            console.print(f"fused nodes: {len(self.nodes)}")
             console.print(table)
         return captured.get().rstrip()
 

@@ -92,6 +92,14 @@ def test_models_of_other_inputs_and_originals_that_do_not_run_are_errors(models:
 
 
 @pytest.mark.skipif(gpu.local_arch() is not None, reason="this machine has a GPU")
+@pytest.mark.parametrize("name", ["[/decoder]", "[dec]/y", "layer:key:0"])
+def test_names_are_shown_letter_by_letter(name: str) -> None:
+    side = Side(name, "default", 2.0, 0.1)
+    node = NodeTime(name, "FusedGemm_f16", (2, 4), 1.0, 1.0, 0.5)
+    text = Benchmark(side, (side,), {"other": f"{name} does not run"}, (node,)).text()
+    assert text.count(name) == 5  # both models, what failed, the node, the last line
+
+
 def test_without_a_gpu_there_is_one_clear_line(models: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *map(str, models)]) == 1
     (line,) = capsys.readouterr().err.splitlines()

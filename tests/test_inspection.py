@@ -85,6 +85,16 @@ def test_text_has_a_line_per_configuration() -> None:
     assert any(describe(SM90) in line for line in lines)
 
 
+@pytest.mark.parametrize("name", ["[/decoder]", "[dec]/y", "layer:key:0"])
+def test_names_are_shown_letter_by_letter(name: str) -> None:
+    model = fused_model()
+    next(a for a in model.graph.node[0].attribute if a.name == "tensor").s = name.encode()
+    helper.set_model_props(model, {"onnxbolt.precision": name})
+    text = inspect_model(model).text()
+    assert text.startswith(f"onnxbolt.precision: {name}")
+    assert f" {name} " in text
+
+
 def test_unknown_format_is_refused() -> None:
     with pytest.raises(InputError, match="format 7"):
         inspect_model(fused_model(format=7))

@@ -119,6 +119,16 @@ def test_names_with_markup_are_shown_as_they_are(report: Report) -> None:
     assert "reason [/x]" in strange.text()
 
 
+@pytest.mark.parametrize("name", ["[/decoder]", "[dec]/y", "layer:key:0"])
+def test_names_of_tensors_are_shown_letter_by_letter(name: str, report: Report) -> None:
+    row = dataclasses.replace(report.verification.rows[0], name=name)
+    strange = dataclasses.replace(report, kept=(Kept(name, "Add", "reason"),), verification=VerifyResult("fp16", (row,), (f"note {name}",)))
+    verdict, everything = strange.verification.text(), strange.text()
+    assert verdict.splitlines()[1].startswith(name)
+    assert f"note {name}" in verdict
+    assert everything.count(name) == 4  # what is kept, the row, the summary's nearest, the note
+
+
 def test_json_holds_everything(report: Report, tmp_path: Path) -> None:
     report.save(tmp_path / "r.json")
     values = json.loads((tmp_path / "r.json").read_text())

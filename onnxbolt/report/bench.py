@@ -1,12 +1,12 @@
 """A benchmark as text."""
 from __future__ import annotations
 
-import io
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
+
+from onnxbolt.terminal import literal_console
 
 if TYPE_CHECKING:
     from onnxbolt.bench import Benchmark, NodeTime, Side
@@ -16,11 +16,11 @@ WIDTH = 140
 
 def text(benchmark: Benchmark) -> str:
     """The models, the fused nodes (equal ones on one line), and the speed-up."""
-    console = Console(file=io.StringIO(), width=WIDTH)
+    console = literal_console(WIDTH)
     with console.capture() as captured:
         console.print(_models(benchmark))
         for reason in benchmark.failed.values():
-            console.print(reason, highlight=False, markup=False, soft_wrap=True)
+            console.print(reason, soft_wrap=True)
         if benchmark.nodes:
             console.print(_nodes(benchmark))
     peer = benchmark.peer

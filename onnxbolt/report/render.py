@@ -2,18 +2,16 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from onnxbolt.report.tuning import sections as tuning_sections
+from onnxbolt.terminal import literal_console
 
 if TYPE_CHECKING:
     from onnxbolt.match.types import Refusal
@@ -45,14 +43,14 @@ def tuning_text(tuning: Tuning) -> str:
 
 def _printed(sections: Iterable[Section], shown: int) -> str:
     """Titles and tables; of more rows than `shown` the first ones and the last one."""
-    console = Console(file=io.StringIO(), width=WIDTH)
+    console = literal_console(WIDTH)
     with console.capture() as captured:
         for title, header, rows in sections:
-            console.print(title, highlight=False, markup=False, soft_wrap=True)  # paths stay whole
+            console.print(title, soft_wrap=True)  # paths stay whole
             if rows:
                 console.print(_table(header, [*rows[:shown], *rows[shown:][-1:]]))
             if len(rows) > shown + 1:
-                console.print(f"  and {len(rows) - shown - 1} more groups: --report x.md lists all", highlight=False)
+                console.print(f"  and {len(rows) - shown - 1} more groups: --report x.md lists all")
     return captured.get().rstrip()
 
 
@@ -207,7 +205,7 @@ def _table(header: Sequence[str], rows: Lines) -> Table:
     used = [column for column in range(len(header)) if any(str(row[column]) for row in rows)]
     table = Table(*(header[column] for column in used), box=None)
     for row in rows:
-        table.add_row(*(escape(str(row[column])) for column in used))
+        table.add_row(*(str(row[column]) for column in used))
     return table
 
 

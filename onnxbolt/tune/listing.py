@@ -2,20 +2,18 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from onnxbolt.errors import InputError
 from onnxbolt.inspection import describe
 from onnxbolt.plan.problems import describe_problem
+from onnxbolt.terminal import literal_console
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.records import Measurement, Status, problem_from
 
@@ -138,8 +136,8 @@ def _described(measurement: Measurement | None) -> str:
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> str:
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*map(escape, row))
-    console = Console(file=io.StringIO(), width=width)
+        table.add_row(*row)
+    console = literal_console(width)
     with console.capture() as captured:
         console.print(table)
     return captured.get().rstrip()

@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 
 from onnxbolt import tolerances
+from onnxbolt.terminal import literal_console
 
 NOT_FINITE = "infinities or NaNs differ"
 SHOWN = 10  # fused nodes that the text lists beside those that failed
@@ -73,11 +72,11 @@ class VerifyResult:
         for row in self._shown():
             numbers = (f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}")
             table.add_row(row.name, row.kind, row.provider, *numbers, "ok" if row.passed else f"FAILED {row.reason}")
-        console = Console(file=io.StringIO(), width=width)
+        console = literal_console(width)
         with console.capture() as captured:
             console.print(table)
-            console.print("\n".join((self.summary(), *self.notes)), highlight=False, markup=False)
-            console.print("PASSED" if self.passed else "FAILED", highlight=False)
+            console.print("\n".join((self.summary(), *self.notes)))
+            console.print("PASSED" if self.passed else "FAILED")
         return captured.get().rstrip()
 
     def _shown(self) -> list[Row]:
