@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,20 +43,41 @@ def graph_inputs(model: ModelProto) -> list[ValueInfoProto]:
 
 def read_feeds(path: Path, model: ModelProto) -> Feeds:
     """The arrays of an .npz, one per graph input, of the input's type."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
-        raise InputError(f"--inputs {path}: not a readable .npz file: {error}") from error
+    _require_tensors(model)
+    arrays = _arrays(path)
     wanted = {value.name: numpy_dtype(value.type.tensor_type.elem_type) for value in graph_inputs(model)}
     if set(arrays) != set(wanted):
         raise InputError(f"--inputs {path}: holds {', '.join(sorted(arrays))}; the model's inputs are {', '.join(wanted)}")
     for name, array in arrays.items():
         if array.dtype.kind == "V" and array.dtype.itemsize == getattr(wanted[name], "itemsize", 0):
             arrays[name] = array = array.view(wanted[name])  # .npz keeps the bits of bfloat16, but not its name
+        if array.dtype.kind == "U" and wanted[name] == np.dtype(object):
+            arrays[name] = array = array.astype(object)  # strings, which .npz holds without pickling in this form alone
         if array.dtype != wanted[name]:
             raise InputError(f"--inputs {path}: {name} is {array.dtype}, the model takes {wanted[name]}; convert the array")
     return arrays
+
+
+def _arrays(path: Path) -> Feeds:
+    """All arrays of an .npz. Raises InputError for any other file."""
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:  # numpy leaves a damaged one open
+            arrays = {name: archive[name] for name in archive.files}
+        if strange := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{strange[0]} in it is no array")
+    except Exception as error:  # zipfile, zlib and numpy's parser of headers have a dozen kinds for damaged files
+        raise InputError(f"--inputs {path}: not a readable .npz file ({error or type(error).__name__}); expected is what "
+                         "numpy.savez writes: one array per graph input, under its name") from error
+    return arrays
+
+
+def _require_tensors(model: ModelProto) -> None:
+    """Raises InputError for inputs of which neither an .npz nor a random generator has values."""
+    for value in graph_inputs(model):
+        kind = value.type.WhichOneof("value")
+        if kind not in (None, "tensor_type"):
+            raise InputError(f"input {value.name} is no tensor ({str(kind).removesuffix('_type')}), and only models whose inputs are tensors "
+                             "can be compared; `onnxbolt optimize` has --no-verify")
 
 
 def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
@@ -85,6 +105,7 @@ def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
 
 def random_feeds(model: ModelProto, seed: int = 0, sizes: Sizes = ATTEMPTS[0]) -> Feeds:
     """Float inputs standard normal, indices below what they index, other integers ones (masks, sizes), bytes of any value."""
+    _require_tensors(model)
     rng, symbols = np.random.default_rng(seed), dict[str, int]()
     bounds = Bounds(model)
     return {value.name: _draw(value, _shape(value, sizes, symbols), rng, bounds) for value in graph_inputs(model)}
