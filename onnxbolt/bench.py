@@ -25,7 +25,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph.importer import import_model, load_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.library import DOMAIN, OpSpec, metadata, weighted_ops
-from onnxbolt.options import arch_number
+from onnxbolt.options import arch_number, check_comparison
 from onnxbolt.precision import LOW, rounded_original
 from onnxbolt.runtime import get_library_path
 from onnxbolt.tune.cuda import Stream
@@ -111,6 +111,7 @@ def bench(original: Path, optimized: Path, *, also: Sequence[Path] = (), runs: i
 def measure(original: Path, optimized: Path, also: Sequence[Path], runs: int, inputs: Path | None, seed: int, stream: Stream | None,
             progress: Progress) -> Benchmark:
     """As `bench`, where `stream` is; without one on the CPU, with function bodies in the kernels' place."""
+    check_comparison(None, None, seed)
     models = load_model(original), load_model(optimized)
     feeds = read_feeds(inputs, models[0]) if inputs else working_feeds(models[0], Runner(models[0], CUDA if stream else CPU), seed)
     for path, model in ((optimized, models[1]), *((path, load_model(path)) for path in also)):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxbolt.cli_base import FILE, Group, log_format, messages
+from onnxbolt.cli_base import FILE, SEED, Finite, Group, log_format, messages
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
 from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
@@ -73,12 +73,17 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
+def _once(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """A value that was given twice counts once."""
+    return tuple(dict.fromkeys(values))
+
+
 def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
     """The flags of commands that compare two models."""
     for option in (
-        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs."),
-        click.option("--rtol", type=float, help="With --atol: a further elementwise condition |y - y0| <= atol + rtol |y0|."),
-        click.option("--atol", type=float, help="See --rtol."),
+        click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs."),
+        click.option("--rtol", type=Finite(min=0), help="With --atol: a further elementwise condition |y - y0| <= atol + rtol |y0|."),
+        click.option("--atol", type=Finite(min=0), help="See --rtol."),
         click.option("--inputs", type=FILE, help="Compare on these inputs (.npz, one array per graph input) instead of random ones."),
     ):
         function = option(function)
@@ -98,7 +103,7 @@ def commands() -> None:
               help="Type of weights and compute; keep: as in the model, fp32 on TF32 tensor cores.")
 @click.option("--fuse", type=click.Choice(FUSE), default="winning", show_default=True,
               help="Which fusions to keep: those that beat ONNX Runtime's own kernels (measured, else predicted), or all.")
-@click.option("--arch", "archs", type=click.Choice(ARCHS), multiple=True,
+@click.option("--arch", "archs", type=click.Choice(ARCHS), multiple=True, callback=_once,
               help="GPU architecture; may be given several times, the first one decides the plan. "
                    "Default: the local GPU's, else sm_80 and sm_90a.")
 @click.option("--tune", is_flag=True, help="Measure kernels and ONNX Runtime on the local GPU first; Ctrl-C keeps the best so far.")

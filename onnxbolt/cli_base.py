@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 FILE = click.Path(path_type=Path)
+SEED = click.IntRange(min=0)
 _LOG_FORMAT = "onnxbolt.log_format"
 
 
@@ -26,6 +28,16 @@ def _set_up_logging(verbose: int, quiet: bool, log_format: str) -> None:
     logger = logging.getLogger("onnxbolt")
     logger.handlers = [handler]
     logger.setLevel(logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
+
+
+class Finite(click.FloatRange):
+    """A range of numbers without those that are none: click takes "inf" and "nan" for numbers in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
 
 
 class Command(click.Command):

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
-from onnxbolt.cli_base import FILE, Group
+from onnxbolt.cli_base import FILE, Finite, Group
+
+_CENTURY = 36500  # days; more of them lead beyond the calendar
 
 
 @click.group(cls=Group)
@@ -69,7 +71,7 @@ def cache_merge(path: Path, quiet: bool) -> None:
 
 @cache.command("clear")
 @click.option("--gpu", metavar="NAME", help="Only measurements made on this GPU, named as `cache list` names it.")
-@click.option("--older-than", metavar="DAYS", type=click.FloatRange(min=0), help="Only measurements of more than so many days ago.")
+@click.option("--older-than", metavar="DAYS", type=Finite(min=0, max=_CENTURY), help="Only measurements of more than so many days ago.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cache_clear(gpu: str | None, older_than: float | None, yes: bool, quiet: bool) -> None:
     """Forget measurements: all, or those that the options name."""

@@ -1,6 +1,7 @@
 """What a user can choose, in one frozen place; the only module that reads environment variables."""
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ FUSE = ("winning", "all")
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")
 TRIALS = 24  # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
 
+LONGEST = 2**31 - 1  # dimension: kernels count in 32 bits
 Shapes = Mapping[str, tuple[int, ...]]  # by the name of a graph input
 
 
@@ -60,10 +62,20 @@ class Options:
         if self.budget is not None and not self.budget > 0:
             raise InputError(f"--budget {self.budget:g}: give a time such as 90s or 10m")
         for flag, shapes in (("--min-shapes", self.min_shapes), ("--opt-shapes", self.opt_shapes), ("--max-shapes", self.max_shapes)):
-            if any(size < 1 for shape in (shapes or {}).values() for size in shape):
-                raise InputError(f"{flag}: sizes are at least 1")
+            if not all(1 <= size <= LONGEST for shape in (shapes or {}).values() for size in shape):
+                raise InputError(f"{flag}: sizes are from 1 to {LONGEST}")
         if self.trials < 1:
             raise InputError(f"--trials {self.trials}: at least one candidate of each problem")
+        check_comparison(self.atol, self.rtol, self.seed)
+
+
+def check_comparison(atol: float | None, rtol: float | None, seed: int) -> None:
+    """Raises InputError for what no comparison can be made with."""
+    for flag, bound in (("--atol", atol), ("--rtol", rtol)):
+        if bound is not None and not 0 <= bound < math.inf:
+            raise InputError(f"{flag} {bound:g}: give a number that is finite and not negative")
+    if seed < 0:
+        raise InputError(f"--seed {seed}: give a number that is not negative")
 
 
 def arch_number(arch: str) -> int:
@@ -81,13 +93,16 @@ def seconds(text: str) -> float:
 
 
 def shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """'x:[1,3,224,224],y:[1,10]' by name, as trtexec and Polygraphy write shapes. Raises InputError for anything else, and for no size."""
+    """'x:[1,3,224,224],y:[1,10]' by name, as trtexec and Polygraphy write shapes.
+
+    Raises InputError for anything else, and for sizes that no dimension has.
+    """
     found: dict[str, tuple[int, ...]] = {}
     for part in re.split(r"(?<=\]),", text.strip()):
-        match = re.fullmatch(r"\s*([^\s\[\]]+):\[\s*(\d+(?:\s*,\s*\d+)*)?\s*\]", part)
+        match = re.fullmatch(r"\s*([^\s\[\]]+):\[\s*(\d{1,10}(?:\s*,\s*\d{1,10})*)?\s*\]", part)
         sizes = tuple(int(size) for size in (match[2] or "").split(",") if size) if match else (0,)
-        if match is None or 0 in sizes:
-            raise InputError(f"{text!r} is no list of shapes; write it as x:[1,3,224,224],y:[1,10], with sizes of at least 1")
+        if match is None or not all(1 <= size <= LONGEST for size in sizes):
+            raise InputError(f"{text!r} is no list of shapes; write it as x:[1,3,224,224],y:[1,10], with sizes from 1 to {LONGEST}")
         if match[1] in found:
             raise InputError(f"{text!r} has two shapes of {match[1]}: give one")
         found[match[1]] = sizes

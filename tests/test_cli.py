@@ -118,6 +118,23 @@ def test_wrong_option_is_wrong_usage(small_model: Path, capsys: pytest.CaptureFi
     assert flags[-1] in line
 
 
+@pytest.mark.parametrize(("flag", "value"), [
+    ("--seed", "-1"), ("--atol", "inf"), ("--atol", "nan"), ("--rtol", "-0.1"), ("--max-shapes", f"in0:[{2**63},3]"),
+    ("--min-shapes", f"in0:[{'9' * 5000}]"),
+])
+def test_numbers_out_of_range_are_wrong_usage(small_model: Path, capsys: pytest.CaptureFixture[str], flag: str, value: str) -> None:
+    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), flag, value)
+    assert code == 2
+    assert flag in line
+
+
+def test_an_architecture_given_twice_counts_once(small_model: Path) -> None:
+    once, twice = small_model.with_name("once.onnx"), small_model.with_name("twice.onnx")
+    for out, flags in ((once, ["--arch", "sm_80"]), (twice, ["--arch", "sm_80"] * 2)):
+        assert main(["optimize", str(small_model), str(out), *flags, *MODEL_ALONE, "--no-verify", "--quiet"]) == 0
+    assert once.read_bytes() == twice.read_bytes()
+
+
 def test_output_equal_to_input(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other_spelling = small_model.parent / "." / ".." / small_model.parent.name / small_model.name
     code, line = fails(capsys, small_model.parent, "optimize", small_model, other_spelling)

@@ -103,6 +103,13 @@ def test_clear_by_gpu_by_age_and_all(database: Database, capsys: pytest.CaptureF
     assert printed(capsys, "clear", "--yes") == "4 measurements forgotten; 0 left\n"
 
 
+@pytest.mark.parametrize("days", ["800000", "1e400", "inf", "nan", "-1"])
+def test_days_beyond_the_calendar_are_wrong_usage(days: str, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "clear", "--yes", "--older-than", days]) == 2
+    assert "--older-than" in capsys.readouterr().err
+    assert len(database) == 5
+
+
 def test_clear_asks(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "clear"]) == 2
     assert "--yes" in capsys.readouterr().err

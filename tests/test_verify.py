@@ -187,6 +187,16 @@ def test_models_with_other_inputs_are_an_error(convolutions: ModelProto) -> None
         verify(convolutions, model_of("(float[4] z) => (float[4] y)", "y = Relu(z)"))
 
 
+@pytest.mark.parametrize(("choice", "message"), [
+    ({"seed": -1}, "--seed -1"), ({"atol": np.inf}, "--atol inf"), ({"rtol": np.nan}, "--rtol nan"), ({"atol": -1.0}, "--atol -1"),
+])
+def test_choices_that_no_comparison_can_be_made_with(choice: dict[str, float], message: str, convolutions: ModelProto) -> None:
+    with pytest.raises(InputError, match=message):
+        verify(convolutions, convolutions, providers=[CPU], **choice)
+    with pytest.raises(InputError, match=message):
+        optimize(convolutions, library=False, **choice)
+
+
 class TestFeeds:
     def test_indices_stay_below_what_they_select_from(self) -> None:
         model = model_of("(int64[N,S] ids, int64[N,S] mask, bool[N] flag, uint8[64] bytes, float16[N,4] x) => (float[N,S,2] y)",
@@ -254,6 +264,8 @@ class TestFeeds:
         for name in ("x.npz", "missing.npz", "empty.npz", "x.npy", "text.npz"):
             with pytest.raises(InputError, match=r"not a readable \.npz"):
                 verify(convolutions, convolutions, inputs=tmp_path / name)
+        with pytest.raises(InputError, match=r"it is an \.npy file"):
+            read_feeds(tmp_path / "x.npy", convolutions)
 
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_files_with_any_damage(self, save: Callable[..., None], tmp_path: Path) -> None:

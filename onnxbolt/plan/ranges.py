@@ -175,7 +175,7 @@ def table(rows: Iterable[tuple[int, Choice]]) -> list[Choice]:
     """
     chosen: dict[int, Choice] = {}
     for m, choice in rows:
-        chosen.setdefault(m, choice)
+        chosen.setdefault(min(m, UNBOUNDED), choice)
     runs = [list(run) for _, run in itertools.groupby(sorted(chosen), key=lambda m: chosen[m].config)]
     found: list[Choice] = []
     for run in runs:

@@ -13,6 +13,7 @@ from onnx import ModelProto
 from onnxbolt.errors import InputError
 from onnxbolt.graph.importer import load_model
 from onnxbolt.graph.inlining import inlined
+from onnxbolt.options import check_comparison
 from onnxbolt.runtime import get_library_path
 from onnxbolt.verify.compare import Comparison
 from onnxbolt.verify.feeds import Feeds, graph_inputs, read_feeds, working_feeds
@@ -41,8 +42,9 @@ def verify(
     `inputs` is an .npz with one array per graph input, else random inputs are drawn from `seed`. `library` (default: the one
     beside `optimized`, where there is one) runs the fused nodes on CUDA; without it their function bodies run. `atol`, `rtol`
     add the elementwise condition |y - y0| <= atol + rtol |y0|. Raises InputError where the models or inputs do not fit
-    together, LibraryError for a library of another model.
+    together, and for bounds or a seed that are none, LibraryError for a library of another model.
     """
+    check_comparison(atol, rtol, seed)
     if library is None and not isinstance(optimized, ModelProto) and get_library_path(optimized).exists():
         library = get_library_path(optimized)
     source, result = (m if isinstance(m, ModelProto) else load_model(m) for m in (original, optimized))

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
@@ -58,10 +58,13 @@ def read_feeds(path: Path, model: ModelProto) -> Feeds:
     return arrays
 
 
-def _arrays(path: Path) -> Feeds:
+def _arrays(path: Path) -> dict[str, Any]:
     """All arrays of an .npz. Raises InputError for any other file."""
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:  # numpy leaves a damaged one open
+        with open(path, "rb") as file:  # numpy leaves a damaged one open
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it is an .npy file, one array without a name")
             arrays = {name: archive[name] for name in archive.files}
         if strange := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
             raise ValueError(f"{strange[0]} in it is no array")
@@ -76,8 +79,8 @@ def _require_tensors(model: ModelProto) -> None:
     for value in graph_inputs(model):
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
-            raise InputError(f"input {value.name} is no tensor ({str(kind).removesuffix('_type')}), and only models whose inputs are tensors "
-                             "can be compared; `onnxbolt optimize` has --no-verify")
+            raise InputError(f"input {value.name} is no tensor ({str(kind).removesuffix('_type')}), and only models whose inputs are "
+                             "tensors can be compared; `onnxbolt optimize` has --no-verify")
 
 
 def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
