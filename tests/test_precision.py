@@ -6,15 +6,18 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.precision import Kept, convert, rounded_original
+from onnxbolt.precision.constants import Constants
 from tests.conftest import ZOO
 from tests.zoo.materialize import random_inputs
 
@@ -125,6 +128,15 @@ def test_infinite_mask_is_fp16(rng: np.random.Generator) -> None:
     assert kept == []
     feeds = {"m": np.eye(4, dtype=bool) | np.eye(4, k=1, dtype=bool), "s": rng.standard_normal((4, 4)).astype(np.float32)}
     assert error(run(result, feeds)[0], run(model, feeds)[0]) < 1e-3
+
+
+@pytest.mark.parametrize("lowest", [np.finfo(np.float32).min, np.finfo(np.float32).max, -3.4e38])
+def test_the_ends_of_fp32_stay_finite_in_bf16(lowest: float) -> None:
+    """Beyond bf16's largest value they would round to infinity, and a mask's zeros to NaN."""
+    low = Constants(DType.BF16).converted(gs.Constant("c", np.array([lowest, 1.0, np.inf, -np.inf], np.float32)))
+    assert low.dtype == ml_dtypes.bfloat16
+    assert low[0] == np.copysign(ml_dtypes.finfo(ml_dtypes.bfloat16).max, lowest)
+    assert low[1:].astype(np.float32).tolist() == [1.0, np.inf, -np.inf]
 
 
 def test_decomposed_layer_norm_does_not_overflow(rng: np.random.Generator) -> None:

@@ -8,7 +8,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import Node, add_constant, remove, replace_uses
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.order import in_order
-from onnxbolt.precision.constants import Constants
+from onnxbolt.precision.constants import Constants, rounded
 from onnxbolt.precision.decide import Decision, is_float, may_be_low, reads_any
 
 
@@ -94,7 +94,7 @@ class Conversion:
         if node.op == "Cast" and node.outputs[0].name in self.floats:
             node.attrs["to"] = self.low.onnx
         elif node.op == "ConstantOfShape" and node.outputs[0].name in self.floats:
-            node.attrs["value"] = np.asarray(node.attrs.get("value", np.zeros(1)), self.low.numpy)  # ONNX: 0.0 where it is absent
+            node.attrs["value"] = rounded(np.asarray(node.attrs.get("value", np.zeros(1))), self.low)  # ONNX: 0.0 where it is absent
         else:
             return
         node.origin = None

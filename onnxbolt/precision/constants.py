@@ -1,6 +1,7 @@
 """Constants in 16 bits: converted once, and checked for what the conversion would lose."""
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx_graphsurgeon as gs
 
@@ -19,14 +20,13 @@ class Constants:
         self._hazards: dict[str, str] = {}
 
     def converted(self, constant: gs.Constant) -> np.ndarray:
-        """The values rounded to the 16-bit type (nearest even)."""
+        """The values in the 16-bit type."""
         if constant.name not in self._converted:
-            with np.errstate(over="ignore"):
-                self._converted[constant.name] = constant.values.astype(self.low.numpy)
+            self._converted[constant.name] = rounded(constant.values, self.low)
         return self._converted[constant.name]
 
     def hazard(self, constant: gs.Constant) -> str:
-        """Why the constant must stay fp32; empty where it need not. bf16 has fp32's range, so only fp16 has hazards."""
+        """Why the constant must stay fp32; empty where it need not. bf16 has fp32's range but for rounding, so only fp16 has hazards."""
         if self.low is not DType.F16 or constant.values.size == 0:
             return ""
         if constant.name not in self._hazards:
@@ -37,6 +37,14 @@ class Constants:
         """Whether what is computed from a hazardous constant is hazardous too: large values are, and so is a scalar that
         guards against a division by zero; small weights among others are not."""
         return constant.values.size == 1 or _largest_finite(constant.values) > LARGEST
+
+
+def rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
+    """The nearest values (even) of a 16-bit type. What is finite stays so: masks multiply fp32's lowest value by zero."""
+    with np.errstate(over="ignore"):
+        low = values.astype(dtype.numpy)
+    beyond = np.isinf(low) & np.isfinite(values)
+    return np.where(beyond, np.copysign(ml_dtypes.finfo(dtype.numpy).max, low), low)
 
 
 def _hazard(values: np.ndarray, low: np.ndarray) -> str:
