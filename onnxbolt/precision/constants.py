@@ -44,7 +44,9 @@ def rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
     with np.errstate(over="ignore"):
         low = values.astype(dtype.numpy)
     beyond = np.isinf(low) & np.isfinite(values)
-    return np.where(beyond, np.copysign(ml_dtypes.finfo(dtype.numpy).max, low), low)
+    if beyond.any():
+        low = np.where(beyond, np.copysign(ml_dtypes.finfo(dtype.numpy).max, low), low)  # type: ignore[no-untyped-call]
+    return low
 
 
 def _hazard(values: np.ndarray, low: np.ndarray) -> str:
