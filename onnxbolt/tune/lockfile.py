@@ -9,19 +9,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from onnxbolt.archs import ARCHS as BY_NUMBER
 from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.files import read_whole, write_whole
 from onnxbolt.inspection import describe
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.kernels.config import UNBOUNDED
 from onnxbolt.library import kernel_sources_digest
 from onnxbolt.options import ARCHS, Options
+from onnxbolt.plan.cost import fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tune.records import Machine, Problem, plain, problem_from
+from onnxbolt.tune.soundness import check_problem, config_from, microseconds
 from onnxbolt.tune.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.version import __version__
 
@@ -30,6 +33,7 @@ _DIGITS = 3  # of microseconds
 _TIMES = ("ours_us", "ours_mad", "ort_us", "ort_mad")
 logger = logging.getLogger(__name__)
 Key = tuple[Problem, int]
+Entry = TypeVar("Entry")
 Decision = TypeVar("Decision", Choice, Comparison)
 
 
@@ -58,12 +62,12 @@ class Lock:
                 raise InputError(f"{path} has schema version {values['schema']}, this version of onnxbolt knows {SCHEMA}: {remedy}")
             return cls(
                 str(values["precision"]), tuple(ARCHS[ARCHS.index(arch)] for arch in values["archs"]),
-                tuple(Machine(**machine) for machine in values["machines"]), dict(map(_choice, values["choices"])),
-                dict(map(_comparison, values["regions"])),
+                tuple(_read(values, "machines", lambda row: Machine(**row))), dict(_read(values, "choices", _choice)),
+                dict(_read(values, "regions", _comparison)),
                 str(values["onnxbolt"]), str(values["kernels"]), tuple(map(str, values["shapes"])),
-                dict(map(_cut, values["cuts"])),
+                dict(_read(values, "cuts", _cut)),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{path} is no lock file, or damaged ({error}): restore it, or delete it and run "
                              "`onnxbolt optimize --lock` again") from error
 
@@ -172,11 +176,14 @@ def _choice_row(key: Key, choice: Choice) -> dict[str, object]:
 
 
 def _choice(row: Mapping[str, Any]) -> tuple[Key, Choice]:
-    config = KernelConfig.from_row(row["config"])
+    config = config_from(row["config"])
     if config.arch != row["arch"]:
         raise ValueError(f"a configuration of architecture {config.arch} for {row['arch']}")
-    choice = Choice(config, float(row["us"]), float(row["mad"]), bool(row["measured"]))
-    return (problem_from(row["kind"], row["problem"]), config.arch), choice
+    problem = problem_from(row["kind"], row["problem"])
+    check_problem(problem, config)
+    fused_us(problem, config, BY_NUMBER[config.arch])  # raises for tiles that the plan could not even predict
+    choice = Choice(config, microseconds(row["us"]), microseconds(row["mad"]), _yes_or_no(row["measured"]))
+    return (problem, config.arch), choice
 
 
 def _region_row(key: str, comparison: Comparison) -> dict[str, object]:
@@ -186,17 +193,32 @@ def _region_row(key: str, comparison: Comparison) -> dict[str, object]:
 
 
 def _comparison(row: Mapping[str, Any]) -> tuple[str, Comparison]:
-    ours, our_mad, theirs, their_mad = (float(row[name]) for name in _TIMES)
-    comparison = Comparison(ours, our_mad, theirs, their_mad, bool(row["measured"]), bool(row["fused"]), str(row["region"]),
+    ours, our_mad, theirs, their_mad = (microseconds(row[name]) for name in _TIMES)
+    comparison = Comparison(ours, our_mad, theirs, their_mad, _yes_or_no(row["measured"]), _yes_or_no(row["fused"]), str(row["region"]),
                             reason=str(row.get("reason", "")))
     return str(row["key"]), comparison
 
 
 def _cut(row: Mapping[str, Any]) -> tuple[str, Cut]:
-    cut = Cut(int(row["layers"]), str(row["chain"]))
-    if cut.layers < 1:
+    cut = Cut(row["layers"], str(row["chain"]))
+    if type(cut.layers) is not int or not 1 <= cut.layers <= UNBOUNDED:
         raise ValueError(f"a kernel for {cut.layers} layers")
     return str(row["key"]), cut
+
+
+def _yes_or_no(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _read(values: Mapping[str, Any], part: str, entry: Callable[[Any], Entry]) -> Iterator[Entry]:
+    """The entries of one part of the file. Raises ValueError, which names the entry, whatever is wrong with it."""
+    for number, row in enumerate(values[part], 1):
+        try:
+            yield entry(row)
+        except Exception as error:  # a file that was edited by hand, or merged, can hold anything
+            raise ValueError(f"entry {number} of {part}: {type(error).__name__}: {error}") from error
 
 
 def _us(value: float) -> float:

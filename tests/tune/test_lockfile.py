@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,46 @@ def damaged(text: str, old: str, new: str) -> str:
 ])
 def test_a_damaged_file_is_one_clear_error(path: Path, old: str, new: str) -> None:
     path.write_text(damaged(path.read_text(), old, new))
+    with pytest.raises(InputError, match=r"onnxbolt\.lock is no lock file, or damaged"):
+        Lock.read(path)
+
+
+def spoiled(path: Path, part: str, *keys: str | int, value: object) -> None:
+    """The file with one value of the first entry of a part replaced."""
+    values = json.loads(path.read_text())
+    place = values[part][0]
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    path.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize("value", [None, -1, 2**70, 1.5, math.inf, "x", {}])
+@pytest.mark.parametrize(("part", "keys"), [
+    ("choices", ("config", 4)), ("choices", ("config", 13)), ("choices", ("config",)), ("choices", ("problem",)),
+    ("choices", ("problem", "n")), ("choices", ("problem", "chain")), ("choices", ("problem", "inner")), ("choices", ("kind",)),
+    ("regions", ("fused",)), ("cuts", ("layers",)),
+])
+def test_a_damaged_value_is_one_clear_error_that_names_the_entry(path: Path, part: str, keys: tuple[str | int, ...], value: object) -> None:
+    spoiled(path, part, *keys, value=value)
+    with pytest.raises(InputError, match=rf"onnxbolt\.lock is no lock file, or damaged \(entry 1 of {part}: "):
+        Lock.read(path)
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, 91), (3, 99), (3, int(Family.CONV_2X)), (4, 0), (7, 0), (7, 48), (14, 0),
+                                             (15, 0), (18, 7), (22, 0)])
+def test_a_configuration_that_no_kernel_has_is_refused(path: Path, place: int, value: int) -> None:
+    values = json.loads(path.read_text())
+    row = next(row for row in values["choices"] if row["kind"] == "GemmProblem")
+    row["config"][place] = value
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"damaged \(entry \d of choices: "):
+        Lock.read(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "null", "[]", '"x"', "1", "Infinity"])
+def test_json_that_is_no_lock_is_one_clear_error(path: Path, text: str) -> None:
+    path.write_text(text)
     with pytest.raises(InputError, match=r"onnxbolt\.lock is no lock file, or damaged"):
         Lock.read(path)
 
