@@ -264,39 +264,6 @@ class TestFeeds:
         for name in ("x.npz", "missing.npz", "empty.npz", "x.npy", "text.npz"):
             with pytest.raises(InputError, match=r"not a readable \.npz"):
                 verify(convolutions, convolutions, inputs=tmp_path / name)
-        with pytest.raises(InputError, match=r"it is an \.npy file"):
-            read_feeds(tmp_path / "x.npy", convolutions)
-
-    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-    def test_files_with_any_damage(self, save: Callable[..., None], tmp_path: Path) -> None:
-        """Wherever eight bytes are overwritten: numbers that are others, or one clear error."""
-        model = model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)")
-        save(tmp_path / "x.npz", x=drawn(0, 2, 4))
-        whole, found = (tmp_path / "x.npz").read_bytes(), set[str]()
-        for start in range(0, len(whole), 2):
-            (tmp_path / "x.npz").write_bytes(whole[:start] + b"(\xff" * 4 + whole[start + 8:])
-            try:
-                read_feeds(tmp_path / "x.npz", model)
-            except InputError as error:
-                found.add(type(error.__cause__).__name__)
-        assert {"BadZipFile", "ValueError"} <= found
-
-    def test_strings_from_a_file(self, tmp_path: Path) -> None:
-        model = model_of("(string[N] x) => (bool[N] y)", "y = Equal(x, w)", opset=19)
-        model.graph.initializer.append(helper.make_tensor("w", onnx.TensorProto.STRING, [1], [b"a"]))
-        np.savez(tmp_path / "x.npz", x=np.array(["a", "bc"]))
-        assert read_feeds(tmp_path / "x.npz", model)["x"].tolist() == ["a", "bc"]
-        assert verify(model, model, inputs=tmp_path / "x.npz", providers=[CPU]).passed
-
-    @pytest.mark.parametrize(("kind", "body"), [
-        ("seq(float[N])", "y = ConcatFromSequence<axis=0>(x)"), ("optional(float[N])", "y = OptionalGetElement(x)"),
-    ])
-    def test_inputs_that_no_file_can_hold(self, kind: str, body: str, tmp_path: Path) -> None:
-        model = model_of(f"({kind} x) => (float[N] y)", body)
-        np.savez(tmp_path / "x.npz", x=np.zeros(2, np.float32))
-        for inputs in (None, tmp_path / "x.npz"):
-            with pytest.raises(InputError, match=r"input x is no tensor \((sequence|optional)\).*--no-verify"):
-                verify(model, model, inputs=inputs, providers=[CPU])
 
 
 def test_runner_exposes_any_tensor_and_shares_weights(convolutions: ModelProto) -> None:
