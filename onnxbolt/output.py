@@ -18,14 +18,16 @@ class Output:
     """A staging directory beside `out` for the model, its external data and its library; `commit` moves them into place.
 
     Leaving the context without `commit` leaves nothing behind. Without `out`, files stay in a temporary directory.
-    Raises InputError where `out` is the source or a file with its data, is no file, or cannot be written to.
+    Raises InputError where `out` is the source or a file with its data, is no file, or cannot be written to, and where `lock`, which is
+    written behind it, would take a model's place.
     """
 
-    def __init__(self, source: object, out: str | Path | None) -> None:
+    def __init__(self, source: object, out: str | Path | None, lock: str | Path | None = None) -> None:
         self.path = None if out is None else Path(out)
         self._name = self.path.name if self.path else "model.onnx"
         if self.path is None:
             return
+        check_apart("--lock", None if lock is None else Path(lock), source, out)
         if self.path.is_dir():
             raise InputError(f"{self.path} is a directory; name the file to write")
         if not self.path.parent.is_dir():

@@ -15,7 +15,7 @@ from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
 from onnxbolt.options import Options, arch_number
-from onnxbolt.output import Output, check_apart
+from onnxbolt.output import Output
 from onnxbolt.plan.ranges import ranges_of
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
@@ -40,11 +40,10 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     than their limits (then no output is left, but for Options.keep_failed), FrozenError where the lock file lacks what is to be frozen.
     """
     options = dataclasses.replace(options or Options(), **choices)  # type: ignore[arg-type]
-    check_apart("--lock", Path(options.lock) if options.lock and not options.frozen else None, source, out)
     lock = lockfile.open_for(options)
     names = options.archs or (lock.archs if options.frozen else default_archs())
     archs = [arch_number(name) for name in names]
-    with Output(source, out) as output, opened(source) as original:
+    with Output(source, out, None if options.frozen else options.lock) as output, opened(source) as original:
         graph = import_model(original)
         infer(graph)
         changes = [*inlining.left(original), *canonicalize(graph)]
