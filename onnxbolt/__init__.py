@@ -1,4 +1,4 @@
-"""Fuses chains around GEMM and Conv of an ONNX model into fused CUDA kernels for ONNX Runtime.
+"""Fuses chains around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX Runtime.
 
 optimize(source, out=None, **options) -> Report      what the command line does
 session_options(model, ..), get_library_path(model)  for deployment; they import neither onnx nor the optimizer

@@ -93,7 +93,7 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.group(cls=Group, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def commands() -> None:
-    """Fuse chains around GEMM and Conv of an ONNX model into fused CUDA kernels for ONNX Runtime."""
+    """Fuse chains around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX Runtime."""
 
 
 @commands.command()

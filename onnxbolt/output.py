@@ -4,14 +4,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
 import onnx
 
 from onnxbolt.errors import InputError
-from onnxbolt.graph.exporter import save_model
+from onnxbolt.graph.exporter import data_file, save_model
 from onnxbolt.graph.importer import external_files
+from onnxbolt.runtime import get_library_path
 
 
 class Output:
@@ -34,7 +36,7 @@ class Output:
             raise InputError(f"{self.path}: directory {self.path.parent} does not exist; create it first")
         if self.path.exists() and not self.path.is_file():
             raise InputError(f"{self.path} is a device or a pipe, whose place a file would take; with --dry-run nothing is written")
-        self._source = Path(source) if isinstance(source, str | Path) else None
+        self._source = source
         self._spare(self.path)
 
     def __enter__(self) -> Output:
@@ -56,7 +58,7 @@ class Output:
     @property
     def library(self) -> Path:
         """The staged library; it need not exist."""
-        return self.model.with_suffix(".onnxbolt.so")
+        return get_library_path(self.model)
 
     def write(self, model: onnx.ModelProto, external: bool) -> None:
         """Stage the model."""
@@ -75,22 +77,32 @@ class Output:
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}; make room or choose another place") from error
 
+    @cached_property
+    def _read(self) -> set[Path]:
+        return _files(self._source)
+
     def _spare(self, place: Path) -> None:
         """Raises InputError where the source would lose a file to what is written there."""
-        if self._source is None or not place.exists() or not self._source.exists():
-            return
-        if os.path.samefile(self._source, place):
-            raise InputError(f"{place} is the input itself; an original is never overwritten, choose another output")
-        if any(file.exists() and os.path.samefile(file, place) for file in external_files(self._source)):
-            raise InputError(f"{place} holds weights of the input; an original is never overwritten, choose another output")
+        if place.exists() and _is_among(place, self._read):
+            raise InputError(f"{place} is the input itself or holds its weights; an original is never overwritten, choose another output")
 
 
 def check_apart(option: str, path: Path | None, source: object, out: str | Path | None) -> None:
-    """Raises InputError where a further result, which `option` names, cannot be written to `path`, or would take the model's place."""
+    """Raises InputError where a further result, which `option` names, cannot be written to `path`, or would take the place of a model's
+    file: of the source, or of what lies at `out` and beside it then."""
     if path is None:
         return
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"{option} {path}: there is no directory for this file; name a file in one that exists")
-    taken = [Path(place) for place in (source, out) if isinstance(place, str | Path)]
-    if path.resolve() in {place.resolve() for place in taken}:
+    written = set() if out is None else {Path(out), data_file(Path(out)), get_library_path(out)}
+    if path.resolve() in {place.resolve() for place in written} or (path.exists() and _is_among(path, _files(source))):
         raise InputError(f"{option} {path}: a model is read from there or written to it; choose another place")
+
+
+def _files(model: object) -> set[Path]:
+    """What a model that is named by its path lies in."""
+    return {Path(model), *external_files(Path(model))} if isinstance(model, str | Path) else set()
+
+
+def _is_among(place: Path, files: set[Path]) -> bool:
+    return any(file.exists() and os.path.samefile(file, place) for file in files)

@@ -44,7 +44,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 def test_the_weights_of_an_original_are_never_overwritten(location: str, out: str, more: tuple[str, ...], tmp_path: Path,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     source = with_external_data(tmp_path / "model.onnx", location)
-    assert "holds weights of the input" in fails(capsys, "optimize", source, tmp_path / out, *ALONE, *more)
+    assert "holds its weights" in fails(capsys, "optimize", source, tmp_path / out, *ALONE, *more)
 
 
 def test_a_file_does_not_take_the_place_of_a_pipe(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +56,7 @@ def test_a_file_does_not_take_the_place_of_a_pipe(small_model: Path, capsys: pyt
 
 @pytest.mark.parametrize(("option", "name", "words"), [
     ("--report", "r.txt", ".json or .md"), ("--report", "none/r.md", "no directory"), ("--lock", "none/l", "no directory"),
-    ("--lock", "out.onnx", "another place"),
+    ("--lock", "out.onnx", "another place"), ("--lock", "out.onnxbolt.so", "another place"),
 ])
 def test_further_results_are_refused_before_the_work(option: str, name: str, words: str, small_model: Path,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +64,13 @@ def test_further_results_are_refused_before_the_work(option: str, name: str, wor
     assert words in fails(capsys, "optimize", small_model, out, *ALONE, option, small_model.parent / name)
 
 
+def test_a_report_does_not_take_the_place_of_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = with_external_data(tmp_path / "model.onnx", "w.json")
+    assert "another place" in fails(capsys, "optimize", source, tmp_path / "out.onnx", *ALONE, "--report", tmp_path / "w.json")
+
+
 def test_a_result_is_not_written_over_the_input(tmp_path: Path) -> None:
+    (tmp_path / "model.json").touch()
     with pytest.raises(InputError, match="another place"):
         check_apart("--report", tmp_path / "model.json", tmp_path / "model.json", tmp_path / "out.onnx")
     check_apart("--report", tmp_path / "report.json", tmp_path / "model.json", tmp_path / "out.onnx")

@@ -205,12 +205,17 @@ def save_model(model: ModelProto, path: Path | str, external: bool = False) -> N
     if not external and sum(tensor.ByteSize() for tensor in model.graph.initializer) < PROTOBUF_LIMIT:
         _write([(path, lambda file: file.write(model.SerializeToString(deterministic=True)))])
     else:
-        data = path.with_name(path.name + ".data")
+        data = data_file(path)
         skeleton, large = _without_data(model, data.name)
         _write([
             (data, lambda file: _write_data(file, large)),
             (path, lambda file: file.write(skeleton.SerializeToString(deterministic=True))),
         ])
+
+
+def data_file(path: Path) -> Path:
+    """Where the weights of the model at `path` lie if not in its file."""
+    return path.with_name(path.name + ".data")
 
 
 def _without_data(model: ModelProto, location: str) -> tuple[ModelProto, list[TensorProto]]:
