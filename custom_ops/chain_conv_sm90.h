@@ -15,10 +15,10 @@ __global__ void __launch_bounds__(K::kThreads, 1) ConvChainKernel(const __grid_c
   const InnerMemory<K> inner(memory);
   if (threadIdx.x == 0) {
     PrefetchMaps<K>(params);
+    for (int i = 1; i <= K::Layers::kLast; ++i) Prefetch(params.weights[i]);
     inner.loaded().init(1);
     InitializeBarriers<K>(memory.barriers());
   }
-  LoadInnerVectors<K>(params, inner);
   __syncthreads();
   LaunchDependents();
   SplitRoles<K>(
@@ -29,7 +29,11 @@ __global__ void __launch_bounds__(K::kThreads, 1) ConvChainKernel(const __grid_c
         }
         if (!K::Layers::kPass && warp == 2 && ElectOne()) LoadInnerWeights<K>(params, inner);
       },
-      [&](int group) { Consumer<K, ChainEnd<K>>(params, memory, group).run(); });
+      [&](int group) {
+        LoadInnerVectors<K>(params, inner);
+        SyncConsumers(K::kGroups);
+        Consumer<K, ChainEnd<K>>(params, memory, group).run();
+      });
 }
 
 }  // namespace sm90

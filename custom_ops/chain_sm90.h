@@ -8,7 +8,6 @@
 #include "chain/consumer.h"
 #include "chain/launch.h"
 #include "chain/producer.h"
-#include "chain/vectors.h"
 #include "sm90/persistent.h"
 
 namespace onnxbolt {
@@ -23,24 +22,22 @@ __device__ void InitializeChain(const ChainParams& params, typename K::Barriers&
       barriers.empty[ring][i].init(K::kGroupsOfRing * (K::kRowsByTma ? 1 : 4));
     }
   }
-  for (int group = 0; group < K::kGroups; ++group) {
+  for (int group = 0; K::Finish::kResidual && group < K::kGroups; ++group) {
     for (int i = 0; i < K::Finish::kBuffers; ++i) {
       barriers.residual_loaded[group][i].init(1);
       barriers.residual_free[group][i].init(kWarps);
     }
   }
   FenceBarrierInit();
-  Prefetch(params.weights[0]);
-  if constexpr (K::kRowsByTma) Prefetch(params.a);
+  PrefetchMaps<K>(params);
 }
 
-// Overlaps with its neighbours (dependent_launch.h): barriers and vectors do not wait for the kernel before, nor do weights.
+// Overlaps with its neighbours (dependent_launch.h): barriers do not wait for the kernel before, nor do vectors and weights.
 template <class K>
 __global__ void __launch_bounds__(K::kThreads, 1) ChainKernel(const __grid_constant__ ChainParams params) {
   extern __shared__ __align__(1024) char shared[];
   const ChainMemory<K> memory{shared};
   if (threadIdx.x == 0) InitializeChain<K>(params, memory.barriers());
-  LoadVectors<K>(params, memory);
   __syncthreads();
   LaunchDependents();
   SplitRoles<K>(

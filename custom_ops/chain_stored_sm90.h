@@ -28,7 +28,9 @@ __device__ void InitializeStored(const StoredParams& params, typename K::Barrier
   Prefetch(params.rows);
   Prefetch(params.weights[0]);
   Prefetch(params.weights[1]);
+  Prefetch(params.d);
   if constexpr (K::Store::kStores) Prefetch(params.stored);
+  if constexpr (K::Store::kResidual) Prefetch(params.residual);
 }
 
 // Overlaps with its neighbours (dependent_launch.h): barriers, vectors and weights do not wait for the kernel before.

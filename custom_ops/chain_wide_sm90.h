@@ -5,7 +5,6 @@
 // shared memory, where the next layer reads them; the weights of all layers, of one tile after the other, come through one ring.
 #pragma once
 #include "chain/launch.h"
-#include "chain/vectors.h"
 #include "chain/wide_consumer.h"
 #include "chain/wide_producer.h"
 #include "sm90/persistent.h"
@@ -24,17 +23,15 @@ __device__ void InitializeWide(const ChainParams& params, typename K::Barriers& 
     barriers.rows_empty[i].init(K::kGroups * (K::kRowsByTma ? 1 : kWarps));
   }
   FenceBarrierInit();
-  Prefetch(params.weights[0]);
-  if constexpr (K::kRowsByTma) Prefetch(params.a);
+  PrefetchMaps<K>(params);
 }
 
-// Overlaps with its neighbours (dependent_launch.h): barriers and vectors do not wait for the kernel before, nor do weights.
+// Overlaps with its neighbours (dependent_launch.h): barriers do not wait for the kernel before, nor do vectors and weights.
 template <class K>
 __global__ void __launch_bounds__(K::kThreads, 1) WideChainKernel(const __grid_constant__ ChainParams params) {
   extern __shared__ __align__(1024) char shared[];
   const WideMemory<K> memory{shared};
   if (threadIdx.x == 0) InitializeWide<K>(params, memory.barriers());
-  LoadVectors<K>(params, memory);
   __syncthreads();
   LaunchDependents();
   SplitRoles<K>(

@@ -5,6 +5,7 @@
 #include "chain/output.h"
 #include "chain/rows.h"
 #include "chain/shape.h"
+#include "chain/vectors.h"
 #include "dependent_launch.h"
 
 namespace onnxbolt {
@@ -20,8 +21,11 @@ class ChainConsumer {
         thread_(threadIdx.x % 128), output_(params, memory.epilogue(group), memory.template vectors<K::kLast>(), 0, 1 + group) {}
 
   CUTLASS_DEVICE void run() {
+    output_.fetch_vectors();
+    LoadVectors<K>(params_, memory_);
+    output_.keep_vectors();
+    SyncConsumers(K::kGroups);
     WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are stored
-    output_.load_vectors();
     bool first = true;
     for (ChainTiles<K> tiles(ring_); tiles.first < params_.tiles; tiles.first += tiles.step, first = false) {
       Accumulators<K::columns(0)> sums;

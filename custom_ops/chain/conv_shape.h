@@ -4,6 +4,7 @@
 
 #include "chain/layers.h"
 #include "chain/next_product.h"
+#include "chain/vectors.h"
 #include "sm90/persistent.h"
 
 namespace onnxbolt {
@@ -95,16 +96,15 @@ struct InnerMemory {
   __device__ Barrier& loaded() const { return *reinterpret_cast<Barrier*>(base + K::Layers::kBarrierOffset); }
 };
 
-// Zeros beyond a layer's channels. All threads, before the kernel before ends: vectors are constants.
+// All consumers, who meet afterwards; before the kernel before ends: vectors are constants.
 template <class K, int L = 0>
 __device__ void LoadInnerVectors(const ConvChainParams& params, InnerMemory<K> memory) {
   if constexpr (L < K::Layers::kLast) {
-    constexpr int kColumns = K::Layers::columns(L), kValues = K::Layers::vectors(L) * kColumns;
-    for (int i = threadIdx.x; i < kValues; i += K::kThreads) {
-      const int column = i % kColumns;
-      memory.template vectors<L>()[i] = column < params.channels[L] ? params.inner[L].vectors[i / kColumns][column] : 0.f;
-    }
+    constexpr int kColumns = K::Layers::columns(L);
+    const LayerVectors<K::Layers::vectors(L), kColumns, kColumns, 128 * K::kGroups> layer(params.inner[L], params.channels[L],
+                                                                                         threadIdx.x - 128);
     LoadInnerVectors<K, L + 1>(params, memory);
+    layer.keep(memory.template vectors<L>());
   }
 }
 

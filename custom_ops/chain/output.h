@@ -22,7 +22,8 @@ class ChainOutput {
         epilogue_(memory, params.operands[K::kLast], barrier) {}
 
   // Into the epilogue's memory, where they are not there yet.
-  CUTLASS_DEVICE void load_vectors() { epilogue_.load_vectors(first_column_, params_.columns[K::kLast]); }
+  CUTLASS_DEVICE void fetch_vectors() { epilogue_.fetch_vectors(first_column_, params_.columns[K::kLast]); }
+  CUTLASS_DEVICE void keep_vectors() { epilogue_.keep_vectors(); }
 
   CUTLASS_DEVICE void store(const Accumulators<kColumns>& sums, int row) {
     if (!params_.stores_by_tma) return store_directly(sums, row);

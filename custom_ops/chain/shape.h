@@ -19,6 +19,16 @@ struct ChainParams {
   EpilogueArguments operands[kMaxLayers];
 };
 
+// One thread.
+template <class K>
+__device__ void PrefetchMaps(const ChainParams& params) {
+  if constexpr (K::kRowsByTma) Prefetch(params.a);
+  for (int i = 0; i < K::kLayers; ++i) Prefetch(params.weights[i]);
+  if (!params.stores_by_tma) return;
+  Prefetch(params.d);
+  if constexpr (K::Finish::kResidual) Prefetch(params.residual);
+}
+
 // Columns and depths are multiples of 16, zeros included. Resident: all weights stay in shared memory, and each consumer warpgroup has
 // tiles of 64 rows and a ring of its own. Else the first layer's weights come through the ring with the rows, and the warpgroups share
 // tiles.

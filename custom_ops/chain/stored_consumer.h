@@ -17,8 +17,10 @@ class StoredConsumer {
         store_(memory.store(group), params.operands[0], 1 + group), finish_(memory.finish(group), params.operands[1], 1 + group) {}
 
   CUTLASS_DEVICE void run() {
-    store_.load_vectors(0, params_.columns[0]);
-    finish_.load_vectors(0, params_.columns[1]);
+    store_.fetch_vectors(0, params_.columns[0]);
+    finish_.fetch_vectors(0, params_.columns[1]);
+    store_.keep_vectors();
+    finish_.keep_vectors();
     WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are stored
     for (int round = 0; round < params_.rounds; ++round, rows_.advance()) {
       const int row = FirstRow<K>(round, group_);

@@ -1,23 +1,54 @@
 // A chain's vectors along its layers' columns, in shared memory for all tiles.
+//
+// The consumers load them, and loads of the last layer are under way before the first ones arrive: a block that starts late, when the
+// others' tiles fill the memory's queues, would wait microseconds for each before it could ask for a tile of its own.
 #pragma once
 #include "chain/shape.h"
 
 namespace onnxbolt {
 namespace sm90 {
 
-// Of all layers, each in blocks as its products have them: [columns / block][vectors][block]. Zeros beyond the layers' ends. All threads.
+// One layer's, on their way through the registers of `Threads` threads: in blocks of columns, as its products have them, they become
+// [Columns / Block][Vectors][Block]. Zeros beyond the layer's end.
+template <int Vectors, int Columns, int Block, int Threads>
+class LayerVectors {
+ public:
+  __device__ LayerVectors(const EpilogueArguments& operands, int end, int thread) : thread_(thread) {
+#pragma unroll
+    for (int i = 0; i < kFetches; ++i) {
+      const int at = thread + i * Threads, column = at / (Vectors * Block) * Block + at % Block;
+      if (at < kValues) values_[i] = column < end ? operands.vectors[at / Block % Vectors][column] : 0.f;
+    }
+  }
+
+  __device__ void keep(float* vectors) const {
+#pragma unroll
+    for (int i = 0; i < kFetches; ++i) {
+      if (thread_ + i * Threads < kValues) vectors[thread_ + i * Threads] = values_[i];
+    }
+  }
+
+ private:
+  static constexpr int kValues = Vectors * Columns, kFetches = CeilDivide(kValues, Threads);
+  float values_[kFetches];
+  int thread_;
+};
+
+template <int Columns, int Block, int Threads>
+class LayerVectors<0, Columns, Block, Threads> {
+ public:
+  __device__ LayerVectors(const EpilogueArguments&, int, int) {}
+  __device__ void keep(float*) const {}
+};
+
+// Of all layers. All consumers, who meet afterwards.
 template <class K, int L = 0, class Memory>
 __device__ void LoadVectors(const ChainParams& params, Memory memory) {
   if constexpr (L < K::kLayers) {
-    constexpr int kBlock = K::block(L), kVectors = K::vectors(L);
-    for (int vector = 0; vector < kVectors; ++vector) {
-      const float* source = params.operands[L].vectors[vector];
-      for (int column = threadIdx.x; column < K::columns(L); column += K::kThreads) {
-        const int at = (column / kBlock * kVectors + vector) * kBlock + column % kBlock;
-        memory.template vectors<L>()[at] = column < params.columns[L] ? source[column] : 0.f;
-      }
-    }
+    const LayerVectors<K::vectors(L), K::columns(L), K::block(L), 128 * K::kGroups> layer(params.operands[L], params.columns[L],
+                                                                                         threadIdx.x - 128);
     LoadVectors<K, L + 1>(params, memory);
+    layer.keep(memory.template vectors<L>());
   }
 }
 

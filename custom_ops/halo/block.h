@@ -56,7 +56,8 @@ struct Plan {
   using Output = OutputType;
   using Chain = ChainType;
   static constexpr bool kPlanes = Row::at(kAlignC) == 1;  // y has its channels first (halo/planes.h)
-  static constexpr int kWarpgroups = Row::at(kConsumers), kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
+  static constexpr int kWarpgroups = Row::at(kConsumers), kConsumerThreads = kWarpgroups * kWarpgroupThreads;
+  static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;
   static constexpr int kCluster = Row::at(kClusterN);                // blocks with the same output channels, which share filter loads
   static constexpr bool kInTurns = Row::at(kSchedule) == kPingpong;  // each warpgroup has tiles of its own
   static constexpr bool kKeepsFilter = Row::at(kResident) == 1;      // the filters of a block's output channels are loaded once

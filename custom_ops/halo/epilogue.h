@@ -8,11 +8,12 @@
 namespace onnxbolt {
 namespace halo {
 
-// The output pixels of a tile's positions, once for all tiles.
+// The output pixels of a tile's positions, once for all tiles. By consumer `thread`.
 template <class Plan>
-__device__ void FindPlaces(const Params& params, const Memory<Plan>& memory) {
+__device__ void FindPlaces(const Params& params, const Memory<Plan>& memory, int thread) {
   const Geometry& tile = params.tile;
-  for (int position = threadIdx.x; position < kMaxPositions; position += Plan::kThreads) {
+#pragma unroll 1
+  for (int position = thread; position < kMaxPositions; position += Plan::kConsumerThreads) {
     const int line = position / tile.row_positions, column = position % tile.row_positions;
     const int image = line / tile.image_rows, row = line % tile.image_rows;
     const bool inside = column < tile.columns && row < tile.rows && image < tile.images;

@@ -8,31 +8,33 @@
 namespace onnxbolt {
 namespace halo {
 
+// One thread: what several initialize is done one after the other, too, each with a fence.
 template <class Plan>
 __device__ void InitializeBarriers(Barriers& barriers) {
   constexpr int kReaders = Plan::kInTurns ? 1 : Plan::kWarpgroups;
-  const int i = threadIdx.x;
-  if (i < Plan::kInputStages) {
+  for (int i = 0; i < Plan::kInputStages; ++i) {
     barriers.input_full[i].init(1);
     barriers.input_empty[i].init(kReaders);
   }
-  if (i < Plan::kFilterStages) {
+  for (int i = 0; i < Plan::kFilterStages; ++i) {
     barriers.filter_full[i].init(1);
     barriers.filter_empty[i].init(kReaders * Plan::kCluster);
   }
-  if (i < Plan::kWarpgroups) barriers.turn[i].init(1);
-  if (i == 0) barriers.weights.init(1);
+  for (int i = 0; i < Plan::kWarpgroups; ++i) barriers.turn[i].init(1);
+  barriers.weights.init(1);
   sm90::FenceBarrierInit();
 }
 
-// No copy writes behind the boxes: these zeros stay.
+// Consumer `thread`: no copy writes behind the boxes, and these zeros stay.
 template <class Plan>
-__device__ void ClearBorders(const Params& params, const Memory<Plan>& memory) {
+__device__ void ClearBorders(const Params& params, const Memory<Plan>& memory, int thread) {
   const Geometry& tile = params.tile;
   const int begin = tile.box_pixels() * Plan::kRowBytes, bytes = tile.zero_pixels * Plan::kRowBytes;
+#pragma unroll 1
   for (int stage = 0; stage < Plan::kInputStages; ++stage) {
     char* zeros = memory.input(stage) + begin;
-    for (int i = threadIdx.x * 16; i < bytes; i += Plan::kThreads * 16) *reinterpret_cast<uint4*>(zeros + i) = uint4{};
+#pragma unroll 1
+    for (int i = thread * 16; i < bytes; i += Plan::kConsumerThreads * 16) *reinterpret_cast<uint4*>(zeros + i) = uint4{};
   }
   sm90::FenceAsyncProxy();
 }
@@ -60,6 +62,10 @@ struct Turns {
 // Finish: what follows the products of a tile (halo/epilogue.h, halo/chain.h). begin(tile) comes before them, store(d) behind.
 template <class Plan, class Finish, class Params>
 __device__ void Consume(const Params& params, const Memory<Plan>& memory, int warpgroup) {
+  const int thread = threadIdx.x - kWarpgroupThreads;
+  ClearBorders(params, memory, thread);
+  FindPlaces(params, memory, thread);
+  sm90::SyncConsumers(Plan::kWarpgroups);
   MainLoop<Plan> main_loop(params, memory, warpgroup);
   Finish finish(params, memory, warpgroup);
   Turns<Plan> turns(memory.barriers(), warpgroup);
@@ -89,13 +95,11 @@ __global__ void __launch_bounds__(Plan::kThreads, 1) HaloKernel(const __grid_con
   extern __shared__ __align__(1024) char shared[];
   const Memory<Plan> memory{shared};
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupThreads, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  InitializeBarriers<Plan>(memory.barriers());
   if (threadIdx.x == 0) {
     sm90::Prefetch(params.x);
     sm90::Prefetch(params.filter);
+    InitializeBarriers<Plan>(memory.barriers());
   }
-  ClearBorders(params, memory);
-  FindPlaces(params, memory);
   SyncBlocks<Plan>();
   LaunchDependents();
   if (warpgroup == 0) {

@@ -21,8 +21,9 @@ __device__ void LoadInputs(const Params& params, const Memory<Plan>& memory) {
       barriers.input_full[at.stage].arrive_and_expect(bytes);
       sm90::Load4D(params.x, barriers.input_full[at.stage], memory.input(at.stage), channel + k_block * Plan::kBlockK,
                    column + phase_column, row + phase_row, tile.image, sm90::Cache::kNormal);
-      // All blocks begin at once: the memory first serves what they wait for, then what they will need later.
-      if (!started) barriers.input_full[at.stage].wait(at.parity);
+      // All blocks begin at once: the memory first serves what they wait for, then what they will need later. With a stride the first
+      // products need more than the first load.
+      if (!started && params.stride == 1) barriers.input_full[at.stage].wait(at.parity);
       started = true;
       at.advance();
     });

@@ -59,6 +59,9 @@ __device__ inline void SyncThreads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// All of a block's consumer warpgroups; the barriers of single ones, and of some together, come before.
+__device__ inline void SyncConsumers(int warpgroups) { SyncThreads(15, 128 * warpgroups); }
+
 // All threads of all blocks of the cluster, but those that have exited.
 __device__ inline void SyncCluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");

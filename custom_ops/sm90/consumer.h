@@ -122,7 +122,6 @@ class Consumer {
       end_.fetch(origin.column);
       begin_turn();
       multiply(sums, fits_apart && tile + tiles_.step >= params_.schedule.count());
-      end_.keep();
       if constexpr (End::kStagesBehind > 0) end_.weights_at(stage_);
       end_.finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows), origin.column, params_.rows});
       release_behind();
@@ -162,10 +161,14 @@ class Consumer {
       previous = stage_.stage;
     }
     if constexpr (kApart > 0) {
-      if (apart) return multiply_apart(sums);
+      if (apart) {
+        multiply_apart(sums);
+        return end_.keep();
+      }
     }
     wait_behind();
     end_turn();
+    end_.keep();  // under the last products
     WaitForProducts<0>();
     pin(sums);
     release(previous);
