@@ -5,6 +5,7 @@
 // shared memory, where the next layer reads them; the weights of all layers, of one tile after the other, come through one ring.
 #pragma once
 #include "chain/launch.h"
+#include "chain/vectors.h"
 #include "chain/wide_consumer.h"
 #include "chain/wide_producer.h"
 #include "sm90/persistent.h"
@@ -26,12 +27,14 @@ __device__ void InitializeWide(const ChainParams& params, typename K::Barriers& 
   PrefetchMaps<K>(params);
 }
 
-// Overlaps with its neighbours (dependent_launch.h): barriers do not wait for the kernel before, nor do vectors and weights.
+// Overlaps with its neighbours (dependent_launch.h): barriers and vectors do not wait for the kernel before, nor do weights. Consumers have
+// no registers left to load vectors.
 template <class K>
 __global__ void __launch_bounds__(K::kThreads, 1) WideChainKernel(const __grid_constant__ ChainParams params) {
   extern __shared__ __align__(1024) char shared[];
   const WideMemory<K> memory{shared};
   if (threadIdx.x == 0) InitializeWide<K>(params, memory.barriers());
+  LoadVectors<K, K::kThreads>(params, memory, threadIdx.x);
   __syncthreads();
   LaunchDependents();
   SplitRoles<K>(

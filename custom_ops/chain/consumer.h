@@ -22,7 +22,7 @@ class ChainConsumer {
 
   CUTLASS_DEVICE void run() {
     output_.fetch_vectors();
-    LoadVectors<K>(params_, memory_);
+    LoadVectors<K, 128 * K::kGroups>(params_, memory_, threadIdx.x - 128);
     output_.keep_vectors();
     SyncConsumers(K::kGroups);
     WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are stored

@@ -1,7 +1,7 @@
 // A chain's vectors along its layers' columns, in shared memory for all tiles.
 //
-// The consumers load them, and loads of the last layer are under way before the first ones arrive: a block that starts late, when the
-// others' tiles fill the memory's queues, would wait microseconds for each before it could ask for a tile of its own.
+// Loads of the last layer are under way before the first ones arrive, and where registers allow it the consumers load, so that no producer
+// waits: in a block that starts late, when the others' tiles fill the memory's queues, it would for microseconds.
 #pragma once
 #include "chain/shape.h"
 
@@ -41,13 +41,12 @@ class LayerVectors<0, Columns, Block, Threads> {
   __device__ void keep(float*) const {}
 };
 
-// Of all layers. All consumers, who meet afterwards.
-template <class K, int L = 0, class Memory>
-__device__ void LoadVectors(const ChainParams& params, Memory memory) {
+// Of all layers. By `thread` of `Threads`, who meet afterwards.
+template <class K, int Threads, int L = 0, class Memory>
+__device__ void LoadVectors(const ChainParams& params, Memory memory, int thread) {
   if constexpr (L < K::kLayers) {
-    const LayerVectors<K::vectors(L), K::columns(L), K::block(L), 128 * K::kGroups> layer(params.operands[L], params.columns[L],
-                                                                                         threadIdx.x - 128);
-    LoadVectors<K, L + 1>(params, memory);
+    const LayerVectors<K::vectors(L), K::columns(L), K::block(L), Threads> layer(params.operands[L], params.columns[L], thread);
+    LoadVectors<K, Threads, L + 1>(params, memory, thread);
     layer.keep(memory.template vectors<L>());
   }
 }

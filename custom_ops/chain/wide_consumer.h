@@ -2,7 +2,6 @@
 #pragma once
 #include "chain/output.h"
 #include "chain/rows.h"
-#include "chain/vectors.h"
 #include "chain/wide_shape.h"
 #include "dependent_launch.h"
 
@@ -31,8 +30,6 @@ class WideConsumer {
                 1 + group) {}
 
   CUTLASS_DEVICE void run() {
-    LoadVectors<K>(params_, memory_);
-    SyncConsumers(K::kGroups);
     WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are stored
     for (int tile = blockIdx.x; tile < params_.tiles; tile += gridDim.x) {
       row_ = tile * K::kStageRows + row_group_ * 64;

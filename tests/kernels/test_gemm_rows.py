@@ -42,7 +42,7 @@ def test_only_hopper_has_wgmma(number: int) -> None:
 
 
 @pytest.mark.parametrize(("m", "k", "n", "us"), [
-    (16384, 429, 256, 12.38), (2048, 429, 256, 6.17), (16384, 13, 64, 2.87), (16384, 13, 256, 4.75), (16384, 429, 128, 10.14),
+    (16384, 429, 256, 11.92), (2048, 429, 256, 6.12), (16384, 13, 64, 2.50), (16384, 13, 256, 4.08), (16384, 429, 128, 9.38),
 ])
 def test_predictions_are_near_measurements(m: int, k: int, n: int, us: float) -> None:
     """On one H200."""
