@@ -195,7 +195,8 @@ def tiles(problem: ConvProblem) -> Iterator[Geometry]:
     """Tiles that a block can take at once: 8 columns, for which no position lies beyond a row, or an even share of a row."""
     widths = {min(_GROUP, problem.q), *(ceil_divide(problem.q, parts) for parts in range(1, _MOST_PARTS + 1))}
     for columns in sorted(widths):
-        heights = [rows for rows in range(problem.p, 0, -1) if _fits(problem, geometry(problem, columns, rows, 1))]
+        most = min(problem.p, POSITIONS[-1])  # a row has one position at least
+        heights = [rows for rows in range(most, 0, -1) if _fits(problem, geometry(problem, columns, rows, 1))]
         blocks = {ceil_divide(problem.p, rows) for rows in heights}
         for rows in sorted({ceil_divide(problem.p, count) for count in sorted(blocks)[:_MOST_HEIGHTS]}):
             yield geometry(problem, columns, rows, 1)

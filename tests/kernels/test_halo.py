@@ -89,6 +89,13 @@ def test_k_blocks_waste_no_channels(problem: ConvProblem, channels: int) -> None
     assert {-(-problem.c // c.threadblock[2]) * c.threadblock[2] for c in halo.candidates(problem, HOPPER)} == {channels}
 
 
+def test_an_image_of_any_height_has_the_tiles_of_a_high_one() -> None:
+    """Without trying each of its rows, which took minutes."""
+    high, highest = _problem(1, 2**12, 2**12, 64, 64), _problem(1, 2**28, 2**12, 64, 64)
+    assert {(tile.columns, tile.rows) for tile in halo.tiles(highest)} == {(tile.columns, tile.rows) for tile in halo.tiles(high)}
+    assert halo.candidates(highest, HOPPER)
+
+
 def test_a_tile_is_a_launch_choice() -> None:
     config = halo.candidates(PROBLEMS[0], HOPPER)[0]
     assert config.instance() == dataclasses.replace(config, warp=(0, 0, 0))
