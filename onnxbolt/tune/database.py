@@ -27,6 +27,7 @@ from onnxbolt.files import read_whole, write_whole
 from onnxbolt.kernels.config import ROW_WIDTH, KernelConfig
 from onnxbolt.options import cache_directory
 from onnxbolt.tune.records import Measurement, Status, canonical
+from onnxbolt.tune.soundness import check_measurement
 
 _PATIENCE = 60  # seconds that a process waits for another one's transaction
 _COLUMNS = ("key", "config", "status", "us", "mad", "runs", "error", "clock_mhz", "detail", "time_ns", "origin")
@@ -121,7 +122,10 @@ class Database:
         write_whole(path, "".join(f"{canonical(line)}\n" for line in lines))
 
     def merge(self, path: Path) -> int:
-        """Add what another database or an exported file holds, and return how many measurements were new."""
+        """Add what another database or an exported file holds, all of it or nothing, and return how many measurements were new.
+
+        Raises InputError for a configuration that no kernel could have, too: the fastest of a problem ends up in models.
+        """
         before = len(self)
         self._insert(_rows_of_database(path) if _is_sqlite(path) else _rows_of_export(path))
         return len(self) - before
@@ -201,8 +205,11 @@ def _rows_of_database(path: Path) -> list[Row]:
         with contextlib.closing(_connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as other:
             other.backup(copy)
         _migrate(copy, path)
-        return copy.execute(f"SELECT {', '.join(_COLUMNS)} FROM measurements").fetchall()
-    except sqlite3.Error as error:
+        rows: list[Row] = copy.execute(f"SELECT {', '.join(_COLUMNS)} FROM measurements").fetchall()
+        for row in rows:
+            check_measurement(_measurement(row))
+        return rows
+    except (sqlite3.Error, ValueError, TypeError) as error:
         raise InputError(f"{path} cannot be merged: {error}") from error
     finally:
         copy.close()
@@ -216,10 +223,12 @@ def _rows_of_export(path: Path) -> list[Row]:
             if number == 1:
                 _check_header(values, path)
                 continue
-            row = tuple(values[name] for name in _COLUMNS)
-            rows.append((*_values(_measurement(row)), int(values["time_ns"]), str(values["origin"])))
+            measurement = _measurement(tuple(values[name] for name in _COLUMNS))
+            check_measurement(measurement)
+            rows.append((*_values(measurement), int(values["time_ns"]), str(values["origin"])))
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} line {number}: not an exported measurement; make the file with `onnxbolt cache export`") from error
+            raise InputError(
+                f"{path} line {number}: not an exported measurement ({error}); make the file with `onnxbolt cache export`") from error
     return rows
 
 

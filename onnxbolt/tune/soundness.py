@@ -1,4 +1,5 @@
-"""What a lock file says of kernels, looked at before it is believed: numbers that no kernel has would end up in models."""
+"""What lock files, and measurements from elsewhere, say of kernels, looked at before it is believed: numbers that no kernel has would end
+up in models."""
 from __future__ import annotations
 
 import dataclasses
@@ -9,7 +10,7 @@ from typing import Any
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig, SqueezeExciteProblem
 from onnxbolt.options import ARCHS, arch_number
-from onnxbolt.tune.records import Problem
+from onnxbolt.tune.records import Measurement, Problem, Status
 
 _LARGEST_TILE = 1024  # rows, columns or depth of a block's tile
 _MOST_WARPGROUPS = 8
@@ -66,6 +67,14 @@ def check_problem(problem: Problem, config: KernelConfig) -> None:
         _FOR_CONV if isinstance(problem, ConvProblem) else _FOR_GEMM)
     if config.family not in (*families, *(_FOR_GEMM if isinstance(problem, ConvProblem) else ())):
         raise ValueError(f"a kernel of {config.family.name} for a {type(problem).__name__}")
+
+
+def check_measurement(measurement: Measurement) -> None:
+    """Raises ValueError for a configuration that no kernel could have, and for a time that none could take."""
+    if measurement.config is not None:
+        config_from(measurement.config.row())
+    if measurement.status is Status.OK and not microseconds(measurement.us):
+        raise ValueError("a measured time of 0")
 
 
 def microseconds(value: Any) -> float:

@@ -1,6 +1,7 @@
 """The database keeps every measurement, whoever writes at the same time and however a process ends."""
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,6 +150,28 @@ def test_merge_of_another_file_is_one_clear_error(tmp_path: Path, database: Data
     with pytest.raises(InputError, match=r"other.jsonl line \d.*onnxbolt cache export"):
         database.merge(path)
     assert len(database) == 0
+
+
+@pytest.mark.parametrize(("change", "what"), [
+    ({"stages": 99}, "a number of stages"), ({"threadblock": (128, 0, 32)}, "a tile"), ({"arch": 91}, "an architecture"),
+], ids=str)
+@pytest.mark.parametrize("is_export", [True, False])
+def test_merge_of_what_no_kernel_has_is_one_clear_error(
+    tmp_path: Path, database: Database, change: dict[str, Any], what: str, is_export: bool,
+) -> None:
+    other = Database(tmp_path / "other.sqlite")
+    other.add(ok(2, 5.0), dataclasses.replace(ok(3, 1.0), config=dataclasses.replace(config(3), **change)))
+    exported(other)
+    with pytest.raises(InputError, match=f"other.*no kernel has such {what}"):
+        database.merge(other.path.with_suffix(".jsonl") if is_export else other.path)
+    assert len(database) == 0
+
+
+def test_merge_of_a_time_of_nothing_is_one_clear_error(tmp_path: Path, database: Database) -> None:
+    other = Database(tmp_path / "other.sqlite")
+    other.add(ok(2, 0.0))
+    with pytest.raises(InputError, match="a measured time of 0"):
+        database.merge(other.path)
 
 
 def test_merge_of_no_file_is_one_clear_error(tmp_path: Path, database: Database) -> None:
