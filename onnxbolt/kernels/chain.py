@@ -7,7 +7,6 @@ of A, and 1 where their pitch is no multiple of 16 bytes (custom_ops/chain/rows.
 """
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 from onnxbolt.archs import Arch
@@ -20,7 +19,7 @@ from onnxbolt.kernels.staging import loads_residual, staging_bytes
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
 _GROUPS = (4, 3, 2, 1)  # consumer warpgroups
 _STAGES = (8, 6, 5, 4, 3, 2)  # the deepest ring that fits is the one
-_DEEPER = 10  # stages of another one, where many rings are read at once
+_DEEPER = 10  # stages of a second one, where three or four rings are read at once
 _BOX = 64  # elements along k of one copy
 # of a consumer's thread by the formula below, by the number of consumer warpgroups: what compiles without spills (threads have 255, 224,
 # 152 and 112)
@@ -55,12 +54,10 @@ def configs(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
                 arch.number, 0, UNBOUNDED, Family.CHAIN_SM90, (rows, padded[0], depth),
                 (others[0], others[1], others[2]), stages=stages, align_a=align_a, consumers=groups, resident=resident,
             )
-            for stages in _STAGES
+            for stages in ((_DEEPER, *_STAGES) if resident and groups > 2 else _STAGES)
         )
-        found += itertools.islice((config for config in deepest if is_feasible(config, problem, arch)), 1)
-        if resident and groups > 2 and found and found[-1].stages == _STAGES[0]:
-            deeper = dataclasses.replace(found[-1], stages=_DEEPER)
-            found += [deeper] if is_feasible(deeper, problem, arch) else []
+        fitting = [config for config in deepest if is_feasible(config, problem, arch)]
+        found += fitting[:2] if fitting and fitting[0].stages == _DEEPER else fitting[:1]
     return tuple(found)
 
 
