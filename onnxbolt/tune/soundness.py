@@ -12,7 +12,7 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig
 from onnxbolt.options import ARCHS, arch_number
 from onnxbolt.tune.records import Measurement, Problem, Status
 
-_LARGEST_TILE = 1024  # rows, columns or depth of a block's tile
+_LARGEST_TILE = 1024  # rows or columns of a block's tile; its depth is all of k where layers are chained
 _MOST_WARPGROUPS = 8
 _ALIGNMENTS = (1, 2, 4, 8, 16)
 _FOR_CONV = frozenset(family for family in Family if any(word in family.name for word in ("CONV", "HALO", "FIRST", "DEPTHWISE")))
@@ -36,7 +36,7 @@ def _checks(config: KernelConfig) -> Iterator[tuple[str, bool]]:
     """What is looked at, and whether it is sound."""
     yield "an architecture", config.arch in map(arch_number, ARCHS)
     yield "a range of m", config.min_m <= config.max_m
-    yield "a tile", all(0 < size <= _LARGEST_TILE for size in config.threadblock)
+    yield "a tile", min(config.threadblock) > 0 and max(config.threadblock[:2]) <= _LARGEST_TILE
     yield "a warp tile", config.family not in _MMA_SYNC or all(
         warp > 0 and size % warp == 0 for size, warp in zip(config.threadblock, config.warp, strict=True))
     yield "a number of stages", config.stages <= 32
