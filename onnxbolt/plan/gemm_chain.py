@@ -1,7 +1,7 @@
 """Predicted microseconds of several GEMMs in one kernel: weights and rows come through L2, layers follow one another.
 
 The constants of CHAIN_SM90 were fitted to 219 measurements of 56 chains on one H200: layers of 16 to 256 columns, two to four of them
-together, 1,024 to 128,320 rows (root mean square of the logarithm of the error 12%); memory's part again to 36 later ones (6%).
+together, 1,024 to 128,320 rows (root mean square of the logarithm of the error 12%); memory's part again to 38 later ones (6%).
 """
 from __future__ import annotations
 

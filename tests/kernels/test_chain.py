@@ -51,6 +51,13 @@ def test_four_warpgroups_share_the_registers_where_layers_are_thin() -> None:
         assert 128 * (config.consumers * chain.registers(config) + 32) <= ARCH.registers_per_sm
 
 
+def test_three_and_four_rings_may_be_deeper() -> None:
+    """That is faster for some chains and slower for others, so that both are candidates."""
+    thin = chain.candidates(dataclasses.replace(PAIR, m=128320, k=96, n=96, inner=(32,)), ARCH)
+    depths = {groups: {config.stages for config in thin if config.resident and config.consumers == groups} for groups in range(1, 5)}
+    assert depths == {1: {8}, 2: {8}, 3: {8, 10}, 4: {8, 10}}
+
+
 def test_every_candidate_fits_an_sm_and_the_deepest_ring_is_taken() -> None:
     for k, widths in ((256, (64, 16)), (576, (128, 64)), (429, (256, 64, 16)), (64, (128, 256))):
         problem = GemmProblem(4096, widths[-1], k, DType.F16, DType.F16, ("Relu", "Gemm") * (len(widths) - 1), widths[:-1])
