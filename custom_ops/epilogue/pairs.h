@@ -77,10 +77,10 @@ __device__ inline __half2 decay_pair(float first, float second) {
   return __floats2half2_rn(approximate_exp(-fabsf(first)), approximate_exp(-fabsf(second)));
 }
 
-// max(x, 0) + log(1 + e), e = e^-|x|, whose last term is e times a polynomial of degree four.
+// max(x, 0) + log(1 + e), e = e^-|x|, whose last term is e times a polynomial of degree three.
 __device__ inline Pair softplus_pair(float first, float second) {
   const __half2 e = decay_pair(first, second);
-  const __half2 slope = polynomial(e, 1.f, -0.497314453125f, 0.306396484375f, -0.15673828125f, 0.040924072265625f);
+  const __half2 slope = polynomial(e, 0.99951171875f, -0.48046875f, 0.23876953125f, -0.06475830078125f);
   return as_pair(__hfma2(e, slope, as_half2(round_positive<cutlass::half_t>(first, second))));
 }
 
