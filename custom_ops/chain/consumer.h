@@ -18,12 +18,10 @@ class ChainConsumer {
 
   CUTLASS_DEVICE ChainConsumer(const ChainParams& params, ChainMemory<K> memory, int group)
       : params_(params), memory_(memory), barriers_(memory.barriers()), group_(group), ring_(K::kIsResident ? group : 0),
-        thread_(threadIdx.x % 128), output_(params, memory.epilogue(group), memory.template vectors<K::kLast>(), 0, 1 + group) {}
+        thread_(threadIdx.x % 128), output_(params, memory.epilogue(group), 0, 1 + group) {}
 
   CUTLASS_DEVICE void run() {
-    output_.fetch_vectors();
     LoadVectors<K, 128 * K::kGroups>(params_, memory_, threadIdx.x - 128);
-    output_.keep_vectors();
     SyncConsumers(K::kGroups);
     WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are stored
     bool first = true;

@@ -15,15 +15,10 @@ class ChainOutput {
   using Finish = typename K::Finish;
   static constexpr int kColumns = Finish::kColumns;
 
-  // `vectors`: the last layer's from `first_column` on, [kVectors][kColumns]; `barrier`: a hardware barrier of this warpgroup's own.
-  CUTLASS_DEVICE ChainOutput(const ChainParams& params, const EpilogueMemory<Finish>& memory, const float* vectors, int first_column,
-                             int barrier)
-      : params_(params), vectors_(vectors), first_column_(first_column), thread_(threadIdx.x % 128),
+  // In `memory` are the last layer's vectors from `first_column` on; `barrier`: a hardware barrier of this warpgroup's own.
+  CUTLASS_DEVICE ChainOutput(const ChainParams& params, const EpilogueMemory<Finish>& memory, int first_column, int barrier)
+      : params_(params), vectors_(memory.vectors), first_column_(first_column), thread_(threadIdx.x % 128),
         epilogue_(memory, params.operands[K::kLast], barrier) {}
-
-  // Into the epilogue's memory, where they are not there yet.
-  CUTLASS_DEVICE void fetch_vectors() { epilogue_.fetch_vectors(first_column_, params_.columns[K::kLast]); }
-  CUTLASS_DEVICE void keep_vectors() { epilogue_.keep_vectors(); }
 
   CUTLASS_DEVICE void store(const Accumulators<kColumns>& sums, int row) {
     if (!params_.stores_by_tma) return store_directly(sums, row);

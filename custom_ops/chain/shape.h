@@ -74,8 +74,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static constexpr int kOffsetRings = weight_offset(kLayers);
   static constexpr int kOffsetStaging = kOffsetRings + kRings * kStages * RoundUp(kStageBytes, 1024);
   static constexpr int kOffsetVectors = kOffsetStaging + kGroups * RoundUp(Finish::kStagingBytes, 1024);
-  static constexpr int kOffsetLastVectors = kOffsetVectors + vector_offset(kLayers) * static_cast<int>(sizeof(float));
-  static constexpr int kOffsetBarriers = RoundUp(kOffsetLastVectors + kGroups * Finish::kVectorBytes, 16);
+  static constexpr int kOffsetBarriers = RoundUp(kOffsetVectors + vector_offset(kLayers) * static_cast<int>(sizeof(float)), 16);
   struct Barriers {
     Barrier weights[kLayers], full[kRings][kStages], empty[kRings][kStages];
     Barrier residual_loaded[kGroups][Finish::kBuffers], residual_free[kGroups][Finish::kBuffers];
@@ -106,8 +105,7 @@ struct ChainMemory {
   __device__ typename K::Barriers& barriers() const { return *reinterpret_cast<typename K::Barriers*>(base + K::kOffsetBarriers); }
   __device__ EpilogueMemory<typename K::Finish> epilogue(int group) const {
     constexpr int kBytes = (K::kOffsetVectors - K::kOffsetStaging) / K::kGroups;
-    return {base + K::kOffsetStaging + group * kBytes,
-            reinterpret_cast<float*>(base + K::kOffsetLastVectors + group * K::Finish::kVectorBytes), barriers().residual_loaded[group],
+    return {base + K::kOffsetStaging + group * kBytes, vectors<K::kLast>(), barriers().residual_loaded[group],
             barriers().residual_free[group]};
   }
 };

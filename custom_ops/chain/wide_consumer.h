@@ -26,8 +26,7 @@ class WideConsumer {
   CUTLASS_DEVICE WideConsumer(const ChainParams& params, WideMemory<K> memory, int group)
       : params_(params), memory_(memory), barriers_(memory.barriers()), row_group_(group / K::kShares), share_(group % K::kShares),
         thread_(threadIdx.x % 128), activations_(memory.activations(row_group_)),
-        output_(params, memory.epilogue(row_group_, share_), memory.epilogue(row_group_, share_).vectors, share_ * K::block(K::kLast),
-                1 + group) {}
+        output_(params, memory.epilogue(row_group_, share_), share_ * K::block(K::kLast), 1 + group) {}
 
   CUTLASS_DEVICE void run() {
     WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are stored

@@ -99,7 +99,7 @@ def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
     vectors = [sum(EPILOGUES[step].operand == "vector" for step in layer) for layer in layers(problem.chain)]
     all_vectors = sum(v * n for v, n in zip(vectors, widths, strict=True)) * 4
     return (sum(weights[0 if config.resident else 1:]) + rings * config.stages * round_up(stage, 1024)
-            + config.consumers * (round_up(staging, 1024) + vectors[-1] * widths[-1] * 4) + all_vectors + _BARRIERS)
+            + config.consumers * round_up(staging, 1024) + all_vectors + _BARRIERS)
 
 
 _BARRIERS = 1024  # bytes, and what aligns them
