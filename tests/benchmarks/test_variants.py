@@ -13,6 +13,7 @@ VARIANT = "repvgg_a0_deploy_hard_swish"
 
 
 def test_a_variant_is_compared_with_the_plain_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "_OPENINGS", 2)
     monkeypatch.setattr(variants, "_ROUNDS", 1)
     monkeypatch.setattr(variants, "_RUNS", 2)
     out = tmp_path / "results.json"
@@ -21,6 +22,8 @@ def test_a_variant_is_compared_with_the_plain_model(tmp_path: Path, monkeypatch:
     assert (row["name"], row["peer"], row["values"]["configurations"]) == (VARIANT, PLAIN, "predicted")
     assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
     assert row["values"]["times_plain"] == pytest.approx(row["ours_us"] / row["peer_us"], rel=1e-2)
+    assert len(row["values"]["of_sessions"]) == 2
+    assert all(times > 0 for times in row["values"]["of_sessions"])
     assert 0 < row["error"] < 1e-2
     monkeypatch.setattr(whole_models, "LIMIT", 0.0)
     with pytest.raises(RuntimeError, match=rf"{PLAIN}: relative error .* exceeds 0.0"):
