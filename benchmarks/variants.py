@@ -47,10 +47,10 @@ def measured(names: Sequence[str], chosen: argparse.Namespace, stream: Stream | 
         sources = {name: _optimized(name, Path(scratch), chosen, stream is not None) for name in (PLAIN, *names)}
         exact = {name: exact_outputs(build(name, chosen.batch), feeds, stream) for name in sources}
         openings: list[dict[str, Sample]] = []
-        with ClockSampler() as clock:
-            for _ in range(_OPENINGS):
-                sessions = {name: Session(source, Setting(graph=stream is not None), feeds, stream) for name, source in sources.items()}
-                errors = {name: checked_error(name, session, exact[name]) for name, session in sessions.items()}
+        for _ in range(_OPENINGS):
+            sessions = {name: Session(source, Setting(graph=stream is not None), feeds, stream) for name, source in sources.items()}
+            errors = {name: checked_error(name, session, exact[name]) for name, session in sessions.items()}
+            with ClockSampler() as clock:
                 openings.append(interleave({name: session.measure for name, session in sessions.items()}, _ROUNDS, _RUNS))
     samples = {name: Sample(tuple(time for opening in openings for time in opening[name].times)) for name in sources}
     plain, rows = samples[PLAIN].median, []
