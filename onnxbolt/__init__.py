@@ -1,6 +1,6 @@
 """Fuses chains around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX Runtime.
 
-optimize(source, out=None, **options) -> Report      what the command line does
+optimize(source, out=None, *, precision="fp16", ..)  what the command line does; its keywords are the fields of Options
 session_options(model, ..), get_library_path(model)  for deployment; they import neither onnx nor the optimizer
 Options, Report, and the errors of onnxbolt.errors
 """
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from onnxbolt.pipeline import optimize
     from onnxbolt.report import Report
     from onnxbolt.runtime import OnnxboltWarning, get_library_path, session_options
+    from onnxbolt.version import __version__
 
 __all__ = [
     "AccuracyError", "BuildError", "FrozenError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError", "Options",
-    "Report", "ToolchainError", "get_library_path", "optimize", "session_options",
+    "Report", "ToolchainError", "__version__", "get_library_path", "optimize", "session_options",
 ]
 
 _MODULES = {"Options": "options", "optimize": "pipeline", "Report": "report", "OnnxboltWarning": "runtime", "get_library_path": "runtime",
-            "session_options": "runtime"}
+            "session_options": "runtime", "__version__": "version"}
 
 
 def __getattr__(name: str) -> Any:

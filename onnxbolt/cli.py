@@ -23,6 +23,7 @@ from onnxbolt.cli_cache import cache
 from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
 from onnxbolt.errors import AccuracyError, OnnxboltError
 from onnxbolt.options import ARCHS, FUSE, PRECISIONS, TRIALS, Options
+from onnxbolt.spelling import flags
 from onnxbolt.version import __version__
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments` (default: the process's) and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        with _leaving_on_signals():
+        with _leaving_on_signals(), flags():
             code = commands.main(arguments, prog_name="onnxbolt", standalone_mode=False)
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "onnxbolt"

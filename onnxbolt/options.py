@@ -1,16 +1,20 @@
 """What a user can choose, in one frozen place; the only module that reads environment variables."""
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict, TypeVar
 
 import platformdirs
 
 from onnxbolt.errors import InputError
+from onnxbolt.spelling import option
 
 PRECISIONS = ("fp16", "bf16", "keep")
 FUSE = ("winning", "all")
@@ -21,61 +25,121 @@ LONGEST = 2**31 - 1  # dimension: kernels count in 32 bits
 Shapes = Mapping[str, tuple[int, ...]]  # by the name of a graph input
 
 
+class Choices(TypedDict, total=False):
+    """The fields of `Options` as keyword arguments of a function; tests/test_options.py holds the two to each other."""
+
+    precision: str
+    fuse: str
+    archs: Sequence[str]
+    library: bool
+    verify: bool
+    inputs: str | Path | None
+    atol: float | None
+    rtol: float | None
+    keep_failed: bool
+    save_as_external_data: bool
+    seed: int
+    tune: bool
+    budget: float | None
+    trials: int
+    min_shapes: Shapes | None
+    opt_shapes: Shapes | None
+    max_shapes: Shapes | None
+    lock: str | Path | None
+    frozen: bool
+
+
 @dataclass(frozen=True)
 class Options:
-    """Options of `optimize`; the command line's flags have the same names."""
+    """Options of `optimize` and `tune`, which take them as keyword arguments; the command line's flags have the same names.
+
+    precision   "fp16", "bf16" or "keep": type of weights and compute; keep: as in the model, fp32 on TF32 tensor cores
+    fuse        "winning": fusions that beat ONNX Runtime's own kernels (measured, else predicted); "all": all of them
+    archs       one architecture ("sm_90a") or several, the first one decides the plan; default: the local GPU's, else sm_80 and sm_90a
+    library     False: write the model alone and compile nothing
+    verify      False: do not compare the result with the original
+    inputs      .npz with one array per graph input, for verification; default: random inputs
+    atol, rtol  a further condition of verification on each element: |y - y0| <= atol + rtol |y0|
+    keep_failed            write the output although verification failed
+    save_as_external_data  write weights to OUT.onnx.data; always above 2 GB
+    seed        of the random inputs
+    tune        measure kernels and ONNX Runtime on the local GPU first
+    budget      with tune: at most so many seconds, compiling included
+    trials      with tune: candidates of each problem
+    min_shapes, opt_shapes, max_shapes  sizes by the name of a graph input, for symbolic dimensions: the least and the largest that kernels
+                are chosen for, and the one that decides what is fused
+    lock        file with every choice, written or updated; what it holds of measurements is used
+    frozen      take every choice from the lock file alone
+
+    Raises InputError for a value that cannot be used.
+    """
 
     precision: str = "fp16"
     fuse: str = "winning"
-    archs: tuple[str, ...] = ()  # empty: the local GPU's, else sm_80 and sm_90a
+    archs: Sequence[str] = ()
     library: bool = True
     verify: bool = True
-    inputs: Path | None = None  # .npz for verification
+    inputs: str | Path | None = None
     atol: float | None = None
     rtol: float | None = None
     keep_failed: bool = False
     save_as_external_data: bool = False
     seed: int = 0
-    tune: bool = False  # measure on the local GPU before choosing
-    budget: float | None = None  # seconds for that, compiling included
-    trials: int = TRIALS  # candidates of each problem
-    min_shapes: Shapes | None = None  # of graph inputs with symbolic dimensions: what the plan is for, and kernels are measured with
-    opt_shapes: Shapes | None = None  # what decides what is fused
+    tune: bool = False
+    budget: float | None = None
+    trials: int = TRIALS
+    min_shapes: Shapes | None = None
+    opt_shapes: Shapes | None = None
     max_shapes: Shapes | None = None
-    lock: Path | None = None  # where the plan's decisions are kept
-    frozen: bool = False  # they are read there, and nothing else decides
+    lock: str | Path | None = None
+    frozen: bool = False
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise InputError(f"--precision {self.precision}: choose one of {', '.join(PRECISIONS)}")
-        if self.fuse not in FUSE:
-            raise InputError(f"--fuse {self.fuse}: choose one of {', '.join(FUSE)}")
+        object.__setattr__(self, "archs", (self.archs,) if isinstance(self.archs, str) else tuple(self.archs))
+        for name, allowed in (("precision", PRECISIONS), ("fuse", FUSE)):
+            if (given := getattr(self, name)) not in allowed:
+                raise InputError(f"{option(name, given)}: choose one of {', '.join(allowed)}")
         for arch in self.archs:
             if arch not in ARCHS:
-                raise InputError(f"--arch {arch}: choose one of {', '.join(ARCHS)}")
+                raise InputError(f"{option('archs', arch)}: choose one of {', '.join(ARCHS)}")
         if len(set(self.archs)) != len(self.archs):
-            raise InputError(f"--arch {' '.join(self.archs)}: each architecture once")
+            raise InputError(f"{option('archs', self.archs)}: each architecture once")
         if self.frozen and self.lock is None:
-            raise InputError("--frozen needs --lock FILE: the lock file is what it reads")
+            raise InputError(f"{option('frozen', True)} needs {option('lock')}: the lock file is what it reads")
         if self.frozen and self.tune:
-            raise InputError("--frozen takes every choice from the lock file, --tune measures: choose one of them")
+            raise InputError(f"{option('frozen', True)} takes every choice from the lock file, {option('tune', True)} measures: "
+                             "choose one of them")
         if self.budget is not None and not self.budget > 0:
-            raise InputError(f"--budget {self.budget:g}: give a time such as 90s or 10m")
-        for flag, shapes in (("--min-shapes", self.min_shapes), ("--opt-shapes", self.opt_shapes), ("--max-shapes", self.max_shapes)):
-            if not all(1 <= size <= LONGEST for shape in (shapes or {}).values() for size in shape):
-                raise InputError(f"{flag}: sizes are from 1 to {LONGEST}")
+            raise InputError(f"{option('budget', self.budget)}: give a time that is not zero")
+        for name in ("min_shapes", "opt_shapes", "max_shapes"):
+            if not all(1 <= size <= LONGEST for shape in (getattr(self, name) or {}).values() for size in shape):
+                raise InputError(f"{option(name)}: sizes are from 1 to {LONGEST}")
         if self.trials < 1:
-            raise InputError(f"--trials {self.trials}: at least one candidate of each problem")
+            raise InputError(f"{option('trials', self.trials)}: at least one candidate of each problem")
         check_comparison(self.atol, self.rtol, self.seed)
 
 
 def check_comparison(atol: float | None, rtol: float | None, seed: int) -> None:
     """Raises InputError for what no comparison can be made with."""
-    for flag, bound in (("--atol", atol), ("--rtol", rtol)):
+    for name, bound in (("atol", atol), ("rtol", rtol)):
         if bound is not None and not 0 <= bound < math.inf:
-            raise InputError(f"{flag} {bound:g}: give a number that is finite and not negative")
+            raise InputError(f"{option(name, bound)}: give a number that is finite and not negative")
     if seed < 0:
-        raise InputError(f"--seed {seed}: give a number that is not negative")
+        raise InputError(f"{option('seed', seed)}: give a number that is not negative")
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def takes_options(function: Function) -> Function:
+    """Let help() and inspect.signature show the fields of `Options` in place of `function`'s `**choices`."""
+    own = inspect.signature(function)
+    named = [parameter for parameter in own.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    fields = [inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+              for field in dataclasses.fields(Options)]
+    function.__signature__ = own.replace(parameters=[*named, *fields])  # type: ignore[attr-defined]
+    function.__doc__ = f"{inspect.getdoc(function)}\n\n{inspect.getdoc(Options)}"
+    return function
 
 
 def arch_number(arch: str) -> int:

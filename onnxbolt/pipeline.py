@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Unpack
 
 from onnxbolt import gpu, library, precision
 from onnxbolt.canonicalize import canonicalize
@@ -14,7 +15,7 @@ from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
-from onnxbolt.options import Options, arch_number
+from onnxbolt.options import Choices, Options, arch_number, takes_options
 from onnxbolt.output import Output
 from onnxbolt.plan.ranges import ranges_of
 from onnxbolt.precision.widen import widen
@@ -30,16 +31,17 @@ from onnxbolt.tune.timings import NOTHING
 from onnxbolt.verify import verify
 
 
+@takes_options
 def optimize(source: Source, out: str | Path | None = None, *, options: Options | None = None,
-             progress: Callable[[str], None] | None = None, watch: Progress | None = None, **choices: object) -> Report:
+             progress: Callable[[str], None] | None = None, watch: Progress | None = None, **choices: Unpack[Choices]) -> Report:
     """Fuse `source`, and write the new model to `out` with its library beside it; without `out` nothing is written.
 
-    `choices` are fields of `Options`; `watch` sees how tuning goes on. An interrupt while tuning (KeyboardInterrupt) ends the tuning alone:
-    what it found is used, and Report.tuning says so.
+    The other keywords are fields of `Options` and take the place of those in `options`; `watch` sees how tuning goes on. An interrupt
+    while tuning (KeyboardInterrupt) ends the tuning alone: what it found is used, and Report.tuning says so.
     Raises InputError for what cannot be used as given, BuildError where compiling fails, AccuracyError where the answers differ by more
     than their limits (then no output is left, but for Options.keep_failed), FrozenError where the lock file lacks what is to be frozen.
     """
-    options = dataclasses.replace(options or Options(), **choices)  # type: ignore[arg-type]
+    options = dataclasses.replace(options or Options(), **choices)
     lock = lockfile.open_for(options)
     names = options.archs or (lock.archs if options.frozen else default_archs())
     archs = [arch_number(name) for name in names]
@@ -72,13 +74,15 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     return report
 
 
+@takes_options
 def tune(source: Source, *, options: Options | None = None, progress: Callable[[str], None] | None = None,
-         watch: Progress | None = None, **choices: object) -> Tuning:
+         watch: Progress | None = None, **choices: Unpack[Choices]) -> Tuning:
     """Measure what `optimize` would with Options.tune, and remember it; nothing is written.
 
     Raises InputError for what cannot be used as given, and where there is no GPU.
     """
-    options = dataclasses.replace(options or Options(), **{**choices, "tune": True})  # type: ignore[arg-type]
+    choices["tune"] = True
+    options = dataclasses.replace(options or Options(), **choices)
     archs = [arch_number(name) for name in options.archs or default_archs()]
     with opened(source) as original:
         return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]

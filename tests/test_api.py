@@ -1,6 +1,8 @@
 """The package's public names, and nothing else."""
 from __future__ import annotations
 
+import importlib.metadata
+
 import pytest
 
 import onnxbolt
@@ -9,13 +11,17 @@ import onnxbolt
 def test_public_names() -> None:
     assert dir(onnxbolt) == sorted(onnxbolt.__all__) == [
         "AccuracyError", "BuildError", "FrozenError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError",
-        "Options", "Report", "ToolchainError", "get_library_path", "optimize", "session_options",
+        "Options", "Report", "ToolchainError", "__version__", "get_library_path", "optimize", "session_options",
     ]
 
 
 @pytest.mark.parametrize("name", onnxbolt.__all__)
 def test_each_name_is_there(name: str) -> None:
-    assert getattr(onnxbolt, name).__name__ == name
+    assert name == "__version__" or getattr(onnxbolt, name).__name__ == name
+
+
+def test_version() -> None:
+    assert onnxbolt.__version__ == importlib.metadata.version("onnxbolt")
 
 
 def test_unknown_name() -> None:

@@ -188,7 +188,7 @@ def test_models_with_other_inputs_are_an_error(convolutions: ModelProto) -> None
 
 
 @pytest.mark.parametrize(("choice", "message"), [
-    ({"seed": -1}, "--seed -1"), ({"atol": np.inf}, "--atol inf"), ({"rtol": np.nan}, "--rtol nan"), ({"atol": -1.0}, "--atol -1"),
+    ({"seed": -1}, "seed=-1"), ({"atol": np.inf}, "atol=inf"), ({"rtol": np.nan}, "rtol=nan"), ({"atol": -1.0}, "atol=-1"),
 ])
 def test_choices_that_no_comparison_can_be_made_with(choice: dict[str, float], message: str, convolutions: ModelProto) -> None:
     with pytest.raises(InputError, match=message):

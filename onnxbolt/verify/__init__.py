@@ -29,7 +29,7 @@ def verify(
     original: ModelProto | Path,
     optimized: ModelProto | Path,
     *,
-    inputs: Path | None = None,
+    inputs: str | Path | None = None,
     atol: float | None = None,
     rtol: float | None = None,
     library: Path | None = None,
@@ -51,7 +51,7 @@ def verify(
     source = inlined(source)  # the form whose tensors fused nodes name
     _same_interface(source, result)
     comparison = Comparison(source, result, library, (atol, rtol), memory_limit)
-    comparison.feeds = read_feeds(inputs, source) if inputs else working_feeds(source, comparison.on_cpu, seed)
+    comparison.feeds = read_feeds(Path(inputs), source) if inputs else working_feeds(source, comparison.on_cpu, seed)
     for provider in providers if providers is not None else available_providers():
         comparison.on(provider)
     return comparison.result()

@@ -204,7 +204,7 @@ def test_without_a_lock_nothing_is_known(tmp_path: Path) -> None:
 def test_frozen_needs_the_file(tmp_path: Path) -> None:
     with pytest.raises(FrozenError, match=r"new\.lock does not exist; run"):
         open_for(Options(lock=tmp_path / "new.lock", frozen=True))
-    with pytest.raises(InputError, match="--frozen needs --lock"):
+    with pytest.raises(InputError, match="frozen=True needs lock"):
         Options(frozen=True)
 
 
