@@ -124,7 +124,7 @@ def test_names_of_tensors_are_shown_letter_by_letter(name: str, report: Report) 
     row = dataclasses.replace(report.verification.rows[0], name=name)
     strange = dataclasses.replace(report, kept=(Kept(name, "Add", "reason"),), verification=VerifyResult("fp16", (row,), (f"note {name}",)))
     verdict, everything = strange.verification.text(), strange.text()
-    assert verdict.splitlines()[1].startswith(name)
+    assert verdict.splitlines()[2].startswith(name)
     assert f"note {name}" in verdict
     assert everything.count(name) == 4  # what is kept, the row, the summary's nearest, the note
 

@@ -15,7 +15,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph.importer import load_model
 from onnxbolt.pipeline import optimize
 from onnxbolt.precision import rounded_original
-from onnxbolt.verify import verify
+from onnxbolt.verify import Row, VerifyResult, verify
 from onnxbolt.verify.feeds import Bounds, random_feeds, read_feeds, working_feeds
 from onnxbolt.verify.session import CPU, Runner
 from onnxbolt.verify.widen import widened
@@ -77,7 +77,8 @@ def test_right_models_pass_with_a_row_for_each_fused_node(precision: str, convol
     result = verify(convolutions, model, providers=[CPU])
     assert result.passed, result.text()
     count = sum(node.domain == "com.onnxbolt" for node in model.graph.node)
-    assert [row.kind for row in result.rows] == ["output"] + ["fused node"] * count
+    assert [(row.level, row.kind) for row in result.rows] == [("model", "output")] + [("node", "fused node")] * count
+    assert result.at("model") == result.rows[:1]
     assert count == 6
     assert any("bfloat16" in note for note in result.notes) == (precision == "bf16")
 
@@ -297,3 +298,13 @@ def test_widened_bfloat16_model_runs_on_the_cpu() -> None:
     y = Runner(widened(model), CPU).run({"x": x}, [])["y"]
     np.testing.assert_allclose(y, x @ weight.astype(np.float32), rtol=1e-6)
     assert helper.tensor_dtype_to_np_dtype(model.graph.initializer[0].data_type) == ml_dtypes.bfloat16  # the original is untouched
+
+
+def test_the_text_has_a_table_for_each_level_that_has_rows() -> None:
+    rows = tuple(Row(f"t{level}", "part", "CPU", 0.5, 1.0, 0.0, 1.0, level=level).judged() for level in ("model", "segment"))
+    lines = VerifyResult("fp16", rows).text().splitlines()
+    starts = [next(i for i, line in enumerate(lines) if line.startswith(start)) for start in ("segments of the model", "the whole model")]
+    assert starts == sorted(starts)
+    assert lines[starts[0] + 2].startswith("tsegment")
+    assert lines[starts[1] + 2].startswith("tmodel")
+    assert not any(line.startswith("fused nodes") for line in lines)

@@ -190,8 +190,8 @@ def _all_compared(report: Report) -> Section:
     rows: Lines = []
     for row in report.verification.rows:
         numbers = (f"{value:.2e}" for value in (row.error, row.limit, row.max_abs))
-        rows.append((row.name, row.kind, row.provider, *numbers, f"{row.cosine:.6f}", "ok" if row.passed else row.reason))
-    return "## Verification", ("tensor", "kind", "on", "rel. L2", "limit", "max abs", "cosine", "verdict"), rows
+        rows.append((row.name, row.level, row.kind, row.provider, *numbers, f"{row.cosine:.6f}", "ok" if row.passed else row.reason))
+    return "## Verification", ("tensor", "level", "kind", "on", "error", "limit", "max abs", "cosine", "verdict"), rows
 
 
 def _scaled(count: int) -> str:

@@ -1,7 +1,7 @@
-"""Stage 9: run the original and the optimized model on the same inputs and compare every output and every fused node.
+"""Stage 9: run the original and the optimized model on the same inputs and compare them, at each of LEVELS.
 
-Graph outputs alone hide faults, so each fused node's output is also compared with the tensor of the original that its
-attribute `tensor` names. Every tensor has its own limit (onnxbolt/tolerances.py).
+Graph outputs alone hide faults, so what each fused node computes is also compared with the tensor of the original that it stands for.
+Every tensor has its own limit (onnxbolt/tolerances.py).
 """
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from onnxbolt.graph.importer import load_model
 from onnxbolt.graph.inlining import inlined
 from onnxbolt.options import check_comparison
 from onnxbolt.runtime import get_library_path
-from onnxbolt.verify.compare import Comparison
+from onnxbolt.verify import fused, whole
 from onnxbolt.verify.feeds import Feeds, graph_inputs, read_feeds, working_feeds
+from onnxbolt.verify.models import MEMORY_LIMIT, Level, Models, precision_of, runner, usable
 from onnxbolt.verify.result import Row, VerifyResult
-from onnxbolt.verify.session import available_providers
+from onnxbolt.verify.session import CPU, available_providers
 
 __all__ = ["Feeds", "Row", "VerifyResult", "verify"]
 
-MEMORY_LIMIT = 1 << 30  # bytes of tensors held for comparison at a time
+LEVELS: tuple[Level, ...] = (whole.rows, fused.rows)  # each yields its rows for one provider and one set of inputs
 
 
 def verify(
@@ -50,11 +51,17 @@ def verify(
     source, result = (m if isinstance(m, ModelProto) else load_model(m) for m in (original, optimized))
     source = inlined(source)  # the form whose tensors fused nodes name
     _same_interface(source, result)
-    comparison = Comparison(source, result, library, (atol, rtol), memory_limit)
-    comparison.feeds = read_feeds(Path(inputs), source) if inputs else working_feeds(source, comparison.on_cpu, seed)
+    notes: dict[str, None] = {}
+    on_cpu = runner(source, CPU, notes)
+    feeds = read_feeds(Path(inputs), source) if inputs else working_feeds(source, on_cpu, seed)
+    rows: list[Row] = []
     for provider in providers if providers is not None else available_providers():
-        comparison.on(provider)
-    return comparison.result()
+        ours = usable(library, result, provider, notes)
+        reference = on_cpu if provider == CPU else runner(source, provider, notes)
+        candidate = runner(result, provider, notes, ours)
+        models = Models(source, result, reference, candidate, ours, (atol, rtol), memory_limit, notes)
+        rows += (row for level in LEVELS for row in level(models, feeds))
+    return VerifyResult(precision_of(result), tuple(rows), tuple(notes))
 
 
 def _same_interface(original: ModelProto, optimized: ModelProto) -> None:

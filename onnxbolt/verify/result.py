@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -11,7 +12,13 @@ from onnxbolt import tolerances
 from onnxbolt.terminal import literal_console
 
 NOT_FINITE = "infinities or NaNs differ"
-SHOWN = 10  # fused nodes that the text lists beside those that failed
+SHOWN = 10  # tensors inside the model that the text lists beside those that failed
+# in the order in which they are shown: what `error` is at each level
+LEVELS = {
+    "segment": "segments of the model on the original's tensors: the largest |y - y0| of an element, in parts of its limit",
+    "node": "fused nodes on the same inputs as the original: relative L2 error",
+    "model": "the whole model: relative L2 error",
+}
 
 
 @dataclass(frozen=True)
@@ -19,15 +26,16 @@ class Row:
     """One tensor on one execution provider."""
 
     name: str  # of the tensor in the original model
-    kind: str  # "output" or "fused node"
+    kind: str  # such as "output" or "fused node"
     provider: str  # "CPU" or "CUDA"
-    error: float  # relative L2, of other types than floats the share of unequal values; NaN where the two could not be compared
-    limit: float
+    error: float  # as LEVELS has it, of other types than floats the share of unequal values; NaN where the two could not be compared
+    limit: float  # 1.0 where `error` counts in limits
     max_abs: float
     cosine: float
     passed: bool = False
     reason: str = ""  # why it failed
     node: str = ""  # the fused node
+    level: str = "model"  # one of LEVELS
 
     def judged(self, yardstick: float = 0.0) -> Row:
         """The row with its verdict; `yardstick` is the error of the same tensor in the original itself, rounded."""
@@ -55,11 +63,15 @@ class VerifyResult:
     def failures(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if not row.passed)
 
+    def at(self, level: str) -> tuple[Row, ...]:
+        """The rows of one of LEVELS."""
+        return tuple(row for row in self.rows if row.level == level)
+
     def summary(self) -> str:
-        """One line per provider and kind: how many tensors, and the one nearest to its limit."""
+        """One line per provider, level and kind: how many tensors, and the one nearest to its limit."""
         lines = []
-        for provider, kind in dict.fromkeys((row.provider, row.kind) for row in self.rows):
-            rows = [row for row in self.rows if (row.provider, row.kind) == (provider, kind)]
+        for provider, level, kind in dict.fromkeys((row.provider, row.level, row.kind) for row in self.rows):
+            rows = [row for row in self.at(level) if (row.provider, row.kind) == (provider, kind)]
             worst = max(rows, key=_nearness)
             failed = sum(not row.passed for row in rows)
             state = f"{failed} of {len(rows)} failed" if failed else f"{len(rows)} within their limits"
@@ -67,22 +79,31 @@ class VerifyResult:
         return "\n".join(lines)
 
     def text(self, width: int = 160) -> str:
-        """A table of outputs, failures and the fused nodes nearest to their limits; the last line is PASSED or FAILED."""
-        table = Table("tensor", "kind", "on", "rel. L2", "limit", "max abs", "cosine", "", box=None, pad_edge=False)
-        for row in self._shown():
-            numbers = (f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}")
-            table.add_row(row.name, row.kind, row.provider, *numbers, "ok" if row.passed else f"FAILED {row.reason}")
+        """A table for each level: all outputs, elsewhere failures and what is nearest to its limit. The last line is PASSED or FAILED."""
         console = literal_console(width)
         with console.capture() as captured:
-            console.print(table)
+            for level, title in LEVELS.items():
+                if shown := self._shown(level):
+                    console.print(title)
+                    console.print(_table(shown))
             console.print("\n".join((self.summary(), *self.notes)))
             console.print("PASSED" if self.passed else "FAILED")
         return captured.get().rstrip()
 
-    def _shown(self) -> list[Row]:
-        fused = sorted((row for row in self.rows if row.kind != "output" and row.passed), key=_nearness, reverse=True)[:SHOWN]
-        chosen = {id(row) for row in (*fused, *self.failures)}
-        return [row for row in self.rows if row.kind == "output" or id(row) in chosen]
+    def _shown(self, level: str) -> list[Row]:
+        rows = self.at(level)
+        if level == "model":
+            return list(rows)
+        chosen = {id(row) for row in sorted((row for row in rows if row.passed), key=_nearness, reverse=True)[:SHOWN]}
+        return [row for row in rows if not row.passed or id(row) in chosen]
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table("tensor", "kind", "on", "error", "limit", "max abs", "cosine", "", box=None, pad_edge=False)
+    for row in rows:
+        numbers = (f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}")
+        table.add_row(row.name, row.kind, row.provider, *numbers, "ok" if row.passed else f"FAILED {row.reason}")
+    return table
 
 
 def _nearness(row: Row) -> float:

@@ -1,0 +1,87 @@
+"""What each level of verification is given: both models on one execution provider, and inputs."""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+from onnx import ModelProto
+
+from onnxbolt.precision import LOW, rounded_original
+from onnxbolt.runtime import OnnxboltWarning, session_options
+from onnxbolt.verify.feeds import Feeds
+from onnxbolt.verify.result import Row
+from onnxbolt.verify.session import CPU, Runner, identity, uses_bfloat16
+from onnxbolt.verify.widen import widened
+
+MEMORY_LIMIT = 1 << 30  # bytes of tensors held for comparison at a time
+_WIDENED = ("bfloat16 tensors were compared as float32, their weights rounded to bfloat16: ONNX Runtime has practically no bfloat16 "
+            "kernels for function bodies")
+
+
+@dataclass(frozen=True)
+class Models:
+    """Both models on one execution provider.
+
+    `library` is None where function bodies run in the kernels' place. `notes` collects, in order and once each, what a user must know
+    to read the rows.
+    """
+
+    original: ModelProto  # functions of its own are inlined: the form whose tensors fused nodes name
+    optimized: ModelProto
+    reference: Runner  # of the original, TF32 off
+    candidate: Runner  # of the optimized model
+    library: Path | None = None
+    elementwise: tuple[float | None, float | None] = (None, None)  # atol, rtol
+    memory_limit: int = MEMORY_LIMIT
+    notes: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def provider(self) -> str:
+        return self.candidate.provider
+
+    @property
+    def where(self) -> str:
+        """The provider as rows name it: "CPU", "CUDA"."""
+        return self.provider.removesuffix("ExecutionProvider")
+
+    @property
+    def precision(self) -> str:
+        """The optimized model's: "fp16", "bf16" or "keep"."""
+        return precision_of(self.optimized)
+
+    @cached_property
+    def rounded(self) -> Runner | None:
+        """The original itself, rounded as the optimized model is: to 16 bits, or to TF32 where our kernels multiply in that."""
+        if self.precision in LOW:
+            return runner(rounded_original(self.original, self.precision), self.provider, self.notes)
+        return Runner(self.original, self.provider, tf32=True) if self.library is not None else None
+
+
+Level: TypeAlias = Callable[[Models, Feeds], Iterable[Row]]
+
+
+def precision_of(optimized: ModelProto) -> str:
+    return {entry.key: entry.value for entry in optimized.metadata_props}.get("onnxbolt.precision", "keep")
+
+
+def runner(model: ModelProto, provider: str, notes: dict[str, None], library: Path | None = None) -> Runner:
+    """`model` on `provider`, with its fused nodes' kernels where there is a library; bfloat16 without one runs as float32."""
+    if library is None and uses_bfloat16(model):
+        notes[_WIDENED] = None
+        model = widened(model)
+    return Runner(model, provider, library, tf32=library is not None)
+
+
+def usable(library: Path | None, optimized: ModelProto, provider: str, notes: dict[str, None]) -> Path | None:
+    """The library, where this machine can use it, else None and a note. Raises LibraryError for one of another model."""
+    if provider == CPU or library is None:
+        return None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", OnnxboltWarning)
+        session_options(identity(optimized), library=library)
+    notes.update(dict.fromkeys(str(warning.message) for warning in caught))
+    return None if caught else library
