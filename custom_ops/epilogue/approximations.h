@@ -1,7 +1,7 @@
 // Functions for results of 16 bits, in few instructions: fp16 rounds by up to 2^-11 of a value, bf16 by up to 2^-8.
 //
 // The special-function unit (exp2, reciprocal, tanh) has an eighth of the lanes, but it works beside the others: one of its results
-// and up to eight other instructions take the time of those eight. tests/custom_ops/test_approximations.py repeats the arithmetic
+// and up to eight other instructions take the time of those eight. tests/custom_ops/test_approximations.py compiles this for the host
 // and holds the bounds.
 #pragma once
 #include <cuda_runtime.h>

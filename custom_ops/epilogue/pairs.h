@@ -4,7 +4,7 @@
 // An epilogue delays the products of other warpgroups by as long as its instructions take, or its results of the special-function unit,
 // one of which takes as long as eight others. Hence no such result where a polynomial will do, and rounding that takes max(x, 0) along.
 // Values are rounded to fp16 before the function, as the tensor between two operators would hold them, and by each of its operations.
-// tests/custom_ops/test_pairs.py repeats the arithmetic and holds the bounds.
+// tests/custom_ops/test_pairs.py compiles this for the host and holds the bounds.
 #pragma once
 #include <cuda_fp16.h>
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "epilogue/steps.h"
 #include "kernel.h"
+#include "profiler/steps.h"
 
 namespace onnxbolt {
 namespace profiler {
@@ -47,8 +47,8 @@ struct Operand {
 
 // One step of a chain for the reference, which decides at run time what kernels decide at compile time.
 struct Step {
-  int code;  // its place in reference.cu's table
-  epilogue::Operand kind;
+  int code;  // its place in steps.h's table
+  OperandKind kind;
   int operand, param;  // its vector or tensor and its first parameter, among those of its layer
 };
 

@@ -1,4 +1,4 @@
-// The answer that kernels are measured against, naively: fp32 sums over tiles in shared memory, steps decided at run time.
+// The answer that kernels are measured against, naively: fp32 sums over tiles in shared memory, steps in fp64, decided at run time.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -10,36 +10,9 @@
 
 #include "profiler/problem.h"
 
-// Every step of epilogue/steps.h.
-#define ONNXBOLT_STEPS(X)                                                                                            \
-  X(Bias) X(Scale) X(PRelu) X(Add) X(Mul) X(Relu) X(LeakyRelu) X(Clip) X(Sigmoid) X(Tanh) X(GeluErf) X(GeluTanh)     \
-  X(Silu) X(HardSwish) X(HardSigmoid) X(Softplus) X(Elu) X(Mish)
-
 namespace onnxbolt {
 namespace profiler {
 namespace {
-
-#define ONNXBOLT_CODE(Name) k##Name,
-enum Code { ONNXBOLT_STEPS(ONNXBOLT_CODE) };
-
-struct Row {
-  const char* name;
-  int code;
-  epilogue::Operand kind;
-  int params;
-};
-
-#define ONNXBOLT_ROW(Name) {#Name, k##Name, epilogue::Name::kOperand, epilogue::Name::kParams},
-constexpr Row kRows[] = {ONNXBOLT_STEPS(ONNXBOLT_ROW)};
-
-__device__ float ApplyStep(int code, float x, float operand, const float* params) {
-  switch (code) {
-#define ONNXBOLT_CASE(Name) \
-  case k##Name: return epilogue::Name::apply(x, operand, params);
-    ONNXBOLT_STEPS(ONNXBOLT_CASE)
-  }
-  return x;
-}
 
 template <class Function>
 void WithType(int type, const Function& function) {
@@ -78,15 +51,16 @@ __device__ float Weight(const ConvArguments& conv, int channel, int64_t k) {
 
 template <class Element>
 __device__ float ApplyChain(const Chain& chain, const EpilogueArguments& operands, float x, int64_t row, int channel) {
+  double value = x;
   for (int i = 0; i < chain.size; ++i) {
     const Step& step = chain.steps[i];
-    float operand = 0.f;
-    if (step.kind == epilogue::Operand::kVector) operand = operands.vectors[step.operand][channel];
-    if (step.kind == epilogue::Operand::kTensor)
+    double operand = 0;
+    if (step.kind == OperandKind::kVector) operand = operands.vectors[step.operand][channel];
+    if (step.kind == OperandKind::kTensor)
       operand = float(static_cast<const Element*>(operands.tensors[step.operand])[row * operands.tensor_pitch[step.operand] + channel]);
-    x = ApplyStep(step.code, x, operand, operands.params + step.param);
+    value = ReferenceStep(step.code, value, operand, operands.params + step.param);
   }
-  return x;
+  return float(value);
 }
 
 // Where output pixel `row` of a channel is in y.
@@ -230,11 +204,11 @@ Layers ParseLayers(const char* epilogue) {
       if (++layers.count > kMaxProducts) throw Failure(std::string("the profiler takes fewer layers than ") + epilogue);
       layers.chains[layers.count - 1].first_param = params;
     } else {
-      const auto found = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& row) { return IsCalled(row.name, length, name); });
+      const auto found = std::find_if(std::begin(kStepRows), std::end(kStepRows), [&](const StepRow& row) { return IsCalled(row.name, length, name); });
       Chain& chain = layers.chains[layers.count - 1];
-      if (found == std::end(kRows) || chain.size == kMaxSteps)
+      if (found == std::end(kStepRows) || chain.size == kMaxSteps)
         throw Failure(std::string("the profiler cannot compute the epilogue ") + epilogue);
-      const bool vector = found->kind == epilogue::Operand::kVector, tensor = found->kind == epilogue::Operand::kTensor;
+      const bool vector = found->kind == OperandKind::kVector, tensor = found->kind == OperandKind::kTensor;
       chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors, params - chain.first_param};
       chain.vectors += vector, chain.tensors += tensor, params += found->params;
       if (chain.vectors > kMaxVectors || chain.tensors > kMaxTensors || params > kMaxParams)
