@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.common import Row
 from benchmarks.library_layers import layers
-from benchmarks.racing import Ours, Tuned, fastest, medians, take_turns
+from benchmarks.racing import Ours, Tuned, fastest, medians, serial, take_turns
 from onnxbolt.epilogues import PRODUCT
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.inspection import describe
@@ -40,15 +40,19 @@ class Apart:
     kernels: Sequence[tuple[Ours, int]]  # with the number of their layers
     error: float = 0.0
 
-    def measure(self, count: int) -> list[float]:
+    def measure(self, count: int, overlap: bool = True) -> list[float]:
         """The median of `count` samples, microseconds."""
         profiler = self.kernels[0][0].profiler
         parts: list[tuple[Any, Path, int]] = [(ours.config, ours.library, part) for ours, part in self.kernels]
-        measured = profiler.measure_apart(self.problem, parts, samples=count)
+        measured = profiler.measure_apart(self.problem, parts, samples=count, overlap=overlap)
         if measured.status is not Status.OK:
             raise OnnxboltError(f"our own kernels one after the other failed: {measured.status.value}, {measured.detail}")
         self.error = measured.error
         return [measured.us]
+
+    def measure_serial(self, count: int) -> list[float]:
+        """The same where each launch begins when the one before it has ended."""
+        return self.measure(count, overlap=False)
 
 
 def versus_apart(name: str, batch: int, problem: Chain, library: str, target: float, tuned: Tuned) -> Row:
@@ -60,15 +64,17 @@ def versus_apart(name: str, batch: int, problem: Chain, library: str, target: fl
     bare, full = (layers(problem, epilogue) if peers.pytorch() else {} for epilogue in (False, True))
     theirs = {f"bare, {form}": operation.measure() for form, operation in bare.items()}
     theirs |= {f"bias and ReLU, {form}": operation.measure() for form, operation in full.items()}
-    samples = take_turns({"one": one.measure, "apart": apart.measure, **theirs})
+    ours = {"one": one.measure, "apart": apart.measure, "one, serial": one.measure_serial, "apart, serial": apart.measure_serial}
+    samples = take_turns({**ours, **theirs})
     mine, times = samples["one"], medians(samples)
     least = {kind: fastest({form: samples[form] for form in theirs if form.startswith(kind)}) for kind in ("bare", "bias") if theirs}
-    peer_us, peer = times["apart"], "our own kernels, one for each layer"
-    if least and times[least["bare"]] < peer_us:
-        peer_us, peer = times[least["bare"]], f"{peers.library(library)}, bare: faster than ours, one for each layer"
+    peer_us, serial_peer, peer = times["apart"], times["apart, serial"], "our own kernels, one for each layer"
+    if least and (bare_us := times[least["bare"]]) < peer_us:
+        peer_us, peer = bare_us, f"{peers.library(library)}, bare: faster than ours, one for each layer"
+    serial_peer = min(serial_peer, times[least["bare"]]) if least else serial_peer
     values = {"layers": len(problem.layers), "target": target, "apart_us": times["apart"], "tried": times,
               "apart_configs": [describe(ours.config) for ours, _ in apart.kernels], "apart_error": float(f"{apart.error:.3e}"),
-              **tuned.notes(problem)}
+              **serial(samples["one, serial"], serial_peer), **tuned.notes(problem)}
     if least:
         full_us = times[least["bias"]]
         values |= {"bare_us": times[least["bare"]], "full_us": full_us, "full_ratio": round(full_us / mine.median, 3)}

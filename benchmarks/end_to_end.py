@@ -32,8 +32,9 @@ from rich.table import Table
 
 import onnxbolt
 from benchmarks import peers
-from benchmarks.common import ClockSampler, Row, result_path, time_argument, write_results
+from benchmarks.common import ClockSampler, Row, time_argument
 from benchmarks.device_time import device_times
+from benchmarks.documents import result_path, write_results
 from benchmarks.floors import floor_us
 from benchmarks.whole_models import error_of, exact_outputs, seeded_feeds, stream_for
 from models import build

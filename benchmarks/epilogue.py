@@ -3,9 +3,9 @@
     python -m benchmarks.epilogue                          # all of PROBLEMS and ACTIVATIONS; writes results/epilogue-<gpu>.json
     python -m benchmarks.epilogue --shapes "gemm 1280x3072x768" --append
 
-The paper's baseline is the kernel without epilogue and behind it one kernel for bias and activation. Its first part is our own
-kernel, tuned for itself. The second part is what PyTorch's kernel of the activation alone adds behind the library's product or
-convolution: it finds its input in the L2 cache as far as that holds it.
+The peer is the library's product or convolution and behind it PyTorch's kernel of the activation, measured together; the bias is left
+out on its side. The paper's baseline is its own kernel without epilogue and behind it one kernel for bias and activation:
+`values.apart_us` estimates that, as our kernel without epilogue, tuned for itself, and what PyTorch's kernel adds behind the library's.
 """
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from typing import Any
 
 from benchmarks import conv, gemm, peers
 from benchmarks.common import Row
-from benchmarks.racing import Entry, Tuned, against, parser, run, take_turns
+from benchmarks.racing import Entry, Tuned, against, parser, run, serial, take_turns
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import GemmProblem
 from onnxbolt.plan.cost import floor_us
 from onnxbolt.tune.records import Problem
-from onnxbolt.tune.sessions import Sample
 
 # the paper's, and others of BERT and ResNet-50
 PROBLEMS: tuple[Problem, ...] = (
@@ -51,26 +50,24 @@ def _batch(problem: Problem) -> int:
 
 def _measure(fused: Problem, bare: Problem, tuned: Tuned) -> Row:
     kernels = {"fused": tuned.kernel(fused), "bare": tuned.kernel(bare)}
-    product = next(iter(peers.bare(bare).values())) if peers.pytorch() else None
+    product = peers.quickest(peers.bare(bare)) if peers.pytorch() else None
     theirs = {}
     if product:
         theirs = {"product": product.measure(), "both": product.then(lambda _, y: peers.activation(fused.chain[-1], y)).measure()}
-    samples = take_turns({**{kind: kernel.measure for kind, kernel in kernels.items()}, **theirs})
+    ours = {kind: kernel.measure for kind, kernel in kernels.items()} | {"serial": kernels["fused"].measure_serial}
+    samples = take_turns({**ours, **theirs})
     mine, alone = samples["fused"], samples["bare"]
     values = {**tuned.notes(fused), "bare_us": round(alone.median, 3), "fused_over_bare": round(mine.median / alone.median, 4),
               "bare_config": kernels["bare"].facts["config"], "activation": fused.chain[-1]}
     fields: dict[str, Any] = {"ours_us": round(mine.median, 3), "spread": round(mine.spread, 4)}
     if theirs:
-        added = _added_us(samples)
-        values |= {"elementwise_us": round(added, 3)}
-        fields = against(mine, alone.median + added) | {"peer": f"our kernel without epilogue, and {peers.library('PyTorch')}'s activation"}
+        apart = alone.median + max(samples["both"].median - samples["product"].median, 0.0)
+        values |= {"apart_us": round(apart, 3), "apart_ratio": round(apart / mine.median, 3)}
+        library = "cuBLAS" if isinstance(bare, GemmProblem) else "cuDNN"
+        fields = against(mine, samples["both"].median) | {"peer": f"{peers.library(library)}, bare, and PyTorch's activation"}
+    values |= serial(samples["serial"], fields.get("peer_us"))
     floor = round(floor_us(fused, tuned.arch), 3)
     return Row(name(fused), _batch(fused), "fp16", floor_us=floor, values=values, **fields, **kernels["fused"].facts)
-
-
-def _added_us(samples: dict[str, Sample]) -> float:
-    """What the elementwise kernel adds behind a product."""
-    return max(samples["both"].median - samples["product"].median, 0.0)
 
 
 if __name__ == "__main__":

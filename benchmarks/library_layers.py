@@ -4,7 +4,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from benchmarks.peers import Operation, convolution, normal, operand_sets, pytorch
+from benchmarks.cublaslt import Shape
+from benchmarks.peers import Operation, convolution, fastest_listed, normal, operand_sets, pytorch
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 
 
@@ -12,7 +13,10 @@ def layers(problem: GemmProblem | ConvProblem, epilogue: bool) -> dict[str, Oper
     """Layers one after the other, in each form that the library may prefer: its kernels alone, or with its bias and a kernel of PyTorch's
     for each ReLU."""
     if isinstance(problem, GemmProblem):
-        return {f"weights {'[N, K]' if transposed else '[K, N]'}": _products(problem, epilogue, transposed) for transposed in (True, False)}
+        layouts = {"weights [N, K]": True, "weights [K, N]": False}
+        found = {name: _products(problem, epilogue, transposed) for name, transposed in layouts.items()}
+        listed = {} if epilogue else {f"cublasLt, {name}": _listed(problem, transposed) for name, transposed in layouts.items()}
+        return found | listed
     if problem.c >= 8:
         return {"channels last": _convolutions(problem, epilogue, problem.c)}
     few = {f"{c} channels, channels last": _convolutions(problem, epilogue, c) for c in (problem.c, 4, 8)}
@@ -31,6 +35,23 @@ def _products(problem: GemmProblem, epilogue: bool, transposed: bool) -> Operati
         y = x[i]
         for weight, bias in zip(weights, biases, strict=True):
             y = torch.addmm(bias, y, weight[i]).relu_() if epilogue else torch.mm(y, weight[i])
+        return y
+
+    return Operation(run, sets)
+
+
+def _listed(problem: GemmProblem, transposed: bool) -> Operation:
+    """Bare products, each by the fastest algorithm of cublasLt's list."""
+    parts = problem.layers
+    sets = operand_sets(problem.dtype.bytes * (problem.m * (problem.k + problem.n) + sum(layer.k * layer.n for layer in parts)))
+    x = normal((sets, problem.m, problem.k), problem.dtype)
+    weights = [normal((sets, *((p.n, p.k) if transposed else (p.k, p.n))), p.dtype, p.k**-0.5) for p in parts]
+    products = [fastest_listed(Shape(p.m, p.n, p.k, p.dtype, transposed)) for p in parts]
+
+    def run(i: int) -> Any:
+        y = x[i]
+        for product, weight in zip(products, weights, strict=True):
+            y = product(y, weight[i])
         return y
 
     return Operation(run, sets)

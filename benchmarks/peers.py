@@ -10,11 +10,12 @@ import functools
 import math
 import multiprocessing
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from benchmarks.cublaslt import Product, Shape
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 from onnxbolt.tune.records import Problem
@@ -22,6 +23,7 @@ from onnxbolt.tune.sessions import Arrays, Measure
 
 _LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256  # of a graph, as custom_ops/profiler has them
 _TRIAL_RUNS = 20
+_SHORT_LOOK = 3
 _COPIED = 1 << 29  # bytes, far more than any cache holds
 ACTIVATIONS = {"Relu": "relu", "GeluErf": "gelu", "HardSwish": "hardswish", "Softplus": "softplus"}  # in torch.nn.functional
 
@@ -119,12 +121,54 @@ class Operation:
 
 def matmul(problem: GemmProblem, transposed: bool) -> Operation:
     """The bare product, the weight stored [N, K] where `transposed`, else [K, N]."""
-    m, n, k = problem.m, problem.n, problem.k
-    torch, sets = pytorch(), operand_sets(problem.dtype.bytes * (m * k + k * n) + problem.out.bytes * m * n)
-    x = normal((sets, m, k), problem.dtype)
-    weight = normal((sets, *((n, k) if transposed else (k, n))), problem.dtype, k**-0.5)
+    torch = pytorch()
+    x, weight, sets = _operands(Shape(problem.m, problem.n, problem.k, problem.dtype, transposed))
     weight = weight.transpose(1, 2) if transposed else weight
     return Operation(lambda i: torch.matmul(x[i], weight[i]), sets)
+
+
+def listed_product(problem: GemmProblem, transposed: bool) -> tuple[str, Operation]:
+    """The bare product by the fastest algorithm of cublasLt's list for the weight's layout, and which one that is."""
+    product = fastest_listed(Shape(problem.m, problem.n, problem.k, problem.dtype, transposed))
+    name = f"cublasLt {product.algorithm + 1} of {product.ran}, weight {'[N, K]' if transposed else '[K, N]'}"
+    return name, product.operation()
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One algorithm of cublasLt's list for a product; `ran` is how many of the list ran."""
+
+    product: Product
+    algorithm: int
+    ran: int = 0
+
+    def __call__(self, x: Any, weight: Any) -> Any:
+        return self.product.run(x, weight, self.algorithm)
+
+    def operation(self) -> Operation:
+        """On operands of its own."""
+        x, weight, sets = _operands(self.product.shape)
+        return Operation(lambda i: self(x[i], weight[i]), sets)
+
+
+@functools.cache
+def fastest_listed(shape: Shape) -> Listed:
+    """The fastest of cublasLt's list, each timed. Raises RuntimeError where none runs."""
+    product = Product(pytorch(), shape)
+    times = {}
+    for algorithm in range(len(product.algorithms)):
+        with contextlib.suppress(RuntimeError):  # listed, but refused for these operands
+            times[algorithm] = statistics.median(Listed(product, algorithm).operation().measure()(_SHORT_LOOK))
+    if not times:
+        raise RuntimeError(f"none of cublasLt's {len(product.algorithms)} algorithms for {shape} ran")
+    return Listed(product, min(times, key=lambda algorithm: times[algorithm]), len(times))
+
+
+def _operands(shape: Shape) -> tuple[Any, Any, int]:
+    """x[sets, M, K], the weight in its layout, and the number of sets."""
+    m, n, k, dtype = shape.m, shape.n, shape.k, shape.dtype
+    sets = operand_sets(dtype.bytes * (m * k + k * n + m * n))
+    return normal((sets, m, k), dtype), normal((sets, *((n, k) if shape.transposed else (k, n))), dtype, k**-0.5), sets
 
 
 def convolution(problem: ConvProblem, channels: int | None = None, last: bool = True) -> Operation:
@@ -149,14 +193,22 @@ def convolution(problem: ConvProblem, channels: int | None = None, last: bool = 
 def bare(problem: Problem) -> dict[str, Operation]:
     """The library's product or convolution without epilogue, in each form that it may prefer.
 
-    The weight of a product in either layout; the few channels of a first layer in either layout, or padded.
+    The weight of a product in either layout, by cuBLAS's first algorithm and by the fastest that it lists; the few channels of a first
+    layer in either layout, or padded.
     """
     if isinstance(problem, GemmProblem):
-        return {"weight [N, K]": matmul(problem, True), "weight [K, N]": matmul(problem, False)}
+        first = {"first algorithm, weight [N, K]": matmul(problem, True), "first algorithm, weight [K, N]": matmul(problem, False)}
+        return first | dict(listed_product(problem, transposed) for transposed in (True, False))
     if problem.c < 8:
         forms = {f"{c} channels, channels last": convolution(problem, c) for c in (3, 4, 8)}
         return forms | {"channels first": convolution(problem, problem.c, last=False)}
     return {"channels last": convolution(problem)}
+
+
+def quickest(operations: Mapping[str, Operation]) -> Operation:
+    """The fastest of a few forms, by a short look."""
+    times = {form: statistics.median(operation.measure()(_SHORT_LOOK)) for form, operation in operations.items()}
+    return operations[min(times, key=lambda form: times[form])]
 
 
 def unfused(problem: Problem, operation: Operation) -> Operation:

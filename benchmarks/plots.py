@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS
+from benchmarks.documents import RESULTS
 from benchmarks.tables import FIGURES, load
 
 _SIZE = (9.0, 3.6)  # inches

@@ -24,7 +24,8 @@ from pathlib import Path
 import onnxruntime as ort
 
 import onnxbolt
-from benchmarks.common import Row, write_results
+from benchmarks.common import Row
+from benchmarks.documents import write_results
 from models import NAMES, build
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.graph.importer import load_model

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
-from benchmarks.common import Row, time_argument, write_results
+from benchmarks.common import Row, time_argument
+from benchmarks.documents import write_results
 from onnxbolt import gpu
 from onnxbolt.archs import Arch, get
 from onnxbolt.epilogues import EPILOGUES
@@ -67,14 +68,18 @@ class Ours:
             raise OnnxboltError(f"the chosen kernel is not compiled: {library.detail}")
         self.library = library
 
-    def measure(self, count: int) -> list[float]:
+    def measure(self, count: int, overlap: bool = True) -> list[float]:
         """The median of `count` samples, microseconds."""
-        (mine,) = self.profiler.measure(self.problem, [(self.config, self.library)], samples=count, sweep=False)
+        (mine,) = self.profiler.measure(self.problem, [(self.config, self.library)], samples=count, sweep=False, overlap=overlap)
         if mine.status is not Status.OK:
             raise OnnxboltError(f"the chosen kernel failed: {mine.status.value}, {mine.detail}")
         self.error = mine.error
         self.clocks.append(mine.clock_mhz)
         return [mine.us]
+
+    def measure_serial(self, count: int) -> list[float]:
+        """The same where each launch begins when the one before it has ended, as the launches of cuBLAS and cuDNN do."""
+        return self.measure(count, overlap=False)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -145,14 +150,14 @@ def selected(entries: Sequence[Entry], shapes: Sequence[str]) -> list[Entry]:
 
 
 def versus_bare(name: str, batch: int, problem: Problem, library: str, tuned: Tuned) -> Row:
-    """Our kernel with the problem's epilogue against `library`'s without any.
+    """Our kernel with the problem's epilogue against `library`'s without any, our launches overlapping one another and not.
 
-    A residual's bytes, at the bandwidth of a copy measured in the same run, are added to the library's time.
+    A residual's bytes, at the bandwidth of a copy measured in the same run, are added to the library's time; the row says so.
     """
     ours, operations = tuned.kernel(problem), peers.bare(problem) if peers.pytorch() else {}
     bare = {form: operation.measure() for form, operation in operations.items()}
     others = _others(problem, operations)
-    samples = take_turns({"ours": ours.measure, **bare, **others})
+    samples = take_turns({"ours": ours.measure, "serial": ours.measure_serial, **bare, **others})
     mine = samples["ours"]
     values = {**tuned.notes(problem), "epilogue": "+".join(problem.chain) or "none", "tflops": round(problem.flops / mine.median / 1e6, 1)}
     fields: dict[str, Any] = {"ours_us": round(mine.median, 3), "spread": round(mine.spread, 4)}
@@ -160,8 +165,10 @@ def versus_bare(name: str, batch: int, problem: Problem, library: str, tuned: Tu
         tried = {form: samples[form] for form in bare}
         peer, residual = samples[best := fastest(tried)], _residual_us(problem, samples)
         values |= {"peer_config": best, "peer_spread": round(peer.spread, 4), "tried": medians(tried),
-                   "residual_us": round(residual, 3), "unfused_us": round(samples["unfused"].median, 3)}
+                   "residual_us": round(residual, 3), "unfused_us": round(samples["unfused"].median, 3),
+                   **({"estimated": "the residual's bytes at a copy's bandwidth"} if residual else {})}
         fields = against(mine, peer.median + residual) | {"peer": f"{peers.library(library)}, bare" + " + residual" * (residual > 0)}
+    values |= serial(samples["serial"], fields.get("peer_us"))
     floor = round(floor_us(problem, tuned.arch), 3)
     return Row(name, batch, "fp16", floor_us=floor, values=values, **fields, **ours.facts)
 
@@ -170,7 +177,7 @@ def _others(problem: Problem, operations: Mapping[str, peers.Operation]) -> dict
     """What is measured beside the peers: the epilogue as kernels of its own, and a copy where there is a residual."""
     if not operations:
         return {}
-    unfused = peers.unfused(problem, next(iter(operations.values())))
+    unfused = peers.unfused(problem, peers.quickest(operations))
     return {"unfused": unfused.measure(), **({"copy": peers.copy_rate()} if _residuals(problem) else {})}
 
 
@@ -207,6 +214,12 @@ def against(mine: Sample, peer_us: float) -> dict[str, Any]:
             "ratio": round(peer_us / mine.median, 3)}
 
 
+def serial(mine: Sample, peer_us: float | None) -> dict[str, float]:
+    """For a row's values: our time without overlapping launches, and the ratio with it."""
+    ratio = {"serial_ratio": round(peer_us / mine.median, 3)} if peer_us else {}
+    return {"serial_us": round(mine.median, 3), **ratio}
+
+
 def medians(samples: Mapping[str, Sample]) -> dict[str, float]:
     """For a row's values."""
     return {name: round(sample.median, 3) for name, sample in samples.items()}
@@ -220,7 +233,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     options.add_argument("--trials", type=int, default=TRIALS, help="candidates of each problem (default: as the product, %(default)s)")
     options.add_argument("--budget", type=time_argument, default=math.inf, metavar="TIME", help="of tuning, e.g. 5m")
     options.add_argument("--out", type=Path, help="result file (default: benchmarks/results/<benchmark>-<gpu>.json)")
-    options.add_argument("--append", action="store_true", help="keep the result file's other rows")
+    options.add_argument("--append", action="store_true", help="keep the result file's other rows, which have to be of this commit")
     return options
 
 
@@ -261,7 +274,7 @@ def _line(row: Row) -> str:
 
 
 def _summary(rows: Sequence[Row], tuning: Tuning) -> str:
-    ratios = [row.ratio for row in rows if row.ratio]
+    ratios = [row.ratio for row in rows if row.ratio and "estimated" not in row.values]
     met = f"ratio: geometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}; " if ratios else ""
     quality = "; ".join(f"{q.kind}: regret {q.regret:.3f}, rank correlation {q.rank_correlation}" for q in tuning.quality)
     tuned = f"tuning {tuning.seconds:.0f} s, {tuning.trials} trials, {tuning.ended_by}"

@@ -19,7 +19,8 @@ import onnx
 import onnxruntime as ort
 
 import onnxbolt
-from benchmarks.common import ClockSampler, Row, time_argument, write_results
+from benchmarks.common import ClockSampler, Row, time_argument
+from benchmarks.documents import write_results
 from benchmarks.whole_models import checked_error, exact_outputs, seeded_feeds, stream_for
 from models import NAMES, build
 from onnxbolt import gpu

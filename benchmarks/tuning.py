@@ -26,7 +26,8 @@ from typing import Any, TypeVar
 
 import onnx
 
-from benchmarks.common import Row, time_argument, write_results
+from benchmarks.common import Row, time_argument
+from benchmarks.documents import write_results
 from models import NAMES, build
 from onnxbolt import gpu, library, pipeline
 from onnxbolt.options import Options, cache_directory

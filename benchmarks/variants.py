@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import onnxbolt
-from benchmarks.common import ClockSampler, Row, time_argument, write_results
+from benchmarks.common import ClockSampler, Row, time_argument
+from benchmarks.documents import write_results
 from benchmarks.whole_models import checked_error, exact_outputs, seeded_feeds, stream_for
 from models import build
 from onnxbolt import gpu

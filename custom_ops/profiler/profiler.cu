@@ -143,10 +143,28 @@ class Candidate {
   int sm_count_;
 };
 
+// Turns every programmatic dependency of a captured graph, by which a kernel starts while the one before it ends, into a full one.
+void Serialize(cudaGraph_t graph) {
+#if CUDART_VERSION >= 13000
+  size_t count = 0;
+  Check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "cudaGraphGetEdges");
+  std::vector<cudaGraphNode_t> from(count), to(count);
+  std::vector<cudaGraphEdgeData> edges(count);
+  Check(cudaGraphGetEdges(graph, from.data(), to.data(), edges.data(), &count), "cudaGraphGetEdges");
+  for (size_t i = 0; i < count; ++i) {
+    if (edges[i].type != cudaGraphDependencyTypeProgrammatic) continue;
+    Check(cudaGraphRemoveDependencies(graph, &from[i], &to[i], &edges[i], 1), "cudaGraphRemoveDependencies");
+    Check(cudaGraphAddDependencies(graph, &from[i], &to[i], nullptr, 1), "cudaGraphAddDependencies");
+  }
+#else
+  throw Failure("launches that do not overlap can be timed with CUDA 13 and later");
+#endif
+}
+
 // Launches recorded once: short kernels would otherwise be timed by how fast the host launches them.
 class Graph {
  public:
-  Graph(const Candidate& candidate, int passes, const Stream& stream) {
+  Graph(const Candidate& candidate, int passes, bool overlap, const Stream& stream) {
     cudaGraph_t graph = nullptr;
     Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     const char* error = Guarded([&]() -> const char* {
@@ -156,6 +174,7 @@ class Graph {
     const cudaError_t captured = cudaStreamEndCapture(stream, &graph);
     if (error) throw Failure(last_failure);
     Check(captured, "cudaStreamEndCapture");
+    if (!overlap) Serialize(graph);
     const cudaError_t instantiated = cudaGraphInstantiate(&graph_, graph, 0);
     cudaGraphDestroy(graph);
     Check(instantiated, "cudaGraphInstantiate");
@@ -179,10 +198,10 @@ int ChoosePasses(const Candidate& candidate, const Stream& stream) {
   return std::clamp(needed, 1, std::max(1, kMaxNodes / problem->sets()));
 }
 
-void Time(const Candidate& candidate, int samples, double* microseconds) {
+void Time(const Candidate& candidate, int samples, bool overlap, double* microseconds) {
   const Stream stream;
   const int passes = ChoosePasses(candidate, stream);
-  const Graph graph(candidate, passes, stream);
+  const Graph graph(candidate, passes, overlap, stream);
   graph.Launch(stream);
   Stopwatch watch;
   for (int i = 0; i < samples; ++i) {
@@ -276,10 +295,12 @@ EXPORT const char* profiler_check(const Launched* kernels, int count, double* er
   });
 }
 
-// Microseconds of one launch of each, one number for each sample, and the SM clock right after them.
-EXPORT const char* profiler_time(const Launched* kernels, int count, int samples, double* microseconds, int* clock_mhz) {
+// Microseconds of one launch of each, one number for each sample, and the SM clock right after them. Without `overlap` a launch
+// begins when the one before it has ended, as those of kernels without programmatic dependent launch do.
+EXPORT const char* profiler_time(const Launched* kernels, int count, int samples, int overlap, double* microseconds,
+                                 int* clock_mhz) {
   return Guarded([&]() -> const char* {
-    Time(Candidate(kernels, count), samples, microseconds);
+    Time(Candidate(kernels, count), samples, overlap != 0, microseconds);
     *clock_mhz = Nvml::get().clock_mhz();
     return nullptr;
   });

@@ -60,30 +60,30 @@ class Profiler:
 
     def measure(
         self, problem: Problem, candidates: Iterable[tuple[KernelConfig, Path | Uncompiled]], samples: int = 15, timeout: float = 10.0,
-        sweep: bool = True,
+        sweep: bool = True, overlap: bool = True,
     ) -> list[Measurement]:
         """One measurement for each candidate, in order, whatever it does; with `sweep` also those of further launches of the best
         kernels.
 
         `samples` are timed of each (fewer of one that takes twice the problem's best), `timeout` seconds are for its check
-        and for each of its rounds.
+        and for each of its rounds. Without `overlap` no launch begins before the one before it has ended.
         """
         entries = [_Entry(config, library) for config, library in candidates]
-        self._run(_Race(problem, samples, timeout, entries))
+        self._run(_Race(problem, samples, timeout, entries, overlap))
         for families, launches in _LAUNCHES if sweep else ():
             able = [entry for entry in entries if entry.config.family in families]
             others = _other_launches(able, launches, _WORTHWHILE * self._best.get(problem, math.inf))
-            self._run(_Race(problem, samples, timeout, others))
+            self._run(_Race(problem, samples, timeout, others, overlap))
             entries += others
         key = kernel_key(problem, self.machine)
         return [entry.measurement(key) for entry in entries]
 
     def measure_apart(self, problem: Problem, kernels: Sequence[tuple[KernelConfig, Path, int]], samples: int = 15,
-                      timeout: float = 10.0) -> Measurement:
+                      timeout: float = 10.0, overlap: bool = True) -> Measurement:
         """Kernels one after the other as one candidate, each for so many of the problem's layers: what one kernel for all has to beat."""
         config, library, _ = kernels[0]
         entry, best = _Entry(config, library, tuple(kernels)), self._best.get(problem, math.inf)
-        self._run(_Race(problem, samples, timeout, [entry]))
+        self._run(_Race(problem, samples, timeout, [entry], overlap))
         self._best[problem] = best  # of one kernel
         return entry.measurement(kernel_key(problem, self.machine))
 
@@ -112,7 +112,7 @@ class Profiler:
     def _time(self, race: _Race, entry: _Entry, samples: int) -> None:
         if samples:
             with self._blaming(entry):
-                reply = self._ask(race, race.request("time", entry) | {"samples": samples})
+                reply = self._ask(race, race.request("time", entry) | {"samples": samples, "overlap": race.overlap})
                 times = [float(sample) for sample in reply["samples"]]
                 if len(times) != samples or min(times) <= 0:
                     raise ValueError(f"{samples} samples asked for, {times} received")
@@ -221,6 +221,7 @@ class _Race:
     samples: int
     timeout: float
     entries: list[_Entry]
+    overlap: bool = True
 
     def request(self, do: str, entry: _Entry) -> dict[str, Any]:
         layers = 1 if isinstance(self.problem, SqueezeExciteProblem) else len(self.problem.layers)

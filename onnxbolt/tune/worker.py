@@ -5,11 +5,12 @@ Each line of the standard input is a request, each line of the standard output i
     {"do": "device"}                                  {"name", "sm", "sm_count", "power_limit", "clock_mhz"}
     {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "columns", "params"}         {}
     {"do": "check", "kernels"}              {"error": relative L2 of the first set's output}
-    {"do": "time", "kernels", "samples"}    {"samples": [microseconds, ..], "clock_mhz"}
+    {"do": "time", "kernels", "samples", "overlap"}    {"samples": [microseconds, ..], "clock_mhz"}
 
 and {"failure": what, "lost": whether the device is unusable from here on} in the place of any of them. `kernels` are objects
 {"library", "config", "layers"}, which are launched one after the other, each for so many of the problem's layers: of the last problem's
-types and epilogue. The standard library alone is imported: starting anew has to be quick.
+types and epilogue. `overlap` is whether a launch may begin while the one before it ends, as it does in a model. The standard library
+alone is imported: starting anew has to be quick.
 """
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ class Worker:
 
     def _time(self, request: Reply) -> Reply:
         samples, clock = (ctypes.c_double * request["samples"])(), ctypes.c_int()
-        self._call("profiler_time", *self._kernels(request), request["samples"], samples, ctypes.byref(clock))
+        self._call("profiler_time", *self._kernels(request), request["samples"], int(request["overlap"]), samples,
+                   ctypes.byref(clock))
         return {"samples": list(samples), "clock_mhz": clock.value}
 
     def _kernels(self, request: Reply) -> tuple[ctypes.Array[Launched], int]:

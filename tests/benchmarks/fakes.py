@@ -18,6 +18,7 @@ from onnxbolt.tune.library import Result
 from onnxbolt.tune.records import Measurement, Problem, Status
 from tests.tune import fakes
 
+SERIAL = 1.5  # microseconds that a launch takes longer where it does not overlap with the one before
 Main = Callable[[Sequence[str]], int]
 
 
@@ -37,19 +38,20 @@ class Profiler(fakes.Profiler):
         pass
 
     def measure(self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]], samples: int = 15,
-                sweep: bool = True) -> list[Measurement]:
-        measured = super().measure(problem, candidates)
+                sweep: bool = True, overlap: bool = True) -> list[Measurement]:
+        measured = [m if overlap else dataclasses.replace(m, us=m.us + SERIAL) for m in super().measure(problem, candidates)]
         if self.crashes(problem):
             return [dataclasses.replace(m, status=Status.CRASHED, us=0.0, detail="SIGSEGV") for m in measured]
         return measured
 
-    def measure_apart(self, problem: Problem, kernels: Sequence[tuple[KernelConfig, Path, int]], samples: int = 15) -> Measurement:
+    def measure_apart(self, problem: Problem, kernels: Sequence[tuple[KernelConfig, Path, int]], samples: int = 15,
+                      overlap: bool = True) -> Measurement:
         """As long as all of them together."""
         first, parts = 0, list[Measurement]()
         for config, path, count in kernels:
             parts += super().measure(segment(problem, first, count), [(config, path)])
             first += count
-        return dataclasses.replace(parts[0], us=sum(part.us for part in parts))
+        return dataclasses.replace(parts[0], us=sum(part.us + SERIAL * (not overlap) for part in parts))
 
 
 def segment(problem: Problem, first: int, count: int) -> Problem:
@@ -89,6 +91,7 @@ def install(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setattr(peers, "release", lambda: None)
     monkeypatch.setattr(peers, "library", lambda name: f"{name} (torch 1.0)")
     monkeypatch.setattr(peers, "bare", lambda problem: {"slow": Operation(20.0), "fast": Operation(10.0)})
+    monkeypatch.setattr(peers, "quickest", lambda operations: min(operations.values(), key=lambda operation: operation.us))
     monkeypatch.setattr(peers, "unfused", lambda problem, operation: operation.then(None))
     monkeypatch.setattr(peers, "copy_rate", lambda: Operation(100.0).measure())
 

@@ -26,6 +26,9 @@ def test_the_peer_is_ours_apart_unless_the_library_is_faster(tmp_path: Path, mon
         assert row["peer"].startswith("cuBLAS (torch 1.0), bare: faster" if library_wins else "our own kernels")
         assert row["peer_us"] == (1.0 if library_wins else values["apart_us"])
         assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
+        apart_serial = values["tried"]["apart, serial"]
+        assert apart_serial == pytest.approx(values["apart_us"] + fakes.SERIAL * values["layers"], abs=2e-3)
+        assert values["serial_ratio"] == pytest.approx(min(apart_serial, bare_us) / values["serial_us"], rel=1e-3, abs=1e-3)
         assert len(values["apart_configs"]) == values["layers"] == row["name"].count("-")
         assert values["full_ratio"] == pytest.approx(2e6 / row["ours_us"], rel=1e-2)
 

@@ -24,6 +24,8 @@ def test_rows_compare_the_tuned_kernel_with_the_faster_peer(tmp_path: Path, caps
         assert (row["peer_us"], row["values"]["peer_config"]) == (10.0, "fast")
         assert row["ratio"] == pytest.approx(10.0 / row["ours_us"], rel=1e-3)
         assert row["ours_us"] == pytest.approx(row["values"]["tuned_us"], abs=1e-3)
+        assert row["values"]["serial_us"] == pytest.approx(row["ours_us"] + fakes.SERIAL, abs=2e-3)
+        assert row["values"]["serial_ratio"] == pytest.approx(10.0 / row["values"]["serial_us"], rel=1e-3)
         assert row["values"]["regret"] >= 1
         assert row["values"]["candidates"] > 1
         assert row["floor_us"] > 0

@@ -19,6 +19,7 @@ def test_padding_counts_on_both_sides_and_the_faster_form_of_each_is_compared(mo
     assert values["tried"] == {"cuDNN unpadded": 90.0, "cuDNN padded": 13.0}
     assert values["padding_share"] == pytest.approx(3.0 / (values["padded_us"] + 3.0), abs=1e-3)
     assert values["gain"] == pytest.approx(values["unpadded_us"] / (values["padded_us"] + 3.0), abs=1e-3)
+    assert values["serial_ratio"] == pytest.approx(13.0 / (row["ours_us"] + fakes.SERIAL), rel=1e-3)
     assert row["ours_us"] == pytest.approx(min(values["unpadded_us"], values["padded_us"] + 3.0), abs=2e-3)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import plots
-from benchmarks.common import Row, write_results
+from benchmarks.common import Row
+from benchmarks.documents import write_results
 
 
 @pytest.fixture

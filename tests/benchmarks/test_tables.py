@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common import RESULTS, Row, write_results
+from benchmarks.common import Row
+from benchmarks.documents import RESULTS, write_results
 from benchmarks.tables import NOTHING, PAGES, TABLES, load, rendered
 from tests.conftest import ROOT
 

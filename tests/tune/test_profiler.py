@@ -84,6 +84,13 @@ def statuses(measurements: list[Measurement]) -> list[str]:
     return [measurement.status.value for measurement in measurements]
 
 
+def test_launches_overlap_unless_asked_not_to(bench: Bench) -> None:
+    bench.measure("10", samples=3)
+    bench.measure("10", samples=3, overlap=False)
+    asked = [json.loads(line)["overlap"] for line in bench.requests("time")]
+    assert asked == [True] * 3 + [False] * 3
+
+
 def test_machine_is_gpu_and_what_builds_for_it(bench: Bench) -> None:
     machine = bench.profiler.machine
     assert (machine.gpu, machine.arch, machine.power_limit) == ("NVIDIA Test", 90, 700)

@@ -35,8 +35,8 @@ const char* profiler_check(const Launched* kernels, int count, double* error) {
   for (int i = 0; i < count; ++i) *error += 1000 * kernels[i].layers;
   return kernels[0].config[4] == 13 ? "refused" : nullptr;
 }
-const char* profiler_time(const Launched* kernels, int, int samples, double* us, int* clock) {
-  for (int i = 0; i < samples; ++i) us[i] = kernels[0].config[4] + i;
+const char* profiler_time(const Launched* kernels, int, int samples, int overlap, double* us, int* clock) {
+  for (int i = 0; i < samples; ++i) us[i] = kernels[0].config[4] + i + (overlap ? 0 : 50);
   *clock = 1755;
   return nullptr;
 }
@@ -109,7 +109,8 @@ def test_facts_of_the_device(process: Process) -> None:
 def test_a_kernel_is_checked_and_timed(process: Process, libraries: tuple[Path, Path]) -> None:
     assert process.ask(PROBLEM) == {}  # what the library printed is no reply
     assert process.ask(request("check", libraries[1])) == {"error": 1064.5}
-    assert process.ask(request("time", libraries[1], samples=3)) == {"samples": [128.0, 129.0, 130.0], "clock_mhz": 1755}
+    assert process.ask(request("time", libraries[1], samples=3, overlap=True)) == {"samples": [128.0, 129.0, 130.0], "clock_mhz": 1755}
+    assert process.ask(request("time", libraries[1], samples=1, overlap=False)) == {"samples": [178.0], "clock_mhz": 1755}
 
 
 def test_kernels_for_a_few_layers_each_are_found_by_their_part_of_the_chain(process: Process, libraries: tuple[Path, Path]) -> None:

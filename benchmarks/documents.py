@@ -1,0 +1,103 @@
+"""Result files: benchmarks/results/<benchmark>-<gpu>.json, one for each benchmark and GPU, written by the benchmark's command alone.
+
+    {"schema": 2, "gpu", "driver", "versions", "commit", "sources", "commands": [..], "rows": [Row, ..], "digest"}
+
+All rows of a file are of one GPU, one commit and one state of the measured sources: `write_results` refuses to mix them. `commands`
+are those that wrote the rows, each as it was called. `digest` is over all else, so that an edited file does not pass for a measured one.
+"""
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from benchmarks import machine
+from benchmarks.common import Row
+from onnxbolt.errors import InputError
+
+SCHEMA = 2
+RESULTS = Path(__file__).with_name("results")
+DIRECTORY = "ONNXBOLT_BENCHMARK_RESULTS"  # environment variable: where result files are written, other than RESULTS
+_ORIGIN = ("gpu", "driver", "versions", "commit", "sources")
+
+Document = dict[str, Any]
+
+
+def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, append: bool = False) -> Path:
+    """Write the result file, to `out` or to its place, and return where; a half-written file is never left.
+
+    `append` keeps the rows of an existing file that were not measured again: long benchmarks can run in parts, and several processes
+    may write one file. Raises InputError where the existing rows are of another commit, of other sources or of another GPU.
+    """
+    path = result_path(benchmark, out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(_lock(path)):
+        document = described(benchmark, rows)
+        if append and path.exists():
+            document = joined(json.loads(path.read_text()), document, path)
+        write(path, document)
+    return path
+
+
+def _lock(path: Path) -> Path:
+    """Beside no result: whoever lists a directory of results finds results alone."""
+    return Path(tempfile.gettempdir()) / f"onnxbolt-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}.lock"
+
+
+def result_path(benchmark: str, out: Path | None = None) -> Path:
+    """`out`, or the benchmark's place in the directory of results for this GPU."""
+    directory = Path(os.environ.get(DIRECTORY, RESULTS))
+    return out or directory / f"{benchmark}-{machine.gpu_name().lower().replace(' ', '-')}.json"
+
+
+def described(benchmark: str, rows: Iterable[Row]) -> Document:
+    """A document of `rows`, measured here and now by the running command."""
+    command = shlex.join(["python", "-m", f"benchmarks.{benchmark}", *sys.argv[1:]])
+    return {
+        "schema": SCHEMA, "gpu": machine.gpu_name(), "driver": machine.ask_driver("driver_version"), "versions": machine.versions(),
+        "commit": machine.commit(), "sources": machine.sources(), "commands": [command], "rows": [dataclasses.asdict(row) for row in rows],
+    }
+
+
+def joined(old: Document, new: Document, where: Path) -> Document:
+    """`new` with those rows of `old` that it does not measure again. Raises InputError unless both are of one origin."""
+    for field in _ORIGIN:
+        if old.get(field) != new[field]:
+            raise InputError(f"{where}: its rows have {field} {old.get(field)}, the new ones {new[field]}; one file holds rows of one "
+                             f"commit on one machine: measure all of them again, or write to another file")
+    measured = {key(row) for row in new["rows"]}
+    rows = [row for row in old["rows"] if key(row) not in measured] + new["rows"]
+    return {**new, "commands": list(dict.fromkeys((*old["commands"], *new["commands"]))), "rows": rows}
+
+
+def key(row: dict[str, Any]) -> tuple[str, int, str]:
+    """What tells a row from the others of its file."""
+    return row["name"], row["batch"], row["dtype"]
+
+
+def write(path: Path, document: Document) -> None:
+    """The document with its digest, whole or not at all."""
+    sealed = {**document, "digest": digest(document)}
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(sealed, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def digest(document: Document) -> str:
+    """Over everything in a document but its digest."""
+    content = {field: value for field, value in document.items() if field != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def is_sealed(document: Document) -> bool:
+    """True if the document is as its command wrote it."""
+    return document.get("schema") == SCHEMA and document.get("digest") == digest(document)
