@@ -36,6 +36,7 @@ class Choices(TypedDict, total=False):
     inputs: str | Path | None
     atol: float | None
     rtol: float | None
+    strict: bool
     keep_failed: bool
     save_as_external_data: bool
     seed: int
@@ -60,6 +61,7 @@ class Options:
     verify      False: do not compare the result with the original
     inputs      .npz with one array per graph input, for verification; default: random inputs
     atol, rtol  a further condition of verification on each element: |y - y0| <= atol + rtol |y0|
+    strict      fail where verification finds no inputs that can judge the whole model
     keep_failed            write the output although verification failed
     save_as_external_data  write weights to OUT.onnx.data; always above 2 GB
     seed        of the random inputs
@@ -82,6 +84,7 @@ class Options:
     inputs: str | Path | None = None
     atol: float | None = None
     rtol: float | None = None
+    strict: bool = False
     keep_failed: bool = False
     save_as_external_data: bool = False
     seed: int = 0

@@ -15,6 +15,9 @@ from onnxbolt.dtypes import DType
 KERNEL = {DType.F16: 1e-3, DType.BF16: 8e-3, DType.F32: 1e-3}  # one kernel on inputs that are rounded already; F32 runs as TF32
 MODEL = {DType.F16: 1e-2, DType.BF16: 5e-2, DType.F32: 2e-3}  # a whole model against its original
 BODIES = 1e-4  # unchanged precision, computed by the function bodies in fp32
+# the largest error of the rounded original itself with which inputs still tell a right model from a wrong one
+JUDGES = {DType.F16: 5e-2, DType.BF16: 2e-1, DType.F32: 1e-2}
+DISCERNIBLE = 20  # limits that lie between the outputs for two seeds, before random inputs of another kind are trusted
 RATIO = 1.5  # to the error of the original itself, rounded: rounding alone brings some models near the table's limit
 
 

@@ -21,6 +21,7 @@ from onnxbolt.options import Options
 from onnxbolt.precision import Kept
 from onnxbolt.report import render
 from onnxbolt.report.coverage import coverage
+from onnxbolt.spelling import option
 from onnxbolt.verify import VerifyResult
 from onnxbolt.verify.result import NOT_FINITE
 from onnxbolt.version import __version__
@@ -68,6 +69,7 @@ class Report:
     regions: tuple[Comparison, ...] = ()  # what --fuse winning decided by
     original: str = ""  # paths, where the models are files
     optimized: str = ""
+    strict: bool = False  # a whole model that was not judged counts as failed
     version: str = __version__
     format: int = FORMAT
 
@@ -80,7 +82,8 @@ class Report:
         fused = tuple(row for row in rows if row.source_nodes)  # a change of layout replaces no node
         share = coverage(original, {source for node in fused for source in node.source_nodes})
         return cls(options.precision, options.fuse, tuple(archs), fused, tuple(chosen.refusals), tuple(kept), tuple(changes),
-                   tuple(shared_weights), share, manifest.digest, regions=tuple(chosen.used.comparisons.values()))
+                   tuple(shared_weights), share, manifest.digest, regions=tuple(chosen.used.comparisons.values()),
+                   strict=options.strict)
 
     def between(self, original: object, optimized: Path | None) -> Report:
         """The report with the models' paths; a model in memory has none."""
@@ -93,14 +96,18 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing that was verified failed."""
-        return self.verification is None or self.verification.passed
+        """True if nothing that was verified failed, and with `strict` all of it could be judged."""
+        found = self.verification
+        return found is None or (found.passed and (found.judged or not self.strict))
 
     def failure(self) -> str:
         """One line on what failed; empty where nothing did."""
         if self.passed or self.verification is None:
             return ""
         failures = self.verification.failures
+        if not failures:
+            row = next(row for row in self.verification.rows if row.unjudged)
+            return f"the whole model was not judged: {row.kind} {row.name}: {row.unjudged}; give inputs that can with {option('inputs')}"
         worst = max(failures, key=lambda row: math.inf if math.isnan(row.error) else row.error)
         remedies = ["--precision keep rounds nothing"] if self.verification.precision != "keep" else []
         if self.verification.precision == "fp16" and any(row.reason == NOT_FINITE for row in failures):

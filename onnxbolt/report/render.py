@@ -62,7 +62,7 @@ def markdown(report: Report) -> str:
         if rows:
             parts.append(_markdown_table(header, rows))
     if report.verification:
-        parts += [*report.verification.notes, "PASSED" if report.verification.passed else "FAILED"]
+        parts += [*report.verification.notes, report.verification.verdict]
     return "\n\n".join(parts)
 
 
@@ -70,7 +70,8 @@ def as_json(report: Report) -> str:
     """Everything; NaN, which JSON lacks, is null."""
     values = dataclasses.asdict(report)
     if report.verification:
-        values["verification"]["passed"] = report.verification.passed
+        found = report.verification
+        values["verification"] |= {"passed": found.passed, "judged": found.judged, "verdict": found.verdict}
     return json.dumps(_plain(values), indent=2, sort_keys=True)
 
 
@@ -190,7 +191,7 @@ def _all_compared(report: Report) -> Section:
     rows: Lines = []
     for row in report.verification.rows:
         numbers = (f"{value:.2e}" for value in (row.error, row.limit, row.max_abs))
-        rows.append((row.name, row.level, row.kind, row.provider, *numbers, f"{row.cosine:.6f}", "ok" if row.passed else row.reason))
+        rows.append((row.name, row.level, row.kind, row.provider, *numbers, f"{row.cosine:.6f}", row.verdict))
     return "## Verification", ("tensor", "level", "kind", "on", "error", "limit", "max abs", "cosine", "verdict"), rows
 
 

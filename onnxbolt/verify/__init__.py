@@ -59,7 +59,7 @@ def verify(
         ours = usable(library, result, provider, notes)
         reference = on_cpu if provider == CPU else runner(source, provider, notes)
         candidate = runner(result, provider, notes, ours)
-        models = Models(source, result, reference, candidate, ours, (atol, rtol), memory_limit, notes)
+        models = Models(source, result, reference, candidate, ours, (atol, rtol), inputs is not None, memory_limit, notes)
         rows += (row for level in LEVELS for row in level(models, feeds))
     return VerifyResult(precision_of(result), tuple(rows), tuple(notes))
 

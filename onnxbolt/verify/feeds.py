@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 from onnxbolt.errors import InputError
 from onnxbolt.graph.edit import numpy_dtype
 from onnxbolt.graph.importer import tensor_type
+from onnxbolt.verify.draws import NORMAL, Draw
 from onnxbolt.verify.session import RUNTIME_ERRORS, Runner
 
 Feeds: TypeAlias = dict[str, np.ndarray]
@@ -107,11 +108,17 @@ def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
 
 
 def random_feeds(model: ModelProto, seed: int = 0, sizes: Sizes = ATTEMPTS[0]) -> Feeds:
-    """Float inputs standard normal, indices below what they index, other integers ones (masks, sizes), bytes of any value."""
+    """Float inputs standard normal, others as `drawn` has them."""
     _require_tensors(model)
-    rng, symbols = np.random.default_rng(seed), dict[str, int]()
-    bounds = Bounds(model)
-    return {value.name: _draw(value, _shape(value, sizes, symbols), rng, bounds) for value in graph_inputs(model)}
+    symbols: dict[str, int] = {}
+    return drawn(model, {value.name: _shape(value, sizes, symbols) for value in graph_inputs(model)}, seed)
+
+
+def drawn(model: ModelProto, shapes: Mapping[str, Sequence[int]], seed: int, draw: Draw = NORMAL) -> Feeds:
+    """Float inputs as `draw` says, indices below what they index, other integers ones (masks, sizes), bytes of any value."""
+    _require_tensors(model)
+    rng, bounds = np.random.default_rng(seed), Bounds(model)
+    return {value.name: _draw(value, tuple(shapes[value.name]), rng, bounds, draw) for value in graph_inputs(model)}
 
 
 def _shape(value: ValueInfoProto, sizes: Sizes, symbols: dict[str, int]) -> tuple[int, ...]:
@@ -125,12 +132,12 @@ def _shape(value: ValueInfoProto, sizes: Sizes, symbols: dict[str, int]) -> tupl
     return tuple(shape)
 
 
-def _draw(value: ValueInfoProto, shape: tuple[int, ...], rng: np.random.Generator, bounds: Bounds) -> np.ndarray:
+def _draw(value: ValueInfoProto, shape: tuple[int, ...], rng: np.random.Generator, bounds: Bounds, draw: Draw) -> np.ndarray:
     dtype = numpy_dtype(value.type.tensor_type.elem_type)
     if not isinstance(dtype, np.dtype) or dtype.kind in "OSUc":
         raise InputError(f"input {value.name}: no random values for its type; give inputs with --inputs x.npz")
     if dtype.kind in "fV":  # ml_dtypes' types are of kind V
-        return rng.standard_normal(shape).astype(dtype)
+        return draw.values(rng, shape).astype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     bound = bounds.of(value.name)

@@ -36,6 +36,7 @@ class Models:
     candidate: Runner  # of the optimized model
     library: Path | None = None
     elementwise: tuple[float | None, float | None] = (None, None)  # atol, rtol
+    inputs_given: bool = False  # by the user, so that no others are drawn
     memory_limit: int = MEMORY_LIMIT
     notes: dict[str, None] = field(default_factory=dict)
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from onnxbolt import tolerances
 from onnxbolt.terminal import literal_console
 
+NOT_JUDGED = "PASSED by segment; whole model not judged (give --inputs)"
 NOT_FINITE = "infinities or NaNs differ"
 SHOWN = 10  # tensors inside the model that the text lists beside those that failed
 # in the order in which they are shown: what `error` is at each level
@@ -34,16 +35,31 @@ class Row:
     cosine: float
     passed: bool = False
     reason: str = ""  # why it failed
+    unjudged: str = ""  # why these inputs cannot judge it: then it neither passed nor failed
     node: str = ""  # the fused node
     level: str = "model"  # one of LEVELS
 
-    def judged(self, yardstick: float = 0.0) -> Row:
-        """The row with its verdict; `yardstick` is the error of the same tensor in the original itself, rounded."""
+    def judged(self, yardstick: float = 0.0, cap: float = math.inf) -> Row:
+        """The row with its verdict; `yardstick` is the error of the same tensor in the original itself, rounded.
+
+        A yardstick above `cap` leaves the row unjudged, unless something is wrong that rounding does not explain.
+        """
+        if yardstick > cap and not self.reason:
+            return dataclasses.replace(self, unjudged=f"rounding alone changes the original by {yardstick:.2e}, above {cap:.0e}")
         limit = tolerances.limit(self.limit, yardstick)
         what = "share of unequal values" if math.isnan(self.max_abs) else "error"
         above = "" if self.error <= limit else f"{what} {self.error:.2e} is above the limit {limit:.2e}"
         reason = self.reason or above
         return dataclasses.replace(self, limit=limit, passed=not reason, reason=reason)
+
+    @property
+    def failed(self) -> bool:
+        return not self.passed and not self.unjudged
+
+    @property
+    def verdict(self) -> str:
+        """For a table's last column."""
+        return "ok" if self.passed else f"not judged: {self.unjudged}" if self.unjudged else f"FAILED {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -53,15 +69,27 @@ class VerifyResult:
     precision: str
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    ran: str = ""  # what computed the optimized model's answers, such as "kernels on NVIDIA H200"
 
     @property
     def passed(self) -> bool:
-        """Whether something was compared and nothing failed."""
-        return bool(self.rows) and all(row.passed for row in self.rows)
+        """True if something was compared and nothing failed."""
+        return bool(self.rows) and not self.failures
 
     @property
     def failures(self) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if not row.passed)
+        return tuple(row for row in self.rows if row.failed)
+
+    @property
+    def judged(self) -> bool:
+        """True if the inputs could judge every output of the whole model."""
+        return not any(row.unjudged for row in self.rows)
+
+    @property
+    def verdict(self) -> str:
+        """One line, which begins with PASSED or FAILED."""
+        word = "FAILED" if not self.passed else "PASSED" if self.judged else NOT_JUDGED
+        return f"{word}: {self.ran}" if self.ran else word
 
     def at(self, level: str) -> tuple[Row, ...]:
         """The rows of one of LEVELS."""
@@ -73,13 +101,14 @@ class VerifyResult:
         for provider, level, kind in dict.fromkeys((row.provider, row.level, row.kind) for row in self.rows):
             rows = [row for row in self.at(level) if (row.provider, row.kind) == (provider, kind)]
             worst = max(rows, key=_nearness)
-            failed = sum(not row.passed for row in rows)
-            state = f"{failed} of {len(rows)} failed" if failed else f"{len(rows)} within their limits"
+            counts = {"failed": sum(row.failed for row in rows), "not judged": sum(bool(row.unjudged) for row in rows)}
+            states = [f"{count} {what}" for what, count in counts.items() if count]
+            state = f"{' and '.join(states)} of {len(rows)}" if states else f"{len(rows)} within their limits"
             lines.append(f"{provider}, {kind}s: {state}; nearest: {worst.name} {worst.error:.2e} of {worst.limit:.2e}")
         return "\n".join(lines)
 
     def text(self, width: int = 160) -> str:
-        """A table for each level: all outputs, elsewhere failures and what is nearest to its limit. The last line is PASSED or FAILED."""
+        """A table for each level: all outputs, elsewhere failures and what is nearest to its limit. The last line is the verdict."""
         console = literal_console(width)
         with console.capture() as captured:
             for level, title in LEVELS.items():
@@ -87,7 +116,7 @@ class VerifyResult:
                     console.print(title)
                     console.print(_table(shown))
             console.print("\n".join((self.summary(), *self.notes)))
-            console.print("PASSED" if self.passed else "FAILED")
+            console.print(self.verdict)
         return captured.get().rstrip()
 
     def _shown(self, level: str) -> list[Row]:
@@ -102,10 +131,10 @@ def _table(rows: Sequence[Row]) -> Table:
     table = Table("tensor", "kind", "on", "error", "limit", "max abs", "cosine", "", box=None, pad_edge=False)
     for row in rows:
         numbers = (f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}")
-        table.add_row(row.name, row.kind, row.provider, *numbers, "ok" if row.passed else f"FAILED {row.reason}")
+        table.add_row(row.name, row.kind, row.provider, *numbers, row.verdict)
     return table
 
 
 def _nearness(row: Row) -> float:
     """How much of its limit a tensor uses; failures first."""
-    return float("inf") if not row.passed else row.error / row.limit if row.limit else 0.0
+    return math.inf if row.failed else 0.0 if row.unjudged else row.error / row.limit if row.limit else 0.0

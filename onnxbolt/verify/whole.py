@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from onnx import ModelProto, TensorProto
@@ -10,23 +11,89 @@ from onnx import ModelProto, TensorProto
 from onnxbolt import tolerances
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
+from onnxbolt.graph.scopes import outer_reads, subgraphs
 from onnxbolt.precision import LOW
-from onnxbolt.verify.feeds import Feeds
+from onnxbolt.verify.draws import OTHERS
+from onnxbolt.verify.feeds import Feeds, drawn, graph_inputs
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.result import NOT_FINITE, Row
 from onnxbolt.verify.session import RUNTIME_ERRORS
 
+_BLANK = "the original answers nothing but zeros"
+
 
 def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
-    """One row for each graph output. Raises InputError where the original does not run on the inputs."""
+    """One row for each graph output. Random inputs that cannot judge an output give way to others that can, where there are any.
+
+    Raises InputError where the original does not run on the inputs.
+    """
+    found = _outputs(models, feeds)
+    unjudged = {row.name: row.unjudged for row in found if row.unjudged}
+    better = dict(_redrawn(models, feeds, unjudged)) if unjudged and not models.inputs_given else {}
+    yield from (better.get(row.name, row) for row in found)
+
+
+def _outputs(models: Models, feeds: Feeds) -> list[Row]:
+    """The rows for these inputs."""
     names = [value.name for value in models.original.graph.output]
     expected = run_reference(models, feeds, names)
     try:
         got = models.candidate.run(feeds, names)
     except RUNTIME_ERRORS as error:
-        yield from (failed(models, name, f"the optimized model does not run: {error}") for name in names)
-        return
-    yield from judged(models, feeds, [compared(models, name, got[name], expected[name]) for name in names])
+        return [failed(models, name, f"the optimized model does not run: {error}").judged() for name in names]
+    cap = tolerances.JUDGES[_dtype(models)]
+    found = judged(models, feeds, [compared(models, name, got[name], expected[name]) for name in names], cap)
+    blank = {name for name in _following_inputs(models.original) if name in expected and _is_blank(expected[name])}
+    return [replace(row, passed=False, unjudged=_BLANK) if row.passed and row.name in blank else row for row in found]
+
+
+def _redrawn(models: Models, feeds: Feeds, unjudged: Mapping[str, str]) -> Iterator[tuple[str, Row]]:
+    """The row of each output that some other kind of random inputs can judge."""
+    left, shapes = dict(unjudged), {name: values.shape for name, values in feeds.items()}
+    for number, draw in enumerate(OTHERS):
+        if not left:
+            return
+        first, second = (drawn(models.original, shapes, 2 * number + seed, draw) for seed in (1, 2))
+        if trusted := _trusted(models, first, second, list(left)):
+            for row in _outputs(models, first):
+                if row.name in trusted:
+                    why = left.pop(row.name)
+                    models.notes[f"{models.where}, {row.name}: judged on inputs that are {draw.name}; on standard normal ones {why}"] = None
+                    yield row.name, row
+
+
+def _trusted(models: Models, feeds: Feeds, others: Feeds, names: Sequence[str]) -> list[str]:
+    """Outputs of the original that rounding changes little, and other inputs of the same kind by at least DISCERNIBLE limits."""
+    try:
+        expected, other = models.reference.run(feeds, names), models.reference.run(others, names)
+    except RUNTIME_ERRORS:  # inputs of this kind are none for the model
+        return []
+    yardsticks, dtype = _yardsticks(models, feeds, names), _dtype(models)
+
+    def is_trusted(name: str) -> bool:
+        values, yardstick = expected[name], yardsticks.get(name, 0.0 if models.rounded is None else math.inf)
+        if _is_blank(values) or yardstick > tolerances.JUDGES[dtype]:
+            return False
+        limit = tolerances.limit(_limit(models), yardstick) if tolerances.is_float(values) else 0.0
+        distance = tolerances.error(other[name], values) if other[name].shape == values.shape else math.inf
+        return distance > 0 and distance >= tolerances.DISCERNIBLE * limit
+
+    return [name for name in names if is_trusted(name)]
+
+
+def _is_blank(values: np.ndarray) -> bool:
+    """True if nothing but zeros is there: a model that answers zero whatever it is asked would seem right."""
+    return values.size == 0 or (values.dtype.kind not in "OSU" and not values.astype(bool).any())
+
+
+def _following_inputs(model: ModelProto) -> set[str]:
+    """Tensors of the main graph that can change with the graph's inputs."""
+    found = {value.name for value in graph_inputs(model)}
+    for node in model.graph.node:  # ONNX has them in order
+        reads = {*node.input, *(name for attribute in node.attribute for graph in subgraphs(attribute) for name in outer_reads(graph))}
+        if reads & found:
+            found.update(node.output)
+    return found - {""}
 
 
 def run_reference(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -54,18 +121,24 @@ def compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray, l
                reason=reason, node=node, level=level)
 
 
-def judged(models: Models, feeds: Feeds, found: Sequence[Row]) -> list[Row]:
-    """Rows with their verdicts: those above the table's limit are held against what rounding alone does to the original."""
+def judged(models: Models, feeds: Feeds, found: Sequence[Row], cap: float = math.inf) -> list[Row]:
+    """Rows with their verdicts: those above the table's limit are held against what rounding alone does to the original.
+
+    Where that is more than `cap`, the inputs cannot judge.
+    """
     yardsticks = _yardsticks(models, feeds, [row.name for row in found if row.error > row.limit > 0])
-    return [row.judged(yardsticks.get(row.name, 0.0)) for row in found]
+    return [row.judged(yardsticks.get(row.name, 0.0), cap) for row in found]
 
 
 def _limit(models: Models) -> float:
-    """The table's limit; a model that is in 16 bits already is judged like one that was converted."""
-    low = LOW.get(models.precision) or _weights_dtype(models.original)
-    if low is not None:
-        return tolerances.MODEL[low]
-    return tolerances.BODIES if models.library is None else tolerances.MODEL[DType.F32]
+    """The table's limit."""
+    dtype = _dtype(models)
+    return tolerances.BODIES if dtype is DType.F32 and models.library is None else tolerances.MODEL[dtype]
+
+
+def _dtype(models: Models) -> DType:
+    """The type that results are rounded to; a model that is in 16 bits already is judged like one that was converted."""
+    return LOW.get(models.precision) or _weights_dtype(models.original) or DType.F32
 
 
 def _blemish(models: Models, got: np.ndarray, expected: np.ndarray) -> str:

@@ -1,0 +1,154 @@
+"""The whole model: inputs that cannot judge it are told from those that can, and no model that answers zero passes."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+from onnxbolt.cli import main
+from onnxbolt.errors import AccuracyError
+from onnxbolt.pipeline import optimize
+from onnxbolt.precision import rounded_original
+from onnxbolt.verify import VerifyResult, verify
+from onnxbolt.verify.draws import NORMAL, OTHERS, image
+from onnxbolt.verify.result import NOT_JUDGED
+from onnxbolt.verify.session import CPU
+from tests.test_verify import drawn, model_of
+
+
+def detector(noisy_from: float) -> ModelProto:
+    """Conditions like PP-OCR's detector: steps between pixels above `noisy_from` reach a sine of 8000 times them, so that fp16 changes
+    the answer to noise by 0.7 and the answer to a smooth image by 2e-4."""
+    body = """a = Conv<pads=[1,1,1,0]>(x, w) h = Relu(a) y1 = Conv(h, v)
+              d = Conv(x, step) b = Abs(d) o = Sub(b, from) r = Relu(o) g = Mul(r, gain) n = Sin(g) y = Add(y1, n)"""
+    step = np.zeros((1, 3, 1, 2), np.float32)
+    step[0, 0, 0] = -0.9, 0.9
+    weights = {"w": drawn(0, 8, 3, 3, 3), "v": drawn(1, 1, 8, 1, 1) / 4, "step": step,
+               "from": np.float32(noisy_from), "gain": np.float32(8000)}
+    return model_of("(float[2,3,64,64] x) => (float[2,1,64,63] y)", body, weights)
+
+
+@pytest.fixture(scope="module")
+def on_images() -> ModelProto:
+    """Noise reaches the sine, images do not."""
+    return detector(noisy_from=0.2)
+
+
+@pytest.fixture(scope="module")
+def on_nothing() -> ModelProto:
+    """Whatever is drawn reaches the sine."""
+    return detector(noisy_from=-1.1)
+
+
+def in_fp16(model: ModelProto, times: float = 1.0) -> ModelProto:
+    """What a perfect optimizer makes of a model, or one whose only output is multiplied by `times`."""
+    rounded = rounded_original(model, "fp16")
+    rounded.metadata_props.add(key="onnxbolt.precision", value="fp16")
+    if times != 1.0:
+        (output,) = rounded.graph.output
+        node = next(node for node in rounded.graph.node if output.name in node.output)
+        node.output[list(node.output).index(output.name)] = "before"
+        rounded.graph.initializer.append(numpy_helper.from_array(np.float32(times), "times"))
+        rounded.graph.node.append(helper.make_node("Mul", ["before", "times"], [output.name]))
+    return rounded
+
+
+def test_inputs_that_cannot_judge_give_way_to_others(on_images: ModelProto) -> None:
+    result = verify(on_images, in_fp16(on_images), providers=[CPU])
+    (row,) = result.rows
+    assert (row.passed, result.judged) == (True, True)
+    assert row.error < 1e-2
+    (note,) = result.notes
+    assert "CPU, y: judged on inputs that are image-like (smooth, from 0 to 1)" in note
+    assert "rounding alone changes the original by" in note
+
+
+@pytest.mark.parametrize("times", [0.0, 0.5])
+def test_a_wrong_answer_is_found_by_other_inputs(times: float, on_images: ModelProto) -> None:
+    result = verify(on_images, in_fp16(on_images, times), providers=[CPU])
+    assert result.verdict == "FAILED"
+    assert result.rows[0].error == pytest.approx(1 - times, rel=0.01)
+
+
+def test_a_model_that_no_inputs_can_judge_is_not_called_passed_as_a_whole(on_nothing: ModelProto) -> None:
+    for times in (1.0, 0.0):
+        result = verify(on_nothing, in_fp16(on_nothing, times), providers=[CPU])
+        assert (result.judged, result.failures) == (False, ())
+        assert result.text().splitlines()[-1] == NOT_JUDGED
+        assert "not judged: rounding alone changes the original by" in result.text()
+
+
+def test_given_inputs_that_cannot_judge_stay_as_they_are(on_images: ModelProto, tmp_path: Path) -> None:
+    np.savez(tmp_path / "noise.npz", x=np.random.default_rng(0).standard_normal((2, 3, 64, 64)).astype(np.float32))
+    assert verify(on_images, in_fp16(on_images), inputs=tmp_path / "noise.npz", providers=[CPU]).verdict == NOT_JUDGED
+    np.savez(tmp_path / "image.npz", x=image(np.random.default_rng(0), (2, 3, 64, 64)).astype(np.float32))
+    result = verify(on_images, in_fp16(on_images), inputs=tmp_path / "image.npz", providers=[CPU])
+    assert (result.verdict, result.notes) == ("PASSED", ())
+    assert verify(on_images, in_fp16(on_images, 0.0), inputs=tmp_path / "image.npz", providers=[CPU]).verdict == "FAILED"
+
+
+def test_zeros_prove_nothing() -> None:
+    """Standard normal inputs stay below the threshold, bytes do not."""
+    body = "h = Sub(x, b) y = Relu(h)"
+    model = model_of("(float[2,3,8,8] x) => (float[2,3,8,8] y)", body, {"b": np.float32(20)})
+    result = verify(model, model, providers=[CPU])
+    assert result.verdict == "PASSED"
+    assert "on standard normal ones the original answers nothing but zeros" in result.notes[0]
+    assert verify(model, in_fp16(model, 0.0), providers=[CPU]).verdict == "FAILED"
+    never = model_of("(float[2,3,8,8] x) => (float[2,3,8,8] y)", body, {"b": np.float32(1e6)})
+    assert verify(never, never, providers=[CPU]).verdict == NOT_JUDGED
+
+
+def test_zeros_that_hang_on_no_input_are_an_answer() -> None:
+    model = model_of("(float[2] x) => (float[2] y, float[2] z)", "y = Relu(zero) z = Abs(x)", {"zero": np.zeros(2, np.float32)})
+    assert verify(model, model, providers=[CPU]).verdict == "PASSED"
+
+
+def test_strict_exits_with_3_where_nothing_can_judge(on_nothing: ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(on_nothing, source)
+    onnx.save(in_fp16(on_nothing), tmp_path / "right.onnx")
+    assert main(["verify", str(source), str(tmp_path / "right.onnx")]) == 0
+    assert main(["verify", str(source), str(tmp_path / "right.onnx"), "--strict"]) == 3
+    assert NOT_JUDGED in capsys.readouterr().out
+    assert main(["optimize", str(source), str(out), "--no-library", "--strict"]) == 3
+    assert not out.exists()
+    printed = capsys.readouterr()
+    assert "the whole model was not judged: output y: rounding alone changes the original" in printed.err
+    assert main(["optimize", str(source), str(out), "--no-library", "--report", str(tmp_path / "r.json")]) == 0
+    verification = json.loads((tmp_path / "r.json").read_text())["verification"]
+    assert (verification["passed"], verification["judged"]) == (True, False)
+    assert verification["verdict"].startswith(NOT_JUDGED)
+
+
+def test_strict_from_python(on_nothing: ModelProto) -> None:
+    with pytest.raises(AccuracyError, match="give inputs that can with inputs"):
+        optimize(on_nothing, library=False, strict=True)
+    report = optimize(on_nothing, library=False)
+    assert report.passed
+    assert report.markdown().splitlines()[-1].startswith(NOT_JUDGED)
+
+
+def test_nothing_compared_is_no_success() -> None:
+    assert VerifyResult("keep", ()).verdict == "FAILED"
+
+
+@pytest.mark.parametrize("draw", [NORMAL, *OTHERS], ids=lambda draw: draw.name)
+@pytest.mark.parametrize("shape", [(), (4,), (2, 5), (2, 3, 40), (2, 3, 40, 33), (2, 40, 33, 3), (1, 2, 3, 20, 20), (0, 3, 4, 4)], ids=str)
+def test_draws_have_any_shape(draw: object, shape: tuple[int, ...]) -> None:
+    values = draw.values(np.random.default_rng(0), shape)  # type: ignore[attr-defined]
+    assert np.shape(values) == shape
+    assert np.isfinite(values).all()
+
+
+def test_images_are_smooth_along_height_and_width() -> None:
+    for shape, axes in (((3, 2, 64, 48), (2, 3)), ((3, 64, 48, 2), (1, 2))):
+        values = image(np.random.default_rng(0), shape)
+        assert (values.min() >= 0, values.max() <= 1) == (True, True)
+        steps = [np.abs(np.diff(values, axis=axis)).max() for axis in range(4)]
+        assert max(steps[axis] for axis in axes) <= 1 / 16
+        assert min(steps[axis] for axis in {0, 1, 2, 3} - {*axes}) > 1 / 16
