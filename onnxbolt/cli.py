@@ -119,6 +119,9 @@ def commands() -> None:
 @click.option("--save-as-external-data", is_flag=True, help="Write weights to OUT.onnx.data; always above 2 GB.")
 @click.option("--lock", metavar="FILE", type=FILE, help="Write what was chosen there, or update it; what it holds of measurements is used.")
 @click.option("--frozen", is_flag=True, help="Take every choice from the lock file alone; exit 5 where it lacks one.")
+@click.option("--ort-version", default="", metavar="VERSION",
+              help="ONNX Runtime that will run the model, e.g. 1.31: its CUDA kernels decide what stays in fp32. "
+                   "Default: the installed one.")
 @click.option("--dry-run", is_flag=True, help="Plan and report; write and compile nothing.")
 @_comparison
 def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, quiet: bool, no_library: bool, no_verify: bool,

@@ -48,6 +48,7 @@ class Choices(TypedDict, total=False):
     max_shapes: Shapes | None
     lock: str | Path | None
     frozen: bool
+    ort_version: str
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Options:
                 are chosen for, and the one that decides what is fused
     lock        file with every choice, written or updated; what it holds of measurements is used
     frozen      take every choice from the lock file alone
+    ort_version version of ONNX Runtime that will run the model, such as "1.31": its CUDA kernels decide what stays in fp32;
+                default: the installed one, else the newest that is known
 
     Raises InputError for a value that cannot be used.
     """
@@ -96,6 +99,7 @@ class Options:
     max_shapes: Shapes | None = None
     lock: str | Path | None = None
     frozen: bool = False
+    ort_version: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "archs", (self.archs,) if isinstance(self.archs, str) else tuple(self.archs))

@@ -18,6 +18,7 @@ from onnxbolt.graph.source import Source, opened
 from onnxbolt.options import Choices, Options, arch_number, takes_options
 from onnxbolt.output import Output
 from onnxbolt.plan.ranges import ranges_of
+from onnxbolt.precision.kernel_table import kernels_of
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
 from onnxbolt.rewrite import rewrite
@@ -43,32 +44,33 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     """
     options = dataclasses.replace(options or Options(), **choices)
     lock = lockfile.open_for(options)
+    kernels = kernels_of(options.ort_version or (lock.onnxruntime if options.frozen else ""))
     names = options.archs or (lock.archs if options.frozen else default_archs())
     archs = [arch_number(name) for name in names]
     with Output(source, out, None if options.frozen else options.lock) as output, opened(source) as original:
         graph = import_model(original)
         infer(graph)
         changes = [*inlining.left(original), *canonicalize(graph)]
-        kept = precision.convert(graph, options.precision)
-        subject = Subject(graph, original, options.precision, ranges_of(graph, options))
+        kept = precision.convert(graph, options.precision, kernels)
+        subject = Subject(graph, original, options.precision, ranges_of(graph, options), kernels)
         chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)
         rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
         restore(graph)
-        kept += widen(graph)
+        kept += widen(graph, kernels)
         manifest = library.make_manifest(rewriter.ops, rewriter.instances)
         model = export_model(graph, list(rewriter.functions.values()), library.metadata_of(manifest, options.precision, archs))
         output.write(model, options.save_as_external_data)
         if options.library and manifest.ops:
             library.build(manifest, output.library, progress, compiled(manifest.instances) if options.tune else None)
         report = Report.of(original, model, manifest, chosen, kept, changes, rewriter.shared_weights, options, archs)
-        report = dataclasses.replace(report.between(source, output.path), tuning=tuning)
+        report = dataclasses.replace(report.between(source, output.path), tuning=tuning, onnxruntime=kernels.release)
         if options.verify:
             found = verify(original, output.model, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed)
             report = report.verified(found)
         if report.passed or options.keep_failed:
             output.commit()
         if report.passed and options.lock and output.path and not options.frozen:
-            lock.updated(chosen.used, options, names).write(Path(options.lock))
+            lock.updated(chosen.used, options, names, kernels.release).write(Path(options.lock))
     if not report.passed:
         raise AccuracyError(report.failure(), report)
     return report

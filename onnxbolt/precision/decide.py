@@ -21,6 +21,7 @@ from onnxbolt.graph.order import in_order
 from onnxbolt.kernels import grouped
 from onnxbolt.precision import ops
 from onnxbolt.precision.constants import LARGEST, Constants
+from onnxbolt.precision.kernel_table import Kernels
 
 _TYPE = {DType.F16: "tensor(float16)", DType.BF16: "tensor(bfloat16)"}
 COUNTS = "works on integers (or other types) that 16 bits hold exactly only while they are small"
@@ -76,8 +77,8 @@ def may_be_low(node: gs.Node, index: int, low: DType, opset: int, inputs: bool =
 class Decision:
     """The walk's state; `reasons` maps id(node) to why it stays in fp32, for nodes that touch fp32 at all."""
 
-    def __init__(self, graph: gs.Graph, low: DType, constants: Constants) -> None:
-        self.low, self.constants, self.opset = low, constants, int(graph.opset)
+    def __init__(self, graph: gs.Graph, low: DType, constants: Constants, kernels: Kernels) -> None:
+        self.low, self.constants, self.opset, self.kernels = low, constants, int(graph.opset), kernels
         self.reasons: dict[int, str] = {}
         self.converted: set[int] = set()
         self._carried: dict[str, str] = {}  # tensor name -> what it carries that 16 bits cannot hold
@@ -118,7 +119,9 @@ class Decision:
         if any(t.name and t.dtype is None for t in (*node.inputs, *node.outputs)):
             return "the type of one of its tensors is not known"
         if not self._has_kernel(node):
-            return f"ONNX Runtime has no {self.low.value} CUDA kernel"
+            return f"ONNX Runtime {self.kernels.release} has no {self.low.value} CUDA kernel"
+        if node.op not in ops.SAFE:
+            return f"not known to be accurate in {self.low.value}"
         if not self._is_declared(node):
             return f"ONNX defines it for no {self.low.value} at opset {self.opset}"
         return ""
@@ -130,9 +133,7 @@ class Decision:
         return any_of(node.inputs, True) or any_of(node.outputs, False)
 
     def _has_kernel(self, node: gs.Node) -> bool:
-        if self.low is DType.F16:
-            return node.op in ops.FP16_KERNELS
-        return node.op in ops.BF16_KERNELS or self._ours(node)
+        return self.kernels.has(node.op, self.opset, self.low) or self._ours(node)
 
     def _ours(self, node: gs.Node) -> bool:
         """Nodes that become (part of) a fused node, whatever ONNX Runtime has."""

@@ -1,8 +1,9 @@
 """Which operations may run in 16 bits: the tables that `decide` reads.
 
-Kernels: what ONNX Runtime's CUDA provider implements (its docs/OperatorKernels.md). A node in a 16-bit type that has no
-kernel there would run on the CPU between two copies. LayerNormalization, Softmax, ReduceMean, ReduceSum, pooling and
-products are in the tables because those kernels read 16 bits and accumulate in fp32.
+SAFE is a judgement of numerics: in 16 bits these operations lose no more than the rounding of what they read and write.
+LayerNormalization, Softmax, ReduceMean, ReduceSum, Attention, pooling and products are among them because their kernels read
+16 bits and accumulate in fp32. Whether ONNX Runtime has such a kernel is for `kernel_table` to say: a node in a 16-bit type without
+one would run on the CPU between two copies.
 """
 from __future__ import annotations
 
@@ -10,19 +11,18 @@ from __future__ import annotations
 MOVEMENT = frozenset({
     "Compress", "Concat", "ConstantOfShape", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
     "Identity", "Pad", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze",
-    "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+    "TensorScatter", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
 })
-BF16_KERNELS = frozenset({
-    "Add", "Cast", "Div", "Gemm", "LayerNormalization", "MatMul", "Max", "Min", "Mul", "ReduceSum", "Relu", "Sigmoid", "Softmax",
-    "Sub", "Sum", "Tanh",
-}) | MOVEMENT - {"DepthToSpace", "SpaceToDepth", "Pad", "Tile"}
-FP16_KERNELS = frozenset({
-    "Abs", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Conv", "ConvTranspose", "Einsum", "Elu", "Equal",
-    "Erf", "Floor", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "Greater", "GreaterOrEqual", "GroupNormalization", "HardSigmoid",
-    "HardSwish", "InstanceNormalization", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "LogSoftmax", "MaxPool", "Mish", "Mod", "Neg",
-    "OneHot", "PRelu", "ReduceMax", "ReduceMean", "ReduceMin", "Resize", "Round", "Selu", "Sign", "Softplus", "Softsign", "Sqrt",
-    "ThresholdedRelu", "TopK",
-}) | BF16_KERNELS | MOVEMENT
+SAFE = frozenset({
+    "Abs", "Add", "ArgMax", "ArgMin", "Attention", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Clip", "Conv", "ConvTranspose",
+    "Div", "Einsum", "Elu", "Equal", "Erf", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "Greater", "GreaterOrEqual",
+    "GroupNormalization", "HardSigmoid", "HardSwish", "InstanceNormalization", "IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Less",
+    "LessOrEqual", "LogSoftmax", "MatMul", "Max", "MaxPool", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "OneHot", "PRelu",
+    "RMSNormalization", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Resize", "Round", "Selu", "Sigmoid", "Sign",
+    "Softmax", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu", "TopK",
+}) | MOVEMENT
+# ONNX defines them by other operators, as which ONNX Runtime runs them where it has no kernel
+FUNCTIONS = frozenset({"GroupNormalization", "HardSwish", "Mish"})
 
 _SUMS = "adds up many terms, which may leave half precision's range"
 _STATE = "carries its state through every step, so that roundings add up"
@@ -62,10 +62,11 @@ WIDENING = frozenset({"CumSum", "Exp", "Pow", "ReduceProd", "ReduceSumSquare"})
 # whatever comes in, what goes out is small (or no float): an fp32 region that was needed for range ends here
 BOUNDING = frozenset({
     "ArgMax", "ArgMin", "Cos", "Erf", "GroupNormalization", "HardSigmoid", "InstanceNormalization", "LayerNormalization", "Log",
-    "LpNormalization", "MeanVarianceNormalization", "Reciprocal", "Sigmoid", "Sign", "Sin", "Softmax", "Softsign", "Tanh",
+    "LpNormalization", "MeanVarianceNormalization", "RMSNormalization", "Reciprocal", "Sigmoid", "Sign", "Sin", "Softmax", "Softsign",
+    "Tanh",
 })
 ANCHORS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
-# activations that ONNX Runtime has in no bf16 form, but an epilogue of ours has
+# activations that some releases of ONNX Runtime have in no 16-bit form, but an epilogue of ours has
 EPILOGUES_ONLY = frozenset({"Clip", "Elu", "HardSigmoid", "LeakyRelu", "PRelu", "Softplus"})
 POOLING = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool"})
 # float inputs by position that are coordinates or counts, not data: fp32 even where ONNX allows another type

@@ -1,4 +1,4 @@
-"""What stayed in bf16 after rewriting although ONNX Runtime has no bf16 kernel for it goes back to fp32, between Casts.
+"""Nodes left in bf16 after rewriting, for which ONNX Runtime has no bf16 kernel, go back to fp32, between Casts.
 
 Precision is decided before it is known which candidates are worth fusing; our own kernels take bf16 where ONNX Runtime's do not.
 """
@@ -11,24 +11,25 @@ from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import Node
 from onnxbolt.graph.names import fresh
 from onnxbolt.precision.decide import Kept, domain_of, may_be_low
-from onnxbolt.precision.ops import BF16_KERNELS
+from onnxbolt.precision.kernel_table import Kernels, kernels_of
 
 REASON = "has no bfloat16 kernel in ONNX Runtime, and fusing it does not pay"
 
 
-def widen(graph: gs.Graph) -> list[Kept]:
-    """Put such nodes back to fp32 and say which."""
-    kept = [Kept(node.name, node.op, REASON) for node in graph.nodes if _stranded(node, graph.opset)]
-    for node in [node for node in graph.nodes if _stranded(node, graph.opset)]:
+def widen(graph: gs.Graph, kernels: Kernels | None = None) -> list[Kept]:
+    """Put such nodes back to fp32 and say which. `kernels` are as `precision.convert` has them."""
+    kernels = kernels or kernels_of()
+    stranded = [node for node in graph.nodes if _stranded(node, graph.opset, kernels)]
+    for node in stranded:
         _wrap(graph, node)
-    return kept
+    return [Kept(node.name, node.op, REASON) for node in stranded]
 
 
 def _is_narrow(tensor: gs.Tensor) -> bool:
     return bool(tensor.name) and DType.of(tensor.dtype) is DType.BF16
 
 
-def _stranded(node: gs.Node, opset: int) -> bool:
+def _stranded(node: gs.Node, opset: int, kernels: Kernels) -> bool:
     if domain_of(node) or node.op == "Cast":
         return False
     reads = [i for i, t in enumerate(node.inputs) if _is_narrow(t)]
@@ -36,7 +37,7 @@ def _stranded(node: gs.Node, opset: int) -> bool:
     if not reads and not writes:
         return False
     declared = all(_declared(node, i, opset, True) for i in reads) and all(_declared(node, i, opset, False) for i in writes)
-    return node.op not in BF16_KERNELS or not declared
+    return not kernels.has(node.op, opset, DType.BF16) or not declared
 
 
 def _declared(node: gs.Node, index: int, opset: int, inputs: bool) -> bool:

@@ -67,6 +67,7 @@ class Report:
     verification: VerifyResult | None = None
     tuning: Tuning | None = None  # with --tune
     regions: tuple[Comparison, ...] = ()  # what --fuse winning decided by
+    onnxruntime: str = ""  # the release whose CUDA kernels decided what stays in fp32
     original: str = ""  # paths, where the models are files
     optimized: str = ""
     strict: bool = False  # a whole model that was not judged counts as failed

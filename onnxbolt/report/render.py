@@ -85,7 +85,7 @@ def _plain(value: Any) -> Any:
 
 def _sections(report: Report) -> Iterable[Section]:
     """(title, column names, rows) of each part."""
-    yield PRECISIONS[report.precision], (), []
+    yield f"{PRECISIONS[report.precision]}{_runtime(report)}", (), []
     if report.original or report.optimized:
         yield f"{report.original or 'a model in memory'} -> {report.optimized or 'nothing written'}", (), []
     yield (
@@ -109,6 +109,11 @@ def _sections(report: Report) -> Iterable[Section]:
         yield title, ("weight",), [(name,) for name in report.shared_weights]
     if report.changes:
         yield "canonicalized:", ("pass",), [(line,) for line in report.changes]
+
+
+def _runtime(report: Report) -> str:
+    """The ONNX Runtime that decided what stays in fp32; nothing where no precision was chosen."""
+    return f"; by the CUDA kernels of ONNX Runtime {report.onnxruntime}" if report.onnxruntime and report.precision != "keep" else ""
 
 
 def _origin(report: Report) -> str:

@@ -23,6 +23,7 @@ from onnxbolt.library import kernel_sources_digest
 from onnxbolt.options import ARCHS, Options
 from onnxbolt.plan.cost import fused_us
 from onnxbolt.plan.problems import describe_problem
+from onnxbolt.precision.kernel_table import release
 from onnxbolt.tune.records import Machine, Problem, plain, problem_from
 from onnxbolt.tune.soundness import check_problem, config_from, microseconds
 from onnxbolt.tune.timings import Choice, Comparison, Cut, Timings
@@ -50,6 +51,7 @@ class Lock:
     kernels: str = field(default_factory=kernel_sources_digest)
     shapes: tuple[str, ...] = ()  # the options for shapes that it was written with, one for each kind of model
     cuts: Mapping[str, Cut] = field(default_factory=dict)
+    onnxruntime: str = ""  # the release whose kernels decided what stays in fp32; empty where an earlier version wrote the file
 
     @classmethod
     def read(cls, path: Path) -> Lock:
@@ -65,7 +67,7 @@ class Lock:
                 tuple(_read(values, "machines", lambda row: Machine(**row))), dict(_read(values, "choices", _choice)),
                 dict(_read(values, "regions", _comparison)),
                 str(values["onnxbolt"]), str(values["kernels"]), tuple(map(str, values["shapes"])),
-                dict(_read(values, "cuts", _cut)),
+                dict(_read(values, "cuts", _cut)), _release(values.get("onnxruntime", "")),
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{path} is no lock file, or damaged ({error}): restore it, or delete it and run "
@@ -81,7 +83,7 @@ class Lock:
             "archs": json.dumps(self.archs), "choices": _lines(_choice_row(*item) for item in self.choices.items()),
             "cuts": _lines({"key": key, **dataclasses.asdict(cut)} for key, cut in self.cuts.items()),
             "kernels": json.dumps(self.kernels), "machines": _lines(map(dataclasses.asdict, self.machines)),
-            "onnxbolt": json.dumps(self.version), "precision": json.dumps(self.precision),
+            "onnxbolt": json.dumps(self.version), "onnxruntime": json.dumps(self.onnxruntime), "precision": json.dumps(self.precision),
             "regions": _lines(_region_row(*item) for item in self.comparisons.items()), "schema": str(SCHEMA),
             "shapes": json.dumps(self.shapes),
         }
@@ -93,10 +95,11 @@ class Lock:
             return Timings(dict(self.choices), dict(self.comparisons), frozen=True, cuts=dict(self.cuts))
         return Timings(_measured(self.choices), _measured(self.comparisons))
 
-    def updated(self, used: Timings, options: Options, archs: Sequence[str]) -> Lock:
-        """With what a plan decided by `options`; what other models locked stays, and the time of a choice that did not change.
+    def updated(self, used: Timings, options: Options, archs: Sequence[str], onnxruntime: str = "") -> Lock:
+        """With what a plan decided by `options` for a release of ONNX Runtime.
 
-        Decisions about kernels that are no longer the same are dropped.
+        What other models locked stays, and the time of a choice that did not change. Decisions about kernels that are no
+        longer the same are dropped.
         """
         kept = self if self.kernels == kernel_sources_digest() else Lock()
         machines = {(machine.gpu, machine.arch): machine for machine in (*kept.machines, *([used.machine] if used.machine else []))}
@@ -104,14 +107,15 @@ class Lock:
         comparisons = {key: _decided(found) for key, found in used.comparisons.items()}
         return Lock(options.precision, tuple(archs), tuple(machines[key] for key in sorted(machines)),
                     {**kept.choices, **choices}, {**kept.comparisons, **comparisons},
-                    shapes=tuple(sorted({*kept.shapes, shapes_of(options)})), cuts={**kept.cuts, **used.cuts})
+                    shapes=tuple(sorted({*kept.shapes, shapes_of(options)})), cuts={**kept.cuts, **used.cuts},
+                    onnxruntime=onnxruntime)
 
 
 def open_for(options: Options) -> Lock:
     """The lock that `options` name, an empty one where there is none yet.
 
-    Raises InputError where it is of another precision, and, with --frozen, FrozenError where it is missing, of other kernels or of
-    other shapes.
+    Raises InputError where it is of another precision, and, with --frozen, FrozenError where it is missing, of other kernels, of
+    other shapes, or for another release of ONNX Runtime.
     """
     if options.lock is None:
         return Lock()
@@ -130,6 +134,10 @@ def open_for(options: Options) -> Lock:
         written = " or ".join(shapes or "no options for shapes" for shapes in lock.shapes)
         raise FrozenError(f"--frozen: {path} was written with {written}, this is with {asked or 'no options for shapes'}: "
                           "give the same, or run once without --frozen and commit the lock file")
+    asked_for = release(options.ort_version) if options.ort_version else ""
+    if options.frozen and lock.onnxruntime and asked_for and asked_for != lock.onnxruntime:
+        raise FrozenError(f"--frozen: {path} was written for ONNX Runtime {lock.onnxruntime}, not {asked_for}: give the same, or run once "
+                          "without --frozen and commit the lock file")
     if lock.version != __version__:
         logger.warning("%s was written by onnxbolt %s, this is %s; its kernels are the same", path, lock.version, __version__)
     return lock
@@ -210,6 +218,10 @@ def _yes_or_no(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{value!r} is neither true nor false")
     return value
+
+
+def _release(value: object) -> str:
+    return release(str(value)) if value else ""
 
 
 def _read(values: Mapping[str, Any], part: str, entry: Callable[[Any], Entry]) -> Iterator[Entry]:

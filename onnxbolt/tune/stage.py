@@ -24,6 +24,8 @@ from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.options import Options, arch_number
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region, regions
+from onnxbolt.precision.kernel_table import installed, kernels_of
+from onnxbolt.spelling import option
 from onnxbolt.tune import library
 from onnxbolt.tune.baseline import Bench, compare
 from onnxbolt.tune.cuda import CudaError, Stream
@@ -67,8 +69,12 @@ def tuned(subject: Subject, archs: Sequence[int], options: Options, locked: Timi
           watch: Progress | None = None) -> tuple[Plan, Tuning]:
     """The plan after measuring on the local GPU what is worth it, and what that did; it overrides what is locked.
 
-    Raises InputError where there is no GPU to measure on, BuildError and ToolchainError where nothing can be compiled.
+    Raises InputError where there is no GPU to measure on, or the subject is for another ONNX Runtime, BuildError and ToolchainError where
+    nothing can be compiled.
     """
+    if subject.kernels != kernels_of():
+        raise InputError(f"{option('tune', True)} measures beside the installed ONNX Runtime {installed()}, "
+                         f"{option('ort_version', subject.kernels.release)} is another: leave out one of the two")
     start = time.monotonic()  # the profiler may have to be compiled, too
     with Profiler(_tunable(archs)) as profiler, Database() as database:
         measuring = _Measuring(subject, options, database, profiler, messages or _say_nothing, watch or Silent(), start)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
@@ -17,27 +17,30 @@ from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cuts import cover, segments
 from onnxbolt.plan.problems import Problem
 from onnxbolt.plan.ranges import FIXED, Ranges, ranges_of
+from onnxbolt.precision.kernel_table import Kernels, kernels_of
 from onnxbolt.tune.timings import Timings
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The graph, the model that it came from, and the sizes that it is planned for."""
+    """The graph, the model that it came from, the sizes that it is planned for, and ONNX Runtime's kernels."""
 
     graph: gs.Graph
     original: ModelProto
     precision: str
     ranges: Ranges = FIXED
+    kernels: Kernels = field(default_factory=kernels_of)
 
     @classmethod
     def of(cls, original: ModelProto, options: Options) -> Subject:
         """The stages before planning. Raises InputError for what cannot be used as given."""
-        graph = _prepared(original, options.precision)
-        return cls(graph, original, options.precision, ranges_of(graph, options))
+        kernels = kernels_of(options.ort_version)
+        graph = _prepared(original, options.precision, kernels)
+        return cls(graph, original, options.precision, ranges_of(graph, options), kernels)
 
     def again(self) -> Subject:
         """The same with a graph of its own, since rewriting changes one for good."""
-        return dataclasses.replace(self, graph=_prepared(self.original, self.precision))
+        return dataclasses.replace(self, graph=_prepared(self.original, self.precision, self.kernels))
 
     def plan(self, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
         """What `timings` make of the graph: chains are cut, then regions and kernels chosen. Raises FrozenError."""
@@ -51,9 +54,9 @@ class Subject:
         return segments(self.graph, archs, self.ranges.opt)
 
 
-def _prepared(original: ModelProto, precision: str) -> gs.Graph:
+def _prepared(original: ModelProto, precision: str, kernels: Kernels) -> gs.Graph:
     graph = import_model(original)
     infer(graph)
     canonicalize(graph)
-    precisions.convert(graph, precision)
+    precisions.convert(graph, precision, kernels)
     return graph
