@@ -17,7 +17,7 @@ from onnxbolt.options import check_comparison
 from onnxbolt.runtime import get_library_path
 from onnxbolt.verify import fused, whole
 from onnxbolt.verify.feeds import Feeds, graph_inputs, read_feeds, working_feeds
-from onnxbolt.verify.models import MEMORY_LIMIT, Level, Models, precision_of, runner, usable
+from onnxbolt.verify.models import MEMORY_LIMIT, Level, Models, precision_of, reference, runner, usable
 from onnxbolt.verify.result import Row, VerifyResult
 from onnxbolt.verify.session import CPU, available_providers
 
@@ -52,14 +52,14 @@ def verify(
     source = inlined(source)  # the form whose tensors fused nodes name
     _same_interface(source, result)
     notes: dict[str, None] = {}
-    on_cpu = runner(source, CPU, notes)
+    on_cpu = reference(source, CPU, notes)
     feeds = read_feeds(Path(inputs), source) if inputs else working_feeds(source, on_cpu, seed)
     rows: list[Row] = []
     for provider in providers if providers is not None else available_providers():
         ours = usable(library, result, provider, notes)
-        reference = on_cpu if provider == CPU else runner(source, provider, notes)
+        expected = on_cpu if provider == CPU else reference(source, provider, notes)
         candidate = runner(result, provider, notes, ours)
-        models = Models(source, result, reference, candidate, ours, (atol, rtol), inputs is not None, memory_limit, notes)
+        models = Models(source, result, expected, candidate, ours, (atol, rtol), inputs is not None, memory_limit, notes)
         rows += (row for level in LEVELS for row in level(models, feeds))
     return VerifyResult(precision_of(result), tuple(rows), tuple(notes))
 

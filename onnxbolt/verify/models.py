@@ -14,8 +14,8 @@ from onnxbolt.precision import LOW, rounded_original
 from onnxbolt.runtime import OnnxboltWarning, session_options
 from onnxbolt.verify.feeds import Feeds
 from onnxbolt.verify.result import Row
-from onnxbolt.verify.session import CPU, Runner, identity, uses_bfloat16
-from onnxbolt.verify.widen import widened
+from onnxbolt.verify.session import CPU, RUNTIME_ERRORS, Runner, identity, uses
+from onnxbolt.verify.widen import BFLOAT16, SIXTEEN_BITS, widened
 
 MEMORY_LIMIT = 1 << 30  # bytes of tensors held for comparison at a time
 _WIDENED = ("bfloat16 tensors were compared as float32, their weights rounded to bfloat16: ONNX Runtime has practically no bfloat16 "
@@ -32,7 +32,7 @@ class Models:
 
     original: ModelProto  # functions of its own are inlined: the form whose tensors fused nodes name
     optimized: ModelProto
-    reference: Runner  # of the original, TF32 off
+    reference: Runner  # of the original, in fp32 with TF32 off, in whatever type its tensors are declared
     candidate: Runner  # of the optimized model
     library: Path | None = None
     elementwise: tuple[float | None, float | None] = (None, None)  # atol, rtol
@@ -56,10 +56,15 @@ class Models:
 
     @cached_property
     def rounded(self) -> Runner | None:
-        """The original itself, rounded as the optimized model is: to 16 bits, or to TF32 where our kernels multiply in that."""
+        """The original itself, rounded as the optimized model is: to 16 bits, or to TF32 where our kernels multiply in that.
+
+        None where nothing rounds.
+        """
         if self.precision in LOW:
             return runner(rounded_original(self.original, self.precision), self.provider, self.notes)
-        return Runner(self.original, self.provider, tf32=True) if self.library is not None else None
+        if self.library is not None or uses(self.original, SIXTEEN_BITS):
+            return runner(self.original, self.provider, self.notes, tf32=self.library is not None)
+        return None
 
 
 Level: TypeAlias = Callable[[Models, Feeds], Iterable[Row]]
@@ -69,12 +74,25 @@ def precision_of(optimized: ModelProto) -> str:
     return {entry.key: entry.value for entry in optimized.metadata_props}.get("onnxbolt.precision", "keep")
 
 
-def runner(model: ModelProto, provider: str, notes: dict[str, None], library: Path | None = None) -> Runner:
+def reference(original: ModelProto, provider: str, notes: dict[str, None]) -> Runner:
+    """The original on `provider` without rounding: what is in 16 bits is widened to fp32, where ONNX Runtime takes that."""
+    if not uses(original, SIXTEEN_BITS):
+        return Runner(original, provider)
+    wide = Runner(widened(original, SIXTEEN_BITS), provider)
+    try:
+        wide.load()
+    except RUNTIME_ERRORS as error:
+        notes[f"the original was compared in its own type, since ONNX Runtime does not load it in fp32: {error}"] = None
+        return runner(original, provider, notes)
+    return wide
+
+
+def runner(model: ModelProto, provider: str, notes: dict[str, None], library: Path | None = None, tf32: bool = False) -> Runner:
     """`model` on `provider`, with its fused nodes' kernels where there is a library; bfloat16 without one runs as float32."""
-    if library is None and uses_bfloat16(model):
+    if library is None and uses(model, BFLOAT16):
         notes[_WIDENED] = None
         model = widened(model)
-    return Runner(model, provider, library, tf32=library is not None)
+    return Runner(model, provider, library, tf32=tf32 or library is not None)
 
 
 def usable(library: Path | None, optimized: ModelProto, provider: str, notes: dict[str, None]) -> Path | None:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ class Runner:
         self.skeleton, self.weights = without_weights(model)
         self.identity = identity(model)
         self.outputs = [value.name for value in model.graph.output]
-        self.bfloat16, self.float16 = uses_bfloat16(model), _uses(model, TensorProto.FLOAT16)
+        self.bfloat16, self.float16 = uses(model, [TensorProto.BFLOAT16]), uses(model, [TensorProto.FLOAT16])
         self._last: tuple[tuple[str, ...], list[str], ort.InferenceSession] | None = None
 
     def run(self, feeds: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -154,17 +154,13 @@ def _may_be_float(value: ValueInfoProto | None) -> bool:
     return value is None or value.type.tensor_type.elem_type in (TensorProto.UNDEFINED, TensorProto.BFLOAT16)
 
 
-def uses_bfloat16(model: ModelProto) -> bool:
-    """Whether any initializer, input or Cast of the model is bfloat16."""
-    return _uses(model, TensorProto.BFLOAT16)
-
-
-def _uses(model: ModelProto, dtype: int) -> bool:
+def uses(model: ModelProto, types: Collection[int]) -> bool:
+    """True if any initializer, declared value or Cast of the main graph is of one of the element types."""
     graph = model.graph
     return (
-        any(tensor.data_type == dtype for tensor in graph.initializer)
-        or any(value.type.tensor_type.elem_type == dtype for value in (*graph.input, *graph.value_info, *graph.output))
-        or any(node.op_type == "Cast" and node.attribute and node.attribute[0].i == dtype for node in graph.node)
+        any(tensor.data_type in types for tensor in graph.initializer)
+        or any(value.type.tensor_type.elem_type in types for value in (*graph.input, *graph.value_info, *graph.output))
+        or any(node.op_type == "Cast" and node.attribute and node.attribute[0].i in types for node in graph.node)
     )
 
 
