@@ -211,7 +211,7 @@ def _losing(found: Sequence[Region], timings: Timings, used: Timings, settled: d
     if timings.frozen and missing:
         raise _frozen(missing, "regions")
     for region in found:
-        comparison = timings.comparisons.get(region.key) or _settled(region, settled) or _predicted(region, timings)
+        comparison = timings.comparisons.get(region.key) or _settled(region, settled) or _predicted(region)
         used.comparisons[region.key] = comparison
         in_part = _best_part(region, timings, used)
         kept, refused = list(region.candidates), list[Candidate]()
@@ -255,24 +255,18 @@ def _against(whole: Comparison, part: Comparison) -> Comparison:
 
 def _slower(candidate: Candidate, what: str, comparison: Comparison) -> Refusal:
     node = candidate.anchor.node
-    if comparison.reason:
-        reason = comparison.reason
-    elif not comparison.measured and comparison.least_gain > 1:
-        reason = f"not compared with ONNX Runtime, and predicted to gain less than {comparison.least_gain:g} times"
-    else:
-        reason = f"{'measured' if comparison.measured else 'predicted'} slower than ONNX Runtime"
+    reason = comparison.reason or f"{'measured' if comparison.measured else 'predicted'} slower than ONNX Runtime"
     return Refusal(node.name, node.op, f"{reason}, {what}", candidate.output.name, "--fuse all",
                    {"ours_us": comparison.ours_us, "ort_us": comparison.ort_us})
 
 
-def _predicted(region: Region, timings: Timings) -> Comparison:
+def _predicted(region: Region) -> Comparison:
     """Both sides predicted: a measured kernel beside a predicted ONNX Runtime would compare two yardsticks."""
     arch = ARCHS[region.arch]
     ours = sum(_fused_best(problem, arch) for problem in region.problems)
     borders = sum(conversion_us(tensor, form, region) for tensor, form in region.conversions)
     theirs = sum(ort_us(problem_of(c, None, region.at), arch) for c in region.candidates)
-    return Comparison(ours + borders, 0.0, theirs, 0.0, measured=False, region=region.description,
-                      least_gain=timings.least_gain(region.arch))
+    return Comparison(ours + borders, 0.0, theirs, 0.0, measured=False, region=region.description)
 
 
 def _fused_best(problem: Problem, arch: Arch) -> float:

@@ -36,12 +36,12 @@ from onnxbolt.tune.records import Machine, Problem, kernel_key
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning
 from onnxbolt.tune.tasks import nothing_runs, tasks_of
-from onnxbolt.tune.timings import UNCOMPARED_GAIN, Choice, Comparison, Timings
+from onnxbolt.tune.timings import Choice, Comparison, Timings
 from onnxbolt.tune.tuner import tune
 from onnxbolt.tune.whole import settle
 from onnxbolt.verify.session import CUDA, available_providers
 
-# Of the budget that is left: what is not compared with ONNX Runtime cannot be kept, however good its kernels are.
+# Of the budget that is left.
 _KERNELS_SHARE = 0.6  # the rest is for the regions
 _REGIONS_SHARE = 0.7  # and the rest of that for the whole model
 _QUEUED = 4  # kernels for each core in the compiler's queue: more would be chosen too early, fewer waste time on headers
@@ -125,8 +125,7 @@ class _Memory:
                                            machine=self.machine)
         here = [region for region in found if region.arch == self.machine.arch]
         known = compare(here, self.subject.original, self.subject.precision, with_choices, self.database, self.machine, -math.inf, None)
-        tuned = timings.tuned or bool(remembered or known)
-        return dataclasses.replace(with_choices, comparisons={**known, **timings.comparisons}, tuned=tuned)
+        return dataclasses.replace(with_choices, comparisons={**known, **timings.comparisons})
 
     def settled(self, chosen: Plan, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
         """What is known of the whole model decides here as it did when it was measured."""
@@ -193,7 +192,7 @@ class _Measuring:
         here = [region for region in found if region.arch == self._profiler.machine.arch]
         comparisons = self._compare(here, timings) if here else {}
         self._take_stock()
-        return dataclasses.replace(timings, comparisons={**timings.comparisons, **comparisons}, tuned=True)
+        return dataclasses.replace(timings, comparisons={**timings.comparisons, **comparisons})
 
     def settled(self, chosen: Plan, archs: Sequence[int], timings: Timings) -> Plan:
         """The plan without what makes the whole model slower."""
@@ -230,7 +229,7 @@ class _Measuring:
         """What is measured before an interrupt counts."""
         if CUDA not in available_providers():
             self._messages("nothing is compared with ONNX Runtime, since this onnxruntime has no CUDA provider (install onnxruntime-gpu): "
-                           f"fused is what is predicted to gain {UNCOMPARED_GAIN:g} times")
+                           "fused is what is predicted to be faster")
             return {}
 
         def answers(budget: float, stream: Stream | None) -> dict[str, Comparison]:

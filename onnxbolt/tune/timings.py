@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.tune.records import Machine, Problem, wins
 
-UNCOMPARED_GAIN = 1.5  # of a model that was tuned, what was not compared is fused where it is predicted to be so much faster
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -33,7 +31,6 @@ class Comparison:
     measured: bool = True  # False: both times are predicted
     decided: bool | None = None  # what a lock file says, whatever rounding did to its times
     region: str = ""  # in words, for who reads a lock file
-    least_gain: float = 1.0  # that predicted times have to promise
     reason: str = ""  # of a decision that does not follow from these times
 
     @property
@@ -43,7 +40,7 @@ class Comparison:
             return self.decided
         if self.measured:
             return wins(self.ours_us, self.ours_mad, self.ort_us, self.ort_mad)
-        return self.least_gain * self.ours_us < self.ort_us
+        return self.ours_us < self.ort_us
 
     @property
     def gain(self) -> float:
@@ -68,16 +65,11 @@ class Timings:
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     machine: Machine | None = None  # where choices and comparisons were measured
     frozen: bool = False  # what is not here is an error (exit code 5), not predicted
-    tuned: bool = False  # the machine was tuned for this model, now or before: UNCOMPARED_GAIN holds for what it did not compare
     cuts: dict[str, Cut] = field(default_factory=dict)  # that are decided; others follow from the choices
     failed: frozenset[tuple[Problem, int]] = frozenset()  # of which no kernel that was tried runs right
 
     def choice(self, problem: Problem, arch: int) -> Choice | None:
         return self.choices.get((problem, arch))
-
-    def least_gain(self, arch: int) -> float:
-        """That predicted times have to promise where a region was not compared."""
-        return UNCOMPARED_GAIN if self.tuned and self.machine and self.machine.arch == arch else 1.0
 
 
 NOTHING = Timings()  # everything is predicted

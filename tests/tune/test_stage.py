@@ -18,7 +18,7 @@ from onnxbolt.tune.cuda import CudaError
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import WholeModel
-from onnxbolt.tune.timings import NOTHING, UNCOMPARED_GAIN, Choice, Comparison, Timings
+from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 from tests.support import Net, prepare
 from tests.tune import fakes
 from tests.tune.local_gpu import Gpu, net
@@ -71,16 +71,16 @@ def test_without_tune_what_is_remembered_is_used(gpu: Gpu) -> None:
 
 
 def test_what_was_not_compared_is_judged_alike_with_and_without_tune(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product that is predicted to gain, but not by UNCOMPARED_GAIN."""
+    """Tuning whose budget ends before anything is compared leaves fused what is predicted to be faster."""
     large = Net({"x": (4096, 1024)})
     model = large.model(large.linear("x", 1024, 1024))
     unknown = pipeline.optimize(model, library=False, verify=False)
-    assert 1 < unknown.regions[0].gain < UNCOMPARED_GAIN  # else this test is about nothing
+    assert 1 < unknown.regions[0].gain < 1.5  # so little that measuring might find otherwise
     assert unknown.fused
     monkeypatch.setattr(stage, "compare", lambda *_: {})
     tuned = pipeline.optimize(model, library=False, verify=False, tune=True)
     plain = pipeline.optimize(model, library=False, verify=False)
-    assert not tuned.fused
+    assert [node.name for node in tuned.fused] == [node.name for node in unknown.fused]
     assert (plain.fused, plain.regions, plain.refusals) == (tuned.fused, tuned.regions, tuned.refusals)
 
 
@@ -110,7 +110,7 @@ def test_the_whole_model_has_the_last_word(gpu: Gpu, monkeypatch: pytest.MonkeyP
     assert "the whole model was not compared with ONNX Runtime" in report.text()
 
 
-def test_a_lost_device_ends_comparing_and_costs_what_was_not_compared(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_device_ends_comparing_and_the_predictions_hold(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*arguments: Any) -> dict[str, Comparison]:
         if arguments[6] > 0:
             raise CudaError("cuStreamSynchronize failed with CUresult 700")
@@ -120,7 +120,7 @@ def test_a_lost_device_ends_comparing_and_costs_what_was_not_compared(gpu: Gpu, 
     report = pipeline.optimize(net(), library=False, verify=False, tune=True)
     assert report.regions
     assert not any(region.measured for region in report.regions)
-    assert all(region.fused == (region.gain > UNCOMPARED_GAIN) for region in report.regions)
+    assert all(region.fused == (region.gain > 1) for region in report.regions)
     assert report.tuning is not None
     assert report.tuning.notes[0] == "comparing with ONNX Runtime ended early: cuStreamSynchronize failed with CUresult 700"
 

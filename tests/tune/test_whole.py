@@ -45,7 +45,7 @@ def planned(model: onnx.ModelProto) -> tuple[Subject, Timings, Plan]:
     subject = Subject.of(model, Options())
     found = regions(subject.plan([90], "all", Timings()).assignment, 90, subject.ranges.opt)
     comparisons = {region.key: Comparison(1.0, 0.0, 2.0 + k, 0.0, region=region.description) for k, region in enumerate(found)}
-    timings = Timings(comparisons=comparisons, machine=MACHINE, tuned=True)
+    timings = Timings(comparisons=comparisons, machine=MACHINE)
     return subject, timings, subject.plan([90], "winning", timings)
 
 
