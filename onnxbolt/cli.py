@@ -5,6 +5,7 @@ on stderr.
 """
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
@@ -12,12 +13,13 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxbolt.cli_base import FILE, SEED, Finite, Group, log_format, messages
+from onnxbolt.cli_base import FILE, SEED, Finite, Group, emit, log_format, messages
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
 from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
@@ -151,7 +153,7 @@ def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, q
 def _check_results(source: Path, out: Path | None, report: Path | None, lock: Path | None) -> None:
     """Before the work, not behind it."""
     from onnxbolt.output import check_apart
-    from onnxbolt.report import check_suffix
+    from onnxbolt.report.files import check_suffix
 
     if report:
         check_suffix(report)
@@ -163,7 +165,7 @@ def _show(report: Report, path: Path | None, quiet: bool) -> None:
     if path:
         report.save(path)
     if not quiet:
-        click.echo(report.text())
+        emit("report", report.text, report.json)
 
 
 @commands.command()
@@ -174,20 +176,29 @@ def build(model: Path, quiet: bool) -> None:
 
     path = library.build_for(model, progress=messages(quiet))
     if not quiet:
-        click.echo(path)
+        emit("library", partial(str, path), partial(json.dumps, {"path": str(path)}))
 
 
 @commands.command()
 @click.argument("original", metavar="ORIGINAL.onnx", type=FILE)
 @click.argument("optimized", metavar="OPTIMIZED.onnx", type=FILE)
+@click.option("--report", "report_paths", metavar="FILE.json|FILE.md", type=FILE, multiple=True,
+              help="Write every row there too; may be given several times.")
 @_comparison
-def verify(original: Path, optimized: Path, strict: bool, quiet: bool, **values: Any) -> int:
+def verify(original: Path, optimized: Path, report_paths: tuple[Path, ...], strict: bool, quiet: bool, **values: Any) -> int:
     """Compare every output, and every fused node's output, of two models on the same inputs."""
+    from onnxbolt.report import files
+    from onnxbolt.report.verification import Verification
     from onnxbolt.verify import verify as compare
 
+    for path in report_paths:
+        _check_results(original, optimized, path, None)
     result = compare(original, optimized, **values)
+    report = Verification(original, optimized, result)
+    for path in report_paths:
+        files.save(report, path)
     if not quiet:
-        click.echo(result.text())
+        emit("verification", result.text, report.json)
     return 0 if result.passed and (result.judged or not strict) else AccuracyError.exit_code
 
 
@@ -201,7 +212,7 @@ def inspect(model: Path, as_json: bool, quiet: bool) -> None:
 
     inspection = inspect_model(load_model(model))
     if not quiet:
-        click.echo(inspection.json() if as_json else inspection.text())
+        emit("inspection", inspection.json if as_json else inspection.text, inspection.json)
 
 
 commands.add_command(bench)

@@ -68,6 +68,11 @@ def messages(quiet: bool) -> Callable[[str], None] | None:
     return None if quiet else lambda text: click.echo(json.dumps({"event": "message", "message": text}) if as_json else text, err=True)
 
 
+def emit(event: str, text: Callable[[], str], as_json: Callable[[], str]) -> None:
+    """Print a command's result: as text, or with --log-format json as one line, the JSON object with its `event`."""
+    click.echo(json.dumps({"event": event, **json.loads(as_json())}) if log_format() == "json" else text())
+
+
 class Group(click.Group):
     """The group whose commands are `Command`s."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from onnxbolt.cli_base import FILE, SEED, Command, Finite
+from onnxbolt.cli_base import FILE, SEED, Command, Finite, emit
 from onnxbolt.errors import SpeedError
 
 
@@ -28,6 +28,6 @@ def bench(original: Path, optimized: Path, also: tuple[Path, ...], min_speedup: 
     result = benchmark.bench(original, optimized, also=also, runs=runs, inputs=inputs, seed=seed,
                              progress=(lambda message: None) if silent else lambda message: click.echo(message, err=True))
     if not quiet:
-        click.echo(result.json() if as_json else result.text())
+        emit("benchmark", result.json if as_json else result.text, result.json)
     if min_speedup is not None and result.speedup < min_speedup:
         raise SpeedError(f"the speed-up is {result.speedup:.3f}, less than --min-speedup {min_speedup:g}")

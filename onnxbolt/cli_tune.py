@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from onnxbolt.cli_base import FILE, Command, log_format, messages
+from onnxbolt.cli_base import FILE, Command, emit, log_format, messages
 from onnxbolt.errors import InputError
 from onnxbolt.options import FUSE, PRECISIONS, TRIALS, Options, seconds, shapes
 
@@ -63,10 +64,10 @@ def sized(function: Callable[..., Any]) -> Callable[..., Any]:
 def tune(source: Path, quiet: bool, **values: Any) -> int:
     """Measure on the local GPU what `optimize` of IN.onnx chooses from, and remember it; write no model."""
     from onnxbolt import pipeline
-    from onnxbolt.report.render import tuning_text
+    from onnxbolt.report.render import tuning_json, tuning_text
     from onnxbolt.tune.progress import reporter
 
     tuning = pipeline.tune(source, options=Options(**values), progress=messages(quiet), watch=reporter(log_format(), quiet))
     if not quiet:
-        click.echo(tuning_text(tuning))
+        emit("tuning", partial(tuning_text, tuning), partial(tuning_json, tuning))
     return INTERRUPTED if tuning.ended_by == "interrupt" else 0

@@ -24,6 +24,17 @@ def compute_capability() -> tuple[int, int] | None:
     return major.value, minor.value
 
 
+@cache
+def name() -> str | None:
+    """Device 0 as the driver names it, "NVIDIA H200" say; None where there is no driver or no device."""
+    if compute_capability() is None:
+        return None
+    driver, text, device = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(256), ctypes.c_int()
+    if driver.cuDeviceGet(ctypes.byref(device), 0) or driver.cuDeviceGetName(text, len(text), device):
+        return None
+    return text.value.decode(errors="replace")
+
+
 def local_arch() -> str | None:
     """The architecture to build for on this machine: the GPU's own, or the nearest lower one of its generation."""
     capability = compute_capability()

@@ -118,3 +118,11 @@ def test_below_the_least_speedup_the_exit_code_is_4(monkeypatch: pytest.MonkeyPa
     assert printed.out.splitlines()[-1].startswith("speed-up 2.000 +- 0.028 over ONNX Runtime (peer;")
     assert "does not run bf16: no kernel" in printed.out
     assert ("less than --min-speedup 2.1" in printed.err) == (code == 4)
+
+
+def test_log_format_json_prints_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    side = Side("ours", "", 1.0, 0.01)
+    monkeypatch.setattr(bench, "bench", lambda *_, **__: Benchmark(side, (side,), {}, ()))
+    assert main(["bench", "a.onnx", "b.onnx", "--log-format", "json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert (json.loads(line)["event"], json.loads(line)["speedup"]) == ("benchmark", 1.0)

@@ -1,6 +1,7 @@
 """Whatever is wrong with what the user gave: one clear line, the right exit code, and no file left behind."""
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,41 @@ def test_same_input_and_options_give_the_same_bytes(small_model: Path, optimized
 def test_verify_passes_and_says_so_in_its_last_line(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(small_model), str(optimized)]) == 0
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("PASSED")
+
+
+def test_verify_writes_reports(small_model: Path, optimized: Path, tmp_path: Path) -> None:
+    places = tmp_path / "found.json", tmp_path / "found.md"
+    assert main(["verify", str(small_model), str(optimized), "--quiet", *(f"--report={place}" for place in places)]) == 0
+    found = json.loads(places[0].read_text())
+    assert (found["passed"], found["judged"], found["original"]) == (True, True, str(small_model))
+    assert found["verdict"].startswith("PASSED: ")
+    assert {row["level"] for row in found["rows"]} >= {"model"}
+    lines = places[1].read_text().splitlines()
+    assert lines[-1] == found["verdict"]
+    assert sum(line.startswith("| ") for line in lines) == len(found["rows"]) + 2
+
+
+@pytest.mark.parametrize("place", ["found.txt", "fast.onnx", "missing/found.json"])
+def test_no_report_is_written_there(place: str, small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, line = fails(capsys, small_model.parent, "verify", small_model, optimized, "--report", small_model.parent / place)
+    assert code == 1
+    assert line.startswith("--report")
+
+
+def lines_of_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, object]]:
+    """What a command prints on the standard output with --log-format json."""
+    assert main([*map(str, arguments), "--log-format", "json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_log_format_json_prints_nothing_else(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    (report,) = lines_of_json(capsys, "optimize", small_model, small_model.with_name("x.onnx"), *MODEL_ALONE)
+    assert (report["event"], report["verification"]["passed"]) == ("report", True)  # type: ignore[index]
+    (found,) = lines_of_json(capsys, "verify", small_model, optimized)
+    assert (found["event"], found["passed"]) == ("verification", True)
+    (nodes,) = lines_of_json(capsys, "inspect", optimized)
+    assert nodes["event"] == "inspection"
 
 
 def test_verify_fails_with_exit_code_3(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,7 +230,7 @@ def test_failed_gate_leaves_no_file(small_model: Path, capsys: pytest.CaptureFix
 def test_failed_gate_is_reported(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, report = small_model.with_name("out.onnx"), small_model.with_name("report.md")
     assert main(["optimize", str(small_model), str(out), *MODEL_ALONE, "--atol", "0", "--rtol", "0", "--report", str(report)]) == 3
-    assert capsys.readouterr().out.rstrip().splitlines()[-1] == "FAILED"
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("FAILED")
     assert "FAILED" in report.read_text()
     assert not out.exists()
 

@@ -99,7 +99,7 @@ def test_a_shifted_bias_fails_at_its_node(start: str, convolutions: ModelProto, 
     result = verify(convolutions, model, providers=[CPU])
     assert not result.passed
     assert node.name in {row.node for row in result.failures}
-    assert result.text().endswith("FAILED")
+    assert result.text().splitlines()[-1].startswith("FAILED")
 
 
 def test_exchanged_channels_fail(convolutions: ModelProto, optimized: Optimized) -> None:
@@ -308,3 +308,32 @@ def test_the_text_has_a_table_for_each_level_that_has_rows() -> None:
     assert lines[starts[0] + 2].startswith("tsegment")
     assert lines[starts[1] + 2].startswith("tmodel")
     assert not any(line.startswith("fused nodes") for line in lines)
+
+
+class TestWhatRan:
+    """The last line says what computed the answers: function bodies prove nothing about kernels."""
+
+    def test_bodies_without_a_gpu(self, convolutions: ModelProto, optimized: Optimized, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("onnxbolt.gpu.compute_capability", lambda: None)
+        result = verify(convolutions, optimized(), providers=[CPU])
+        assert result.text().splitlines()[-1] == result.verdict == "PASSED: function bodies only: no GPU here"
+
+    def test_bodies_with_a_gpu(self, convolutions: ModelProto, optimized: Optimized, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("onnxbolt.gpu.compute_capability", lambda: (9, 0))
+        assert verify(convolutions, optimized(), providers=[CPU]).verdict == "PASSED: function bodies only: no library"
+        used = verify(convolutions, optimized(), providers=[CPU], library=Path("not_loaded_on_the_CPU.so"))
+        assert used.verdict == "PASSED: function bodies only: the CUDA provider was not used"
+
+    def test_kernels(self, convolutions: ModelProto, optimized: Optimized, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With a provider that stands in for CUDA's."""
+        library = Path("library.so")
+        monkeypatch.setattr("onnxbolt.verify.usable", lambda *_: library)
+        monkeypatch.setattr("onnxbolt.verify.runner", lambda model, provider, notes, library: Runner(model, provider))
+        monkeypatch.setattr("onnxbolt.gpu.name", lambda: "NVIDIA H200")
+        model = optimized()
+        assert verify(convolutions, model, providers=[CPU], library=library).verdict == "PASSED: kernels on NVIDIA H200"
+        shift_bias(model, fused(model, "FusedGemm"), 1.0)
+        assert verify(convolutions, model, providers=[CPU], library=library).verdict == "FAILED: kernels on NVIDIA H200"
+
+    def test_no_fused_nodes(self, convolutions: ModelProto) -> None:
+        assert verify(convolutions, convolutions, providers=[CPU]).verdict.startswith("PASSED: ONNX Runtime's own operators")

@@ -1,10 +1,8 @@
 """What a run did, as data: fused nodes and their predicted times, what was turned down and why, what stayed in fp32."""
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto, NodeProto, helper
 
-from onnxbolt.errors import InputError
 from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.inspection import describe
 from onnxbolt.library import Manifest, configs_of_node
 from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.options import Options
 from onnxbolt.precision import Kept
-from onnxbolt.report import render
+from onnxbolt.report import files, render
 from onnxbolt.report.coverage import coverage
 from onnxbolt.spelling import option
 from onnxbolt.verify import VerifyResult
@@ -130,23 +127,7 @@ class Report:
 
     def save(self, path: Path | str) -> None:
         """Write JSON or Markdown, by the suffix; the file appears whole or not at all."""
-        path = Path(path)
-        check_suffix(path)
-        contents = self.json() if path.suffix == ".json" else self.markdown()
-        staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            staged.write_text(contents + "\n")
-            os.replace(staged, path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                staged.unlink(missing_ok=True)
-            raise InputError(f"--report {path}: cannot be written: {error.strerror}; choose another place") from error
-
-
-def check_suffix(path: Path) -> None:
-    """Raises InputError where a report could not be written."""
-    if path.suffix not in (".json", ".md"):
-        raise InputError(f"--report {path}: a report is written as .json or .md")
+        files.save(self, Path(path))
 
 
 def _sources(candidate: Candidate) -> tuple[str, ...]:

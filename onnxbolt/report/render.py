@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from onnxbolt.report.markdown import plain, table
 from onnxbolt.report.tuning import sections as tuning_sections
+from onnxbolt.report.verification import as_dict, rows_as_table
 from onnxbolt.terminal import literal_console
 
 if TYPE_CHECKING:
@@ -57,12 +59,12 @@ def _printed(sections: Iterable[Section], shown: int) -> str:
 def markdown(report: Report) -> str:
     """The text's tables in full, and one of all fused nodes."""
     parts = [f"# onnxbolt {report.version}"]
-    for title, header, rows in (*_sections(report), _all_fused(report), _regions(report.regions), _all_compared(report)):
+    for title, header, rows in (*_sections(report), _all_fused(report), _regions(report.regions)):
         parts.append(title)
         if rows:
-            parts.append(_markdown_table(header, rows))
-    if report.verification:
-        parts += [*report.verification.notes, report.verification.verdict]
+            parts.append(table(header, rows))
+    found = report.verification
+    parts += ["## Verification", rows_as_table(found), *found.notes, found.verdict] if found else ["not verified"]
     return "\n\n".join(parts)
 
 
@@ -70,17 +72,13 @@ def as_json(report: Report) -> str:
     """Everything; NaN, which JSON lacks, is null."""
     values = dataclasses.asdict(report)
     if report.verification:
-        found = report.verification
-        values["verification"] |= {"passed": found.passed, "judged": found.judged, "verdict": found.verdict}
-    return json.dumps(_plain(values), indent=2, sort_keys=True)
+        values["verification"] = as_dict(report.verification)
+    return json.dumps(plain(values), indent=2, sort_keys=True)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def tuning_json(tuning: Tuning) -> str:
+    """The same as JSON."""
+    return json.dumps(plain(dataclasses.asdict(tuning)), indent=2, sort_keys=True)
 
 
 def _sections(report: Report) -> Iterable[Section]:
@@ -190,16 +188,6 @@ def _regions(regions: Sequence[Comparison]) -> Section:
     return f"regions compared: {len(rows)}", ("region", "us fused", "us ONNX Runtime", "times", "decision"), rows
 
 
-def _all_compared(report: Report) -> Section:
-    if report.verification is None:
-        return "not verified", (), []
-    rows: Lines = []
-    for row in report.verification.rows:
-        numbers = (f"{value:.2e}" for value in (row.error, row.limit, row.max_abs))
-        rows.append((row.name, row.level, row.kind, row.provider, *numbers, f"{row.cosine:.6f}", row.verdict))
-    return "## Verification", ("tensor", "level", "kind", "on", "error", "limit", "max abs", "cosine", "verdict"), rows
-
-
 def _scaled(count: int) -> str:
     """FLOPs with a unit."""
     power = min(int(math.log10(count)) // 3, 4) if count else 0
@@ -213,8 +201,3 @@ def _table(header: Sequence[str], rows: Lines) -> Table:
     for row in rows:
         table.add_row(*(str(row[column]) for column in used))
     return table
-
-
-def _markdown_table(header: Sequence[str], rows: Lines) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in line) + " |" for line in lines)

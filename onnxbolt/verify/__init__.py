@@ -10,7 +10,9 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from onnxbolt import gpu
 from onnxbolt.errors import InputError
+from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import load_model
 from onnxbolt.graph.inlining import inlined
 from onnxbolt.options import check_comparison
@@ -55,13 +57,28 @@ def verify(
     on_cpu = reference(source, CPU, notes)
     feeds = read_feeds(Path(inputs), source) if inputs else working_feeds(source, on_cpu, seed)
     rows: list[Row] = []
+    libraries = []
     for provider in providers if providers is not None else available_providers():
         ours = usable(library, result, provider, notes)
+        libraries.append(ours)
         expected = on_cpu if provider == CPU else reference(source, provider, notes)
         candidate = runner(result, provider, notes, ours)
         models = Models(source, result, expected, candidate, ours, (atol, rtol), inputs is not None, memory_limit, notes)
         rows += (row for level in LEVELS for row in level(models, feeds))
-    return VerifyResult(precision_of(result), tuple(rows), tuple(notes))
+    return VerifyResult(precision_of(result), tuple(rows), tuple(notes), _what_ran(result, library, libraries))
+
+
+def _what_ran(optimized: ModelProto, library: Path | None, used: Sequence[Path | None]) -> str:
+    """What computed the optimized model's answers: a verdict on function bodies says nothing of kernels. `used` is by provider."""
+    if not any(node.domain == FUSED_DOMAIN for node in optimized.graph.node):
+        return "ONNX Runtime's own operators, there are no fused nodes"
+    if any(used):
+        return f"kernels on {gpu.name()}"
+    if gpu.compute_capability() is None:
+        return "function bodies only: no GPU here"
+    if library is None:
+        return "function bodies only: no library"
+    return f"function bodies only: {'the library does not run on this GPU' if len(used) > 1 else 'the CUDA provider was not used'}"
 
 
 def _same_interface(original: ModelProto, optimized: ModelProto) -> None:

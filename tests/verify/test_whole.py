@@ -70,7 +70,7 @@ def test_inputs_that_cannot_judge_give_way_to_others(on_images: ModelProto) -> N
 @pytest.mark.parametrize("times", [0.0, 0.5])
 def test_a_wrong_answer_is_found_by_other_inputs(times: float, on_images: ModelProto) -> None:
     result = verify(on_images, in_fp16(on_images, times), providers=[CPU])
-    assert result.verdict == "FAILED"
+    assert result.verdict.startswith("FAILED")
     assert result.rows[0].error == pytest.approx(1 - times, rel=0.01)
 
 
@@ -78,17 +78,18 @@ def test_a_model_that_no_inputs_can_judge_is_not_called_passed_as_a_whole(on_not
     for times in (1.0, 0.0):
         result = verify(on_nothing, in_fp16(on_nothing, times), providers=[CPU])
         assert (result.judged, result.failures) == (False, ())
-        assert result.text().splitlines()[-1] == NOT_JUDGED
+        assert result.text().splitlines()[-1].startswith(NOT_JUDGED)
         assert "not judged: rounding alone changes the original by" in result.text()
 
 
 def test_given_inputs_that_cannot_judge_stay_as_they_are(on_images: ModelProto, tmp_path: Path) -> None:
     np.savez(tmp_path / "noise.npz", x=np.random.default_rng(0).standard_normal((2, 3, 64, 64)).astype(np.float32))
-    assert verify(on_images, in_fp16(on_images), inputs=tmp_path / "noise.npz", providers=[CPU]).verdict == NOT_JUDGED
+    assert verify(on_images, in_fp16(on_images), inputs=tmp_path / "noise.npz", providers=[CPU]).verdict.startswith(NOT_JUDGED)
     np.savez(tmp_path / "image.npz", x=image(np.random.default_rng(0), (2, 3, 64, 64)).astype(np.float32))
     result = verify(on_images, in_fp16(on_images), inputs=tmp_path / "image.npz", providers=[CPU])
-    assert (result.verdict, result.notes) == ("PASSED", ())
-    assert verify(on_images, in_fp16(on_images, 0.0), inputs=tmp_path / "image.npz", providers=[CPU]).verdict == "FAILED"
+    assert result.verdict.startswith("PASSED: ")
+    assert result.notes == ()
+    assert verify(on_images, in_fp16(on_images, 0.0), inputs=tmp_path / "image.npz", providers=[CPU]).verdict.startswith("FAILED")
 
 
 def test_zeros_prove_nothing() -> None:
@@ -96,16 +97,16 @@ def test_zeros_prove_nothing() -> None:
     body = "h = Sub(x, b) y = Relu(h)"
     model = model_of("(float[2,3,8,8] x) => (float[2,3,8,8] y)", body, {"b": np.float32(20)})
     result = verify(model, model, providers=[CPU])
-    assert result.verdict == "PASSED"
+    assert result.verdict.startswith("PASSED: ")
     assert "on standard normal ones the original answers nothing finite but zeros" in result.notes[0]
-    assert verify(model, in_fp16(model, 0.0), providers=[CPU]).verdict == "FAILED"
+    assert verify(model, in_fp16(model, 0.0), providers=[CPU]).verdict.startswith("FAILED")
     never = model_of("(float[2,3,8,8] x) => (float[2,3,8,8] y)", body, {"b": np.float32(1e6)})
-    assert verify(never, never, providers=[CPU]).verdict == NOT_JUDGED
+    assert verify(never, never, providers=[CPU]).verdict.startswith(NOT_JUDGED)
 
 
 def test_zeros_that_hang_on_no_input_are_an_answer() -> None:
     model = model_of("(float[2] x) => (float[2] y, float[2] z)", "y = Relu(zero) z = Abs(x)", {"zero": np.zeros(2, np.float32)})
-    assert verify(model, model, providers=[CPU]).verdict == "PASSED"
+    assert verify(model, model, providers=[CPU]).verdict.startswith("PASSED: ")
 
 
 def test_strict_exits_with_3_where_nothing_can_judge(on_nothing: ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

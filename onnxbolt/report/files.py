@@ -1,0 +1,37 @@
+"""Reports as files: JSON or Markdown, by the suffix."""
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Protocol
+
+from onnxbolt.errors import InputError
+
+
+class Writable(Protocol):
+    """Whatever has both forms."""
+
+    def json(self) -> str: ...
+
+    def markdown(self) -> str: ...
+
+
+def save(report: Writable, path: Path) -> None:
+    """Write `report`; the file appears whole or not at all. Raises InputError where it cannot be written."""
+    check_suffix(path)
+    contents = report.json() if path.suffix == ".json" else report.markdown()
+    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        staged.write_text(contents + "\n")
+        os.replace(staged, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            staged.unlink(missing_ok=True)
+        raise InputError(f"--report {path}: cannot be written: {error.strerror}; choose another place") from error
+
+
+def check_suffix(path: Path) -> None:
+    """Raises InputError where a report could not be written."""
+    if path.suffix not in (".json", ".md"):
+        raise InputError(f"--report {path}: a report is written as .json or .md")

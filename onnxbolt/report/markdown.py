@@ -1,0 +1,21 @@
+"""Tables in Markdown, and numbers in JSON."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table; what a cell holds is shown letter by letter."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: NaN and infinities, which JSON lacks, are null."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,50 @@
+"""What `onnxbolt verify` found, as JSON and Markdown."""
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxbolt.report.markdown import plain, table
+from onnxbolt.verify.result import VerifyResult
+from onnxbolt.version import __version__
+
+FORMAT = 1
+_HEADER = ("tensor", "level", "kind", "on", "error", "limit", "max abs", "cosine", "verdict")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A result and the two models, by their paths, that it is about."""
+
+    original: Path
+    optimized: Path
+    result: VerifyResult
+
+    def json(self) -> str:
+        """Everything, keys sorted."""
+        about = {"format": FORMAT, "version": __version__, "original": str(self.original), "optimized": str(self.optimized)}
+        return json.dumps(about | as_dict(self.result), indent=2, sort_keys=True)
+
+    def markdown(self) -> str:
+        """Every row; the last line is the verdict."""
+        title = f"# onnxbolt {__version__}\n\n{self.original} and {self.optimized}"
+        return "\n\n".join((title, rows_as_table(self.result), self.result.summary().replace("\n", "\n\n"), *self.result.notes,
+                            self.result.verdict))
+
+
+def as_dict(result: VerifyResult) -> dict[str, Any]:
+    """The fields, and what follows from them."""
+    found: dict[str, Any] = plain(dataclasses.asdict(result))
+    return found | {"passed": result.passed, "judged": result.judged, "verdict": result.verdict}
+
+
+def rows_as_table(result: VerifyResult) -> str:
+    """All rows in Markdown."""
+    return table(_HEADER, [
+        (row.name, row.level, row.kind, row.provider, f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}",
+         row.verdict)
+        for row in result.rows
+    ])
