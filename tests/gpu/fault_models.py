@@ -1,0 +1,185 @@
+"""For each kernel family a small model, optimized so that one of its nodes runs a kernel of that family: what faults are planted in.
+
+Outputs have about 16,384 rows, or pixels, of 64 channels: large enough for a fault of one pixel to vanish in a norm over all of them.
+"""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx
+
+from onnxbolt.archs import get
+from onnxbolt.canonicalize import canonicalize
+from onnxbolt.canonicalize.restore import restore
+from onnxbolt.graph.exporter import export_model
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.shapes import infer
+from onnxbolt.kernels.config import Family, KernelConfig
+from onnxbolt.library import Manifest, make_manifest, metadata_of
+from onnxbolt.plan.choose import Plan, plan
+from onnxbolt.plan.cost import candidates, fused_us
+from onnxbolt.plan.cuts import cover
+from onnxbolt.precision import convert
+from onnxbolt.precision.widen import widen
+from onnxbolt.rewrite import rewrite
+from tests.support import Net
+
+ARCH, PRECISION = 90, "fp16"
+SAME = [1, 1, 1, 1]
+SIDE = 128  # of an image of 16,384 pixels
+_OLDER = 80  # whose candidates are taken where ARCH has none of a family: its mma.sync kernels compile for both
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A source model, its optimized form, and what the library of that holds."""
+
+    original: onnx.ModelProto
+    optimized: onnx.ModelProto
+    manifest: Manifest
+
+
+def prepare(family: Family) -> Prepared:
+    """The family's model. Raises ValueError where the planner has no kernel of the family for it."""
+    original = MODELS[family]()
+    graph = import_model(original)
+    infer(graph)
+    canonicalize(graph)
+    convert(graph, PRECISION)
+    chosen = plan(graph, cover(graph, [ARCH])[0], [ARCH], "all")
+    rewriter = rewrite(graph, chosen.assignment, _configs(chosen, family), [ARCH], chosen.sources)
+    restore(graph)
+    widen(graph)
+    manifest = make_manifest(rewriter.ops, rewriter.instances)
+    if family not in {instance.config.family for instance in manifest.instances}:
+        raise ValueError(f"no node of the model for {family.name} has such a kernel")
+    optimized = export_model(graph, list(rewriter.functions.values()), metadata_of(manifest, PRECISION, [ARCH]))
+    return Prepared(original, optimized, manifest)
+
+
+def _configs(chosen: Plan, family: Family) -> dict[int, list[KernelConfig]]:
+    """What the plan chose, but where a node can have a kernel of `family` the one of them that is predicted to be fastest."""
+    configs = dict(chosen.configs)
+    for key, problem in chosen.problems.items():
+        for arch in (get(ARCH), get(_OLDER)):
+            found = [config for config in candidates(problem, arch) if config.family is family]
+            if found:
+                fastest = min(found, key=lambda config: fused_us(problem, config, arch))
+                configs[key] = [dataclasses.replace(fastest, arch=ARCH)]
+                break
+    return configs
+
+
+def _gemm(k: int = 256) -> onnx.ModelProto:
+    net = Net({"x": (16384, k)})
+    return net.model(net.node("Relu", net.linear("x", k, 64)))
+
+
+def _gemms(*widths: int) -> onnx.ModelProto:
+    """Linear layers with ReLU, `widths` from the first one's input on."""
+    net, y = Net({"x": (16384, widths[0])}), "x"
+    for k, n in itertools.pairwise(widths):
+        y = net.node("Relu", net.linear(y, k, n))
+    return net.model(y)
+
+
+def _pooled(net: Net, y: str) -> onnx.ModelProto:
+    """A pooling at the end: what is in front of it lies with its channels last."""
+    return net.model(net.node("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2]))
+
+
+def _conv() -> onnx.ModelProto:
+    net = Net({"x": (1, 64, SIDE, SIDE)})
+    return _pooled(net, net.node("Relu", net.conv("x", 64, 64, 3, pads=SAME)))
+
+
+def _convs(c: int = 64, r: int = 3, n: int = 64, stride: int = 1) -> onnx.ModelProto:
+    """A convolution and a 1x1 one behind it."""
+    net = Net({"x": (1, c, SIDE * stride, SIDE * stride)})
+    y = net.node("Relu", net.conv("x", c, 64, r, pads=[r // 2] * 4, strides=[stride] * 2))
+    return _pooled(net, net.node("Relu", net.conv(y, 64, n)))
+
+
+def _first() -> onnx.ModelProto:
+    net = Net({"x": (1, 3, 2 * SIDE, 2 * SIDE)})
+    return _pooled(net, net.node("Relu", net.conv("x", 3, 64, 3, pads=SAME, strides=[2, 2])))
+
+
+def _depthwise() -> onnx.ModelProto:
+    net = Net({"x": (1, 64, SIDE, SIDE)})
+    y = net.node("Relu", net.conv("x", 64, 64))
+    y = net.node("Relu", net.conv(y, 64, 64, 3, pads=SAME, group=64))
+    return net.model(net.conv(y, 64, 64))
+
+
+def _between(op: str, **attributes: object) -> Callable[[], onnx.ModelProto]:
+    """An operator between two convolutions, which keep it in NHWC."""
+    def build() -> onnx.ModelProto:
+        net = Net({"x": (1, 64, SIDE, SIDE)})
+        y = net.node(op, net.conv("x", 64, 64), **attributes)
+        return net.model(net.conv(y, 64, 64))
+    return build
+
+
+def _resize() -> onnx.ModelProto:
+    net = Net({"x": (1, 64, SIDE // 2, SIDE // 2)})
+    y = net.node("Resize", net.conv("x", 64, 64), "", net.const([1, 1, 2, 2]), mode="linear",
+                 coordinate_transformation_mode="half_pixel")
+    return net.model(net.conv(y, 64, 64))
+
+
+def _elementwise() -> onnx.ModelProto:
+    """A BatchNormalization with ReLU in front of a convolution, of a sum that others read as well."""
+    net = Net({"x": (1, 64, SIDE, SIDE)})
+    y = net.conv("x", 64, 64, 3, pads=SAME)
+    z = net.conv(net.node("Relu", net.batchnorm(y, 64)), 64, 64, 3, pads=SAME)
+    return net.model(net.conv(net.node("Concat", y, z, axis=1), 128, 64))
+
+
+def _squeeze_excite() -> onnx.ModelProto:
+    net = Net({"x": (1, 64, SIDE, SIDE)})
+    y = net.node("Relu", net.conv("x", 64, 64))
+    gate = net.conv(net.node("GlobalAveragePool", y), 64, 16)
+    gate = net.node("Sigmoid", net.conv(net.node("Relu", gate), 16, 64))
+    return net.model(net.conv(net.node("Mul", y, gate), 64, 64))
+
+
+def _stored() -> onnx.ModelProto:
+    """A bottleneck's end and the next one's beginning: the sum is read further on."""
+    net = Net({"x": (1, 64, SIDE, SIDE), "r": (1, 256, SIDE, SIDE)})
+    y = net.node("Relu", net.conv("x", 64, 64, 3, pads=SAME))
+    r = net.node("Relu", net.conv("r", 256, 256))
+    y = net.node("Relu", net.node("Add", net.conv(y, 64, 256), r))
+    z = net.node("Relu", net.conv(y, 256, 64))
+    z = net.node("Relu", net.conv(z, 64, 64, 3, pads=SAME))
+    return net.model(net.node("Relu", net.node("Add", net.conv(z, 64, 256), y)))
+
+
+MODELS: dict[Family, Callable[[], onnx.ModelProto]] = {
+    Family.GEMM_2X: _gemm,
+    Family.GEMM_3X: _gemm,
+    Family.GEMM_SM90: _gemm,
+    Family.GEMM_ROWS_SM90: lambda: _gemm(429),
+    Family.CONV_2X: _conv,
+    Family.CONV_SM90: _conv,
+    Family.HALO_SM90: _conv,
+    Family.FIRST_SM90: _first,
+    Family.DEPTHWISE: _depthwise,
+    Family.POOL: _between("MaxPool", kernel_shape=[3, 3], pads=SAME),
+    Family.RESIZE: _resize,
+    Family.LAYOUT: _between("MaxPool", kernel_shape=[3, 3], pads=SAME),
+    Family.ELEMENTWISE: _elementwise,
+    Family.SQUEEZE_EXCITE: _squeeze_excite,
+    Family.CHAIN_SM90: lambda: _gemms(256, 64, 64),
+    Family.CHAIN_2X: lambda: _gemms(256, 64, 64),
+    Family.CHAIN_WIDE_SM90: lambda: _gemms(256, 256, 64),
+    Family.CHAIN_SMALL: lambda: _gemms(13, 16, 8),
+    Family.CHAIN_STORED_SM90: _stored,
+    Family.CHAIN_CONV_SM90: _convs,
+    Family.CHAIN_CONV_2X: _convs,
+    Family.CHAIN_HALO_SM90: _convs,
+    Family.CHAIN_FIRST_SM90: lambda: _convs(3, 3, 64, 2),
+}
