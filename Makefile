@@ -2,7 +2,7 @@
 # make test    install into .venv, run the tests that need no GPU
 # make test-zoo  every graph of tests/zoo (about an hour on 2 cores)
 # make lint    ruff and mypy
-# make bench   measure on the local GPU: models against ONNX Runtime, kernels against cuBLAS and cuDNN; tables and plots
+# make bench   measure all of benchmarks/ at this commit on the local GPU, as far as results lack it; tables and plots
 PYTHON ?= python3
 BIN := .venv/bin
 PACKAGES := apt-get install g++ make python3-venv
@@ -27,8 +27,7 @@ lint: .venv/.dev
 	$(BIN)/mypy
 
 bench: .venv/.gpu
-	$(BIN)/python -m benchmarks.end_to_end --tune
-	for benchmark in tuning symbolic gemm conv b2b_gemm b2b_conv chains variants epilogue padding profile_kernels plots tables; do $(BIN)/python -m benchmarks.$$benchmark || exit 1; done
+	$(BIN)/python -m benchmarks.all
 
 # One stamp per set of extras; each is renewed when pyproject.toml changes. ONNX Runtime exists as a CPU and as a GPU package,
 # which overwrite each other's files: `make bench` belongs on the machine with the GPU, in a checkout of its own.

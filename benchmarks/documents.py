@@ -61,11 +61,17 @@ def result_path(benchmark: str, out: Path | None = None) -> Path:
 
 def described(benchmark: str, rows: Iterable[Row]) -> Document:
     """A document of `rows`, measured here and now by the running command."""
-    command = shlex.join(["python", "-m", f"benchmarks.{benchmark}", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", _module() or f"benchmarks.{benchmark}", *sys.argv[1:]])
     return {
         "schema": SCHEMA, "gpu": machine.gpu_name(), "driver": machine.ask_driver("driver_version"), "versions": machine.versions(),
         "commit": machine.commit(), "sources": machine.sources(), "commands": [command], "rows": [dataclasses.asdict(row) for row in rows],
     }
+
+
+def _module() -> str:
+    """The benchmark's module that is running, "" where another program calls it."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if spec is not None and spec.name.startswith("benchmarks.") else ""
 
 
 def joined(old: Document, new: Document, where: Path) -> Document:

@@ -1,26 +1,27 @@
 """Whole models: onnxbolt against ONNX Runtime at its best, on one GPU, in one run; PyTorch at its best beside them.
 
     python -m benchmarks.end_to_end --tune --cache DIR     # optimize, tune, measure, write results/end_to_end-<gpu>.json
-    python -m benchmarks.end_to_end --tune --cache DIR --budget 90s --missing --begin-within 5m   # in parts, as often as it takes
+    python -m benchmarks.end_to_end --models vgg16-32 --tune --cache DIR --append   # in parts, at one commit; benchmarks.all does so
     python -m benchmarks.end_to_end --prepare DIR --arch sm_90a   # on a machine without a GPU: compile the libraries only
     python -m benchmarks.end_to_end --prepared DIR         # measure with these
 
-ONNX Runtime's best is the fastest of {NHWC, NCHW} x {EXHAUSTIVE, HEURISTIC} x {CUDA graph, none}, cuDNN with all the
-workspace it wants and tuned GEMMs, of that with cuDNN's fused bias, with fp16 or fp32 graph inputs and outputs, and for transformers
-also of what onnxruntime.transformers.optimizer makes of them. onnxbolt is given the same models (of the two inputs and outputs the fp16
-ones), and its results get the same settings to choose from. Weights and inputs are seeded; errors are against the fp32 model without
-TF32. DIR is an ordinary cache directory of onnxbolt's: it may be carried to another machine of the same kind.
+ONNX Runtime's best is that of its CUDA execution provider: the fastest of {NHWC, NCHW} x {EXHAUSTIVE, HEURISTIC} x {CUDA graph, none},
+cuDNN with all the workspace it wants, of that with cuDNN's fused bias, with fp16 or fp32 graph inputs and outputs, and of all forms of
+a transformer (benchmarks/forms.py). Its `enable_gemm_auto_tune` is on: it chooses between cuBLAS's default algorithm and kernels of ONNX
+Runtime's own for few rows, shape by shape, and searches none of cuBLAS's other algorithms. onnxbolt is given the plain export, and for
+transformers, in columns of their own, what onnxruntime.transformers.optimizer makes of it and PyTorch's export at opset 23; its results
+get the same settings to choose from. A row's ratio is that of the plain export. Weights and inputs are seeded; errors are against the
+fp32 model without TF32. DIR is an ordinary cache directory of onnxbolt's: it may be carried to another machine of the same kind.
 """
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import dataclasses
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,45 +32,22 @@ from rich.console import Console
 from rich.table import Table
 
 import onnxbolt
-from benchmarks import peers
 from benchmarks.common import ClockSampler, Row, time_argument
 from benchmarks.device_time import device_times
-from benchmarks.documents import result_path, write_results
+from benchmarks.documents import write_results
 from benchmarks.floors import floor_us
+from benchmarks.forms import FUSED, PLAIN, exported_by_pytorch, fused_by_onnxruntime
+from benchmarks.pytorch_peer import Tried, fastest_way, whole_model
+from benchmarks.targets import TARGETS, Target
 from benchmarks.whole_models import error_of, exact_outputs, seeded_feeds, stream_for
 from models import build
 from onnxbolt.archs import get
+from onnxbolt.errors import OnnxboltError
 from onnxbolt.gpu import local_arch
 from onnxbolt.options import ARCHS, arch_number
 from onnxbolt.tune.cuda import Stream
-from onnxbolt.tune.sessions import Measure, Source, interleave, search
+from onnxbolt.tune.sessions import Arrays, Found, Measure, Sample, Source, interleave, search
 from onnxbolt.tune.summary import Tuning
-
-
-@dataclass(frozen=True)
-class Target:
-    """A model at a batch; `transformer` is onnxruntime.transformers' name for its kind."""
-
-    model: str
-    batch: int
-    transformer: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.model}-{self.batch}"
-
-
-TARGETS = (
-    Target("resnet50", 32),
-    Target("vgg16", 32),
-    Target("repvgg_a0_deploy", 32),
-    Target("mobilenet_v3_large", 32),
-    *(Target(model, 1) for model in ("resnet50", "vgg16", "repvgg_a0_deploy", "mobilenet_v3_large")),
-    Target("bert_base", 32, "bert"),
-    Target("vit_b16", 1, "vit"),
-    Target("vit_b16", 32, "vit"),
-    *(Target(model, rows) for model in ("dlrm_mlp", "dlrm_bottom", "dlrm_top", "dcn_v2") for rows in (2048, 16384)),
-)
 
 
 @dataclass(frozen=True)
@@ -81,6 +59,8 @@ class Effort:
     runs: int
 
 
+PEER, PYTORCH = "ONNX Runtime", "PyTorch"  # sides beside the forms that onnxbolt is given
+_ALSO = {FUSED: "transformers", "PyTorch's export, opset 23": "opset23"}  # those beside the plain export, by the name of their values
 FULL, QUICK = Effort(20, 10, 20), Effort(2, 2, 3)
 
 
@@ -104,30 +84,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure_all(targets: Sequence[Target], stream: Stream | None, chosen: argparse.Namespace) -> int:
     """Row by row, each written at once: what an interrupted run knows is kept, and a model that fails costs itself alone."""
-    known = _known(chosen) if chosen.missing else set()
     rows: list[Row] = []
-    start = time.monotonic()
     for target in targets:
-        if target.name in known:
-            continue
-        if time.monotonic() - start > chosen.begin_within:
-            print(f"{target.name}: not begun, {chosen.begin_within:.0f} s are over; --missing goes on from here", flush=True)
-            break
         with tempfile.TemporaryDirectory() as scratch:
             try:
                 rows.append(_measure(target, Path(scratch), stream, chosen))
             except Exception as error:  # whatever it is: the other models are still to be measured
                 rows.append(Row(target.model, target.batch, "fp16", values={"failure": f"{type(error).__name__}: {error}"[:500]}))
         _print(rows)
-        write_results("end_to_end", rows, chosen.out, chosen.append or chosen.missing)
+        write_results("end_to_end", rows, chosen.out, chosen.append)
     return 1 if any("failure" in row.values for row in rows) else 0
-
-
-def _known(chosen: argparse.Namespace) -> set[str]:
-    """The targets that the result file has a row of."""
-    path = result_path("end_to_end", chosen.out)
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    return {f"{row['name']}-{row['batch']}" for row in rows if "failure" not in row["values"]}
 
 
 def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argparse.Namespace) -> Row:
@@ -135,35 +101,78 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
     exact = build(target.model, target.batch)
     feeds = seeded_feeds(exact)
     reference = exact_outputs(exact, feeds, stream)
-    inputs = {"onnxbolt": build(target.model, target.batch, "fp16"), **_optimized_by_onnxruntime(target, exact, scratch)}
+    models, missing = _forms(target, exact, feeds, scratch, stream)
     tunings: dict[str, Tuning] = {}
-    ours = [_optimized(label, model, target, scratch, stream is not None, chosen, tunings) for label, model in inputs.items()]
-    found = {"ours": search(ours, feeds, stream, effort.search_runs),
-             "peer": search(_peers(target, inputs), feeds, stream, effort.search_runs)}
-    whole_model = peers.whole_model(target.model, feeds, chosen.max_autotune) if stream else contextlib.nullcontext((None, {}))
-    with whole_model as (pytorch, tried), ClockSampler() as clock:
+    found: dict[str, Found] = {}
+    for form in (PLAIN, *(form for form in _ALSO if form in models)):
+        try:
+            source = _optimized(form, models[form], target, scratch, stream is not None, chosen, tunings)
+            found[form] = search([source], feeds, stream, effort.search_runs)
+        except (OnnxboltError, RuntimeError) as error:
+            if form == PLAIN:
+                raise
+            missing[form] = f"{type(error).__name__}: {error}"[:300]
+    found[PEER] = search(_peers(target, models), feeds, stream, effort.search_runs)
+    with _pytorch(target, feeds, stream, chosen) as (pytorch, tried), ClockSampler() as clock:
         measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
-        samples = interleave(measures | ({"pytorch": pytorch} if pytorch else {}), effort.rounds, effort.runs)
+        samples = interleave(measures | ({PYTORCH: pytorch} if pytorch else {}), effort.rounds, effort.runs)
         device = device_times(found, feeds, stream, effort.rounds, effort.runs)
-    errors = {name: error_of(best.session, reference) for name, best in found.items()}
-    mine, peer = samples["ours"], samples["peer"]
-    theirs = samples["pytorch"].median if pytorch else None
-    return Row(
-        target.model, target.batch, "fp16", round(mine.median, 2), f"onnxruntime {ort.__version__}, best", round(peer.median, 2),
-        round(peer.median / mine.median, 3), round(floor_us(exact, get(arch_number(_arch(chosen)))), 2), round(mine.spread, 4),
-        float(f"{errors['ours']:.3e}"), clock.mhz, f"{found['ours'].source.label}: {found['ours'].setting}",
-        {
-            "configurations": "measured" if chosen.tune else "predicted",
-            "peer_config": f"{found['peer'].source.label}: {found['peer'].setting}",
-            "peer_spread": round(peer.spread, 4),
-            "peer_error": float(f"{errors['peer']:.3e}"),
-            **device,
-            "tried": found["ours"].tried | found["peer"].tried,
-            **({"pytorch": tried} if tried else {}),
-            **({"pytorch_us": round(theirs, 2), "pytorch_ratio": round(theirs / mine.median, 3)} if theirs else {}),
-            **({"tuning": {label: _told(tuning) for label, tuning in tunings.items()}} if tunings else {}),
-        },
-    )
+    errors = {form: error_of(best.session, reference) for form, best in found.items() if form in (PLAIN, FUSED)}
+    row = compared(target, samples, device, found, errors)
+    values = {"configurations": "measured" if chosen.tune else "predicted", **row.values, **({"pytorch": tried} if tried else {}),
+              **({"pytorch_way": fastest_way(tried)} if pytorch else {}),
+              **({"missing": missing} if missing else {}),
+              **({"tuning": {form: _told(tuning) for form, tuning in tunings.items()}} if tunings else {})}
+    floor = floor_us(exact, get(arch_number(_arch(chosen))))
+    return dataclasses.replace(row, floor_us=round(floor, 2), clock_mhz=clock.mhz, values=values)
+
+
+def compared(target: Target, samples: Mapping[str, Sample], device: Mapping[str, float], found: Mapping[str, Found],
+             errors: Mapping[str, float]) -> Row:
+    """The row of what was measured: onnxbolt's time of the plain export against the peers; its other forms have fields of their own."""
+    mine, peer = samples[PLAIN], samples[PEER]
+    values: dict[str, Any] = {
+        "peer_config": f"{found[PEER].source.label}: {found[PEER].setting}", "peer_spread": round(peer.spread, 4),
+        "device_us": round(device[PLAIN], 2), "peer_device_us": round(device[PEER], 2),
+        "device_ratio": round(device[PEER] / device[PLAIN], 3),
+    }
+    for form, name in _ALSO.items():
+        if form in found:
+            values |= {f"{name}_us": round(samples[form].median, 2), f"{name}_ratio": round(peer.median / samples[form].median, 3),
+                       f"{name}_device_ratio": round(device[PEER] / device[form], 3)}
+        if form in errors:
+            values[f"{name}_error"] = float(f"{errors[form]:.3e}")
+    if PYTORCH in samples:
+        pytorch = samples[PYTORCH].median
+        values |= {"pytorch_us": round(pytorch, 2), "pytorch_ratio": round(pytorch / mine.median, 3)}
+    ours = {name: us for form, best in found.items() if form != PEER for name, us in best.tried.items()}
+    values["tried"] = {"onnxbolt": ours, "onnxruntime": dict(found[PEER].tried)}
+    values["forms"] = _best_of_each_form(found[PEER].tried)
+    return Row(target.model, target.batch, "fp16", round(mine.median, 2), f"onnxruntime {ort.__version__}, CUDA execution provider, best",
+               round(peer.median, 2), round(peer.median / mine.median, 3), spread=round(mine.spread, 4),
+               error=float(f"{errors[PLAIN]:.3e}"), config=str(found[PLAIN].setting), values=values)
+
+
+def _best_of_each_form(tried: Mapping[str, float | str]) -> dict[str, float]:
+    """Microseconds of each source that a search tried, with its fastest setting."""
+    best: dict[str, float] = {}
+    for name, us in tried.items():
+        form = name.partition(": ")[0]
+        if isinstance(us, float):
+            best[form] = min(us, best.get(form, us))
+    return best
+
+
+def _forms(target: Target, exact: onnx.ModelProto, feeds: Arrays, scratch: Path,
+           stream: Stream | None) -> tuple[dict[str, onnx.ModelProto], dict[str, str]]:
+    """The model in fp16 in every form, and why one is missing; PyTorch's exports need a GPU."""
+    exports, missing = exported_by_pytorch(target, feeds, scratch) if stream else ({}, {})
+    return {PLAIN: build(target.model, target.batch, "fp16"), **fused_by_onnxruntime(target, exact, scratch), **exports}, missing
+
+
+def _pytorch(target: Target, feeds: Arrays, stream: Stream | None,
+             chosen: argparse.Namespace) -> contextlib.AbstractContextManager[tuple[Measure | None, Tried]]:
+    return whole_model(target.model, feeds, chosen.compile_within) if stream else contextlib.nullcontext((None, {}))
 
 
 def _told(tuning: Tuning) -> dict[str, object]:
@@ -189,9 +198,9 @@ def _optimized(label: str, model: onnx.ModelProto, target: Target, scratch: Path
 def _prepare(target: Target, directory: Path, chosen: argparse.Namespace) -> None:
     """Compile one model's libraries into `directory`. The models themselves are not kept: the same input gives the same bytes again."""
     directory.mkdir(parents=True, exist_ok=True)
-    models = {"onnxbolt": build(target.model, target.batch, "fp16")}
+    models = {PLAIN: build(target.model, target.batch, "fp16")}
     with tempfile.TemporaryDirectory() as scratch:
-        models |= _optimized_by_onnxruntime(target, build(target.model, target.batch), Path(scratch))
+        models |= fused_by_onnxruntime(target, build(target.model, target.batch), Path(scratch))
     for label, model in models.items():
         out = directory / _file(label, target)
         onnxbolt.optimize(model, out, **_options(chosen))
@@ -200,31 +209,19 @@ def _prepare(target: Target, directory: Path, chosen: argparse.Namespace) -> Non
 
 
 def _file(label: str, target: Target) -> str:
-    return f"{target.name}.onnx" if label == "onnxbolt" else f"{target.name}-transformers.onnx"
+    return f"{target.name}.onnx" if label == PLAIN else f"{target.name}-{_ALSO[label]}.onnx"
 
 
 def _options(chosen: argparse.Namespace) -> dict[str, object]:
     return {"archs": (_arch(chosen),), "fuse": chosen.fuse, "verify": False, **_tuning(chosen)}
 
 
-def _optimized_by_onnxruntime(target: Target, exact: onnx.ModelProto, scratch: Path) -> dict[str, onnx.ModelProto]:
-    """What onnxruntime.transformers.optimizer makes of a transformer, in fp16; nothing for other models."""
-    if not target.transformer:
-        return {}
-    from onnxruntime.transformers import optimizer
-
-    path = scratch / "fp32.onnx"
-    onnx.save(exact, path)
-    fused = optimizer.optimize_model(str(path), model_type=target.transformer, num_heads=12, hidden_size=768, opt_level=0, use_gpu=True)
-    fused.convert_float_to_float16(keep_io_types=False)
-    return {"onnxruntime.transformers": fused.model}
-
-
-def _peers(target: Target, inputs: dict[str, onnx.ModelProto]) -> list[Source]:
-    """What ONNX Runtime is given: the model in fp16 with fp16 and with fp32 inputs and outputs, and as its own tool optimizes it."""
+def _peers(target: Target, models: Mapping[str, onnx.ModelProto]) -> list[Source]:
+    """What ONNX Runtime is given: the model in fp16 with fp16 and with fp32 inputs and outputs, and its other forms."""
     wide = build(target.model, target.batch, "fp16", io="fp32")
-    models = {"fp16, fp16 inputs": inputs["onnxbolt"], "fp16, fp32 inputs": wide, **{n: m for n, m in inputs.items() if n != "onnxbolt"}}
-    return [Source(label, model.SerializeToString()) for label, model in models.items()]
+    others = {form: model for form, model in models.items() if form != PLAIN}
+    named = {f"{PLAIN}, fp16 inputs": models[PLAIN], f"{PLAIN}, fp32 inputs": wide, **others}
+    return [Source(label, model.SerializeToString()) for label, model in named.items()]
 
 
 def _tuning(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -253,11 +250,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=lambda text: set(text.split(",")), default=set(), help="names, or name-batch, with commas between")
     parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/end_to_end-<gpu>.json)")
-    parser.add_argument("--append", action="store_true", help="keep the result file's rows of other models")
-    parser.add_argument("--missing", action="store_true", help="measure what the result file lacks, and keep its rows")
-    parser.add_argument("--begin-within", type=time_argument, default=float("inf"), metavar="TIME", help="begin no further model after it")
+    parser.add_argument("--append", action="store_true", help="keep the result file's rows of other models, which are of this commit")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run")
-    parser.add_argument("--max-autotune", action="store_true", help="PyTorch also by torch.compile, which takes minutes for each model")
+    parser.add_argument("--compile-within", type=time_argument, default="3m", metavar="TIME",
+                        help="for each way of torch.compile with each model; 0s leaves it out (default: 3m)")
     parser.add_argument("--prepare", type=Path, metavar="DIR", help="compile the libraries into DIR and stop")
     parser.add_argument("--prepared", type=Path, metavar="DIR", help="take the libraries from DIR")
     parser.add_argument("--arch", choices=ARCHS, help="default: the local GPU's, else sm_90a")

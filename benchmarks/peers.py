@@ -8,21 +8,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import multiprocessing
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.cublaslt import Product, Shape
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 from onnxbolt.tune.records import Problem
-from onnxbolt.tune.sessions import Arrays, Measure
+from onnxbolt.tune.sessions import Measure
 
 _LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256  # of a graph, as custom_ops/profiler has them
-_TRIAL_RUNS = 20
 _SHORT_LOOK = 3
 _COPIED = 1 << 29  # bytes, far more than any cache holds
 ACTIVATIONS = {"Relu": "relu", "GeluErf": "gelu", "HardSwish": "hardswish", "Softplus": "softplus"}  # in torch.nn.functional
@@ -44,57 +41,6 @@ def release() -> None:
     """Give back what PyTorch keeps of the device's memory: the tuner's process needs room for its operands."""
     if torch := pytorch():
         torch.cuda.empty_cache()
-
-
-@contextlib.contextmanager
-def whole_model(model: str, feeds: Arrays, max_autotune: bool) -> Iterator[tuple[Measure | None, dict[str, float | str]]]:
-    """The fastest way in which PyTorch runs a model of benchmarks/pytorch.py, and the median of each that was tried.
-
-    It runs in a process of its own: its CUDA libraries may be of other versions than those that ONNX Runtime has loaded.
-    """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, model, dict(feeds), max_autotune))
-    process.start()
-    theirs.close()
-
-    def measure(count: int) -> list[float]:
-        ours.send(count)
-        times: list[float] = ours.recv()
-        return times
-
-    try:
-        tried = _told(ours)
-        yield (measure if any(isinstance(us, float) for us in tried.values()) else None), tried
-    finally:
-        ours.close()
-        process.kill()
-        process.join()
-
-
-def _told(pipe: Connection) -> dict[str, float | str]:
-    try:
-        tried: dict[str, float | str] = pipe.recv()
-    except EOFError:
-        return {"failure": "PyTorch's process ended without a word"}
-    return tried
-
-
-def _serve(pipe: Connection, model: str, feeds: Arrays, max_autotune: bool) -> None:
-    """Try everything, tell the medians, then time the fastest as often as it is asked for."""
-    tried: dict[str, float | str] = {}
-    measured: dict[str, Measure] = {}
-    try:
-        from benchmarks.pytorch import measures
-
-        for name, measure in measures(model, feeds, max_autotune):
-            tried[name] = float(round(statistics.median(measure(_TRIAL_RUNS)), 1))
-            measured[name] = measure
-    except Exception as error:  # whatever PyTorch cannot do: the rows are about another peer
-        tried["failure"] = f"{type(error).__name__}: {error}"[:300]
-    pipe.send(tried)
-    while measured:
-        pipe.send(measured[min(measured, key=lambda name: float(tried[name]))](pipe.recv()))
 
 
 def library(name: str) -> str:

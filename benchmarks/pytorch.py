@@ -6,10 +6,13 @@ projections are one. Weights are PyTorch's initial ones: only times are compared
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
+import torch._inductor.config
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,23 +22,54 @@ from models.vgg import DEPTHS
 from onnxbolt.tune.sessions import Measure
 
 _WARM_UP = 5
+_DEVICE = "cuda"
 _WIDTH, _HEADS, _INNER, _LAYERS = 768, 12, 3072, 12
 
 
-def measures(model: str, feeds: Mapping[str, Any], max_autotune: bool) -> Iterator[tuple[str, Measure]]:
-    """Each way to run `model` on these numpy arrays, with a function that times runs of it between CUDA events, in microseconds."""
+COMPILED = {"torch.compile max-autotune": ("max-autotune", False), "torch.compile max-autotune, freezing": ("max-autotune", True),
+            "torch.compile reduce-overhead": ("reduce-overhead", False)}  # mode, and whether inductor folds constants
+
+
+def measures(model: str, feeds: Mapping[str, Any], ways: Iterable[str]) -> Iterator[tuple[str, Measure | str]]:
+    """Each of `ways` to run `model` on these numpy arrays ("eager", "CUDA graph", those of COMPILED), with a function that times runs of
+    it between CUDA events, in microseconds, or why it failed."""
     torch.backends.cudnn.benchmark = True
-    module = MODELS[model]().eval().half().cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module = _module(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     inputs = [_input(array) for array in feeds.values()]
-    yield "eager", _timed(lambda: module(*inputs))
-    yield "CUDA graph", _timed(_captured(lambda: module(*inputs)))
-    if max_autotune:
-        compiled = torch.compile(module, mode="max-autotune")
-        yield "torch.compile max-autotune", _timed(lambda: compiled(*inputs))
+    for way in ways:
+        try:
+            yield way, _timed(_run(way, module, inputs))
+        except Exception as error:  # whatever PyTorch cannot do: there are other ways
+            yield way, f"failed: {type(error).__name__}: {error}"[:300]
+
+
+def export(model: str, feeds: Mapping[str, Any], opset: int, path: Path) -> None:
+    """Write the module as PyTorch's exporter has it, in fp16, with the names of `feeds` for its inputs."""
+    inputs = tuple(_input(array).contiguous() for array in feeds.values())
+    with torch.no_grad():
+        torch.onnx.export(_module(model), inputs, str(path), dynamo=True, opset_version=opset, input_names=list(feeds), external_data=False,
+                          optimize=True)
+
+
+def _module(model: str) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[model]().eval().half().to(_DEVICE)
+
+
+def _run(way: str, module: nn.Module, inputs: Sequence[Tensor]) -> Callable[[], Any]:
+    if way == "eager":
+        return lambda: module(*inputs)
+    if way == "CUDA graph":
+        return _captured(lambda: module(*inputs))
+    mode, freezing = COMPILED[way]
+    torch._dynamo.reset()
+    torch._inductor.config.freezing = freezing
+    compiled = torch.compile(module, mode=mode)
+    return lambda: compiled(*inputs)
 
 
 def _input(array: Any) -> Tensor:
-    tensor = torch.from_numpy(array).cuda()
+    tensor = torch.from_numpy(array).to(_DEVICE)
     tensor = tensor.half() if tensor.is_floating_point() else tensor
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 

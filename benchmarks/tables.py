@@ -1,6 +1,8 @@
 """Tables of docs/performance.md and README.md, from results/*.json: `python -m benchmarks.tables` after each new result file.
 
 A page says where a table goes by a pair of comments, `<!-- begin:gemm -->` and `<!-- end:gemm -->`; all between them is generated.
+README shows figures of one commit, that of the whole models, and says what it leaves out; docs/performance.md shows all, each table with
+its commit. Rows whose peer has an estimated part enter no mean.
 """
 from __future__ import annotations
 
@@ -10,13 +12,16 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.documents import RESULTS
+from benchmarks.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/performance.md")
+ONE_COMMIT = ("README.md",)  # pages that show the figures of one commit
 FIGURES = ROOT / "docs" / "figures"  # benchmarks/plots.py
 NOTHING = "Nothing has been measured yet."
 _BLOCK = re.compile(r"(<!-- begin:(\w+) -->\n).*?(<!-- end:\2 -->)", re.DOTALL)
@@ -28,7 +33,7 @@ Cell = Callable[[dict[str, Any]], str]  # of a row
 def main() -> int:
     for page in PAGES:
         path = ROOT / page
-        path.write_text(rendered(path.read_text(), load(RESULTS)))
+        path.write_text(rendered(path.read_text(), results_of(page)))
     return 0
 
 
@@ -40,10 +45,30 @@ def load(directory: Path) -> dict[str, list[Document]]:
     return found
 
 
+def results_of(page: str, directory: Path = RESULTS) -> dict[str, list[Document]]:
+    """What a page shows of the result files in `directory`."""
+    results = load(directory)
+    return of_one_commit(results) if page in ONE_COMMIT else results
+
+
+def of_one_commit(results: Mapping[str, Sequence[Document]]) -> dict[str, list[Document]]:
+    """Documents and rows of the whole models' commit; `document["left_out"]` names the rows that others have."""
+    commits = [document["commit"] for document in results.get("end_to_end", ())]
+    found: dict[str, list[Document]] = {}
+    for benchmark, documents in results.items():
+        for document in documents:
+            same = [row for row in document["rows"] if commits[:1] == [row["values"].get("commit", document["commit"])]]
+            left_out = [f"{row['name']} ({row['batch']})" for row in document["rows"] if row not in same]
+            found.setdefault(benchmark, []).append({**document, "rows": same, "left_out": left_out})
+    return found
+
+
 def rendered(page: str, results: Mapping[str, Sequence[Document]]) -> str:
     """`page` with new tables. Raises KeyError for a block that no table is known for."""
+    special = {"overview": _overview, "forms": _forms}
+
     def text(name: str) -> str:
-        return _overview(results) if name == "overview" else _block(TABLES[name], results)
+        return special[name](results) if name in special else _block(TABLES[name], results)
 
     return _BLOCK.sub(lambda block: f"{block[1]}{text(block[2])}\n{block[3]}", page)
 
@@ -58,6 +83,7 @@ class Table:
     compares: bool = True
     group: Cell | None = None
     figure: bool = False
+    place: Callable[[dict[str, Any]], int] = lambda row: 0  # where a row stands; files keep the order of measuring
 
 
 def _block(table: Table, results: Mapping[str, Sequence[Document]]) -> str:
@@ -69,40 +95,69 @@ def _block(table: Table, results: Mapping[str, Sequence[Document]]) -> str:
 
 def _overview(results: Mapping[str, Sequence[Document]]) -> str:
     """A line for each benchmark of kernels, and for each group of its rows: how many, and the ratios' mean and least."""
-    lines = []
+    lines, left_out = [], []
     for benchmark, title in _TITLES.items():
         for document in results.get(benchmark, ()):
-            for name, ratios in _ratios(TABLES[benchmark], document["rows"]).items():
-                cells = [f"{title}{', ' * bool(name)}{name}", document["gpu"], str(len(ratios)), *_mean_and_least(ratios)]
+            if document.get("left_out"):  # a part of the rows might flatter
+                left_out.append(title)
+                continue
+            for name, rows in _groups(TABLES[benchmark], document["rows"]).items():
+                serial = [row["values"]["serial_ratio"] for row in rows if "serial_ratio" in row["values"]]
+                cells = [f"{title}{', ' * bool(name)}{name}", document["gpu"], str(len(rows)), *_mean_and_least(_ratios(rows)),
+                         *(_mean_and_least(serial) if serial else ("", ""))]
                 lines.append(_line(cells))
-    heading = ["kernels", "GPU", "shapes", "geometric mean of the ratios", "least"]
-    return "\n".join([_line(heading), _line(["---", "---", "---:", "---:", "---:"]), *lines]) if lines else NOTHING
+    heading = ["kernels", "GPU", "shapes", "geometric mean of the ratios", "least", "mean, launches not overlapping", "least"]
+    table = [_line(heading), _line(["---", "---", *["---:"] * 5]), *lines] if lines else [NOTHING]
+    omitted = ["", f"Not measured at this commit, see docs/performance.md: {'; '.join(left_out)}."] if left_out else []
+    return "\n".join([*table, *omitted])
+
+
+def _forms(results: Mapping[str, Sequence[Document]]) -> str:
+    """A line for each form of each transformer: onnxbolt's time, and ONNX Runtime's with its best setting."""
+    names = {"plain export": "ours_us", "onnxruntime.transformers": "transformers_us", "PyTorch's export, opset 23": "opset23_us"}
+    lines = []
+    for document in results.get("end_to_end", ()):
+        for row in document["rows"]:
+            for form, us in row["values"].get("forms", {}).items() if "transformers_us" in row["values"] else ():
+                mine = next((key for name, key in names.items() if form.startswith(name) and not form.endswith("fp32 inputs")), "")
+                ours = row.get(mine) or row["values"].get(mine)
+                lines.append(_line([row["name"], str(row["batch"]), form, _text(_thousandth(ours), ".3f"), f"{us / 1e3:.3f}"]))
+    heading = _line(["model", "batch", "form", "onnxbolt, ms", "ONNX Runtime's CUDA execution provider, ms"])
+    return "\n".join([heading, _line(["---", *["---:"] * 4]), *lines]) if lines else NOTHING
 
 
 def _measured(table: Table, document: Document) -> str:
-    rows = document["rows"]
+    rows = sorted(document["rows"], key=table.place)
     lines = [_origin(document), "", _line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
     lines += [_line([cell(row) for cell in table.columns.values()]) for row in rows]
-    lines += _means(table, rows) if table.compares else []
+    left_out = document.get("left_out")
+    lines += _means(table, rows) if table.compares and not left_out else []  # a part of the rows might flatter
     lines += _older(rows)
+    lines += ["", f"Not measured at this commit, see docs/performance.md: {', '.join(left_out)}."] if left_out else []
     failures = [f"{row['name']}: {row['values']['failure']}" for row in rows if "failure" in row["values"]]
     lines += ["", *(f"Failed: {failure.splitlines()[0]}" for failure in failures)] if failures else []
     return "\n".join(lines)
 
 
 def _means(table: Table, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Over all rows, and in brackets for each group."""
-    groups = _ratios(table, rows)
+    """Over all rows without an estimated part, and in brackets for each group; then the same of further ratios."""
+    groups = _groups(table, rows)
     if not groups:
         return []
-    mean, least = _mean_and_least([ratio for ratios in groups.values() for ratio in ratios])
-    parts = [f"{name}: {', least '.join(_mean_and_least(ratios))}" for name, ratios in groups.items()]
+    mean, least = _mean_and_least([ratio for found in groups.values() for ratio in _ratios(found)])
+    parts = [f"{name}: {', least '.join(_mean_and_least(_ratios(found)))}" for name, found in groups.items()]
     brackets = f" ({'; '.join(parts)})" if len(parts) > 1 else ""
-    return ["", f"Geometric mean of the ratios {mean}, least {least}{brackets}."]
+    lines = ["", f"Geometric mean of the ratios {mean}, least {least}{brackets}."]
+    for name, title in _FURTHER.items():
+        if further := [row["values"][name] for found in groups.values() for row in found if name in row["values"]]:
+            lines[-1] += f" {title}: {', least '.join(_mean_and_least(further))}."
+    estimated = sum(_is_estimated(row) for row in rows)
+    lines[-1] += f" {estimated} rows whose peer's time is partly estimated are in no mean." if estimated else ""
+    return lines
 
 
 def _older(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Which rows were measured at another commit than the file says."""
+    """Which rows of a file of an earlier schema were measured at another commit than the file says."""
     names: dict[str, list[str]] = {}
     for row in rows:
         if commit := row["values"].get("commit"):
@@ -110,13 +165,22 @@ def _older(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [line for commit, found in names.items() for line in ("", f"Of commit {commit}: {', '.join(found)}.")]
 
 
-def _ratios(table: Table, rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """By group; "" is that of a table without groups."""
-    groups: dict[str, list[float]] = {}
+def _groups(table: Table, rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Rows that enter a mean, by group; "" is that of a table without groups."""
+    groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        if row["ratio"]:
-            groups.setdefault(table.group(row) if table.group else "", []).append(row["ratio"])
+        if row["ratio"] and not _is_estimated(row):
+            groups.setdefault(table.group(row) if table.group else "", []).append(row)
     return groups
+
+
+def _is_estimated(row: dict[str, Any]) -> bool:
+    """True if a part of the peer's time was not measured as it stands; the last two fields are those of files of schema 1."""
+    return any(row["values"].get(field) for field in ("estimated", "residual_us", "elementwise_us"))
+
+
+def _ratios(rows: Sequence[dict[str, Any]]) -> list[float]:
+    return [row["ratio"] for row in rows]
 
 
 def _mean_and_least(ratios: Sequence[float]) -> tuple[str, str]:
@@ -126,7 +190,8 @@ def _mean_and_least(ratios: Sequence[float]) -> tuple[str, str]:
 def _origin(document: Document) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     parts = [document["gpu"], *([f"driver {document['driver']}"] if document["driver"] else []), versions]
-    return "; ".join([*parts, *([f"commit {document['commit']}"] if document["commit"] else [])]) + "."
+    line = "; ".join([*parts, *([f"commit {document['commit']}"] if document["commit"] else [])]) + "."
+    return line if "schema" in document else f"Not renewed since result files have digests. {line}"
 
 
 def _line(cells: Sequence[str] | Mapping[str, Cell]) -> str:
@@ -165,36 +230,56 @@ def _percent(row: dict[str, Any]) -> str:
     return "" if row["spread"] is None else f"{row['spread'] * 100:.1f}%"
 
 
+def _tried(result: float | str | None) -> str:
+    """Milliseconds, or why there are none."""
+    return f"{result / 1e3:.3f}" if isinstance(result, float) else _text(result, "")
+
+
+def _target(row: dict[str, Any]) -> int:
+    """A model's place in the tables."""
+    places = [(target.model, target.batch) for target in TARGETS]
+    return places.index(found) if (found := (row["name"], row["batch"])) in places else len(places)
+
+
 def _epilogue(row: dict[str, Any]) -> str:
     return f"epilogue {row['values'].get('epilogue', 'unknown')}"
 
 
 _MODEL: dict[str, Cell] = {"model": _field("name"), "batch": _field("batch")}
 _TIMES: dict[str, Cell] = {
-    "configurations": _value("configurations"),
-    "onnxbolt, ms": _milliseconds("ours_us"), "ONNX Runtime at its best, ms": _milliseconds("peer_us"), "ratio": _field("ratio", ".2f"),
-    "PyTorch at its best, ms": lambda row: _text(_thousandth(row["values"].get("pytorch_us")), ".3f"),
-    "its ratio": _value("pytorch_ratio", ".2f"),
+    "onnxbolt, ms": _milliseconds("ours_us"), "CUDA execution provider at its best, ms": _milliseconds("peer_us"),
+    "ratio, single runs": _field("ratio", ".2f"), "ratio, back to back": _value("device_ratio", ".2f"),
+    "onnxbolt on onnxruntime.transformers' result, ms": lambda row: _text(_thousandth(row["values"].get("transformers_us")), ".3f"),
+    "its ratio, single runs": _value("transformers_ratio", ".2f"),
+    "PyTorch, ms": lambda row: _text(_thousandth(row["values"].get("pytorch_us")), ".3f"),
+    "PyTorch's way": lambda row: _text(row["values"].get("pytorch_way"), ""), "ratio to PyTorch": _value("pytorch_ratio", ".2f"),
 }
 _QUEUED: dict[str, Cell] = {
-    "runs behind one another, ms": lambda row: _text(_thousandth(row["values"].get("device_us")), ".3f"),
-    "ONNX Runtime's, ms": lambda row: _text(_thousandth(row["values"].get("peer_device_us")), ".3f"),
-    "their ratio": _value("device_ratio", ".2f"),
+    "back to back, ms": lambda row: _text(_thousandth(row["values"].get("device_us")), ".3f"),
+    "the provider's, ms": lambda row: _text(_thousandth(row["values"].get("peer_device_us")), ".3f"),
 }
+_PYTORCH: dict[str, Cell] = {
+    **_MODEL, **{way: partial(lambda way, row: _tried(row["values"].get("pytorch", {}).get(way)), way)
+                 for way in ("eager", "CUDA graph", "torch.compile max-autotune", "torch.compile max-autotune, freezing",
+                             "torch.compile reduce-overhead")},
+}
+_SERIAL: dict[str, Cell] = {"launches not overlapping, us": _value("serial_us", ".2f"), "its ratio": _value("serial_ratio", ".2f")}
 _KERNEL: dict[str, Cell] = {
     "problem": _field("name"), "onnxbolt, us": _field("ours_us", ".2f"), "against": _field("peer"), "its us": _field("peer_us", ".2f"),
-    "ratio": _field("ratio", ".2f"), "floor, us": _field("floor_us", ".2f"), "spread": _percent,
+    "ratio": _field("ratio", ".2f"), **_SERIAL, "floor, us": _field("floor_us", ".2f"), "spread": _percent,
 }
 _EPILOGUE: dict[str, Cell] = {
     "kernel": _field("name"), "fused, us": _field("ours_us", ".2f"), "without epilogue, us": _value("bare_us", ".2f"),
-    "fused / without": _value("fused_over_bare", ".3f"), "with an elementwise kernel, us": _field("peer_us", ".2f"),
-    "ratio": _field("ratio", ".2f"), "spread": _percent,
+    "fused / without": _value("fused_over_bare", ".3f"), "the library and an activation, us": _field("peer_us", ".2f"),
+    "ratio": _field("ratio", ".2f"), **_SERIAL, "ours without, and an activation (estimated), us": _value("apart_us", ".2f"),
+    "spread": _percent,
 }
 _B2B: dict[str, Cell] = {
     "layers": _field("name"), "rows or batch": _field("batch"), "one kernel, us": _field("ours_us", ".2f"),
     "one for each layer, us": _value("apart_us", ".2f"), "ratio": _field("ratio", ".2f"), "aim": _value("target", ".2f"),
+    **_SERIAL,
     "the library's, bare, us": _value("bare_us", ".2f"), "with bias and ReLU, us": _value("full_us", ".2f"),
-    "its ratio": _value("full_ratio", ".2f"), "against": _field("peer"), "floor, us": _field("floor_us", ".2f"), "spread": _percent,
+    "the ratio to that": _value("full_ratio", ".2f"), "against": _field("peer"), "floor, us": _field("floor_us", ".2f"), "spread": _percent,
 }
 _CHAINS: dict[str, Cell] = {
     "chain": _field("name"), "rows": _field("batch"), "covers": _value("covers"), "layers of each kernel": _value("measured"),
@@ -204,7 +289,7 @@ _CHAINS: dict[str, Cell] = {
 _PADDING: dict[str, Cell] = {
     "convolution": _field("name"), "unpadded, us": _value("unpadded_us", ".2f"), "padded, us": _value("padded_us", ".2f"),
     "padding, us": _value("padding_us", ".2f"), "its share": _value("padding_share", ".0%"), "gain": _value("gain", ".2f"),
-    "against": _field("peer"), "its us": _field("peer_us", ".2f"), "ratio": _field("ratio", ".2f"), "spread": _percent,
+    "against": _field("peer"), "its us": _field("peer_us", ".2f"), "ratio": _field("ratio", ".2f"), **_SERIAL, "spread": _percent,
 }
 _PROFILE: dict[str, Cell] = {
     "model": _value("model"), "kernel": _field("config"), "launches": _value("launches"), "us": _field("ours_us", ".2f"),
@@ -219,9 +304,11 @@ _TUNING: dict[str, Cell] = {
     "rank correlation": _value("rank_correlation", ".2f"), "cores": _value("cores"),
 }
 TABLES = {
-    "summary": Table("end_to_end", {**_MODEL, **_TIMES}),
-    "end_to_end": Table("end_to_end", {**_MODEL, **_TIMES, **_QUEUED, "floor, ms": _milliseconds("floor_us"), "spread": _percent,
-                                       "error": _field("error", ".1e"), "settings": _field("config")}),
+    "summary": Table("end_to_end", {**_MODEL, **_TIMES}, place=_target),
+    "end_to_end": Table("end_to_end", {**_MODEL, "configurations": _value("configurations"), **_TIMES, **_QUEUED,
+                                       "floor, ms": _milliseconds("floor_us"), "spread": _percent, "error": _field("error", ".1e"),
+                                       "settings": _field("config")}, place=_target, figure=True),
+    "pytorch": Table("end_to_end", _PYTORCH, compares=False, place=_target),
     "gemm": Table("gemm", {**_KERNEL, "TFLOP/s": _value("tflops", ".0f"), "candidates": _value("candidates"),
                            "regret": _value("regret", ".2f")}, group=_epilogue, figure=True),
     "conv": Table("conv", {**_KERNEL, "PyTorch, each step a kernel, us": _value("unfused_us", ".2f"), "TFLOP/s": _value("tflops", ".0f"),
@@ -229,7 +316,7 @@ TABLES = {
     "epilogue": Table("epilogue", _EPILOGUE, figure=True),
     "padding": Table("padding", _PADDING),
     "kernels": Table("profile", _PROFILE, compares=False),
-    "tuning": Table("tuning", _TUNING, compares=False),
+    "tuning": Table("tuning", _TUNING, compares=False, place=_target),
     "symbolic": Table("symbolic", {**_MODEL, "onnxbolt, one session, us": _field("ours_us", ".1f"),
                                    "ONNX Runtime at its best at that batch, us": _field("peer_us", ".1f"), "ratio": _field("ratio", ".2f"),
                                    "spread": _percent, "error": _field("error", ".1e")}),
@@ -240,9 +327,10 @@ TABLES = {
                                    "spread": _percent, "error": _field("error", ".1e")}, compares=False),
     **{name: Table(name, _KERNEL) for name in ("attention", "subgraphs")},
 }
+_FURTHER = {"device_ratio": "Runs back to back", "serial_ratio": "Launches not overlapping"}
 _TITLES = {
     "gemm": "GEMM against cuBLAS's bare product", "conv": "convolutions with epilogue against cuDNN's bare ones",
-    "epilogue": "fused epilogue against a kernel of its own", "padding": "padded channels against cuDNN",
+    "epilogue": "fused epilogue against the library's bare product and PyTorch's activation", "padding": "padded channels against cuDNN",
     "b2b_gemm": "GEMMs in one kernel against a kernel for each", "b2b_conv": "convolutions in one kernel against a kernel for each",
 }
 

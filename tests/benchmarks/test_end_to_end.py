@@ -1,4 +1,5 @@
 """The end-to-end benchmark's logic, on the CPU: function bodies in place of kernels."""
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -6,13 +7,17 @@ from pathlib import Path
 import onnx
 import pytest
 
-from benchmarks import end_to_end
+from benchmarks import device_time, end_to_end
 from benchmarks.common import Row
-from benchmarks.end_to_end import TARGETS, main
+from benchmarks.device_time import device_times
+from benchmarks.end_to_end import PEER, PYTORCH, compared, main
 from benchmarks.floors import floor_us, flops
+from benchmarks.forms import FUSED, PLAIN
+from benchmarks.targets import TARGETS, Target
 from models import build
 from onnxbolt import gpu
 from onnxbolt.archs import get
+from onnxbolt.tune.sessions import Found, Sample, Setting, Source
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ def test_a_quick_run_on_the_cpu_writes_a_row_with_both_sides(tmp_path: Path, cap
     assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
     assert 0 < row["error"] < 1e-2
     assert row["values"]["device_ratio"] == pytest.approx(row["values"]["peer_device_us"] / row["values"]["device_us"], rel=1e-2)
-    assert row["values"]["peer_config"].startswith("fp16")
+    assert row["values"]["peer_config"].startswith("plain export, fp16")
     assert "dlrm_mlp" in capsys.readouterr().out
 
 
@@ -67,24 +72,57 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_model_that_fails_costs_its_row_alone_and_is_missing_the_next_time(tmp_path: Path, measured: list[str]) -> None:
-    out = ("--provider", "cpu", "--out", str(tmp_path / "results.json"))
+def test_a_model_that_fails_costs_its_row_alone_and_can_be_measured_again(tmp_path: Path, measured: list[str]) -> None:
+    out = ("--provider", "cpu", "--append", "--out", str(tmp_path / "results.json"))
     assert main([*out, "--models", "resnet50-32,vgg16-32,dlrm_mlp-16384"]) == 1
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [row["values"].get("failure") for row in rows] == [None, "RuntimeError: no memory", None]
     measured.clear()
-    assert main([*out, "--missing", "--models", "resnet50-32,vgg16-32,bert_base"]) == 1
+    assert main([*out, "--models", "vgg16-32,bert_base"]) == 1
     assert measured == ["vgg16-32", "bert_base-32"]
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
-    assert {row["name"] for row in rows} == {"resnet50", "vgg16", "dlrm_mlp", "bert_base"}
+    assert [row["name"] for row in rows] == ["resnet50", "dlrm_mlp", "vgg16", "bert_base"]
 
 
-def test_no_model_is_begun_when_the_time_is_over(tmp_path: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(end_to_end.time, "monotonic", lambda: float(next(seconds)))
-    out = ["--provider", "cpu", "--out", str(tmp_path / "r.json")]
-    assert main([*out, "--models", "resnet50-32,dlrm_mlp-16384", "--begin-within", "3m"]) == 0
-    assert measured == ["resnet50-32"]
+class Sleeper:
+    """A session of a setting, as far as a row needs one."""
+
+    def __init__(self, us: float) -> None:
+        self.us = us
+
+    def measure_queued(self, count: int) -> list[float]:
+        return [self.us]
+
+
+def found(label: str, us: float, tried: dict[str, float | str] | None = None) -> Found:
+    return Found(Source(label, b""), Setting(graph=True), Sleeper(us), tried or {})  # type: ignore[arg-type]
+
+
+def test_a_sides_device_time_is_the_faster_of_with_and_without_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def captured(source: Source, setting: Setting, *_: object) -> Found:
+        assert setting.graph
+        return found(source.label, {"ours": 7.0, "peer": 30.0}[source.label])
+
+    monkeypatch.setattr(device_time, "only", captured)
+    sides = {label: dataclasses.replace(found(label, us), setting=Setting(graph=False)) for label, us in (("ours", 10.0), ("peer", 20.0))}
+    assert device_times(sides, {}, "stream", 2, 3) == {"ours": 7.0, "peer": 20.0}  # type: ignore[arg-type]
+
+
+def test_a_row_has_both_sides_settings_and_its_ratio_is_that_of_the_plain_export() -> None:
+    name = "onnxruntime.transformers: NCHW, EXHAUSTIVE, CUDA graph"
+    sides = {PLAIN: found(PLAIN, 8.0, {f"{PLAIN}: any": 8.0}), FUSED: found(FUSED, 5.0, {name: 5.0}),
+             PEER: found(FUSED, 6.0, {name: 6.0, "PyTorch's export, opset 23: any": 7.0})}
+    samples = {side: Sample((us, us)) for side, us in ((PLAIN, 8.0), (FUSED, 5.0), (PEER, 6.0), (PYTORCH, 4.0))}
+    device = {PLAIN: 7.5, FUSED: 4.5, PEER: 6.0}
+    row = compared(Target("bert_base", 32, "bert"), samples, device, sides, {PLAIN: 1e-3, FUSED: 2e-3})
+    assert (row.ours_us, row.peer_us, row.ratio) == (8.0, 6.0, 0.75)
+    assert "CUDA execution provider" in row.peer
+    values = row.values
+    assert (values["transformers_us"], values["transformers_ratio"]) == (5.0, 1.2)
+    assert (values["device_ratio"], values["transformers_device_ratio"]) == (0.8, 1.333)
+    assert (values["pytorch_us"], values["pytorch_ratio"]) == (4.0, 0.5)
+    assert values["tried"] == {"onnxbolt": {f"{PLAIN}: any": 8.0, name: 5.0},
+                               "onnxruntime": {name: 6.0, "PyTorch's export, opset 23: any": 7.0}}
 
 
 def test_pytorchs_models_have_the_parameters_of_ours() -> None:

@@ -1,0 +1,252 @@
+"""Every result file at one commit: the tasks of TASKS, one process on each GPU at a time, in parts where time is short.
+
+    python -m benchmarks.all                                    # all tasks, into results/; then plots and tables (`make bench`)
+    python -m benchmarks.all --minutes 9 --into DIR --bundle DIR/part.zip      # what fits; a later call goes on from DIR or the bundle
+    python -m benchmarks.all --resume part.zip --minutes 9 --into DIR --bundle DIR/part.zip
+    python -m benchmarks.all --install part.zip                 # result files into results/, after checking them; tables and plots
+    python -m benchmarks.all --list
+
+Tasks stand in the order of their worth: those that README quotes first. A task that cannot end in the time that is left is not begun.
+The commit is the checkout's; on a machine without the history ONNXBOLT_COMMIT names it, and --install compares the digest of the
+measured sources with that commit's. Rows of another commit are never kept: a call at a new commit begins anew.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import documents, machine, plots, tables
+from benchmarks.documents import DIRECTORY, RESULTS
+from onnxbolt.errors import InputError, OnnxboltError
+
+STATE = "done.json"  # beside the result files: the tasks that ended well
+_LEAST_SHARE = 0.6  # of a task's expected seconds: with less than that left it is not begun
+_GRACE = 10.0  # seconds before the end at which what still runs is ended
+
+
+@dataclass(frozen=True)
+class Task:
+    """A benchmark's command, and about how many seconds it takes on 16 cores."""
+
+    benchmark: str
+    seconds: float
+    arguments: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.benchmark} {self.arguments}".strip()
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", f"benchmarks.{self.benchmark}", *shlex.split(self.arguments)]
+
+
+def _model(models: str, seconds: float, budget: int, compile_within: int) -> Task:
+    return Task("end_to_end", seconds, f"--models {models} --tune --budget {budget}s --compile-within {compile_within}s --append")
+
+
+TASKS = (
+    _model("resnet50-32", 260, 60, 120),
+    _model("vgg16-32", 230, 50, 120),
+    _model("bert_base-32", 210, 20, 75),
+    _model("vit_b16-32", 260, 30, 75),
+    _model("mobilenet_v3_large-32", 250, 45, 120),
+    _model("repvgg_a0_deploy-32", 180, 25, 120),
+    *(_model(model, 90, 15, 40) for model in ("dlrm_mlp", "dlrm_bottom", "dlrm_top", "dcn_v2")),
+    Task("gemm", 60, "--trials 14 --budget 35s --append"),
+    Task("conv", 60, "--budget 30s --append"),
+    Task("b2b_gemm", 60, "--trials 16 --budget 32s --append"),
+    Task("b2b_conv", 70, "--trials 20 --budget 45s --append"),
+    Task("epilogue", 65, "--trials 14 --budget 40s --append"),
+    Task("padding", 40, "--trials 10 --budget 20s --append"),
+    _model("vit_b16-1", 240, 30, 75),
+    *(_model(f"{model}-1", 140, 20, 60) for model in ("resnet50", "vgg16", "repvgg_a0_deploy", "mobilenet_v3_large")),
+    Task("symbolic", 100, "--budget 30s --append"),
+    Task("variants", 150, "repvgg_a0_deploy_hard_swish repvgg_a0_deploy_gelu repvgg_a0_deploy_softplus repvggaug_a0_deploy "
+                          "--tune --budget 25s --append"),
+    Task("chains", 60, "--budget 40s --append"),
+    Task("profile_kernels", 80, "resnet50 vgg16 --append"),
+    *(Task("tuning", seconds, f"{model} --budget 200s --append")
+      for model, seconds in (("resnet50", 110), ("vgg16", 110), ("repvgg_a0_deploy", 60), ("bert_base", 90))),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if chosen.list:
+        for task in TASKS:
+            print(f"{task.seconds:5.0f} s  {task.name}")
+        return 0
+    try:
+        if chosen.install:
+            install(chosen.install)
+            return 0
+        failed = measure(chosen)
+        if chosen.into == RESULTS and not failed:
+            plots.main()
+            tables.main()
+    except OnnxboltError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 1 if failed else 0
+
+
+def measure(chosen: argparse.Namespace) -> bool:
+    """Run what is missing in `chosen.into`; whether anything is missing still. Raises InputError where no commit is known."""
+    if not (commit := machine.commit()):
+        raise InputError("no commit is known here: set ONNXBOLT_COMMIT to that of the sources")
+    if commit.endswith("-dirty"):
+        raise InputError(f"the measured sources ({', '.join(machine.MEASURED)}) differ from commit {commit}: commit the changes first")
+    into: Path = chosen.into.resolve()
+    into.mkdir(parents=True, exist_ok=True)
+    if chosen.resume:
+        with zipfile.ZipFile(chosen.resume) as bundle:
+            bundle.extractall(into)
+    schedule = Schedule(into, time.monotonic() + 60 * chosen.minutes, chosen.bundle, chosen.only)
+    lanes = [threading.Thread(target=schedule.work, args=lane) for lane in lanes_of(chosen.gpus)]
+    for lane in lanes:
+        lane.start()
+    for lane in lanes:
+        lane.join()
+    for name in schedule.missing:
+        print(f"not measured: {name}", flush=True)
+    return bool(schedule.missing)
+
+
+def lanes_of(gpus: int) -> list[tuple[int, set[int]]]:
+    """The number of each GPU, with its share of the processor's cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // gpus)
+    return [(gpu, set(cores[gpu * share:(gpu + 1) * share])) for gpu in range(gpus)]
+
+
+class Schedule:
+    """Tasks in their order, for any number of lanes; what is done is in `directory`, and in `bundle` after each task."""
+
+    def __init__(self, directory: Path, deadline: float, bundle: Path | None = None, only: Sequence[str] = ()) -> None:
+        self._directory, self._deadline, self._bundle, self._only = directory, deadline, bundle, only
+        self._lock = threading.Lock()
+        self._forget_other_commits()
+        state = directory / STATE
+        self._done: list[str] = json.loads(state.read_text()) if state.exists() else []
+        self._left = [task for task in TASKS if task.name not in self._done and (not only or any(text in task.name for text in only))]
+
+    @property
+    def missing(self) -> list[str]:
+        return [task.name for task in TASKS if task.name not in self._done and (not self._only or any(t in task.name for t in self._only))]
+
+    def _forget_other_commits(self) -> None:
+        """A result file of another commit, or none that a command wrote, is no part of this run."""
+        fresh = {"commit": machine.commit(), "sources": machine.sources()}
+        for path in self._directory.glob(documents.result_path("*").name):
+            found = json.loads(path.read_text())
+            if not documents.is_sealed(found) or any(found[field] != value for field, value in fresh.items()):
+                path.unlink()
+                (self._directory / STATE).unlink(missing_ok=True)
+
+    def work(self, gpu: int, cores: set[int]) -> None:
+        """One GPU's lane: the next task that fits, until none does."""
+        while (task := self._next()) is not None:
+            start = time.monotonic()
+            code = self._run(task, gpu, cores)
+            print(f"[gpu {gpu}] {task.name}: {'done' if code == 0 else f'ended with {code}'} in {time.monotonic() - start:.0f} s "
+                  f"({task.seconds:.0f} expected); {self._deadline - time.monotonic():.0f} s left", flush=True)
+            with self._lock:
+                if code == 0:
+                    self._done.append(task.name)
+                    (self._directory / STATE).write_text(json.dumps(self._done))
+                self._write_bundle()
+
+    def _next(self) -> Task | None:
+        with self._lock:
+            seconds = self._deadline - _GRACE - time.monotonic()
+            fitting = next((task for task in self._left if task.seconds * _LEAST_SHARE <= seconds), None)
+            if fitting:
+                self._left.remove(fitting)
+            return fitting
+
+    def _run(self, task: Task, gpu: int, cores: set[int]) -> int:
+        """The exit code; a task that is not done in time is ended, with all that it started."""
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu), DIRECTORY: str(self._directory)}
+        print(f"[gpu {gpu}] {task.name}: begun, {self._deadline - time.monotonic():.0f} s left", flush=True)
+        process = subprocess.Popen(task.command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   start_new_session=True)
+        os.sched_setaffinity(process.pid, cores)  # what it starts inherits them
+        timer = threading.Timer(min(max(0.0, self._deadline - _GRACE - time.monotonic()), threading.TIMEOUT_MAX), _end, [process])
+        timer.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not line.startswith("[Task"):
+                print(f"[gpu {gpu}] {line}", end="", flush=True)
+        timer.cancel()
+        return process.wait()
+
+    def _write_bundle(self) -> None:
+        if self._bundle is None:
+            return
+        temporary = self._bundle.with_suffix(".tmp")
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as bundle:
+            for path in sorted(self._directory.glob("*.json")):
+                bundle.write(path, path.name)
+        temporary.replace(self._bundle)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def install(bundle: Path) -> None:
+    """Put a bundle's result files in their place, and renew plots and tables. Raises InputError for a file that no command wrote at this
+    checkout's history; nothing is copied then."""
+    with tempfile.TemporaryDirectory() as scratch:
+        with zipfile.ZipFile(bundle) as archive:
+            archive.extractall(scratch)
+        found = sorted(path for path in Path(scratch).glob("*-*.json"))
+        for path in found:
+            checked(json.loads(path.read_text()), path.name)
+        for path in found:
+            shutil.copy(path, RESULTS / path.name)
+            print(RESULTS / path.name)
+    plots.main()
+    tables.main()
+
+
+def checked(document: documents.Document, name: str, sources_at: Callable[[str], str] = machine.sources_at) -> None:
+    """Raises InputError unless a command wrote the document from the sources of the commit that it names."""
+    if not documents.is_sealed(document):
+        raise InputError(f"{name}: its digest does not fit its content: measure again")
+    if document["sources"] != sources_at(document["commit"]):
+        raise InputError(f"{name}: it was not measured from the sources of commit {document['commit']}: give the right ONNXBOLT_COMMIT")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--into", type=Path, default=RESULTS, metavar="DIR", help="of the result files (default: benchmarks/results)")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many (default: none)")
+    parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs, each with its share of the cores (default: 1)")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[], metavar="TEXT,..", help="tasks whose names contain one")
+    parser.add_argument("--bundle", type=Path, metavar="FILE.zip", help="all result files in one file, renewed after each task")
+    parser.add_argument("--resume", type=Path, metavar="FILE.zip", help="go on from an earlier call's bundle")
+    parser.add_argument("--install", type=Path, metavar="FILE.zip", help="put a bundle's files in their place, and stop")
+    parser.add_argument("--list", action="store_true", help="name the tasks, and stop")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""PyTorch's process for whole models: what it tells, and that a way that fails or takes too long costs itself alone."""
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+
+from benchmarks import pytorch_peer
+from benchmarks.pytorch_peer import PLAIN, QUICK, THOROUGH, LostError, whole_model
+from onnxbolt.tune.sessions import Measure
+
+TIMES = {"eager": 40.0, "CUDA graph": 30.0, THOROUGH[0]: 10.0, THOROUGH[1]: 20.0, QUICK: 25.0}
+
+
+class Pipe:
+    """Asks for times, then has gone."""
+
+    def __init__(self, *asked: tuple[str, int]) -> None:
+        self.asked, self.sent = iter(asked), list[object]()
+
+    def recv(self) -> tuple[str, int]:
+        try:
+            return next(self.asked)
+        except StopIteration:
+            raise EOFError from None
+
+    def send(self, value: object) -> None:
+        self.sent.append(value)
+
+
+def test_each_way_is_told_with_its_median_or_its_failure_and_timed_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measures(model: str, feeds: object, ways: Sequence[str]) -> Iterator[tuple[str, Measure | str]]:
+        for way in ways:
+            yield way, "failed: out of memory" if way == QUICK else lambda count, us=TIMES[way]: [us] * count
+
+    monkeypatch.setitem(sys.modules, "benchmarks.pytorch", SimpleNamespace(measures=measures))
+    monkeypatch.setattr(pytorch_peer.os, "setsid", lambda: None)
+    pipe = Pipe(("CUDA graph", 2))
+    pytorch_peer.serve(pipe, "resnet50", {}, ("eager", QUICK, "CUDA graph"))  # type: ignore[arg-type]
+    assert pipe.sent == [("eager", 40.0), (QUICK, "failed: out of memory"), ("CUDA graph", 30.0), [30.0, 30.0]]
+
+
+class Server:
+    """A process in which the ways of `slow` never end, and those of `broken` fail."""
+
+    started: ClassVar[list[tuple[str, ...]]] = []
+    slow: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+
+    def __init__(self, model: str, feeds: object, ways: Sequence[str]) -> None:
+        self.started.append(tuple(ways))
+        self.ways, self.alive = iter(tuple(ways)), True
+
+    def told(self, seconds: float) -> tuple[str, float | str]:
+        assert self.alive
+        way = next(self.ways)
+        if way in self.slow:
+            raise LostError(f"not within {seconds:g} s")
+        return way, "failed: no" if way in self.broken else TIMES[way]
+
+    def measure(self, way: str, count: int) -> list[float]:
+        return [TIMES[way]] * count
+
+    def end(self) -> None:
+        self.alive = False
+
+
+@pytest.mark.parametrize(("slow", "broken", "best", "processes"), [
+    ((), (), THOROUGH[0], 1),
+    ((THOROUGH[1],), (), THOROUGH[0], 2),  # the fastest is asked for anew, from inductor's cache
+    ((THOROUGH[0],), (), THOROUGH[1], 2),
+    (THOROUGH, (), QUICK, 3),
+    ((), THOROUGH, QUICK, 2),
+    ((*THOROUGH, QUICK), (), "CUDA graph", 4),
+])
+def test_ways_that_do_not_end_are_replaced(monkeypatch: pytest.MonkeyPatch, slow: tuple[str, ...], broken: tuple[str, ...], best: str,
+                                           processes: int) -> None:
+    monkeypatch.setattr(pytorch_peer, "Server", Server)
+    monkeypatch.setattr(Server, "started", [])
+    monkeypatch.setattr(Server, "slow", slow)
+    monkeypatch.setattr(Server, "broken", broken)
+    with whole_model("resnet50", {}, 60.0) as (measure, tried):
+        assert measure is not None
+        assert measure(2) == [TIMES[best]] * 2
+    assert len(Server.started) == processes
+    assert Server.started[0] == (*PLAIN, *THOROUGH)
+    assert {tried[way] for way in slow} <= {"not within 60 s"}
+    assert {tried[way] for way in broken} <= {"failed: no"}
+    assert (QUICK in tried) == all(way in (*slow, *broken) for way in THOROUGH)
+
+
+def test_without_a_limit_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytorch_peer, "Server", Server)
+    with whole_model("resnet50", {}, 0.0) as (_, tried):
+        assert tried == {"eager": 40.0, "CUDA graph": 30.0}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed here")
+def test_without_pytorch_there_is_no_time_and_a_reason() -> None:
+    with whole_model("dlrm_mlp", {}, 0.0) as (measure, tried):
+        assert measure is None
+        assert all("torch" in str(tried[way]) for way in PLAIN)
