@@ -147,6 +147,11 @@ class HostLibrary:
         """Of the row that the last launch was for: tells rows apart."""
         return int(self._library.host_last_split_k())
 
+    @property
+    def last_pads(self) -> list[int]:
+        """Top, left, bottom and right, of the last convolution or pooling."""
+        return [int(self._library.host_last_pad(side)) for side in range(4)]
+
 
 def host_library(path: Path, ops: Sequence[Fused] = ALL, archs: Sequence[int] = (80,), shared_memory: int = 0,
                  provider: str = "CPUExecutionProvider") -> HostLibrary:

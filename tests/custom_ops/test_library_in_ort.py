@@ -102,6 +102,21 @@ def test_pools_agree_with_body(library: fx.HostLibrary, op: fx.Fused, height: in
     compare(model, library, (2, height, 6, 3))
 
 
+@pytest.mark.parametrize(("case", "pads"), [("conv", [0, 1, 2, 3]), ("first conv", [0, 1, 2, 3]), ("last conv", [0, 1, 2, 3]),
+                                            ("conv chain", [0, 1, 2, 3]), ("conv 1d", [0, 1, 0, 2]), ("last conv 1d", [0, 1, 0, 2])])
+def test_kernels_get_each_side_s_padding(library: fx.HostLibrary, case: str, pads: list[int]) -> None:
+    compare(CASES[case][0], library, *CASES[case][1])
+    assert library.last_pads == pads
+
+
+@pytest.mark.parametrize("op", [fx.MAX_POOL, fx.AVERAGE_POOL], ids=["max", "average"])
+def test_pools_get_each_side_s_padding(library: fx.HostLibrary, op: fx.Fused) -> None:
+    extra = {"dilations": [1, 1]} if op is fx.MAX_POOL else {"count_include_pad": 0}
+    model = fx.fused_model(op, ["N", "H", "W", 3], kernel_shape=[4, 4], strides=[1, 1], pads=[0, 1, 2, 3], ceil_mode=0, **extra)
+    compare(model, library, (2, 7, 6, 3))
+    assert library.last_pads == [0, 1, 2, 3]
+
+
 def inferred(model: onnx.ModelProto, library: fx.HostLibrary, output: str = "y") -> list[int | str | None]:
     """The shape that ONNX Runtime knows for an output, seen through a node behind it, whose shape it infers itself."""
     model = onnx.ModelProto.FromString(model.SerializeToString())

@@ -12,6 +12,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 inline std::atomic<int64_t> launches{0}, last_split_k{0};
+inline int last_pads[4] = {};  // top, left, bottom, right, of the last convolution or pooling
 inline const char* prepare_error = nullptr;
 inline const char* launch_error = nullptr;
 
@@ -46,7 +47,15 @@ void ForEachTap(const Window& c, int window_h, int window_w, int p, int q, Visit
   }
 }
 
+// These kernels take the output's extents and need not know where an image ends; CUDA kernels may.
+template <class Window>
+void RememberPads(const Window& c) {
+  const int pads[] = {c.pad_top, c.pad_left, c.pad_bottom, c.pad_right};
+  std::copy(std::begin(pads), std::end(pads), last_pads);
+}
+
 inline void Compute(const ConvArguments& c) {
+  RememberPads(c);
   const auto *x = static_cast<const float*>(c.x), *filter = static_cast<const float*>(c.filter);
   const int group_c = c.c / c.groups, group_k = c.k / c.groups;
   for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
@@ -113,6 +122,7 @@ inline void Compute(const ConvChainArguments& c) {
 }
 
 inline void Compute(const PoolArguments& c) {
+  RememberPads(c);
   const auto* x = static_cast<const float*>(c.x);
   for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
     const int n = row / (c.p * c.q), p = row / c.q % c.p, q = row % c.q;
