@@ -24,7 +24,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.graph.importer import import_model, load_model
 from onnxbolt.graph.shapes import infer
-from onnxbolt.library import DOMAIN, OpSpec, metadata, weighted_ops
+from onnxbolt.library import metadata, weighted_ops
+from onnxbolt.opspec import DOMAIN, OpSpec
 from onnxbolt.options import arch_number, check_comparison
 from onnxbolt.precision import LOW, rounded_original
 from onnxbolt.runtime import get_library_path

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxbolt.cli_base import FILE, SEED, Finite, Group, emit, log_format, messages
+from onnxbolt.cli_base import FILE, SEED, Finite, Group, emit, log_format, messages, show
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
 from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
@@ -72,7 +72,7 @@ def _leaving_on_signals() -> Iterator[None]:
 def _fail(message: str, code: int) -> int:
     if logging.getLogger("onnxbolt").isEnabledFor(logging.INFO):
         traceback.print_exc()
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    show(f"error: {' '.join(message.split())}", err=True)
     return code
 
 

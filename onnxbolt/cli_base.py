@@ -15,6 +15,18 @@ SEED = click.IntRange(min=0)
 _LOG_FORMAT = "onnxbolt.log_format"
 
 
+def printable(text: str) -> str:
+    """The text with control characters spelled out, but for ends of lines: a model's names can hold sequences that a terminal obeys."""
+    return "".join(character if character.isprintable() or character == "\n" else ascii(character)[1:-1] for character in text)
+
+
+class TextLines(logging.Formatter):
+    """Log records as lines for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 class JsonLines(logging.Formatter):
     """One JSON object per log record."""
 
@@ -24,7 +36,7 @@ class JsonLines(logging.Formatter):
 
 def _set_up_logging(verbose: int, quiet: bool, log_format: str) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if log_format == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines("%(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("onnxbolt")
     logger.handlers = [handler]
     logger.setLevel(logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
@@ -62,15 +74,20 @@ def log_format() -> str:
     return str(click.get_current_context().meta[_LOG_FORMAT])
 
 
+def show(text: object, err: bool = False) -> None:
+    """Print a text that may have a model's names in it."""
+    click.echo(printable(str(text)), err=err)
+
+
 def messages(quiet: bool) -> Callable[[str], None] | None:
     """Where lines of progress go: to the standard error, as the log format says; None where nothing is to be said."""
     as_json = log_format() == "json"
-    return None if quiet else lambda text: click.echo(json.dumps({"event": "message", "message": text}) if as_json else text, err=True)
+    return None if quiet else lambda text: show(json.dumps({"event": "message", "message": text}) if as_json else text, err=True)
 
 
 def emit(event: str, text: Callable[[], str], as_json: Callable[[], str]) -> None:
     """Print a command's result: as text, or with --log-format json as one line, the JSON object with its `event`."""
-    click.echo(json.dumps({"event": event, **json.loads(as_json())}) if log_format() == "json" else text())
+    show(json.dumps({"event": event, **json.loads(as_json())}) if log_format() == "json" else text())
 
 
 class Group(click.Group):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from onnxbolt.cli_base import FILE, SEED, Command, Finite, emit
+from onnxbolt.cli_base import FILE, SEED, Command, Finite, emit, show
 from onnxbolt.errors import SpeedError
 
 
@@ -26,7 +26,7 @@ def bench(original: Path, optimized: Path, also: tuple[Path, ...], min_speedup: 
 
     silent = quiet or as_json
     result = benchmark.bench(original, optimized, also=also, runs=runs, inputs=inputs, seed=seed,
-                             progress=(lambda message: None) if silent else lambda message: click.echo(message, err=True))
+                             progress=(lambda message: None) if silent else lambda message: show(message, err=True))
     if not quiet:
         emit("benchmark", result.json if as_json else result.text, result.json)
     if min_speedup is not None and result.speedup < min_speedup:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from onnxbolt.cli_base import FILE, Finite, Group
+from onnxbolt.cli_base import FILE, Finite, Group, show
 
 _CENTURY = 36500  # days; more of them lead beyond the calendar
 
@@ -28,7 +28,7 @@ def cache_list(as_json: bool, quiet: bool) -> None:
     with Database() as database:
         found = listing.entries(database)
     if not quiet:
-        click.echo(json.dumps([entry.summary() for entry in found], indent=2) if as_json else listing.table_of(found))
+        show(json.dumps([entry.summary() for entry in found], indent=2) if as_json else listing.table_of(found))
 
 
 @cache.command("show")
@@ -42,7 +42,7 @@ def cache_show(prefix: str, as_json: bool, quiet: bool) -> None:
     with Database() as database:
         entry = listing.find(database, prefix)
     if not quiet:
-        click.echo(json.dumps(listing.details_as_json(entry), indent=2) if as_json else listing.details_of(entry))
+        show(json.dumps(listing.details_as_json(entry), indent=2) if as_json else listing.details_of(entry))
 
 
 @cache.command("export")
@@ -54,7 +54,7 @@ def cache_export(path: Path, quiet: bool) -> None:
     with Database() as database:
         database.export(path)
         if not quiet:
-            click.echo(f"{len(database)} measurements in {path}")
+            show(f"{len(database)} measurements in {path}")
 
 
 @cache.command("merge")
@@ -66,7 +66,7 @@ def cache_merge(path: Path, quiet: bool) -> None:
     with Database() as database:
         new = database.merge(path)
         if not quiet:
-            click.echo(f"{new} new measurements of {path}; {len(database)} in all")
+            show(f"{new} new measurements of {path}; {len(database)} in all")
 
 
 @cache.command("clear")
@@ -85,4 +85,4 @@ def cache_clear(gpu: str | None, older_than: float | None, yes: bool, quiet: boo
         before = None if older_than is None else datetime.now(UTC) - timedelta(days=older_than)
         count = database.clear(gpu=gpu, before=before)
         if not quiet:
-            click.echo(f"{count} measurements forgotten; {len(database)} left")
+            show(f"{count} measurements forgotten; {len(database)} left")

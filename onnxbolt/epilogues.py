@@ -143,6 +143,7 @@ EPILOGUES = {row.name: row for row in _ROWS}
 PRODUCT, STORE, MEAN = "Gemm", "Store", "Mean"
 CASTS = {DType.F32: "CastF32", DType.F16: "CastF16", DType.BF16: "CastBF16"}
 MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4  # custom_ops/kernel.h: EpilogueArguments, ChainArguments
+MAX_STEPS = 64  # of a chain: a compiler takes long for more, and so does a reader of the op type's name
 
 
 def layers(chain: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:

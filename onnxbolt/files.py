@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from onnxbolt.errors import InputError
@@ -20,10 +21,36 @@ def write_whole(path: Path, text: str) -> None:
         raise InputError(f"{path}: cannot be written: {error.strerror}; make room or choose another place") from error
 
 
-def read_whole(path: Path) -> str:
-    """The file's text. Raises InputError where there is none."""
-    try:
+def check_size(path: Path, largest: int) -> None:
+    """Raises InputError where there is no regular file, or one of more than `largest` bytes: a pipe never ends, and memory does."""
+    with _readable(path):
+        size = path.stat().st_size
+        if not path.is_file():
+            raise InputError(f"{path}: is no regular file; copy its content to one")
+    if size > largest:
+        raise InputError(f"{path}: {size} bytes are more than such a file has ({largest} at most)")
+
+
+def read_whole(path: Path, largest: int) -> str:
+    """The file's text. Raises InputError where there is none, or more than `largest` bytes."""
+    check_size(path, largest)
+    with _readable(path):
         return path.read_text()
+
+
+def read_lines(path: Path, longest: int) -> Iterator[str]:
+    """The file's lines. Raises InputError where it cannot be read, is no text, or has a line of more than `longest` characters."""
+    with _readable(path), path.open() as file:
+        while line := file.readline(longest + 1):
+            if len(line) > longest:
+                raise InputError(f"{path}: a line has more than {longest} characters")
+            yield line
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -17,7 +17,8 @@ from onnxbolt.epilogues import MEAN
 from onnxbolt.errors import InputError
 from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
-from onnxbolt.library import OpSpec, configs_of_node, metadata, weighted_ops
+from onnxbolt.library import metadata, weighted_ops
+from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.rewrite import FORMAT
 from onnxbolt.terminal import literal_console
 

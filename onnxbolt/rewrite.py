@@ -22,8 +22,8 @@ from onnxbolt.layout.convert import convert, in_both_forms
 from onnxbolt.layout.excerpts import Read
 from onnxbolt.layout.form import PLAIN, Form, stored_shape
 from onnxbolt.layout.slices import Slice, Slices, slices
-from onnxbolt.library import OpSpec
 from onnxbolt.match.types import Anchor, Candidate
+from onnxbolt.opspec import OpSpec
 
 FORMAT = 1
 

@@ -12,7 +12,8 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper, numpy_helper
 from onnxbolt.epilogues import EPILOGUES, Step
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.importer import default_opset
-from onnxbolt.library import OpSpec, manifest_of_model
+from onnxbolt.library import manifest_of_model
+from onnxbolt.opspec import OpSpec
 
 CHANNELS = 8  # one in so many is shifted
 LINEAR = ("Bias", "Scale", "Add", "Mul")  # steps that are no activation

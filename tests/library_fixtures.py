@@ -24,7 +24,8 @@ from onnxbolt.graph.functions import DOMAIN, Part, Signature
 from onnxbolt.graph.functions import build as build_body
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 from onnxbolt.kernels.resize import Sampling
-from onnxbolt.library import Manifest, OpSpec, generated_sources, make_manifest, metadata_of
+from onnxbolt.library import Manifest, generated_sources, make_manifest, metadata_of
+from onnxbolt.opspec import OpSpec
 
 HOST = Path(__file__).with_name("custom_ops") / "host"
 OPSET = 17
@@ -37,7 +38,8 @@ ARGUMENTS = {Family.GEMM_2X: "GemmArguments", Family.CONV_2X: "ConvArguments", F
 
 def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
     """A row that serves every m."""
-    return KernelConfig(arch, changes.pop("min_m", 0), changes.pop("max_m", UNBOUNDED), family, (128, 64, 32), **changes)  # type: ignore[arg-type]
+    warp = (64, 32, 32) if family in (Family.GEMM_2X, Family.CONV_2X) else (0, 0, 0)
+    return KernelConfig(arch, changes.pop("min_m", 0), changes.pop("max_m", UNBOUNDED), family, (128, 64, 32), warp, **changes)  # type: ignore[arg-type]
 
 
 class Fused:

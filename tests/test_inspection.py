@@ -13,7 +13,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.inspection import Flops, describe, inspect_model
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig, Schedule
-from onnxbolt.library import OpSpec, ops_to_json
+from onnxbolt.opspec import OpSpec, ops_to_json
 from tests.support import Net
 
 SM80 = KernelConfig(80, 1, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 3, split_k=2)

@@ -16,12 +16,14 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import Family, KernelConfig
-from onnxbolt.library import OpSpec, build, build_for, generated_sources, make_manifest, manifest_of_model, ops_from_json, ops_to_json
+from onnxbolt.library import build, build_for, generated_sources, make_manifest, manifest_of_model
+from onnxbolt.opspec import OpSpec, ops_from_json, ops_to_json
 from onnxbolt.runtime import Library
 from tests import library_fixtures as fx
 
 GEMM = OpSpec("FusedGemm_Bias_Add_Relu_CastF32_f16", "gemm", DType.F16, DType.F32, ("Bias", "Add", "Relu", "CastF32"))
 POOL = OpSpec("AveragePool_nhwc_f16", "average_pool", DType.F16, DType.F16)
+HOSTILE_NAME = "a $(touch ran) `touch ran`; touch ran '\" \\"
 
 
 def instances(count: int, arch: int = 80) -> list[Instance]:
@@ -147,10 +149,14 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, library.Manife
     """A library with one real kernel."""
     config = KernelConfig(80, 0, 2**31 - 1, Family.GEMM_2X, (64, 64, 32), (32, 32, 32), (16, 8, 8), 3, align_a=4, align_b=4, align_c=4)
     manifest = make_manifest([fx.GEMM.spec], [fx.GEMM.spec.instance(config)])
-    path = tmp_path_factory.mktemp("real") / "out.onnxbolt.so"
+    directory = tmp_path_factory.mktemp("real") / HOSTILE_NAME
+    directory.mkdir()
+    path = directory / "out.onnxbolt.so"
     lines: list[str] = []
     build(manifest, path, lines.append)
     assert lines[-1] == "linked out.onnxbolt.so"
+    assert [file.name for file in directory.iterdir()] == ["out.onnxbolt.so"]  # nvcc hands its arguments to a shell
+    assert not Path("ran").exists()
     return path, manifest
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from onnxbolt.codegen.limits import described, limited
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
@@ -31,10 +32,11 @@ from onnxbolt.options import cache_directory
 
 Progress = Callable[[str], None]  # receives one line for each thing done
 
-_SOURCE, _OBJECT, _LOG = "unit.{}", "unit.o", "unit.log"
+_SOURCE, _OBJECT, _LOG, _LIBRARY = "unit.{}", "unit.o", "unit.log", "library.so"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)  # ours are named from custom_ops/
 # an end that says nothing about the source: it is not remembered
 _PASSING = re.compile(r"No space left|Cannot allocate memory|[Kk]illed|died due to signal|out of memory|Permission denied")
+_OVER_LIMIT = re.compile(r"Cannot allocate memory|out of memory|bad_alloc|CPU time limit|CPU limit|signal 24|File size limit")
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,17 @@ def object_path(key: str) -> Path:
 
 def link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
     """Link a shared library at `output`, which appears whole or not at all. Raises BuildError."""
+    # nvcc hands its arguments to a shell: it sees links with names of ours in a directory of its own, never the user's paths
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as scratch:
-        linked = Path(scratch) / output.name
-        command = toolchain.link_command([str(path) for path in objects], str(linked))
-        result = subprocess.run(command, capture_output=True, text=True)
+        names = [f"{i}.o" for i in range(len(objects))]
+        for name, path in zip(names, objects, strict=True):
+            Path(scratch, name).symlink_to(path.resolve())
+        command = toolchain.link_command(names, _LIBRARY)
+        result = subprocess.run(limited(command), capture_output=True, text=True, cwd=scratch, env={**os.environ, "TMPDIR": "."})
         if result.returncode:
             log = result.stdout + result.stderr
             raise BuildError(f"{output} does not link: {_summary(log)}", shlex.join(command), log)
-        os.replace(linked, output)
+        os.replace(Path(scratch, _LIBRARY), output)
 
 
 def text_digest(files: Iterable[tuple[str, str]]) -> str:
@@ -194,12 +199,14 @@ def _run_ninja(
 ) -> Iterator[str]:
     """The key of each unit when it is done, well or not, with a line of progress."""
     cores, failures = str(len(os.sched_getaffinity(0))), "0" if keep_going else "1"  # 0: however many fail
-    command = [sys.executable, "-m", "ninja", "-C", str(directory), "-j", cores, "-k", failures]
+    # -P: Python does not look for ninja in the current directory, where a model may lie beside anything
+    command = limited([sys.executable, "-P", "-m", "ninja", "-C", str(directory), "-j", cores, "-k", failures])
     if progress:
         progress(f"compiling {total} translation units")
     # a session of its own, so that all of it can be ended: the module is a process that waits for the program
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        env={**os.environ, "TMPDIR": ".."},  # seen from a unit's directory: what an interrupted nvcc leaves behind goes with `directory`
     ) as process:
         if stop:
             threading.Thread(target=_terminate_on, args=(stop, process), daemon=True).start()
@@ -251,7 +258,8 @@ def _failure(unit: Unit, log: str, toolchain: Toolchain, entry: Path | None = No
 
 
 def _summary(log: str) -> str:
-    """The log's first line that names an error, else its last."""
+    """The log's first line that names an error, else its last; with the limits where one of them may be the cause."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\berror\b|undefined reference", line)]
-    return (errors or lines[-1:] or ["the compiler gave no message"])[0][:300]
+    first = (errors or lines[-1:] or ["the compiler gave no message"])[0][:300]
+    return f"{first} ({described()})" if _OVER_LIMIT.search(log) else first

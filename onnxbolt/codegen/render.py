@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, STORE, layers
 from onnxbolt.kernels.config import Family, Iterator, KernelConfig, Schedule
+
+_RENDERED = re.compile(r"[A-Za-z0-9_:<>,. ]*")  # names, numbers and types: nothing that ends a string, a comment or a statement
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,11 @@ def render_unit(instances: Sequence[Instance]) -> str:
 
 
 def render(template: str, **values: object) -> str:
-    """A template of templates/ with its values; a value that the template lacks is an error."""
+    """A template of templates/ with its values.
+
+    A value that the template lacks is an error. Raises ValueError for one with a character that names, numbers and types do not have:
+    values are checked where they enter (checks.py), this sees to it that none was forgotten.
+    """
     return _environment().get_template(template).render(values)
 
 
@@ -103,6 +110,13 @@ def _shape(extents: tuple[int, ...]) -> str:
     return "x".join(str(extent) for extent in extents)
 
 
+def _harmless(value: object) -> str:
+    text = str(value)
+    if _RENDERED.fullmatch(text) is None:
+        raise ValueError(f"{text[:200]!r} is not rendered into a source: it is no name, number or type")
+    return text
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(
@@ -112,4 +126,5 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,  # C++, not HTML
+        finalize=_harmless,
     )

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, PRODUCT, STORE, Step
+from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, PRODUCT, STORE, Step
 from onnxbolt.kernels import chain_small, chain_stored, chain_wide, conv_chain
 from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
 from onnxbolt.patterns import anchors, steps
 
 UNKNOWN = "its result is no tensor of the original, so nothing could verify it"
-_FULL = f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} tensors and {MAX_PARAMS} parameters at most"
+_STEPS = MAX_STEPS - 4  # layout assignment may add a Store and casts
+_FULL = f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} tensors, {MAX_PARAMS} parameters and {_STEPS} steps at most"
 
 
 def match(graph: gs.Graph, several: bool = False) -> tuple[list[Candidate], list[Refusal]]:
@@ -123,6 +124,8 @@ def links_over(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence
 def fits(chain: Sequence[Link]) -> bool:
     """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and parameters: vectors of each layer by itself, tensors
     of the last one, or of those before it."""
+    if len(chain) > _STEPS:
+        return False
     operands = [link.step.row.operand for link in chain]
     params = sum(len(link.step.params) for link in chain)
     begin = len(operands) - operands[::-1].index("weight") if "weight" in operands else 0

@@ -12,8 +12,9 @@ from onnx import ModelProto, NodeProto, helper
 
 from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.inspection import describe
-from onnxbolt.library import Manifest, configs_of_node
+from onnxbolt.library import Manifest
 from onnxbolt.match.types import Candidate, Refusal
+from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options
 from onnxbolt.precision import Kept
 from onnxbolt.report import files, render

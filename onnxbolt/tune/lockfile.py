@@ -14,22 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from onnxbolt import checks
 from onnxbolt.archs import ARCHS as BY_NUMBER
 from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.files import read_whole, write_whole
 from onnxbolt.inspection import describe
 from onnxbolt.kernels.config import UNBOUNDED
+from onnxbolt.kernels.soundness import config_from
 from onnxbolt.library import kernel_sources_digest
-from onnxbolt.options import ARCHS, Options
+from onnxbolt.options import ARCHS, PRECISIONS, Options
 from onnxbolt.plan.cost import fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.precision.kernel_table import release
 from onnxbolt.tune.records import Machine, Problem, plain, problem_from
-from onnxbolt.tune.soundness import check_problem, config_from, microseconds
+from onnxbolt.tune.soundness import check_problem
 from onnxbolt.tune.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.version import __version__
 
 SCHEMA = 3
+_LARGEST = 2**28  # bytes: half a million entries
 _DIGITS = 3  # of microseconds
 _TIMES = ("ours_us", "ours_mad", "ort_us", "ort_mad")
 logger = logging.getLogger(__name__)
@@ -56,20 +59,21 @@ class Lock:
     @classmethod
     def read(cls, path: Path) -> Lock:
         """Raises InputError for what is no lock file, or one of an unknown schema."""
-        text = read_whole(path)
+        text = read_whole(path, _LARGEST)
         try:
-            values = json.loads(text)
-            if values["schema"] != SCHEMA:
+            values = checks.parsed_json(text)
+            if checks.integer("schema", values["schema"], 0, UNBOUNDED) != SCHEMA:
                 remedy = "update onnxbolt" if values["schema"] > SCHEMA else "delete the file and run `onnxbolt optimize --lock` again"
                 raise InputError(f"{path} has schema version {values['schema']}, this version of onnxbolt knows {SCHEMA}: {remedy}")
             return cls(
-                str(values["precision"]), tuple(ARCHS[ARCHS.index(arch)] for arch in values["archs"]),
-                tuple(_read(values, "machines", lambda row: Machine(**row))), dict(_read(values, "choices", _choice)),
-                dict(_read(values, "regions", _comparison)),
-                str(values["onnxbolt"]), str(values["kernels"]), tuple(map(str, values["shapes"])),
+                checks.entry("precision", values["precision"], PRECISIONS),
+                tuple(_read(values, "archs", lambda arch: checks.entry("arch", arch, ARCHS))),
+                tuple(_read(values, "machines", _machine)), dict(_read(values, "choices", _choice)),
+                dict(_read(values, "regions", _comparison)), checks.text("onnxbolt", values["onnxbolt"]),
+                checks.text("kernels", values["kernels"]), tuple(_read(values, "shapes", lambda shapes: checks.text("shapes", shapes))),
                 dict(_read(values, "cuts", _cut)), _release(values.get("onnxruntime", "")),
             )
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is no lock file, or damaged ({error}): restore it, or delete it and run "
                              "`onnxbolt optimize --lock` again") from error
 
@@ -190,8 +194,18 @@ def _choice(row: Mapping[str, Any]) -> tuple[Key, Choice]:
     problem = problem_from(row["kind"], row["problem"])
     check_problem(problem, config)
     fused_us(problem, config, BY_NUMBER[config.arch])  # raises for tiles that the plan could not even predict
-    choice = Choice(config, microseconds(row["us"]), microseconds(row["mad"]), _yes_or_no(row["measured"]))
+    us, mad = (checks.number(name, row[name]) for name in ("us", "mad"))
+    choice = Choice(config, us, mad, checks.boolean("measured", row["measured"]))
     return (problem, config.arch), choice
+
+
+def _machine(row: Mapping[str, Any]) -> Machine:
+    machine = Machine(**row)
+    for part in ("gpu", "cuda", "cutlass", "templates"):
+        checks.text(part, getattr(machine, part))
+    for part in ("arch", "power_limit"):
+        checks.integer(part, getattr(machine, part), 0, UNBOUNDED)
+    return machine
 
 
 def _region_row(key: str, comparison: Comparison) -> dict[str, object]:
@@ -201,27 +215,18 @@ def _region_row(key: str, comparison: Comparison) -> dict[str, object]:
 
 
 def _comparison(row: Mapping[str, Any]) -> tuple[str, Comparison]:
-    ours, our_mad, theirs, their_mad = (microseconds(row[name]) for name in _TIMES)
-    comparison = Comparison(ours, our_mad, theirs, their_mad, _yes_or_no(row["measured"]), _yes_or_no(row["fused"]), str(row["region"]),
-                            reason=str(row.get("reason", "")))
-    return str(row["key"]), comparison
+    ours, our_mad, theirs, their_mad = (checks.number(name, row[name]) for name in _TIMES)
+    measured, fused = (checks.boolean(name, row[name]) for name in ("measured", "fused"))
+    region, reason = checks.text("region", row["region"]), checks.text("reason", row.get("reason", ""))
+    return checks.text("key", row["key"]), Comparison(ours, our_mad, theirs, their_mad, measured, fused, region, reason=reason)
 
 
 def _cut(row: Mapping[str, Any]) -> tuple[str, Cut]:
-    cut = Cut(row["layers"], str(row["chain"]))
-    if type(cut.layers) is not int or not 1 <= cut.layers <= UNBOUNDED:
-        raise ValueError(f"a kernel for {cut.layers} layers")
-    return str(row["key"]), cut
-
-
-def _yes_or_no(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false")
-    return value
+    return checks.text("key", row["key"]), Cut(checks.integer("layers", row["layers"], 1, UNBOUNDED), checks.text("chain", row["chain"]))
 
 
 def _release(value: object) -> str:
-    return release(str(value)) if value else ""
+    return release(checks.text("onnxruntime", value)) if value else ""
 
 
 def _read(values: Mapping[str, Any], part: str, entry: Callable[[Any], Entry]) -> Iterator[Entry]:

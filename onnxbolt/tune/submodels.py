@@ -18,7 +18,8 @@ from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.order import in_order
 from onnxbolt.graph.shapes import infer
 from onnxbolt.layout.form import PLAIN
-from onnxbolt.library import Manifest, OpSpec, metadata_of
+from onnxbolt.library import Manifest, metadata_of
+from onnxbolt.opspec import OpSpec
 from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cuts import cover_as
 from onnxbolt.plan.ranges import AS_IS, Point

@@ -18,7 +18,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxbolt
-from onnxbolt.library import configs_of_node
+from onnxbolt.opspec import configs_of_node
 from onnxbolt.verify import verify
 from onnxbolt.verify.feeds import graph_inputs, random_feeds
 from tests.gpu.prepared import ARCH, CASES, SYMBOLIC, Case

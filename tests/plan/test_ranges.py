@@ -15,9 +15,9 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
-from onnxbolt.library import configs_of_node
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
+from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options, shapes
 from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cost import candidates

@@ -17,8 +17,9 @@ import pytest
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
-from onnxbolt.tune.database import SCHEMA, Database
+from onnxbolt.tune.database import Database
 from onnxbolt.tune.records import Machine, Measurement, Status, kernel_key
+from onnxbolt.tune.schema import SCHEMA
 
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
 PROBLEM = GemmProblem(1024, 768, 3072, DType.F16, DType.F16, ("Bias",))

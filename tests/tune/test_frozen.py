@@ -16,7 +16,8 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.cli import main
 from onnxbolt.errors import AccuracyError, FrozenError
 from onnxbolt.kernels.config import KernelConfig
-from onnxbolt.library import configs_of_node, generated_sources, kernel_sources_digest, manifest_of_model
+from onnxbolt.library import generated_sources, kernel_sources_digest, manifest_of_model
+from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options
 from onnxbolt.plan.cost import candidates, fused_us
 from onnxbolt.tune.lockfile import Lock

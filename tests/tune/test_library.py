@@ -26,7 +26,7 @@ output = pathlib.Path(arguments[arguments.index("-o") + 1])
 with open({{log!r}}, "a") as log:
     print(*arguments, file=log)
 if "-shared" in arguments:
-    output.write_text("library of " + " ".join(pathlib.Path(a).read_text() for a in arguments if a.endswith("unit.o")))
+    output.write_text("library of " + " ".join(pathlib.Path(a).read_text() for a in arguments if a.endswith(".o")))
     sys.exit()
 text = pathlib.Path(arguments[arguments.index("-c") + 1]).read_text()
 for row in re.findall("Config<([^>]*)>", text):

@@ -1,0 +1,148 @@
+"""Op types of domain com.onnxbolt: what the library has to know of them, and how a model says it (metadata entry onnxbolt.ops)."""
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import AttributeProto, NodeProto
+
+from onnxbolt import checks
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, MEAN
+from onnxbolt.errors import InputError
+from onnxbolt.kernels.config import ROW_WIDTH, Family, KernelConfig
+from onnxbolt.kernels.soundness import FOR_CONV, FOR_GEMM, config_from
+
+DOMAIN = "com.onnxbolt"
+# each kind of op, and the families whose kernels compute it
+KINDS: Mapping[str, frozenset[Family]] = {
+    **dict.fromkeys(("conv", "conv1d", "conv_chain"), FOR_CONV | FOR_GEMM), **dict.fromkeys(("gemm", "gemm_chain"), FOR_GEMM),
+    **dict.fromkeys(("max_pool", "average_pool", "global_average_pool"), frozenset({Family.POOL})),
+    **dict.fromkeys(("to_nhwc", "to_nchw"), frozenset({Family.LAYOUT})),
+    "elementwise": frozenset({Family.ELEMENTWISE}), "squeeze_excite": frozenset({Family.SQUEEZE_EXCITE}),
+    "resize": frozenset({Family.RESIZE}),
+}
+_TYPES = frozenset(dtype.value for dtype in DType)
+WEIGHTED = ("conv", "conv1d", "gemm", "gemm_chain", "conv_chain", "squeeze_excite")  # kinds whose input 1 is a weight
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """An op type: what the library has to know of it beyond a node's attributes. Raises InputError for one that no library could hold."""
+
+    name: str  # as checks.NAME has it
+    kind: str  # one of KINDS
+    element: DType  # of x and weight, and of the epilogue's tensors
+    output: DType
+    chain: tuple[str, ...] = ()  # epilogue step names, a final cast among them
+    planes: DType | None = None  # where x is NCHW and y NHWC, the type of x
+    into: bool = False  # whether it writes into a tensor that earlier nodes began, its last input
+    to_nchw: bool = False  # whether a convolution writes y as NCHW
+
+    def __post_init__(self) -> None:
+        try:
+            checks.name("op type", self.name)
+            checks.entry("kind", self.kind, KINDS)
+            checks.integer("number of steps", len(self.chain), 0, MAX_STEPS)
+            for step in self.chain:
+                checks.entry("step", step, EPILOGUES)
+        except ValueError as error:
+            raise InputError(f"the model describes an op type that this version of onnxbolt cannot have ({error})") from error
+        if max(layer.count("v") for layer in self.operands.split("w")) > MAX_VECTORS or self.operands.count("t") > MAX_TENSORS:
+            raise InputError(f"op {self.name} takes more than {MAX_VECTORS} vectors or {MAX_TENSORS} tensors")
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps that the kernel computes: the chain without its cast, which is the kernel's output type."""
+        return tuple(step for step in self.chain if step not in CASTS.values())
+
+    @property
+    def operands(self) -> str:
+        """One letter for each input behind x and weight: v, a vector, t, a tensor, or w, the weight of a further product; at the
+        end y, what earlier nodes wrote of the output."""
+        chain = "".join(EPILOGUES[step].operand[:1] for step in self.chain)
+        if self.kind == "squeeze_excite":
+            chain = "vwv"  # the bias, the second weight and its bias
+        return chain + "y" * self.into
+
+    def products(self, y: Sequence[Any], shapes: Sequence[Sequence[Any]], attributes: Mapping[str, Any]) -> tuple[list[Any], int]:
+        """Of a node with weights: the sizes at whose every position each weight is multiplied once, and the values of these weights.
+
+        `y` is the output's shape, `shapes` are those of all inputs; `attributes` are the node's.
+        """
+        weights = (shapes[1], *(shape for letter, shape in zip(self.operands, shapes[2:], strict=True) if letter == "w"))
+        last = 1 if self.kind == "squeeze_excite" else len(y) - 1
+        positions = [y[0], *y[2:]] if self.to_nchw else [*y[:last]]
+        if MEAN in self.chain:
+            positions = [y[0], *_image(shapes[0], shapes[1], attributes)]
+        return positions, sum(math.prod(weight) for weight in weights)
+
+    def instance(self, config: KernelConfig) -> Instance:
+        """The kernel that a node of this type needs for one row of its configurations. Raises InputError where no kernel is both."""
+        try:
+            if config.family not in KINDS[self.kind]:
+                raise ValueError(f"a kernel of {config.family.name} for the kind {self.kind}")
+            return Instance(config.instance(), self.element, self.output, self.steps)
+        except ValueError as error:
+            raise InputError(f"op {self.name}: {error}. Run: onnxbolt optimize") from error
+
+
+def by_name(ops: Iterable[OpSpec]) -> tuple[OpSpec, ...]:
+    """Each once, sorted. Raises InputError where two have one name."""
+    unique = sorted(set(ops), key=lambda op: op.name)
+    for op, following in itertools.pairwise(unique):
+        if op.name == following.name:
+            raise InputError(f"op type {op.name} has two meanings: {op} and {following}")
+    return tuple(unique)
+
+
+def ops_to_json(ops: Iterable[OpSpec]) -> str:
+    """The metadata entry onnxbolt.ops: what of the op types cannot be read from the nodes' attributes."""
+    rows = [{"name": op.name, "kind": op.kind, "element": op.element.value, "output": op.output.value, "chain": list(op.chain),
+             **({"planes": op.planes.value} if op.planes else {}), **({"into": True} if op.into else {}),
+             **({"to_nchw": True} if op.to_nchw else {})} for op in by_name(ops)]
+    return json.dumps(rows, separators=(",", ":"))
+
+
+def ops_from_json(text: str) -> tuple[OpSpec, ...]:
+    """The inverse of `ops_to_json`. Raises InputError for a damaged or unknown text."""
+    try:
+        rows = checks.parsed_json(text)
+        if not isinstance(rows, list):
+            raise ValueError("a list is expected")
+        return tuple(_from_row(row) for row in rows)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"the model's metadata entry onnxbolt.ops is damaged ({error}). Run: onnxbolt optimize") from error
+
+
+def _from_row(row: Any) -> OpSpec:
+    if not isinstance(row, dict) or not isinstance(row["chain"], list):
+        raise ValueError("an op type is an object, its chain a list")
+    element, output = (DType(checks.entry(key, row[key], _TYPES)) for key in ("element", "output"))
+    planes = DType(checks.entry("planes", row["planes"], _TYPES)) if "planes" in row else None
+    into, to_nchw = (checks.boolean(key, row.get(key, False)) for key in ("into", "to_nchw"))
+    return OpSpec(row["name"], row["kind"], element, output, tuple(row["chain"]), planes, into, to_nchw)
+
+
+def configs_of_node(node: NodeProto) -> list[KernelConfig]:
+    """The rows of a fused node's configuration table; InputError where it is damaged."""
+    attribute = next((a for a in node.attribute if a.name == "configs"), None)
+    try:
+        if attribute is not None and attribute.type != AttributeProto.INTS:
+            raise ValueError("it is no list of integers")
+        numbers = list(attribute.ints) if attribute is not None else []
+        return [config_from(numbers[i:i + ROW_WIDTH]) for i in range(0, len(numbers), ROW_WIDTH)]
+    except ValueError as error:
+        raise InputError(f"node {node.name}: attribute configs is damaged ({error}). Run: onnxbolt optimize") from error
+
+
+def _image(x: Sequence[int], weight: Sequence[int], attributes: Mapping[str, Any]) -> list[int]:
+    """Height and width of what a convolution makes of x [N, H, W, C]: of the image that a mean is over, which has a fixed size."""
+    strides, pads, dilations = (attributes[name] for name in ("strides", "pads", "dilations"))
+    spans = [x[1 + i] + pads[i] + pads[i + 2] - dilations[i] * (weight[1 + i] - 1) - 1 for i in (0, 1)]
+    return [span // stride + 1 for span, stride in zip(spans, strides, strict=True)]

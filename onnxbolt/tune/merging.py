@@ -1,0 +1,74 @@
+"""Measurements of another file, a database or an export: read without changing it, and held against what onnxbolt writes."""
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from onnxbolt import checks
+from onnxbolt.errors import InputError
+from onnxbolt.files import check_size, read_lines
+from onnxbolt.tune.rows import COLUMNS, Row, measurement_of, values_of
+from onnxbolt.tune.schema import SCHEMA, check_tables, connect, migrate
+from onnxbolt.tune.soundness import check_measurement
+
+_FORMAT = "onnxbolt measurements"
+HEADER = {"format": _FORMAT, "schema": SCHEMA}  # first line of an export
+_LARGEST = 2**30  # bytes of a file; ten million measurements fit
+_LONGEST_LINE = 2**20  # characters
+_LATEST = 2**63 - 1  # nanoseconds, as SQLite counts
+
+
+def rows_of_file(path: Path) -> list[Row]:
+    """All rows of a database or an exported file. Raises InputError where it is neither, or holds what onnxbolt would not have written."""
+    check_size(path, _LARGEST)
+    with path.open("rb") as file:
+        is_database = file.read(16) == b"SQLite format 3\0"
+    return _rows_of_database(path) if is_database else _rows_of_export(path)
+
+
+def _rows_of_database(path: Path) -> list[Row]:
+    """Read through a migrated copy in memory, so that the file stays as it is."""
+    try:
+        with contextlib.closing(connect(":memory:")) as copy:
+            with contextlib.closing(connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as other:
+                other.backup(copy)
+            check_tables(copy, path)
+            migrate(copy, path)
+            return [_sound(row) for row in copy.execute(f"SELECT {', '.join(COLUMNS)} FROM measurements")]
+    except (sqlite3.Error, ValueError) as error:
+        raise InputError(f"{path} cannot be merged: {error}") from error
+
+
+def _rows_of_export(path: Path) -> list[Row]:
+    rows: list[Row] = []
+    number = 0
+    for number, line in enumerate(read_lines(path, _LONGEST_LINE), 1):
+        try:
+            values = checks.parsed_json(line)
+            if number == 1:
+                _check_header(values, path)
+            else:
+                rows.append(_sound(tuple(values[name] for name in COLUMNS)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{path} line {number}: not an exported measurement ({error}); make the file with `onnxbolt cache export`") from error
+    if not number:
+        raise InputError(f"{path} line 1: not an exported measurement (the file is empty); make the file with `onnxbolt cache export`")
+    return rows
+
+
+def _sound(row: Row) -> Row:
+    """The row as `Database.add` would have written it. Raises ValueError where it would not."""
+    measurement = measurement_of(row)
+    check_measurement(measurement)
+    *_, time_ns, origin = row
+    return *values_of(measurement), checks.integer("time_ns", time_ns, 0, _LATEST), checks.text("origin", origin)
+
+
+def _check_header(values: Any, path: Path) -> None:
+    if values["format"] != _FORMAT:
+        raise ValueError(values["format"])
+    if checks.integer("schema", values["schema"], 0, 2**31) > SCHEMA:
+        raise InputError(f"{path} has schema version {values['schema']}, this version of onnxbolt knows {SCHEMA}: update onnxbolt")
