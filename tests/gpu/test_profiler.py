@@ -142,11 +142,12 @@ def test_layers_in_one_kernel_and_one_after_the_other(profiler: Profiler, severa
     made = dict(build([instance_of(part, config) for part, config in zip(parts, configs, strict=True)]))
     one, *apart = ((config, made[instance_of(part, config)]) for part, config in zip(parts, configs, strict=True))
     (together,) = profiler.measure(several, [one])
-    behind = profiler.measure_apart(several, [(config, library, 1) for config, library in apart if isinstance(library, Path)])
-    for measured in (together, behind):
+    kernels = [(config, library, 1) for config, library in apart if isinstance(library, Path)]
+    behind, serial = (profiler.measure_apart(several, kernels, overlap=overlap) for overlap in (True, False))
+    for measured in (together, behind, serial):
         assert measured.status is Status.OK, measured
         assert 0 < measured.error <= KERNEL[DType.F16]
-    assert together.us < behind.us
+    assert together.us < behind.us < serial.us  # without programmatic dependent launch each kernel waits for the one before
 
 
 def test_refusals(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
