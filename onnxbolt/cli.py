@@ -184,6 +184,7 @@ def build(model: Path, quiet: bool) -> None:
 @click.argument("optimized", metavar="OPTIMIZED.onnx", type=FILE)
 @click.option("--report", "report_paths", metavar="FILE.json|FILE.md", type=FILE, multiple=True,
               help="Write every row there too; may be given several times.")
+@sized
 @_comparison
 def verify(original: Path, optimized: Path, report_paths: tuple[Path, ...], strict: bool, quiet: bool, **values: Any) -> int:
     """Compare every output, and every fused node's output, of two models on the same inputs."""

@@ -65,7 +65,8 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         report = Report.of(original, model, manifest, chosen, kept, changes, rewriter.shared_weights, options, archs)
         report = dataclasses.replace(report.between(source, output.path), tuning=tuning, onnxruntime=kernels.release)
         if options.verify:
-            found = verify(original, output.model, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed)
+            found = verify(original, output.model, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed,
+                           min_shapes=options.min_shapes, opt_shapes=options.opt_shapes, max_shapes=options.max_shapes)
             report = report.verified(found)
         if report.passed or options.keep_failed:
             output.commit()

@@ -66,15 +66,15 @@ def ranges_of(graph: gs.Graph, options: Options) -> Ranges:
     Raises InputError where the options' shapes do not fit the inputs, or each other.
     """
     inputs: dict[str, Shape | None] = {tensor.name: tensor.shape for tensor in graph.inputs}
-    least, opt, most = _asked_for(options, inputs) or _usual(graph, inputs)
+    least, opt, most = asked_for(options, inputs) or usual(graph, inputs)
     if all(list(shape) == inputs[name] for name, shape in opt.items()):
         return FIXED
-    others = [point for point in _doubling(least, most) if point != opt]
+    others = [point for point in doubling(least, most) if point != opt]
     first, *rest = (Point(shapes) for shapes in infer_at(graph, [opt, *others]))
     return Ranges(first, tuple(rest))
 
 
-def _doubling(least: Shapes, most: Shapes) -> Iterator[Shapes]:
+def doubling(least: Shapes, most: Shapes) -> Iterator[Shapes]:
     """All dimensions grow together, each until it is at its end."""
     point = least
     yield point
@@ -83,7 +83,7 @@ def _doubling(least: Shapes, most: Shapes) -> Iterator[Shapes]:
         yield point
 
 
-def _usual(graph: gs.Graph, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
+def usual(graph: gs.Graph, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
     """Batches, and other dimensions so long that something is left: of eight samples of sound the first window takes none."""
     length = UNKNOWN
     if _batches(inputs, OPT) != _batches(inputs, OPT, _LONGEST):
@@ -116,7 +116,7 @@ def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNO
 # --- what the user asks for -------------------------------------------------------------------------------------------------
 
 
-def _asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:
+def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:
     """Least, opt and largest shapes of all inputs; as in trtexec, what is not given is as opt, and opt as the largest."""
     asked = {"--opt-shapes": options.opt_shapes, "--max-shapes": options.max_shapes, "--min-shapes": options.min_shapes}
     given = {flag: _complete(flag, shapes, inputs) for flag, shapes in asked.items() if shapes is not None}

@@ -44,7 +44,7 @@ def as_dict(result: VerifyResult) -> dict[str, Any]:
 def rows_as_table(result: VerifyResult) -> str:
     """All rows in Markdown."""
     return table(_HEADER, [
-        (row.name, row.level, row.kind, row.provider, f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}",
+        (row.name, row.level, row.kind, row.where, f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}",
          row.verdict)
         for row in result.rows
     ])

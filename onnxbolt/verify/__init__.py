@@ -5,6 +5,7 @@ Every tensor has its own limit (onnxbolt/tolerances.py).
 """
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,13 +16,14 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import load_model
 from onnxbolt.graph.inlining import inlined
-from onnxbolt.options import check_comparison
+from onnxbolt.options import Options, Shapes, check_comparison
 from onnxbolt.runtime import get_library_path
 from onnxbolt.verify import fused, whole
-from onnxbolt.verify.feeds import Feeds, graph_inputs, read_feeds, working_feeds
+from onnxbolt.verify.feeds import Feeds, graph_inputs, read_feeds
 from onnxbolt.verify.models import MEMORY_LIMIT, Level, Models, precision_of, reference, runner, usable
+from onnxbolt.verify.points import Point, points
 from onnxbolt.verify.result import Row, VerifyResult
-from onnxbolt.verify.session import CPU, available_providers
+from onnxbolt.verify.session import available_providers
 
 __all__ = ["Feeds", "Row", "VerifyResult", "verify"]
 
@@ -38,33 +40,36 @@ def verify(
     library: Path | None = None,
     providers: Sequence[str] | None = None,
     seed: int = 0,
+    min_shapes: Shapes | None = None,
+    opt_shapes: Shapes | None = None,
+    max_shapes: Shapes | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> VerifyResult:
     """Compare `optimized` with `original` on the CPU and, where a GPU works, on CUDA (the reference with TF32 off).
 
-    `inputs` is an .npz with one array per graph input, else random inputs are drawn from `seed`. `library` (default: the one
-    beside `optimized`, where there is one) runs the fused nodes on CUDA; without it their function bodies run. `atol`, `rtol`
-    add the elementwise condition |y - y0| <= atol + rtol |y0|. Raises InputError where the models or inputs do not fit
-    together, and for bounds or a seed that are none, LibraryError for a library of another model.
+    `inputs` is an .npz with one array per graph input, else random inputs are drawn from `seed`; where dimensions are symbolic, of several
+    sizes (points.py), which `min_shapes`, `opt_shapes` and `max_shapes` bound as they do for `optimize`. `library` (default: the one beside
+    `optimized`, where there is one) runs the fused nodes on CUDA; without it their function bodies run. `atol`, `rtol` add the elementwise
+    condition |y - y0| <= atol + rtol |y0|. Raises InputError where the models, inputs or shapes do not fit together, and for bounds or a
+    seed that are none, LibraryError for a library of another model.
     """
     check_comparison(atol, rtol, seed)
+    sizes = Options(min_shapes=min_shapes, opt_shapes=opt_shapes, max_shapes=max_shapes)
     if library is None and not isinstance(optimized, ModelProto) and get_library_path(optimized).exists():
         library = get_library_path(optimized)
     source, result = (m if isinstance(m, ModelProto) else load_model(m) for m in (original, optimized))
     source = inlined(source)  # the form whose tensors fused nodes name
     _same_interface(source, result)
+    given = [Point("", read_feeds(Path(inputs), source))] if inputs else []
     notes: dict[str, None] = {}
-    on_cpu = reference(source, CPU, notes)
-    feeds = read_feeds(Path(inputs), source) if inputs else working_feeds(source, on_cpu, seed)
     rows: list[Row] = []
     libraries = []
     for provider in providers if providers is not None else available_providers():
-        ours = usable(library, result, provider, notes)
-        libraries.append(ours)
-        expected = on_cpu if provider == CPU else reference(source, provider, notes)
-        candidate = runner(result, provider, notes, ours)
-        models = Models(source, result, expected, candidate, ours, (atol, rtol), inputs is not None, memory_limit, notes)
-        rows += (row for level in LEVELS for row in level(models, feeds))
+        libraries.append(usable(library, result, provider, notes))
+        expected, candidate = reference(source, provider, notes), runner(result, provider, notes, libraries[-1])
+        models = Models(source, result, expected, candidate, libraries[-1], (atol, rtol), bool(given), memory_limit, notes)
+        for point in given or points(models, seed, sizes):
+            rows += (dataclasses.replace(row, sizes=point.name) for level in LEVELS for row in level(models, point.feeds))
     return VerifyResult(precision_of(result), tuple(rows), tuple(notes), _what_ran(result, library, libraries))
 
 

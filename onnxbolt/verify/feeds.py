@@ -89,11 +89,7 @@ def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
 
     Raises InputError where ONNX Runtime does not load the model, and where none of the inputs will do.
     """
-    try:
-        runner.load()
-    except RUNTIME_ERRORS as error:
-        raise InputError(f"ONNX Runtime does not load the original model, and nothing else tells what is right; `onnxbolt optimize` has "
-                         f"--no-verify. ONNX Runtime says: {error}") from error
+    require_loads(runner)
     cause = ""
     symbolic = any(not isinstance(size, int) for value in graph_inputs(model) for size in tensor_type(value.type)[1] or ())
     for sizes in ATTEMPTS if symbolic else ATTEMPTS[:1]:
@@ -107,16 +103,36 @@ def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
     raise InputError(f"the original model does not run on random inputs; give it some with --inputs x.npz. ONNX Runtime says: {cause}")
 
 
+def require_loads(runner: Runner) -> None:
+    """Raises InputError where ONNX Runtime does not load the model."""
+    try:
+        runner.load()
+    except RUNTIME_ERRORS as error:
+        raise InputError(f"ONNX Runtime does not load the original model, and nothing else tells what is right; `onnxbolt optimize` has "
+                         f"--no-verify. ONNX Runtime says: {error}") from error
+
+
 def random_feeds(model: ModelProto, seed: int = 0, sizes: Sizes = ATTEMPTS[0]) -> Feeds:
     """Float inputs standard normal, others as `drawn` has them."""
+    return drawn(model, shapes_for(model, sizes), seed)
+
+
+def shapes_for(model: ModelProto, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    """Shapes of all graph inputs, `sizes` in the place of symbolic dimensions; one name has one size."""
     _require_tensors(model)
     symbols: dict[str, int] = {}
-    return drawn(model, {value.name: _shape(value, sizes, symbols) for value in graph_inputs(model)}, seed)
+    return {value.name: _shape(value, sizes, symbols) for value in graph_inputs(model)}
 
 
 def drawn(model: ModelProto, shapes: Mapping[str, Sequence[int]], seed: int, draw: Draw = NORMAL) -> Feeds:
-    """Float inputs as `draw` says, indices below what they index, other integers ones (masks, sizes), bytes of any value."""
+    """Float inputs as `draw` says, indices below what they index, other integers ones (masks, sizes), bytes of any value.
+
+    Raises InputError for inputs without a shape or of a type that has no random values.
+    """
     _require_tensors(model)
+    for value in graph_inputs(model):
+        if value.name not in shapes:
+            raise InputError(f"input {value.name} has no rank; give inputs with --inputs x.npz")
     rng, bounds = np.random.default_rng(seed), Bounds(model)
     return {value.name: _draw(value, tuple(shapes[value.name]), rng, bounds, draw) for value in graph_inputs(model)}
 

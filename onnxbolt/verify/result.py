@@ -38,6 +38,12 @@ class Row:
     unjudged: str = ""  # why these inputs cannot judge it: then it neither passed nor failed
     node: str = ""  # the fused node
     level: str = "model"  # one of LEVELS
+    sizes: str = ""  # of the inputs whose sizes the model leaves open, such as "x:3x3x64x64"
+
+    @property
+    def where(self) -> str:
+        """The provider, and the sizes where there are several."""
+        return f"{self.provider}, {self.sizes}" if self.sizes else self.provider
 
     def judged(self, yardstick: float = 0.0, cap: float = math.inf) -> Row:
         """The row with its verdict; `yardstick` is the error of the same tensor in the original itself, rounded.
@@ -96,15 +102,15 @@ class VerifyResult:
         return tuple(row for row in self.rows if row.level == level)
 
     def summary(self) -> str:
-        """One line per provider, level and kind: how many tensors, and the one nearest to its limit."""
+        """One line per provider, sizes, level and kind: how many tensors, and the one nearest to its limit."""
         lines = []
-        for provider, level, kind in dict.fromkeys((row.provider, row.level, row.kind) for row in self.rows):
-            rows = [row for row in self.at(level) if (row.provider, row.kind) == (provider, kind)]
+        for where, level, kind in dict.fromkeys((row.where, row.level, row.kind) for row in self.rows):
+            rows = [row for row in self.at(level) if (row.where, row.kind) == (where, kind)]
             worst = max(rows, key=_nearness)
             counts = {"failed": sum(row.failed for row in rows), "not judged": sum(bool(row.unjudged) for row in rows)}
             states = [f"{count} {what}" for what, count in counts.items() if count]
             state = f"{' and '.join(states)} of {len(rows)}" if states else f"{len(rows)} within their limits"
-            lines.append(f"{provider}, {kind}s: {state}; nearest: {worst.name} {worst.error:.2e} of {worst.limit:.2e}")
+            lines.append(f"{where}, {kind}s: {state}; nearest: {worst.name} {worst.error:.2e} of {worst.limit:.2e}")
         return "\n".join(lines)
 
     def text(self, width: int = 160) -> str:
@@ -131,7 +137,7 @@ def _table(rows: Sequence[Row]) -> Table:
     table = Table("tensor", "kind", "on", "error", "limit", "max abs", "cosine", "", box=None, pad_edge=False)
     for row in rows:
         numbers = (f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}")
-        table.add_row(row.name, row.kind, row.provider, *numbers, row.verdict)
+        table.add_row(row.name, row.kind, row.where, *numbers, row.verdict)
     return table
 
 
