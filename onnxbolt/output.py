@@ -11,8 +11,9 @@ from types import TracebackType
 import onnx
 
 from onnxbolt.errors import InputError
-from onnxbolt.graph.exporter import data_file, save_model
 from onnxbolt.graph.importer import external_files
+from onnxbolt.graph.saving import data_file, save_model
+from onnxbolt.graph.weights import Weights
 from onnxbolt.runtime import get_library_path
 
 
@@ -60,9 +61,9 @@ class Output:
         """The staged library; it need not exist."""
         return get_library_path(self.model)
 
-    def write(self, model: onnx.ModelProto, external: bool) -> None:
-        """Stage the model."""
-        save_model(model, self.model, external)
+    def write(self, model: onnx.ModelProto, large: Weights, external: bool) -> None:
+        """Stage the model; `large` has the data that its initializers lack."""
+        save_model(model, self.model, external, large)
 
     def commit(self) -> None:
         """Move everything into place, the model last: what it names is there before it is."""

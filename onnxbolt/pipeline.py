@@ -11,7 +11,7 @@ from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError
 from onnxbolt.graph import inlining
-from onnxbolt.graph.exporter import export_model
+from onnxbolt.graph.exporter import export_apart
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
@@ -58,8 +58,8 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         restore(graph)
         kept += widen(graph, kernels)
         manifest = library.make_manifest(rewriter.ops, rewriter.instances)
-        model = export_model(graph, list(rewriter.functions.values()), library.metadata_of(manifest, options.precision, archs))
-        output.write(model, options.save_as_external_data)
+        model, large = export_apart(graph, list(rewriter.functions.values()), library.metadata_of(manifest, options.precision, archs))
+        output.write(model, large, options.save_as_external_data)
         if options.library and manifest.ops:
             library.build(manifest, output.library, progress, compiled(manifest.instances) if options.tune else None)
         report = Report.of(original, model, manifest, chosen, kept, changes, rewriter.shared_weights, options, archs)

@@ -10,7 +10,7 @@ from onnx import FunctionProto
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, PRODUCT
-from onnxbolt.graph.edit import Node, conv_attributes, pinned, producer, remove
+from onnxbolt.graph.edit import Node, Weight, conv_attributes, pinned, producer, remove
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
 from onnxbolt.kernels import elementwise
@@ -276,7 +276,7 @@ class Rewriter:
     def _weight(self, anchor: Anchor, weight: gs.Constant, reads: Form, writes: Form) -> gs.Constant:
         key = (id(weight), anchor.kind, reads.channels, writes.channels, anchor.groups)
         if key not in self._constants:
-            self._constants[key] = gs.Constant(fresh(self.graph, f"{weight.name}__packed"), packed.weight(anchor, weight, reads, writes))
+            self._constants[key] = Weight(fresh(self.graph, f"{weight.name}__packed"), packed.weight(anchor, weight, reads, writes))
             self._packed.append(weight)
         return self._constants[key]
 

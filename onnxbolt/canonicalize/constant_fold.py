@@ -18,7 +18,8 @@ import onnx_graphsurgeon as gs
 from onnx.reference import ReferenceEvaluator
 
 from onnxbolt.canonicalize.evaluator import differs
-from onnxbolt.graph.edit import constant_values, onnx_dtype, pinned, producer, prune, replace_uses
+from onnxbolt.graph.edit import Derived, Weight, constant_values, derived, pinned, producer, prune, replace_uses
+from onnxbolt.graph.element_types import onnx_dtype
 from onnxbolt.graph.exporter import node_proto
 
 _NEVER = frozenset({
@@ -35,13 +36,13 @@ def run(graph: gs.Graph) -> int:
     for node in list(graph.nodes):  # in topological order, so that one sweep is enough
         results = list(_results(graph, node))
         for tensor, values in results:
-            replace_uses(tensor, gs.Constant(tensor.name, values))
+            replace_uses(tensor, Weight(tensor.name, values))
         count += bool(results)
     prune(graph)  # what computed shapes would else count as a reader of the tensors in between
     return count
 
 
-def _results(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray]]:
+def _results(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray | Derived]]:
     """The node's outputs with their values, if these are known and their names may become constants'."""
     named = [tensor for tensor in node.outputs if tensor.name]
     if node.domain or node.op in _NEVER or any(pinned(graph, tensor) for tensor in named) or not any(tensor.outputs for tensor in named):
@@ -53,21 +54,37 @@ def _results(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.n
         yield node.outputs[0], values
 
 
-def _evaluated(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray]]:
+def _evaluated(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray | Derived]]:
     inputs = {tensor.name: constant_values(tensor) for tensor in node.inputs if tensor.name}
     if any(values is None or values.dtype == object for values in inputs.values()) or _has_subgraph(node) or differs(node, graph.opset):
         return
     allowed = max(_FREE_BYTES, _MOST_GROWTH * sum(values.nbytes for values in inputs.values() if values is not None))
     if any(_bytes(tensor) > allowed for tensor in node.outputs):
         return
+    evaluator = ReferenceEvaluator(_model(graph, node))
     try:
         with np.errstate(all="ignore"):  # infinities in masks are no news
-            results = ReferenceEvaluator(_model(graph, node)).run(None, inputs)
+            results = list(evaluator.run(None, inputs))
     except Exception:  # whatever the evaluator cannot compute stays in the model
         return
     outputs = [tensor for tensor in node.outputs if tensor.name]
     if all(_is_value(tensor, result, allowed) for tensor, result in zip(outputs, results, strict=True)):
+        large = [tensor for tensor in node.inputs if isinstance(tensor, Weight) and tensor.is_large]
+        if len(large) == len(outputs) == 1:
+            yield outputs[0], _again(evaluator, large[0], inputs, np.asarray(results[0]))
+            return
         yield from ((tensor, np.asarray(result)) for tensor, result in zip(outputs, results, strict=True))
+
+
+def _again(evaluator: ReferenceEvaluator, large: Weight, inputs: dict[str, np.ndarray | None], result: np.ndarray) -> np.ndarray | Derived:
+    """The result for a graph that shall not hold all of its weights: computed again when it is asked for, where it is large as well."""
+    others = {name: values for name, values in inputs.items() if name != large.name}
+
+    def evaluate(values: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(*evaluator.run(None, {**others, large.name: values}))
+
+    return derived(large, evaluate, result.dtype, result.shape)
 
 
 def _is_value(tensor: gs.Variable, result: object, allowed: int) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import add_constant, constant_values, insert, is_float, remove
+from onnxbolt.graph.edit import add_constant, constant_values, derived, insert, is_float, remove
 from onnxbolt.graph.names import fresh
 
 
@@ -54,10 +54,11 @@ def _rewrite(graph: gs.Graph, node: gs.Node, weights: dict[tuple[str, int, float
 def _weight(graph: gs.Graph, name: str, transposed: int, alpha: float, b: gs.Constant) -> gs.Constant:
     if not transposed and alpha == 1:
         return b
-    values = b.values.T if transposed else b.values
-    if alpha != 1:
-        values = (values.astype(np.float64) * alpha).astype(b.dtype)
-    return add_constant(graph, f"{name}_KN", values)
+    def changed(values: np.ndarray) -> np.ndarray:
+        values = values.T if transposed else values
+        return values if alpha == 1 else (values.astype(np.float64) * alpha).astype(b.dtype)
+
+    return add_constant(graph, f"{name}_KN", derived(b, changed, b.dtype, b.shape[::-1] if transposed else b.shape))
 
 
 def _bias(graph: gs.Graph, node: gs.Node, y: gs.Tensor, c: gs.Tensor, beta: float, n: int) -> gs.Tensor:
@@ -66,8 +67,6 @@ def _bias(graph: gs.Graph, node: gs.Node, y: gs.Tensor, c: gs.Tensor, beta: floa
     if values is not None:
         if values.size == 1 or values.shape in ((n,), (1, n)):
             values = np.broadcast_to(values.reshape(-1), (n,))
-        if values is c.values and beta == 1:
-            return c
         if beta != 1:
             values = (values.astype(np.float64) * beta).astype(c.dtype)
         elif values.shape == c.shape:

@@ -17,7 +17,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import constant_values, onnx_dtype, pinned, producer, remove, replace_uses
+from onnxbolt.graph.edit import constant_values, pinned, producer, remove, replace_uses
+from onnxbolt.graph.element_types import onnx_dtype
 
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 _COMMUTATIVE = ("Add", "Mul")

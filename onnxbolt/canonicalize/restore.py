@@ -9,7 +9,8 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxbolt.epilogues import EPILOGUES
-from onnxbolt.graph.edit import Node, add_constant, add_variable, onnx_dtype, remove
+from onnxbolt.graph.edit import Node, add_constant, add_variable, remove
+from onnxbolt.graph.element_types import onnx_dtype
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN
 from onnxbolt.graph.names import fresh
 

@@ -4,7 +4,8 @@ Graphsurgeon compares nodes by value, which is slow and confuses unnamed twins; 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +14,8 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
+from onnxbolt.graph import weights
+from onnxbolt.graph.element_types import numpy_dtype
 from onnxbolt.graph.names import fresh
 
 
@@ -46,58 +49,80 @@ class Node(gs.Node):  # type: ignore[misc]
 class ProtoValues(LazyValues):  # type: ignore[misc]
     """Values of a TensorProto, decoded on first use; `dtype` is the ONNX number where numpy has no such type."""
 
-    def __init__(self, tensor: onnx.TensorProto, base_dir: str = "") -> None:
-        self.tensor, self.base_dir = tensor, base_dir
+    def __init__(self, tensor: onnx.TensorProto) -> None:
+        self.tensor = tensor
         self.shape, self.dtype = tuple(tensor.dims), numpy_dtype(tensor.data_type)
-        self.nbytes = int(np.prod(self.shape)) * getattr(self.dtype, "itemsize", 1)
+        self.nbytes = weights.stored_bytes(tensor)
         self.array: np.ndarray | None = None
 
     def load(self) -> np.ndarray:
-        """The values as a read-only array: a change must be a new array, which the exporter can tell from this one."""
-        if self.array is None:
-            tensor = self.tensor
-            if onnx.external_data_helper.uses_external_data(tensor):  # loading writes into the proto that it is given
-                tensor = onnx.TensorProto()
-                tensor.CopyFrom(self.tensor)
-            self.array = onnx.numpy_helper.to_array(tensor, self.base_dir)
-            self.array.flags.writeable = False
-        return self.array
+        """The values as a read-only array: a change must be a new array, which the exporter can tell from this one.
+
+        Those that lie apart are mapped anew each time, so that their memory is free again when nobody holds them.
+        """
+        if self.array is not None:
+            return self.array
+        array = weights.values(self.tensor)
+        array.flags.writeable = False
+        if not weights.is_apart(self.tensor):
+            self.array = array
+        return array
 
 
-class Constant(gs.Constant):  # type: ignore[misc]
+class Derived(LazyValues):  # type: ignore[misc]
+    """Large values that are computed from others each time they are asked for: nobody holds all of a model's weights at once."""
+
+    def __init__(self, compute: Callable[[], np.ndarray], dtype: np.dtype, shape: Sequence[int]) -> None:
+        self.compute, self.dtype, self.shape = compute, dtype, tuple(shape)
+        self.nbytes = math.prod(self.shape) * dtype.itemsize
+
+    def load(self) -> np.ndarray:
+        return self.compute()
+
+
+class Weight(gs.Constant):  # type: ignore[misc]
+    """A constant whose values, where they are lazy, are loaded each time they are asked for; graphsurgeon's would keep them."""
+
+    @property
+    def values(self) -> np.ndarray:
+        return self._values.load() if isinstance(self._values, LazyValues) else self._values
+
+    @values.setter
+    def values(self, values: np.ndarray | LazyValues) -> None:
+        self._values = values
+
+    @property
+    def is_large(self) -> bool:
+        """True if the values take much memory and are not held in memory."""
+        apart = not isinstance(self._values, ProtoValues) or weights.is_apart(self._values.tensor)
+        return isinstance(self._values, LazyValues) and apart and self._values.nbytes >= weights.LARGE
+
+
+class Constant(Weight):
     """A constant of the source model: an initializer, or the value of a Constant node (`origin`)."""
 
     proto: onnx.TensorProto
     origin: onnx.NodeProto | None
     position: int | None
 
-    def __init__(self, name: str, proto: onnx.TensorProto, base_dir: str = "", origin: onnx.NodeProto | None = None,
-                 position: int | None = None) -> None:
-        self.source_values = ProtoValues(proto, base_dir)
+    def __init__(self, name: str, proto: onnx.TensorProto, origin: onnx.NodeProto | None = None, position: int | None = None) -> None:
+        self.source_values = ProtoValues(proto)
         super().__init__(name, self.source_values)
         self.proto, self.origin, self.position = proto, origin, position
 
     @property
     def untouched(self) -> bool:
-        """Whether the values are still those of `proto`."""
+        """True if the values are still those of `proto`."""
         return self._values is self.source_values or (self._values is self.source_values.array and self._values is not None)
 
 
-def numpy_dtype(onnx_type: int) -> np.dtype | int | None:
-    """The numpy type (ml_dtypes for bfloat16 and below) of a TensorProto.DataType; the number itself where there is none."""
-    if onnx_type == onnx.TensorProto.UNDEFINED:
-        return None
-    try:
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(onnx_type))
-    except KeyError:
-        return onnx_type
-
-
-def onnx_dtype(dtype: Any) -> int:
-    """The inverse of `numpy_dtype`; raises ValueError for a type that ONNX lacks."""
-    if isinstance(dtype, int):
-        return dtype
-    return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+def derived(constant: gs.Constant, function: Callable[[np.ndarray], np.ndarray], dtype: np.dtype,
+            shape: Sequence[int]) -> np.ndarray | Derived:
+    """`function` of a constant's values, an array of `dtype` and `shape`: computed now, or when it is asked for where it is large."""
+    values = constant._values
+    if math.prod(shape) * dtype.itemsize < weights.LARGE or not isinstance(constant, Weight):
+        return function(constant.values)
+    return Derived(lambda: function(values.load() if isinstance(values, LazyValues) else values), dtype, shape)
 
 
 def pinned(graph: gs.Graph, tensor: gs.Tensor) -> bool:
@@ -133,8 +158,10 @@ def scalar(tensor: gs.Tensor) -> float | None:
     return None if values is None or values.dtype.kind in "OSU" else float(values.reshape(())[()])
 
 
-def add_constant(graph: gs.Graph, base: str, values: np.ndarray) -> gs.Constant:
+def add_constant(graph: gs.Graph, base: str, values: np.ndarray | Derived) -> gs.Constant:
     """A new constant named `base`, or like it."""
+    if isinstance(values, Derived):
+        return Weight(fresh(graph, base), values)
     return gs.Constant(fresh(graph, base), np.ascontiguousarray(values).reshape(values.shape))
 
 

@@ -1,11 +1,8 @@
-"""gs.Graph -> ModelProto -> file: what no rule touched is copied from the source model, byte for byte."""
+"""gs.Graph -> ModelProto: what no rule touched is copied from the source model, byte for byte."""
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,15 +10,15 @@ import onnx_graphsurgeon as gs
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from onnxbolt.errors import InputError
-from onnxbolt.graph.edit import Constant, onnx_dtype
+from onnxbolt.graph import weights
+from onnxbolt.graph.edit import Constant, Weight
+from onnxbolt.graph.element_types import onnx_dtype
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.order import in_order
+from onnxbolt.graph.weights import Weights
 
 FUSED_DOMAIN, INTERNAL_DOMAIN = "com.onnxbolt", "onnxbolt.internal"
 LEAST_IR = 8  # the first with model-local functions
-PROTOBUF_LIMIT = 2**31 - 2**24  # bytes; protobuf refuses 2 GiB, some room is left for what is not counted
-_EXTERNAL_FROM, _ALIGNMENT = 1024, 4096  # bytes
 
 
 def export_model(graph: gs.Graph, functions: Sequence[FunctionProto] = (), metadata: Mapping[str, str] | None = None) -> ModelProto:
@@ -29,6 +26,12 @@ def export_model(graph: gs.Graph, functions: Sequence[FunctionProto] = (), metad
 
     Raises ValueError where a stage left a cycle or a node of the internal domain behind.
     """
+    return weights.complete(*export_apart(graph, functions, metadata))
+
+
+def export_apart(graph: gs.Graph, functions: Sequence[FunctionProto] = (),
+                 metadata: Mapping[str, str] | None = None) -> tuple[ModelProto, Weights]:
+    """As `export_model`, but large initializers have no data; their constants are beside the model, by name."""
     source: ModelProto = graph.source
     model = ModelProto()
     copy_fields(source, model, skip=("graph", "functions", "metadata_props"))
@@ -41,8 +44,7 @@ def export_model(graph: gs.Graph, functions: Sequence[FunctionProto] = (), metad
     model.functions.extend([f for f in source.functions if (f.domain, f.name) not in new] + list(functions))
     properties = {entry.key: entry.value for entry in source.metadata_props} | dict(metadata or {})
     onnx.helper.set_model_props(model, properties)
-    _fill(graph, model.graph)
-    return model
+    return model, _fill(graph, model.graph)
 
 
 def copy_fields(source: Message, target: Message, skip: Sequence[str]) -> None:
@@ -58,20 +60,23 @@ def copy_fields(source: Message, target: Message, skip: Sequence[str]) -> None:
             setattr(target, field.name, value)
 
 
-def _fill(graph: gs.Graph, target: GraphProto) -> None:
-    """Write nodes, constants and the types of what is left of them."""
+def _fill(graph: gs.Graph, target: GraphProto) -> Weights:
+    """Write nodes, constants and the types of what is left of them; returns the constants that were left without data."""
     source: GraphProto = graph.source.graph
     constants = used_constants(graph)
     target.node.extend(node_proto(item) for item in in_order(graph, [c for c in constants.values() if _is_node(c)]))
     variables = used_variables(graph)
     alive = constants.keys() | variables.keys() | graph.captured | {t.name for t in graph.outputs}
-    target.initializer.extend(_initializers(graph, {n: c for n, c in constants.items() if not _is_node(c)}))
+    initializers = {name: constant for name, constant in constants.items() if not _is_node(constant)}
+    large = {name: constant for name, constant in initializers.items() if isinstance(constant, Weight) and constant.is_large}
+    target.initializer.extend(_initializers(graph, initializers, large))
     target.sparse_initializer.extend(s for s in source.sparse_initializer if s.values.name in alive)
     target.quantization_annotation.extend(a for a in source.quantization_annotation if a.tensor_name in alive)
     declared = {value.name: value for value in (*source.input, *source.output)}
     target.input.extend(value_info(tensor, declared.get(tensor.name)) for tensor in graph.inputs)
     target.output.extend(value_info(tensor, declared.get(tensor.name)) for tensor in graph.outputs)
     target.value_info.extend(_inner_types(graph, variables | constants))
+    return large
 
 
 def used_constants(graph: gs.Graph) -> dict[str, gs.Constant]:
@@ -90,16 +95,22 @@ def used_variables(graph: gs.Graph) -> dict[str, gs.Variable]:
     return {tensor.name: tensor for tensor in tensors if isinstance(tensor, gs.Variable) and tensor.name}
 
 
-def _initializers(graph: gs.Graph, constants: dict[str, gs.Constant]) -> Iterator[TensorProto]:
-    """Those of the source in its order, overridable ones included, then new ones."""
+def _initializers(graph: gs.Graph, constants: dict[str, gs.Constant], large: Weights) -> Iterator[TensorProto]:
+    """Those of the source in its order, overridable ones included, then new ones; `large` ones without data."""
     overridable = {tensor.name for tensor in graph.inputs}
     for tensor in graph.source.graph.initializer:
         if tensor.name in overridable:
             yield tensor
         elif tensor.name in constants:
-            yield tensor_proto(constants.pop(tensor.name))
+            yield _initializer(constants.pop(tensor.name), large)
     for constant in constants.values():
-        yield tensor_proto(constant)
+        yield _initializer(constant, large)
+
+
+def _initializer(constant: gs.Constant, large: Weights) -> TensorProto:
+    if constant.name not in large:
+        return tensor_proto(constant)
+    return TensorProto(name=constant.name, dims=constant.shape, data_type=onnx_dtype(constant.dtype))
 
 
 def _is_node(constant: gs.Constant) -> bool:
@@ -110,15 +121,14 @@ def _is_node(constant: gs.Constant) -> bool:
 
 
 def tensor_proto(constant: gs.Constant) -> TensorProto:
-    if not isinstance(constant, Constant) or not constant.untouched:
+    """The constant with its data: the source's own tensor where that has both."""
+    if not isinstance(constant, Constant) or not constant.untouched or weights.is_apart(constant.proto):
         return onnx.numpy_helper.from_array(constant.values, constant.name)
     tensor = constant.proto
-    if constant.name != tensor.name or constant.source_values.base_dir:
+    if constant.name != tensor.name:
         tensor = TensorProto()
         tensor.CopyFrom(constant.proto)
         tensor.name = constant.name
-        if constant.source_values.base_dir and onnx.external_data_helper.uses_external_data(tensor):
-            tensor = onnx.numpy_helper.from_array(constant.values, constant.name)
     return tensor
 
 
@@ -194,68 +204,3 @@ def _inner_types(graph: gs.Graph, tensors: Mapping[str, gs.Tensor]) -> Iterator[
     for name, tensor in tensors.items():
         if name not in graph.source_tensors and isinstance(tensor, gs.Variable) and tensor.dtype is not None and tensor.shape is not None:
             yield value_info(tensor, None)
-
-
-def save_model(model: ModelProto, path: Path | str, external: bool = False) -> None:
-    """Write the model, whole or not at all; weights go to `<path>.data` where asked for, or where a protobuf cannot hold them.
-
-    Raises InputError where the disk is full or the place cannot be written to.
-    """
-    path = Path(path)
-    if not external and sum(tensor.ByteSize() for tensor in model.graph.initializer) < PROTOBUF_LIMIT:
-        _write([(path, lambda file: file.write(model.SerializeToString(deterministic=True)))])
-    else:
-        data = data_file(path)
-        skeleton, large = _without_data(model, data.name)
-        _write([
-            (data, lambda file: _write_data(file, large)),
-            (path, lambda file: file.write(skeleton.SerializeToString(deterministic=True))),
-        ])
-
-
-def data_file(path: Path) -> Path:
-    """Where the weights of the model at `path` lie if not in its file."""
-    return path.with_name(path.name + ".data")
-
-
-def _without_data(model: ModelProto, location: str) -> tuple[ModelProto, list[TensorProto]]:
-    """A copy of the model whose large initializers point into the file `location`, and these initializers in its order."""
-    skeleton, large, offset = ModelProto(), [], 0
-    copy_fields(model, skeleton, skip=("graph",))
-    copy_fields(model.graph, skeleton.graph, skip=("initializer",))
-    for tensor in model.graph.initializer:
-        size = len(tensor.raw_data)
-        if size < _EXTERNAL_FROM:
-            skeleton.graph.initializer.append(tensor)
-            continue
-        moved = skeleton.graph.initializer.add()
-        copy_fields(tensor, moved, skip=("raw_data",))
-        moved.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
-            moved.external_data.add(key=key, value=value)
-        large.append(tensor)
-        offset += -(-size // _ALIGNMENT) * _ALIGNMENT
-    return skeleton, large
-
-
-def _write_data(file: BinaryIO, tensors: Iterable[TensorProto]) -> None:
-    for tensor in tensors:
-        file.write(tensor.raw_data)
-        file.write(bytes(-file.tell() % _ALIGNMENT))
-
-
-def _write(files: Sequence[tuple[Path, Callable[[BinaryIO], object]]]) -> None:
-    """Write all files beside their places, then move them there: a failure leaves what was there before."""
-    temporaries = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path, _ in files]
-    try:
-        for temporary, (_, write) in zip(temporaries, files, strict=True):
-            with open(temporary, "wb") as file:
-                write(file)
-        for temporary, (path, _) in zip(temporaries, files, strict=True):
-            os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"{files[-1][0]}: cannot be written: {error.strerror or error}; make room or choose another place") from error
-    finally:
-        for temporary in temporaries:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)

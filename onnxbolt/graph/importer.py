@@ -14,7 +14,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxbolt.errors import InputError, OpsetError
-from onnxbolt.graph.edit import Constant, Node, numpy_dtype
+from onnxbolt.graph import weights, wire
+from onnxbolt.graph.edit import Constant, Node
+from onnxbolt.graph.element_types import numpy_dtype
 from onnxbolt.graph.scopes import captured, names, subgraphs
 from onnxbolt.graph.sizes import open_negative
 
@@ -23,13 +25,13 @@ _CONSTANT_VALUES = ("value", "value_float", "value_floats", "value_int", "value_
 
 
 def load_model(path: Path | str) -> ModelProto:
-    """Read an ONNX file with its external data.
+    """Read an ONNX file with its external data, which stay where they are in case of large initializers (weights.py).
 
     Raises InputError where the file or its data is missing, damaged or not ONNX, OpsetError where its versions are out of range.
     """
     path = Path(path)
     try:
-        model = onnx.load_model(path, format="protobuf", load_external_data=False)
+        model = wire.read_model(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except DecodeError as error:
@@ -37,8 +39,10 @@ def load_model(path: Path | str) -> ModelProto:
     if not model.ir_version or not model.HasField("graph") or not model.graph.output:
         raise InputError(f"{path}: not an ONNX model, or cut off: it has no graph with outputs; export or download it again")
     check_versions(model, str(path))
+    large = {id(tensor): tensor for tensor in model.graph.initializer if weights.stored_bytes(tensor) >= weights.LARGE}
     for tensor in all_tensors(model):
-        _load_data(tensor, path)
+        if onnx.external_data_helper.uses_external_data(tensor):
+            (_find_data if id(tensor) in large else _load_data)(tensor, path)
     open_negative(model)
     return model
 
@@ -46,7 +50,7 @@ def load_model(path: Path | str) -> ModelProto:
 def external_files(path: Path) -> set[Path]:
     """The files beside a model in which it has data; none where it cannot be read."""
     try:
-        model = onnx.load_model(path, format="protobuf", load_external_data=False)
+        model = wire.read_model(path)
     except (OSError, DecodeError):
         return set()
     outside = (tensor for tensor in all_tensors(model) if onnx.external_data_helper.uses_external_data(tensor))
@@ -128,43 +132,55 @@ def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
             yield from _graph_tensors(graph)
 
 
+def _find_data(tensor: TensorProto, path: Path) -> None:
+    """Let a large initializer name the place of its data, and see that no byte is missing there."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location, directory, size = entries.get("location", ""), path.parent.resolve(), weights.stored_bytes(tensor)
+    file = path.resolve() if location == path.name else (directory / location).resolve()
+    if location != path.name and not (file.is_file() and file.is_relative_to(directory) and not Path(location).is_absolute()):
+        raise _no_data(tensor, path, location)
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
+    except ValueError as error:
+        raise _no_data(tensor, path, location) from error
+    if offset < 0 or length < size or offset + length > file.stat().st_size:
+        raise _cut_off(tensor, path, location)
+    weights.put_apart(tensor, file, offset, size)
+
+
 def _load_data(tensor: TensorProto, path: Path) -> None:
     """Bring external data into the tensor, and see that no byte is missing."""
-    if onnx.external_data_helper.uses_external_data(tensor):
-        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-        try:
-            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
-        except (OSError, ValueError, onnx.checker.ValidationError) as error:
-            raise InputError(
-                f"{path}: tensor {tensor.name!r} has its data in {path.parent / location}, which is missing or cannot be read; "
-                "put the data file beside the model"
-            ) from error
-        tensor.ClearField("data_location")
-        tensor.ClearField("external_data")
-        dtype = numpy_dtype(tensor.data_type)
-        if isinstance(dtype, np.dtype) and len(tensor.raw_data) < _stored_bytes(tensor, dtype):
-            raise InputError(f"{path}: tensor {tensor.name!r}: its data file {location} is cut off; copy it again")
+    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+    try:
+        onnx.external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise _no_data(tensor, path, location) from error
+    tensor.ClearField("data_location")
+    tensor.ClearField("external_data")
+    if len(tensor.raw_data) < weights.stored_bytes(tensor):
+        raise _cut_off(tensor, path, location)
 
 
-def _stored_bytes(tensor: TensorProto, dtype: Any) -> int:
-    packed: dict[int, int] = {  # elements in a byte
-        TensorProto.INT4: 2, TensorProto.UINT4: 2, TensorProto.FLOAT4E2M1: 2, TensorProto.INT2: 4, TensorProto.UINT2: 4}
-    elements: int = math.prod(tensor.dims)
-    per_byte: int = packed.get(tensor.data_type, 0)
-    return -(-elements // per_byte) if per_byte else elements * dtype.itemsize
+def _no_data(tensor: TensorProto, path: Path, location: str) -> InputError:
+    return InputError(f"{path}: tensor {tensor.name!r} has its data in {path.parent / location}, which is missing or cannot be read; "
+                      "put the data file beside the model")
 
 
-def import_model(model: ModelProto, base_dir: Path | None = None) -> gs.Graph:
-    """The model's main graph; subgraphs and functions stay protos. `base_dir` is where external data not yet loaded lies.
+def _cut_off(tensor: TensorProto, path: Path, location: str) -> InputError:
+    return InputError(f"{path}: tensor {tensor.name!r}: its data file {location} is cut off; copy it again")
+
+
+def import_model(model: ModelProto) -> gs.Graph:
+    """The model's main graph; subgraphs and functions stay protos.
 
     Beside graphsurgeon's fields the graph has `source` (the model), `captured` (names that must still be produced because
     subgraphs, training information or quantization annotations read them), `constants` (by name, all of the source),
     `source_tensors` (names) and `taken_names`; see docs/architecture.md for the fields of nodes and constants.
     Raises InputError where a node reads what nothing produces.
     """
-    proto, directory = model.graph, str(base_dir or "")
+    proto = model.graph
     overridable = {value.name for value in proto.input} if model.ir_version >= 4 else set()
-    constants = {t.name: Constant(t.name, t, directory) for t in proto.initializer if t.name not in overridable}
+    constants = {t.name: Constant(t.name, t) for t in proto.initializer if t.name not in overridable}
     constants |= {name: constant for i, node in enumerate(proto.node) for name, constant in _constant_node(node, i)}
     tensors: dict[str, gs.Tensor] = dict(constants)
     for sparse in proto.sparse_initializer:  # no stage computes with these: variables that no node produces

@@ -14,6 +14,7 @@ from onnxbolt.graph.exporter import FUSED_DOMAIN, copy_fields
 from onnxbolt.graph.importer import all_tensors, check_versions, load_model
 from onnxbolt.graph.inlining import inlined
 from onnxbolt.graph.sizes import has_negative, open_negative
+from onnxbolt.graph.weights import complete
 
 Source: TypeAlias = "str | Path | ModelProto"
 
@@ -32,7 +33,8 @@ def opened(source: Source) -> Iterator[ModelProto]:
     except OnnxboltError:
         raise
     except Exception as error:
-        if not _loads(model) and (fault := _fault(model)):
+        whole = complete(model, {})
+        if not _loads(whole) and (fault := _fault(whole)):
             raise InputError(f"the model is not valid ONNX: {fault}; export it again") from error
         raise
 
@@ -40,19 +42,23 @@ def opened(source: Source) -> Iterator[ModelProto]:
 def _read(source: Source) -> ModelProto:
     if isinstance(source, ModelProto):
         check_versions(source)
+        _require_data(source)
         model = _with_open_sizes(source)
     else:
         model = load_model(Path(source))
     if any(node.domain == FUSED_DOMAIN for node in model.graph.node):
         raise InputError("the model has been optimized by onnxbolt already: optimize its original instead")
-    outside = next((t.name for t in model.graph.initializer if onnx.external_data_helper.uses_external_data(t)), None)
-    if outside is not None:
-        raise InputError(f"tensor {outside!r} has its data in a file that a model in memory cannot name: pass the model's path, or load it "
-                         "with its external data")
     try:
         return inlined(model)
     except onnx.checker.ValidationError as error:  # a function that calls itself
         raise InputError(f"the model's functions cannot be inlined: {_line(error)}; export it again") from error
+
+
+def _require_data(model: ModelProto) -> None:
+    outside = next((tensor.name for tensor in model.graph.initializer if onnx.external_data_helper.uses_external_data(tensor)), None)
+    if outside is not None:
+        raise InputError(f"tensor {outside!r} has its data in a file that a model in memory cannot name: pass the model's path, or load it "
+                         "with its external data")
 
 
 def _with_open_sizes(model: ModelProto) -> ModelProto:

@@ -4,21 +4,29 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.graph.edit import Derived, derived
 from onnxbolt.kernels import gemm_rows, grouped
 from onnxbolt.layout.form import PLAIN, Form, padded_channels, take
 from onnxbolt.match.types import Anchor, Candidate
 
 
-def weight(anchor: Anchor, constant: gs.Constant, reads: Form, writes: Form) -> np.ndarray:
+def weight(anchor: Anchor, constant: gs.Constant, reads: Form, writes: Form) -> np.ndarray | Derived:
     """[K, *spatial, C] for Conv, [N, K] for Gemm, channels stored as the activations are."""
-    values = constant.values
+    def stored(values: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(_arranged(values, anchor, reads, writes))
+
+    like = _arranged(np.broadcast_to(np.zeros((), constant.dtype), constant.shape), anchor, reads, writes)
+    return derived(constant, stored, like.dtype, like.shape)
+
+
+def _arranged(values: np.ndarray, anchor: Anchor, reads: Form, writes: Form) -> np.ndarray:
     if anchor.grouped:
         values = grouped.widened(values, anchor.groups, anchor.kernel_groups)
     out_axis, in_axis = (0, 1) if anchor.kind == "conv" else (1, 0)
     if not anchor.depthwise:  # whose filters have one channel each
         values = take(values, reads.channels, in_axis)
     values = take(values, writes.channels, out_axis)
-    return np.ascontiguousarray(np.moveaxis(values, in_axis, -1))
+    return np.moveaxis(values, in_axis, -1)
 
 
 def vector(constant: gs.Constant, channels: int, writes: Form) -> np.ndarray:

@@ -10,13 +10,14 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
+from onnxbolt.graph.weights import Weights, complete
 from onnxbolt.precision.apply import Conversion
 from onnxbolt.precision.constants import Constants
 from onnxbolt.precision.decide import Decision, Kept
 from onnxbolt.precision.kernel_table import Kernels, kernels_of
 from onnxbolt.precision.lift import lift_casts
 
-__all__ = ["Kept", "convert", "rounded_original"]
+__all__ = ["Kept", "convert", "rounded_apart", "rounded_original"]
 
 LOW = {"fp16": DType.F16, "bf16": DType.BF16}
 BF16_OPSET = 13  # ONNX's Cast knows bfloat16 from here on
@@ -44,13 +45,18 @@ def convert(graph: gs.Graph, precision: str, kernels: Kernels | None = None) -> 
 
 def rounded_original(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
     """The model itself, only its types changed: the error that rounding alone makes, by which verification judges."""
-    from onnxbolt.graph.exporter import export_model
+    return complete(*rounded_apart(model, precision))
+
+
+def rounded_apart(model: onnx.ModelProto, precision: str) -> tuple[onnx.ModelProto, Weights]:
+    """As `rounded_original`, and the data that its initializers lack."""
+    from onnxbolt.graph.exporter import export_apart
     from onnxbolt.graph.importer import import_model
     from onnxbolt.graph.shapes import infer
 
     if precision not in LOW:
-        return model
+        return model, {}
     graph = import_model(model)
     infer(graph)
     convert(graph, precision)
-    return export_model(graph)
+    return export_apart(graph)

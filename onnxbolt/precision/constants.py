@@ -1,11 +1,14 @@
 """Constants in 16 bits: converted once, and checked for what the conversion would lose."""
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.graph.edit import Derived, derived
 
 LARGEST = 65504.0  # fp16
 MAX_FLUSHED = 0.5  # share of the nonzero values that become zero
@@ -16,27 +19,29 @@ class Constants:
 
     def __init__(self, low: DType) -> None:
         self.low = low
-        self._converted: dict[str, np.ndarray] = {}
+        self._converted: dict[str, np.ndarray | Derived] = {}
         self._hazards: dict[str, str] = {}
 
-    def converted(self, constant: gs.Constant) -> np.ndarray:
+    def converted(self, constant: gs.Constant) -> np.ndarray | Derived:
         """The values in the 16-bit type."""
         if constant.name not in self._converted:
-            self._converted[constant.name] = rounded(constant.values, self.low)
+            low = self.low
+            self._converted[constant.name] = derived(constant, lambda values: rounded(values, low), low.numpy, constant.shape)
         return self._converted[constant.name]
 
     def hazard(self, constant: gs.Constant) -> str:
         """Why the constant must stay fp32; empty where it need not. bf16 has fp32's range but for rounding, so only fp16 has hazards."""
-        if self.low is not DType.F16 or constant.values.size == 0:
+        if self.low is not DType.F16 or 0 in constant.shape:
             return ""
         if constant.name not in self._hazards:
-            self._hazards[constant.name] = _hazard(constant.values, self.converted(constant))
+            values = constant.values
+            self._hazards[constant.name] = _hazard(values, rounded(values, self.low))
         return self._hazards[constant.name]
 
     def spreads(self, constant: gs.Constant) -> bool:
         """Whether what is computed from a hazardous constant is hazardous too: large values are, and so is a scalar that
         guards against a division by zero; small weights among others are not."""
-        return constant.values.size == 1 or _largest_finite(constant.values) > LARGEST
+        return math.prod(constant.shape) == 1 or _largest_finite(constant.values) > LARGEST
 
 
 def rounded(values: np.ndarray, dtype: DType) -> np.ndarray:

@@ -12,7 +12,8 @@ from onnxbolt import precision
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.codegen.render import Instance
-from onnxbolt.graph.edit import onnx_dtype, producer
+from onnxbolt.graph.edit import producer
+from onnxbolt.graph.element_types import onnx_dtype
 from onnxbolt.graph.exporter import LEAST_IR, export_model, node_proto, tensor_proto
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.order import in_order

@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 from onnxbolt import library
 from onnxbolt.errors import InputError, LibraryError
-from onnxbolt.graph.exporter import save_model
+from onnxbolt.graph.saving import save_model
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import regions

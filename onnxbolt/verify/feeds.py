@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from onnxbolt.errors import InputError
-from onnxbolt.graph.edit import numpy_dtype
+from onnxbolt.graph.element_types import numpy_dtype
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.verify.draws import NORMAL, Draw
 from onnxbolt.verify.session import RUNTIME_ERRORS, Runner

@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from onnx import ModelProto
 
-from onnxbolt.precision import LOW, rounded_original
+from onnxbolt.graph.weights import Weights
+from onnxbolt.precision import LOW, rounded_apart
 from onnxbolt.runtime import OnnxboltWarning, session_options
 from onnxbolt.verify.feeds import Feeds
 from onnxbolt.verify.result import Row
@@ -61,7 +62,8 @@ class Models:
         None where nothing rounds.
         """
         if self.precision in LOW:
-            return runner(rounded_original(self.original, self.precision), self.provider, self.notes)
+            model, large = rounded_apart(self.original, self.precision)
+            return runner(model, self.provider, self.notes, large=large)
         if self.library is not None or uses(self.original, SIXTEEN_BITS):
             return runner(self.original, self.provider, self.notes, tf32=self.library is not None)
         return None
@@ -78,7 +80,8 @@ def reference(original: ModelProto, provider: str, notes: dict[str, None]) -> Ru
     """The original on `provider` without rounding: what is in 16 bits is widened to fp32, where ONNX Runtime takes that."""
     if not uses(original, SIXTEEN_BITS):
         return Runner(original, provider)
-    wide = Runner(widened(original, SIXTEEN_BITS), provider)
+    model, large = widened(original, SIXTEEN_BITS)
+    wide = Runner(model, provider, large=large)
     try:
         wide.load()
     except RUNTIME_ERRORS as error:
@@ -87,12 +90,16 @@ def reference(original: ModelProto, provider: str, notes: dict[str, None]) -> Ru
     return wide
 
 
-def runner(model: ModelProto, provider: str, notes: dict[str, None], library: Path | None = None, tf32: bool = False) -> Runner:
-    """`model` on `provider`, with its fused nodes' kernels where there is a library; bfloat16 without one runs as float32."""
+def runner(model: ModelProto, provider: str, notes: dict[str, None], library: Path | None = None, tf32: bool = False,
+           large: Weights | None = None) -> Runner:
+    """`model` on `provider`, with its fused nodes' kernels where there is a library; bfloat16 without one runs as float32.
+
+    `large` has the data that initializers of the model lack.
+    """
     if library is None and uses(model, BFLOAT16):
         notes[_WIDENED] = None
-        model = widened(model)
-    return Runner(model, provider, library, tf32=tf32 or library is not None)
+        model, large = widened(model, large=large)
+    return Runner(model, provider, library, tf32=tf32 or library is not None, large=large)
 
 
 def usable(library: Path | None, optimized: ModelProto, provider: str, notes: dict[str, None]) -> Path | None:

@@ -8,26 +8,31 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from onnxbolt.graph.scopes import captured
+from onnxbolt.graph.weights import Weights
 from onnxbolt.runtime import keep_channels, session_options
+from onnxbolt.verify.shared import SharedWeights
 
 # ONNX Runtime's own exception classes derive from Exception alone
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     *(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)), RuntimeError, ValueError,
 )
-_SHARED_FROM = 1024  # bytes; smaller initializers stay in the model, since shapes are computed from them
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class Runner:
-    """A model on one execution provider. Each `run` may expose other tensors as outputs; all its sessions share the weights."""
+    """A model on one execution provider. Each `run` may expose other tensors as outputs; all its sessions share the weights.
 
-    def __init__(self, model: ModelProto, provider: str, library: Path | None = None, tf32: bool = False) -> None:
+    `large` has the data that initializers of the model lack.
+    """
+
+    def __init__(self, model: ModelProto, provider: str, library: Path | None = None, tf32: bool = False,
+                 large: Weights | None = None) -> None:
         self.provider, self.library, self.tf32 = provider, library, tf32
-        self.skeleton, self.weights = without_weights(model)
+        self.weights = SharedWeights(model, large or {})
+        self.skeleton = self.weights.skeleton
         self.identity = identity(model)
         self.outputs = [value.name for value in model.graph.output]
         self.bfloat16, self.float16 = uses(model, [TensorProto.BFLOAT16]), uses(model, [TensorProto.FLOAT16])
@@ -42,7 +47,10 @@ class Runner:
         types = {value.name: value.type for value in session.get_inputs()}
         # an input that was widened takes float32
         fitting = {name: a.astype(np.float32, copy=False) if types[name] == "tensor(float)" else a for name, a in feeds.items()}
-        return {name: _array(value) for name, value in zip(wanted, session.run(exposed, fitting), strict=True)}
+        values = session.run(exposed, fitting)
+        if self.weights.are_large:
+            self._last = None  # two sessions of a large model need not fit into memory
+        return {name: _array(value) for name, value in zip(wanted, values, strict=True)}
 
     def load(self, names: Sequence[str] = ()) -> tuple[tuple[str, ...], list[str], ort.InferenceSession]:
         """What `run` needs for `names`: them without repetition, as the session calls them, and the session.
@@ -63,12 +71,24 @@ class Runner:
         options.log_severity_level = 4
         if self.float16:
             keep_channels(options)
-        if self.weights:
-            options.add_external_initializers(list(self.weights), list(self.weights.values()))
+        self.weights.give(options)
+        if self.weights.are_large and self.provider == CPU:
+            _save_memory(options)
         if self.library is not None:
             session_options(self.identity, library=self.library, options=options, strict=True)
         providers: list[object] = [CPU] if self.provider == CPU else [(self.provider, {"use_tf32": str(int(self.tf32))}), CPU]
         return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+
+
+def _save_memory(options: ort.SessionOptions) -> None:
+    """Let a session on the CPU hold little beside the mapped weights.
+
+    Else ONNX Runtime copies them three times: packed for its products, widened to fp32 where it has no kernels for fp16, and in arenas.
+    """
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # constant folding widens all weights in advance
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # by default Casts of weights run first, all of them
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
 
 
 def _array(value: object) -> np.ndarray:
@@ -83,51 +103,6 @@ def _array(value: object) -> np.ndarray:
 def identity(model: ModelProto) -> bytes:
     """A model of nothing but the metadata, by which a library is known to belong to it."""
     return bytes(ModelProto(metadata_props=model.metadata_props).SerializeToString())
-
-
-def without_weights(model: ModelProto) -> tuple[ModelProto, dict[str, ort.OrtValue]]:
-    """The model with its large initializers taken out, and these as values to be shared by sessions.
-
-    Those that nothing reads are left out: ONNX Runtime drops them, and then refuses a value for what it does not know.
-    """
-    skeleton, weights = ModelProto(), {}
-    read = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output} | set(captured(model))
-    for field, value in model.ListFields():
-        if field.name != "graph":
-            _copy_field(skeleton, field.name, value)
-    for field, value in model.graph.ListFields():
-        if field.name != "initializer":
-            _copy_field(skeleton.graph, field.name, value)
-    for tensor in model.graph.initializer:
-        if len(tensor.raw_data) < _SHARED_FROM:
-            skeleton.graph.initializer.append(tensor)
-            continue
-        if tensor.name not in read:
-            continue
-        outside = skeleton.graph.initializer.add(
-            name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, data_location=TensorProto.EXTERNAL
-        )
-        for key, value in (("location", "memory"), ("offset", "0"), ("length", str(len(tensor.raw_data)))):
-            outside.external_data.add(key=key, value=value)
-        weights[tensor.name] = _ort_value(tensor)
-    return skeleton, weights
-
-
-def _copy_field(message: ModelProto | GraphProto, name: str, value: object) -> None:
-    target = getattr(message, name)
-    if hasattr(target, "extend"):
-        target.extend(value)
-    elif hasattr(target, "CopyFrom"):
-        target.CopyFrom(value)
-    else:
-        setattr(message, name, value)
-
-
-def _ort_value(tensor: TensorProto) -> ort.OrtValue:
-    values = onnx.numpy_helper.to_array(tensor)
-    if tensor.data_type == TensorProto.BFLOAT16:  # numpy has no such type; ONNX Runtime takes the bits
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(values.view(np.uint16), TensorProto.BFLOAT16)
-    return ort.OrtValue.ortvalue_from_numpy(values)
 
 
 def _expose(model: ModelProto, names: Iterable[str], as_float: bool) -> list[str]:

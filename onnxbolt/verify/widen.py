@@ -7,25 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+
+from onnxbolt.graph import weights
+from onnxbolt.graph.edit import Derived, Weight
+from onnxbolt.graph.weights import Weights
 
 BFLOAT16 = frozenset((TensorProto.BFLOAT16,))
 SIXTEEN_BITS = frozenset((TensorProto.FLOAT16, TensorProto.BFLOAT16))
 _NAMING_TYPES = ("dtype", "output_dtype", "softmax_precision", "stash_type", "to")  # attributes that name an element type
 
 
-def widened(model: ModelProto, types: frozenset[int] = BFLOAT16) -> ModelProto:
-    """The copy, with float32 in the place of `types`; op types of fused nodes keep their names."""
+def widened(model: ModelProto, types: frozenset[int] = BFLOAT16, large: Weights | None = None) -> tuple[ModelProto, Weights]:
+    """The copy, with float32 in the place of `types`, and the data that its initializers lack, as `large` has those of `model`.
+
+    Op types of fused nodes keep their names.
+    """
     copy = ModelProto()
     copy.CopyFrom(model)
+    wide = dict(large or {})
+    for tensor, original in zip(copy.graph.initializer, model.graph.initializer, strict=True):
+        if tensor.data_type in types and weights.lacks_data(tensor, large or {}):
+            read = partial(_float_values, original, large or {})
+            wide[tensor.name] = Weight(tensor.name, Derived(read, np.dtype(np.float32), tensor.dims))
+            tensor.CopyFrom(TensorProto(name=tensor.name, dims=tensor.dims, data_type=TensorProto.FLOAT))
     widening = _Widening(types)
     widening.graph(copy.graph)
     for function in copy.functions:
         widening.nodes(function.node)
         widening.values(function.value_info)
-    return copy
+    return copy, wide
+
+
+def _float_values(tensor: TensorProto, large: Weights) -> np.ndarray:
+    return (large[tensor.name].values if tensor.name in large else weights.values(tensor)).astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxbolt.errors import InputError
 from onnxbolt.graph.edit import insert, remove
-from onnxbolt.graph.exporter import INTERNAL_DOMAIN, export_model, save_model
+from onnxbolt.graph.exporter import INTERNAL_DOMAIN, export_model
 from onnxbolt.graph.importer import import_model, load_model
+from onnxbolt.graph.saving import save_model
 from tests.conftest import ZOO
 from tests.graph.planted import everything, model, value
 
@@ -143,7 +144,7 @@ def test_save_and_load(tmp_path: Path, external: bool) -> None:
 
 
 def test_beyond_the_limit_of_protobuf_data_goes_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxbolt.graph.exporter.PROTOBUF_LIMIT", 4000)
+    monkeypatch.setattr("onnxbolt.graph.saving.PROTOBUF_LIMIT", 4000)
     source = chain()
     source.graph.initializer.append(numpy_helper.from_array(np.zeros(1000, np.float32), "large"))
     save_model(source, tmp_path / "out.onnx")

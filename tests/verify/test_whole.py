@@ -197,7 +197,8 @@ def test_an_index_may_be_the_one_that_the_original_chooses() -> None:
 
 
 def test_a_model_that_does_not_load_in_fp32_is_compared_in_its_own_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxbolt.verify.models.widened", lambda model, types: model_of("(float[2] x) => (float[2] y)", "y = Nothing(x)"))
+    nothing = model_of("(float[2] x) => (float[2] y)", "y = Nothing(x)")
+    monkeypatch.setattr("onnxbolt.verify.models.widened", lambda model, types: (nothing, {}))
     model = canceling()
     result = verify(model, model, providers=[CPU])
     assert result.passed
