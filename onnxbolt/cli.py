@@ -108,7 +108,7 @@ def commands() -> None:
 @click.option("--fuse", type=click.Choice(FUSE), default="winning", show_default=True,
               help="Which fusions to keep: those that beat ONNX Runtime's own kernels (measured, else predicted), or all.")
 @click.option("--arch", "archs", type=click.Choice(ARCHS), multiple=True, callback=_once,
-              help="GPU architecture; may be given several times, the first one decides the plan. "
+              help="GPU architecture; may be given several times; they decide together what is fused. "
                    "Default: the local GPU's, else sm_80 and sm_90a.")
 @click.option("--tune", is_flag=True, help="Measure kernels and ONNX Runtime on the local GPU first; Ctrl-C keeps the best so far.")
 @click.option("--budget", type=TIME, metavar="TIME", help="With --tune: at most so long, compiling included, e.g. 90s or 10m.")

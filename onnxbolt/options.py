@@ -57,7 +57,7 @@ class Options:
 
     precision   "fp16", "bf16" or "keep": type of weights and compute; keep: as in the model, fp32 on TF32 tensor cores
     fuse        "winning": fusions that beat ONNX Runtime's own kernels (measured, else predicted); "all": all of them
-    archs       one architecture ("sm_90a") or several, the first one decides the plan; default: the local GPU's, else sm_80 and sm_90a
+    archs       one architecture ("sm_90a") or several, which decide together what is fused; default: the local GPU's, else sm_80 and sm_90a
     library     False: write the model alone and compile nothing
     verify      False: do not compare the result with the original
     inputs      .npz with one array per graph input, for verification; default: random inputs

@@ -13,6 +13,7 @@ from onnx import ModelProto, numpy_helper
 from onnxbolt.errors import InputError
 from onnxbolt.match.types import Refusal
 from onnxbolt.pipeline import optimize
+from onnxbolt.plan.verdicts import Verdict
 from onnxbolt.precision import Kept
 from onnxbolt.report import Report
 from onnxbolt.report.coverage import coverage
@@ -143,14 +144,15 @@ def test_measured_times_are_told_from_predicted_ones(mixed: ModelProto, report: 
     assert "times are predicted" in report.text()
     first = report.fused[0]
     predicted = (first.predicted[0], dataclasses.replace(first.predicted[1], measured_us=123.4))
-    regions = (Comparison(5.0, 0.1, 9.0, 0.1, region="one"), Comparison(9.0, 0.0, 5.0, 0.0, measured=False, region="two"))
+    one, two = Comparison(5.0, 0.1, 9.0, 0.1), Comparison(9.0, 0.0, 5.0, 0.0, measured=False)
+    regions = (Verdict("one", (90,), (one,)), Verdict("two", (90,), (two,)))
     fused = (dataclasses.replace(first, predicted=predicted), *report.fused[1:])
     measured = dataclasses.replace(report, fused=fused, regions=regions)
     assert "kernels measured on sm_90, all other times predicted" in measured.text()
     assert "two" not in measured.text()
     lines = measured.markdown().splitlines()
-    assert "| one | 5.0 | 9.0 | measured | fused |" in lines
-    assert "| two | 9.0 | 5.0 | predicted | left to ONNX Runtime |" in lines
+    assert "| one | 5.0 | 9.0 | 1.80 | measured | fused |" in lines
+    assert "| two | 9.0 | 5.0 | 0.56 | predicted | left to ONNX Runtime |" in lines
     assert any(line.startswith(f"| {first.name} |") and line.endswith("| sm_90 123.4 |") for line in lines)
     assert any("123.4" in line for line in lines if line.startswith("| FusedConv_Relu_f16 |"))
 
@@ -159,6 +161,13 @@ def test_every_decision_of_a_plan_is_reported(mixed: ModelProto) -> None:
     winning = optimize(mixed, precision="fp16", library=False, verify=False, archs=("sm_90a",))
     assert len(winning.regions) >= 2
     assert all(not region.measured and region.region for region in winning.regions)
+
+
+def test_each_architecture_has_its_columns(mixed: ModelProto) -> None:
+    report = optimize(mixed, precision="fp16", library=False, verify=False, archs=("sm_80", "sm_90a"))
+    assert "| sm_80 us | sm_90 us | ORT, sm_80 us | ORT, sm_90 us | sm_80 gain | sm_90 gain |" in report.markdown()
+    assert "| region | sm_80 us | ORT, sm_80 us | sm_90 us | ORT, sm_90 us | gain | times | decision |" in report.markdown()
+    assert all(region["archs"] == [80, 90] and len(region["comparisons"]) == 2 for region in json.loads(report.json())["regions"])
 
 
 def test_json_writes_nan_as_null(report: Report) -> None:

@@ -48,7 +48,7 @@ def padding_us(candidate: Candidate, forms: Assignment, archs: Sequence[int], at
 
 def written_plain(assignment: Assignment, archs: Sequence[int], at: Point) -> frozenset[str]:
     """Names of what convolutions write as ONNX has it, where nobody reads it with its channels last: if all of `archs` have kernels for
-    that, and the first one's is predicted to be faster than a kernel and a change of layout."""
+    that, and it is predicted to be faster than a kernel and a change of layout, in the geometric mean over them."""
     return frozenset(c.output.name for c in assignment.leaving if _pays(c, assignment, archs, at))
 
 
@@ -78,8 +78,7 @@ def _pays(candidate: Candidate, assignment: Assignment, archs: Sequence[int], at
     if last is None:
         return False
     first = replace(last, k=candidate.widths[-1], y_nchw=True)
-    change = conversion_us(candidate.output, PLAIN, Region(assignment, archs[0], at))
-    return _is_faster(first, last, change, archs)
+    return _is_faster(first, last, [conversion_us(candidate.output, PLAIN, Region(assignment, number, at)) for number in archs], archs)
 
 
 def _both_pay(candidate: Candidate, plain: gs.Tensor, assignment: Assignment, archs: Sequence[int], at: Point) -> bool:
@@ -88,7 +87,7 @@ def _both_pay(candidate: Candidate, plain: gs.Tensor, assignment: Assignment, ar
         return False
     both = in_both_forms(rows, candidate, plain)
     moved = rows.rows * (rows.k * rows.dtype.bytes + candidate.widths[-1] * both.out.bytes)
-    return _is_faster(both, rows, layout_us(moved, ARCHS[archs[0]]), archs)
+    return _is_faster(both, rows, [layout_us(moved, ARCHS[number]) for number in archs], archs)
 
 
 def _alone(candidate: Candidate, assignment: Assignment, at: Point) -> ConvProblem | None:
@@ -97,9 +96,12 @@ def _alone(candidate: Candidate, assignment: Assignment, at: Point) -> ConvProbl
     return problem if isinstance(problem, ConvProblem) and not problem.inner and not problem.nchw else None
 
 
-def _is_faster(one: ConvProblem, other: ConvProblem, change_us: float, archs: Sequence[int]) -> bool:
-    """Whether all of `archs` have kernels for `one`, and the first one's is predicted to be faster than the `other` and a change of
-    layout."""
+def _is_faster(one: ConvProblem, other: ConvProblem, changes: Sequence[float], archs: Sequence[int]) -> bool:
+    """True if all of `archs` have kernels for `one`, and these are predicted to be faster than those for the `other` and a change of
+    layout, which takes `changes` microseconds, in the geometric mean."""
     if not all(supports(one, number) for number in archs):
         return False
-    return not supports(other, archs[0]) or predict(one, archs[0])[1] < predict(other, archs[0])[1] + change_us
+    if not all(supports(other, number) for number in archs):
+        return True
+    ratios = ((predict(other, number)[1] + change) / predict(one, number)[1] for number, change in zip(archs, changes, strict=True))
+    return math.prod(ratios) > 1

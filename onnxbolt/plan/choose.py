@@ -7,27 +7,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.epilogues import MEAN
-from onnxbolt.errors import FrozenError
 from onnxbolt.kernels.config import KernelConfig, SqueezeExciteProblem
 from onnxbolt.layout.assign import Assignment, assign
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.slices import slices
 from onnxbolt.match.types import Candidate, Refusal
-from onnxbolt.plan.borders import conversion_us, written_in_both_forms, written_plain
+from onnxbolt.plan.borders import written_in_both_forms, written_plain
 from onnxbolt.plan.cost import candidates as configurations
 from onnxbolt.plan.cost import fused_us, ort_us, supports
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
 from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
-from onnxbolt.plan.regions import Part, Region, regions
-from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
+from onnxbolt.plan.regions import Region
+from onnxbolt.plan.verdicts import Judge, Verdict, frozen, joint_regions
+from onnxbolt.tune.timings import NOTHING, Choice, Timings
 
-_NAMED = 3  # of what a lock file lacks, so many are named
 _NO_COMMON_KERNEL = "its layers have no kernel together for its input as it is stored"
 _NO_KERNEL_FOR_MEAN = "the mean behind it is not in its kernel, since there is none for tensors as they are stored"
 _SAME = 1.03  # an instance that another problem needs anyway is taken where it is at most this much slower
@@ -59,7 +58,8 @@ class Plan:
     predictions: dict[int, list[Prediction]]  # at the opt point, for each architecture
     refusals: list[Refusal]
     used: Timings
-    lost: list[Region]  # what was decided against, as a whole or in part
+    lost: list[Region]  # what was decided against, as a whole or in part, on each architecture
+    verdicts: tuple[Verdict, ...] = ()  # by which --fuse winning decided
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -93,7 +93,7 @@ def _sources(rows: list[Choice]) -> str:
 
 def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], fuse: str, timings: Timings = NOTHING,
          ranges: Ranges = FIXED) -> Plan:
-    """Choose among disjoint candidates for `archs` (the first one decides); `fuse` is "winning" or "all".
+    """Choose among disjoint candidates for all of `archs` together; `fuse` is "winning" or "all".
 
     What is fused is decided at the opt point of `ranges`, kernels are chosen at each of its points.
     Raises FrozenError where `timings` are frozen and do not hold a decision that is needed.
@@ -102,14 +102,14 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
     used = Timings(machine=timings.machine)
     chosen = [c for c in candidates if _supported(c, archs, refusals)]
     chosen, assignment = _assigned(graph, chosen, archs, ranges.opt, refusals)
-    settled: dict[int, Comparison] = {}
+    judge = Judge(timings, used, refusals)
     lost: list[Region] = []
     while fuse == "winning":
-        found = regions(assignment, archs[0], ranges.opt)
-        losing = _losing(found, timings, used, settled, refusals)
+        found = joint_regions(assignment, archs, ranges.opt)
+        losing = judge.losing(found)
         if not losing:
             break
-        lost += [region for region in found if any(id(c) in losing for c in region.candidates)]
+        lost += [region for joint in found for region in joint if any(id(c) in losing for c in region.candidates)]
         chosen = [kept for c in chosen for kept in losing.get(id(c), (c,))]
         chosen, assignment = _assigned(graph, chosen, archs, ranges.opt, refusals)
     refusals += slices(graph, assignment, chains(graph, assignment)).refusals
@@ -127,7 +127,7 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
             opt = sizes[key][0]
             theirs = ort_us(problem_of(candidate, None, ranges.opt), ARCHS[number])
             predictions[key].append(_prediction(opt, picked[opt], theirs, ARCHS[number]))
-    return Plan(assignment, dict(tables), sizes, dict(predictions), refusals, used, lost)
+    return Plan(assignment, dict(tables), sizes, dict(predictions), refusals, used, lost, tuple(judge.verdicts.values()))
 
 
 def _prediction(problem: Problem, choice: Choice, theirs: float, arch: Arch) -> Prediction:
@@ -155,14 +155,7 @@ def choices(problems: Sequence[Problem], arch: Arch, timings: Timings = NOTHING)
 def _require_choices(timings: Timings, needed: Sequence[tuple[Problem, int]]) -> None:
     missing = {f"sm_{arch} {describe_problem(problem)}" for problem, arch in needed if (problem, arch) not in timings.choices}
     if timings.frozen and missing:
-        raise _frozen(missing, "problems")
-
-
-def _frozen(missing: set[str], what: str) -> FrozenError:
-    named = sorted(missing)
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return FrozenError(f"the lock file lacks {len(named)} {what}: {'; '.join(named[:_NAMED])}{more}. "
-                       "Run once without --frozen and commit the lock file")
+        raise frozen(missing, "problems")
 
 
 def _instance(problem: Problem, config: KernelConfig) -> tuple[object, ...]:
@@ -196,78 +189,3 @@ def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusa
             refusals.append(Refusal(candidate.anchor.node.name, candidate.anchor.node.op, reason, candidate.output.name, "another --arch"))
             return False
     return True
-
-
-def _losing(found: Sequence[Region], timings: Timings, used: Timings, settled: dict[int, Comparison],
-            refusals: list[Refusal]) -> dict[int, tuple[Candidate, ...]]:
-    """Ids of the candidates of regions that lose, and of those that a region is faster without, each recorded with both times.
-
-    To each belongs what is offered instead: of a kernel for several layers these by themselves, unless the whole model decided.
-    All comparisons are noted in `used`. `settled` gets the measured winners by id of the candidate: what remains of a region that lost
-    some nodes is judged by the times of the region without them, not by prediction.
-    """
-    losing: dict[int, tuple[Candidate, ...]] = {}
-    missing = {region.description for region in found if region.key not in timings.comparisons}
-    if timings.frozen and missing:
-        raise _frozen(missing, "regions")
-    for region in found:
-        comparison = timings.comparisons.get(region.key) or _settled(region, settled) or _predicted(region)
-        used.comparisons[region.key] = comparison
-        in_part = _best_part(region, timings, used)
-        kept, refused = list(region.candidates), list[Candidate]()
-        if in_part is not None:
-            part, winner = in_part
-            kept = [c for i, c in enumerate(region.candidates) if i not in part.left_out]
-            refused = [region.candidates[i] for i in part.left_out]
-            refusals += [_slower(c, "its region with it against the region without", _against(comparison, winner)) for c in refused]
-        elif not comparison.fused:
-            kept, refused = [], list(region.candidates)
-            refusals += [_slower(c, _together(region), comparison) for c in refused]
-        winner = in_part[1] if in_part else comparison
-        settled.update({id(c): winner for c in kept if winner.measured})
-        losing |= {id(c): () if comparison.reason else c.layers for c in refused}
-    return losing
-
-
-def _together(region: Region) -> str:
-    first, count = region.candidates[0], len(region.candidates)
-    if count > 1:
-        return f"its region of {count} fused nodes and its layout changes together"
-    return f"its {len(first.widths)} layers in one kernel" if len(first.widths) > 1 else "it and its conversions together"
-
-
-def _settled(region: Region, settled: dict[int, Comparison]) -> Comparison | None:
-    judged = [settled.get(id(c)) for c in region.candidates]
-    return judged[0] if all(judged) else None
-
-
-def _best_part(region: Region, timings: Timings, used: Timings) -> tuple[Part, Comparison] | None:
-    """The fastest of the ways to fuse the region in part that were measured to win against fusing all of it and nothing."""
-    known = [(part, timings.comparisons[key]) for part in region.parts if (key := region.key_of(part)) in timings.comparisons]
-    used.comparisons.update({region.key_of(part): comparison for part, comparison in known})
-    return min(((part, c) for part, c in known if c.fused), key=lambda pair: pair[1].ours_us, default=None)
-
-
-def _against(whole: Comparison, part: Comparison) -> Comparison:
-    """The region with all of its nodes, and in part, for who is left out."""
-    return replace(whole, ort_us=part.ours_us, ort_mad=part.ours_mad)
-
-
-def _slower(candidate: Candidate, what: str, comparison: Comparison) -> Refusal:
-    node = candidate.anchor.node
-    reason = comparison.reason or f"{'measured' if comparison.measured else 'predicted'} slower than ONNX Runtime"
-    return Refusal(node.name, node.op, f"{reason}, {what}", candidate.output.name, "--fuse all",
-                   {"ours_us": comparison.ours_us, "ort_us": comparison.ort_us})
-
-
-def _predicted(region: Region) -> Comparison:
-    """Both sides predicted: a measured kernel beside a predicted ONNX Runtime would compare two yardsticks."""
-    arch = ARCHS[region.arch]
-    ours = sum(_fused_best(problem, arch) for problem in region.problems)
-    borders = sum(conversion_us(tensor, form, region) for tensor, form in region.conversions)
-    theirs = sum(ort_us(problem_of(c, None, region.at), arch) for c in region.candidates)
-    return Comparison(ours + borders, 0.0, theirs, 0.0, measured=False, region=region.description)
-
-
-def _fused_best(problem: Problem, arch: Arch) -> float:
-    return min(fused_us(problem, config, arch) for config in configurations(problem, arch))

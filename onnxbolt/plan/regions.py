@@ -109,8 +109,13 @@ class Region:
     @property
     def description(self) -> str:
         """In words, for messages and lock files."""
+        return f"sm_{self.arch} {self.words}"
+
+    @property
+    def words(self) -> str:
+        """The description without the architecture."""
         first, count = describe_problem(self.problems[0]), len(self.candidates)
-        return f"sm_{self.arch} {first}" if count == 1 else f"sm_{self.arch} {count} fused nodes from {first}"
+        return first if count == 1 else f"{count} fused nodes from {first}"
 
 
 def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region]:

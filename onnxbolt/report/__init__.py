@@ -26,8 +26,8 @@ from onnxbolt.version import __version__
 
 if TYPE_CHECKING:
     from onnxbolt.plan.choose import Plan, Prediction
+    from onnxbolt.plan.verdicts import Verdict
     from onnxbolt.tune.summary import Tuning
-    from onnxbolt.tune.timings import Comparison
 
 __all__ = ["Fused", "Report"]
 
@@ -64,7 +64,7 @@ class Report:
     digest: str
     verification: VerifyResult | None = None
     tuning: Tuning | None = None  # with --tune
-    regions: tuple[Comparison, ...] = ()  # what --fuse winning decided by
+    regions: tuple[Verdict, ...] = ()  # what --fuse winning decided by
     onnxruntime: str = ""  # the release whose CUDA kernels decided what stays in fp32
     original: str = ""  # paths, where the models are files
     optimized: str = ""
@@ -81,7 +81,7 @@ class Report:
         fused = tuple(row for row in rows if row.source_nodes)  # a change of layout replaces no node
         share = coverage(original, {source for node in fused for source in node.source_nodes})
         return cls(options.precision, options.fuse, tuple(archs), fused, tuple(chosen.refusals), tuple(kept), tuple(changes),
-                   tuple(shared_weights), share, manifest.digest, regions=tuple(chosen.used.comparisons.values()),
+                   tuple(shared_weights), share, manifest.digest, regions=chosen.verdicts,
                    strict=options.strict)
 
     def between(self, original: object, optimized: Path | None) -> Report:

@@ -17,9 +17,9 @@ from onnxbolt.terminal import literal_console
 
 if TYPE_CHECKING:
     from onnxbolt.match.types import Refusal
+    from onnxbolt.plan.verdicts import Verdict
     from onnxbolt.report import Fused, Report
     from onnxbolt.tune.summary import Tuning
-    from onnxbolt.tune.timings import Comparison
 
 WIDTH = 140
 SHOWN = 12  # rows that the text lists of each table, beside the last one; the files hold all
@@ -28,6 +28,7 @@ PRECISIONS = {
     "bf16": "precision bf16: weights and compute in bf16, accumulation and epilogues in fp32; graph inputs and outputs keep their types",
     "keep": "precision keep: every type as in the model; fp32 is multiplied as TF32 on tensor cores",
 }
+_TIMES = "sm_{} us", "ORT, sm_{} us", "sm_{} gain"
 Lines = list[tuple[Any, ...]]
 Section = tuple[str, tuple[str, ...], Lines]
 
@@ -89,7 +90,7 @@ def _sections(report: Report) -> Iterable[Section]:
     yield (
         f"fused: {len(report.fused)} nodes, {report.coverage:.1%} of the FLOPs of Conv, Gemm and constant-weight MatMul "
         f"(--fuse {report.fuse}; {_origin(report)})",
-        ("op type", "nodes", "FLOPs", *(f"sm_{arch} us" for arch in report.archs), *(f"ORT, sm_{arch} us" for arch in report.archs)),
+        ("op type", "nodes", "FLOPs", *(name.format(arch) for name in _TIMES for arch in report.archs)),
         _by_op(report.fused, report.archs),
     )
     if report.tuning:
@@ -134,12 +135,12 @@ def _flops(nodes: Sequence[Fused]) -> int:
 
 
 def _times(nodes: Sequence[Fused], archs: Sequence[int]) -> list[str]:
-    """Sums of ours, then of ONNX Runtime's, per architecture; nothing for pooling, which is not predicted."""
-    def total(arch: int, name: str) -> str:
-        times = [getattr(p, name) for node in nodes for p in node.predicted if p.arch == arch]
-        return f"{sum(times):.1f}" if times else ""
-
-    return [total(arch, name) for name in ("best_known_us", "ort_us") for arch in archs]
+    """Sums of ours, then of ONNX Runtime's, then how many times faster, per architecture; nothing for pooling, which is not predicted."""
+    predicted = [[p for node in nodes for p in node.predicted if p.arch == arch] for arch in archs]
+    ours = [sum(p.best_known_us for p in known) for known in predicted]
+    theirs = [sum(p.ort_us for p in known) for known in predicted]
+    gains = (f"{them / us:.2f}" if us else "" for us, them in zip(ours, theirs, strict=True))
+    return [*(f"{us:.1f}" if us else "" for us in (*ours, *theirs)), *gains]
 
 
 def _by_reason(refusals: Sequence[Refusal]) -> Lines:
@@ -178,14 +179,16 @@ def _all_fused(report: Report) -> Section:
     return "## Fused nodes", header, rows
 
 
-def _regions(regions: Sequence[Comparison]) -> Section:
-    """Both times of each comparison, those that decide most first."""
+def _regions(regions: Sequence[Verdict]) -> Section:
+    """Both times of each region on each architecture, those that decide most first."""
+    ordered = sorted(regions, key=lambda verdict: (-max(each.ort_us for each in verdict.comparisons), verdict.region))
+    times = [name for arch in (ordered[0].archs if ordered else ()) for name in (f"sm_{arch} us", f"ORT, sm_{arch} us")]
     rows: Lines = [
-        (region.region, f"{region.ours_us:.1f}", f"{region.ort_us:.1f}", "measured" if region.measured else "predicted",
-         "fused" if region.fused else "left to ONNX Runtime")
-        for region in sorted(regions, key=lambda region: (-region.ort_us, region.region))
+        (verdict.region, *(f"{us:.1f}" for us in verdict.values().values()), f"{verdict.gain:.2f}",
+         "measured" if verdict.measured else "predicted", "fused" if verdict.fused else "left to ONNX Runtime")
+        for verdict in ordered
     ]
-    return f"regions compared: {len(rows)}", ("region", "us fused", "us ONNX Runtime", "times", "decision"), rows
+    return f"regions compared: {len(rows)}", ("region", *times, "gain", "times", "decision"), rows
 
 
 def _scaled(count: int) -> str:

@@ -43,7 +43,7 @@ Decision = TypeVar("Decision", Choice, Comparison)
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock file's content; `archs` as given, the first one decides the plan. Nothing is locked in an empty one."""
+    """A lock file's content; `archs` as given. Nothing is locked in an empty one."""
 
     precision: str = ""
     archs: tuple[str, ...] = ()

@@ -98,7 +98,8 @@ def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings,
         problems = [*chosen.workload, *(problem for region in chosen.lost for problem in region.problems)]
         planned = set(problems)
         problems += [problem for problem in others if problem not in planned]
-        found = [*chosen.lost, *regions(chosen.assignment, archs[0], subject.ranges.opt)] if fuse == "winning" else []
+        kept = (region for number in archs for region in regions(chosen.assignment, number, subject.ranges.opt))
+        found = [*chosen.lost, *kept] if fuse == "winning" else []
         if seen_problems.issuperset(problems) and seen_regions.issuperset(region.key for region in found):
             return chosen, timings
         seen_problems.update(problems)
@@ -129,7 +130,7 @@ class _Memory:
 
     def settled(self, chosen: Plan, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
         """What is known of the whole model decides here as it did when it was measured."""
-        if fuse == "all" or archs[0] != self.machine.arch:
+        if fuse == "all":
             return chosen
         bench = Bench(timings, self.database, self.machine, -math.inf, None, _say_nothing)
         return settle(self.subject, archs, fuse, timings, chosen, bench)[0]
@@ -197,7 +198,7 @@ class _Measuring:
     def settled(self, chosen: Plan, archs: Sequence[int], timings: Timings) -> Plan:
         """The plan without what makes the whole model slower."""
         machine, options = self._profiler.machine, self._options
-        if options.fuse == "all" or archs[0] != machine.arch or CUDA not in available_providers():
+        if options.fuse == "all" or CUDA not in available_providers():
             return chosen
 
         def checked(deadline: float, stream: Stream | None) -> Plan:

@@ -36,16 +36,18 @@ class Comparison:
     @property
     def fused(self) -> bool:
         """Whether the region is fused: measured times have to win by more than the noise, predicted ones know of none."""
-        if self.decided is not None:
-            return self.decided
-        if self.measured:
-            return wins(self.ours_us, self.ours_mad, self.ort_us, self.ort_mad)
-        return self.ours_us < self.ort_us
+        return self.certain_gain > 1 if self.decided is None else self.decided
 
     @property
     def gain(self) -> float:
         """How many times faster fusing is."""
         return self.ort_us / max(self.ours_us, 1e-9)
+
+    @property
+    def certain_gain(self) -> float:
+        """The gain; 1 where measured times differ by no more than the noise."""
+        ours, theirs = (self.ours_us, self.ours_mad), (self.ort_us, self.ort_mad)
+        return self.gain if not self.measured or wins(*ours, *theirs) or wins(*theirs, *ours) else 1.0
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def settle(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, 
             if found is None:
                 break
             everything = step == _STEPS or times is None  # it was slower, and there is no time to find out more
-            doomed = _least_convincing(chosen, archs[0], subject.ranges.opt, everything)
+            doomed = _least_convincing(chosen, bench.machine.arch, subject.ranges.opt, everything)
             dropped += [comparison.region for comparison in doomed.values()]
             timings = dataclasses.replace(timings, comparisons={**timings.comparisons, **doomed})
             chosen = subject.plan(archs, fuse, timings)

@@ -10,8 +10,9 @@ from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
-from onnxbolt.plan.choose import Plan, choices, plan, regions
+from onnxbolt.plan.choose import Plan, choices, plan
 from onnxbolt.plan.cost import candidates, fused_us, predict
+from onnxbolt.plan.regions import regions
 from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 from tests.support import Net, prepare
 
@@ -91,11 +92,11 @@ def test_measurements_decide_before_predictions() -> None:
     assert set(measured.sources.values()) == {"measured,predicted"}
     assert measured.used.choices[problem, 90] == Choice(slower, 3.5)
     assert next(iter(measured.predictions.values()))[0].best_known_us == 3.5
-    (key,) = predicted.used.comparisons
-    lost = planned_with(Timings(comparisons={key: Comparison(9.9, 0.0, 10.0, 0.0)}))  # within the noise
+    within_noise = dict.fromkeys(predicted.used.comparisons, Comparison(9.9, 0.0, 10.0, 0.0))
+    lost = planned_with(Timings(comparisons=within_noise))
     assert not lost.candidates
     assert lost.refusals[0].reason.startswith("measured slower")
-    assert lost.refusals[0].values == {"ours_us": 9.9, "ort_us": 10.0}
+    assert lost.refusals[0].values == {"sm_90 ours_us": 9.9, "sm_90 ort_us": 10.0, "sm_80 ours_us": 9.9, "sm_80 ort_us": 10.0}
 
 
 @pytest.mark.parametrize("archs", [(90,), (90, 80), (80, 75)])

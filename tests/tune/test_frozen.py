@@ -102,8 +102,8 @@ def test_configurations_come_from_the_lock_alone(model: Path, lock: Path, monkey
     read = Lock.read(lock)
     others = {(problem, arch): Choice(second_best(problem, arch), 1.0, measured=arch == 90) for problem, arch in read.choices}
     dataclasses.replace(read, choices=others).write(lock)
-    monkeypatch.setattr("onnxbolt.plan.choose._predicted", None)
-    monkeypatch.setattr("onnxbolt.plan.choose._fused_best", None)
+    monkeypatch.setattr("onnxbolt.plan.verdicts._predicted", None)
+    monkeypatch.setattr("onnxbolt.plan.verdicts._fused_best", None)
     out = model.with_name("out.onnx")
     assert frozen(model, lock, out) == 0
     assert set(configs(out)) == {choice.config for choice in others.values()}

@@ -56,7 +56,7 @@ def test_layers_whose_kernel_loses_are_tuned_and_compared_in_the_next_round(gpu:
 def test_everything_but_the_kernels_with_sessions_on_the_cpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, optimistic: bool) -> None:
     """Regions, parts and the whole model run for real, with function bodies in the place of kernels: nothing wins, or everything does."""
     if optimistic:
-        monkeypatch.setattr(timings_module, "wins", lambda *_: True)
+        monkeypatch.setattr(timings_module.Comparison, "certain_gain", 2.0)
         monkeypatch.setattr(whole, "wins", lambda *_: False)
         monkeypatch.setattr(parts, "_HOPELESS", 1e9)
     for name, real in (("compare", baseline.compare), ("settle", whole.settle), ("Stream", lambda: None)):
@@ -93,7 +93,7 @@ def test_a_chain_is_cut_by_what_its_kernels_take_and_compared_so(gpu: Gpu, monke
     """Every kernel that may be in a cover is measured; the whole of it fails, so that no plan has it, nor the one from the lock file."""
     for name, real in (("compare", baseline.compare), ("settle", whole.settle), ("Stream", lambda: None)):
         monkeypatch.setattr(stage, name, real)
-    monkeypatch.setattr(timings_module, "wins", lambda *_: True)
+    monkeypatch.setattr(timings_module.Comparison, "certain_gain", 2.0)
     monkeypatch.setattr(whole, "wins", lambda *_: False)
     net = Net({"x": (1024, 256)})
     y = "x"

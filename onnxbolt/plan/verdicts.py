@@ -1,0 +1,186 @@
+"""Which regions are fused: on every architecture of the plan each is compared with ONNX Runtime, and all of them decide together.
+
+A model has one graph for all of its architectures. A region is fused where that gains in the geometric mean over them, each gain being
+measured where it was, else predicted.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from onnxbolt.archs import ARCHS, Arch
+from onnxbolt.errors import FrozenError
+from onnxbolt.layout.assign import Assignment
+from onnxbolt.match.types import Candidate, Refusal
+from onnxbolt.plan.borders import conversion_us
+from onnxbolt.plan.cost import candidates as configurations
+from onnxbolt.plan.cost import fused_us, ort_us
+from onnxbolt.plan.problems import Problem, problem_of
+from onnxbolt.plan.ranges import Point
+from onnxbolt.plan.regions import Part, Region, regions
+from onnxbolt.tune.timings import Comparison, Timings
+
+_NAMED = 3  # of what a lock file lacks, so many are named
+Joint = tuple[Region, ...]  # the same region on each architecture
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was decided of a region, or of fusing it in part; a comparison for each architecture, in the order of the plan's."""
+
+    region: str  # in words
+    archs: tuple[int, ...]
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def fused(self) -> bool:
+        """As it was decided before, else whether it gains by more than the noise."""
+        before = [comparison.decided for comparison in self.comparisons if comparison.decided is not None]
+        return all(before) if before else math.prod(comparison.certain_gain for comparison in self.comparisons) > 1
+
+    @property
+    def gain(self) -> float:
+        """The geometric mean over the architectures of how many times faster fusing is."""
+        return float(math.prod(comparison.gain for comparison in self.comparisons) ** (1 / len(self.comparisons)))
+
+    @property
+    def measured(self) -> bool:
+        """True if a time of any architecture was measured."""
+        return any(comparison.measured for comparison in self.comparisons)
+
+    @property
+    def reason(self) -> str:
+        """Of a decision that does not follow from the times; empty where it does."""
+        return next((comparison.reason for comparison in self.comparisons if comparison.reason), "")
+
+    def values(self) -> dict[str, float]:
+        """The times, for a report; named by architecture where there are several."""
+        several = len(self.archs) > 1
+        return {f"sm_{arch} {name}" if several else name: getattr(comparison, name)
+                for arch, comparison in zip(self.archs, self.comparisons, strict=True) for name in ("ours_us", "ort_us")}
+
+
+@dataclass
+class Judge:
+    """Decides one round of regions after the other. `used` gets all comparisons, `verdicts` what was made of them by the region's key."""
+
+    timings: Timings
+    used: Timings
+    refusals: list[Refusal]
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    settled: dict[int, Verdict] = field(default_factory=dict)  # by id of the candidate: measured winners
+
+    def losing(self, found: Sequence[Joint]) -> dict[int, tuple[Candidate, ...]]:
+        """Ids of the candidates of regions that lose, and of those that a region is faster without, each recorded with its times.
+
+        To each belongs what is offered instead: of a kernel for several layers these by themselves, unless the whole model decided.
+        What remains of a region that lost some nodes is judged by the times of the region without them, not by prediction.
+        Raises FrozenError where timings are frozen and lack a region.
+        """
+        missing = {region.description for joint in found for region in joint if region.key not in self.timings.comparisons}
+        if self.timings.frozen and missing:
+            raise frozen(missing, "regions")
+        losing: dict[int, tuple[Candidate, ...]] = {}
+        for joint in found:
+            verdict, candidates = self._judged(joint), joint[0].candidates
+            in_part = self._best_part(joint)
+            kept, refused = list(candidates), list[Candidate]()
+            if in_part is not None:
+                part, winner = in_part
+                kept = [c for i, c in enumerate(candidates) if i not in part.left_out]
+                refused = [candidates[i] for i in part.left_out]
+                self.refusals += [_slower(c, "its region with it against the region without", _against(verdict, winner)) for c in refused]
+            elif not verdict.fused:
+                kept, refused = [], list(candidates)
+                self.refusals += [_slower(c, _together(joint[0]), verdict) for c in refused]
+            winner = in_part[1] if in_part else verdict
+            self.settled.update({id(c): winner for c in kept if winner.measured})
+            losing |= {id(c): () if verdict.reason else c.layers for c in refused}
+        return losing
+
+    def _judged(self, joint: Joint) -> Verdict:
+        before = self._settled(joint)
+        comparisons = [self.timings.comparisons.get(region.key) for region in joint]
+        if before is not None and not any(comparisons):
+            comparisons = list(before.comparisons)
+        return self._noted([region.key for region in joint], Verdict(
+            joint[0].words, _numbers(joint), tuple(known or _predicted(region) for known, region in zip(comparisons, joint, strict=True))))
+
+    def _settled(self, joint: Joint) -> Verdict | None:
+        judged = [self.settled.get(id(c)) for c in joint[0].candidates]
+        return judged[0] if all(judged) else None
+
+    def _best_part(self, joint: Joint) -> tuple[Part, Verdict] | None:
+        """The fastest of the ways to fuse the region in part that were measured to win against fusing all of it and nothing."""
+        return max(((part, verdict) for part, verdict in self._parts(joint) if verdict.fused), key=lambda pair: pair[1].gain, default=None)
+
+    def _parts(self, joint: Joint) -> Iterator[tuple[Part, Verdict]]:
+        """Those that were measured on any architecture."""
+        for part in joint[0].parts:
+            keys = [region.key_of(part) for region in joint]
+            known = [self.timings.comparisons.get(key) for key in keys]
+            if any(known):
+                comparisons = tuple(one or _predicted(region, part) for one, region in zip(known, joint, strict=True))
+                words = f"{joint[0].words}, but for {len(part.left_out)} of them"
+                yield part, self._noted(keys, Verdict(words, _numbers(joint), comparisons))
+
+    def _noted(self, keys: Sequence[str], verdict: Verdict) -> Verdict:
+        """`used` says of each architecture what was decided, whatever that one by itself would have."""
+        for key, comparison in zip(keys, verdict.comparisons, strict=True):
+            other = comparison.fused != verdict.fused
+            self.used.comparisons[key] = replace(comparison, decided=verdict.fused) if other else comparison
+        self.verdicts[keys[0]] = verdict
+        return verdict
+
+
+def joint_regions(assignment: Assignment, archs: Sequence[int], at: Point) -> list[Joint]:
+    """The regions of an assignment, each on all of `archs`."""
+    return list(zip(*(regions(assignment, number, at) for number in archs), strict=True))
+
+
+def frozen(missing: set[str], what: str) -> FrozenError:
+    """The error for decisions that a lock file lacks."""
+    named = sorted(missing)
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return FrozenError(f"the lock file lacks {len(named)} {what}: {'; '.join(named[:_NAMED])}{more}. "
+                       "Run once without --frozen and commit the lock file")
+
+
+def _numbers(joint: Joint) -> tuple[int, ...]:
+    return tuple(region.arch for region in joint)
+
+
+def _together(region: Region) -> str:
+    first, count = region.candidates[0], len(region.candidates)
+    if count > 1:
+        return f"its region of {count} fused nodes and its layout changes together"
+    return f"its {len(first.widths)} layers in one kernel" if len(first.widths) > 1 else "it and its conversions together"
+
+
+def _against(whole: Verdict, part: Verdict) -> Verdict:
+    """The region with all of its nodes, and in part, for who is left out."""
+    pairs = zip(whole.comparisons, part.comparisons, strict=True)
+    return replace(whole, comparisons=tuple(replace(all_of_it, ort_us=some.ours_us, ort_mad=some.ours_mad) for all_of_it, some in pairs))
+
+
+def _slower(candidate: Candidate, what: str, verdict: Verdict) -> Refusal:
+    node = candidate.anchor.node
+    reason = verdict.reason or f"{'measured' if verdict.measured else 'predicted'} slower than ONNX Runtime"
+    return Refusal(node.name, node.op, f"{reason}, {what}", candidate.output.name, "--fuse all", verdict.values())
+
+
+def _predicted(region: Region, part: Part | None = None) -> Comparison:
+    """Both sides predicted: a measured kernel beside a predicted ONNX Runtime would compare two yardsticks."""
+    arch = ARCHS[region.arch]
+    ours = [_fused_best(problem, arch) for problem in region.problems]
+    theirs = [ort_us(problem_of(c, None, region.at), arch) for c in region.candidates]
+    borders = sum(conversion_us(tensor, form, region) for tensor, form in region.conversions)
+    if part is None:
+        return Comparison(sum(ours) + borders, 0.0, sum(theirs), 0.0, measured=False, region=region.description)
+    mixed = sum(theirs[i] if i in part.left_out else ours[i] for i in range(len(ours)))
+    return Comparison(mixed + borders, 0.0, min(sum(ours) + borders, sum(theirs)), 0.0, measured=False, region=region.description)
+
+
+def _fused_best(problem: Problem, arch: Arch) -> float:
+    return min(fused_us(problem, config, arch) for config in configurations(problem, arch))
