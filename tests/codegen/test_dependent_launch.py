@@ -50,7 +50,7 @@ using namespace onnxbolt;
 // The offset of each element of a field, or of the field.
 template <class P, class Field>
 void Print(const P& it, const Field& field) {
-  const auto offset = [&](const void* place) { return static_cast<int>(static_cast<const char*>(place) - reinterpret_cast<const char*>(&it)); };
+  const auto offset = [&](const void* at) { return static_cast<int>(static_cast<const char*>(at) - reinterpret_cast<const char*>(&it)); };
   if constexpr (std::is_array_v<Field>) {
     for (const auto& element : field) std::printf("%d ", offset(&element));
   } else {
