@@ -118,8 +118,8 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
         samples = interleave(measures | ({PYTORCH: pytorch} if pytorch else {}), effort.rounds, effort.runs)
         device = device_times(found, feeds, stream, effort.rounds, effort.runs)
     # PyTorch's export has weights of its own: its reference is ONNX Runtime's answer in fp16
-    references = {form: reference if form in (PLAIN, FUSED) else exact_outputs(models[form], feeds, stream) for form in found if form != PEER}
-    errors = {form: error_of(found[form].session, answers) for form, answers in references.items()}
+    errors = {form: error_of(found[form].session, reference if form in (PLAIN, FUSED) else exact_outputs(model, feeds, stream))
+              for form, model in models.items() if form in found}
     row = compared(target, samples, device, found, errors)
     values = {"configurations": "measured" if chosen.tune else "predicted", **row.values, **({"pytorch": tried} if tried else {}),
               **({"pytorch_way": fastest_way(tried)} if pytorch else {}),

@@ -1,6 +1,7 @@
 """Plots of docs/performance.md from results/*.json: `python -m benchmarks.plots`, then benchmarks.tables (extra: bench).
 
-Bolt's figures 8a, 8b and 9, with our peers: docs/figures/*.svg. The same results give the same bytes.
+The whole models, and Bolt's figures 8a, 8b and 9 with our peers: docs/figures/*.svg. onnxbolt has one colour everywhere. The same results
+give the same bytes.
 """
 from __future__ import annotations
 
@@ -11,21 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.documents import RESULTS
-from benchmarks.tables import FIGURES, load
+from benchmarks.tables import FIGURES, TABLES, load
 
-_SIZE = (9.0, 3.6)  # inches
+_WIDTH, _BAR, _FRAME = 8.0, 0.17, 1.0  # inches: of the figure, of one bar, of what is above and below them
+OURS = "onnxbolt"
+# colours that colour-blind readers tell apart (Okabe and Ito)
+COLOURS = {OURS: "#0072b2", "PyTorch": "#e69f00", "the library's bare kernel": "#999999"}
+_LINE = "#d55e00"
 Result = dict[str, Any]  # a row of a result file
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Groups of bars: a group for each row that `wanted` keeps, in it a bar for each entry of `bars`."""
+    """Groups of horizontal bars: a group for each row that `wanted` keeps, in it a bar for each entry of `bars` that has a value."""
 
     benchmark: str
     title: str
     unit: str
     wanted: Callable[[Result], bool]
-    bars: Mapping[str, Callable[[Result], float]]
+    bars: Mapping[str, Callable[[Result], float | None]]
+    one: str = ""  # who is as fast as 1, drawn as a line
+    form: str = "%.2f"  # of a bar's number
     label: Callable[[Result], str] = lambda row: str(row["name"])
 
 
@@ -34,16 +41,26 @@ def _tflops(us: str) -> Callable[[Result], float]:
     return lambda row: float(row["values"]["tflops"] * row["ours_us"] / row[us])
 
 
-_SPEED = {"onnxbolt": _tflops("ours_us"), "the library's bare kernel": _tflops("peer_us")}
+def _pytorch(row: Result) -> float | None:
+    """How many times faster than ONNX Runtime PyTorch is."""
+    return float(row["peer_us"] / us) if (us := row["values"].get("pytorch_us")) else None
+
+
+_SPEED: Mapping[str, Callable[[Result], float | None]] = {OURS: _tflops("ours_us"), "the library's bare kernel": _tflops("peer_us")}
 FIGURES_BY_NAME = {
+    "end_to_end": Figure(
+        "end_to_end", "Whole models, fp16, single runs: plain export, each at its best",
+        "times as fast as ONNX Runtime's CUDA execution provider", lambda row: "forms" in row["values"],
+        {OURS: lambda row: float(row["ratio"]), "PyTorch": _pytorch}, "ONNX Runtime's CUDA execution provider",
+        label=lambda row: f"{row['name']}, {row['batch']}"),
     "gemm": Figure("gemm", "GEMM against cuBLAS, fp16, neither with an epilogue (Bolt, figure 8a)", "TFLOP/s",
-                   lambda row: row["values"].get("epilogue") == "none", _SPEED),
+                   lambda row: row["values"].get("epilogue") == "none", _SPEED, form="%.0f"),
     "conv": Figure("conv", "ResNet-50's 3x3 convolutions with bias and ReLU, against cuDNN's bare ones (Bolt, figure 8b)", "TFLOP/s",
-                   lambda row: row["values"].get("window") == [3, 3] and row["values"]["occurrences"] > 0, _SPEED,
-                   lambda row: str(row["name"]).removesuffix(" Bias+Relu")),
-    "epilogue": Figure("epilogue", "Fused bias and activation (Bolt, figure 9)", "speed", lambda row: True, {
-        "kernel and elementwise kernel": lambda row: 1.0, "fused": lambda row: float(row["ratio"])},
-        lambda row: str(row["name"]).replace(" Bias+", "\n")),
+                   lambda row: row["values"].get("window") == [3, 3] and row["values"]["occurrences"] > 0, _SPEED, form="%.0f",
+                   label=lambda row: str(row["name"]).removesuffix(" Bias+Relu")),
+    "epilogue": Figure("epilogue", "Fused bias and activation against a kernel each (Bolt, figure 9)", "times as fast",
+                       lambda row: "apart_us" in row["values"], {OURS: lambda row: float(row["ratio"])},
+                       "the library's bare kernel and PyTorch's activation"),
 }
 
 
@@ -54,35 +71,55 @@ def main() -> int:
         print("error: matplotlib is missing: pip install 'onnxbolt[bench]'", file=sys.stderr)
         return 1
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "onnxbolt"
+    matplotlib.rcParams |= {"svg.hashsalt": "onnxbolt", "svg.fonttype": "none", "font.family": ["DejaVu Sans", "sans-serif"]}
+    for path in FIGURES.glob("*.svg"):
+        path.unlink()  # results may have gone
     for name, rows in available(RESULTS).items():
         _draw(FIGURES_BY_NAME[name], rows, FIGURES / f"{name}.svg")
     return 0
 
 
 def available(directory: Path) -> dict[str, list[Result]]:
-    """The rows of each figure that has any, from the last of its benchmark's files."""
+    """The rows of each figure that has any, from the last of its benchmark's files, in the order of its table."""
     results = load(directory)
     found = {}
     for name, figure in FIGURES_BY_NAME.items():
         rows = results[figure.benchmark][-1]["rows"] if figure.benchmark in results else []
-        if kept := [row for row in rows if row["ratio"] and figure.wanted(row)]:
+        if kept := [row for row in sorted(rows, key=TABLES[name].place) if row["ratio"] and figure.wanted(row)]:
             found[name] = kept
     return found
+
+
+def drawn(figure: Figure, rows: Sequence[Result]) -> Any:
+    """The figure of matplotlib's; its height follows the number of bars, so that no two labels meet."""
+    from matplotlib import pyplot
+
+    count = len(figure.bars)
+    canvas, axes = pyplot.subplots(figsize=(_WIDTH, _FRAME + _BAR * (count + 0.8) * len(rows)), layout="constrained")
+    for i, (name, value) in enumerate(figure.bars.items()):
+        values = [(place + (i - (count - 1) / 2) / (count + 0.8), number) for place, row in enumerate(rows)
+                  if (number := value(row)) is not None]
+        bars = axes.barh([place for place, _ in values], [number for _, number in values], 1 / (count + 0.8), label=name,
+                         color=COLOURS[name])
+        for bar, (_, number) in zip(bars, values, strict=True):  # inside, where no other bar and no line is
+            axes.annotate(figure.form % number, (0, bar.get_y() + bar.get_height() / 2), xytext=(3, 0), textcoords="offset points",
+                          fontsize=6, va="center_baseline", color="white" if name == OURS else "black")
+    if figure.one:
+        axes.axvline(1.0, color=_LINE, linewidth=1, label=figure.one)
+    axes.set_yticks(range(len(rows)), [figure.label(row) for row in rows], fontsize=7)
+    axes.set_ylim(len(rows) - 0.4, -0.6)  # the first row above
+    axes.margins(x=0.08)
+    axes.set_xlabel(figure.unit, fontsize=8)
+    axes.tick_params(axis="x", labelsize=7)
+    axes.set_title(figure.title, fontsize=9)
+    canvas.legend(loc="outside lower center", ncols=3, fontsize=7, frameon=False)
+    return canvas
 
 
 def _draw(figure: Figure, rows: Sequence[Result], path: Path) -> None:
     from matplotlib import pyplot
 
-    canvas, axes = pyplot.subplots(figsize=_SIZE, layout="constrained")
-    width = 0.8 / len(figure.bars)
-    for i, (name, value) in enumerate(figure.bars.items()):
-        places = [place + (i - (len(figure.bars) - 1) / 2) * width for place in range(len(rows))]
-        axes.bar_label(axes.bar(places, [value(row) for row in rows], width, label=name), fmt="%.3g", fontsize=6)
-    axes.set_xticks(range(len(rows)), [figure.label(row) for row in rows], rotation=30, ha="right", fontsize=7)
-    axes.set_ylabel(figure.unit)
-    axes.set_title(figure.title, fontsize=10)
-    axes.legend(fontsize=8)
+    canvas = drawn(figure, rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.savefig(path, metadata={"Date": None})
     pyplot.close(canvas)

@@ -1,13 +1,14 @@
 """What the figures show of result files; drawing itself where matplotlib is."""
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from benchmarks import plots
 from benchmarks.common import Row
-from benchmarks.documents import write_results
+from benchmarks.documents import RESULTS, write_results
 
 
 @pytest.fixture
@@ -32,6 +33,31 @@ def test_bars_are_rates_of_both_sides(results: Path) -> None:
     (row,) = plots.available(results)["gemm"]
     values = {name: bar(row) for name, bar in plots.FIGURES_BY_NAME["gemm"].bars.items()}
     assert values == {"onnxbolt": 500.0, "the library's bare kernel": 400.0}
+
+
+def test_onnxbolt_has_one_colour_and_every_bar_has_one() -> None:
+    for figure in plots.FIGURES_BY_NAME.values():
+        assert plots.OURS in figure.bars
+        assert figure.bars.keys() <= plots.COLOURS.keys()
+    assert len({plots.COLOURS[plots.OURS], plots.COLOURS["PyTorch"], plots.COLOURS["the library's bare kernel"]}) == 3
+
+
+@pytest.mark.parametrize("name", plots.available(RESULTS))
+def test_no_label_of_a_committed_figure_overlaps_another(name: str) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    canvas = plots.drawn(plots.FIGURES_BY_NAME[name], plots.available(RESULTS)[name])
+    canvas.draw_without_rendering()
+    axes, renderer = canvas.axes[0], canvas.canvas.get_renderer()
+    shown = [text for text in axes.get_xticklabels() if axes.get_xlim()[0] <= text.get_position()[0] <= axes.get_xlim()[1]]
+    texts = [text for text in (*axes.texts, *axes.get_yticklabels(), *shown, axes.title, axes.xaxis.label) if text.get_text()]
+    boxes = [text.get_window_extent(renderer) for text in texts]
+    meeting = [(a.get_text(), b.get_text()) for (a, one), (b, other) in itertools.combinations(zip(texts, boxes, strict=True), 2)
+               if one.overlaps(other)]
+    assert meeting == []
+    whole = canvas.bbox
+    assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 for box in boxes)
+    matplotlib.pyplot.close(canvas)
 
 
 def test_the_same_results_draw_the_same_bytes(results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
