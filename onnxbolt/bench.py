@@ -22,6 +22,7 @@ from onnx import ModelProto, TensorProto, helper
 from onnxbolt import archs, gpu
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
+from onnxbolt.extra_ops import registered
 from onnxbolt.graph.importer import import_model, load_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.library import metadata, weighted_ops
@@ -100,13 +101,16 @@ class Benchmark:
 
 
 def bench(original: Path, optimized: Path, *, also: Sequence[Path] = (), runs: int = RUNS, inputs: Path | None = None, seed: int = 0,
-          progress: Progress = lambda message: None) -> Benchmark:
-    """Measure on the local GPU, `runs` times each. Raises InputError or CudaError where there is no GPU to do so, and LibraryError where
-    the optimized model's library is missing or does not fit."""
+          custom_ops: Sequence[Path] = (), progress: Progress = lambda message: None) -> Benchmark:
+    """Measure on the local GPU, `runs` times each, with the libraries `custom_ops` of other operators.
+
+    Raises InputError or CudaError where there is no GPU to do so, and LibraryError where a library is missing or does not fit.
+    """
     stream = Stream()
     if CUDA not in available_providers():
         raise InputError("bench measures on a GPU, and this onnxruntime has no working CUDA provider: install onnxruntime-gpu")
-    return measure(original, optimized, also, runs, inputs, seed, stream, progress)
+    with registered(custom_ops):
+        return measure(original, optimized, also, runs, inputs, seed, stream, progress)
 
 
 def measure(original: Path, optimized: Path, also: Sequence[Path], runs: int, inputs: Path | None, seed: int, stream: Stream | None,

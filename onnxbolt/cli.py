@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxbolt.cli_base import FILE, SEED, Finite, Group, emit, log_format, messages, show
+from onnxbolt.cli_base import FILE, SEED, Finite, Group, custom_ops, emit, log_format, messages, show
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
 from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
@@ -84,6 +84,7 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tup
 def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
     """The flags of commands that compare two models."""
     for option in (
+        custom_ops,
         click.option("--strict", is_flag=True, help="Exit with 3 also where no inputs were found that can judge the whole model."),
         click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs."),
         click.option("--rtol", type=Finite(min=0), help="With --atol: a further elementwise condition |y - y0| <= atol + rtol |y0|."),

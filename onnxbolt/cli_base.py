@@ -69,6 +69,10 @@ class Command(click.Command):
         return super().invoke(ctx)
 
 
+custom_ops = click.option("--custom-ops", metavar="LIB.so", type=FILE, multiple=True,
+                          help="A library of other custom operators that the model needs, which is loaded; may be given several times.")
+
+
 def log_format() -> str:
     """What the running command was given: "text" or "json"."""
     return str(click.get_current_context().meta[_LOG_FORMAT])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from onnxbolt.cli_base import FILE, SEED, Command, Finite, emit, show
+from onnxbolt.cli_base import FILE, SEED, Command, Finite, custom_ops, emit, show
 from onnxbolt.errors import SpeedError
 
 
@@ -18,14 +18,15 @@ from onnxbolt.errors import SpeedError
 @click.option("--runs", type=click.IntRange(min=1), default=200, show_default=True, help="Measurements of each model.")
 @click.option("--inputs", type=FILE, help="Run on these inputs (.npz, one array per graph input) instead of random ones.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs.")
+@custom_ops
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def bench(original: Path, optimized: Path, also: tuple[Path, ...], min_speedup: float | None, runs: int, inputs: Path | None, seed: int,
-          as_json: bool, quiet: bool) -> None:
+          custom_ops: tuple[Path, ...], as_json: bool, quiet: bool) -> None:
     """Time OPTIMIZED.onnx against ORIGINAL.onnx with ONNX Runtime at its best, on this machine's GPU."""
     from onnxbolt import bench as benchmark
 
     silent = quiet or as_json
-    result = benchmark.bench(original, optimized, also=also, runs=runs, inputs=inputs, seed=seed,
+    result = benchmark.bench(original, optimized, also=also, runs=runs, inputs=inputs, seed=seed, custom_ops=custom_ops,
                              progress=(lambda message: None) if silent else lambda message: show(message, err=True))
     if not quiet:
         emit("benchmark", result.json if as_json else result.text, result.json)

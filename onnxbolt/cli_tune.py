@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from onnxbolt.cli_base import FILE, Command, emit, log_format, messages
+from onnxbolt.cli_base import FILE, Command, custom_ops, emit, log_format, messages
 from onnxbolt.errors import InputError
 from onnxbolt.options import FUSE, PRECISIONS, TRIALS, Options, seconds, shapes
 
@@ -61,6 +61,7 @@ def sized(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--budget", type=TIME, metavar="TIME", help="At most so long, compiling included, e.g. 90s or 10m.")
 @click.option("--trials", type=click.IntRange(1), default=TRIALS, show_default=True, help="Candidates of each problem.")
 @sized
+@custom_ops
 def tune(source: Path, quiet: bool, **values: Any) -> int:
     """Measure on the local GPU what `optimize` of IN.onnx chooses from, and remember it; write no model."""
     from onnxbolt import pipeline

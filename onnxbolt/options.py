@@ -37,6 +37,7 @@ class Choices(TypedDict, total=False):
     atol: float | None
     rtol: float | None
     strict: bool
+    custom_ops: Sequence[str | Path]
     keep_failed: bool
     save_as_external_data: bool
     seed: int
@@ -63,6 +64,7 @@ class Options:
     inputs      .npz with one array per graph input, for verification; default: random inputs
     atol, rtol  a further condition of verification on each element: |y - y0| <= atol + rtol |y0|
     strict      fail where verification finds no inputs that can judge the whole model
+    custom_ops  libraries of other custom operators that the model needs, one or several: every session registers them
     keep_failed            write the output although verification failed
     save_as_external_data  write weights to OUT.onnx.data; always above 2 GB
     seed        of the random inputs
@@ -88,6 +90,7 @@ class Options:
     atol: float | None = None
     rtol: float | None = None
     strict: bool = False
+    custom_ops: Sequence[str | Path] = ()
     keep_failed: bool = False
     save_as_external_data: bool = False
     seed: int = 0
@@ -103,6 +106,7 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "archs", (self.archs,) if isinstance(self.archs, str) else tuple(self.archs))
+        object.__setattr__(self, "custom_ops", (self.custom_ops,) if isinstance(self.custom_ops, str | Path) else tuple(self.custom_ops))
         for name, allowed in (("precision", PRECISIONS), ("fuse", FUSE)):
             if (given := getattr(self, name)) not in allowed:
                 raise InputError(f"{option(name, given)}: choose one of {', '.join(allowed)}")

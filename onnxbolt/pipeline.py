@@ -10,6 +10,7 @@ from onnxbolt import gpu, library, precision
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError
+from onnxbolt.extra_ops import registered
 from onnxbolt.graph import inlining
 from onnxbolt.graph.exporter import export_apart
 from onnxbolt.graph.importer import import_model
@@ -47,7 +48,8 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     kernels = kernels_of(options.ort_version or (lock.onnxruntime if options.frozen else ""))
     names = options.archs or (lock.archs if options.frozen else default_archs())
     archs = [arch_number(name) for name in names]
-    with Output(source, out, None if options.frozen else options.lock) as output, opened(source) as original:
+    with (registered(options.custom_ops), Output(source, out, None if options.frozen else options.lock) as output,
+          opened(source) as original):
         graph = import_model(original)
         infer(graph)
         changes = [*inlining.left(original), *canonicalize(graph)]
@@ -87,7 +89,7 @@ def tune(source: Source, *, options: Options | None = None, progress: Callable[[
     choices["tune"] = True
     options = dataclasses.replace(options or Options(), **choices)
     archs = [arch_number(name) for name in options.archs or default_archs()]
-    with opened(source) as original:
+    with registered(options.custom_ops), opened(source) as original:
         return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]
 
 

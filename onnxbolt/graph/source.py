@@ -9,6 +9,7 @@ from typing import TypeAlias
 import onnx
 from onnx import ModelProto, TensorProto
 
+from onnxbolt import extra_ops
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.graph.exporter import FUSED_DOMAIN, copy_fields
 from onnxbolt.graph.importer import all_tensors, check_versions, load_model
@@ -112,6 +113,7 @@ def _loads(model: ModelProto) -> bool:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # some crash (runtime.py: keep_channels)
+        extra_ops.register(options)
         onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception:  # of many classes, none of them public; another failure is being handled here already
         return False

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from onnxbolt import extra_ops
 from onnxbolt.runtime import session_options
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.records import median_and_deviation
@@ -167,6 +168,7 @@ def _session(source: Source, setting: Setting, stream: Stream | None) -> ort.Inf
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("ep.cuda.enable_gemm_auto_tune", "1")
+    extra_ops.register(options)
     if source.library and stream:
         session_options(source.model, providers=providers, strict=True, library=source.library, options=options)
     elif source.library:

@@ -13,6 +13,7 @@ from onnx import ModelProto
 
 from onnxbolt import gpu
 from onnxbolt.errors import InputError
+from onnxbolt.extra_ops import registered
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import load_model
 from onnxbolt.graph.inlining import inlined
@@ -43,15 +44,16 @@ def verify(
     min_shapes: Shapes | None = None,
     opt_shapes: Shapes | None = None,
     max_shapes: Shapes | None = None,
+    custom_ops: Sequence[str | Path] = (),
     memory_limit: int = MEMORY_LIMIT,
 ) -> VerifyResult:
     """Compare `optimized` with `original` on the CPU and, where a GPU works, on CUDA (the reference with TF32 off).
 
     `inputs` is an .npz with one array per graph input, else random inputs are drawn from `seed`; where dimensions are symbolic, of several
     sizes (points.py), which `min_shapes`, `opt_shapes` and `max_shapes` bound as they do for `optimize`. `library` (default: the one beside
-    `optimized`, where there is one) runs the fused nodes on CUDA; without it their function bodies run. `atol`, `rtol` add the elementwise
-    condition |y - y0| <= atol + rtol |y0|. Raises InputError where the models, inputs or shapes do not fit together, and for bounds or a
-    seed that are none, LibraryError for a library of another model.
+    `optimized`, where there is one) runs the fused nodes on CUDA; without it their function bodies run. `custom_ops` are libraries of other
+    operators that the models need. `atol`, `rtol` add the elementwise condition |y - y0| <= atol + rtol |y0|. Raises InputError where the
+    models, inputs or shapes do not fit together, and for bounds or a seed that are none, LibraryError for a library of another model.
     """
     check_comparison(atol, rtol, seed)
     sizes = Options(min_shapes=min_shapes, opt_shapes=opt_shapes, max_shapes=max_shapes)
@@ -64,12 +66,13 @@ def verify(
     notes: dict[str, None] = {}
     rows: list[Row] = []
     libraries = []
-    for provider in providers if providers is not None else available_providers():
-        libraries.append(usable(library, result, provider, notes))
-        expected, candidate = reference(source, provider, notes), runner(result, provider, notes, libraries[-1])
-        models = Models(source, result, expected, candidate, libraries[-1], (atol, rtol), bool(given), memory_limit, notes)
-        for point in given or points(models, seed, sizes):
-            rows += (dataclasses.replace(row, sizes=point.name) for level in LEVELS for row in level(models, point.feeds))
+    with registered(custom_ops):
+        for provider in providers if providers is not None else available_providers():
+            libraries.append(usable(library, result, provider, notes))
+            expected, candidate = reference(source, provider, notes), runner(result, provider, notes, libraries[-1])
+            models = Models(source, result, expected, candidate, libraries[-1], (atol, rtol), bool(given), memory_limit, notes)
+            for point in given or points(models, seed, sizes):
+                rows += (dataclasses.replace(row, sizes=point.name) for level in LEVELS for row in level(models, point.feeds))
     return VerifyResult(precision_of(result), tuple(rows), tuple(notes), _what_ran(result, library, libraries))
 
 

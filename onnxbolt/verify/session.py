@@ -11,6 +11,7 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+from onnxbolt import extra_ops
 from onnxbolt.graph.weights import Weights
 from onnxbolt.runtime import keep_channels, session_options
 from onnxbolt.verify.shared import SharedWeights
@@ -74,6 +75,7 @@ class Runner:
         self.weights.give(options)
         if self.weights.are_large and self.provider == CPU:
             _save_memory(options)
+        extra_ops.register(options)
         if self.library is not None:
             session_options(self.identity, library=self.library, options=options, strict=True)
         providers: list[object] = [CPU] if self.provider == CPU else [(self.provider, {"use_tf32": str(int(self.tf32))}), CPU]
