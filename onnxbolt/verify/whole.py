@@ -94,18 +94,18 @@ def _redrawn(models: Models, feeds: Feeds, unjudged: Mapping[str, str]) -> Itera
 def _trusted(models: Models, feeds: Feeds, others: Feeds, names: Sequence[str]) -> list[str]:
     """Outputs of the original that rounding changes little, and other inputs of the same kind by at least DISCERNIBLE limits."""
     try:
-        expected, other = models.reference.run(feeds, names), models.reference.run(others, names)
+        expected = models.reference.run(feeds, names)
+        names = [name for name in names if not _is_blank(expected[name])]
+        other = models.reference.run(others, names) if names else {}
     except RUNTIME_ERRORS:  # inputs of this kind are none for the model
         return []
-    yardsticks, dtype = _yardsticks(models, feeds, names), _dtype(models)
+    yardsticks, cap = _yardsticks(models, feeds, names), tolerances.JUDGES[_dtype(models)]
 
     def is_trusted(name: str) -> bool:
         values, yardstick = expected[name], yardsticks.get(name, 0.0 if models.rounded is None else math.inf)
-        if _is_blank(values) or yardstick > tolerances.JUDGES[dtype]:
-            return False
         limit = tolerances.limit(_limit(models), yardstick) if tolerances.is_float(values) else 0.0
         distance = tolerances.error(other[name], values) if other[name].shape == values.shape else math.inf
-        return distance > 0 and distance >= tolerances.DISCERNIBLE * limit
+        return yardstick <= cap and distance > 0 and distance >= tolerances.DISCERNIBLE * limit
 
     return [name for name in names if is_trusted(name)]
 
