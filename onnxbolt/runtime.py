@@ -4,7 +4,8 @@
 |--------------------------------------------------------------------|------------------------------------------------------|
 | the library holds kernels for this GPU                             | registers it                                         |
 | no library; no GPU; old driver; architecture not held; an          | registers nothing, function bodies run; one          |
-| onnxruntime without CUDA; onnxbolt.enable set to "0"               | OnnxboltWarning, or LibraryError if strict           |
+| onnxruntime without CUDA, or whose CUDA provider does not load;    | OnnxboltWarning, or LibraryError if strict           |
+| onnxbolt.enable set to "0"                                         |                                                      |
 | providers without CUDA                                             | sets onnxbolt.enable to "0"; function bodies run     |
 | damaged library, another model's library                           | LibraryError                                         |
 
@@ -13,6 +14,7 @@ Imports neither onnx nor the optimizer, and onnxruntime only when it is used.
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import struct
 import warnings
@@ -31,6 +33,11 @@ ENABLE, DEVICE = "onnxbolt.enable", "onnxbolt.device"  # session configuration e
 # what ONNX Runtime 1.31 does for convolutions on the CPU ends in a segmentation fault on fp16 products behind a Transpose, of which
 # torchvision's vision transformers have many
 _OFF, _CPU_CHANNELS = "optimization.disable_specified_optimizers", "NchwcTransformer"
+_NO_PROVIDER = "this onnxruntime's CUDA provider does not load"
+_REMEDY = "are CUDA and cuDNN installed, in the versions that onnxruntime-gpu names? See the error that onnxruntime printed"
+# y = Abs(x) for one float as an ONNX file (opset 13)
+_SMALLEST = (b'\x08\x08:4\n\r\n\x01x\x12\x01y"\x03Abs:\x00\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
+             b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\r")
 Provider = str | tuple[str, dict[str, Any]]
 
 
@@ -80,6 +87,27 @@ def keep_channels(options: ort.SessionOptions) -> None:
         options.add_session_config_entry(_OFF, _CPU_CHANNELS)
 
 
+@functools.cache
+def cuda_failure(device: int = 0) -> str:
+    """Why ONNX Runtime's CUDA provider, though onnxruntime lists it, does not run on GPU `device`; empty where it does.
+
+    The list says what onnxruntime was compiled with. Whether CUDA's and cuDNN's libraries are there shows when a session is made, and ONNX
+    Runtime then goes on without the provider; only the kernels that need it fail.
+    """
+    import numpy as np
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            session = ort.InferenceSession(_SMALLEST, options, providers=[(CUDA, {"device_id": str(device)}), "CPUExecutionProvider"])
+            session.run(None, {"x": np.ones(1, np.float32)})
+    except Exception as error:  # onnxruntime's own exceptions have no other base class
+        return f"{_NO_PROVIDER}: {' '.join(str(error).split())[:300]}"
+    return "" if CUDA in session.get_providers() else f"{_NO_PROVIDER}: {_REMEDY}"
+
+
 def _settings(providers: Sequence[Provider]) -> dict[str, dict[str, Any]]:
     """Provider options by provider name."""
     return dict((provider, {}) if isinstance(provider, str) else provider for provider in providers)
@@ -116,7 +144,8 @@ def _load(model: Source, library: Path | str | None, digest: str, device: int, o
         raise LibraryError(f"{path} is the library of another model than {_name(model)} (digest {loaded.digest[:12]}, the model's is "
                            f"{digest[:12]}). {loaded.remedy}")
     arch, reason = loaded.probe(device)
-    if not arch:
+    reason = reason if not arch else cuda_failure(device)
+    if reason:
         return reason
     options.add_session_config_entry(DEVICE, str(device))
     options.register_custom_ops_library(str(path.resolve()))  # a bare name would be looked for among the system's libraries

@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxbolt
+from onnxbolt import runtime
 from onnxbolt.errors import LibraryError
 from onnxbolt.runtime import CUDA, OnnxboltWarning, get_library_path, session_options
 from tests import library_fixtures as fx
@@ -51,8 +52,9 @@ def deployed(model: Path, library: fx.HostLibrary) -> Path:
 
 @pytest.fixture
 def _cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An onnxruntime that says it has the CUDA provider."""
+    """An onnxruntime that says it has the CUDA provider, and for which that loads."""
     monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
+    monkeypatch.setattr(runtime, "cuda_failure", lambda device: "")
 
 
 def uses_kernels(model: Path, options: ort.SessionOptions, library: fx.HostLibrary) -> bool:
@@ -76,6 +78,28 @@ def falls_back(model: Path, reason: str, library: fx.HostLibrary, **arguments: o
     assert not uses_kernels(model, options, library)
     with pytest.raises(LibraryError, match=r"the fused kernels cannot be used"):
         session_options(model, strict=True, **arguments)
+
+
+def test_cuda_provider_that_does_not_load(deployed: Path, library: fx.HostLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As onnxruntime-gpu without cuDNN: the provider is listed, and a session goes on without it."""
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
+    runtime.cuda_failure.cache_clear()
+    falls_back(deployed, "this onnxruntime's CUDA provider does not load: are CUDA and cuDNN installed", library)
+
+
+def test_cuda_provider_whose_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def session(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA_PATH is set but CUDA\nwas not able to be loaded")
+
+    monkeypatch.setattr(ort, "InferenceSession", session)
+    runtime.cuda_failure.cache_clear()
+    assert runtime.cuda_failure(0) == "this onnxruntime's CUDA provider does not load: CUDA_PATH is set but CUDA was not able to be loaded"
+
+
+@pytest.fixture(autouse=True)
+def _ask_again() -> Iterator[None]:
+    yield
+    runtime.cuda_failure.cache_clear()
 
 
 @pytest.mark.usefixtures("_cuda")
@@ -178,8 +202,8 @@ def test_library_path() -> None:
     assert get_library_path("a/out.onnx") == onnxbolt.get_library_path(Path("a/out.onnx")) == Path("a/out.onnxbolt.so")
 
 
-def test_a_copied_pair_is_as_good(deployed: Path, library: fx.HostLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
+@pytest.mark.usefixtures("_cuda")
+def test_a_copied_pair_is_as_good(deployed: Path, library: fx.HostLibrary, tmp_path: Path) -> None:
     (tmp_path / "ö ü").mkdir()
     copy = shutil.copy(deployed, tmp_path / "ö ü" / "renamed.onnx")
     shutil.copy(library.path, get_library_path(copy))

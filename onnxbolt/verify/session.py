@@ -1,7 +1,6 @@
 """Run a model and look at any of its tensors, without copying its weights for each look."""
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from onnxbolt import extra_ops
 from onnxbolt.graph.weights import Weights
-from onnxbolt.runtime import keep_channels, session_options
+from onnxbolt.runtime import cuda_failure, keep_channels, session_options
 from onnxbolt.verify.shared import SharedWeights
 
 # ONNX Runtime's own exception classes derive from Exception alone
@@ -141,19 +140,6 @@ def uses(model: ModelProto, types: Collection[int]) -> bool:
     )
 
 
-@functools.cache
 def available_providers() -> tuple[str, ...]:
     """The CPU provider, and CUDA where it is installed and a GPU works."""
-    if CUDA not in ort.get_available_providers():
-        return (CPU,)
-    value = functools.partial(onnx.helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=[1])
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Abs", ["x"], ["y"])], "probe", [value("x")], [value("y")])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=[CUDA, CPU])
-        session.run(None, {"x": np.ones(1, np.float32)})
-    except RUNTIME_ERRORS:
-        return (CPU,)
-    return (CPU, CUDA) if CUDA in session.get_providers() else (CPU,)
+    return (CPU, CUDA) if CUDA in ort.get_available_providers() and not cuda_failure() else (CPU,)
