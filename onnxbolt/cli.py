@@ -174,10 +174,12 @@ def _show(report: Report, path: Path | None, quiet: bool) -> None:
 def build(model: Path, quiet: bool) -> None:
     """Compile the library of an optimized model, beside it."""
     from onnxbolt import library
+    from onnxbolt.library_file import sha256_of
 
     path = library.build_for(model, progress=messages(quiet))
     if not quiet:
-        emit("library", partial(str, path), partial(json.dumps, {"path": str(path)}))
+        sha256 = sha256_of(path)
+        emit("library", lambda: f"{path}\nSHA-256 {sha256}", partial(json.dumps, {"path": str(path), "sha256": sha256}))
 
 
 @commands.command()
@@ -212,7 +214,7 @@ def inspect(model: Path, as_json: bool, quiet: bool) -> None:
     from onnxbolt.graph.importer import load_model
     from onnxbolt.inspection import inspect_model
 
-    inspection = inspect_model(load_model(model))
+    inspection = inspect_model(load_model(model), model)
     if not quiet:
         emit("inspection", inspection.json if as_json else inspection.text, inspection.json)
 

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -18,8 +19,10 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 from onnxbolt.library import metadata, weighted_ops
+from onnxbolt.library_file import Beside, beside
 from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.rewrite import FORMAT
+from onnxbolt.runtime import get_library_path
 from onnxbolt.terminal import literal_console
 
 Shape = tuple[int | str, ...]  # a str is a symbolic dimension
@@ -59,6 +62,7 @@ class Inspection:
 
     metadata: dict[str, str]
     nodes: tuple[FusedNode, ...]
+    library: Beside | None = None  # of a model that has fused nodes, where its file is known
 
     def json(self) -> str:
         """Everything as JSON; configurations by field name, enumerations by name."""
@@ -74,6 +78,8 @@ class Inspection:
         console = literal_console(width)
         with console.capture() as captured:
             console.print("\n".join(f"{key}: {value}" for key, value in self.metadata.items()))
+            if self.library:
+                console.print(f"library: {self.library}", soft_wrap=True)
             console.print(f"fused nodes: {len(self.nodes)}")
             console.print(table)
         return captured.get().rstrip()
@@ -100,14 +106,18 @@ def _named(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value.name.lower() if isinstance(value, enum.Enum) else value for name, value in fields}
 
 
-def inspect_model(model: ModelProto) -> Inspection:
-    """Read the fused nodes of `model`. Raises InputError for a node of a format that this version does not know."""
+def inspect_model(model: ModelProto, path: Path | None = None) -> Inspection:
+    """Read the fused nodes of `model`, and look at the library that belongs beside it where it lies at `path`; nothing of that runs.
+
+    Raises InputError for a node of a format that this version does not know.
+    """
     shapes = _shapes(model)
     weighted = weighted_ops(model)
     nodes = tuple(_fused_node(node, shapes, weighted.get(node.op_type)) for node in model.graph.node if node.domain == DOMAIN)
     # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes do not
     own = {key: value for key, value in metadata(model).items() if key.startswith("onnxbolt.") and key != "onnxbolt.ops"}
-    return Inspection(own, nodes)
+    library = beside(get_library_path(path), own.get("onnxbolt.digest", "")) if path and nodes else None
+    return Inspection(own, nodes, library)
 
 
 def _shapes(model: ModelProto) -> dict[str, Shape]:

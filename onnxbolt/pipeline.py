@@ -16,6 +16,7 @@ from onnxbolt.graph.exporter import export_apart
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
+from onnxbolt.library_file import sha256_of
 from onnxbolt.options import Choices, Options, arch_number, takes_options
 from onnxbolt.output import Output
 from onnxbolt.plan.ranges import ranges_of
@@ -64,8 +65,9 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         output.write(model, large, options.save_as_external_data)
         if options.library and manifest.ops:
             library.build(manifest, output.library, progress, compiled(manifest.instances) if options.tune else None)
+        sha256 = sha256_of(output.library) if options.library and manifest.ops else ""
         report = Report.of(original, model, manifest, chosen, kept, changes, rewriter.shared_weights, options, archs)
-        report = dataclasses.replace(report.between(source, output.path), tuning=tuning, onnxruntime=kernels.release)
+        report = dataclasses.replace(report.between(source, output.path), tuning=tuning, onnxruntime=kernels.release, library_sha256=sha256)
         if options.verify:
             found = verify(original, output.model, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed,
                            min_shapes=options.min_shapes, opt_shapes=options.opt_shapes, max_shapes=options.max_shapes)

@@ -7,22 +7,20 @@
 | onnxruntime without CUDA, or whose CUDA provider does not load;    | OnnxboltWarning, or LibraryError if strict           |
 | onnxbolt.enable set to "0"                                         |                                                      |
 | providers without CUDA                                             | sets onnxbolt.enable to "0"; function bodies run     |
-| damaged library, another model's library                           | LibraryError                                         |
+| damaged library, another model's library, bytes of another sum     | LibraryError; nothing of it was loaded               |
 
 Imports neither onnx nor the optimizer, and onnxruntime only when it is used.
 """
 from __future__ import annotations
 
-import ctypes
 import functools
-import json
-import struct
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxbolt.errors import LibraryError
+from onnxbolt.library_file import Library
 from onnxbolt.metadata import Source, read_metadata
 
 if TYPE_CHECKING:
@@ -51,12 +49,13 @@ def get_library_path(model: Path | str) -> Path:
 
 
 def session_options(model: Source, *, providers: Sequence[Provider] | None = None, strict: bool = False, library: Path | str | None = None,
-                    options: ort.SessionOptions | None = None) -> ort.SessionOptions:
+                    library_sha256: str | None = None, options: ort.SessionOptions | None = None) -> ort.SessionOptions:
     """`options` (new ones by default) with the model's library registered where this machine can use it.
 
     `model` is a path or the bytes of the file; `library` is by default the file beside the model; `providers` are those that the
-    session will get (by default all that onnxruntime has). Raises LibraryError for a library that does not fit or, if `strict`, is not
-    used, and InputError for a file that is no ONNX model.
+    session will get (by default all that onnxruntime has). Loading a library runs its code: `library_sha256`, the sum in hex that `onnxbolt
+    optimize` reports, says which bytes may be loaded, and others never are. Raises LibraryError for a library that does not fit or, if
+    `strict`, is not used, and InputError for a file that is no ONNX model.
     """
     import onnxruntime as ort
 
@@ -73,7 +72,7 @@ def session_options(model: Source, *, providers: Sequence[Provider] | None = Non
         options.add_session_config_entry(ENABLE, "0")
         return options
     device = int(wanted.get(CUDA, {}).get("device_id", 0))
-    reason = _why_not(options, available) or _load(model, library, digest, device, options)
+    reason = _why_not(options, available) or _load(model, library, library_sha256, digest, device, options)
     if reason and strict:
         raise LibraryError(f"the fused kernels cannot be used: {reason}")
     if reason:
@@ -129,8 +128,8 @@ def _entry(options: ort.SessionOptions, key: str) -> str:
         return ""
 
 
-def _load(model: Source, library: Path | str | None, digest: str, device: int, options: ort.SessionOptions) -> str:
-    """Register the library, or say why this machine cannot use it."""
+def _load(model: Source, library: Path | str | None, sha256: str | None, digest: str, device: int, options: ort.SessionOptions) -> str:
+    """Register the library, or say why this machine cannot use it. It is loaded when it is known to be the model's."""
     if library is not None:
         path = Path(library)
     elif isinstance(model, bytes):
@@ -139,59 +138,18 @@ def _load(model: Source, library: Path | str | None, digest: str, device: int, o
         path = get_library_path(model)
     if not path.exists():
         return f"{path} does not exist. Run: onnxbolt build {_name(model)}"
-    loaded = Library(path, remedy=f"Run: onnxbolt build {_name(model)}")
-    if loaded.digest != digest:
-        raise LibraryError(f"{path} is the library of another model than {_name(model)} (digest {loaded.digest[:12]}, the model's is "
-                           f"{digest[:12]}). {loaded.remedy}")
-    arch, reason = loaded.probe(device)
+    found = Library(path, f"Run: onnxbolt build {_name(model)}", sha256)
+    if found.digest != digest:
+        raise LibraryError(f"{path} is the library of another model than {_name(model)} (digest {found.digest[:12]}, the model's is "
+                           f"{digest[:12]}). {found.remedy}")
+    arch, reason = found.probe(device)
     reason = reason if not arch else cuda_failure(device)
     if reason:
         return reason
     options.add_session_config_entry(DEVICE, str(device))
-    options.register_custom_ops_library(str(path.resolve()))  # a bare name would be looked for among the system's libraries
+    options.register_custom_ops_library(found.loadable)
     return ""
 
 
 def _name(model: Source) -> str:
     return "<model>" if isinstance(model, bytes) else str(model)
-
-
-class Library:
-    """A library file, loaded; that takes no GPU. Raises LibraryError, which ends in `remedy`, where it is damaged or none of onnxbolt's."""
-
-    def __init__(self, path: Path, remedy: str) -> None:
-        self.path, self.remedy = path, remedy
-        if not _is_whole(path):
-            raise LibraryError(f"{path} is damaged: it is not a whole shared library. {remedy}")
-        try:
-            self._library = ctypes.CDLL(str(path.resolve()))
-            manifest, self._probe = self._library.onnxbolt_manifest, self._library.onnxbolt_probe
-        except OSError as error:
-            raise LibraryError(f"{path} is damaged: {error}. {remedy}") from error
-        except AttributeError as error:
-            raise LibraryError(f"{path} is not a library of onnxbolt. {remedy}") from error
-        manifest.restype = ctypes.c_char_p
-        self._probe.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
-        self.manifest: dict[str, Any] = json.loads(manifest())  # format, digest, archs, ops
-
-    @property
-    def digest(self) -> str:
-        """Ties the library to its models."""
-        return str(self.manifest["digest"])
-
-    def probe(self, device: int = 0) -> tuple[int, str]:
-        """The architecture whose kernels GPU `device` would run, 80 say; or 0, and why there is none."""
-        reason = ctypes.create_string_buffer(1000)
-        arch = int(self._probe(device, reason, len(reason)))
-        return arch, reason.value.decode(errors="replace")
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether an ELF file reaches to the end of its last part, the section headers: loading one that is cut off kills the process."""
-    with path.open("rb") as file:
-        header = file.read(64)
-    if len(header) < 64 or header[:4] != b"\x7fELF":
-        return False
-    start, = struct.unpack_from("<Q", header, 40)
-    size, count = struct.unpack_from("<HH", header, 58)
-    return path.stat().st_size >= int(start) + int(size) * int(count)

@@ -17,8 +17,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import Family, KernelConfig
 from onnxbolt.library import build, build_for, generated_sources, make_manifest, manifest_of_model
+from onnxbolt.library_file import Library, LibraryManifest
 from onnxbolt.opspec import OpSpec, ops_from_json, ops_to_json
-from onnxbolt.runtime import Library
 from tests import library_fixtures as fx
 
 GEMM = OpSpec("FusedGemm_Bias_Add_Relu_CastF32_f16", "gemm", DType.F16, DType.F32, ("Bias", "Add", "Relu", "CastF32"))
@@ -163,7 +163,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, library.Manife
 def test_library_tells_what_it_is(real: tuple[Path, library.Manifest]) -> None:
     path, manifest = real
     loaded = Library(path, "")
-    assert loaded.manifest == {"format": 1, "digest": manifest.digest, "archs": [80], "ops": [fx.GEMM.spec.name]}
+    assert loaded.manifest == LibraryManifest(1, manifest.digest, (80,), (fx.GEMM.spec.name,))
     short = ctypes.create_string_buffer(5)
     assert isinstance(loaded.probe(99)[1], str)
     ctypes.CDLL(str(path)).onnxbolt_probe(99, short, ctypes.c_size_t(len(short)))

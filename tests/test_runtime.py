@@ -179,7 +179,7 @@ class TestTable:
     def test_library_of_another_maker(self, model: Path, tmp_path: Path) -> None:
         (tmp_path / "other.c").write_text("int answer(void) { return 42; }")
         subprocess.run(["gcc", "-shared", "-fPIC", str(tmp_path / "other.c"), "-o", str(get_library_path(model))], check=True)
-        with pytest.raises(LibraryError, match=r"is not a library of onnxbolt"):
+        with pytest.raises(LibraryError, match=r"no library of onnxbolt: it has no manifest"):
             session_options(model)
 
     def test_bytes_and_a_library_elsewhere(self, model: Path, library: fx.HostLibrary) -> None:

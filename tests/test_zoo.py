@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto
 import onnxbolt
 from onnxbolt.inspection import inspect_model
 from onnxbolt.library import manifest_of_model
-from onnxbolt.runtime import Library
+from onnxbolt.library_file import Library
 from onnxbolt.verify import verify
 from tests.conftest import ZOO
 from tests.faults import fused_nodes, plant

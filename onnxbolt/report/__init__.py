@@ -69,6 +69,7 @@ class Report:
     original: str = ""  # paths, where the models are files
     optimized: str = ""
     strict: bool = False  # a whole model that was not judged counts as failed
+    library_sha256: str = ""  # of the library's file; empty where none was compiled
     version: str = __version__
     format: int = FORMAT
 

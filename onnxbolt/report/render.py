@@ -87,6 +87,8 @@ def _sections(report: Report) -> Iterable[Section]:
     yield f"{PRECISIONS[report.precision]}{_runtime(report)}", (), []
     if report.original or report.optimized:
         yield f"{report.original or 'a model in memory'} -> {report.optimized or 'nothing written'}", (), []
+    if report.library_sha256:
+        yield f"library: SHA-256 {report.library_sha256}", (), []
     yield (
         f"fused: {len(report.fused)} nodes, {report.coverage:.1%} of the FLOPs of Conv, Gemm and constant-weight MatMul "
         f"(--fuse {report.fuse}; {_origin(report)})",

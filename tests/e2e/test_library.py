@@ -11,7 +11,7 @@ import onnxbolt
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import Family
 from onnxbolt.library import build_for, manifest_of_model
-from onnxbolt.runtime import Library
+from onnxbolt.library_file import Library
 from onnxbolt.tolerances import MODEL, relative_l2
 from tests.support import Net, feeds_of, run
 
@@ -46,7 +46,7 @@ def test_library_holds_each_family_for_each_architecture(optimized: Path) -> Non
 def test_library_and_model_carry_the_same_digest(optimized: Path) -> None:
     library = Library(onnxbolt.get_library_path(optimized), remedy="")
     assert library.digest == manifest_of_model(onnx.load(optimized)).digest
-    assert library.manifest["archs"] == [80, 90]
+    assert library.manifest.archs == (80, 90)
 
 
 def test_same_script_runs_without_a_gpu(original: onnx.ModelProto, optimized: Path) -> None:
