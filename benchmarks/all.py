@@ -60,21 +60,22 @@ def _model(models: str, seconds: float, budget: int, compile_within: int) -> Tas
 
 
 TASKS = (
-    _model("resnet50-32", 260, 60, 120),
-    _model("vgg16-32", 230, 50, 120),
-    _model("bert_base-32", 210, 20, 75),
-    _model("vit_b16-32", 260, 30, 75),
-    _model("mobilenet_v3_large-32", 250, 45, 120),
-    _model("repvgg_a0_deploy-32", 180, 25, 120),
-    *(_model(model, 90, 15, 40) for model in ("dlrm_mlp", "dlrm_bottom", "dlrm_top", "dcn_v2")),
+    _model("resnet50-32", 200, 50, 90),
+    _model("vgg16-32", 190, 40, 90),
+    _model("repvgg_a0_deploy-32", 160, 25, 90),
+    _model("mobilenet_v3_large-32", 200, 40, 90),
+    Task("conv", 50, "--budget 25s --append"),  # most of its kernels are known by now
+    _model("bert_base-32", 190, 20, 50),
+    _model("vit_b16-32", 220, 25, 50),
     Task("gemm", 60, "--trials 14 --budget 35s --append"),
-    Task("conv", 60, "--budget 30s --append"),
+    *(_model(model, 85, budget, 40) for model, budget in (("dlrm_mlp", 8), ("dlrm_bottom", 12), ("dlrm_top", 12), ("dcn_v2", 12))),
+    *(_model(f"{model}-1", 100, budget, 35)
+      for model, budget in (("resnet50", 16), ("vgg16", 12), ("repvgg_a0_deploy", 10), ("mobilenet_v3_large", 25))),
+    _model("vit_b16-1", 190, 25, 50),
     Task("b2b_gemm", 60, "--trials 16 --budget 32s --append"),
-    Task("b2b_conv", 70, "--trials 20 --budget 45s --append"),
     Task("epilogue", 65, "--trials 14 --budget 40s --append"),
+    Task("b2b_conv", 70, "--trials 20 --budget 45s --append"),
     Task("padding", 40, "--trials 10 --budget 20s --append"),
-    _model("vit_b16-1", 240, 30, 75),
-    *(_model(f"{model}-1", 140, 20, 60) for model in ("resnet50", "vgg16", "repvgg_a0_deploy", "mobilenet_v3_large")),
     Task("symbolic", 100, "--budget 30s --append"),
     Task("variants", 150, "repvgg_a0_deploy_hard_swish repvgg_a0_deploy_gelu repvgg_a0_deploy_softplus repvggaug_a0_deploy "
                           "--tune --budget 25s --append"),

@@ -92,7 +92,7 @@ class _Race:
     def run(self) -> str | None:
         """Try all ways; the fastest, ready to be measured, None where none ran."""
         self._try((*PLAIN, *(THOROUGH if self._seconds else ())))
-        if self._seconds and not any(isinstance(self.tried.get(way), float) for way in THOROUGH):
+        if self._seconds and fastest_way({way: self.tried[way] for way in THOROUGH}) is None:
             self._try((QUICK,))
         while (best := fastest_way(self.tried)) is not None:
             if best not in self._served:
@@ -114,7 +114,9 @@ class _Race:
                     self._served |= {way} if isinstance(us, float) else set()
                     left.remove(way)
             except LostError as lost:
-                self.tried[left.pop(0)] = str(lost)
+                self.tried[way := left.pop(0)] = str(lost)
+                if way == THOROUGH[0] and left:  # freezing adds to the same search
+                    self.tried[left.pop(0)] = f"not tried, since {way} did not end"
                 self.end()
 
     def _allowed(self, way: str) -> float:

@@ -72,10 +72,10 @@ class Server:
 @pytest.mark.parametrize(("slow", "broken", "best", "processes"), [
     ((), (), THOROUGH[0], 1),
     ((THOROUGH[1],), (), THOROUGH[0], 2),  # the fastest is asked for anew, from inductor's cache
-    ((THOROUGH[0],), (), THOROUGH[1], 2),
-    (THOROUGH, (), QUICK, 3),
+    ((THOROUGH[0],), (), QUICK, 2),  # freezing adds to the same search, and is not tried
+    ((), THOROUGH[:1], THOROUGH[1], 1),
     ((), THOROUGH, QUICK, 2),
-    ((*THOROUGH, QUICK), (), "CUDA graph", 4),
+    ((THOROUGH[0], QUICK), (), "CUDA graph", 3),
 ])
 def test_ways_that_do_not_end_are_replaced(monkeypatch: pytest.MonkeyPatch, slow: tuple[str, ...], broken: tuple[str, ...], best: str,
                                            processes: int) -> None:
@@ -90,7 +90,7 @@ def test_ways_that_do_not_end_are_replaced(monkeypatch: pytest.MonkeyPatch, slow
     assert Server.started[0] == (*PLAIN, *THOROUGH)
     assert {tried[way] for way in slow} <= {"not within 60 s"}
     assert {tried[way] for way in broken} <= {"failed: no"}
-    assert (QUICK in tried) == all(way in (*slow, *broken) for way in THOROUGH)
+    assert (QUICK in tried) == all(isinstance(tried[way], str) for way in THOROUGH)
 
 
 def test_without_a_limit_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
