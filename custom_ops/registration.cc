@@ -1,4 +1,5 @@
 // The library's C functions: RegisterCustomOps for ONNX Runtime, the others for tools that look at the file.
+#include <charconv>
 #include <cstdio>
 #include <deque>
 #include <string>
@@ -50,10 +51,19 @@ std::string SessionEntry(const OrtSessionOptions* options, const char* key, cons
   return value.c_str();
 }
 
+// std::stoi would ask for glibc 2.38 where the build machine has it.
+int DeviceOf(const std::string& entry) {
+  int ordinal = 0;
+  const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
+  if (error != std::errc() || end != entry.data() + entry.size())
+    throw ort::Error(ort::kInvalidArgument, "the session configuration entry onnxbolt.device is '" + entry + "', which is no number");
+  return ordinal;
+}
+
 // A registered op type wins over the function body of the same name, so without a GPU that runs it nothing may be registered.
 void Register(OrtSessionOptions* options, int ort_minor) {
   if (SessionEntry(options, "onnxbolt.enable", "1") == "0") return;
-  const Selection selection = SelectArch(std::stoi(SessionEntry(options, "onnxbolt.device", "0")));
+  const Selection selection = SelectArch(DeviceOf(SessionEntry(options, "onnxbolt.device", "0")));
   if (!selection.arch) {
     std::fprintf(stderr, "onnxbolt: warning: the fused kernels are not used: %s\n", selection.reason.c_str());
     return;

@@ -120,6 +120,12 @@ class TestTable:
         options.add_session_config_entry("onnxbolt.enable", "0")
         falls_back(deployed, 'onnxbolt.enable is "0"', library, options=options)
 
+    def test_device_entry_that_is_no_number(self, library: fx.HostLibrary) -> None:
+        options = ort.SessionOptions()
+        options.add_session_config_entry("onnxbolt.device", "1st")
+        with pytest.raises(Exception, match=r"onnxbolt\.device is '1st', which is no number"):
+            options.register_custom_ops_library(str(library.path))
+
     def test_no_gpu(self, deployed: Path, library: fx.HostLibrary) -> None:
         library.machine(error=100, count=0)
         falls_back(deployed, "no NVIDIA GPU", library)

@@ -28,8 +28,9 @@ _WHEEL_FILES = {
 }
 
 _COMPILE = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC,-fvisibility=hidden")
-# the C++ runtime goes into the library, and nothing but the C functions of exports.map out of it: it is loaded beside anything
-_LINK = ("-shared", "-nodlink", "-cudart=static", "-Xcompiler=-static-libstdc++,-static-libgcc")
+# The C++ runtime goes into the library, and nothing but the C functions of exports.map out of it: it is loaded beside anything. libgcc_s
+# does not: ONNX Runtime needs it as well, and the static one asks for the linking machine's C library (_dl_find_object of glibc 2.35).
+_LINK = ("-shared", "-nodlink", "-cudart=static", "-Xcompiler=-static-libstdc++,-shared-libgcc")
 
 
 @dataclass(frozen=True)
