@@ -1,4 +1,4 @@
-"""An optimized model against ONNX Runtime at its best, on this machine's GPU: `onnxbolt bench`.
+"""An optimized model against ONNX Runtime's CUDA execution provider at its best, on this machine's GPU: `onnxbolt bench`.
 
 ONNX Runtime gets the original as it is, the original in the optimized model's precision, and whatever other model the user names (one that
 onnxruntime.transformers has optimized, say); of each the fastest of the settings that tune/sessions.py knows. The optimized model gets the

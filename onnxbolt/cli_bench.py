@@ -22,7 +22,7 @@ from onnxbolt.errors import SpeedError
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def bench(original: Path, optimized: Path, also: tuple[Path, ...], min_speedup: float | None, runs: int, inputs: Path | None, seed: int,
           custom_ops: tuple[Path, ...], as_json: bool, quiet: bool) -> None:
-    """Time OPTIMIZED.onnx against ORIGINAL.onnx with ONNX Runtime at its best, on this machine's GPU."""
+    """Time OPTIMIZED.onnx against ORIGINAL.onnx with ONNX Runtime's CUDA execution provider at its best, on this machine's GPU."""
     from onnxbolt import bench as benchmark
 
     silent = quiet or as_json

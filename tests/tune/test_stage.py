@@ -101,7 +101,7 @@ def test_the_whole_model_has_the_last_word(gpu: Gpu, monkeypatch: pytest.MonkeyP
     report = pipeline.optimize(net(), library=False, verify=False, tune=True)
     assert report.tuning is not None
     assert report.tuning.whole == WholeModel(10.0, 1e6)
-    assert "whole model: 10.0 us, ONNX Runtime at its best 1000000.0 us" in report.text()
+    assert "whole model: 10.0 us, ONNX Runtime's CUDA execution provider at its best 1000000.0 us" in report.text()
     seen = len(gpu.settled)
     pipeline.optimize(net(), library=False, verify=False, tune=True, fuse="all")
     assert len(gpu.settled) == seen
