@@ -10,7 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxbolt.errors import AccuracyError, BuildError, FrozenError, InputError, LibraryError, OnnxboltError, OpsetError, ToolchainError
+    from onnxbolt.errors import (
+        AccuracyError,
+        BuildError,
+        CoverageError,
+        FrozenError,
+        InputError,
+        LibraryError,
+        OnnxboltError,
+        OpsetError,
+        ToolchainError,
+    )
     from onnxbolt.options import Options
     from onnxbolt.pipeline import optimize
     from onnxbolt.report import Report
@@ -18,8 +28,8 @@ if TYPE_CHECKING:
     from onnxbolt.version import __version__
 
 __all__ = [
-    "AccuracyError", "BuildError", "FrozenError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError", "Options",
-    "Report", "ToolchainError", "__version__", "get_library_path", "optimize", "session_options",
+    "AccuracyError", "BuildError", "CoverageError", "FrozenError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning",
+    "OpsetError", "Options", "Report", "ToolchainError", "__version__", "get_library_path", "optimize", "session_options",
 ]
 
 _MODULES = {"Options": "options", "optimize": "pipeline", "Report": "report", "OnnxboltWarning": "runtime", "get_library_path": "runtime",

@@ -1,7 +1,7 @@
 """The command line: each command is a few lines over the library.
 
-Exit codes: 0 well, 1 error, 2 wrong usage, 3 accuracy gate failed, 4 too slow, 5 miss under --frozen, 130 interrupted. An error is one line
-on stderr.
+Exit codes: 0 success, 1 error, 2 wrong usage, 3 accuracy gate failed, 4 too slow or too little fused, 5 miss under --frozen,
+130 interrupted. An error is one line on stderr.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onnxbolt.cli_base import FILE, SEED, Finite, Group, custom_ops, emit, log_f
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
 from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
-from onnxbolt.errors import AccuracyError, OnnxboltError
+from onnxbolt.errors import AccuracyError, OnnxboltError, RejectedError
 from onnxbolt.options import ARCHS, FUSE, PRECISIONS, TRIALS, Options
 from onnxbolt.spelling import flags
 from onnxbolt.version import __version__
@@ -76,7 +76,7 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _once(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def _once(_: click.Context, __: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
     """A value that was given twice counts once."""
     return tuple(dict.fromkeys(values))
 
@@ -118,7 +118,10 @@ def commands() -> None:
 @click.option("--no-library", is_flag=True, help="Write the model alone and compile nothing; see `onnxbolt build`.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @click.option("--keep-failed", is_flag=True, help="Write the output although verification failed.")
-@click.option("--report", "report_path", metavar="FILE.json|FILE.md", type=FILE, help="Write the report there too.")
+@click.option("--require-fused", type=Finite(0, 100), metavar="PERCENT",
+              help="Exit with 4, and write nothing, where fused nodes do less of the FLOPs of all products and convolutions.")
+@click.option("--report", "reports", metavar="FILE.json|FILE.md", type=FILE, multiple=True, callback=_once,
+              help="Write the report there too; may be given several times.")
 @click.option("--save-as-external-data", is_flag=True, help="Write weights to OUT.onnx.data; always above 2 GB.")
 @click.option("--lock", metavar="FILE", type=FILE, help="Write what was chosen there, or update it; what it holds of measurements is used.")
 @click.option("--frozen", is_flag=True, help="Take every choice from the lock file alone; exit 5 where it lacks one.")
@@ -127,7 +130,7 @@ def commands() -> None:
                    "Default: the installed one.")
 @click.option("--dry-run", is_flag=True, help="Plan and report; write and compile nothing.")
 @_comparison
-def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, quiet: bool, no_library: bool, no_verify: bool,
+def optimize(source: Path, out: Path, reports: tuple[Path, ...], dry_run: bool, quiet: bool, no_library: bool, no_verify: bool,
              **values: Any) -> int:
     """Fuse IN.onnx, write OUT.onnx and, beside it, its library OUT.onnxbolt.so."""
     from onnxbolt import pipeline
@@ -139,31 +142,31 @@ def optimize(source: Path, out: Path, report_path: Path | None, dry_run: bool, q
         raise click.UsageError("--tune measures: it does not go with --dry-run or --frozen.")
     if values["budget"] is not None and not values["tune"]:
         raise click.UsageError("--budget is for --tune.")
-    _check_results(source, None if dry_run else out, report_path, values["lock"])
+    _check_results(source, None if dry_run else out, reports, values["lock"])
     options = Options(library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values)
     try:
         report = pipeline.optimize(source, None if dry_run else out, options=options, progress=messages(quiet),
                                    watch=reporter(log_format(), quiet))
-    except AccuracyError as error:
-        _show(error.report, report_path, quiet)
+    except RejectedError as error:
+        _show(error.report, reports, quiet)
         raise
-    _show(report, report_path, quiet)
+    _show(report, reports, quiet)
     return INTERRUPTED if report.tuning and report.tuning.ended_by == "interrupt" else 0
 
 
-def _check_results(source: Path, out: Path | None, report: Path | None, lock: Path | None) -> None:
+def _check_results(source: Path, out: Path | None, reports: Sequence[Path], lock: Path | None) -> None:
     """Before the work, not behind it."""
     from onnxbolt.output import check_apart
     from onnxbolt.report.files import check_suffix
 
-    if report:
+    for report in reports:
         check_suffix(report)
-    check_apart("--report", report, source, out)
-    check_apart("--report", report, lock, None)
+        check_apart("--report", report, source, out)
+        check_apart("--report", report, lock, None)
 
 
-def _show(report: Report, path: Path | None, quiet: bool) -> None:
-    if path:
+def _show(report: Report, paths: Sequence[Path], quiet: bool) -> None:
+    for path in paths:
         report.save(path)
     if not quiet:
         emit("report", report.text, report.json)
@@ -185,21 +188,20 @@ def build(model: Path, quiet: bool) -> None:
 @commands.command()
 @click.argument("original", metavar="ORIGINAL.onnx", type=FILE)
 @click.argument("optimized", metavar="OPTIMIZED.onnx", type=FILE)
-@click.option("--report", "report_paths", metavar="FILE.json|FILE.md", type=FILE, multiple=True,
+@click.option("--report", "reports", metavar="FILE.json|FILE.md", type=FILE, multiple=True,
               help="Write every row there too; may be given several times.")
 @sized
 @_comparison
-def verify(original: Path, optimized: Path, report_paths: tuple[Path, ...], strict: bool, quiet: bool, **values: Any) -> int:
+def verify(original: Path, optimized: Path, reports: tuple[Path, ...], strict: bool, quiet: bool, **values: Any) -> int:
     """Compare every output, and every fused node's output, of two models on the same inputs."""
     from onnxbolt.report import files
     from onnxbolt.report.verification import Verification
     from onnxbolt.verify import verify as compare
 
-    for path in report_paths:
-        _check_results(original, optimized, path, None)
+    _check_results(original, optimized, reports, None)
     result = compare(original, optimized, **values)
     report = Verification(original, optimized, result)
-    for path in report_paths:
+    for path in reports:
         files.save(report, path)
     if not quiet:
         emit("verification", result.text, report.json)

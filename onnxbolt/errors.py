@@ -6,7 +6,9 @@ OnnxboltError                 exit code 1
 ├── BuildError                the CUDA compiler or the linker failed; carries the command, its log and the source
 │   └── ToolchainError        no compiler, no CUTLASS: names the extra to install
 ├── LibraryError              a custom-op library is missing, damaged, or belongs to another model
-├── AccuracyError             exit code 3: an output differs by more than its limit
+├── RejectedError             carries the report
+│   ├── AccuracyError         exit code 3: an output differs by more than its limit
+│   └── CoverageError         exit code 4: fused nodes do less of the work than --require-fused
 ├── SpeedError                exit code 4: the speed-up is below --min-speedup
 └── FrozenError               exit code 5: the lock file lacks what --frozen needs
 """
@@ -48,14 +50,24 @@ class LibraryError(OnnxboltError):
     """The custom-op library is missing, damaged, or was built for another model."""
 
 
-class AccuracyError(OnnxboltError):
-    """The optimized model's answers differ from the original's by more than their limit; `report` says where."""
-
-    exit_code = 3
+class RejectedError(OnnxboltError):
+    """The optimized model is not good enough; `report` says in what."""
 
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
         self.report = report
+
+
+class AccuracyError(RejectedError):
+    """The optimized model's answers differ from the original's by more than their limit."""
+
+    exit_code = 3
+
+
+class CoverageError(RejectedError):
+    """Fused nodes do less of the model's work than was asked for."""
+
+    exit_code = 4
 
 
 class SpeedError(OnnxboltError):

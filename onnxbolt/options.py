@@ -39,6 +39,7 @@ class Choices(TypedDict, total=False):
     strict: bool
     custom_ops: Sequence[str | Path]
     keep_failed: bool
+    require_fused: float | None
     save_as_external_data: bool
     seed: int
     tune: bool
@@ -66,6 +67,7 @@ class Options:
     strict      fail where verification finds no inputs that can judge the whole model
     custom_ops  libraries of other custom operators that the model needs, one or several: every session registers them
     keep_failed            write the output although verification failed
+    require_fused          fail where fused nodes do less than so many percent of the FLOPs of all products and convolutions
     save_as_external_data  write weights to OUT.onnx.data; always above 2 GB
     seed        of the random inputs
     tune        measure kernels and ONNX Runtime on the local GPU first
@@ -92,6 +94,7 @@ class Options:
     strict: bool = False
     custom_ops: Sequence[str | Path] = ()
     keep_failed: bool = False
+    require_fused: float | None = None
     save_as_external_data: bool = False
     seed: int = 0
     tune: bool = False
@@ -125,6 +128,8 @@ class Options:
         for name in ("min_shapes", "opt_shapes", "max_shapes"):
             if not all(1 <= size <= LONGEST for shape in (getattr(self, name) or {}).values() for size in shape):
                 raise InputError(f"{option(name)}: sizes are from 1 to {LONGEST}")
+        if self.require_fused is not None and not 0 <= self.require_fused <= 100:
+            raise InputError(f"{option('require_fused', self.require_fused)}: give a share in percent, 0 to 100")
         if self.trials < 1:
             raise InputError(f"{option('trials', self.trials)}: at least one candidate of each problem")
         check_comparison(self.atol, self.rtol, self.seed)

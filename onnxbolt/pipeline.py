@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
@@ -9,7 +10,7 @@ from typing import Unpack
 from onnxbolt import gpu, library, precision
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
-from onnxbolt.errors import AccuracyError
+from onnxbolt.errors import AccuracyError, CoverageError
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph import inlining
 from onnxbolt.graph.exporter import export_apart
@@ -33,6 +34,8 @@ from onnxbolt.tune.summary import Tuning
 from onnxbolt.tune.timings import NOTHING
 from onnxbolt.verify import verify
 
+logger = logging.getLogger(__name__)
+
 
 @takes_options
 def optimize(source: Source, out: str | Path | None = None, *, options: Options | None = None,
@@ -42,7 +45,8 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     The other keywords are fields of `Options` and take the place of those in `options`; `watch` sees how tuning goes on. An interrupt
     while tuning (KeyboardInterrupt) ends the tuning alone: what it found is used, and Report.tuning says so.
     Raises InputError for what cannot be used as given, BuildError where compiling fails, AccuracyError where the answers differ by more
-    than their limits (then no output is left, but for Options.keep_failed), FrozenError where the lock file lacks what is to be frozen.
+    than their limits (then no output is left, but for Options.keep_failed), CoverageError where less is fused than Options.require_fused
+    asks for (then no output is left either), FrozenError where the lock file lacks what is to be frozen.
     """
     options = dataclasses.replace(options or Options(), **choices)
     lock = lockfile.open_for(options)
@@ -62,12 +66,17 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         kept += widen(graph, kernels)
         manifest = library.make_manifest(rewriter.ops, rewriter.instances)
         model, large = export_apart(graph, list(rewriter.functions.values()), library.metadata_of(manifest, options.precision, archs))
+        point = {value.name: shape for value in original.graph.input if (shape := subject.ranges.opt.shapes.get(value.name))}
+        report = Report.of(original, model, manifest, chosen, kept, changes, rewriter.shared_weights, options, archs, point)
+        report = dataclasses.replace(report.between(source, output.path), tuning=tuning, onnxruntime=kernels.release)
+        if short := report.short_of(options.require_fused):
+            raise CoverageError(short, report)
+        if report.nothing_fused:
+            logger.warning("nothing was fused: %s", report.nothing_fused)
         output.write(model, large, options.save_as_external_data)
         if options.library and manifest.ops:
             library.build(manifest, output.library, progress, compiled(manifest.instances) if options.tune else None)
-        sha256 = sha256_of(output.library) if options.library and manifest.ops else ""
-        report = Report.of(original, model, manifest, chosen, kept, changes, rewriter.shared_weights, options, archs)
-        report = dataclasses.replace(report.between(source, output.path), tuning=tuning, onnxruntime=kernels.release, library_sha256=sha256)
+            report = dataclasses.replace(report, library_sha256=sha256_of(output.library))
         if options.verify:
             found = verify(original, output.model, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed,
                            min_shapes=options.min_shapes, opt_shapes=options.opt_shapes, max_shapes=options.max_shapes)

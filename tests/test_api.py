@@ -10,8 +10,9 @@ import onnxbolt
 
 def test_public_names() -> None:
     assert dir(onnxbolt) == sorted(onnxbolt.__all__) == [
-        "AccuracyError", "BuildError", "FrozenError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning", "OpsetError",
-        "Options", "Report", "ToolchainError", "__version__", "get_library_path", "optimize", "session_options",
+        "AccuracyError", "BuildError", "CoverageError", "FrozenError", "InputError", "LibraryError", "OnnxboltError",
+        "OnnxboltWarning", "OpsetError", "Options", "Report", "ToolchainError", "__version__",
+        "get_library_path", "optimize", "session_options",
     ]
 
 

@@ -11,7 +11,7 @@ from onnx import helper
 
 from onnxbolt.errors import InputError
 from onnxbolt.verify import verify
-from onnxbolt.verify.feeds import read_feeds
+from onnxbolt.verify.feeds import random_feeds, read_feeds
 from onnxbolt.verify.session import CPU
 from tests.test_verify import drawn, model_of
 
@@ -54,3 +54,10 @@ def test_a_single_array_has_no_name(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", drawn(0, 2, 4))
     with pytest.raises(InputError, match=r"it is an \.npy file"):
         read_feeds(tmp_path / "x.npy", model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)"))
+
+
+@pytest.mark.parametrize("shape", ["8589934592,3,224,224", "4611686018427387904,3,8,8", "1,3,8589934592,8"])
+def test_inputs_beyond_the_machine_s_memory_are_one_clear_error(shape: str) -> None:
+    model = model_of(f"(float[{shape}] x) => (float y)", "y = ReduceSum<keepdims=0>(x)")
+    with pytest.raises(InputError, match=r"input x has the shape \[\d+, 3, .*GiB of memory; correct the model's shape"):
+        random_feeds(model)

@@ -17,6 +17,7 @@ from onnxbolt.plan.verdicts import Verdict
 from onnxbolt.precision import Kept
 from onnxbolt.report import Report
 from onnxbolt.report.coverage import coverage
+from onnxbolt.report.products import products
 from onnxbolt.tune.timings import Comparison
 from onnxbolt.verify import Row, VerifyResult
 from onnxbolt.verify.result import NOT_FINITE
@@ -53,7 +54,7 @@ def test_report_of_a_run(mixed: ModelProto, report: Report) -> None:
     assert (convolution.tensor, convolution.source_nodes) == ("r", ("Conv_a", "Relu_r"))
     assert [p.arch for p in convolution.predicted] == [80, 90]
     assert len(convolution.configs) == 2
-    assert report.coverage == coverage(mixed, {"Conv_a", "MatMul_m"}) < 1
+    assert report.coverage == coverage(products(mixed, {}), {"Conv_a", "MatMul_m"}) < 1
     assert ("Conv_d", "grouped convolutions of such widths stay with ONNX Runtime") in [(r.node, r.reason) for r in report.refusals]
     assert [kept.node for kept in report.kept] == ["Exp_y"]
     assert report.passed
@@ -205,17 +206,24 @@ def test_failure_says_what_helps(precision: str, reason: str, remedies: str, rep
     assert report.verified(VerifyResult(precision, (row,))).failure().endswith(f"; {remedies}--keep-failed keeps the file")
 
 
-def test_coverage_counts_flops_of_what_could_be_fused(mixed: ModelProto) -> None:
-    convolution, grouped, product = 2 * (2 * 8 * 8 * 8) * (8 * 3 * 3), 2 * (2 * 6 * 8 * 8) * 4, 2 * (2 * 16) * 6
-    total = convolution + grouped + product
-    assert coverage(mixed, {"Conv_a"}) == pytest.approx(convolution / total)
-    assert coverage(mixed, {"Conv_d"}) == pytest.approx(grouped / total)
-    assert coverage(mixed, {"Conv_a", "Conv_d", "MatMul_m"}) == 1
-    assert coverage(mixed, set()) == 0
+def test_coverage_counts_the_flops_of_all_products(mixed: ModelProto) -> None:
+    convolution, grouped, product, square = 2 * (2 * 8 * 8 * 8) * (8 * 3 * 3), 2 * (2 * 6 * 8 * 8) * 4, 2 * (2 * 16) * 6, 2 * (2 * 2) * 16
+    total, work = convolution + grouped + product + square, products(mixed, {})
+    assert coverage(work, {"Conv_a"}) == pytest.approx(convolution / total)
+    assert coverage(work, {"Conv_d"}) == pytest.approx(grouped / total)
+    assert coverage(work, {"Conv_a", "Conv_d", "MatMul_m"}) == pytest.approx(1 - square / total)
+    assert coverage(work, set()) == 0
 
 
 def test_coverage_of_weights_that_are_computed_from_constants() -> None:
     body = "t = Transpose<perm=[1,0]>(w) y = MatMul(x, t)"
     model = model_of("(float[2,4] x) => (float[2,3] y)", body, {"w": np.ones((3, 4), np.float32)})
-    assert coverage(model, set()) == 0
-    assert coverage(model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)", {}), set()) == 1
+    assert coverage(products(model, {}), set()) == 0
+
+
+def test_a_model_without_products_has_no_share() -> None:
+    report = optimize(model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)", {}), library=False)
+    assert report.coverage is None
+    assert json.loads(report.json())["coverage"] is None
+    assert "fused: 0 nodes, FLOPs n/a: no products or convolutions" in report.text()
+    assert report.nothing_fused == "the model has no matrix products or convolutions"

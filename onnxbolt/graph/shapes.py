@@ -37,7 +37,7 @@ def infer(graph: gs.Graph) -> None:
                 _refine(node, tensor, inferred[tensor.name], meanings)
 
 
-def infer_at(graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int]]]) -> list[dict[str, Shape]]:
+def infer_at(graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int | str | None]]]) -> list[dict[str, Shape]]:
     """For each of `points`, shapes of graph inputs by name, the shapes of all tensors there by name; the graph stays as it is.
 
     Raises InputError as `infer` does.
@@ -45,9 +45,7 @@ def infer_at(graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int]]]) -> 
     skeleton, variables = _skeleton(graph), used_variables(graph)
     found = []
     for point in points:
-        for value in skeleton.graph.input:
-            if value.name in point:
-                value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, list(point[value.name])))
+        _resize(skeleton, point)
         shapes: dict[str, Shape] = {name: list(shape) for name, shape in point.items()}
         for value in _inferred(skeleton):
             shape = tensor_type(value.type)[1]
@@ -57,12 +55,32 @@ def infer_at(graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int]]]) -> 
     return found
 
 
+def infer_inner(graph: gs.Graph, point: Mapping[str, Sequence[int | str | None]]) -> ModelProto:
+    """The model without its weights, for inputs of the shapes of `point`; its subgraphs declare the shapes of their tensors.
+
+    Raises InputError as `infer` does.
+    """
+    skeleton = _skeleton(graph)
+    _resize(skeleton, point)
+    return _with_shapes(skeleton)
+
+
+def _resize(skeleton: ModelProto, point: Mapping[str, Sequence[int | str | None]]) -> None:
+    for value in skeleton.graph.input:
+        if value.name in point:
+            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, list(point[value.name])))
+
+
 def _inferred(skeleton: ModelProto) -> Sequence[onnx.ValueInfoProto]:
+    graph = _with_shapes(skeleton).graph
+    return (*graph.value_info, *graph.output)
+
+
+def _with_shapes(skeleton: ModelProto) -> ModelProto:
     try:
-        inferred = onnx.shape_inference.infer_shapes(newer(skeleton), check_type=False, strict_mode=False, data_prop=True)
+        return onnx.shape_inference.infer_shapes(newer(skeleton), check_type=False, strict_mode=False, data_prop=True)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
         raise InputError(f"the model's shapes cannot be inferred: {error}; run onnx.checker.check_model on it") from error
-    return (*inferred.graph.value_info, *inferred.graph.output)
 
 
 def _refine(node: gs.Node, tensor: gs.Variable, value: onnx.ValueInfoProto, meanings: Meanings) -> None:

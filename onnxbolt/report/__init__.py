@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options
 from onnxbolt.precision import Kept
 from onnxbolt.report import files, render
-from onnxbolt.report.coverage import coverage
+from onnxbolt.report.coverage import coverage, left_out, nothing_fused
+from onnxbolt.report.products import products
 from onnxbolt.spelling import option
 from onnxbolt.verify import VerifyResult
 from onnxbolt.verify.result import NOT_FINITE
@@ -43,7 +44,7 @@ class Fused:
     tensor: str  # of the original, which output 0 is
     rule: str
     source_nodes: tuple[str, ...]
-    flops: int = 0  # as executed, padded channels included
+    flops: int = 0  # of the source nodes: without padded channels
     configs: tuple[str, ...] = ()
     predicted: tuple[Prediction, ...] = ()  # one per architecture
 
@@ -60,7 +61,8 @@ class Report:
     kept: tuple[Kept, ...]
     changes: tuple[str, ...]  # what canonicalization did
     shared_weights: tuple[str, ...]  # stored twice: packed, and as they were for nodes that stay
-    coverage: float  # share of the FLOPs of Conv, Gemm and constant-weight MatMul in fused nodes
+    coverage: float | None  # share of the FLOPs of all products and convolutions in fused nodes; None where the model has none
+    nothing_fused: str  # why, where nothing was
     digest: str
     verification: VerifyResult | None = None
     tuning: Tuning | None = None  # with --tune
@@ -75,14 +77,19 @@ class Report:
 
     @classmethod
     def of(cls, original: ModelProto, model: ModelProto, manifest: Manifest, chosen: Plan, kept: Sequence[Kept],
-           changes: Sequence[str], shared_weights: Sequence[str], options: Options, archs: Sequence[int]) -> Report:
-        """Gather it from what the stages handed on."""
+           changes: Sequence[str], shared_weights: Sequence[str], options: Options, archs: Sequence[int],
+           point: Mapping[str, Sequence[int | str | None]]) -> Report:
+        """Gather it from what the stages handed on; `point` has the sizes of graph inputs at which FLOPs are counted."""
+        work = products(original, point)
+        flops = {product.node: product.flops for product in work if not product.body}
         candidates = {(c.rule, _sources(c)): c for c in chosen.candidates}
-        rows = (_fused(node, candidates, chosen) for node in model.graph.node if node.domain == DOMAIN)
+        rows = (_fused(node, candidates, chosen, flops) for node in model.graph.node if node.domain == DOMAIN)
         fused = tuple(row for row in rows if row.source_nodes)  # a change of layout replaces no node
-        share = coverage(original, {source for node in fused for source in node.source_nodes})
-        return cls(options.precision, options.fuse, tuple(archs), fused, tuple(chosen.refusals), tuple(kept), tuple(changes),
-                   tuple(shared_weights), share, manifest.digest, regions=chosen.verdicts,
+        sources = {source for node in fused for source in node.source_nodes}
+        refusals = (*chosen.refusals, *left_out(work, sources, chosen.refusals))
+        why = "" if fused else nothing_fused(work, refusals)
+        return cls(options.precision, options.fuse, tuple(archs), fused, refusals, tuple(kept), tuple(changes),
+                   tuple(shared_weights), coverage(work, sources), why, manifest.digest, regions=chosen.verdicts,
                    strict=options.strict)
 
     def between(self, original: object, optimized: Path | None) -> Report:
@@ -93,6 +100,14 @@ class Report:
     def verified(self, verification: VerifyResult) -> Report:
         """The report with what verification found."""
         return dataclasses.replace(self, verification=verification)
+
+    def short_of(self, percent: float | None) -> str:
+        """One line where fused nodes do less than `percent` of the FLOPs, else nothing."""
+        if percent is None or (self.coverage is not None and 100 * self.coverage >= percent):
+            return ""
+        share = "there is none" if self.coverage is None else f"{self.coverage:.1%} are in fused nodes"
+        why = f"; {self.nothing_fused}" if self.nothing_fused else ""
+        return f"of the FLOPs of products and convolutions {share}, less than {option('require_fused', percent)}{why}"
 
     @property
     def passed(self) -> bool:
@@ -136,7 +151,8 @@ def _sources(candidate: Candidate) -> tuple[str, ...]:
     return tuple(name for node in candidate.nodes for name in node.provenance)
 
 
-def _fused(node: NodeProto, candidates: dict[tuple[str, tuple[str, ...]], Candidate], chosen: Plan) -> Fused:
+def _fused(node: NodeProto, candidates: Mapping[tuple[str, tuple[str, ...]], Candidate], chosen: Plan,
+           flops: Mapping[str, int]) -> Fused:
     values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     rule, sources = values["rule"].decode(), tuple(name.decode() for name in values.get("source_nodes", ()))
     row = Fused(node.name, node.op_type, values["tensor"].decode(), rule, sources)
@@ -146,4 +162,5 @@ def _fused(node: NodeProto, candidates: dict[tuple[str, tuple[str, ...]], Candid
         return row
     key = id(candidate.anchor.node)
     configs = tuple(describe(config) for config in configs_of_node(node))
-    return dataclasses.replace(row, flops=chosen.problems[key].flops, configs=configs, predicted=tuple(chosen.predictions[key]))
+    work = sum(flops.get(source, 0) for source in sources)
+    return dataclasses.replace(row, flops=work, configs=configs, predicted=tuple(chosen.predictions[key]))

@@ -1,54 +1,52 @@
-"""How much of a model's work fused nodes do."""
+"""How much of a model's work fused nodes do, and why not more."""
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-import onnx_graphsurgeon as gs
-from onnx import ModelProto
+from onnxbolt.match.types import Refusal
+from onnxbolt.report.products import CONTRIB, Product
 
-from onnxbolt.graph.importer import import_model
-from onnxbolt.graph.order import in_order
-from onnxbolt.graph.shapes import infer
+_QUANTIZED = ("Integer", "QLinear", "QGemm", "QAttention", "DynamicQuantize", "NBits", "Bnb4")  # parts of op types
 
 
-def coverage(original: ModelProto, fused_sources: Iterable[str]) -> float:
-    """The share of the FLOPs of Conv, Gemm and constant-weight MatMul that fused nodes took over.
+def coverage(products: Sequence[Product], fused_sources: Collection[str]) -> float | None:
+    """The share of the products' FLOPs that fused nodes took over; None where the model has no products.
 
-    `fused_sources` are names of source nodes, as in the attribute `source_nodes`. Symbolic dimensions count as 1. A model without
-    such nodes is covered: 1.
+    `fused_sources` are names of source nodes, as in the attribute `source_nodes`.
     """
-    graph = import_model(original)
-    infer(graph)
-    sources, constant = set(fused_sources), _constant_names(graph)
-    work = [(_flops(node), sources.issuperset(node.provenance)) for node in graph.nodes if _counts(node, constant)]
-    total = sum(flops for flops, _ in work)
-    return sum(flops for flops, fused in work if fused) / total if total else 1.0
+    total = sum(product.flops for product in products)
+    return sum(p.flops for p in products if _is_fused(p, fused_sources)) / total if total else None
 
 
-def _constant_names(graph: gs.Graph) -> set[str]:
-    """Initializers, and what is computed from them alone, which canonicalization folds."""
-    names = set(graph.constants)
-    for node in in_order(graph):
-        inputs = [tensor.name for tensor in node.inputs if tensor.name]
-        if inputs and names.issuperset(inputs):
-            names.update(tensor.name for tensor in node.outputs)
-    return names
+def left_out(products: Iterable[Product], fused_sources: Collection[str], refusals: Iterable[Refusal]) -> Iterator[Refusal]:
+    """Refusals of products that no fused node took over and that matching did not look at."""
+    known = {refusal.node for refusal in refusals}
+    for product in products:
+        if not _is_fused(product, fused_sources) and (product.body or product.node not in known):
+            yield Refusal(product.node, product.op, _reason(product))
 
 
-def _counts(node: gs.Node, constant: set[str]) -> bool:
-    if node.domain or node.op not in ("Conv", "Gemm", "MatMul") or node.inputs[0].name in constant:
-        return False
-    if node.op in ("Conv", "Gemm"):
-        return True
-    leading = (node.inputs[1].shape or ())[:-2]  # a stack of matrices is no weight
-    return node.inputs[1].name in constant and all(dim == 1 for dim in leading)
+def nothing_fused(products: Sequence[Product], refusals: Iterable[Refusal]) -> str:
+    """One line on why no product is in a fused node, the reasons of most FLOPs first."""
+    if not products:
+        return "the model has no matrix products or convolutions"
+    reasons = {refusal.node: refusal.reason.partition(":")[0] for refusal in refusals}
+    flops: Counter[tuple[str, str]] = Counter()
+    for product in products:
+        flops[product.op, reasons.get(product.node, _reason(product))] += product.flops
+    return "; ".join(f"{op}: {reason}" for (op, reason), _ in flops.most_common(3))
 
 
-def _flops(node: gs.Node) -> int:
-    """Two per multiply-add: each element of the output takes one row of the weight."""
-    output, weight = node.outputs[0].shape, node.inputs[1].shape
-    if output is None or weight is None:
-        return 0
-    depth = weight[1:] if node.op == "Conv" else [weight[-1 if node.attrs.get("transB") else -2 if len(weight) > 1 else -1]]
-    return 2 * math.prod(dim for dim in (*output, *depth) if isinstance(dim, int))
+def _is_fused(product: Product, fused_sources: Collection[str]) -> bool:
+    return not product.body and product.node in fused_sources
+
+
+def _reason(product: Product) -> str:
+    if product.body:
+        return f"inside of {product.body}, whose body stays as it is"
+    if any(part in product.op for part in _QUANTIZED):
+        return "quantized products stay with ONNX Runtime"
+    if product.domain == CONTRIB:
+        return "an operator of ONNX Runtime's own"
+    return "no pattern begins with it" if product.weighted else "both factors are computed"

@@ -90,8 +90,7 @@ def _sections(report: Report) -> Iterable[Section]:
     if report.library_sha256:
         yield f"library: SHA-256 {report.library_sha256}", (), []
     yield (
-        f"fused: {len(report.fused)} nodes, {report.coverage:.1%} of the FLOPs of Conv, Gemm and constant-weight MatMul "
-        f"(--fuse {report.fuse}; {_origin(report)})",
+        f"fused: {len(report.fused)} nodes, {_share(report.coverage)} (--fuse {report.fuse}; {_origin(report)})",
         ("op type", "nodes", "FLOPs", *(name.format(arch) for name in _TIMES for arch in report.archs)),
         _by_op(report.fused, report.archs),
     )
@@ -115,6 +114,10 @@ def _sections(report: Report) -> Iterable[Section]:
 def _runtime(report: Report) -> str:
     """The ONNX Runtime that decided what stays in fp32; nothing where no precision was chosen."""
     return f"; by the CUDA kernels of ONNX Runtime {report.onnxruntime}" if report.onnxruntime and report.precision != "keep" else ""
+
+
+def _share(coverage: float | None) -> str:
+    return "FLOPs n/a: no products or convolutions" if coverage is None else f"{coverage:.1%} of the FLOPs of all products and convolutions"
 
 
 def _origin(report: Report) -> str:

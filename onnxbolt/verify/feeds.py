@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 from onnxbolt.errors import InputError
 from onnxbolt.graph.element_types import numpy_dtype
 from onnxbolt.graph.importer import tensor_type
+from onnxbolt.spelling import option
 from onnxbolt.verify.draws import NORMAL, Draw
 from onnxbolt.verify.session import RUNTIME_ERRORS, Runner
 
@@ -127,14 +129,24 @@ def shapes_for(model: ModelProto, sizes: Sizes) -> dict[str, tuple[int, ...]]:
 def drawn(model: ModelProto, shapes: Mapping[str, Sequence[int]], seed: int, draw: Draw = NORMAL) -> Feeds:
     """Float inputs as `draw` says, indices below what they index, other integers ones (masks, sizes), bytes of any value.
 
-    Raises InputError for inputs without a shape or of a type that has no random values.
+    Raises InputError for inputs without a shape, of a size beyond this machine's memory, or of a type that has no random values.
     """
     _require_tensors(model)
     for value in graph_inputs(model):
         if value.name not in shapes:
-            raise InputError(f"input {value.name} has no rank; give inputs with --inputs x.npz")
+            raise InputError(f"input {value.name} has no rank; give inputs with {option('inputs')}")
+        _require_memory(value.name, shapes[value.name])
     rng, bounds = np.random.default_rng(seed), Bounds(model)
     return {value.name: _draw(value, tuple(shapes[value.name]), rng, bounds, draw) for value in graph_inputs(model)}
+
+
+def _require_memory(name: str, shape: Sequence[int]) -> None:
+    """Raises InputError where random values of this shape, which are drawn in float64, are more than the machine's memory holds."""
+    size, memory = 8 * math.prod(shape), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise InputError(f"input {name} has the shape {list(shape)}: {size / 2**30:,.0f} GiB of random values, and this machine has "
+                         f"{memory / 2**30:,.0f} GiB of memory; correct the model's shape, or leave out the comparison with "
+                         f"{option('verify', False)}")
 
 
 def _shape(value: ValueInfoProto, sizes: Sizes, symbols: dict[str, int]) -> tuple[int, ...]:
