@@ -1,6 +1,7 @@
 # make demo    install into .venv, optimize ResNet-50, compile its library, compare with the original, print the report
 # make test    install into .venv, run the tests that need no GPU
 # make test-zoo  every graph of tests/zoo (about an hour on 2 cores)
+# make mutants   small faults in copies of the sources, which tests have to find (about 20 minutes on 2 cores)
 # make lint    ruff and mypy
 # make bench   measure all of benchmarks/ at this commit on the local GPU, as far as results lack it; tables and plots
 PYTHON ?= python3
@@ -10,7 +11,7 @@ PACKAGES := apt-get install g++ make python3-venv
 # kernels for Hopper, and for this machine's GPU where that is another one
 LOCAL_ARCH := from onnxbolt.gpu import local_arch; arch = local_arch(); print(f"--arch {arch}" if arch not in (None, "sm_90a") else "")
 
-.PHONY: demo test test-zoo lint bench
+.PHONY: demo test test-zoo mutants lint bench
 demo: .venv/.demo
 	mkdir -p build
 	$(BIN)/python -m models resnet50 build/resnet50.onnx --batch 1
@@ -21,6 +22,9 @@ test: .venv/.dev
 
 test-zoo: .venv/.dev
 	$(BIN)/python -m pytest -m zoo
+
+mutants: .venv/.dev
+	$(BIN)/python -m tests.mutants
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -42,9 +42,9 @@ class Prepared:
     manifest: Manifest
 
 
-def prepare(family: Family) -> Prepared:
-    """The family's model. Raises ValueError where the planner has no kernel of the family for it."""
-    original = MODELS[family]()
+def prepare(family: Family, original: onnx.ModelProto | None = None) -> Prepared:
+    """`original`, by default the family's model, with a kernel of the family. Raises ValueError where it takes none."""
+    original = original or MODELS[family]()
     graph = import_model(original)
     infer(graph)
     canonicalize(graph)

@@ -1,0 +1,242 @@
+"""The mutants. Each replaces a text, which stands once in its file, by another, and names the tests that should find it."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`tests`: files, folders or node ids for pytest, relative to the repository's root."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _mutants(file: str, tests: str, *changes: tuple[str, str, str]) -> list[Mutant]:
+    """Of one file: names, old and new texts; `tests` are separated by spaces."""
+    return [Mutant(name, file, old, new, tuple(tests.split())) for name, old, new in changes]
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # epilogue functors, compiled for the host
+    *_mutants(
+        "custom_ops/epilogue/steps.h", "tests/custom_ops/test_steps.py",
+        ("HardSwish divides by 5", "x * (1.f / 6.f) + 0.5f", "x * (1.f / 5.f) + 0.5f"),
+        ("LeakyRelu for positive values", "return x < 0.f ? x * alpha[0] : x;", "return x > 0.f ? x * alpha[0] : x;"),
+        ("Elu without its minus one", "alpha[0] * expm1f(x)", "alpha[0] * expf(x)"),
+        ("GeluErf of x instead of x / sqrt(2)", "erff(x * 0.70710678f)", "erff(x)"),
+        ("Clip swallows NaN", "return clamp(x, bounds[0], bounds[1]);", "return fminf(fmaxf(x, bounds[0]), bounds[1]);"),
+    ),
+    *_mutants(
+        "custom_ops/epilogue/approximations.h", "tests/custom_ops/test_approximations.py",
+        ("two GELU coefficients swapped", "1.58142843f, -6.77542089f, -17.9578466f", "1.58142843f, -17.9578466f, -6.77542089f"),
+        ("approximate Softplus without the maximum", "return fmaf(e, slope, maximum(x, 0.f));", "return fmaf(e, slope, x);"),
+    ),
+    *_mutants(
+        "custom_ops/epilogue/pairs.h", "tests/custom_ops/test_pairs.py",
+        ("two fp16 GELU coefficients swapped",
+         "-0.0728759765625f, 0.048492431640625f, -0.00602",
+         "0.048492431640625f, -0.0728759765625f, -0.00602"),
+        ("halves of a pair exchanged", '"=r"(pair) : "f"(second), "f"(first));\n  else', '"=r"(pair) : "f"(first), "f"(second));\n  else'),
+        ("a coefficient that is no fp16 number", "-0.98583984375f", "-0.9858f"),
+    ),
+    *_mutants(
+        "custom_ops/profiler/steps.h", "tests/custom_ops/test_steps.py",
+        ("the tuner's reference has another Mish", "x * tanh(LogOfOnePlusExp(x))", "x * Logistic(x)"),
+        ("the tuner's reference takes PRelu's slope for positive values", "x < 0 ? x * v : x", "x > 0 ? x * v : x"),
+    ),
+    # programmatic dependent launch, by the kernels' PTX
+    *_mutants(
+        "custom_ops/pool.h", "tests/codegen/test_dependent_launch.py",
+        ("pooling does not wait", "  WaitForPredecessors();\n  if constexpr (R > 0)", "  if constexpr (R > 0)"),
+    ),
+    *_mutants(
+        "custom_ops/sm90/producer.h", "tests/codegen/test_dependent_launch.py",
+        ("a producer of tiles has a way around the wait", "const int early = load_early_weights();\n    WaitForPredecessors();",
+         "const int early = load_early_weights();\n    if (early) WaitForPredecessors();"),
+    ),
+    *_mutants(
+        "custom_ops/elementwise.h", "tests/codegen/test_dependent_launch.py",
+        ("elementwise kernels do not wait", "  WaitForPredecessors();\n  for (int64_t row = first;", "  for (int64_t row = first;"),
+    ),
+    # host code of the kernels and of the library
+    *_mutants(
+        "custom_ops/sm90/convolution.h", "tests/custom_ops/test_im2col.py",
+        ("im2col's lower corner one pixel off", "return {-conv.pad_left, -conv.pad_top,", "return {-conv.pad_left, 1 - conv.pad_top,"),
+        ("im2col's upper corner from the left padding",
+         "conv.pad_right - conv.dilation_w * (conv.s - 1)",
+         "conv.pad_left - conv.dilation_w * (conv.s - 1)"),
+    ),
+    *_mutants(
+        "custom_ops/fused_arguments.cc", "tests/custom_ops/test_library_in_ort.py",
+        ("a pool's pad_right is pad_left", "a.count_include_pad = geometry_", "a.pad_right = a.pad_left, a.count_include_pad = geometry_"),
+        ("a convolution's pad_right is pad_left", "a.groups = AsInt(geometry_", "a.pad_right = a.pad_left, a.groups = AsInt(geometry_"),
+    ),
+    *_mutants(
+        "custom_ops/geometry.cc", "tests/custom_ops/test_library_in_ort.py",
+        ("ceil_mode lets a window begin in the padding",
+         "return (extent - 1) * stride[axis] >= input + begin[axis] ? extent - 1 : extent;",
+         "return extent;"),
+        ("dilation left out of a window's reach",
+         "dilation[axis] * (kernel[axis] - 1) - 1;\n  if (span < 0)",
+         "(kernel[axis] - 1) - 1;\n  if (span < 0)"),
+        ("slices end one channel early", "input.back() = end - begin;", "input.back() = end - begin - 1;"),
+    ),
+    *_mutants(
+        "custom_ops/device.cc", "tests/test_runtime.py tests/custom_ops/test_refusals.py",
+        ("kernels for a newer GPU of the family are taken", "arch / 10 != sm / 10 || arch > sm)", "arch / 10 != sm / 10)"),
+        ("sm_90a's kernels run on anything newer", "(arch == 90 || arch / 10", "(arch / 10"),
+    ),
+    *_mutants(
+        "custom_ops/kernel_table.cc", "tests/custom_ops/test_library_in_ort.py",
+        ("kernels are found without their epilogue", "!std::strcmp(kernel->epilogue, op.epilogue) &&", "true &&"),
+    ),
+    # tuning
+    *_mutants(
+        "onnxbolt/tune/records.py", "tests/tune/test_records.py tests/tune/test_scheduler.py tests/tune/test_baseline.py",
+        ("tuning key without the power limit",
+         '"machine": plain(machine)})',
+         '"machine": plain(dataclasses.replace(machine, power_limit=0))})'),
+        ("tuning key without the templates' digest",
+         '"machine": plain(machine)})',
+         '"machine": plain(dataclasses.replace(machine, templates=""))})'),
+        ("a gain within the noise wins", "max(LEAST_GAIN * theirs, 3 * our_mad, 3 * their_mad)", "LEAST_GAIN * theirs"),
+    ),
+    *_mutants(
+        "onnxbolt/tune/library.py", "tests/tune/test_records.py",
+        ("the sources' digest is without the templates", '*read_tree(resource_dir("templates"))', ""),
+    ),
+    *_mutants(
+        "onnxbolt/tune/database.py", "tests/tune/test_database.py",
+        ("a configuration that failed once may be the best",
+         "if all(m.status is Status.OK for m in group)",
+         "if any(m.status is Status.OK for m in group)"),
+        ("the measurement of fewest runs counts", "key=lambda item: (item[1].runs, item[0])", "key=lambda item: (-item[1].runs, item[0])"),
+    ),
+    # canonicalization
+    *_mutants(
+        "onnxbolt/canonicalize/batchnorm.py", "tests/canonicalize/test_batchnorm.py",
+        ("BatchNormalization without epsilon", 'variance + node.attrs.get("epsilon", 1e-5)', "variance"),
+        ("BatchNormalization's mean is not scaled", "beta - mean * scale", "beta - mean"),
+        ("BatchNormalization in training mode is folded", 'node.attrs.get("training_mode", 0) or', "False or"),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/gemm_form.py", "tests/canonicalize/test_gemm_form.py",
+        ("Gemm's alpha is lost", "return values if alpha == 1 else", "return values if True else"),
+        ("Gemm's beta is lost", "        if beta != 1:\n", "        if False:\n"),
+        ("Gemms of different alpha share a weight",
+         'key = (b.name, node.attrs.get("transB", 0), alpha)\n    if',
+         'key = (b.name, node.attrs.get("transB", 0), 1.0)\n    if'),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/pad_form.py", "tests/canonicalize/test_pad_form.py",
+        ("Pad by other values than zero is folded", "or value != 0 or", "or"),
+        ("Pad takes the place of a convolution's pads", "[a + b for a, b in", "[a for a, b in"),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/conv_form.py", "tests/canonicalize/test_conv_form.py",
+        ("SAME_UPPER pads as SAME_LOWER", 'mode == "SAME_UPPER" else', 'mode == "SAME_LOWER" else'),
+        ("SAME ignores strides", "if stride == 1:", "if stride >= 1:"),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/scale_shift.py", "tests/canonicalize/test_scale_shift.py",
+        ("c - x becomes x + c", '("Sub", True): lambda c: (-np.ones_like(c), c)', '("Sub", True): lambda c: (np.ones_like(c), c)'),
+        ("x / c becomes x * c", '("Div", False): lambda c: (1 / c, 0 * c)', '("Div", False): lambda c: (c, 0 * c)'),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/affine.py", "tests/canonicalize/test_batchnorm.py tests/canonicalize/test_scale_shift.py",
+        ("a value with other readers is scaled", "if sole_use(graph, x) is not node:", "if False:"),
+        ("a weight that overflows is folded",
+         "return rounded if np.isfinite(rounded.astype(np.float64)).all() else None",
+         "return rounded"),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/noops.py", "tests/canonicalize/test_noops.py",
+        ("Pad by anything is no operation", "pads is not None and not pads.any()", "pads is not None"),
+        ("x / 1 and 1 / x are alike", '_COMMUTATIVE = ("Add", "Mul")', '_COMMUTATIVE = ("Add", "Mul", "Div")'),
+        ("Transpose of any order is no operation", "list(order) == list(range(len(order)))", "len(order) > 0"),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/activations.py", "tests/canonicalize/test_activations.py",
+        ("any factor in front of GELU's bracket",
+         "len(outer.factors) != 2 or not close(outer.coefficient, 0.5, node.outputs[0])",
+         "len(outer.factors) != 2"),
+    ),
+    # layout
+    *_mutants(
+        "onnxbolt/layout/form.py", "tests/layout/test_layout.py tests/layout/test_excerpts.py tests/layout/test_split.py",
+        ("padding is not filled", "    taken[tuple(where)] = fill\n", ""),
+        ("channels of a concatenation begin at 0", "        offset += count\n", ""),
+        ("LAST_TO_FIRST is FIRST_TO_LAST", "4: (0, 3, 1, 2), 5: (0, 3, 4, 1, 2)}\n\n", "4: (0, 2, 3, 1), 5: (0, 3, 4, 1, 2)}\n\n"),
+    ),
+    *_mutants(
+        "onnxbolt/layout/rules/pad.py", "tests/layout/test_layout.py",
+        ("an infinite border meets padded channels", "if form.padded and fill and not np.isfinite(fill[0]):", "if False:"),
+        ("Pad's axes do not follow the layout", "[:, FIRST_TO_LAST[rank]]", ""),
+    ),
+    *_mutants(
+        "onnxbolt/layout/rules/transpose.py", "tests/layout/test_layout.py tests/layout/test_pixels.py",
+        ("a Transpose in NHWC vanishes whatever it does", "    if perm == list(range(rank)):\n", "    if True:\n"),
+    ),
+    *_mutants(
+        "onnxbolt/layout/rules/reduce.py", "tests/layout/test_layout.py",
+        ("a reduction's axes do not follow the layout", "FIRST_TO_LAST[len(node.inputs[0].shape)].index(a) for a in", "a for a in"),
+    ),
+    # planning
+    *_mutants(
+        "onnxbolt/plan/problems.py", "tests/plan tests/tune/test_tasks.py",
+        ("pads left and bottom exchanged",
+         "(pads[0], pads[1], pads[2], pads[3]), (strides",
+         "(pads[0], pads[2], pads[1], pads[3]), (strides"),
+    ),
+    *_mutants(
+        "onnxbolt/plan/ranges.py", "tests/plan/test_ranges.py",
+        ("the last row of a table ends", "max_m=UNBOUNDED if run is runs[-1] else run[-1]", "max_m=run[-1]"),
+        ("rows of a table overlap", "least = found[-1].config.max_m + 1 if found else 0", "least = found[-1].config.max_m if found else 0"),
+    ),
+    *_mutants(
+        "onnxbolt/kernels/feasibility.py", "tests/kernels/test_feasibility.py",
+        ("alignment ignores the number of elements",
+         "if width <= dtype.alignment and elements % width == 0",
+         "if width <= dtype.alignment"),
+        ("shared memory of one stage", "return config.stages * tile_bytes(config, dtype)", "return tile_bytes(config, dtype)"),
+    ),
+    *_mutants(
+        "onnxbolt/plan/cost.py", "tests/plan/test_cost.py",
+        ("K is walked once for all filter positions", "return problem.r * problem.s * ceil_divide(problem.c // problem.groups, tile_k)",
+         "return ceil_divide(problem.c // problem.groups, tile_k)"),
+    ),
+    # rewriting, bodies and export
+    *_mutants(
+        "onnxbolt/rewrite.py", "tests/test_rewrite.py tests/layout/test_layout.py tests/layout/test_depthwise.py",
+        ("a node keeps what it was called", "        node.origin = None\n        node.outputs.clear()", "        node.outputs.clear()"),
+        ("a depthwise convolution keeps its groups", 'attributes["group"] = len(writes.channels)', "pass"),
+        ("equal constants of other shapes are shared",
+         "(values.dtype.str, values.shape, values.tobytes())",
+         "(values.dtype.str, values.tobytes())"),
+    ),
+    *_mutants(
+        "onnxbolt/epilogues.py", "tests/graph/test_functions.py tests/custom_ops/test_steps.py",
+        ("HardSwish's body divides by 5",
+         'emit("HardSigmoid", [x], alpha=1.0 / 6.0, beta=0.5)',
+         'emit("HardSigmoid", [x], alpha=1.0 / 5.0, beta=0.5)'),
+        ("GELU's body with another cubic", 'emit("Const", 0.044715)', 'emit("Const", 0.044)'),
+        ("Add takes a vector", 'Epilogue("Add", "tensor"', 'Epilogue("Add", "vector"'),
+    ),
+    *_mutants(
+        "benchmarks/device_time.py", "tests/benchmarks/test_end_to_end.py",
+        ("a side's device time is its slowest", "{name: min(us for", "{name: max(us for"),
+    ),
+    # deployment and verification
+    *_mutants(
+        "onnxbolt/tolerances.py", "tests/test_tolerances.py tests/test_verify.py",
+        ("infinities of any sign are alike", "(np.isnan, np.isposinf, np.isneginf)", "(np.isnan, np.isinf)"),
+        ("the error is divided by itself",
+         "float(np.linalg.norm(difference)) / (scale or 1.0)",
+         "float(np.linalg.norm(difference)) / (norm or 1.0)"),
+        ("twice the yardstick", "RATIO = 1.5 ", "RATIO = 2.0 "),
+    ),
+)
