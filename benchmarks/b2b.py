@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.common import Row
 from benchmarks.library_layers import layers
-from benchmarks.racing import Ours, Tuned, fastest, medians, serial, take_turns
+from benchmarks.racing import Ours, Tuned, fastest, medians, serial, serial_of, take_turns
 from onnxbolt.epilogues import PRODUCT
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.inspection import describe
@@ -64,17 +64,17 @@ def versus_apart(name: str, batch: int, problem: Chain, library: str, target: fl
     bare, full = (layers(problem, epilogue) if peers.pytorch() else {} for epilogue in (False, True))
     theirs = {f"bare, {form}": operation.measure() for form, operation in bare.items()}
     theirs |= {f"bias and ReLU, {form}": operation.measure() for form, operation in full.items()}
-    ours = {"one": one.measure, "apart": apart.measure, "one, serial": one.measure_serial, "apart, serial": apart.measure_serial}
-    samples = take_turns({**ours, **theirs})
+    serially = serial_of({"one, serial": one, "apart, serial": apart})
+    samples = take_turns({"one": one.measure, "apart": apart.measure, **serially, **theirs})
     mine, times = samples["one"], medians(samples)
     least = {kind: fastest({form: samples[form] for form in theirs if form.startswith(kind)}) for kind in ("bare", "bias") if theirs}
-    peer_us, serial_peer, peer = times["apart"], times["apart, serial"], "our own kernels, one for each layer"
+    peer_us, serial_peer, peer = times["apart"], times.get("apart, serial"), "our own kernels, one for each layer"
     if least and (bare_us := times[least["bare"]]) < peer_us:
-        peer_us, peer = bare_us, f"{peers.library(library)}, bare: faster than ours, one for each layer"
-    serial_peer = min(serial_peer, times[least["bare"]]) if least else serial_peer
+        peer_us, peer = bare_us, f"{peers.library(library, bare)}, bare: faster than ours, one for each layer"
+    serial_peer = min(serial_peer, times[least["bare"]]) if least and serial_peer else serial_peer
     values = {"layers": len(problem.layers), "target": target, "apart_us": times["apart"], "tried": times,
               "apart_configs": [describe(ours.config) for ours, _ in apart.kernels], "apart_error": float(f"{apart.error:.3e}"),
-              **serial(samples["one, serial"], serial_peer), **tuned.notes(problem)}
+              **serial(samples.get("one, serial"), serial_peer), **tuned.notes(problem)}
     if least:
         full_us = times[least["bias"]]
         values |= {"bare_us": times[least["bare"]], "full_us": full_us, "full_ratio": round(full_us / mine.median, 3)}

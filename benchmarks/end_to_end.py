@@ -214,7 +214,7 @@ def _file(label: str, target: Target) -> str:
     return f"{target.name}.onnx" if label == PLAIN else f"{target.name}-{_ALSO[label]}.onnx"
 
 
-def _options(chosen: argparse.Namespace) -> dict[str, object]:
+def _options(chosen: argparse.Namespace) -> dict[str, Any]:
     return {"archs": (_arch(chosen),), "fuse": chosen.fuse, "verify": False, **_tuning(chosen)}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import conv, gemm, peers
 from benchmarks.common import Row
-from benchmarks.racing import Entry, Tuned, against, parser, run, serial, take_turns
+from benchmarks.racing import Entry, Tuned, against, parser, run, serial, serial_of, take_turns
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import GemmProblem
 from onnxbolt.plan.cost import floor_us
@@ -50,11 +50,12 @@ def _batch(problem: Problem) -> int:
 
 def _measure(fused: Problem, bare: Problem, tuned: Tuned) -> Row:
     kernels = {"fused": tuned.kernel(fused), "bare": tuned.kernel(bare)}
-    product = peers.quickest(peers.bare(bare)) if peers.pytorch() else None
+    forms = peers.bare(bare) if peers.pytorch() else {}
     theirs = {}
-    if product:
+    if forms:
+        product = peers.quickest(forms)
         theirs = {"product": product.measure(), "both": product.then(lambda _, y: peers.activation(fused.chain[-1], y)).measure()}
-    ours = {kind: kernel.measure for kind, kernel in kernels.items()} | {"serial": kernels["fused"].measure_serial}
+    ours = {kind: kernel.measure for kind, kernel in kernels.items()} | serial_of({"serial": kernels["fused"]})
     samples = take_turns({**ours, **theirs})
     mine, alone = samples["fused"], samples["bare"]
     values = {**tuned.notes(fused), "bare_us": round(alone.median, 3), "fused_over_bare": round(mine.median / alone.median, 4),
@@ -64,8 +65,8 @@ def _measure(fused: Problem, bare: Problem, tuned: Tuned) -> Row:
         apart = alone.median + max(samples["both"].median - samples["product"].median, 0.0)
         values |= {"apart_us": round(apart, 3), "apart_ratio": round(apart / mine.median, 3)}
         library = "cuBLAS" if isinstance(bare, GemmProblem) else "cuDNN"
-        fields = against(mine, samples["both"].median) | {"peer": f"{peers.library(library)}, bare, and PyTorch's activation"}
-    values |= serial(samples["serial"], fields.get("peer_us"))
+        fields = against(mine, samples["both"].median) | {"peer": f"{peers.library(library, forms)}, bare, and PyTorch's activation"}
+    values |= serial(samples.get("serial"), fields.get("peer_us"))
     floor = round(floor_us(fused, tuned.arch), 3)
     return Row(name(fused), _batch(fused), "fp16", floor_us=floor, values=values, **fields, **kernels["fused"].facts)
 

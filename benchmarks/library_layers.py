@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from benchmarks.cublaslt import Shape
-from benchmarks.peers import Operation, convolution, fastest_listed, normal, operand_sets, pytorch
+from benchmarks.peers import LISTED, Operation, convolution, fastest_listed, normal, operand_sets, pytorch, where_listed
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 
 
@@ -15,8 +15,9 @@ def layers(problem: GemmProblem | ConvProblem, epilogue: bool) -> dict[str, Oper
     if isinstance(problem, GemmProblem):
         layouts = {"weights [N, K]": True, "weights [K, N]": False}
         found = {name: _products(problem, epilogue, transposed) for name, transposed in layouts.items()}
-        listed = {} if epilogue else {f"cublasLt, {name}": _listed(problem, transposed) for name, transposed in layouts.items()}
-        return found | listed
+        if epilogue:
+            return found
+        return found | where_listed(lambda: {f"{LISTED}, {name}": _listed(problem, transposed) for name, transposed in layouts.items()})
     if problem.c >= 8:
         return {"channels last": _convolutions(problem, epilogue, problem.c)}
     few = {f"{c} channels, channels last": _convolutions(problem, epilogue, c) for c in (problem.c, 4, 8)}

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import conv, peers
 from benchmarks.common import Row
-from benchmarks.racing import Entry, Tuned, against, fastest, medians, parser, run, serial, take_turns
+from benchmarks.racing import Entry, Tuned, against, fastest, medians, parser, run, serial, serial_of, take_turns
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem
 from onnxbolt.plan.cost import floor_us
@@ -56,8 +56,7 @@ def _measure(problem: ConvProblem, tuned: Tuned) -> Row:
     kernels = {"unpadded": tuned.kernel(problem), "padded": tuned.kernel(wide)}
     theirs = {"cuDNN unpadded": peers.convolution(problem), "cuDNN padded": peers.convolution(wide),
               "padding": peers.channel_padding(problem, wide.c)}
-    ours = {kind: side.measure for kind, side in kernels.items()}
-    ours |= {f"{kind}, serial": side.measure_serial for kind, side in kernels.items()}
+    ours = {kind: side.measure for kind, side in kernels.items()} | serial_of({f"{kind}, serial": side for kind, side in kernels.items()})
     samples = take_turns(ours | {kind: side.measure() for kind, side in theirs.items()})
     return _row(problem, samples, tuned, {kind: kernel.facts for kind, kernel in kernels.items()})
 
@@ -73,8 +72,9 @@ def _row(problem: ConvProblem, samples: dict[str, Sample], tuned: Tuned, facts: 
         "gain": round(samples["unpadded"].median / with_padding, 4), "chosen": mine, "tried": medians(cudnn),
         "unpadded_config": facts["unpadded"]["config"], "padded_config": facts["padded"]["config"],
     }
-    alone = {"unpadded": samples["unpadded, serial"], "padded": _one_after_other(padding, samples["padded, serial"])}
-    values |= serial(alone[fastest(alone)], cudnn[peer].median)
+    if "padded, serial" in samples:
+        alone = {"unpadded": samples["unpadded, serial"], "padded": _one_after_other(padding, samples["padded, serial"])}
+        values |= serial(alone[fastest(alone)], cudnn[peer].median)
     fields = against(ours[mine], cudnn[peer].median) | {"peer": peers.library(peer)}
     floor = round(floor_us(problem, tuned.arch), 3)
     return Row(conv.name(problem), problem.n, "fp16", floor_us=floor, values=values, **fields, **facts[mine])

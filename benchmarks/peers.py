@@ -9,7 +9,7 @@ import contextlib
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from onnxbolt.tune.sessions import Measure
 
 _LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256  # of a graph, as custom_ops/profiler has them
 _SHORT_LOOK = 3
+LISTED = "cublasLt"  # how forms that are one of its list begin
 _COPIED = 1 << 29  # bytes, far more than any cache holds
 ACTIVATIONS = {"Relu": "relu", "GeluErf": "gelu", "HardSwish": "hardswish", "Softplus": "softplus"}  # in torch.nn.functional
 
@@ -43,9 +44,10 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def library(name: str) -> str:
-    """How a row calls the peer: 'cuBLAS (torch 2.11.0)'."""
-    torch = pytorch()
+def library(name: str, forms: Iterable[str] = (LISTED,)) -> str:
+    """How a row calls the peer whose `forms` were timed: 'cuBLAS (torch 2.11.0)', and a word more where none was of cublasLt's list."""
+    torch, first = pytorch(), name == "cuBLAS" and not any(form.startswith(LISTED) for form in forms)
+    name = f"{name}'s first algorithm" if first else name
     return f"{name} (torch {torch.__version__.partition('+')[0]})" if torch else name
 
 
@@ -76,7 +78,7 @@ def matmul(problem: GemmProblem, transposed: bool) -> Operation:
 def listed_product(problem: GemmProblem, transposed: bool) -> tuple[str, Operation]:
     """The bare product by the fastest algorithm of cublasLt's list for the weight's layout, and which one that is."""
     product = fastest_listed(Shape(problem.m, problem.n, problem.k, problem.dtype, transposed))
-    name = f"cublasLt {product.algorithm + 1} of {product.ran}, weight {'[N, K]' if transposed else '[K, N]'}"
+    name = f"{LISTED} {product.algorithm + 1} of {product.ran}, weight {'[N, K]' if transposed else '[K, N]'}"
     return name, product.operation()
 
 
@@ -144,11 +146,20 @@ def bare(problem: Problem) -> dict[str, Operation]:
     """
     if isinstance(problem, GemmProblem):
         first = {"first algorithm, weight [N, K]": matmul(problem, True), "first algorithm, weight [K, N]": matmul(problem, False)}
-        return first | dict(listed_product(problem, transposed) for transposed in (True, False))
+        return first | where_listed(lambda: dict(listed_product(problem, transposed) for transposed in (True, False)))
     if problem.c < 8:
         forms = {f"{c} channels, channels last": convolution(problem, c) for c in (3, 4, 8)}
         return forms | {"channels first": convolution(problem, problem.c, last=False)}
     return {"channels last": convolution(problem)}
+
+
+def where_listed(make: Callable[[], dict[str, Operation]]) -> dict[str, Operation]:
+    """Forms that are of cublasLt's list; nothing, and a line that says why, where the library's list cannot be had."""
+    try:
+        return make()
+    except (RuntimeError, OSError, AttributeError) as error:
+        print(f"cuBLAS counts with its first algorithm alone: {error}", flush=True)
+        return {}
 
 
 def quickest(operations: Mapping[str, Operation]) -> Operation:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks import peers
 from benchmarks.common import Row, time_argument
@@ -157,7 +157,7 @@ def versus_bare(name: str, batch: int, problem: Problem, library: str, tuned: Tu
     ours, operations = tuned.kernel(problem), peers.bare(problem) if peers.pytorch() else {}
     bare = {form: operation.measure() for form, operation in operations.items()}
     others = _others(problem, operations)
-    samples = take_turns({"ours": ours.measure, "serial": ours.measure_serial, **bare, **others})
+    samples = take_turns({"ours": ours.measure, **serial_of({"serial": ours}), **bare, **others})
     mine = samples["ours"]
     values = {**tuned.notes(problem), "epilogue": "+".join(problem.chain) or "none", "tflops": round(problem.flops / mine.median / 1e6, 1)}
     fields: dict[str, Any] = {"ours_us": round(mine.median, 3), "spread": round(mine.spread, 4)}
@@ -167,8 +167,8 @@ def versus_bare(name: str, batch: int, problem: Problem, library: str, tuned: Tu
         values |= {"peer_config": best, "peer_spread": round(peer.spread, 4), "tried": medians(tried),
                    "residual_us": round(residual, 3), "unfused_us": round(samples["unfused"].median, 3),
                    **({"estimated": "the residual's bytes at a copy's bandwidth"} if residual else {})}
-        fields = against(mine, peer.median + residual) | {"peer": f"{peers.library(library)}, bare" + " + residual" * (residual > 0)}
-    values |= serial(samples["serial"], fields.get("peer_us"))
+        fields = against(mine, peer.median + residual) | {"peer": f"{peers.library(library, bare)}, bare" + " + residual" * (residual > 0)}
+    values |= serial(samples.get("serial"), fields.get("peer_us"))
     floor = round(floor_us(problem, tuned.arch), 3)
     return Row(name, batch, "fp16", floor_us=floor, values=values, **fields, **ours.facts)
 
@@ -214,8 +214,27 @@ def against(mine: Sample, peer_us: float) -> dict[str, Any]:
             "ratio": round(peer_us / mine.median, 3)}
 
 
-def serial(mine: Sample, peer_us: float | None) -> dict[str, float]:
+class Serial(Protocol):
+    """Kernels that can be timed without overlapping launches."""
+
+    def measure_serial(self, count: int) -> list[float]: ...
+
+
+def serial_of(kernels: Mapping[str, Serial]) -> dict[str, Measure]:
+    """Measures each without overlapping launches; none, and a line that says why, where that fails."""
+    try:
+        for kernel in kernels.values():
+            kernel.measure_serial(1)
+    except OnnxboltError as error:
+        say(f"not timed without overlapping launches: {error}")
+        return {}
+    return {name: kernel.measure_serial for name, kernel in kernels.items()}
+
+
+def serial(mine: Sample | None, peer_us: float | None) -> dict[str, float]:
     """For a row's values: our time without overlapping launches, and the ratio with it."""
+    if mine is None:
+        return {}
     ratio = {"serial_ratio": round(peer_us / mine.median, 3)} if peer_us else {}
     return {"serial_us": round(mine.median, 3), **ratio}
 

@@ -27,6 +27,7 @@ class Profiler(fakes.Profiler):
 
     machine = fakes.MACHINE
     crashes: Callable[[Problem], bool] = staticmethod(lambda _: False)
+    serializes = True
 
     def __init__(self, arch: int) -> None:
         super().__init__(fakes.Clock())
@@ -40,7 +41,7 @@ class Profiler(fakes.Profiler):
     def measure(self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]], samples: int = 15,
                 sweep: bool = True, overlap: bool = True) -> list[Measurement]:
         measured = [m if overlap else dataclasses.replace(m, us=m.us + SERIAL) for m in super().measure(problem, candidates)]
-        if self.crashes(problem):
+        if self.crashes(problem) or not (overlap or self.serializes):
             return [dataclasses.replace(m, status=Status.CRASHED, us=0.0, detail="SIGSEGV") for m in measured]
         return measured
 
@@ -89,7 +90,7 @@ def install(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setattr(racing, "build", build)
     monkeypatch.setattr(peers, "pytorch", lambda: True)
     monkeypatch.setattr(peers, "release", lambda: None)
-    monkeypatch.setattr(peers, "library", lambda name: f"{name} (torch 1.0)")
+    monkeypatch.setattr(peers, "library", lambda name, forms=(): f"{name} (torch 1.0)")
     monkeypatch.setattr(peers, "bare", lambda problem: {"slow": Operation(20.0), "fast": Operation(10.0)})
     monkeypatch.setattr(peers, "quickest", lambda operations: min(operations.values(), key=lambda operation: operation.us))
     monkeypatch.setattr(peers, "unfused", lambda problem, operation: operation.then(None))

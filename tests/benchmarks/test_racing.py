@@ -32,6 +32,29 @@ def test_without_pytorch_rows_have_our_side(monkeypatch: pytest.MonkeyPatch, tmp
     assert (row["peer"], row["peer_us"], row["ratio"]) == ("", None, None)
 
 
+def test_where_launches_cannot_be_kept_apart_a_row_goes_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    fakes.install(monkeypatch, tmp_path / "cache")
+    monkeypatch.setattr(fakes.Profiler, "serializes", False)
+    row, *_ = fakes.rows(gemm.main, tmp_path / "gemm.json", "--shapes", SHAPES)
+    assert row["ratio"]
+    assert "serial_us" not in row["values"]
+    assert "not timed without overlapping launches: the chosen kernel failed" in capsys.readouterr().out
+
+
+def test_a_library_whose_list_failed_is_called_by_its_first_algorithm(monkeypatch: pytest.MonkeyPatch,
+                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> dict[str, peers.Operation]:
+        raise RuntimeError("cublasLtCreate failed with cublasStatus_t 1")
+
+    monkeypatch.setattr(peers, "pytorch", lambda: None)
+    assert peers.where_listed(broken) == {}
+    assert "first algorithm alone: cublasLtCreate failed" in capsys.readouterr().out
+    assert peers.library("cuBLAS", ["first algorithm, weight [N, K]"]) == "cuBLAS's first algorithm"
+    assert peers.library("cuBLAS", ["first algorithm, weight [N, K]", "cublasLt 3 of 8, weight [N, K]"]) == "cuBLAS"
+    assert peers.library("cuDNN", ["channels last"]) == "cuDNN"
+
+
 def test_a_name_that_nothing_has_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(racing.gpu, "local_arch", lambda: "sm_90a")
     assert gemm.main(["--shapes", "1x2x3"]) == 1
