@@ -195,6 +195,15 @@ def cache_directory() -> Path:
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("onnxbolt"))
 
 
+def cache_size() -> int:
+    """ONNXBOLT_CACHE_SIZE in bytes, such as 500MB or 2GiB; 2 GiB by default. Raises InputError for anything else."""
+    text = os.environ.get("ONNXBOLT_CACHE_SIZE") or "2GiB"
+    parts = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)\s*(B|[KMGT]i?B)", text.strip())
+    if parts is None:
+        raise InputError(f"ONNXBOLT_CACHE_SIZE is {text!r}: write it as 500MB or 2GiB")
+    return int(float(parts[1]) * (1024 if "i" in parts[2] else 1000) ** "BKMGT".index(parts[2][0]))
+
+
 def cuda_home() -> Path | None:
     """CUDA_HOME, where the user chose a toolkit."""
     chosen = os.environ.get("CUDA_HOME")

@@ -24,11 +24,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from onnxbolt.codegen import cache
 from onnxbolt.codegen.limits import described, limited
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
-from onnxbolt.options import cache_directory
 
 Progress = Callable[[str], None]  # receives one line for each thing done
 
@@ -73,14 +73,15 @@ def compile_each(
     Once `stop` is set, what is not compiled yet never comes.
     Raises BuildError, behind all others, for a failure that says nothing about the source (a full disk, say).
     """
-    store = _store()
+    store = cache.objects()
     store.mkdir(parents=True, exist_ok=True)
     entries: dict[Path, list[Unit]] = {}
     for unit in dict.fromkeys(units):
         entries.setdefault(store / unit_key(unit, toolchain), []).append(unit)
-    with _only_builder(FileLock(store.with_name("compile.lock")), progress):
+    with _only_builder(cache.lock(), progress):
         missing = {entry: of_entry[-1] for entry, of_entry in entries.items() if not entry.exists()}
-        known = [entry for entry in entries if entry not in missing]
+        known = [cache.used(entry) for entry in entries if entry not in missing]
+        cache.trim()
         for entry in itertools.chain(known, _compile(missing, toolchain, progress, keep_going, stop) if missing else ()):
             for unit in entries[entry]:
                 yield unit, _outcome(unit, entry, toolchain)
@@ -88,7 +89,7 @@ def compile_each(
 
 def object_path(key: str) -> Path:
     """Where the object of the unit with this key is, or would be."""
-    return _store() / key / _OBJECT
+    return cache.objects() / key / _OBJECT
 
 
 def link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
@@ -126,10 +127,6 @@ def unit_key(unit: Unit, toolchain: Toolchain) -> str:
     command = shlex.join(toolchain.compile_command(unit.source, _OBJECT, unit.arch))
     headers = _headers(frozenset(_INCLUDE.findall(unit.text)), resource_dir("custom_ops"), toolchain.cutlass)
     return text_digest([("source", unit.text), ("command", command), ("compiler", toolchain.version), ("headers", headers)])
-
-
-def _store() -> Path:
-    return cache_directory() / "objects"
 
 
 @functools.cache

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxbolt.codegen import cache
 from onnxbolt.codegen.artifacts import Progress, Unit, compile_each, compile_units, link, object_path, read_tree, text_digest, unit_key
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
 from onnxbolt.kernels.config import Family
-from onnxbolt.options import cache_directory
 
 _UNIT_SIZE = 8  # at most: CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone at the end
 # of one core for a kernel, with its share of a unit's headers: CUTLASS's are large
@@ -120,7 +120,7 @@ def link_library(objects: Sequence[Path], toolchain: Toolchain) -> Path:
     library = _directory() / f"{name}.so"
     if not library.exists():
         link(objects, library, toolchain)
-    return library
+    return cache.used(library)
 
 
 @functools.cache
@@ -143,7 +143,7 @@ def host_units() -> list[Unit]:
 
 
 def _directory() -> Path:
-    directory = cache_directory() / "candidates"
+    directory = cache.candidates()
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
@@ -158,11 +158,11 @@ class _Memory:
     def recall(self, instance: Instance) -> Path | Uncompiled | None:
         """None where it is unknown, or its library is gone."""
         with contextlib.suppress(OSError, ValueError, KeyError):
-            record = json.loads(self._file(instance).read_text())
+            record = json.loads(cache.used(self._file(instance)).read_text())
             if "detail" in record:
                 return Uncompiled(record["detail"])
             library = _directory() / record["library"]
-            return library if library.exists() else None
+            return cache.used(library) if library.exists() else None
         return None
 
     def object_of(self, instance: Instance) -> Object | None:
@@ -170,6 +170,7 @@ class _Memory:
         with contextlib.suppress(OSError, ValueError, KeyError):
             record = json.loads(self._file(instance).read_text())
             path = object_path(record["object"])
+            cache.used(path.parent)
             return Object(path, tuple(record["kernels"])) if path.exists() else None
         return None
 

@@ -6,12 +6,15 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.table import Table
 
+from onnxbolt.codegen import cache
 from onnxbolt.errors import InputError
 from onnxbolt.inspection import describe
+from onnxbolt.options import cache_size
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.terminal import literal_console
 from onnxbolt.tune.database import Database
@@ -141,3 +144,21 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> 
     with console.capture() as captured:
         console.print(table)
     return captured.get().rstrip()
+
+
+def compiled_table() -> str:
+    """One line for each compiled entry, the least recently used first, and their size beside its limit."""
+    found = cache.entries()
+    rows = [(entry.kind, entry.path.name[:_SHOWN], f"{entry.size / 1024:.0f}", _moment(entry)) for entry in found]
+    total, limit = sum(entry.size for entry in found) / 2**20, cache_size() / 2**20
+    return f"{_table(('kind', 'entry', 'KiB', 'last used'), rows, WIDTH)}\n{len(found)} compiled entries, {total:.1f} of {limit:.0f} MiB"
+
+
+def compiled_as_json() -> str:
+    """The same, with paths and bytes."""
+    rows = [{"kind": entry.kind, "path": str(entry.path), "bytes": entry.size, "used": _moment(entry)} for entry in cache.entries()]
+    return json.dumps(rows, indent=2)
+
+
+def _moment(entry: cache.Entry) -> str:
+    return datetime.fromtimestamp(entry.used, UTC).isoformat(timespec="seconds")

@@ -156,7 +156,7 @@ def test_no_kernel_is_linked_twice(log: Path) -> None:
     """A unit that is taken apart leaves kernels that are in two units."""
     first = [instance(GOOD, stages) for stages in (3, 4)]
     list(build(first))
-    records = sorted((library.cache_directory() / "candidates").glob("*.json"))
+    records = sorted(library.cache.candidates().glob("*.json"))
     assert len(records) == 2
     for record in records:  # as if each had been compiled with the other
         content = json.loads(record.read_text()) | {"kernels": [instance_name(one) for one in first]}
