@@ -15,6 +15,7 @@ from onnxbolt.extra_ops import registered
 from onnxbolt.graph import inlining
 from onnxbolt.graph.exporter import export_apart
 from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.overridable import frozen
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
 from onnxbolt.library_file import sha256_of
@@ -54,10 +55,11 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     names = options.archs or (lock.archs if options.frozen else default_archs())
     archs = [arch_number(name) for name in names]
     with (registered(options.custom_ops), Output(source, out, None if options.frozen else options.lock) as output,
-          opened(source) as original):
+          opened(source) as given):
+        original, notes = frozen(given, options.freeze_initializers)
         graph = import_model(original)
         infer(graph)
-        changes = [*inlining.left(original), *canonicalize(graph)]
+        changes = [*inlining.left(original), *notes, *canonicalize(graph)]
         kept = precision.convert(graph, options.precision, kernels)
         subject = Subject(graph, original, options.precision, ranges_of(graph, options), kernels)
         chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)
@@ -100,7 +102,8 @@ def tune(source: Source, *, options: Options | None = None, progress: Callable[[
     choices["tune"] = True
     options = dataclasses.replace(options or Options(), **choices)
     archs = [arch_number(name) for name in options.archs or default_archs()]
-    with registered(options.custom_ops), opened(source) as original:
+    with registered(options.custom_ops), opened(source) as given:
+        original, _ = frozen(given, options.freeze_initializers)
         return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]
 
 
