@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
+import onnx
+from onnx import ModelProto
+
 from onnxbolt import gpu, library, precision
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
-from onnxbolt.errors import AccuracyError, CoverageError
+from onnxbolt.errors import AccuracyError, CoverageError, LiftError
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph import inlining
 from onnxbolt.graph.exporter import export_apart
@@ -57,9 +60,12 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     with (registered(options.custom_ops), Output(source, out, None if options.frozen else options.lock) as output,
           opened(source) as given):
         original, notes = frozen(given, options.freeze_initializers)
-        graph = import_model(original)
+        try:
+            graph = import_model(original)
+        except LiftError as reason:
+            return _written_as_it_is(original, output, Report.unchanged(str(reason), archs).between(source, output.path), options)
         infer(graph)
-        changes = [*inlining.left(original), *notes, *canonicalize(graph)]
+        changes = [*inlining.left(original), *notes, *graph.notes, *canonicalize(graph)]
         kept = precision.convert(graph, options.precision, kernels)
         subject = Subject(graph, original, options.precision, ranges_of(graph, options), kernels)
         chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)
@@ -89,6 +95,20 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
             lock.updated(chosen.used, options, names, kernels.release).write(Path(options.lock))
     if not report.passed:
         raise AccuracyError(report.failure(), report)
+    return report
+
+
+def _written_as_it_is(original: ModelProto, output: Output, report: Report, options: Options) -> Report:
+    """For a model that the stages cannot work on: nothing but its metadata changes, so that it is deployed like any other."""
+    if short := report.short_of(options.require_fused):
+        raise CoverageError(short, report)
+    logger.warning("nothing was fused: %s", report.nothing_fused)
+    model = ModelProto()
+    model.CopyFrom(original)
+    metadata = library.metadata_of(library.make_manifest([], []), report.precision, report.archs)
+    onnx.helper.set_model_props(model, library.metadata(original) | metadata)
+    output.write(model, {}, options.save_as_external_data)
+    output.commit()
     return report
 
 

@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto
 
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.functions import TO_CHANNELS_FIRST
-from onnxbolt.graph.shapes import import_domains
+from onnxbolt.graph.skeleton import import_domains
 from onnxbolt.verify.feeds import Feeds
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.result import Row
