@@ -127,8 +127,9 @@ class Report:
             return ""
         failures = self.verification.failures
         if not failures:
-            row = next(row for row in self.verification.rows if row.unjudged)
-            return f"the whole model was not judged: {row.kind} {row.name}: {row.unjudged}; give inputs that can with {option('inputs')}"
+            unjudged = [f"{row.kind} {row.name}: {row.unjudged}" for row in self.verification.rows if row.unjudged]
+            why = unjudged[0] if unjudged else "there was nothing to compare"
+            return f"the whole model was not judged: {why}; give inputs that can with {option('inputs')}"
         worst = max(failures, key=lambda row: math.inf if math.isnan(row.error) else row.error)
         remedies = ["--precision keep rounds nothing"] if self.verification.precision != "keep" else []
         if self.verification.precision == "fp16" and any(row.reason == NOT_FINITE for row in failures):
