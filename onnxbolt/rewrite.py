@@ -174,6 +174,8 @@ class Rewriter:
             signature, inputs, attributes = inputs[0].by(signature, inputs, attributes)
         if (place := place or self._slices.get(y.name)) is not None:
             signature, inputs, attributes = place.written_by(signature, inputs, attributes)
+            if part := self._original(place.tensor):
+                attributes = {**attributes, "part_tensor": part, "part_channel_map": list(place.form.channels or ())}
             y, form, covered = place.whole.tensor, place.whole.form, (*covered, *place.whole.completed)
         if signature not in self.functions:
             self.functions[signature] = build(signature, self.graph.opset)

@@ -1,7 +1,7 @@
 """Stage 9: run the original and the optimized model on the same inputs and compare them, at each of LEVELS.
 
-Graph outputs alone hide faults, so what each fused node computes is also compared with the tensor of the original that it stands for.
-Every tensor has its own limit (onnxbolt/tolerances.py).
+Graph outputs alone hide faults, so each changed segment is also run on the original's tensors, and each of our nodes compared with float64
+(levels.py). Every tensor has its own limit: of graph outputs onnxbolt/tolerances.py has it, of elements limits.py.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnxbolt.graph.importer import load_model
 from onnxbolt.graph.inlining import inlined
 from onnxbolt.options import Options, Shapes, check_comparison
 from onnxbolt.runtime import get_library_path
-from onnxbolt.verify import fused, whole
+from onnxbolt.verify import levels, whole
 from onnxbolt.verify.feeds import Feeds, graph_inputs, read_feeds
 from onnxbolt.verify.models import MEMORY_LIMIT, Level, Models, precision_of, reference, runner, usable
 from onnxbolt.verify.points import Point, points
@@ -28,7 +28,7 @@ from onnxbolt.verify.session import available_providers
 
 __all__ = ["Feeds", "Row", "VerifyResult", "verify"]
 
-LEVELS: tuple[Level, ...] = (whole.rows, fused.rows)  # each yields its rows for one provider and one set of inputs
+LEVELS: tuple[Level, ...] = (whole.rows, levels.rows)  # each yields its rows for one provider and one set of inputs
 
 
 def verify(

@@ -17,7 +17,7 @@ SHOWN = 10  # tensors inside the model that the text lists beside those that fai
 # in the order in which they are shown: what `error` is at each level
 LEVELS = {
     "segment": "segments of the model on the original's tensors: the largest |y - y0| of an element, in parts of its limit",
-    "node": "fused nodes on the same inputs as the original: relative L2 error",
+    "node": "fused nodes against float64, on the same inputs: the largest |y - y0| of an element, in parts of its limit",
     "model": "the whole model: relative L2 error",
 }
 

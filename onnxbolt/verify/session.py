@@ -1,16 +1,19 @@
 """Run a model and look at any of its tensors, without copying its weights for each look."""
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from onnxbolt import extra_ops
+from onnxbolt.graph.exporter import FUSED_DOMAIN, copy_fields
+from onnxbolt.graph.scopes import captured
 from onnxbolt.graph.weights import Weights
 from onnxbolt.runtime import cuda_failure, keep_channels, session_options
 from onnxbolt.verify.shared import SharedWeights
@@ -19,6 +22,7 @@ from onnxbolt.verify.shared import SharedWeights
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     *(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)), RuntimeError, ValueError,
 )
+_GIVEN = "//given"  # ends names of inputs that come in another type
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
@@ -66,12 +70,46 @@ class Runner:
             self._last = wanted, exposed, self._session(model)
         return self._last
 
-    def _session(self, model: ModelProto) -> ort.InferenceSession:
+    def part(self, nodes: Sequence[NodeProto], feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """The values of `names`, which `nodes` compute of `feeds` and the model's initializers; no other part is loaded.
+
+        bfloat16 comes as float32. Raises as `run` does.
+        """
+        model, read = self._part(nodes, feeds)
+        exposed = _expose(model, names, as_float=self.bfloat16)
+        given = {f"{name}{_GIVEN}" if a.dtype == ml_dtypes.bfloat16 else name: _as_given(a) for name, a in feeds.items()}
+        return {name: _array(value) for name, value in zip(names, self._session(model, read).run(exposed, given), strict=True)}
+
+    def _part(self, nodes: Sequence[NodeProto], feeds: Mapping[str, np.ndarray]) -> tuple[ModelProto, set[str]]:
+        """The model of some nodes, `feeds` its inputs, and the names that it reads besides."""
+        model, graph = ModelProto(), self.skeleton.graph
+        copy_fields(self.skeleton, model, skip=("graph", "functions"))
+        called = {node.op_type for node in nodes}
+        model.functions.extend(f for f in self.skeleton.functions if f.name in called or f.domain != FUSED_DOMAIN)
+        model.graph.name = "part"
+        for name, array in feeds.items():
+            kind = TensorProto.STRING if array.dtype == object else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            if kind == TensorProto.BFLOAT16:  # numpy has no such type
+                model.graph.node.append(onnx.helper.make_node("Cast", [f"{name}{_GIVEN}"], [name], to=kind))
+                name, kind = f"{name}{_GIVEN}", TensorProto.FLOAT
+            model.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
+        model.graph.node.extend(nodes)
+        read = ({name for node in nodes for name in node.input} | set(captured(model))) - feeds.keys()
+        made = {name for node in nodes for name in node.output}
+        model.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in read)
+        model.graph.sparse_initializer.extend(sparse for sparse in graph.sparse_initializer if sparse.values.name in read)
+        for value in (*graph.value_info, *graph.output):
+            if value.name in made and (kind := value.type.tensor_type.elem_type):  # shapes are those of other inputs
+                model.graph.value_info.append(onnx.helper.make_tensor_value_info(value.name, kind, None))
+        return model, read
+
+    def _session(self, model: ModelProto, read: Collection[str] | None = None) -> ort.InferenceSession:
+        """A session of `model`, which reads weights of the names `read` (None: all)."""
         options = ort.SessionOptions()
         options.log_severity_level = 4
         if self.float16:
             keep_channels(options)
-        self.weights.give(options)
+        self.weights.give(options, read)
         if self.weights.are_large and self.provider == CPU:
             _save_memory(options)
         extra_ops.register(options)
@@ -79,6 +117,10 @@ class Runner:
             session_options(self.identity, library=self.library, options=options, strict=True)
         providers: list[object] = [CPU] if self.provider == CPU else [(self.provider, {"use_tf32": str(int(self.tf32))}), CPU]
         return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+
+
+def _as_given(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float32) if values.dtype == ml_dtypes.bfloat16 else values
 
 
 def _save_memory(options: ort.SessionOptions) -> None:

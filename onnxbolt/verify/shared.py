@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -57,10 +58,11 @@ class SharedWeights:
                 weights.put_apart(outside, "memory", 0, len(tensor.raw_data))
                 self._values[tensor.name] = _ort_value(tensor)
 
-    def give(self, options: ort.SessionOptions) -> None:
-        """Let a session with `options` find the weights."""
-        if self._values:
-            options.add_external_initializers(list(self._values), list(self._values.values()))
+    def give(self, options: ort.SessionOptions, names: Collection[str] | None = None) -> None:
+        """Let a session with `options` find the weights; of a part of the model those of its `names`."""
+        values = self._values if names is None else {name: value for name, value in self._values.items() if name in names}
+        if values:
+            options.add_external_initializers(list(values), list(values.values()))
         if self._folder:
             options.add_session_config_entry(_FOLDER, self._folder)
 

@@ -59,10 +59,10 @@ def in_fp16(model: ModelProto, times: float = 1.0) -> ModelProto:
 
 def test_inputs_that_cannot_judge_give_way_to_others(on_images: ModelProto) -> None:
     result = verify(on_images, in_fp16(on_images), providers=[CPU])
-    (row,) = result.rows
+    (row,) = result.at("model")
     assert (row.passed, result.judged) == (True, True)
     assert row.error < 1e-2
-    (note,) = result.notes
+    note = result.notes[0]
     assert "CPU, y: judged on inputs that are image-like (smooth, from 0 to 1)" in note
     assert "rounding alone changes the original by" in note
 
@@ -75,11 +75,17 @@ def test_a_wrong_answer_is_found_by_other_inputs(times: float, on_images: ModelP
 
 
 def test_a_model_that_no_inputs_can_judge_is_not_called_passed_as_a_whole(on_nothing: ModelProto) -> None:
-    for times in (1.0, 0.0):
-        result = verify(on_nothing, in_fp16(on_nothing, times), providers=[CPU])
-        assert (result.judged, result.failures) == (False, ())
-        assert result.text().splitlines()[-1].startswith(NOT_JUDGED)
-        assert "not judged: rounding alone changes the original by" in result.text()
+    result = verify(on_nothing, in_fp16(on_nothing), providers=[CPU])
+    assert (result.judged, result.failures) == (False, ())
+    assert result.text().splitlines()[-1].startswith(NOT_JUDGED)
+    assert "not judged: rounding alone changes the original by" in result.text()
+
+
+def test_segments_judge_where_no_inputs_can(on_nothing: ModelProto) -> None:
+    """The output is zeroed behind the last segment that is right."""
+    result = verify(on_nothing, in_fp16(on_nothing, 0.0), providers=[CPU])
+    assert [(row.level, row.name) for row in result.failures] == [("segment", "y")]
+    assert result.verdict.startswith("FAILED")
 
 
 def test_given_inputs_that_cannot_judge_stay_as_they_are(on_images: ModelProto, tmp_path: Path) -> None:
@@ -88,7 +94,6 @@ def test_given_inputs_that_cannot_judge_stay_as_they_are(on_images: ModelProto, 
     np.savez(tmp_path / "image.npz", x=image(np.random.default_rng(0), (2, 3, 64, 64)).astype(np.float32))
     result = verify(on_images, in_fp16(on_images), inputs=tmp_path / "image.npz", providers=[CPU])
     assert result.verdict.startswith("PASSED: ")
-    assert result.notes == ()
     assert verify(on_images, in_fp16(on_images, 0.0), inputs=tmp_path / "image.npz", providers=[CPU]).verdict.startswith("FAILED")
 
 
@@ -167,7 +172,7 @@ def test_a_model_in_fp16_is_compared_with_itself_in_fp32() -> None:
     model = canceling()
     # sums in another order: as good as the original, whose own answers it does not give
     other = canceling("t = Add(p, b) u = SequenceConstruct(t) r = SequenceAt(u, k0) y = Add(r, q)")
-    (row,) = verify(model, other, providers=[CPU]).rows
+    (row,) = verify(model, other, providers=[CPU]).at("model")
     assert 1e-2 < row.error < row.limit
     assert row.passed
     wrong = canceling()
@@ -185,7 +190,7 @@ def test_what_overflows_in_the_type_of_the_original_may_overflow() -> None:
                      {"w": np.float16(150)})
     result = verify(model, model, providers=[CPU])
     assert result.passed
-    assert {row.name: row.unjudged != "" for row in result.rows} == {"y": False, "z": False}
+    assert {row.name: row.unjudged != "" for row in result.at("model")} == {"y": False, "z": False}
 
 
 def test_an_index_may_be_the_one_that_the_original_chooses() -> None:

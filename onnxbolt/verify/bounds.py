@@ -1,0 +1,79 @@
+"""Values with bounds of their errors: a running error analysis of a part of a model (Higham 2002, section 3.3).
+
+Each tensor has its value in float64, computed by numpy and not by what is judged, and two bounds for every element: of the error that
+`arithmetic` makes (roundings while the part is computed), and of what comes from `operands` (they were rounded when they were stored).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from onnxbolt.verify.limits import FLOOR
+
+Error: TypeAlias = float | np.ndarray  # a number is relative, to max(|value|, FLOOR); an array is absolute, of the value's shape
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A tensor: `value` is float64 where `dtype`, the type as stored, is a float type; else as it is."""
+
+    value: np.ndarray
+    dtype: np.dtype
+    arithmetic: Error = 0.0
+    operands: Error = 0.0
+
+    @classmethod
+    def of(cls, stored: np.ndarray, operands: float = 0.0) -> Bounded:
+        """A tensor as it is stored; `operands` is the relative error with which it stands for another one."""
+        if not is_float(stored.dtype):
+            return cls(stored, stored.dtype)
+        return cls(stored.astype(np.float64), stored.dtype, 0.0, operands)
+
+    @property
+    def errors(self) -> tuple[Error, Error]:
+        return self.arithmetic, self.operands
+
+    @property
+    def magnitude(self) -> np.ndarray:
+        """What relative errors are relative to."""
+        return np.maximum(np.abs(self.value), FLOOR)
+
+    @property
+    def exact(self) -> bool:
+        """True if no error of either kind is possible."""
+        return not any(is_set(error) for error in self.errors)
+
+    def absolute(self, error: Error) -> np.ndarray:
+        """One of `errors` as an array."""
+        return error if isinstance(error, np.ndarray) else (error * self.magnitude if error else np.zeros(self.value.shape))
+
+
+def is_set(error: Error) -> bool:
+    """True unless the error is 0."""
+    return isinstance(error, np.ndarray) or error != 0.0
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """True of types that round; ml_dtypes' types are of kind V."""
+    return np.dtype(dtype).kind in "fV"
+
+
+def bounded(value: np.ndarray, dtype: np.dtype, arithmetic: Error, operands: Error, rounding: float = 0.0,
+            local: np.ndarray | float = 0.0) -> Bounded:
+    """A result: errors that came in, an error `local` to the operator, and the result's relative `rounding`.
+
+    Infinities and NaN have no error: they have to be equal.
+    """
+    if not is_float(dtype):
+        return Bounded(value, dtype, arithmetic, operands)
+    value = value.astype(np.float64, copy=False)
+    relative = rounding + (arithmetic if isinstance(arithmetic, float) else 0.0)
+    total: Error = relative
+    if isinstance(arithmetic, np.ndarray) or np.any(local):
+        total = (arithmetic if isinstance(arithmetic, np.ndarray) else 0.0) + relative * np.maximum(np.abs(value), FLOOR) + local
+    finite = np.isfinite(value)
+    if not finite.all():
+        total, operands = (np.where(finite, error, 0.0) if isinstance(error, np.ndarray) else error for error in (total, operands))
+    return Bounded(value, dtype, total, operands)

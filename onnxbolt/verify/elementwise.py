@@ -1,0 +1,50 @@
+"""A tensor against its reference, element by element: each has its own limit."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from onnxbolt import tolerances
+from onnxbolt.verify.limits import LARGEST
+from onnxbolt.verify.models import Models
+from onnxbolt.verify.result import NOT_FINITE, Row
+
+KINDS = {"segment": "segment", "node": "fused node"}  # by level
+
+
+def compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray, limit: np.ndarray, level: str, node: str = "") -> Row:
+    """The row: the largest |got - expected| in parts of `limit`, an array of the same shape; where it is infinite nothing is judged."""
+    if got.shape != expected.shape:
+        return failed(models, name, f"shape {got.shape} instead of {expected.shape}", level, node)
+    if not tolerances.is_float(expected):
+        error = float(np.mean(got != expected)) if got.size else 0.0
+        return Row(name, KINDS[level], models.where, error, 0.0, math.nan, math.nan, node=node, level=level).judged()
+    got, expected = got.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(got) & np.isfinite(expected)
+    judged = np.isfinite(limit)
+    same = np.array_equal(got[~finite & judged], expected[~finite & judged], equal_nan=True) if not finite.all() else True
+    with np.errstate(all="ignore"):
+        difference = np.where(finite, np.abs(got - expected), 0.0)
+        parts = np.where(difference == 0, 0.0, difference / limit)
+    error, largest = (float(values.max(initial=0.0)) for values in (parts, difference))
+    reason = "" if same else NOT_FINITE
+    if same and error > 1:
+        place = np.unravel_index(int(parts.argmax()), parts.shape)
+        reason = (f"element {tuple(map(int, place))} is {got[place]:.6g} instead of {expected[place]:.6g}, {error:.3g} times its limit "
+                  f"{limit[place]:.2e}; {float(np.mean(parts > 1)):.1%} of all are above theirs")
+    cosine = tolerances.measure(got, expected).cosine if reason else math.nan
+    return Row(name, KINDS[level], models.where, error, 1.0, largest, cosine, reason=reason, node=node, level=level).judged()
+
+
+def within_range(values: np.ndarray, limit: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`limit`, infinite where `values`, as far as they are known, may leave the range of `dtype`: they are infinite there."""
+    largest = LARGEST.get(np.dtype(dtype))
+    if largest is None or float(np.abs(values).max(initial=0.0)) + float(limit.max(initial=0.0)) < largest:
+        return limit
+    return np.where(np.abs(values) + limit > largest, np.inf, limit)
+
+
+def failed(models: Models, name: str, reason: str, level: str, node: str = "") -> Row:
+    """The row of a tensor that could not be compared."""
+    return Row(name, KINDS[level], models.where, math.nan, 0.0, math.nan, math.nan, reason=reason, node=node, level=level).judged()

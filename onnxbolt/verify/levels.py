@@ -1,0 +1,151 @@
+"""Levels 1 and 2 of verification.
+
+Level 1: each segment of the optimized model (segments.py) runs on the original's tensors, in the form in which they are stored, and is
+judged by the original's tensors, allowing for operands that were rounded. Errors do not add up over the model, so that limits are tight.
+Level 2: each of our nodes in it is judged by float64, on the same inputs.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from onnxbolt.errors import InputError
+from onnxbolt.graph import weights
+from onnxbolt.precision import LOW
+from onnxbolt.verify.bounds import Bounded, is_float
+from onnxbolt.verify.elementwise import compared, failed, within_range
+from onnxbolt.verify.feeds import Feeds
+from onnxbolt.verify.limits import FP32_OPERANDS, LARGEST, unit
+from onnxbolt.verify.models import Models
+from onnxbolt.verify.nodes import Nodes
+from onnxbolt.verify.originals import Originals, reads_of
+from onnxbolt.verify.result import Row
+from onnxbolt.verify.rules import Env
+from onnxbolt.verify.segments import Plan, Segment, other_constants, plan
+from onnxbolt.verify.session import RUNTIME_ERRORS, uses
+from onnxbolt.verify.stored import Known
+from onnxbolt.verify.widen import SIXTEEN_BITS
+
+Arrays = dict[str, np.ndarray]
+
+
+def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
+    """A row for each known tensor that a changed part of the model computes, and one for each output of a node of ours.
+
+    Raises InputError where the original does not run on the inputs.
+    """
+    found = plan(models.reference.skeleton, models.candidate.skeleton, other_constants(models.original, models.optimized))
+    for node, name in found.orphans:
+        yield failed(models, name, "the original model has no such tensor", "segment", node.name)
+    judge = _Judge(models, feeds, found)
+    for segment in found.segments:
+        yield from judge.rows(segment)
+    models.notes.update(judge.notes())
+
+
+class _Judge:
+    """Runs segments in their order."""
+
+    def __init__(self, models: Models, feeds: Feeds, found: Plan) -> None:
+        self._models, self._inputs, self._types = models, set(feeds), found.types
+        self._originals = Originals(models.reference, feeds, found.uses)
+        self._nodes = Nodes(models)
+        self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
+        low = LOW.get(models.precision)
+        self._constants = unit(low.numpy) if low else FP32_OPERANDS  # some are stored in fp32 after they were rounded
+        self._seen: dict[str, np.dtype] = {}  # types of stored tensors that earlier segments computed
+        self._overflows = uses(models.original, SIXTEEN_BITS)  # then what leaves their range does so in the original, too
+        self._unjudged = 0
+
+    def notes(self) -> dict[str, None]:
+        """What a user must know to read the rows."""
+        found = self._nodes.notes()
+        if self._unjudged:
+            found[f"{self._unjudged} tensors of integers were not compared by segment: they were chosen by rounded values"] = None
+        return found
+
+    def rows(self, segment: Segment) -> Iterator[Row]:
+        try:
+            originals = {name: self._originals.take(name) for name in segment.originals}
+        except RUNTIME_ERRORS as error:
+            raise InputError(f"the original model does not run on {self._models.where} with these inputs: {error}") from error
+        try:
+            operands = {name: self._stored(tensor, originals) for name, tensor in segment.reads.items()}
+            inner = self._nodes.inner(segment)
+            got = self._models.candidate.part(segment.nodes, operands, [*(t.stored for t in segment.writes), *inner])
+        except RUNTIME_ERRORS as error:
+            for tensor in segment.writes:
+                yield failed(self._models, tensor.own.name, f"the optimized model does not run: {error}", "segment", tensor.node)
+            return
+        self._seen.update((tensor.stored, got[tensor.stored].dtype) for tensor in segment.writes)
+        env = self._bounds(segment, operands)
+        if not self._nodes.analyse(segment.nodes, env):
+            env |= {tensor.stored: self._by_table(got[tensor.stored]) for tensor in segment.writes}
+        yield from self._nodes.rows(segment, operands, got, env)
+        for tensor in segment.writes:
+            yield from self._row(tensor, got[tensor.stored], env[tensor.stored], originals)
+
+    def _stored(self, tensor: Known, originals: Arrays) -> np.ndarray:
+        """The original's values in the form and type in which the optimized model reads them; undefined channels are zero."""
+        kind, original = self._types.get(tensor.stored), originals[tensor.own.name].dtype
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else self._seen.get(tensor.stored, original)
+        pieces = [(piece, _as(piece.stored(originals[piece.name]), dtype)) for piece in (*tensor.before, tensor.own)]
+        if len(pieces) == 1 and tensor.own.whole:
+            return pieces[0][1]
+        piece, values = pieces[0]
+        whole = np.zeros((*values.shape[:-1], piece.begin + values.shape[-1] - (piece.end or 0)), dtype)
+        for piece, values in pieces:
+            whole[..., piece.begin:piece.end] = values
+        return whole
+
+    def _bounds(self, segment: Segment, operands: Arrays) -> Env:
+        """What the segment reads, with the errors of having been rounded."""
+        env = {}
+        for name, values in operands.items():
+            exact = segment.reads[name].stored in self._inputs
+            env[name] = Bounded.of(values, 0.0 if exact else max(unit(values.dtype), FP32_OPERANDS))
+        widened = not self._models.candidate.bfloat16
+        for name in {name for node in segment.nodes for name in reads_of(node)} & self._initializers.keys():
+            values = weights.values(self._initializers[name])
+            error = max(unit(values.dtype), self._constants) if is_float(values.dtype) else 0.0
+            env[name] = Bounded.of(values.astype(np.float32) if widened and values.dtype == ml_dtypes.bfloat16 else values, error)
+        return env
+
+    def _by_table(self, got: np.ndarray) -> Bounded:
+        """Where no bound can be computed: 16 roundings of the tensor's largest value."""
+        if not is_float(got.dtype):
+            return Bounded(got, got.dtype)
+        largest = float(np.abs(got, where=np.isfinite(got), out=np.zeros(got.shape)).max(initial=0.0))
+        return Bounded(got, got.dtype, np.full(got.shape, 16 * max(unit(got.dtype), self._constants) * largest))
+
+    def _row(self, tensor: Known, got: np.ndarray, limits: Bounded, originals: Arrays) -> Iterator[Row]:
+        piece, name, expected = tensor.own, tensor.own.name, originals[tensor.own.name]
+        try:
+            expected = piece.stored(expected)
+            expected = expected if self._overflows else _as(expected, expected.dtype, limits.dtype)
+        except (ValueError, IndexError) as error:
+            yield failed(self._models, name, f"its layout or channel map does not fit: {error}", "segment", tensor.node)
+            return
+        limit = limits.absolute(limits.arithmetic) + limits.absolute(limits.operands)
+        got = got if piece.whole else got[..., piece.begin:piece.end]
+        if self._overflows and expected.shape == limit.shape:
+            limit = within_range(expected, limit, limits.dtype)
+        if piece.channels is not None and got.shape == expected.shape:
+            places = [place for place, channel in enumerate(piece.channels) if channel >= 0]
+            got, expected, limit = (values[..., places] for values in (got, expected, limit))
+        if not is_float(expected.dtype) and np.isinf(limit).any():
+            self._unjudged += 1
+            return
+        yield compared(self._models, name, got, expected, limit, "segment", tensor.node)
+
+
+def _as(values: np.ndarray, dtype: np.dtype, range_of: np.dtype | None = None) -> np.ndarray:
+    """`values` as `dtype`. What is finite stays so: constants beyond the range of 16 bits are its ends there."""
+    target = np.dtype(range_of or dtype)
+    if not is_float(values.dtype) or not is_float(target) or target.itemsize >= values.dtype.itemsize:
+        return values.astype(dtype, copy=False)
+    largest = LARGEST[target]
+    return np.where(np.isfinite(values), np.clip(values, -largest, largest), values).astype(dtype)

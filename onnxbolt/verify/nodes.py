@@ -1,0 +1,107 @@
+"""Level 2: each of our nodes, on the inputs that it was given, against its function's body in float64.
+
+The limit is that of the kernel's arithmetic where the library runs, and of the body's, which rounds after every operator, elsewhere.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxbolt.dtypes import DType
+from onnxbolt.graph.exporter import FUSED_DOMAIN
+from onnxbolt.library import manifest_of_model
+from onnxbolt.opspec import OpSpec
+from onnxbolt.verify.bounds import Bounded
+from onnxbolt.verify.elementwise import compared, failed, within_range
+from onnxbolt.verify.limits import PUBLISHED, PUBLISHED_FP16, Arithmetic
+from onnxbolt.verify.models import Models
+from onnxbolt.verify.result import Row
+from onnxbolt.verify.rules import Analysis, Env
+from onnxbolt.verify.segments import Segment
+from onnxbolt.verify.session import RUNTIME_ERRORS
+from onnxbolt.verify.standard import Standard
+
+
+class Nodes:
+    """The analysis of one model's nodes."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        skeleton = models.candidate.skeleton
+        self._unknown: dict[str, None] = {}  # op types
+        self._ops: dict[str, OpSpec] = {}
+        if models.library is not None:
+            self._ops = {op.name: op for op in manifest_of_model(models.optimized).ops}
+        self._analysis = Analysis(Standard(skeleton), {f.name: f for f in skeleton.functions if f.domain == FUSED_DOMAIN})
+
+    def notes(self) -> dict[str, None]:
+        """Which operators had no rule."""
+        measured, unknown = (", ".join(sorted(names)) for names in (self._analysis.measured, self._unknown))
+        found = {f"limits behind {measured} were measured, by changing operands as much as they were rounded": None} if measured else {}
+        return found | ({f"limits behind {unknown} are 16 roundings of the largest value: no bound is known": None} if unknown else {})
+
+    def arithmetic(self, node: NodeProto) -> Arithmetic:
+        """How a node is computed."""
+        op = self._ops.get(node.op_type) if node.domain == FUSED_DOMAIN else None
+        if op is None:
+            return Arithmetic(tf32=self._models.candidate.tf32)
+        published = {DType.F16: PUBLISHED_FP16, DType.BF16: PUBLISHED}.get(op.element, {})
+        return Arithmetic(op.element.numpy, op.element is DType.F32, max((published.get(step, 0.0) for step in op.chain), default=0.0))
+
+    def analyse(self, nodes: Sequence[NodeProto], env: Env) -> bool:
+        """Add to `env` what `nodes` compute, with bounds; False where ONNX Runtime does not run an operator that has no rule."""
+        for node in nodes:
+            try:
+                self._analysis.run([node], env, self.arithmetic(node))
+            except RUNTIME_ERRORS:
+                self._unknown[node.op_type] = None
+                return False
+        return True
+
+    def inner(self, segment: Segment) -> list[str]:
+        """Tensors inside a segment that our nodes read or write."""
+        made = {name for node in segment.nodes for name in node.output if name}
+        ours = [node for node in segment.nodes if node.domain == FUSED_DOMAIN]
+        known = {tensor.stored for tensor in segment.writes}
+        return sorted({name for node in ours for name in (*node.input, *node.output) if name in made} - known)
+
+    def rows(self, segment: Segment, operands: dict[str, np.ndarray], got: dict[str, np.ndarray], env: Env) -> Iterator[Row]:
+        """One for each output of each of our nodes; `env`: the segment's analysis, `got`: what it computed."""
+        for node in segment.nodes:
+            if node.domain != FUSED_DOMAIN:
+                continue
+            if got.keys().isdisjoint(node.input) and node.output[0] in env:  # it read what the segment did
+                yield from (self._row(node, name, got[name], env[name], operands) for name in node.output)
+            else:
+                yield from self._alone(node, operands | got, env)
+
+    def _alone(self, node: NodeProto, values: dict[str, np.ndarray], env: Env) -> Iterator[Row]:
+        """A node behind others: run by itself on what they made, since ONNX Runtime may have merged it with them."""
+        own = {name: Bounded.of(values[name]) if name in values else env[name] for name in node.input if name}
+        try:
+            given = {name: values[name] for name in own if name in values}
+            found = self._models.candidate.part([node], given, list(node.output))
+            if not self.analyse([node], own):
+                raise ValueError("there is no reference for an operator in its function")
+        except RUNTIME_ERRORS as error:
+            yield failed(self._models, node.output[0], f"the optimized model does not run: {error}", "node", node.name)
+            return
+        yield from (self._row(node, name, found[name], own[name], values) for name in node.output)
+
+    def _row(self, node: NodeProto, name: str, got: np.ndarray, reference: Bounded, values: dict[str, np.ndarray]) -> Row:
+        expected = reference.value
+        limit = within_range(expected, reference.absolute(reference.arithmetic), got.dtype)
+        around = next((list(a.ints) for a in node.attribute if a.name == "around"), None)
+        if around is None:
+            return compared(self._models, name, got, expected, limit, "node", node.name)
+        begin, end = around[len(around) // 2 - 1], got.shape[-1] - around[-1]
+        if expected.shape == got.shape:
+            expected, limit = expected[..., begin:end], limit[..., begin:end]
+        row = compared(self._models, name, got[..., begin:end], expected, limit, "node", node.name)
+        if node.op_type.endswith("_into") and row.passed:
+            others = [np.delete(a, np.s_[begin:end], -1) for a in (got, values[node.input[-1]])]
+            if others[0].tobytes() != others[1].tobytes():
+                return failed(self._models, name, "channels that are not its own have changed", "node", node.name)
+        return row

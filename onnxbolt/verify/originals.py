@@ -1,0 +1,89 @@
+"""The original's tensors, computed piece by piece, so that few of them are in memory at a time."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from onnxbolt.graph.scopes import outer_reads, subgraphs
+from onnxbolt.verify.feeds import Feeds
+from onnxbolt.verify.session import Runner
+
+_AT_A_TIME = 8  # tensors that a piece hands out
+# what they make is no tensor, or need not be one: it cannot be handed from one session to another
+_NO_TENSORS = {"If", "Loop", "Optional", "OptionalGetElement", "Scan", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
+               "SequenceInsert", "SequenceMap", "SplitToSequence", "ZipMap"}
+
+
+class Originals:
+    """Tensors of the original model, each as often as `uses` says; after that its memory is given back."""
+
+    def __init__(self, runner: Runner, feeds: Feeds, uses: Mapping[str, int]) -> None:
+        self._runner, self._uses = runner, Counter(uses)
+        wide = {value.name for value in runner.skeleton.graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT}
+        self._values = {name: a.astype(np.float32, copy=False) if name in wide else a for name, a in feeds.items()}  # if it was widened
+        self._pieces = list(_pieces(runner.skeleton.graph.node, set(uses)))
+        self._readers = Counter(name for piece in self._pieces for name in _read(piece))
+        self._next = 0
+
+    def take(self, name: str) -> np.ndarray:
+        """One use of a tensor. Raises one of RUNTIME_ERRORS where the model does not run on the inputs."""
+        while name not in self._values:
+            self._advance()
+        value = self._values[name]
+        self._uses[name] -= 1
+        self._drop([name])
+        return value
+
+    def _advance(self) -> None:
+        piece = self._pieces[self._next]
+        self._next += 1
+        reads = _read(piece)
+        self._readers.subtract(reads)
+        wanted = [name for name in _outputs(piece) if self._uses[name] > 0 or self._readers[name] > 0]
+        self._values.update(self._runner.part(piece, {name: self._values[name] for name in reads if name in self._values}, wanted))
+        self._drop(reads)
+
+    def _drop(self, names: Sequence[str] | set[str]) -> None:
+        for name in names:
+            if self._uses[name] <= 0 and self._readers[name] <= 0:
+                self._values.pop(name, None)
+
+
+def makes_tensors(node: NodeProto) -> bool:
+    """True if all that a node makes is surely tensors."""
+    return node.op_type not in _NO_TENSORS
+
+
+def reads_of(node: NodeProto) -> set[str]:
+    """Names that a node reads, those of its subgraphs included."""
+    inner = {name for attribute in node.attribute for graph in subgraphs(attribute) for name in outer_reads(graph)}
+    return {name for name in node.input if name} | inner
+
+
+def _pieces(nodes: Sequence[NodeProto], wanted: set[str]) -> Iterator[list[NodeProto]]:
+    """The nodes in their order, cut where enough has been computed and all that is handed on is tensors."""
+    last = {name: i for i, node in enumerate(nodes) for name in reads_of(node)}
+    piece: list[NodeProto] = []
+    open_until, found = -1, 0
+    for i, node in enumerate(nodes):
+        piece.append(node)
+        found += sum(name in wanted for name in node.output)
+        if not makes_tensors(node):
+            open_until = max(open_until, *(last.get(name, -1) for name in node.output))
+        if found >= _AT_A_TIME and i >= open_until:
+            yield piece
+            piece, found = [], 0
+    if piece:
+        yield piece
+
+
+def _outputs(piece: Sequence[NodeProto]) -> list[str]:
+    return [name for node in piece for name in node.output if name]
+
+
+def _read(piece: Sequence[NodeProto]) -> set[str]:
+    """What a piece reads that it does not compute."""
+    return {name for node in piece for name in reads_of(node)} - set(_outputs(piece))

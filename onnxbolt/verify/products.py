@@ -1,0 +1,97 @@
+"""Products with bounds of their errors: Conv, MatMul, Gemm.
+
+One function multiplies values, magnitudes and errors alike. With |x| and |w| it gives the sum of magnitudes M, of which accumulation and
+relative errors of operands are multiples.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from onnxbolt.verify.bounds import Bounded, Error, bounded, is_set
+from onnxbolt.verify.limits import TF32, Arithmetic
+
+Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
+_STACKED = 16  # input channels of a group below which filter positions are multiplied at once
+
+
+def product(x: Bounded, weight: Bounded, multiply: Multiply, terms: int, arithmetic: Arithmetic) -> Bounded:
+    """multiply(x, weight), each result a sum of `terms` products; its own rounding is left to the caller."""
+    if arithmetic.tf32 and x.dtype == np.float32:
+        x, weight = (_truncated(operand, arithmetic) for operand in (x, weight))
+    value = multiply(x.value, weight.value)
+    magnitudes = [operand.magnitude.astype(np.float32) for operand in (x, weight)]
+    sums = multiply(*magnitudes)
+    accumulated = arithmetic.accumulation(terms) * sums
+    found = [_propagated(pair, magnitudes, sums, multiply) for pair in zip(x.errors, weight.errors, strict=True)]
+    return bounded(value, x.dtype, found[0], found[1], local=accumulated)
+
+
+def _propagated(errors: Sequence[Error], magnitudes: Sequence[np.ndarray], sums: np.ndarray, multiply: Multiply) -> Error:
+    """What errors of both operands make of a product, from the sums of magnitudes and the errors' own products."""
+    total: Error = 0.0
+    relative = sum(error for error in errors if isinstance(error, float))
+    if relative:
+        total = relative * sums
+    for place, error in enumerate(errors):
+        if isinstance(error, np.ndarray):
+            operands = [error.astype(np.float32) if i == place else magnitudes[i] + _absolute(errors[i], magnitudes[i]) for i in (0, 1)]
+            total = total + multiply(*operands)
+    return total
+
+
+def _absolute(error: Error, magnitude: np.ndarray) -> np.ndarray | float:
+    return error.astype(np.float32) if isinstance(error, np.ndarray) else error * magnitude
+
+
+def _truncated(x: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """An fp32 operand as a tensor core reads it.
+
+    One that is known exactly is known exactly thereafter; of another one, or in a product that is not ours, the ten bits left are unknown.
+    """
+    operands = _added(x.operands, TF32, x)
+    if is_set(x.arithmetic) or not arithmetic.kernel:
+        return Bounded(x.value, x.dtype, _added(x.arithmetic, TF32, x), operands)
+    bits = x.value.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
+    return Bounded(bits.view(np.float32).astype(np.float64), x.dtype, 0.0, operands)
+
+
+def _added(error: Error, relative: float, x: Bounded) -> Error:
+    return error + relative * x.magnitude if isinstance(error, np.ndarray) else error + relative
+
+
+def convolution(group: int, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]) -> Multiply:
+    """Conv of ONNX without a bias: [N,C,..] x [K,C/group,..] -> [N,K,..]."""
+
+    def multiply(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        rank, count = x.ndim - 2, len(x)
+        padded = np.pad(x, ((0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)))
+        extents = [(padded.shape[2 + i] - dilations[i] * (weight.shape[2 + i] - 1) - 1) // strides[i] + 1 for i in range(rank)]
+        grouped = weight.reshape(group, -1, *weight.shape[1:])  # [G,K/G,C/G,..]
+
+        def window(tap: tuple[int, ...]) -> np.ndarray:
+            """The elements that one position of the filter meets, [N,G,C/G,pixels]."""
+            cuts = [slice(t * d, t * d + (e - 1) * s + 1, s) for t, d, e, s in zip(tap, dilations, extents, strides, strict=True)]
+            return np.ascontiguousarray(padded[(slice(None), slice(None), *cuts)]).reshape(count, group, weight.shape[1], -1)
+
+        taps = list(np.ndindex(weight.shape[2:]))
+        if 1 < weight.shape[1] < _STACKED and len(taps) > 1:
+            columns = np.concatenate([window(tap) for tap in taps], axis=2)
+            result = np.concatenate([grouped[(..., *tap)] for tap in taps], axis=2) @ columns
+        else:
+            result = sum((_multiplied(grouped[(..., *tap)], window(tap)) for tap in taps), start=np.zeros((), x.dtype))
+        return np.asarray(result).reshape(count, -1, *extents)
+
+    return multiply
+
+
+def _multiplied(weight: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """[G,K/G,C/G] x [N,G,C/G,pixels]; by broadcasting where a group is one channel."""
+    return weight * x if weight.shape[-1] == 1 else np.ascontiguousarray(weight) @ x  # BLAS takes no strides
+
+
+def terms_of(weight: np.ndarray) -> int:
+    """Products in each result of a convolution."""
+    return math.prod(weight.shape[1:])

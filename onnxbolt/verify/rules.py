@@ -1,0 +1,330 @@
+"""One rule per operator: its value in float64, and bounds of its result's errors. What has no rule is measured (measured.py)."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import FunctionProto, NodeProto
+
+from onnxbolt.graph.functions import DOMAIN
+from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
+from onnxbolt.verify.functions import FUNCTIONS
+from onnxbolt.verify.limits import STEEPEST, TANH_UNIT, Arithmetic, unit
+from onnxbolt.verify.products import convolution, product, terms_of
+from onnxbolt.verify.standard import Standard
+
+Env = dict[str, Bounded]
+# they move values, and errors alike; their other operands say where to
+_MOVEMENT = {"Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad",
+             "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"}
+_MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
+_LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}  # of values, whose errors are at most the largest of errors
+_MEASURED_FACTOR = 4.0  # of what is measured with one draw of the errors' signs
+
+
+@dataclass
+class Analysis:
+    """What rules share. `measured` collects the op types without a rule."""
+
+    standard: Standard
+    functions: Mapping[str, FunctionProto]
+    measured: dict[str, None] = field(default_factory=dict)
+
+    def run(self, nodes: Sequence[NodeProto], env: Env, arithmetic: Arithmetic) -> None:
+        """Add to `env` what `nodes`, in order, compute from it."""
+        for node in nodes:
+            call = Call(self, node, [env.get(name) for name in node.input], arithmetic, env)
+            env.update(zip(filter(None, node.output), call.results(), strict=False))
+
+
+@dataclass
+class Call:
+    """One node with its operands."""
+
+    analysis: Analysis
+    node: NodeProto
+    inputs: list[Bounded | None]
+    arithmetic: Arithmetic
+    env: Env
+
+    def __post_init__(self) -> None:
+        self.attributes = {a.name: onnx.helper.get_attribute_value(a) for a in self.node.attribute if not a.ref_attr_name}
+        self.dtype = next((x.dtype for x in self.inputs if x is not None and is_float(x.dtype)), np.dtype(np.float32))
+
+    def results(self) -> list[Bounded]:
+        """One for each output. Raises one of RUNTIME_ERRORS where ONNX Runtime cannot run an operator without a rule."""
+        op = self.node.op_type
+        if self.node.domain == DOMAIN:
+            return self._fused()
+        if self.node.domain in ("", "ai.onnx"):
+            if op in FUNCTIONS and all(x is not None and is_float(x.dtype) for x in self.inputs[:1]):
+                return [self._function()]
+            if op in _MOVEMENT:
+                return self._moved()
+            if op in _MEANS | _LARGEST and len(self.node.output) == 1 and is_float(self._input(0).dtype):
+                return [self._reduced()]
+            if (rule := _RULES.get(op)) is not None and (found := rule(self)) is not None:
+                return [found]
+        return self._measured()
+
+    @property
+    def given(self) -> list[Bounded]:
+        return [x for x in self.inputs if x is not None]
+
+    def of_both(self, propagate: Callable[[list[np.ndarray]], np.ndarray]) -> list[Error]:
+        """For each kind of error, what `propagate` makes of the operands' absolute ones; 0 where they have none."""
+        return [propagate([x.absolute(x.errors[kind]) for x in self.given]) if any(is_set(x.errors[kind]) for x in self.given) else 0.0
+                for kind in (0, 1)]
+
+    def _function(self) -> Bounded:
+        function = FUNCTIONS[self.node.op_type]
+        operands = [None if x is None else x.value for x in self.inputs]
+        with np.errstate(all="ignore"):
+            value = function.value(self.attributes, *operands)
+            found = self.of_both(lambda errors: function.error(self.attributes, value, [x.value for x in self.given], errors))
+        own = function.own
+        if self.arithmetic.kernel and self.node.op_type == "Tanh":
+            own = max(own, TANH_UNIT if unit(self._element()) > unit(np.dtype(np.float32)) else 0.0)
+        return bounded(value, self.dtype, found[0], found[1], self.arithmetic.rounding(self.dtype) if function.rounds else 0.0,
+                       own * np.maximum(np.abs(value), 1.0) if own else 0.0)
+
+    def _element(self) -> np.dtype:
+        assert self.arithmetic.element is not None
+        return self.arithmetic.element
+
+    def _moved(self) -> list[Bounded]:
+        """Values and each kind of error where they go; a relative error of all that is moved stays one."""
+        moving = [i for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)]
+        if self.node.op_type == "Pad":
+            moving = moving[:1]
+        values = self._run({i: self._input(i).value for i in moving})
+        kinds: list[list[Error]] = []
+        for kind in (0, 1):
+            errors = [self._input(i).errors[kind] for i in moving]
+            if not any(isinstance(error, np.ndarray) for error in errors) and len(set(map(float, errors))) <= 1:
+                kinds.append([errors[0] if errors else 0.0] * len(values))
+            else:
+                kinds.append(list(self._run({i: self._input(i).absolute(self._input(i).errors[kind]) for i in moving}, padded=0.0)))
+        return [Bounded(value, self.dtype if moving else value.dtype, *errors) for value, *errors in zip(values, *kinds, strict=True)]
+
+    def _reduced(self) -> Bounded:
+        """Means, sums and maxima: errors are reduced as values are."""
+        x = self._input(0)
+        value = self._run({0: x.value})[0]
+        found = self.of_both(lambda errors: self._run({0: errors[0]})[0])
+        if self.node.op_type in _LARGEST:
+            return bounded(value, x.dtype, found[0], found[1])
+        terms = int(np.prod(self.attributes.get("kernel_shape", max(x.value.size // max(value.size, 1), 1))))
+        local = self.arithmetic.accumulation(terms) * self._run({0: np.abs(x.value)})[0]
+        return bounded(value, x.dtype, found[0], found[1], self.arithmetic.rounding(x.dtype), local)
+
+    def _measured(self) -> list[Bounded]:
+        """An operator without a rule: in fp32 by ONNX Runtime, with its operands' errors tried with random signs."""
+        if all(x.exact or not is_float(x.dtype) for x in self.given):
+            moved = {i: x.value for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)}
+            return [self._of_exact(value) for value in self._run(moved, np.float32)]
+        self.analysis.measured[self.node.op_type] = None
+        floats = {i: x for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)}
+        values = self._run({i: x.value for i, x in floats.items()}, np.float32)
+        rng = np.random.default_rng(0)
+        spreads: list[list[Error]] = []
+        for kind in (0, 1):
+            moved = {i: x.value + rng.choice([-1.0, 1.0], x.value.shape) * x.absolute(x.errors[kind]) for i, x in floats.items()}
+            found = self._run(moved, np.float32) if any(is_set(x.errors[kind]) for x in floats.values()) else values
+            spreads.append([_spread(*pair) for pair in zip(values, found, strict=True)])
+        return [self._of_exact(value, *errors) for value, *errors in zip(values, *spreads, strict=True)]
+
+    def _of_exact(self, value: np.ndarray, arithmetic: Error = 0.0, operands: Error = 0.0) -> Bounded:
+        """A result with the errors of an operator that is not known: roundings of values as large as the tensor's largest."""
+        if not is_float(value.dtype):
+            return Bounded(value, value.dtype, arithmetic, operands)
+        finite = np.abs(value[np.isfinite(value)])
+        local = 4 * unit(self.dtype) * float(finite.max(initial=0.0))
+        return bounded(value, self.dtype, arithmetic, operands, self.arithmetic.rounding(self.dtype), local if self.given else 0.0)
+
+    def _input(self, index: int) -> Bounded:
+        found = self.inputs[index]
+        assert found is not None  # ONNX has it as a required one
+        return found
+
+    def _run(self, floats: Mapping[int, np.ndarray], dtype: type | None = None, padded: float | None = None) -> list[np.ndarray]:
+        """The node by ONNX Runtime, with other values for its float operands; `padded`: what Pad appends."""
+        values = [None if x is None else x.value for x in self.inputs]
+        for i, value in floats.items():
+            values[i] = value
+        if padded is not None and self.node.op_type == "Pad" and len(values) > 2 and values[2] is not None:
+            values[2] = np.zeros_like(values[2])
+        return self.analysis.standard.run(self.node, values, {name: x.value for name, x in self.env.items()}, dtype)
+
+    def _fused(self) -> list[Bounded]:
+        """One of our nodes: its function's body, on the node's attributes. Of one that writes a part of its output that part alone."""
+        function = self.analysis.functions[self.node.op_type]
+        given = {attribute.name: attribute for attribute in self.node.attribute}
+        nodes, results = list(function.node), list(function.output)
+        if "part_tensor" in given:  # the body ends with Pad, and Add to what is there already
+            last = max(i for i, node in enumerate(nodes) if node.op_type == "Pad")
+            results, nodes = [nodes[last].input[0], *results[1:]], nodes[:last]
+        env: Env = {name: x for name, x in zip(function.input, self.inputs, strict=True) if x is not None}
+        self.analysis.run([_bound(node, given) for node in nodes], env, self.arithmetic)
+        return [self.ended(env[name], env[name].dtype) for name in results]
+
+    def layer_input(self, x: Bounded) -> Bounded:
+        """What a product reads: in a kernel of several layers the first one's result as the next one has it, rounded."""
+        return self.ended(x, self._element()) if self.arithmetic.kernel and is_set(x.arithmetic) else x
+
+    def ended(self, x: Bounded, dtype: np.dtype) -> Bounded:
+        """The result of a kernel's layer, stored as `dtype`; standard operators have rounded already."""
+        if not self.arithmetic.kernel or not is_float(dtype):
+            return x
+        if not is_set(x.arithmetic):
+            return rounded(x, dtype, unit(dtype))
+        local: np.ndarray | float = 0.0
+        if published := self.arithmetic.published:  # the argument was rounded as well
+            local = published + unit(dtype) * (STEEPEST * np.abs(x.value) + 0.25)
+        return bounded(x.value, dtype, x.arithmetic, x.operands, unit(dtype), local)
+
+    def biased(self, y: Bounded, bias: Bounded | None) -> Bounded:
+        """A product with what is added to it, rounded as one operator's result."""
+        rounding = self.arithmetic.rounding(self.dtype)
+        if bias is None:
+            return bounded(y.value, self.dtype, y.arithmetic, y.operands, rounding)
+        errors = [y.absolute(ours) + bias.absolute(theirs) if is_set(ours) or is_set(theirs) else 0.0
+                  for ours, theirs in zip(y.errors, bias.errors, strict=True)]
+        return bounded(y.value + bias.value, self.dtype, errors[0], errors[1], rounding)
+
+
+def _bound(node: NodeProto, given: Mapping[str, onnx.AttributeProto]) -> NodeProto:
+    """A body's node with the calling node's attributes in the place of references."""
+    if not any(attribute.ref_attr_name for attribute in node.attribute):
+        return node
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            copy.attribute.append(attribute)
+        elif attribute.ref_attr_name in given:
+            copy.attribute.append(given[attribute.ref_attr_name])
+            copy.attribute[-1].name = attribute.name
+    return copy
+
+
+def _spread(value: np.ndarray, other: np.ndarray) -> Error:
+    """A bound for all elements, from how far the measured ones moved; infinite for integers that changed and for other shapes."""
+    if value.shape != other.shape or (not is_float(value.dtype) and not np.array_equal(value, other)):
+        return np.full(value.shape, np.inf)
+    if not is_float(value.dtype):
+        return 0.0
+    finite = np.isfinite(value) & np.isfinite(other)
+    return np.full(value.shape, _MEASURED_FACTOR * float(np.abs(other - value, where=finite, out=np.zeros(value.shape)).max(initial=0.0)))
+
+
+def _cast(call: Call) -> Bounded | None:
+    x, target = call.given[0], onnx.helper.tensor_dtype_to_np_dtype(int(call.attributes["to"]))
+    if not is_float(target) or not is_float(x.dtype):
+        return None if is_float(x.dtype) else Bounded.of(x.value.astype(target))
+    rounding = unit(target) if unit(target) > unit(x.dtype) else 0.0
+    return rounded(x, target, rounding) if call.arithmetic.kernel else bounded(x.value, target, x.arithmetic, x.operands, rounding)
+
+
+def rounded(x: Bounded, dtype: np.dtype, rounding: float) -> Bounded:
+    """`x` as a kernel stores it in `dtype`: where it is known exactly its rounding is known, too, and comes from an operand.
+
+    Standard operators may do without: ONNX Runtime's CPU provider computes fp16 in fp32, and then drops a Cast there and back.
+    """
+    if not rounding or is_set(x.arithmetic):
+        return bounded(x.value, dtype, x.arithmetic, x.operands, rounding)
+    with np.errstate(over="ignore"):
+        value = x.value.astype(dtype).astype(np.float64)
+    operands = x.operands + rounding if isinstance(x.operands, float) else x.operands + rounding * x.magnitude
+    return bounded(value, dtype, 0.0, operands)
+
+
+def _constant(call: Call) -> Bounded:
+    if "value" in call.attributes:
+        value = onnx.numpy_helper.to_array(call.attributes["value"])
+    else:
+        value = call.analysis.standard.run(call.node, [], {}, None)[0]
+    return Bounded.of(value, unit(value.dtype) if value.dtype.itemsize == 2 else 0.0)
+
+
+def _conv(call: Call) -> Bounded | None:
+    x, weight, *bias = call.given
+    rank = x.value.ndim - 2
+    if call.attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
+        return None
+    strides, dilations = (list(call.attributes.get(name, [1] * rank)) for name in ("strides", "dilations"))
+    pads = list(call.attributes.get("pads", [0] * (2 * rank)))
+    multiply = convolution(int(call.attributes.get("group", 1)), strides, pads, dilations)
+    y = product(call.layer_input(x), weight, multiply, terms_of(weight.value), call.arithmetic)
+    return call.biased(y, dataclasses.replace(bias[0], value=bias[0].value.reshape(-1, *[1] * rank)) if bias else None)
+
+
+def _matmul(call: Call) -> Bounded:
+    x, weight = call.given
+    return call.biased(product(call.layer_input(x), weight, np.matmul, x.value.shape[-1], call.arithmetic), None)
+
+
+def _gemm(call: Call) -> Bounded | None:
+    if any(call.attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta")):
+        return None
+    x, weight, *bias = call.given
+    turned = [bool(call.attributes.get(name, 0)) for name in ("transA", "transB")]
+
+    def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return (a.T if turned[0] else a) @ (b.T if turned[1] else b)
+
+    return call.biased(product(x, weight, multiply, x.value.shape[0 if turned[0] else 1], call.arithmetic), bias[0] if bias else None)
+
+
+def _softmax(call: Call) -> Bounded | None:
+    """y_i moves by at most a factor of exp(2 e), e the largest error in its row."""
+    x, axis = call.given[0], int(call.attributes.get("axis", -1))
+    with np.errstate(all="ignore"):
+        powers = np.exp(x.value - x.value.max(axis, keepdims=True))
+        value = powers / powers.sum(axis, keepdims=True)
+        found = call.of_both(lambda errors: value * np.expm1(np.minimum(2 * errors[0].max(axis, keepdims=True), 700.0)))
+    local = value * (call.arithmetic.accumulation(x.value.shape[axis]) + 8 * 2.0**-21) if value.size else 0.0
+    return bounded(value, x.dtype, found[0], found[1], call.arithmetic.rounding(x.dtype), local)
+
+
+def _layer_normalization(call: Call) -> Bounded | None:
+    """z = (x - mean) / s: dz = (dx - mean(dx) - z mean(z dx)) / s, with the magnitudes of all terms."""
+    x, axis = call.given[0], int(call.attributes.get("axis", -1)) % call.given[0].value.ndim
+    axes = tuple(range(axis, x.value.ndim))
+    mean = x.value.mean(axes, keepdims=True)
+    deviation = np.sqrt(np.square(x.value - mean).mean(axes, keepdims=True) + float(call.attributes.get("epsilon", 1e-5)))
+    z = (x.value - mean) / deviation
+
+    def moved(error: np.ndarray) -> np.ndarray:
+        return (error + error.mean(axes, keepdims=True) + np.abs(z) * (np.abs(z) * error).mean(axes, keepdims=True)) / deviation
+
+    terms = int(np.prod(x.value.shape[axis:]))
+    errors = [moved(x.absolute(error)) * 1.1 if is_set(error) else 0.0 for error in x.errors]
+    local = moved((call.arithmetic.accumulation(terms) + 8 * 2.0**-24) * np.abs(x.value)) + 2.0**-21 * np.abs(z)
+    result = bounded(z, x.dtype, errors[0], errors[1], call.arithmetic.rounding(x.dtype), local)
+    for op, operand in zip(("Mul", "Add"), call.given[1:], strict=False):
+        step = Call(call.analysis, onnx.helper.make_node(op, ["a", "b"], ["c"]), [result, operand], call.arithmetic, {})
+        result = step.results()[0]
+    return result
+
+
+def _resize(call: Call) -> Bounded | None:
+    """Nearest neighbours move; linear interpolation is a mean with weights. Cubic weights have signs."""
+    mode = call.attributes.get("mode", b"nearest")
+    if mode not in (b"nearest", b"linear"):
+        return None
+    x = call.given[0]
+    value = call._run({0: x.value}, np.float32)[0]
+    found = call.of_both(lambda errors: call._run({0: errors[0]}, np.float32)[0])
+    local = 0.0 if mode == b"nearest" else 2.0**-20 * float(np.abs(x.value).max(initial=0.0))
+    return bounded(value, x.dtype, found[0], found[1], call.arithmetic.rounding(x.dtype) if mode == b"linear" else 2.0**-24, local)
+
+
+_RULES: dict[str, Callable[[Call], Bounded | None]] = {
+    "Cast": _cast, "Constant": _constant, "Conv": _conv, "Gemm": _gemm, "LayerNormalization": _layer_normalization, "MatMul": _matmul,
+    "Resize": _resize, "Softmax": _softmax,
+}

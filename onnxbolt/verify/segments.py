@@ -1,0 +1,119 @@
+"""The optimized model, cut at every tensor whose original is known: the segments that differ from the original."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto
+
+from onnxbolt.graph import weights
+from onnxbolt.graph.shapes import import_domains
+from onnxbolt.verify.originals import makes_tensors, reads_of
+from onnxbolt.verify.stored import Known, Piece, known
+
+_CUT = "//cut"  # ends names of what a segment reads of the original although it computes it as well
+
+
+@dataclass
+class Segment:
+    """Nodes between known tensors, in the graph's order."""
+
+    nodes: list[NodeProto] = field(default_factory=list)
+    reads: dict[str, Known] = field(default_factory=dict)  # by the name under which `nodes` read it
+    writes: list[Known] = field(default_factory=list)
+
+    @property
+    def originals(self) -> list[str]:
+        """Tensors of the original, one for each use."""
+        return [name for tensor in (*self.reads.values(), *self.writes) for name in tensor.originals]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The segments that differ from the original, how often they need each of its tensors, the element types of the optimized model's
+    tensors as far as they are known, and nodes of ours that name a tensor which the original does not have."""
+
+    segments: list[Segment]
+    uses: Mapping[str, int]
+    types: Mapping[str, int]
+    orphans: list[tuple[NodeProto, str]]
+
+
+def plan(original: ModelProto, optimized: ModelProto, other_constants: set[str]) -> Plan:
+    """Cut `optimized`; of both models the initializers' types and shapes count, and `other_constants` names those that are not equal."""
+    types = [_types(model) for model in (original, optimized)]
+    inputs = [value.name for value in original.graph.input]
+    made = [name for node in original.graph.node for name in node.output if name and (makes_tensors(node) or name in types[0])]
+    cuts, orphans = known(list(optimized.graph.node), {*inputs, *made})
+    cuts |= {value.name: Known(value.name, Piece(value.name)) for value in optimized.graph.input}
+    other = {name for name, kind in types[1].items() if types[0].get(name, kind) != kind} | other_constants
+    twins = {node.output[0]: node for node in original.graph.node if node.output}
+
+    def unchanged(node: NodeProto) -> bool:
+        return _same(node, twins.get(node.output[0])) and other.isdisjoint((*reads_of(node), *node.output))
+
+    segments = [segment for segment in _segments(list(optimized.graph.node), cuts) if not all(map(unchanged, segment.nodes))]
+    for segment in segments:
+        _close(segment, cuts)
+    return Plan(segments, Counter(name for segment in segments for name in segment.originals), types[1], orphans)
+
+
+def other_constants(original: ModelProto, optimized: ModelProto) -> set[str]:
+    """Names of initializers that only one of the models has, or whose values differ."""
+    before, after = ({tensor.name: tensor for tensor in model.graph.initializer} for model in (original, optimized))
+    shared = {name for name in before.keys() & after.keys() if before[name].data_type == after[name].data_type
+              and np.array_equal(weights.values(before[name]), weights.values(after[name]))}
+    return (before.keys() | after.keys()) - shared
+
+
+def _types(model: ModelProto) -> dict[str, int]:
+    """Element types, by onnx's inference; those of tensors behind operators that it does not know are missing."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    import_domains(copy)
+    inferred = onnx.shape_inference.infer_shapes(copy).graph
+    values = (*inferred.value_info, *inferred.input, *inferred.output)
+    found = {value.name: value.type.tensor_type.elem_type for value in values if value.type.tensor_type.elem_type}
+    return found | {tensor.name: tensor.data_type for tensor in inferred.initializer}
+
+
+def _same(node: NodeProto, twin: NodeProto | None) -> bool:
+    return twin is not None and (node.op_type, node.domain, list(node.input), list(node.output), list(node.attribute)) == (
+        twin.op_type, twin.domain, list(twin.input), list(twin.output), list(twin.attribute))
+
+
+def _segments(nodes: Sequence[NodeProto], cuts: Mapping[str, Known]) -> list[Segment]:
+    """Nodes that hand each other tensors which are not known are one segment."""
+    parents = list(range(len(nodes)))
+
+    def root(i: int) -> int:
+        while parents[i] != i:
+            parents[i] = i = parents[parents[i]]
+        return i
+
+    makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    for i, node in enumerate(nodes):
+        for name in reads_of(node):
+            if name in makers and name not in cuts:
+                parents[root(makers[name])] = root(i)
+    found: dict[int, Segment] = {}
+    for i in reversed(range(len(nodes))):  # in the order of their last nodes
+        found.setdefault(root(i), Segment()).nodes.insert(0, nodes[i])
+    return list(found.values())[::-1]
+
+
+def _close(segment: Segment, cuts: Mapping[str, Known]) -> None:
+    """Note what a segment reads and writes; a tensor that it does both with is read under another name."""
+    made = {name for node in segment.nodes for name in node.output}
+    segment.writes = [cuts[name] for node in segment.nodes for name in node.output if name in cuts]
+    for i, node in enumerate(segment.nodes):
+        both = {name: name + _CUT for name in node.input if name in cuts and name in made}
+        given = sorted(name for name in reads_of(node) if name in cuts and (name in both or name not in made))
+        segment.reads |= {both.get(name, name): cuts[name] for name in given}
+        if both:
+            segment.nodes[i] = copy = NodeProto()
+            copy.CopyFrom(node)
+            copy.input[:] = [both.get(name, name) for name in node.input]

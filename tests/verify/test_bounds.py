@@ -1,0 +1,125 @@
+"""The analysis of errors: values against independent float64, bounds that hold and are not loose."""
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import NodeProto, helper
+
+from onnxbolt.verify.bounds import Bounded
+from onnxbolt.verify.functions import FUNCTIONS, erf
+from onnxbolt.verify.limits import Arithmetic, unit
+from onnxbolt.verify.rules import Analysis, Env
+from onnxbolt.verify.standard import Standard
+from tests.support import Net, run
+
+STANDARD_ARITHMETIC = Arithmetic()
+RNG = np.random.default_rng(0)
+STANDARD = Standard(helper.make_model(onnx.GraphProto(name="g"), opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def analysed(node: NodeProto, *operands: np.ndarray, arithmetic: Arithmetic = STANDARD_ARITHMETIC, error: float = 0.0) -> Bounded:
+    env: Env = {name: Bounded.of(values, error) for name, values in zip(node.input, operands, strict=True)}
+    Analysis(STANDARD, {}).run([node], env, arithmetic)
+    return env[node.output[0]]
+
+
+def by_runtime(node: NodeProto, *operands: np.ndarray) -> np.ndarray:
+    return STANDARD.run(node, operands, {}, np.float32)[0]
+
+
+def test_erf() -> None:
+    x = np.concatenate([np.linspace(-7, 7, 3001), [np.inf, -np.inf]])
+    np.testing.assert_allclose(erf(x), [math.erf(value) for value in x], atol=2e-13)
+    assert np.isnan(erf(np.array([np.nan]))).all()
+
+
+@pytest.mark.parametrize("op", sorted(FUNCTIONS))
+def test_functions_are_those_of_onnx_within_their_bounds(op: str) -> None:
+    """In fp32, whose errors the bound is about; Gelu and the like where this opset has them."""
+    count = {"Add": 2, "Clip": 1, "Div": 2, "Max": 3, "Min": 2, "Mul": 2, "PRelu": 2, "Pow": 2, "Sub": 2}.get(op, 1)
+    node = helper.make_node(op, [f"x{i}" for i in range(count)], ["y"])
+    if not onnx.defs.has(op) or onnx.defs.get_schema(op).since_version > 17:
+        pytest.skip("not in opset 17")
+    operands = [RNG.standard_normal((64, 64)).astype(np.float32) * 3 for _ in range(count)]
+    if op in ("Sqrt", "Pow"):
+        operands[0] = np.abs(operands[0])
+    if op == "Pow":
+        operands[1] = np.full((), 3, np.float32)
+    result = analysed(node, *operands)
+    difference = np.abs(by_runtime(node, *operands) - result.value)
+    limit = result.absolute(result.arithmetic)
+    assert (difference <= limit).all()
+    assert (limit <= 1e-4 * (1 + np.abs(result.value))).all()
+
+
+@pytest.mark.parametrize("op", sorted(set(FUNCTIONS) - {"Pow", "Div", "Sqrt", "Exp"}))
+def test_operands_move_results_by_no_more_than_their_bound(op: str) -> None:
+    count = {"Add": 2, "Max": 3, "Min": 2, "Mul": 2, "PRelu": 2, "Sub": 2}.get(op, 1)
+    operands = [RNG.standard_normal(4096) * 4 for _ in range(count)]
+    moved = [x * (1 + RNG.uniform(-1e-2, 1e-2, x.shape)) for x in operands]
+    function = FUNCTIONS[op]
+    y, other = function.value({}, *operands), function.value({}, *moved)
+    bound = function.error({}, y, operands, [np.abs(x) * 1e-2 for x in operands])
+    assert (np.abs(other - y) <= bound * (1 + 1e-12) + 1e-15).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize(("shape", "weight", "attributes"), [
+    ((2, 8, 9, 7), (6, 8, 3, 3), {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+    ((1, 12, 8, 8), (12, 1, 3, 3), {"group": 12, "pads": [1, 1, 1, 1]}),
+    ((1, 3, 17, 17), (8, 3, 5, 5), {"dilations": [2, 1]}),
+    ((1, 64, 5, 5), (32, 32, 1, 1), {"group": 2}),
+    ((2, 4, 11), (4, 4, 3), {"strides": [2]}),
+])
+def test_convolutions(shape: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, object], dtype: type) -> None:
+    """The value is onnx's, and the operands' rounding is within its bound."""
+    x, w = (RNG.standard_normal(sizes).astype(np.float32) for sizes in (shape, weight))
+    node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
+    exact = by_runtime(node, x, w)
+    stored = [values.astype(dtype).astype(np.float32) for values in (x, w)]
+    result = analysed(node, *stored, error=max(unit(np.dtype(dtype)), 2.0**-20))
+    difference = np.abs(result.value - exact)
+    limit = result.absolute(result.operands) + result.absolute(result.arithmetic)
+    assert (difference <= limit).all()
+    assert difference.max() > 1e-3 * limit.max()
+    assert float(np.abs(limit).max()) < 60 * unit(np.dtype(dtype)) * np.abs(exact).max() + 1e-3
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Softmax", "LayerNormalization", "ReduceMean", "GlobalAveragePool", "MaxPool", "Einsum"])
+def test_rounded_operands_of_other_operators(op: str) -> None:
+    """Einsum has no rule: its limit is measured."""
+    x = RNG.standard_normal((2, 3, 16, 16)).astype(np.float32)
+    weights = {"MatMul": RNG.standard_normal((16, 8)), "LayerNormalization": 1 + RNG.random(16)}
+    others = [weights[op].astype(np.float32)] if op in weights else []
+    attributes = {"MaxPool": {"kernel_shape": [3, 3]}, "Einsum": {"equation": "bcij->bc"}, "ReduceMean": {"axes": [3]}}.get(op, {})
+    node = helper.make_node(op, ["x", "w"][: 1 + len(others)], ["y"], **attributes)
+    result = analysed(node, x.astype(np.float16).astype(np.float32), *others, error=2.0**-11)
+    difference = np.abs(result.value - by_runtime(node, x, *others))
+    limit = result.absolute(result.operands) + result.absolute(result.arithmetic)
+    assert (difference <= limit).all()
+    assert limit.max() < 0.2
+
+
+def test_tf32_operands_are_truncated_as_tensor_cores_do() -> None:
+    x, w = (np.full((1, 1), 1 + 2.0**-11 + 2.0**-12, np.float32) for _ in range(2))
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    result = analysed(node, x, w, arithmetic=Arithmetic(np.dtype(np.float32), tf32=True))
+    assert result.value == 1.0
+    assert float(result.absolute(result.arithmetic)[0, 0]) < 1e-5
+    unknown = analysed(node, x, w, arithmetic=Arithmetic(tf32=True))
+    assert float(unknown.absolute(unknown.arithmetic)[0, 0]) > 2 * 2.0**-10
+
+
+def test_a_model_of_operators_stays_within_the_bound_of_its_rounding() -> None:
+    net = Net({"x": (4, 32)})
+    model = net.model(net.node("Softmax", net.linear(net.node("Tanh", net.linear("x", 32, 64)), 64, 16)))
+    x = RNG.standard_normal((4, 32)).astype(np.float32)
+    env: Env = {"x": Bounded.of(x)} | {t.name: Bounded.of(onnx.numpy_helper.to_array(t)) for t in model.graph.initializer}
+    Analysis(Standard(model), {}).run(list(model.graph.node), env, Arithmetic())
+    result = env[model.graph.output[0].name]
+    difference = np.abs(run(model, {"x": x})[0] - result.value)
+    assert (difference <= result.absolute(result.arithmetic)).all()
