@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ Progress = Callable[[str], None]  # receives one line for each thing done
 
 _SOURCE, _OBJECT, _LOG, _LIBRARY = "unit.{}", "unit.o", "unit.log", "library.so"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)  # ours are named from custom_ops/
+_PATIENCE = 100  # times 0.05 s that compilers have to end
 # an end that says nothing about the source: it is not remembered
 _PASSING = re.compile(r"No space left|Cannot allocate memory|[Kk]illed|died due to signal|out of memory|Permission denied")
 _OVER_LIMIT = re.compile(r"Cannot allocate memory|out of memory|bad_alloc|CPU time limit|CPU limit|signal 24|File size limit")
@@ -227,8 +229,13 @@ def _terminate_on(stop: threading.Event, process: subprocess.Popen[str]) -> None
 
 
 def _terminate(process: subprocess.Popen[str]) -> None:
+    """End ninja and its compilers, and wait for them: one that still writes would leave files behind."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)  # ninja ends its compilers
+        os.killpg(process.pid, signal.SIGTERM)  # ninja ends its compilers, and itself behind them
+        for _ in range(_PATIENCE):
+            process.poll()  # a process that has ended stays in its group until it is asked for
+            os.killpg(process.pid, 0)
+            time.sleep(0.05)
 
 
 def _is_verdict(log: str) -> bool:

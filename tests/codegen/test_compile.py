@@ -2,16 +2,19 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from onnxbolt.archs import ARCHS, get
+from onnxbolt.codegen.artifacts import Unit, compile_each
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
+from onnxbolt.errors import BuildError
 from onnxbolt.kernels import conv, elementwise, gemm, resize, squeeze_excite
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
-from tests.codegen.compilation import compile_all, units, watchful
+from tests.codegen.compilation import compile_all, slow_code, units, watchful
 
 CHAIN = ("Bias", "Add", "Relu")
 
@@ -47,10 +50,22 @@ def _conv_chain(arch: int) -> Instance:
     return dataclasses.replace(alone, config=config)
 
 
-def test_each_family_compiles() -> None:
-    chains = [*(_chain(arch) for arch in ARCHS), _conv_chain(75), _conv_chain(80)]
-    _, complaints = compile_all(units([*_families(90), *_families(80), *chains], 1), watchful())
-    assert complaints == []
+ONE_OF_EACH = {unit.name: unit for unit in units(
+    [*_families(90), *_families(80), *(_chain(arch) for arch in ARCHS), _conv_chain(75), _conv_chain(80)], 1)}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[Unit, Path | BuildError]:
+    """All of them, compiled by one run on all cores."""
+    return dict(compile_each(list(ONE_OF_EACH.values()), watchful()))
+
+
+@pytest.mark.timeout(0)  # a limit would measure how busy the machine is; compilers have one of processor time
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_each_family_compiles(name: str, compiled: dict[Unit, Path | BuildError]) -> None:
+    outcome = compiled[ONE_OF_EACH[name]]
+    assert isinstance(outcome, Path), outcome
+    assert slow_code(outcome) == []
 
 
 @pytest.mark.nvcc
