@@ -121,6 +121,17 @@ def test_the_batch_may_change_from_run_to_run(optimized: Callable[[Case], Path])
     assert_right_at(session(optimized(SYMBOLIC)), SYMBOLIC.original(), (1, 3, 17, 8, 32, 2))
 
 
+def test_kernels_are_verified_at_several_sizes(optimized: Callable[[Case], Path]) -> None:
+    """The least, the opt and the largest batch, and an odd one; the last line names the GPU."""
+    original = SYMBOLIC.original()
+    result = verify(original, optimized(SYMBOLIC))
+    assert result.verdict.startswith("PASSED: kernels on NVIDIA"), result.text()
+    (name,) = (value.name for value in graph_inputs(original))
+    on_gpu, on_cpu = ({row.sizes for row in result.rows if row.provider == provider} for provider in ("CUDA", "CPU"))
+    assert {f"{name}:{batch}x3x224x224" for batch in (1, 8, 9, 64)} <= on_gpu
+    assert len(on_cpu) == 2
+
+
 def test_tuned_for_batches_of_1_to_64_one_session_serves_all(tmp_path: Path) -> None:
     """And one beyond. The nodes carry measured kernels for several ranges, so that the run meets more than one of them."""
     original, path = SYMBOLIC.original(), tmp_path / "tuned.onnx"
