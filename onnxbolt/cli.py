@@ -128,6 +128,9 @@ def commands() -> None:
 @click.option("--ort-version", default="", metavar="VERSION",
               help="ONNX Runtime that will run the model, e.g. 1.31: its CUDA kernels decide what stays in fp32. "
                    "Default: the installed one.")
+@click.option("--freeze-initializers/--no-freeze-initializers", default=None,
+              help="Make initializers that are graph inputs, too, constants, and take them from the inputs. "
+                   "Default: where all initializers are inputs.")
 @click.option("--dry-run", is_flag=True, help="Plan and report; write and compile nothing.")
 @_comparison
 def optimize(source: Path, out: Path, reports: tuple[Path, ...], dry_run: bool, quiet: bool, no_library: bool, no_verify: bool,

@@ -62,6 +62,7 @@ def sized(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--trials", type=click.IntRange(1), default=TRIALS, show_default=True, help="Candidates of each problem.")
 @sized
 @custom_ops
+@click.option("--freeze-initializers/--no-freeze-initializers", default=None, help="As for `optimize`.")
 def tune(source: Path, quiet: bool, **values: Any) -> int:
     """Measure on the local GPU what `optimize` of IN.onnx chooses from, and remember it; write no model."""
     from onnxbolt import pipeline

@@ -3,6 +3,7 @@
 OnnxboltError                 exit code 1
 ├── InputError                the model, a file or an option is not usable as given
 │   └── OpsetError            opset or IR version outside what onnx and ONNX Runtime know
+│       └── LiftError         an older opset whose operators have no newer form; `optimize` writes such a model as it is
 ├── BuildError                the CUDA compiler or the linker failed; carries the command, its log and the source
 │   └── ToolchainError        no compiler, no CUTLASS: names the extra to install
 ├── LibraryError              a custom-op library is missing, damaged, or belongs to another model
@@ -32,6 +33,10 @@ class InputError(OnnxboltError):
 
 class OpsetError(InputError):
     """The model's opset or IR version is outside the supported range."""
+
+
+class LiftError(OpsetError):
+    """The model's operators cannot be brought to the opset that the stages know; the message says which one and why."""
 
 
 class BuildError(OnnxboltError):

@@ -51,6 +51,7 @@ class Choices(TypedDict, total=False):
     lock: str | Path | None
     frozen: bool
     ort_version: str
+    freeze_initializers: bool | None
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Options:
     trials      with tune: candidates of each problem
     min_shapes, opt_shapes, max_shapes  sizes by the name of a graph input, for symbolic dimensions: the least and the largest that kernels
                 are chosen for, and the one that decides what is fused
+    freeze_initializers    True: make initializers that are also graph inputs constants, and take them from the inputs; default: where
+                all initializers are inputs
     lock        file with every choice, written or updated; what it holds of measurements is used
     frozen      take every choice from the lock file alone
     ort_version version of ONNX Runtime that will run the model, such as "1.31": its CUDA kernels decide what stays in fp32;
@@ -106,6 +109,7 @@ class Options:
     lock: str | Path | None = None
     frozen: bool = False
     ort_version: str = ""
+    freeze_initializers: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "archs", (self.archs,) if isinstance(self.archs, str) else tuple(self.archs))

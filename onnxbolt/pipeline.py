@@ -7,14 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
+import onnx
+from onnx import ModelProto
+
 from onnxbolt import gpu, library, precision
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
-from onnxbolt.errors import AccuracyError, CoverageError
+from onnxbolt.errors import AccuracyError, CoverageError, LiftError
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph import inlining
 from onnxbolt.graph.exporter import export_apart
 from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.overridable import frozen
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
 from onnxbolt.library_file import sha256_of
@@ -54,10 +58,14 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     names = options.archs or (lock.archs if options.frozen else default_archs())
     archs = [arch_number(name) for name in names]
     with (registered(options.custom_ops), Output(source, out, None if options.frozen else options.lock) as output,
-          opened(source) as original):
-        graph = import_model(original)
+          opened(source) as given):
+        original, notes = frozen(given, options.freeze_initializers)
+        try:
+            graph = import_model(original)
+        except LiftError as reason:
+            return _written_as_it_is(original, output, Report.unchanged(str(reason), archs).between(source, output.path), options)
         infer(graph)
-        changes = [*inlining.left(original), *canonicalize(graph)]
+        changes = [*inlining.left(original), *notes, *graph.notes, *canonicalize(graph)]
         kept = precision.convert(graph, options.precision, kernels)
         subject = Subject(graph, original, options.precision, ranges_of(graph, options), kernels)
         chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)
@@ -90,6 +98,20 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     return report
 
 
+def _written_as_it_is(original: ModelProto, output: Output, report: Report, options: Options) -> Report:
+    """For a model that the stages cannot work on: nothing but its metadata changes, so that it is deployed like any other."""
+    if short := report.short_of(options.require_fused):
+        raise CoverageError(short, report)
+    logger.warning("nothing was fused: %s", report.nothing_fused)
+    model = ModelProto()
+    model.CopyFrom(original)
+    metadata = library.metadata_of(library.make_manifest([], []), report.precision, report.archs)
+    onnx.helper.set_model_props(model, library.metadata(original) | metadata)
+    output.write(model, {}, options.save_as_external_data)
+    output.commit()
+    return report
+
+
 @takes_options
 def tune(source: Source, *, options: Options | None = None, progress: Callable[[str], None] | None = None,
          watch: Progress | None = None, **choices: Unpack[Choices]) -> Tuning:
@@ -100,7 +122,8 @@ def tune(source: Source, *, options: Options | None = None, progress: Callable[[
     choices["tune"] = True
     options = dataclasses.replace(options or Options(), **choices)
     archs = [arch_number(name) for name in options.archs or default_archs()]
-    with registered(options.custom_ops), opened(source) as original:
+    with registered(options.custom_ops), opened(source) as given:
+        original, _ = frozen(given, options.freeze_initializers)
         return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]
 
 

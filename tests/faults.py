@@ -11,7 +11,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper, numpy_helper
 
 from onnxbolt.epilogues import EPILOGUES, Step
 from onnxbolt.graph.functions import DOMAIN, Signature, build
-from onnxbolt.graph.importer import default_opset
+from onnxbolt.graph.lift import default_opset
 from onnxbolt.library import manifest_of_model
 from onnxbolt.opspec import OpSpec
 

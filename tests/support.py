@@ -13,7 +13,8 @@ from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
-from onnxbolt.graph.shapes import import_domains, infer
+from onnxbolt.graph.shapes import infer
+from onnxbolt.graph.skeleton import import_domains
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.types import Candidate, Refusal

@@ -90,7 +90,8 @@ def lines_of_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) ->
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_log_format_json_prints_nothing_else(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_format_json_prints_nothing_else(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str],
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
     capsys.readouterr()
     (report,) = lines_of_json(capsys, "optimize", small_model, small_model.with_name("x.onnx"), *MODEL_ALONE)
     assert (report["event"], report["verification"]["passed"]) == ("report", True)  # type: ignore[index]
@@ -98,6 +99,9 @@ def test_log_format_json_prints_nothing_else(small_model: Path, optimized: Path,
     assert (found["event"], found["passed"]) == ("verification", True)
     (nodes,) = lines_of_json(capsys, "inspect", optimized)
     assert nodes["event"] == "inspection"
+    monkeypatch.setattr("onnxbolt.library.build_for", lambda model, progress: model)  # any file in the library's place
+    (built,) = lines_of_json(capsys, "build", optimized)
+    assert (built["event"], built["path"]) == ("library", str(optimized))
 
 
 def test_verify_fails_with_exit_code_3(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:

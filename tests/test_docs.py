@@ -48,7 +48,7 @@ def test_links_and_paths_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_options_exist(page: Path) -> None:
     others = {"--no-deps", "--strict", "--batch"}  # of pip, mypy and python -m models
-    known = others | {flag for option in options_of(commands) for flag in option.opts}
+    known = others | {flag for option in options_of(commands) for flag in (*option.opts, *option.secondary_opts)}
     named = {flag for code in in_backticks(page) for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)}
     assert named <= known
 

@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from onnxbolt.dtypes import DType
-from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
@@ -243,11 +242,13 @@ def test_zoo_within_fp16_limit(name: str, zoo: Callable[[str], onnx.ModelProto])
         assert error(got, expected) <= 1e-2
 
 
-def test_bfloat16_is_younger_than_opset_12() -> None:
-    body = "(float[1,2] x) => (float[1,2] y)", "y = Relu(x)"
-    with pytest.raises(InputError, match="opset is 12, ONNX has bfloat16 from 13 on"):
-        converted(model_of(*body, opset=12), "bf16")
-    assert converted(model_of(*body, opset=12), "fp16")
+@pytest.mark.parametrize("opset", [8, 12])
+def test_old_models_come_in_bfloat16_as_well(opset: int) -> None:
+    """ONNX has it from opset 13 on, to which import lifts them."""
+    optimized, kept = converted(model_of("(float[1,2] x) => (float[1,2] y)", "y = Relu(x)", opset=opset), "bf16")
+    assert not kept
+    assert optimized.opset_import[0].version == 13
+    assert [node.op_type for node in optimized.graph.node] == ["Cast", "Relu", "Cast"]
 
 
 @pytest.mark.parametrize("reduction", ["none", "add"])

@@ -198,6 +198,10 @@ def test_failure_names_the_worst_tensor(report: Report) -> None:
     assert failed.failure().startswith("2 of 3 tensors differ from the original by more than allowed, e.g. output c: error 9.00e-01")
 
 
+def test_nothing_compared_is_a_failure(report: Report) -> None:
+    assert "there was nothing to compare" in report.verified(VerifyResult("fp16", ())).failure()
+
+
 @pytest.mark.parametrize(("precision", "reason", "remedies"), [
     ("fp16", NOT_FINITE, "fp16 ends at 65504, --precision bf16 has the range of fp32, --precision keep rounds nothing, "),
     ("fp16", "", "--precision keep rounds nothing, "), ("bf16", NOT_FINITE, "--precision keep rounds nothing, "), ("keep", "", "")])

@@ -2,7 +2,6 @@
 
 | operator | the evaluator |
 |---|---|
-| Softmax, LogSoftmax, Hardmax before opset 13 | has the meaning of opset 13; before it, all axes from `axis` on were one |
 | BatchNormalization before opset 14 | takes mean and variance of the input, as in training |
 | what has pads, with `auto_pad` | pads SAME_LOWER and SAME_UPPER otherwise |
 | MaxPool, AveragePool, LpPool | mixes up pads of two axes, and counts windows and their elements otherwise with `ceil_mode` |
@@ -19,7 +18,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.graph.edit import auto_pad
 
 _NEVER = frozenset({"AveragePool", "LRN", "LpPool", "MaxPool", "RoiAlign"})
-_OPSETS = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "BatchNormalization": 14}  # the first that it computes as it should
+_OPSETS = {"BatchNormalization": 14}  # the first that it computes as it should
 _COORDINATES = frozenset({"half_pixel", "pytorch_half_pixel", "asymmetric"})
 
 

@@ -11,13 +11,12 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import add_constant, constant_values, producer
 
-_OPSET = 13  # below, inputs that say nothing have to be there
 _MOST_STEPS = 8  # between an image and the sizes that begin with its own
 
 
 def run(graph: gs.Graph) -> int:
     """Replace computed sizes by constant scales; returns how often."""
-    return sum(_to_scales(graph, node) for node in graph.nodes if node.op == "Resize" and not node.domain) if graph.opset >= _OPSET else 0
+    return sum(_to_scales(graph, node) for node in graph.nodes if node.op == "Resize" and not node.domain)
 
 
 def _to_scales(graph: gs.Graph, node: gs.Node) -> bool:

@@ -15,10 +15,10 @@ from onnxbolt.graph.edit import Constant, Weight
 from onnxbolt.graph.element_types import onnx_dtype
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.order import in_order
+from onnxbolt.graph.skeleton import LEAST_IR
 from onnxbolt.graph.weights import Weights
 
 FUSED_DOMAIN, INTERNAL_DOMAIN = "com.onnxbolt", "onnxbolt.internal"
-LEAST_IR = 8  # the first with model-local functions
 
 
 def export_model(graph: gs.Graph, functions: Sequence[FunctionProto] = (), metadata: Mapping[str, str] | None = None) -> ModelProto:
@@ -34,7 +34,8 @@ def export_apart(graph: gs.Graph, functions: Sequence[FunctionProto] = (),
     """As `export_model`, but large initializers have no data; their constants are beside the model, by name."""
     source: ModelProto = graph.source
     model = ModelProto()
-    copy_fields(source, model, skip=("graph", "functions", "metadata_props"))
+    copy_fields(source, model, skip=("graph", "functions", "metadata_props", "opset_import"))
+    model.opset_import.extend(graph.import_domains)
     copy_fields(source.graph, model.graph, skip=(
         "node", "initializer", "sparse_initializer", "value_info", "input", "output", "quantization_annotation"))
     model.ir_version = max(source.ir_version, LEAST_IR)
@@ -194,9 +195,8 @@ def _still_true(tensor: gs.Tensor, source: ValueInfoProto) -> bool:
 
 def _inner_types(graph: gs.Graph, tensors: Mapping[str, gs.Tensor]) -> Iterator[ValueInfoProto]:
     """Types of inner tensors: the source's entries that are still true, then those of tensors that the source did not have."""
-    source: GraphProto = graph.source.graph
     ends = {tensor.name for tensor in (*graph.inputs, *graph.outputs)}
-    for value in source.value_info:
+    for value in graph.stored_types:
         if value.name in tensors and value.name not in ends:
             tensor = tensors[value.name]
             if tensor.shape is not None or _still_true(tensor, value):

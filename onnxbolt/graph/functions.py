@@ -257,7 +257,7 @@ def _squeeze_excite(body: _Body, signature: Signature, opset: int) -> str:
         product = body("MatMul", [result, body("Transpose", [body.load(weight)], perm=[1, 0])])
         biased = body("Add", [product, body.convert(bias, DType.F32, body.dtype)])
         result = step.row.body(body, opset, biased, "", step.params)
-    gate = body("Unsqueeze", [result, body.ints(1, 2)]) if opset >= 13 else body("Unsqueeze", [result], axes=[1, 2])
+    gate = body("Unsqueeze", [result, body.ints(1, 2)])
     return body("Mul", [x, gate])
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,18 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxbolt.errors import InputError, OpsetError
-from onnxbolt.graph import weights, wire
+from onnxbolt.graph import stale, weights, wire
 from onnxbolt.graph.edit import Constant, Node
 from onnxbolt.graph.element_types import numpy_dtype
+from onnxbolt.graph.lift import Lifted, default_opset, lifted
 from onnxbolt.graph.scopes import captured, names, subgraphs
 from onnxbolt.graph.sizes import open_negative
 
-OLDEST_OPSET = 11
+WORKING_OPSET = 13  # what the stages know; operators of older opsets are lifted
+_PROBED = 11  # an opset that every ONNX Runtime knows
 _CONSTANT_VALUES = ("value", "value_float", "value_floats", "value_int", "value_ints")
 
 
@@ -58,31 +60,29 @@ def external_files(path: Path) -> set[Path]:
 
 
 def check_versions(model: ModelProto, where: str = "the model") -> None:
-    """Raise OpsetError where onnx or the installed ONNX Runtime do not know the model's opset or IR version."""
+    """Raise OpsetError where onnx or the installed ONNX Runtime do not know the model's opset or IR version.
+
+    A model that imports no opset of the default domain passes: it is written as it is.
+    """
     opset, (newest, newest_ir) = default_opset(model), newest_versions()
-    if opset is None:
-        raise OpsetError(f"{where}: no opset of the default ONNX domain is imported; supported are {OLDEST_OPSET} to {newest}")
-    if not OLDEST_OPSET <= opset <= newest:
+    if not model.opset_import:
+        raise OpsetError(f"{where}: it imports no opset, which ONNX requires; export it again")
+    if opset is not None and not 1 <= opset <= newest:
         raise OpsetError(
-            f"{where}: opset {opset} is not supported, {OLDEST_OPSET} to {newest} are (what onnx {onnx.__version__} and the installed"
+            f"{where}: opset {opset} is not supported, 1 to {newest} are (what onnx {onnx.__version__} and the installed"
             " ONNX Runtime know); convert it with onnx.version_converter or export it again"
         )
     if not 3 <= model.ir_version <= newest_ir:
         raise OpsetError(f"{where}: IR version {model.ir_version} is not supported, 3 to {newest_ir} are; export the model again")
 
 
-def default_opset(model: ModelProto) -> int | None:
-    """The imported version of the default domain."""
-    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
-
-
 @functools.cache
 def newest_versions() -> tuple[int, int]:
     """The newest opset and IR version that onnx and ONNX Runtime both take; ONNX Runtime tells only by refusing."""
     opset, ir = onnx.defs.onnx_opset_version(), int(onnx.IR_VERSION)
-    while ir > 3 and not _runtime_takes(OLDEST_OPSET, ir):
+    while ir > 3 and not _runtime_takes(_PROBED, ir):
         ir -= 1
-    while opset > OLDEST_OPSET and not _runtime_takes(opset, ir):
+    while opset > _PROBED and not _runtime_takes(opset, ir):
         opset -= 1
     return opset, ir
 
@@ -173,32 +173,56 @@ def _cut_off(tensor: TensorProto, path: Path, location: str) -> InputError:
 def import_model(model: ModelProto) -> gs.Graph:
     """The model's main graph; subgraphs and functions stay protos.
 
+    Operators of opsets before WORKING_OPSET are lifted to it. Stored types and shapes are left out where inference contradicts them.
     Beside graphsurgeon's fields the graph has `source` (the model), `captured` (names that must still be produced because
     subgraphs, training information or quantization annotations read them), `constants` (by name, all of the source),
-    `source_tensors` (names) and `taken_names`; see docs/architecture.md for the fields of nodes and constants.
-    Raises InputError where a node reads what nothing produces.
+    `source_tensors` (names), `taken_names`, `stored_types` (value_info that is believed) and `notes` (lines for the report); see
+    docs/architecture.md for the fields of nodes and constants.
+    Raises InputError where a node reads what nothing produces, LiftError where an old operator has no newer form.
     """
-    proto = model.graph
+    proto, notes = model.graph, list[str]()
+    new = lifted(model, WORKING_OPSET)
+    outputs, inner = _believed(model, notes)
     overridable = {value.name for value in proto.input} if model.ir_version >= 4 else set()
     constants = {t.name: Constant(t.name, t) for t in proto.initializer if t.name not in overridable}
-    constants |= {name: constant for i, node in enumerate(proto.node) for name, constant in _constant_node(node, i)}
+    constants |= {name: constant for i, node in enumerate(new.nodes) for name, constant in _constant_node(node, i)}
     tensors: dict[str, gs.Tensor] = dict(constants)
     for sparse in proto.sparse_initializer:  # no stage computes with these: variables that no node produces
         tensors[sparse.values.name] = gs.Variable(sparse.values.name, numpy_dtype(sparse.values.data_type), list(sparse.dims))
-    for value in (*proto.input, *proto.output, *proto.value_info):
+    for value in (*proto.input, *outputs, *inner):
         if value.name not in tensors:
             tensors[value.name] = _variable(value)
-    nodes = [_import_node(node, i, tensors) for i, node in enumerate(proto.node) if not (node.output and node.output[0] in constants)]
+    nodes = [_import_node(node, i, tensors, new) for i, node in enumerate(new.nodes) if not (node.output and node.output[0] in constants)]
     graph = gs.Graph(
         nodes, [tensors[v.name] for v in proto.input if v.name not in constants], [tensors[v.name] for v in proto.output], name=proto.name,
-        doc_string=proto.doc_string, opset=default_opset(model), import_domains=model.opset_import, producer_name=model.producer_name,
+        doc_string=proto.doc_string, opset=new.opset, import_domains=new.opset_import, producer_name=model.producer_name,
         producer_version=model.producer_version, ir_version=model.ir_version,
     )
     graph.source, graph.constants, graph.captured = model, constants, frozenset(captured(model))
     _check_produced(graph, overridable | {sparse.values.name for sparse in proto.sparse_initializer})
-    graph.source_tensors = frozenset(tensors)
-    graph.taken_names = set(tensors) | set(names(proto))
+    graph.source_tensors = frozenset(tensors) - new.made
+    graph.taken_names = set(tensors) | set(names(proto)) | set(new.stands_for)
+    graph.stored_types, graph.notes = inner, notes
     return graph
+
+
+def _believed(model: ModelProto, notes: list[str]) -> tuple[Sequence[ValueInfoProto], Sequence[ValueInfoProto]]:
+    """What the model stores of its outputs and of inner tensors; where a part of that is wrong, nothing but the outputs' types."""
+    outputs, inner = model.graph.output, model.graph.value_info
+    wrong = stale.contradictions(model)
+    if not wrong:
+        return outputs, inner
+    notes.append(f"value_info: {len(wrong)} of {len(outputs) + len(inner)} stored types and shapes contradict what inference finds: "
+                 f"none of them is used; e.g. {wrong[0]}")
+    return [_without_shape(value) for value in outputs], []
+
+
+def _without_shape(value: ValueInfoProto) -> ValueInfoProto:
+    bare = ValueInfoProto()
+    bare.CopyFrom(value)
+    if bare.type.HasField("tensor_type"):
+        bare.type.tensor_type.ClearField("shape")
+    return bare
 
 
 def _check_produced(graph: gs.Graph, given: set[str]) -> None:
@@ -209,7 +233,7 @@ def _check_produced(graph: gs.Graph, given: set[str]) -> None:
             raise InputError(f"{reader} needs the tensor {tensor.name!r}, which no node produces: the model is damaged; export it again")
 
 
-def _variable(value: onnx.ValueInfoProto) -> gs.Variable:
+def _variable(value: ValueInfoProto) -> gs.Variable:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         return gs.Variable(value.name, type=kind or "tensor_type")
@@ -249,13 +273,14 @@ def _scalar_or_list(attribute: AttributeProto, name: str) -> TensorProto:
     return onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(attribute), dtype), name)
 
 
-def _import_node(proto: NodeProto, position: int, tensors: dict[str, gs.Tensor]) -> Node:
+def _import_node(proto: NodeProto, position: int, tensors: dict[str, gs.Tensor], new: Lifted) -> Node:
     def tensor(name: str) -> gs.Tensor:
         return tensors.setdefault(name, gs.Variable(name)) if name else gs.Variable.empty()
 
     node = Node(
         proto.op_type, proto.name, {a.name: _attribute(a) for a in proto.attribute}, [tensor(n) for n in proto.input],
-        [tensor(n) for n in proto.output], "" if proto.domain == "ai.onnx" else proto.domain, (proto.name or next(iter(proto.output), ""),),
+        [tensor(n) for n in proto.output], "" if proto.domain == "ai.onnx" else proto.domain,
+        (new.stands_for.get(proto.name) or proto.name or next(iter(proto.output), ""),),
     )
     node.origin, node.position = proto, position
     return node

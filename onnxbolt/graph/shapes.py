@@ -14,13 +14,13 @@ from onnx import ModelProto, NodeProto
 
 from onnxbolt.errors import InputError
 from onnxbolt.graph import contrib
-from onnxbolt.graph.exporter import INTERNAL_DOMAIN, LEAST_IR, node_proto, tensor_proto, used_constants, used_variables, value_info
+from onnxbolt.graph.exporter import INTERNAL_DOMAIN, node_proto, tensor_proto, used_constants, used_variables, value_info
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.newer import newer
 from onnxbolt.graph.order import in_order
+from onnxbolt.graph.skeleton import LARGE, LEAST_IR, import_domains
 from onnxbolt.graph.symbols import Meanings, is_generated
 
-_LARGE = 1024  # elements; a tensor that holds a shape has a handful
 Shape = list[int | str | None]
 
 
@@ -105,12 +105,12 @@ def _better(new: int | str | None, old: int | str | None) -> int | str | None:
 
 def _skeleton(graph: gs.Graph) -> ModelProto:
     source: ModelProto = graph.source
-    model = ModelProto(ir_version=max(source.ir_version, LEAST_IR), opset_import=source.opset_import, functions=source.functions)
+    model = ModelProto(ir_version=max(source.ir_version, LEAST_IR), opset_import=graph.import_domains, functions=source.functions)
     model.graph.name = source.graph.name or "graph"
     declared = {value.name: value for value in source.graph.input}
     model.graph.input.extend(value_info(tensor, declared.get(tensor.name)) for tensor in graph.inputs)
     for constant in used_constants(graph).values():
-        if np.prod(constant.shape) > _LARGE:
+        if np.prod(constant.shape) > LARGE:
             model.graph.input.append(value_info(constant, None))
         else:
             model.graph.initializer.append(tensor_proto(constant))
@@ -120,13 +120,6 @@ def _skeleton(graph: gs.Graph) -> ModelProto:
     # outputs without a type: what the source says of them is merged in afterwards, so that it cannot contradict inference
     model.graph.output.extend(onnx.ValueInfoProto(name=tensor.name) for tensor in graph.outputs)
     return model
-
-
-def import_domains(model: ModelProto) -> None:
-    """Import the domains of nodes that nobody imports: ONNX Runtime runs such models, inference refuses them."""
-    known = {"", "ai.onnx"} | {entry.domain for entry in model.opset_import}
-    new = sorted({node.domain for node in model.graph.node} - known)
-    model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in new)
 
 
 def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:

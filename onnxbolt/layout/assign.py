@@ -62,7 +62,6 @@ class Assignment:
     to_plain: frozenset[str] = frozenset()  # outputs of convolutions that write them as ONNX has them
     both: Mapping[str, gs.Tensor] = field(default_factory=dict)  # by result that a convolution writes in both forms: it as ONNX has it
     read_as_stored: set[str] = field(default_factory=set)  # tensors that somebody reads in the form in which they are written
-    opset: int = 0  # of the graph
 
     @cached_property
     def spatial(self) -> set[int]:
@@ -167,7 +166,7 @@ def _pass(graph: gs.Graph, candidates: list[Candidate], padded: set[str], planes
     last = {id(last_node(c)): c for c in candidates}
     anchors = {id(c.anchor.node): c.anchor.kind for c in candidates}
     state = Assignment(candidates, last, anchors, {id(n) for c in candidates for n in c.nodes}, padded, planes=planes, to_plain=to_plain,
-                       both=both, opset=graph.opset)
+                       both=both)
     for node in graph.nodes:
         if id(node) in last:
             _fused(state, last[id(node)])

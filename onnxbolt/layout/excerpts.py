@@ -18,8 +18,6 @@ from onnxbolt.layout.rules import constant_values
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
-LEAST_OPSET = 12  # Constant's value_ints, by which function bodies place a slice
-
 
 @dataclass(frozen=True)
 class Read:

@@ -18,7 +18,7 @@ from onnxbolt.graph.edit import pinned
 from onnxbolt.graph.functions import Part, Signature
 from onnxbolt.kernels import elementwise
 from onnxbolt.layout.assign import Assignment
-from onnxbolt.layout.excerpts import LEAST_OPSET, Excerpt, Read, excerpts
+from onnxbolt.layout.excerpts import Excerpt, Read, excerpts
 from onnxbolt.layout.form import Form, stored_shape
 from onnxbolt.match.types import Candidate, Refusal
 
@@ -178,17 +178,15 @@ class _Concat:
         self.parts: list[Slice] = []
         carry = assignment.carries[id(node)]
         inputs = [(tensor, form, _width(tensor, form)) for tensor, form in zip(node.inputs, carry.reads, strict=True)]
-        self.obstacle = self._obstacle([width for *_, width in inputs], assignment.opset)
+        self.obstacle = self._obstacle([width for *_, width in inputs])
         whole, before, total = Whole(node, self.out, carry.writes[0], len(inputs)), 0, sum(width for *_, width in inputs)
         for tensor, form, width in inputs if not self.obstacle else ():
             assert form is not None  # else it had no width
             self.parts.append(Slice(whole, tensor, form, before, width, total - before - width))
             before += width
 
-    def _obstacle(self, widths: list[int], opset: int) -> str:
+    def _obstacle(self, widths: list[int]) -> str:
         dtype = DType.of(self.out.dtype)
-        if opset < LEAST_OPSET:
-            return f"bodies of nodes that write slices need opset {LEAST_OPSET}"
         if dtype is None or any(width % dtype.alignment for width in widths):
             return f"slices are not aligned to 16 bytes: of {', '.join(map(str, widths))} channels"
         return "a subgraph reads the result" if self.out.name in self._graph.captured else ""

@@ -6,6 +6,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, Step
 from onnxbolt.graph.edit import auto_pad
+from onnxbolt.graph.overridable import remedy_for
 from onnxbolt.kernels import grouped
 from onnxbolt.match.types import Anchor, Link, Refusal
 from onnxbolt.patterns import AnchorPattern, StepPattern
@@ -30,7 +31,7 @@ def _refusal(node: gs.Node) -> Refusal | None:
 
     x, weight = node.inputs[0], node.inputs[1]
     if not isinstance(weight, gs.Constant):
-        return because("its weight is computed at run time", weight.name, "make the weight an initializer")
+        return because("its weight is computed at run time", weight.name, remedy_for(weight))
     rank = len(weight.shape)
     if rank not in (3, 4):
         return because(f"a {rank - 2}-D convolution stays with ONNX Runtime", weight.name)
@@ -45,7 +46,7 @@ def _refusal(node: gs.Node) -> Refusal | None:
     if auto_pad(node) != "NOTSET":
         return because("auto_pad with an unknown input size", x.name, "give the model a static height and width")
     if len(node.inputs) > 2 and node.inputs[2].name and not isinstance(node.inputs[2], gs.Constant):
-        return because("its bias is computed at run time", node.inputs[2].name, "make the bias an initializer")
+        return because("its bias is computed at run time", node.inputs[2].name, remedy_for(node.inputs[2]))
     if x.shape is None or not isinstance(x.shape[1], int):
         return because("the input's rank or channels are unknown", x.name)
     if 0 in x.shape or 0 in weight.shape:

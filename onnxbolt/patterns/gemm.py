@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, Step
+from onnxbolt.graph.overridable import is_input, remedy_for
 from onnxbolt.match.types import Anchor, Link, Refusal
 from onnxbolt.patterns import AnchorPattern, StepPattern
 
@@ -18,7 +19,7 @@ def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
 
     x, weight = node.inputs[0], node.inputs[1]
     if not isinstance(weight, gs.Constant):
-        return because("both operands are computed at run time", weight.name)
+        return because("both operands are computed at run time", weight.name, _remedy(weight))
     if isinstance(x, gs.Constant) or len(weight.shape) != 2:
         return because("the constant operand is not a right-hand [K, N] matrix", weight.name)
     dtype = DType.of(weight.dtype)
@@ -31,8 +32,14 @@ def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
     return Anchor("gemm", node, x, weight, dtype), ()
 
 
+def _remedy(weight: gs.Tensor) -> str:
+    """For an operand that no layer computes; products of two activations are as they should be."""
+    return remedy_for(weight) if is_input(weight) else ""
+
+
 def _general(node: gs.Node) -> Refusal:
-    return Refusal(node.name, node.op, "its second operand is computed at run time", node.inputs[1].name)
+    weight = node.inputs[1]
+    return Refusal(node.name, node.op, "its second operand is computed at run time", weight.name, _remedy(weight))
 
 
 def _layer(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | None:

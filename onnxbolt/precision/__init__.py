@@ -9,7 +9,6 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.errors import InputError
 from onnxbolt.graph.weights import Weights, complete
 from onnxbolt.precision.apply import Conversion
 from onnxbolt.precision.constants import Constants
@@ -20,21 +19,16 @@ from onnxbolt.precision.lift import lift_casts
 __all__ = ["Kept", "convert", "rounded_apart", "rounded_original"]
 
 LOW = {"fp16": DType.F16, "bf16": DType.BF16}
-BF16_OPSET = 13  # ONNX's Cast knows bfloat16 from here on
 
 
 def convert(graph: gs.Graph, precision: str, kernels: Kernels | None = None) -> list[Kept]:
     """Convert `graph` in place ("fp16", "bf16"; "keep": no change) and say which nodes stay in fp32.
 
     `kernels` are those of the ONNX Runtime that will run the model, by default of the installed one.
-    Tensors' dtypes have to be known (shapes.infer) and are right afterwards. Raises InputError where the model's opset is
-    older than bfloat16.
+    Tensors' dtypes have to be known (shapes.infer) and are right afterwards.
     """
     if precision not in LOW:
         return []
-    if precision == "bf16" and graph.opset < BF16_OPSET:
-        raise InputError(f"--precision bf16: the model's opset is {graph.opset}, ONNX has bfloat16 from {BF16_OPSET} on; convert it with "
-                         "onnx.version_converter, export it again, or choose --precision fp16")
     constants = Constants(LOW[precision])
     decision = Decision(graph, LOW[precision], constants, kernels or kernels_of())
     kept = decision.kept(graph)

@@ -68,6 +68,7 @@ class Report:
     tuning: Tuning | None = None  # with --tune
     regions: tuple[Verdict, ...] = ()  # what --fuse winning decided by
     onnxruntime: str = ""  # the release whose CUDA kernels decided what stays in fp32
+    passed_through: str = ""  # why the model was written as it is, where it was
     original: str = ""  # paths, where the models are files
     optimized: str = ""
     strict: bool = False  # a whole model that was not judged counts as failed
@@ -91,6 +92,11 @@ class Report:
         return cls(options.precision, options.fuse, tuple(archs), fused, refusals, tuple(kept), tuple(changes),
                    tuple(shared_weights), coverage(work, sources), why, manifest.digest, regions=chosen.verdicts,
                    strict=options.strict)
+
+    @classmethod
+    def unchanged(cls, reason: str, archs: Sequence[int]) -> Report:
+        """Of a model that was written as it is."""
+        return cls("keep", "winning", tuple(archs), (), (), (), (), (), None, reason, "", passed_through=reason)
 
     def between(self, original: object, optimized: Path | None) -> Report:
         """The report with the models' paths; a model in memory has none."""
@@ -121,8 +127,9 @@ class Report:
             return ""
         failures = self.verification.failures
         if not failures:
-            row = next(row for row in self.verification.rows if row.unjudged)
-            return f"the whole model was not judged: {row.kind} {row.name}: {row.unjudged}; give inputs that can with {option('inputs')}"
+            unjudged = [f"{row.kind} {row.name}: {row.unjudged}" for row in self.verification.rows if row.unjudged]
+            why = unjudged[0] if unjudged else "there was nothing to compare"
+            return f"the whole model was not judged: {why}; give inputs that can with {option('inputs')}"
         worst = max(failures, key=lambda row: math.inf if math.isnan(row.error) else row.error)
         remedies = ["--precision keep rounds nothing"] if self.verification.precision != "keep" else []
         if self.verification.precision == "fp16" and any(row.reason == NOT_FINITE for row in failures):

@@ -35,8 +35,12 @@ Section = tuple[str, tuple[str, ...], Lines]
 
 def text(report: Report) -> str:
     """Grouped, so that a model of thousands of nodes fits a screen."""
-    verification = report.verification.text(WIDTH) if report.verification else "not verified"
+    verification = report.verification.text(WIDTH) if report.verification else _not_verified(report)
     return f"{_printed(_sections(report), SHOWN)}\n{verification}"
+
+
+def _not_verified(report: Report) -> str:
+    return "not verified: nothing but metadata was added" if report.passed_through else "not verified"
 
 
 def tuning_text(tuning: Tuning) -> str:
@@ -65,7 +69,7 @@ def markdown(report: Report) -> str:
         if rows:
             parts.append(table(header, rows))
     found = report.verification
-    parts += ["## Verification", rows_as_table(found), *found.notes, found.verdict] if found else ["not verified"]
+    parts += ["## Verification", rows_as_table(found), *found.notes, found.verdict] if found else [_not_verified(report)]
     return "\n\n".join(parts)
 
 
@@ -87,6 +91,9 @@ def _sections(report: Report) -> Iterable[Section]:
     yield f"{PRECISIONS[report.precision]}{_runtime(report)}", (), []
     if report.original or report.optimized:
         yield f"{report.original or 'a model in memory'} -> {report.optimized or 'nothing written'}", (), []
+    if report.passed_through:
+        yield f"written as it is: {report.passed_through}", (), []
+        return
     if report.library_sha256:
         yield f"library: SHA-256 {report.library_sha256}", (), []
     yield (

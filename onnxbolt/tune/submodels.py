@@ -14,10 +14,11 @@ from onnxbolt.canonicalize.restore import restore
 from onnxbolt.codegen.render import Instance
 from onnxbolt.graph.edit import producer
 from onnxbolt.graph.element_types import onnx_dtype
-from onnxbolt.graph.exporter import LEAST_IR, export_model, node_proto, tensor_proto
+from onnxbolt.graph.exporter import export_model, node_proto, tensor_proto
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.order import in_order
 from onnxbolt.graph.shapes import infer
+from onnxbolt.graph.skeleton import LEAST_IR
 from onnxbolt.layout.form import PLAIN
 from onnxbolt.library import Manifest, metadata_of
 from onnxbolt.opspec import OpSpec
@@ -95,7 +96,7 @@ def extract(graph: gs.Graph, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.T
     if nodes is None:
         return None
     source: ModelProto = graph.source
-    model = ModelProto(ir_version=max(source.ir_version, LEAST_IR), opset_import=source.opset_import, functions=source.functions)
+    model = ModelProto(ir_version=max(source.ir_version, LEAST_IR), opset_import=graph.import_domains, functions=source.functions)
     model.graph.name = "region"
     model.graph.node.extend(node_proto(node) for node in in_order(graph) if id(node) in nodes)
     constants = {t.name: t for node in nodes.values() for t in node.inputs if isinstance(t, gs.Constant)}

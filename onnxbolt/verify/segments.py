@@ -10,7 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from onnxbolt.graph import weights
-from onnxbolt.graph.shapes import import_domains
+from onnxbolt.graph.skeleton import import_domains
 from onnxbolt.verify.originals import makes_tensors, reads_of
 from onnxbolt.verify.stored import Known, Piece, known
 

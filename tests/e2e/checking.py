@@ -7,8 +7,6 @@ import onnx
 from onnx import ModelProto
 
 import onnxbolt
-from onnxbolt.graph.importer import default_opset
-from onnxbolt.precision import BF16_OPSET
 from onnxbolt.tolerances import error, is_float, same_non_finite
 from onnxbolt.verify.feeds import Feeds, Sizes, random_feeds, working_feeds
 from onnxbolt.verify.session import CPU, RUNTIME_ERRORS, Runner
@@ -67,7 +65,3 @@ def uses_type(model: ModelProto, kind: int) -> bool:
     """Whether weights or inputs are of this type."""
     types = {tensor.data_type for tensor in model.graph.initializer} | {value.type.tensor_type.elem_type for value in model.graph.input}
     return kind in types
-
-
-def knows_bfloat16(model: ModelProto) -> bool:
-    return (default_opset(model) or 0) >= BF16_OPSET

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.checking import ARCHS, HOPPER, check, knows_bfloat16
+from tests.e2e.checking import ARCHS, HOPPER, check
 from tests.e2e.random_graphs import random_model
 
 SEEDS = range(60)
@@ -15,7 +15,7 @@ SEEDS = range(60)
 def test_random_model(seed: int, tmp_path: Path) -> None:
     model, archs = random_model(seed), (ARCHS, HOPPER)[seed % 2]
     check(model, tmp_path, "keep", "all", archs)
-    check(model, tmp_path, *(("fp16", "all"), ("bf16", "all"), ("fp16", "winning"))[seed % 3 if knows_bfloat16(model) else 0], archs)
+    check(model, tmp_path, *(("fp16", "all"), ("bf16", "all"), ("fp16", "winning"))[seed % 3], archs)
 
 
 def test_a_seed_names_one_model() -> None:

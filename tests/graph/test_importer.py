@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxbolt.errors import InputError, OpsetError
+from onnxbolt.errors import InputError, LiftError, OpsetError
 from onnxbolt.graph.importer import check_versions, import_model, load_model
 from tests.graph.planted import everything, model, value
 
@@ -116,19 +116,23 @@ def test_tensors_that_nothing_produces() -> None:
         import_model(model([helper.make_node("Relu", ["x"], ["y"])], [value("x")], [value("z")]))
 
 
-@pytest.mark.parametrize("opset", [10, 99])
+@pytest.mark.parametrize("opset", [-1, 0, 99])
 def test_opsets_out_of_range(opset: int) -> None:
-    with pytest.raises(OpsetError, match=f"opset {opset} is not supported, 11 to [0-9]+ are"):
+    with pytest.raises(OpsetError, match=f"opset {opset} is not supported, 1 to [0-9]+ are"):
         check_versions(relu(opset))
 
 
 def test_versions_at_the_limits() -> None:
-    check_versions(relu(11, 3))
+    check_versions(relu(1, 3))
     with pytest.raises(OpsetError, match="IR version 99"):
         check_versions(relu(17, 99))
     orphan = relu()
     orphan.opset_import[0].domain = "elsewhere"
-    with pytest.raises(OpsetError, match="no opset of the default ONNX domain"):
+    check_versions(orphan)
+    with pytest.raises(LiftError, match="of other domains than ONNX's default one alone"):
+        import_model(orphan)
+    del orphan.opset_import[:]
+    with pytest.raises(OpsetError, match="it imports no opset"):
         check_versions(orphan)
 
 

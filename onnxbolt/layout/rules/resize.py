@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 OPS = ("Resize",)
 _CUBIC = {"cubic_coeff_a": -0.75, "exclude_outside": 0}  # with ONNX's defaults
-_OPSET = 13  # of the function body: below, Resize wants inputs that say nothing
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
@@ -31,7 +30,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
         return None
     form = state.form(x)
     reads = (form, *(None for _ in node.inputs[1:]))
-    if state.opset >= _OPSET and _sampling(node) is not None:
+    if _sampling(node) is not None:
         return Carry(reads, (form,), _emit, ours=True)
     if _is_standard(node):
         return Carry(reads, (form,), _emit_standard)
@@ -115,7 +114,7 @@ def _emit_standard(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     values = node.inputs[index].values.reshape(-1)[list(FIRST_TO_LAST[4])]
     if index == 3 and form.channels is not None:
         values[-1] = len(form.channels)
-    inputs = list(node.inputs)  # those that say nothing stay: at opset 11 and 12 they may be empty tensors, but not omitted
+    inputs = list(node.inputs)  # those that say nothing stay: in models of opset 11 and 12 they were empty tensors, and not omitted
     inputs[0] = rewriter.get(node.inputs[0], form)
     inputs[index] = rewriter.constant(node.inputs[index].name, np.ascontiguousarray(values))
     rewriter.replace(node, inputs, form)

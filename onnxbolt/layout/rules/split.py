@@ -15,7 +15,7 @@ from onnxbolt.graph.edit import pinned
 from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels import elementwise
 from onnxbolt.layout.assign import Assignment, Carry
-from onnxbolt.layout.excerpts import LEAST_OPSET, cut_axes, excerpts
+from onnxbolt.layout.excerpts import cut_axes, excerpts
 from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
 from onnxbolt.layout.rules import channels_last
 
@@ -30,7 +30,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     if axes is None or not channels_last(x, state) or not any(state.leads_to_last(tensor) for tensor in node.outputs):
         return None
     parameters = (None,) * (len(node.inputs) - 1)
-    if 1 in axes and state.opset >= LEAST_OPSET and excerpts(node):
+    if 1 in axes and excerpts(node):
         return Carry((CHANNELS_LAST, *parameters), (CHANNELS_LAST,) * len(node.outputs), _emit_channels, ours=True)
     if 1 in axes and not all(state.leads_to_last(tensor) for tensor in node.outputs):  # each part would change layout by itself
         return None
