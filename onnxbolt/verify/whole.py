@@ -20,6 +20,7 @@ from onnxbolt.verify.result import NOT_FINITE, Row
 from onnxbolt.verify.session import RUNTIME_ERRORS, uses
 from onnxbolt.verify.widen import SIXTEEN_BITS
 
+_KIND = "output"
 _BLANK = "the original answers nothing finite but zeros"
 
 
@@ -37,14 +38,16 @@ def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
 def _outputs(models: Models, feeds: Feeds) -> list[Row]:
     """The rows for these inputs."""
     names = [value.name for value in models.original.graph.output]
-    expected = run_reference(models, feeds, names)
+    try:
+        expected = models.reference.run(feeds, names)
+    except RUNTIME_ERRORS as error:
+        raise InputError(f"the original model does not run on {models.where} with these inputs: {error}") from error
     try:
         got = models.candidate.run(feeds, names)
     except RUNTIME_ERRORS as error:
-        return [failed(models, name, f"the optimized model does not run: {error}").judged() for name in names]
+        return [_failed(models, name, f"the optimized model does not run: {error}").judged() for name in names]
     expected = _with_own_answers(models, feeds, got, expected)
-    cap = tolerances.JUDGES[_dtype(models)]
-    found = judged(models, feeds, [compared(models, name, got[name], expected[name]) for name in names], cap)
+    found = _judged(models, feeds, [_compared(models, name, got[name], expected[name]) for name in names])
     blank = {name for name in _following_inputs(models.original) if name in expected and _is_blank(expected[name])}
     return [replace(row, passed=False, unjudged=_BLANK) if row.passed and row.name in blank else row for row in found]
 
@@ -127,37 +130,25 @@ def _following_inputs(model: ModelProto) -> set[str]:
     return found - {""}
 
 
-def run_reference(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The original's values of `names`."""
-    try:
-        return models.reference.run(feeds, names)
-    except RUNTIME_ERRORS as error:
-        raise InputError(f"the original model does not run on {models.where} with these inputs: {error}") from error
-
-
-def failed(models: Models, name: str, reason: str, level: str = "model", kind: str = "output", node: str = "") -> Row:
-    """A row of a tensor that could not be compared."""
-    return Row(name, kind, models.where, math.nan, 0.0, math.nan, math.nan, reason=reason, node=node, level=level)
-
-
-def compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray, level: str = "model", kind: str = "output",
-             node: str = "") -> Row:
+def _compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray) -> Row:
     """A row with the table's limit, without a verdict."""
     if got.shape != expected.shape:
-        return failed(models, name, f"shape {got.shape} instead of {expected.shape}", level, kind, node)
+        return _failed(models, name, f"shape {got.shape} instead of {expected.shape}")
     if not tolerances.is_float(expected):
-        return Row(name, kind, models.where, tolerances.error(got, expected), 0.0, math.nan, math.nan, node=node, level=level)
+        return Row(name, _KIND, models.where, tolerances.error(got, expected), 0.0, math.nan, math.nan)
     found, reason = tolerances.measure(got, expected), _blemish(models, got, expected)
-    return Row(name, kind, models.where, found.relative_l2, _limit(models), found.max_abs, found.cosine,
-               reason=reason, node=node, level=level)
+    return Row(name, _KIND, models.where, found.relative_l2, _limit(models), found.max_abs, found.cosine, reason=reason)
 
 
-def judged(models: Models, feeds: Feeds, found: Sequence[Row], cap: float = math.inf) -> list[Row]:
-    """Rows with their verdicts: those above the table's limit are held against what rounding alone does to the original.
+def _failed(models: Models, name: str, reason: str) -> Row:
+    """A row of an output that could not be compared."""
+    return Row(name, _KIND, models.where, math.nan, 0.0, math.nan, math.nan, reason=reason)
 
-    Where that is more than `cap`, the inputs cannot judge.
-    """
+
+def _judged(models: Models, feeds: Feeds, found: Sequence[Row]) -> list[Row]:
+    """Rows with their verdicts: those above the table's limit are held against what rounding alone does to the original."""
     yardsticks = _yardsticks(models, feeds, [row.name for row in found if row.error > row.limit > 0])
+    cap = tolerances.JUDGES[_dtype(models)]
     return [row.judged(yardsticks.get(row.name, 0.0), cap) for row in found]
 
 
@@ -187,7 +178,6 @@ def _yardsticks(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str,
     """The error that rounding alone makes in tensors of the original."""
     if not names or models.rounded is None:
         return {}
-    names = list(dict.fromkeys(names))
     try:
         got = models.rounded.run(feeds, names)
     except RUNTIME_ERRORS as error:
