@@ -164,8 +164,8 @@ def _check_results(source: Path, out: Path | None, reports: Sequence[Path], lock
 
     for report in reports:
         check_suffix(report)
-        check_apart("--report", report, source, out)
-        check_apart("--report", report, lock, None)
+        check_apart("report", report, source, out)
+        check_apart("report", report, lock, None)
 
 
 def _show(report: Report, paths: Sequence[Path], quiet: bool) -> None:

@@ -14,7 +14,7 @@ from onnxbolt.errors import SpeedError
 @click.argument("optimized", metavar="OPTIMIZED.onnx", type=FILE)
 @click.option("--also", metavar="MODEL.onnx", type=FILE, multiple=True,
               help="Another form of the original for ONNX Runtime, such as onnxruntime.transformers makes; the fastest counts.")
-@click.option("--min-speedup", type=Finite(), help="Exit with 4 below it.")
+@click.option("--min-speedup", type=Finite(min=0), help="Exit with 4 below it.")
 @click.option("--runs", type=click.IntRange(min=1), default=200, show_default=True, help="Measurements of each model.")
 @click.option("--inputs", type=FILE, help="Run on these inputs (.npz, one array per graph input) instead of random ones.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs.")

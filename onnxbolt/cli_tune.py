@@ -47,10 +47,11 @@ def sized(function: Callable[..., Any]) -> Callable[..., Any]:
     for flag, text in (
         ("--max-shapes", "The largest ones. Default: as --opt-shapes."),
         ("--opt-shapes", "The sizes that decide what is fused. Default: as --max-shapes."),
-        ("--min-shapes", "Inputs with symbolic dimensions: the least sizes that kernels are chosen for, e.g. x:[1,3,224,224],y:[1,10]. "
+        ("--min-shapes", "Inputs with symbolic dimensions: the least sizes that kernels are chosen for, e.g. x:1x3x224x224,y:1x10 "
+                         "or x:[1,3,224,224],y:[1,10]. "
                          "Default: as --opt-shapes; without any of the three, batches of 1 to 64, 8 being the opt one, images of 224x224."),
     ):
-        function = click.option(flag, type=_Shapes(), metavar="NAME:[N,..],..", help=text)(function)
+        function = click.option(flag, type=_Shapes(), metavar="NAME:NxN..,..", help=text)(function)
     return function
 
 

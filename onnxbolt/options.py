@@ -177,16 +177,17 @@ def seconds(text: str) -> float:
 
 
 def shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """'x:[1,3,224,224],y:[1,10]' by name, as trtexec and Polygraphy write shapes.
+    """'x:[1,3,224,224],y:[1,10]', as Polygraphy writes shapes, or 'x:1x3x224x224,y:1x10', as trtexec does, by name.
 
     Raises InputError for anything else, and for sizes that no dimension has.
     """
     found: dict[str, tuple[int, ...]] = {}
-    for part in re.split(r"(?<=\]),", text.strip()):
-        match = re.fullmatch(r"\s*([^\s\[\]]+):\[\s*(\d{1,10}(?:\s*,\s*\d{1,10})*)?\s*\]", part)
-        sizes = tuple(int(size) for size in (match[2] or "").split(",") if size) if match else (0,)
+    for part in re.split(r",(?![^\[]*\])", text):  # commas outside of brackets
+        match = re.fullmatch(r"\s*([^\s\[\]]+):(?:\[\s*(\d{1,10}(?:\s*,\s*\d{1,10})*)?\s*\]|(\d{1,10}(?:x\d{1,10})*))\s*", part)
+        sizes = tuple(int(size) for size in re.findall(r"\d+", match[2] or match[3] or "")) if match else (0,)
         if match is None or not all(1 <= size <= LONGEST for size in sizes):
-            raise InputError(f"{text!r} is no list of shapes; write it as x:[1,3,224,224],y:[1,10], with sizes from 1 to {LONGEST}")
+            raise InputError(f"{text!r} is no list of shapes; write it as x:1x3x224x224,y:1x10 or x:[1,3,224,224],y:[1,10], "
+                             f"with sizes from 1 to {LONGEST}")
         if match[1] in found:
             raise InputError(f"{text!r} has two shapes of {match[1]}: give one")
         found[match[1]] = sizes

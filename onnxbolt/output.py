@@ -15,6 +15,7 @@ from onnxbolt.graph.importer import external_files
 from onnxbolt.graph.saving import data_file, save_model
 from onnxbolt.graph.weights import Weights
 from onnxbolt.runtime import get_library_path
+from onnxbolt.spelling import option
 
 
 class Output:
@@ -30,13 +31,13 @@ class Output:
         self._name = self.path.name if self.path else "model.onnx"
         if self.path is None:
             return
-        check_apart("--lock", None if lock is None else Path(lock), source, out)
+        check_apart("lock", None if lock is None else Path(lock), source, out)
         if self.path.is_dir():
             raise InputError(f"{self.path} is a directory; name the file to write")
         if not self.path.parent.is_dir():
             raise InputError(f"{self.path}: directory {self.path.parent} does not exist; create it first")
         if self.path.exists() and not self.path.is_file():
-            raise InputError(f"{self.path} is a device or a pipe, whose place a file would take; with --dry-run nothing is written")
+            raise InputError(f"{self.path} is a device or a pipe, whose place a file would take; choose a file")
         self._source = source
         self._spare(self.path)
 
@@ -88,16 +89,16 @@ class Output:
             raise InputError(f"{place} is the input itself or holds its weights; an original is never overwritten, choose another output")
 
 
-def check_apart(option: str, path: Path | None, source: object, out: str | Path | None) -> None:
-    """Raises InputError where a further result, which `option` names, cannot be written to `path`, or would take the place of a model's
+def check_apart(argument: str, path: Path | None, source: object, out: str | Path | None) -> None:
+    """Raises InputError where a further result, which `argument` names, cannot be written to `path`, or would take the place of a model's
     file: of the source, or of what lies at `out` and beside it then."""
     if path is None:
         return
     if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"{option} {path}: there is no directory for this file; name a file in one that exists")
+        raise InputError(f"{option(argument, path)}: there is no directory for this file; name a file in one that exists")
     written = set() if out is None else {Path(out), data_file(Path(out)), get_library_path(out)}
     if path.resolve() in {place.resolve() for place in written} or (path.exists() and _is_among(path, _files(source))):
-        raise InputError(f"{option} {path}: a model is read from there or written to it; choose another place")
+        raise InputError(f"{option(argument, path)}: a model is read from there or written to it; choose another place")
 
 
 def _files(model: object) -> set[Path]:

@@ -46,7 +46,7 @@ def test_inputs_that_no_file_can_hold(kind: str, body: str, tmp_path: Path) -> N
     model = model_of(f"({kind} x) => (float[N] y)", body)
     np.savez(tmp_path / "x.npz", x=np.zeros(2, np.float32))
     for inputs in (None, tmp_path / "x.npz"):
-        with pytest.raises(InputError, match=r"input x is no tensor \((sequence|optional)\).*--no-verify"):
+        with pytest.raises(InputError, match=r"input x is no tensor \((sequence|optional)\).*verify=False"):
             verify(model, model, inputs=inputs, providers=[CPU])
 
 

@@ -186,7 +186,7 @@ def test_markdown_lists_every_fused_node(report: Report, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["r.txt", "missing/r.json"])
 def test_places_that_cannot_be_written(name: str, report: Report, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--report"):
+    with pytest.raises(InputError, match="report='"):
         report.save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
@@ -202,12 +202,15 @@ def test_nothing_compared_is_a_failure(report: Report) -> None:
     assert "there was nothing to compare" in report.verified(VerifyResult("fp16", ())).failure()
 
 
+KEEP = "precision='keep' rounds products to TF32 alone, "
+
+
 @pytest.mark.parametrize(("precision", "reason", "remedies"), [
-    ("fp16", NOT_FINITE, "fp16 ends at 65504, --precision bf16 has the range of fp32, --precision keep rounds nothing, "),
-    ("fp16", "", "--precision keep rounds nothing, "), ("bf16", NOT_FINITE, "--precision keep rounds nothing, "), ("keep", "", "")])
+    ("fp16", NOT_FINITE, f"fp16 ends at 65504, precision='bf16' has the range of fp32, {KEEP}"),
+    ("fp16", "", KEEP), ("bf16", NOT_FINITE, KEEP), ("keep", "", "")])
 def test_failure_says_what_helps(precision: str, reason: str, remedies: str, report: Report) -> None:
     row = Row("a", "output", "CPU", 0.5, 1e-2, 0.0, 1.0, reason=reason).judged()
-    assert report.verified(VerifyResult(precision, (row,))).failure().endswith(f"; {remedies}--keep-failed keeps the file")
+    assert report.verified(VerifyResult(precision, (row,))).failure().endswith(f"; {remedies}keep_failed=True keeps the file")
 
 
 def test_coverage_counts_the_flops_of_all_products(mixed: ModelProto) -> None:

@@ -227,12 +227,12 @@ class TestFeeds:
 
     def test_a_model_that_runs_on_nothing_asks_for_inputs(self) -> None:
         model = model_of("(float[N,4] x) => (float[3,3] y)", "y = Reshape(x, s)", {"s": np.int64([3, 3])})
-        with pytest.raises(InputError, match=r"--inputs x\.npz"):
+        with pytest.raises(InputError, match=r"inputs='x\.npz'"):
             working_feeds(model, Runner(model, CPU), 0)
 
     def test_a_model_that_does_not_load_is_not_asked_for_inputs(self) -> None:
         model = model_of("(double[N,4,8] x) => (double[N,4,8] y)", "y = Conv(x, w)", {"w": np.ones((4, 4, 1))})
-        with pytest.raises(InputError, match=r"does not load .* --no-verify\. .*Conv"):
+        with pytest.raises(InputError, match=r"does not load .* verify=False\. .*Conv"):
             working_feeds(model, Runner(model, CPU), 0)
 
     def test_inputs_from_a_file(self, convolutions: ModelProto, optimized: Optimized, tmp_path: Path) -> None:

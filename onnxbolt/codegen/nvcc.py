@@ -17,9 +17,9 @@ from onnxbolt import archs
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import ToolchainError
 from onnxbolt.options import cuda_home
+from onnxbolt.spelling import option
 
 MINIMUM = (12, 8)  # CUTLASS 4.2 compiles sm_90a kernels without spills from here on
-REMEDY = "Install the compiler with: pip install 'onnxbolt[cuda]', choose a toolkit by CUDA_HOME, or pass --no-library to compile nothing"
 
 # what the wheels of the extra bring, one file of each
 _WHEEL_FILES = {
@@ -31,6 +31,12 @@ _COMPILE = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcomp
 # The C++ runtime goes into the library, and nothing but the C functions of exports.map out of it: it is loaded beside anything. libgcc_s
 # does not: ONNX Runtime needs it as well, and the static one asks for the linking machine's C library (_dl_find_object of glibc 2.35).
 _LINK = ("-shared", "-nodlink", "-cudart=static", "-Xcompiler=-static-libstdc++,-shared-libgcc")
+
+
+def remedy() -> str:
+    """What to do where the toolchain lacks something."""
+    return ("Install the compiler with: pip install 'onnxbolt[cuda]', choose a toolkit by CUDA_HOME, or pass "
+            f"{option('library', False)} to compile nothing")
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,8 @@ def find_toolchain() -> Toolchain:
     """The first usable toolchain. Raises ToolchainError that names what is missing and how to install it."""
     nvcc, library_dir = _find_nvcc()
     if shutil.which("g++") is None:
-        raise ToolchainError("no host compiler: nvcc needs g++ on the PATH. Install it (apt-get install g++), or pass --no-library")
+        raise ToolchainError("no host compiler: nvcc needs g++ on the PATH. Install it (apt-get install g++), or pass "
+                             f"{option('library', False)}")
     return Toolchain(nvcc, _version(nvcc), _find_cutlass(), library_dir)
 
 
@@ -90,8 +97,8 @@ def _find_nvcc() -> tuple[Path, Path | None]:
     if wheels:
         return wheels / "bin" / "nvcc", wheels / "lib"  # nvcc looks in lib64, the wheels have lib
     if on_path:
-        raise ToolchainError(f"{on_path} is CUDA {_version(Path(on_path))}: {_dotted(MINIMUM)} or later is needed. {REMEDY}")
-    raise ToolchainError(f"no CUDA compiler found. {REMEDY}")
+        raise ToolchainError(f"{on_path} is CUDA {_version(Path(on_path))}: {_dotted(MINIMUM)} or later is needed. {remedy()}")
+    raise ToolchainError(f"no CUDA compiler found. {remedy()}")
 
 
 def _wheel_root() -> Path | None:
@@ -103,7 +110,7 @@ def _wheel_root() -> Path | None:
                 continue
             missing = [wheel for wheel, file in _WHEEL_FILES.items() if not (root / file).exists()]
             if missing:
-                raise ToolchainError(f"the CUDA compiler in {root} is incomplete: {', '.join(missing)} is missing. {REMEDY}")
+                raise ToolchainError(f"the CUDA compiler in {root} is incomplete: {', '.join(missing)} is missing. {remedy()}")
             return root
     return None
 
@@ -115,7 +122,7 @@ def _find_cutlass() -> Path:
         source = Path(location) / "source"
         if (source / "include" / "cutlass" / "version.h").is_file():
             return source
-    raise ToolchainError(f"CUTLASS's headers are missing (wheel nvidia-cutlass). {REMEDY}")
+    raise ToolchainError(f"CUTLASS's headers are missing (wheel nvidia-cutlass). {remedy()}")
 
 
 @functools.cache
@@ -123,10 +130,10 @@ def _version(nvcc: Path) -> str:
     try:
         result = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ToolchainError(f"{nvcc} does not run: {error}. {REMEDY}") from error
+        raise ToolchainError(f"{nvcc} does not run: {error}. {remedy()}") from error
     found = re.search(r"\bV(\d+\.\d+\.\d+)", result.stdout)
     if not found:
-        raise ToolchainError(f"{nvcc} --version names no version: {result.stdout.strip()[:200]!r}. {REMEDY}")
+        raise ToolchainError(f"{nvcc} --version names no version: {result.stdout.strip()[:200]!r}. {remedy()}")
     return found.group(1)
 
 

@@ -55,7 +55,7 @@ def predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float]
     arch = get(arch_number)
     timed = [(fused_us(problem, config, arch), config) for config in candidates(problem, arch)]
     if not timed:
-        raise InputError(f"{arch.name}: no kernel for {problem}; plan for another --arch or leave the node to ONNX Runtime")
+        raise InputError(f"{arch.name}: no kernel for {problem}; plan for another architecture or leave the node to ONNX Runtime")
     us, config = min(timed)
     return config, us
 

@@ -148,7 +148,7 @@ class _Chains:
             first = candidate.prefix(ends[known.layers - 1])
         elif self._timings.frozen:
             raise FrozenError(f"the lock file lacks how many layers of {self._describe(candidate)} one kernel computes. "
-                              "Run once without --frozen and commit the lock file")
+                              "Run once without freezing and commit the lock file")
         else:
             first = self.best(candidate)[1]
         if first is not None:

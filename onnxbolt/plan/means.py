@@ -118,7 +118,7 @@ def _slower(pair: Pair, archs: Sequence[int], at: Point, timings: Timings, cuts:
         taken = known.layers == _TOGETHER
     elif timings.frozen:
         raise FrozenError(f"the lock file lacks whether one kernel computes {describe_problem(both)}. "
-                          "Run once without --frozen and commit the lock file")
+                          "Run once without freezing and commit the lock file")
     else:
         taken = faster
     cuts[key] = Cut(_TOGETHER if taken else 1, describe_problem(both))

@@ -17,6 +17,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph.shapes import Shape, infer_at
 from onnxbolt.kernels.config import UNBOUNDED
 from onnxbolt.options import Options, Shapes
+from onnxbolt.spelling import option
 from onnxbolt.tune.timings import Choice
 
 # Without options: batches. One that is served by itself and one that fills a GPU, and the geometric mean of both.
@@ -118,37 +119,38 @@ def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNO
 
 def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:
     """Least, opt and largest shapes of all inputs; as in trtexec, what is not given is as opt, and opt as the largest."""
-    asked = {"--opt-shapes": options.opt_shapes, "--max-shapes": options.max_shapes, "--min-shapes": options.min_shapes}
-    given = {flag: _complete(flag, shapes, inputs) for flag, shapes in asked.items() if shapes is not None}
+    asked = {"opt_shapes": options.opt_shapes, "max_shapes": options.max_shapes, "min_shapes": options.min_shapes}
+    given = {name: _complete(name, shapes, inputs) for name, shapes in asked.items() if shapes is not None}
     if not given:
         return None
     opt = next(iter(given.values()))
-    least, middle, most = (given.get(flag, opt) for flag in ("--min-shapes", "--opt-shapes", "--max-shapes"))
+    least, middle, most = (given.get(name, opt) for name in ("min_shapes", "opt_shapes", "max_shapes"))
     for name in {**least, **middle, **most}:
         if len({len(shapes.get(name, ())) for shapes in (least, middle, most)}) > 1:  # of an input whose rank the model leaves open
-            raise InputError(f"input {name}: give as many dimensions with each of {', '.join(given)}")
+            raise InputError(f"input {name}: give as many dimensions with each of {', '.join(map(option, given))}")
         if not all(a <= b <= c for a, b, c in zip(least[name], middle[name], most[name], strict=True)):
-            raise InputError(f"input {name}: --min-shapes {_text(least[name])}, --opt-shapes {_text(middle[name])} and "
-                             f"--max-shapes {_text(most[name])} have to be in this order in every dimension")
+            raise InputError(f"input {name}: {option('min_shapes')} {_text(least[name])}, {option('opt_shapes')} {_text(middle[name])} and "
+                             f"{option('max_shapes')} {_text(most[name])} have to be in this order in every dimension")
     return [least, middle, most]
 
 
-def _complete(flag: str, given: Shapes, inputs: Mapping[str, Shape | None]) -> Shapes:
+def _complete(argument: str, given: Shapes, inputs: Mapping[str, Shape | None]) -> Shapes:
     """The shapes of all inputs: what is given, and what follows for others from the names of dimensions."""
     known: dict[str, int] = {}
     for name, shape in given.items():
         if name not in inputs:
-            raise InputError(f"{flag} {name}:{_text(shape)}: the model has no such input; its inputs are {', '.join(inputs)}")
+            raise InputError(f"{option(argument)} {name}:{_text(shape)}: the model has no such input; its inputs are {', '.join(inputs)}")
         declared = inputs[name]
         if declared is not None and not _fits(shape, declared, known):
             bound = "".join(f", with {dim} = {size}" for dim, size in known.items())
-            raise InputError(f"{flag} {name}:{_text(shape)} does not fit: the model says {_text(declared)}{bound}")
+            raise InputError(f"{option(argument)} {name}:{_text(shape)} does not fit: the model says {_text(declared)}{bound}")
     complete = {name: tuple(shape) for name, shape in given.items()}
     for name, dims in inputs.items():
         if name not in given and dims is not None:
             sizes = [known.get(dim) if isinstance(dim, str) else dim for dim in dims]
             if None in sizes:
-                raise InputError(f"{flag}: the input {name} is {_text(dims)}; give its shape, too, as in x:[1,3,224,224],y:[1,10]")
+                raise InputError(f"{option(argument)}: the input {name} is {_text(dims)}; give its shape, too, as in "
+                                 "x:[1,3,224,224],y:[1,10]")
             complete[name] = tuple(size for size in sizes if size is not None)
     return complete
 

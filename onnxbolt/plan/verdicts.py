@@ -144,7 +144,7 @@ def frozen(missing: set[str], what: str) -> FrozenError:
     named = sorted(missing)
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return FrozenError(f"the lock file lacks {len(named)} {what}: {'; '.join(named[:_NAMED])}{more}. "
-                       "Run once without --frozen and commit the lock file")
+                       "Run once without freezing and commit the lock file")
 
 
 def _numbers(joint: Joint) -> tuple[int, ...]:

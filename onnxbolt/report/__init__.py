@@ -131,11 +131,11 @@ class Report:
             why = unjudged[0] if unjudged else "there was nothing to compare"
             return f"the whole model was not judged: {why}; give inputs that can with {option('inputs')}"
         worst = max(failures, key=lambda row: math.inf if math.isnan(row.error) else row.error)
-        remedies = ["--precision keep rounds nothing"] if self.verification.precision != "keep" else []
+        remedies = [f"{option('precision', 'keep')} rounds products to TF32 alone"] if self.verification.precision != "keep" else []
         if self.verification.precision == "fp16" and any(row.reason == NOT_FINITE for row in failures):
-            remedies.insert(0, "fp16 ends at 65504, --precision bf16 has the range of fp32")
+            remedies.insert(0, f"fp16 ends at 65504, {option('precision', 'bf16')} has the range of fp32")
         return (f"{len(failures)} of {len(self.verification.rows)} tensors differ from the original by more than allowed, e.g. "
-                f"{worst.kind} {worst.name}: {worst.reason}; {', '.join([*remedies, '--keep-failed keeps the file'])}")
+                f"{worst.kind} {worst.name}: {worst.reason}; {', '.join([*remedies, option('keep_failed', True) + ' keeps the file'])}")
 
     def text(self) -> str:
         """For the terminal: grouped by op type and reason; the last line is PASSED or FAILED where it was verified."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from onnxbolt.errors import InputError
+from onnxbolt.spelling import option
 
 
 class Writable(Protocol):
@@ -28,10 +29,10 @@ def save(report: Writable, path: Path) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
-        raise InputError(f"--report {path}: cannot be written: {error.strerror}; choose another place") from error
+        raise InputError(f"{option('report', path)}: cannot be written: {error.strerror}; choose another place") from error
 
 
 def check_suffix(path: Path) -> None:
     """Raises InputError where a report could not be written."""
     if path.suffix not in (".json", ".md"):
-        raise InputError(f"--report {path}: a report is written as .json or .md")
+        raise InputError(f"{option('report', path)}: a report is written as .json or .md")

@@ -26,6 +26,7 @@ from onnxbolt.options import ARCHS, PRECISIONS, Options
 from onnxbolt.plan.cost import fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.precision.kernel_table import release
+from onnxbolt.spelling import option
 from onnxbolt.tune.records import Machine, Problem, plain, problem_from
 from onnxbolt.tune.soundness import check_problem
 from onnxbolt.tune.timings import Choice, Comparison, Cut, Timings
@@ -36,6 +37,7 @@ _LARGEST = 2**28  # bytes: half a million entries
 _DIGITS = 3  # of microseconds
 _TIMES = ("ours_us", "ours_mad", "ort_us", "ort_mad")
 logger = logging.getLogger(__name__)
+_REMEDY = "run once without freezing and commit the lock file"
 Key = tuple[Problem, int]
 Entry = TypeVar("Entry")
 Decision = TypeVar("Decision", Choice, Comparison)
@@ -126,22 +128,23 @@ def open_for(options: Options) -> Lock:
     path = Path(options.lock)
     if not path.exists():
         if options.frozen:
-            raise FrozenError(f"--frozen: {path} does not exist; run `onnxbolt optimize --lock {path}` once without --frozen and commit it")
+            raise FrozenError(f"{option('frozen', True)}: {path} does not exist; {_REMEDY}")
         return Lock()
     lock = Lock.read(path)
     if lock.precision != options.precision:
-        raise InputError(f"{path} was written with --precision {lock.precision}, not {options.precision}: give the same, or another file")
+        raise InputError(f"{path} was written with {option('precision', lock.precision)}, not {options.precision}: "
+                         "give the same, or another file")
     if lock.kernels != kernel_sources_digest():
         _refuse_other_kernels(path, lock, options.frozen)
         return Lock()
     if options.frozen and (asked := shapes_of(options)) not in lock.shapes:
         written = " or ".join(shapes or "no options for shapes" for shapes in lock.shapes)
-        raise FrozenError(f"--frozen: {path} was written with {written}, this is with {asked or 'no options for shapes'}: "
-                          "give the same, or run once without --frozen and commit the lock file")
+        raise FrozenError(f"{option('frozen', True)}: {path} was written with {written}, this is with {asked or 'no options for shapes'}: "
+                          f"give the same, or {_REMEDY}")
     asked_for = release(options.ort_version) if options.ort_version else ""
     if options.frozen and lock.onnxruntime and asked_for and asked_for != lock.onnxruntime:
-        raise FrozenError(f"--frozen: {path} was written for ONNX Runtime {lock.onnxruntime}, not {asked_for}: give the same, or run once "
-                          "without --frozen and commit the lock file")
+        raise FrozenError(f"{option('frozen', True)}: {path} was written for ONNX Runtime {lock.onnxruntime}, not {asked_for}: "
+                          f"give the same, or {_REMEDY}")
     if lock.version != __version__:
         logger.warning("%s was written by onnxbolt %s, this is %s; its kernels are the same", path, lock.version, __version__)
     return lock
@@ -158,7 +161,7 @@ def shapes_of(options: Options) -> str:
 def _refuse_other_kernels(path: Path, lock: Lock, frozen: bool) -> None:
     message = f"{path} was written by onnxbolt {lock.version}, whose kernels differ from those of this one ({__version__})"
     if frozen:
-        raise FrozenError(f"--frozen: {message}; run once without --frozen and commit the lock file, or install onnxbolt {lock.version}")
+        raise FrozenError(f"{option('frozen', True)}: {message}; {_REMEDY}, or install onnxbolt {lock.version}")
     logger.warning("%s: its decisions are made anew", message)
 
 

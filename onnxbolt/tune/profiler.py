@@ -14,6 +14,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.kernels.config import SPLIT_AT_LAUNCH, SWIZZLED_AT_LAUNCH, Family, GemmProblem, KernelConfig, SqueezeExciteProblem
+from onnxbolt.spelling import option
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
 from onnxbolt.tune.child import Child, LostError, RefusalError
@@ -149,7 +150,8 @@ class Profiler:
             return self._started().ask(request, _START)
         except (RefusalError, LostError, TimeoutError) as error:
             self._end()
-            raise OnnxboltError(f"nothing can be measured on this machine's GPU: {error}. Free the GPU, or run without --tune") from error
+            raise OnnxboltError(f"nothing can be measured on this machine's GPU: {error}. Free the GPU, or run without "
+                                f"{option('tune')}") from error
 
     def _started(self) -> Child:
         if self._child is None:

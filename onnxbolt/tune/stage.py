@@ -170,10 +170,11 @@ def _tunable(archs: Sequence[int]) -> int:
     """The local GPU's architecture. Raises InputError where there is none, or not one of those that are planned for."""
     local = gpu.local_arch()
     if local is None:
-        raise InputError("--tune measures on an NVIDIA GPU of a supported architecture, and this machine has none: run it on one that has, "
-                         "or use what was measured there by --lock FILE --frozen")
+        raise InputError(f"{option('tune', True)} measures on an NVIDIA GPU of a supported architecture, and this machine has none: "
+                         f"run it on one that has, or use what was measured there by {option('lock')} and {option('frozen', True)}")
     if arch_number(local) not in archs:
-        raise InputError(f"--tune measures on the local GPU, whose architecture {local} is not among those of --arch: add it")
+        raise InputError(f"{option('tune', True)} measures on the local GPU, whose architecture {local} is not among those of "
+                         f"{option('archs')}: add it")
     return arch_number(local)
 
 

@@ -50,14 +50,14 @@ def read_feeds(path: Path, model: ModelProto) -> Feeds:
     arrays = _arrays(path)
     wanted = {value.name: numpy_dtype(value.type.tensor_type.elem_type) for value in graph_inputs(model)}
     if set(arrays) != set(wanted):
-        raise InputError(f"--inputs {path}: holds {', '.join(sorted(arrays))}; the model's inputs are {', '.join(wanted)}")
+        raise InputError(f"{option('inputs', path)}: holds {', '.join(sorted(arrays))}; the model's inputs are {', '.join(wanted)}")
     for name, array in arrays.items():
         if array.dtype.kind == "V" and array.dtype.itemsize == getattr(wanted[name], "itemsize", 0):
             arrays[name] = array = array.view(wanted[name])  # .npz keeps the bits of bfloat16, but not its name
         if array.dtype.kind == "U" and wanted[name] == np.dtype(object):
             arrays[name] = array = array.astype(object)  # strings, which .npz holds without pickling in this form alone
         if array.dtype != wanted[name]:
-            raise InputError(f"--inputs {path}: {name} is {array.dtype}, the model takes {wanted[name]}; convert the array")
+            raise InputError(f"{option('inputs', path)}: {name} is {array.dtype}, the model takes {wanted[name]}; convert the array")
     return arrays
 
 
@@ -72,7 +72,7 @@ def _arrays(path: Path) -> dict[str, Any]:
         if strange := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
             raise ValueError(f"{strange[0]} in it is no array")
     except Exception as error:  # zipfile, zlib and numpy's parser of headers have a dozen kinds for damaged files
-        raise InputError(f"--inputs {path}: not a readable .npz file ({error or type(error).__name__}); expected is what "
+        raise InputError(f"{option('inputs', path)}: not a readable .npz file ({error or type(error).__name__}); expected is what "
                          "numpy.savez writes: one array per graph input, under its name") from error
     return arrays
 
@@ -83,7 +83,7 @@ def _require_tensors(model: ModelProto) -> None:
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
             raise InputError(f"input {value.name} is no tensor ({str(kind).removesuffix('_type')}), and only models whose inputs are "
-                             "tensors can be compared; `onnxbolt optimize` has --no-verify")
+                             f"tensors can be compared; `optimize` has {option('verify', False)}")
 
 
 def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
@@ -102,7 +102,8 @@ def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
             cause = cause or str(error)
         else:
             return feeds
-    raise InputError(f"the original model does not run on random inputs; give it some with --inputs x.npz. ONNX Runtime says: {cause}")
+    raise InputError(f"the original model does not run on random inputs; give it some with {option('inputs', 'x.npz')}. "
+                     f"ONNX Runtime says: {cause}")
 
 
 def require_loads(runner: Runner) -> None:
@@ -110,8 +111,8 @@ def require_loads(runner: Runner) -> None:
     try:
         runner.load()
     except RUNTIME_ERRORS as error:
-        raise InputError(f"ONNX Runtime does not load the original model, and nothing else tells what is right; `onnxbolt optimize` has "
-                         f"--no-verify. ONNX Runtime says: {error}") from error
+        raise InputError(f"ONNX Runtime does not load the original model, and nothing else tells what is right; `optimize` has "
+                         f"{option('verify', False)}. ONNX Runtime says: {error}") from error
 
 
 def random_feeds(model: ModelProto, seed: int = 0, sizes: Sizes = ATTEMPTS[0]) -> Feeds:
@@ -134,7 +135,7 @@ def drawn(model: ModelProto, shapes: Mapping[str, Sequence[int]], seed: int, dra
     _require_tensors(model)
     for value in graph_inputs(model):
         if value.name not in shapes:
-            raise InputError(f"input {value.name} has no rank; give inputs with {option('inputs')}")
+            raise InputError(f"input {value.name} has no rank; give inputs with {option('inputs', 'x.npz')}")
         _require_memory(value.name, shapes[value.name])
     rng, bounds = np.random.default_rng(seed), Bounds(model)
     return {value.name: _draw(value, tuple(shapes[value.name]), rng, bounds, draw) for value in graph_inputs(model)}
@@ -152,7 +153,7 @@ def _require_memory(name: str, shape: Sequence[int]) -> None:
 def _shape(value: ValueInfoProto, sizes: Sizes, symbols: dict[str, int]) -> tuple[int, ...]:
     dims = tensor_type(value.type)[1]
     if dims is None:
-        raise InputError(f"input {value.name} has no rank; give inputs with --inputs x.npz")
+        raise InputError(f"input {value.name} has no rank; give inputs with {option('inputs', 'x.npz')}")
     shape = []
     for axis, dim in enumerate(dims):
         default = sizes.batch if axis == 0 else sizes.image if len(dims) == 4 and axis > 1 else sizes.other
@@ -163,7 +164,7 @@ def _shape(value: ValueInfoProto, sizes: Sizes, symbols: dict[str, int]) -> tupl
 def _draw(value: ValueInfoProto, shape: tuple[int, ...], rng: np.random.Generator, bounds: Bounds, draw: Draw) -> np.ndarray:
     dtype = numpy_dtype(value.type.tensor_type.elem_type)
     if not isinstance(dtype, np.dtype) or dtype.kind in "OSUc":
-        raise InputError(f"input {value.name}: no random values for its type; give inputs with --inputs x.npz")
+        raise InputError(f"input {value.name}: no random values for its type; give inputs with {option('inputs', 'x.npz')}")
     if dtype.kind in "fV":  # ml_dtypes' types are of kind V
         return draw.values(rng, shape).astype(dtype)
     if dtype.kind == "b":

@@ -77,7 +77,7 @@ def test_wheels_serve_where_the_system_has_none_or_an_old_one(machine: Path, mon
 
 
 def test_no_compiler(machine: Path) -> None:
-    with pytest.raises(ToolchainError, match=r"no CUDA compiler found.*pip install 'onnxbolt\[cuda\]'.*--no-library"):
+    with pytest.raises(ToolchainError, match=r"no CUDA compiler found.*pip install 'onnxbolt\[cuda\]'.*library=False"):
         find_toolchain()
 
 

@@ -184,13 +184,17 @@ def test_all_sizes_are_tuned_the_opt_one_counts_most() -> None:
 
 @pytest.mark.parametrize(("text", "found"), [
     ("x:[1,3,224,224]", {"x": (1, 3, 224, 224)}), ("x:[1,3],y:[8]", {"x": (1, 3), "y": (8,)}),
-    ("a:0:[ 2 , 3 ], b:[]", {"a:0": (2, 3), "b": ()}),
+    ("a:0:[ 2 , 3 ], b:[]", {"a:0": (2, 3), "b": ()}), ("x:1x3x960x960", {"x": (1, 3, 960, 960)}),
+    ("a:0:2x3, b:8,c:[1,2]", {"a:0": (2, 3), "b": (8,), "c": (1, 2)}),
 ])
-def test_shapes_are_written_as_for_trtexec(text: str, found: dict[str, tuple[int, ...]]) -> None:
+def test_shapes_are_written_as_for_polygraphy_and_trtexec(text: str, found: dict[str, tuple[int, ...]]) -> None:
     assert shapes(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "x", "x:1x3", "x:[1,3", "x:[1,-3]", "x:[0,3]", "x:[1,3];y:[1]", "x:[1],x:[1]", "[1,3]", "x:[1,3],"])
+@pytest.mark.parametrize("text", [
+    "", "x", "x:1x", "x:1x3x", "x:0x3", "x:1 x3", "x:[1x3]", "x:1x3,", "x:[1,3", "x:[1,-3]", "x:[0,3]", "x:[1,3];y:[1]", "x:[1],x:[1]",
+    "[1,3]", "x:[1,3],",
+])
 def test_what_is_no_list_of_shapes_is_one_clear_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError):
         shapes(text)
@@ -232,7 +236,7 @@ def test_an_input_of_open_rank_needs_the_same_rank_everywhere() -> None:
     graph = prepare(model, "fp16")
     assert ranges_of(graph, Options()) == FIXED
     assert len(ranges_of(graph, Options(min_shapes={"x": (1, 512)}, max_shapes={"x": (4, 512)})).points) == 3
-    with pytest.raises(InputError, match="input x: give as many dimensions with each of --max-shapes, --min-shapes"):
+    with pytest.raises(InputError, match="input x: give as many dimensions with each of max_shapes, min_shapes"):
         ranges_of(graph, Options(min_shapes={"x": (1, 512)}, max_shapes={"x": (4, 4, 512)}))
 
 

@@ -144,7 +144,7 @@ def test_a_miss_is_exit_code_5_and_says_what(model: Path, lock: Path, capsys: py
     assert frozen(model, lock, out) == FrozenError.exit_code == 5
     message = capsys.readouterr().err
     assert f"error: the lock file lacks {what}" in message
-    assert "Run once without --frozen and commit the lock file" in message
+    assert "Run once without freezing and commit the lock file" in message
     assert not out.exists()
 
 

@@ -209,7 +209,7 @@ def test_frozen_needs_the_file(tmp_path: Path) -> None:
 
 
 def test_another_precision_is_an_error(path: Path) -> None:
-    with pytest.raises(InputError, match="--precision fp16, not keep"):
+    with pytest.raises(InputError, match="precision='fp16', not keep"):
         open_for(Options(lock=path, precision="keep"))
 
 

@@ -149,10 +149,10 @@ def _planned_with(gpu: Gpu) -> Any:
 
 def test_no_gpu_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage.gpu, "local_arch", lambda: None)
-    with pytest.raises(InputError, match="--tune measures on an NVIDIA GPU"):
+    with pytest.raises(InputError, match="tune=True measures on an NVIDIA GPU"):
         pipeline.optimize(net(), tune=True)
     monkeypatch.setattr(stage.gpu, "local_arch", lambda: "sm_90a")
-    with pytest.raises(InputError, match="sm_90a is not among those of --arch"):
+    with pytest.raises(InputError, match="sm_90a is not among those of archs"):
         pipeline.tune(net(), archs=("sm_80",))
 
 
