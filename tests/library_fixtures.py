@@ -156,9 +156,9 @@ class HostLibrary:
 
 
 def host_library(path: Path, ops: Sequence[Fused] = ALL, archs: Sequence[int] = (80,), shared_memory: int = 0,
-                 provider: str = "CPUExecutionProvider") -> HostLibrary:
-    """Build a library with one kernel for each op type and architecture."""
-    kernels = [(op, config(op.family, arch)) for op in ops for arch in archs]
+                 provider: str = "CPUExecutionProvider", without: Sequence[Fused] = ()) -> HostLibrary:
+    """Build a library with one kernel for each op type and architecture, but for those op types that are to be `without`."""
+    kernels = [(op, config(op.family, arch)) for op in ops if op not in without for arch in archs]
     manifest = make_manifest((op.spec for op in ops), {Instance(c, DType.F32, DType.F32, op.spec.steps) for op, c in kernels})
     text = '#include "kernels.h"\nusing namespace onnxbolt;\n'
     for i, (op, row) in enumerate(kernels):

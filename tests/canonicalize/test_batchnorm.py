@@ -6,6 +6,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxbolt.canonicalize.batchnorm import run
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.shapes import infer
 from tests.canonicalize.compare import applied, model, operators, random, unchanged
 
 
@@ -80,3 +82,7 @@ def test_computed_parameters_and_training_stay() -> None:
     unchanged(model(computed, {"x": (2, 4, 5, 5)}, {"y": shape}, constants), run)
     training = [("Conv", "x w", "h"), ("BatchNormalization", "h g e m v", "y m2 v2", {"training_mode": 1})]
     unchanged(model(training, {"x": (2, 4, 5, 5)}, {"y": shape}, constants), run)
+    unread = [("Conv", "x w", "h"), ("BatchNormalization", "h g e m v", "y", {"training_mode": 1})]
+    graph = import_model(model(unread, {"x": (2, 4, 5, 5)}, {"y": shape}, constants))
+    infer(graph)
+    assert run(graph) == 0

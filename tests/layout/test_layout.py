@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from onnxbolt.layout.form import concatenated, padded_channels, take
-from tests.support import Net, assert_same, ops
+from tests.support import Net, assert_same, feeds_of, fused, ops, run
 
 
 def layout_changes(model: onnx.ModelProto) -> int:
@@ -276,3 +276,15 @@ def test_a_product_that_adds_what_is_not_padded_is_not() -> None:
     net = Net({"x": (8, 429), "r": (8, 131)})
     y = net.node("Add", net.linear("x", 429, 131), "r")
     assert weights(assert_same(net.model(net.node("Softmax", y)), 1e-2, "fp16")) == [[131, 432]]
+
+
+def test_an_infinite_border_does_not_meet_the_zero_weights_of_padding() -> None:
+    """Weights are positive: what the border reaches is infinite, and would be NaN with infinity times zero."""
+    net = Net({"x": (2, 8, 6, 6)})
+    y = net.node("Pad", net.conv("x", 8, 13), net.const([0, 0, 1, 1, 0, 0, 1, 1], np.int64), net.const(np.inf))
+    model = net.model(net.node("Conv", y, net.const(net.rng.uniform(0.5, 1.5, (8, 13, 1, 1)))))
+    feeds = feeds_of(model)
+    (expected,), (got,) = run(model, feeds), run(fused(model), feeds)
+    assert np.isposinf(expected).any()
+    assert np.array_equal(np.isposinf(got), np.isposinf(expected))
+    assert not np.isnan(got).any()

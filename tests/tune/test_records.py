@@ -11,7 +11,7 @@ import pytest
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProblem
 from onnxbolt.tune import baseline, library, whole
-from onnxbolt.tune.records import Machine, Problem, kernel_key
+from onnxbolt.tune.records import Machine, Problem, kernel_key, wins
 
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0.88", "4.2.0", "digest")
 CONV = ConvProblem(2, 14, 15, 16, 24, 3, 5, 14, 17, (1, 2, 3, 4), (1, 2), (2, 1), 1, DType.F16, DType.F32, ("Bias",))
@@ -73,3 +73,13 @@ def test_the_sources_digest_covers_kernels_and_templates(directory: str, monkeyp
         assert library.sources_digest() != before
     finally:
         library.sources_digest.cache_clear()
+
+
+@pytest.mark.parametrize(("ours", "our_mad", "theirs", "their_mad", "won"), [
+    (98.1, 0.0, 100.0, 0.0, False), (97.9, 0.0, 100.0, 0.0, True),  # 2% are noise whatever the samples say
+    (90.0, 3.5, 100.0, 0.0, False), (90.0, 3.3, 100.0, 0.0, True),  # as are three deviations of ours
+    (90.0, 0.0, 100.0, 3.5, False), (90.0, 0.0, 100.0, 3.3, True),  # or of theirs
+    (110.0, 0.0, 100.0, 0.0, False),
+])
+def test_a_gain_has_to_exceed_the_noise(ours: float, our_mad: float, theirs: float, their_mad: float, won: bool) -> None:
+    assert wins(ours, our_mad, theirs, their_mad) is won
