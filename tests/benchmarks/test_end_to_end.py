@@ -2,6 +2,8 @@
 import dataclasses
 import json
 import math
+import os
+import sys
 from pathlib import Path
 
 import onnx
@@ -12,7 +14,7 @@ from benchmarks.common import Row
 from benchmarks.device_time import device_times
 from benchmarks.end_to_end import PEER, PYTORCH, compared, main
 from benchmarks.floors import floor_us, flops
-from benchmarks.forms import FUSED, PLAIN
+from benchmarks.forms import FUSED, OPSETS, PLAIN, exported_by_pytorch
 from benchmarks.targets import TARGETS, Target
 from models import build
 from onnxbolt import gpu
@@ -123,6 +125,25 @@ def test_a_row_has_both_sides_settings_and_its_ratio_is_that_of_the_plain_export
     assert (values["pytorch_us"], values["pytorch_ratio"]) == (4.0, 0.5)
     assert values["tried"] == {"onnxbolt": {f"{PLAIN}: any": 8.0, name: 5.0},
                                "onnxruntime": {name: 6.0, "PyTorch's export, opset 23: any": 7.0}}
+
+
+def test_onnx_runtime_gets_every_form_of_a_transformer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model, target = build("dlrm_mlp", 8, "fp16"), Target("dlrm_mlp", 8, "bert")
+    forms = ("PyTorch's export, opset 18", "PyTorch's export, opset 23")
+    monkeypatch.setattr(end_to_end, "fused_by_onnxruntime", lambda *_: {FUSED: model})
+    monkeypatch.setattr(end_to_end, "exported_by_pytorch", lambda *_: (dict.fromkeys(forms, model), {}))
+    models, _ = end_to_end._forms(target, model, {}, tmp_path, "stream")  # type: ignore[arg-type]
+    labels = [source.label for source in end_to_end._peers(target, models)]
+    assert labels == [f"{PLAIN}, fp16 inputs", f"{PLAIN}, fp32 inputs", FUSED, *forms]
+
+
+def test_an_export_that_fails_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    target = Target("no such model", 1, "vit")
+    found, missing = exported_by_pytorch(target, {}, tmp_path)
+    assert found == {}
+    assert missing.keys() == OPSETS.keys()
+    assert all("Error: " in reason for reason in missing.values())  # no PyTorch, or no such model
 
 
 def test_pytorchs_models_have_the_parameters_of_ours() -> None:
