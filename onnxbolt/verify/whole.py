@@ -54,8 +54,10 @@ def _outputs(models: Models, feeds: Feeds) -> list[Row]:
 
 def _with_own_answers(models: Models, feeds: Feeds, got: Feeds, expected: Feeds) -> Feeds:
     """`expected`, with what an original in 16 bits answers itself where that is as right: indices, and what overflows in its type."""
+    if not uses(models.original, SIXTEEN_BITS):
+        return expected
     names = [name for name, values in expected.items() if _is_other(got[name], values)]
-    if not names or models.rounded is None or not uses(models.original, SIXTEEN_BITS):
+    if not names or models.rounded is None:
         return expected
     try:
         own = models.rounded.run(feeds, names)

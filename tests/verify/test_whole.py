@@ -10,10 +10,12 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from onnxbolt.cli import main
+from onnxbolt.dtypes import DType
 from onnxbolt.errors import AccuracyError
 from onnxbolt.pipeline import optimize
 from onnxbolt.precision import rounded_original
-from onnxbolt.verify import VerifyResult, verify
+from onnxbolt.tolerances import JUDGES, RATIO
+from onnxbolt.verify import Row, VerifyResult, verify
 from onnxbolt.verify.draws import NORMAL, OTHERS, image
 from onnxbolt.verify.result import NOT_JUDGED
 from onnxbolt.verify.session import CPU
@@ -137,6 +139,21 @@ def test_strict_from_python(on_nothing: ModelProto) -> None:
     report = optimize(on_nothing, library=False)
     assert report.passed
     assert report.markdown().splitlines()[-1].startswith(NOT_JUDGED)
+
+
+@pytest.mark.parametrize(("error", "yardstick", "reason", "state"), [
+    (0.5, 0.748, "", "unjudged"), (0.5, 0.04, "", "failed"), (0.05, 0.04, "", "passed"), (0.5, 0.748, "shape", "failed"),
+])
+def test_a_yardstick_above_its_cap_judges_nothing(error: float, yardstick: float, reason: str, state: str) -> None:
+    row = Row("y", "output", "CPU", error, 1e-2, 0.0, 1.0, reason=reason).judged(yardstick, JUDGES[DType.F16])
+    assert [name for name in ("passed", "failed", "unjudged") if getattr(row, name)] == [state]
+    result = VerifyResult("fp16", (row,))
+    assert (result.passed, result.judged) == (state != "failed", state != "unjudged")
+
+
+def test_the_caps_are_those_of_the_documentation() -> None:
+    assert JUDGES == {DType.F16: 0.05, DType.BF16: 0.20, DType.F32: 0.01}
+    assert all(RATIO * cap < 1 for cap in JUDGES.values())  # zeros have an error of 1
 
 
 def test_nothing_compared_is_no_success() -> None:
