@@ -5,7 +5,10 @@ import numpy as np
 import onnx
 
 from onnxbolt.kernels.config import ROW_WIDTH, Family, KernelConfig
-from tests.support import Net, assert_same, fused
+from onnxbolt.plan.choose import plan
+from onnxbolt.plan.cuts import cover
+from onnxbolt.rewrite import rewrite
+from tests.support import Net, assert_same, fused, prepare
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, object]:
@@ -79,3 +82,15 @@ def test_what_a_subgraph_reads_is_still_produced() -> None:
     net.node("If", condition, then_branch=branch, else_branch=branch)
     z = net.nodes[-1].output[0]
     assert_same(net.model(net.conv(y, 8, 8), z))
+
+
+def test_small_equal_constants_are_one_initializer() -> None:
+    """Of one type and shape: equal bytes alone may be another tensor."""
+    net = Net({"x": (2, 8)})
+    graph = prepare(net.model(net.node("Relu", net.linear("x", 8, 8))))
+    chosen = plan(graph, cover(graph, [80])[0], [80], "all")
+    rewriter = rewrite(graph, chosen.assignment, chosen.configs, [80])
+    first = rewriter.constant("c", np.zeros((2, 3), np.float32))
+    assert rewriter.constant("c", np.zeros((2, 3), np.float32)) is first
+    for other in (np.zeros((3, 2), np.float32), np.zeros((2, 3), np.int32), np.ones((2, 3), np.float32)):
+        assert rewriter.constant("c", other) is not first

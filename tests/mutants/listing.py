@@ -206,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # planning
     *_mutants(
-        "onnxbolt/plan/problems.py", "tests/plan tests/tune/test_tasks.py",
+        "onnxbolt/plan/problems.py", "tests/plan/test_problems.py",
         ("pads left and bottom exchanged",
          "(pads[0], pads[1], pads[2], pads[3]), (strides",
          "(pads[0], pads[2], pads[1], pads[3]), (strides"),
