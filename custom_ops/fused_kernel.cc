@@ -70,28 +70,6 @@ class DeviceScope {
   bool changed_ = false;
 };
 
-// Scratch memory tagged with ORT's stream, so that a concurrent run on another stream does not get it too early.
-class Scratch {
- public:
-  Scratch(const OrtKernelContext* context, OrtAllocator* allocator, size_t bytes) : allocator_(allocator) {
-    if (bytes == 0) return;
-    const OrtMemoryInfo* memory = nullptr;
-    Check(ort::AllocatorGetInfo(allocator, &memory));
-    Check(ort::GetScratchBuffer(context, memory, bytes, &data_));
-  }
-  ~Scratch() {
-    if (data_) Succeeds(ort::AllocatorFree(allocator_, data_));
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  void* data() const { return data_; }
-
- private:
-  OrtAllocator* allocator_;
-  void* data_ = nullptr;
-};
-
 int DeviceOf(const OrtMemoryInfo* memory) {
   int device = 0;
   Check(ort::MemoryInfoGetId(memory, &device));
@@ -156,21 +134,22 @@ const FusedKernel::Row& FusedKernel::RowFor(int64_t m) const {
   return *row;
 }
 
-void FusedKernel::LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const {
+std::string FusedKernel::Describe(const Tensors& tensors) const {
+  return DescribeConfig(op_, RowFor(tensors.rows()).config) + ", x " + ToString(ort::ShapeOf(tensors.x));
+}
+
+const char* FusedKernel::LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const {
   const Row& row = RowFor(tensors.rows());
-  const auto check = [&](const char* error) {
-    if (error) {
-      throw ort::Error(ort::kRuntimeException, DescribeConfig(op_, row.config) + ", x " + ToString(tensors.x_shape) + ": " + error);
-    }
-  };
-  check(row.kernel->can_implement(arguments));
+  if (const char* refusal = row.kernel->can_implement(arguments)) return refusal;
   const OrtMemoryInfo* memory = nullptr;
   Check(ort::GetTensorMemoryInfo(tensors.x, &memory));
   const DeviceScope scope(DeviceOf(memory));
   void* stream = nullptr;
   Check(ort::GetGpuComputeStream(context, &stream));
   const Scratch scratch(context, allocator_.get(), row.kernel->workspace_size(arguments, row.config));
-  check(row.kernel->run(arguments, Launch{scratch.data(), row.config, static_cast<cudaStream_t>(stream), sm_count_}));
+  const char* error = row.kernel->run(arguments, Launch{scratch.data(), row.config, static_cast<cudaStream_t>(stream), sm_count_});
+  if (error) throw ort::Error(ort::kRuntimeException, Describe(tensors) + ": " + error);
+  return nullptr;
 }
 
 }  // namespace onnxbolt

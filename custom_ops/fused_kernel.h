@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "buffers.h"
 #include "geometry.h"
 #include "kernel.h"
 #include "manifest.h"
@@ -30,9 +31,13 @@ class FusedKernel {
   };
   struct Tensors {
     const OrtValue* x;
-    ort::Shape x_shape, weight_shape, y_shape;
+    Buffers* buffers;
+    ort::Shape x_shape, weight_shape, y_shape;  // of x and y, a slice
+    ort::Shape whole_y;
+    int64_t first_row;  // of y, that a slice begins with
     const void *x_data, *weight_data;
     void *y_data, *stored_data;  // the latter where the op stores its first layer's result, else nullptr
+    int64_t stored_channels;
     int64_t x_pitch;  // channels of the first input, of which those of x_shape are read
     int64_t y_pitch;  // channels of the output, of which the node writes those of y_shape
     EpilogueArguments epilogue;
@@ -42,22 +47,29 @@ class FusedKernel {
 
   void ChooseKernels();
   const Row& RowFor(int64_t m) const;
-  void LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;
+  std::string Describe(const Tensors& tensors) const;
+  int XType() const { return op_.planes ? op_.planes : op_.element; }
+
+  // Launches, or returns why the kernel does not take such arguments.
+  const char* LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;
 
   // fused_arguments.cc: from a node's inputs to a launch
-  void PlaceOutput(OrtKernelContext* context, Tensors* tensors) const;
-  EpilogueArguments ReadEpilogue(const OrtKernelContext* context, const ort::Shape& y) const;
-  ChainArguments ReadChain(const OrtKernelContext* context, const Tensors& tensors) const;
+  void PlaceOutput(Tensors* tensors) const;
+  EpilogueArguments ReadEpilogue(Buffers& buffers, const ort::Shape& y) const;
+  ChainArguments ReadChain(const Tensors& tensors) const;
   ConvArguments ReadConv(const Tensors& tensors) const;
-  void RunGemm(OrtKernelContext* context, const Tensors& tensors) const;
-  void RunChain(OrtKernelContext* context, const Tensors& tensors) const;
-  void RunConv(OrtKernelContext* context, const Tensors& tensors) const;
-  void RunConvChain(OrtKernelContext* context, const Tensors& tensors) const;
-  void RunPool(OrtKernelContext* context, const Tensors& tensors) const;
-  void RunSqueezeExcite(OrtKernelContext* context, const Tensors& tensors) const;
-  void RunLayout(OrtKernelContext* context, const Tensors& tensors) const;
-  void RunResize(OrtKernelContext* context, const Tensors& tensors) const;
-  void RunElementwise(OrtKernelContext* context, const Tensors& tensors) const;
+  void RunInSlices(OrtKernelContext* context, Tensors whole) const;
+  Tensors Slice(const Tensors& whole, int64_t first, int64_t count) const;
+  const char* Run(OrtKernelContext* context, const Tensors& tensors) const;
+  const char* RunGemm(OrtKernelContext* context, const Tensors& tensors) const;
+  const char* RunChain(OrtKernelContext* context, const Tensors& tensors) const;
+  const char* RunConv(OrtKernelContext* context, const Tensors& tensors) const;
+  const char* RunConvChain(OrtKernelContext* context, const Tensors& tensors) const;
+  const char* RunPool(OrtKernelContext* context, const Tensors& tensors) const;
+  const char* RunSqueezeExcite(OrtKernelContext* context, const Tensors& tensors) const;
+  const char* RunLayout(OrtKernelContext* context, const Tensors& tensors) const;
+  const char* RunResize(OrtKernelContext* context, const Tensors& tensors) const;
+  const char* RunElementwise(OrtKernelContext* context, const Tensors& tensors) const;
 
   const Op& op_;
   std::string where_;  // op type and node name, for messages

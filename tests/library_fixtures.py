@@ -130,6 +130,10 @@ class HostLibrary:
         """What the CUDA runtime says of this machine; without arguments, one A100."""
         self._library.host_set_machine((ctypes.c_int * 7)(error, driver, runtime, count, sm // 10, sm % 10, shared_memory))
 
+    def limit(self, rows: int = 2**62) -> None:
+        """Make kernels refuse more rows of a product, or more images."""
+        self._library.host_limit(ctypes.c_int64(rows))
+
     def fail(self, *, prepare: bool = False, launch: bool = False) -> None:
         """Make kernels fail."""
         self._library.host_fail(int(prepare), int(launch))

@@ -13,6 +13,7 @@
 
 inline std::atomic<int64_t> launches{0}, last_split_k{0};
 inline int last_pads[4] = {};  // top, left, bottom, right, of the last convolution or pooling
+inline int64_t most_rows = INT64_MAX;  // that a kernel takes
 inline const char* prepare_error = nullptr;
 inline const char* launch_error = nullptr;
 
@@ -215,15 +216,27 @@ inline void Compute(const SqueezeExciteArguments& a) {
   }
 }
 
+// Rows of a product, else images: what a kernel counts.
+inline int64_t Rows(const GemmArguments& a) { return a.m; }
+inline int64_t Rows(const ChainArguments& a) { return a.m; }
+inline int64_t Rows(const ElementwiseArguments& a) { return a.rows; }
+inline int64_t Rows(const ConvChainArguments& a) { return a.conv.n; }
+template <class Images>
+int64_t Rows(const Images& a) { return a.n; }
+
 template <class Arguments>
 struct HostKernel {
   Kernel kernel;
 
   HostKernel(const char* epilogue, int shared_memory, const int64_t (&row)[kConfigWidth])
-      : kernel{epilogue, 1, 1, {}, shared_memory, [] { return prepare_error; }, [](const void*) -> const char* { return nullptr; },
+      : kernel{epilogue, 1, 1, {}, shared_memory, [] { return prepare_error; }, Check,
                [](const void*, const int64_t*) -> size_t { return 0; }, Run} {
     std::copy(std::begin(row), std::end(row), kernel.config);
     RegisterKernel(&kernel);
+  }
+
+  static const char* Check(const void* arguments) {
+    return Rows(*static_cast<const Arguments*>(arguments)) > most_rows ? "an extent exceeds the test's" : nullptr;
   }
 
   static const char* Run(const void* arguments, const Launch& launch) {
