@@ -196,7 +196,7 @@ def build(model: Path, quiet: bool) -> None:
 @sized
 @_comparison
 def verify(original: Path, optimized: Path, reports: tuple[Path, ...], strict: bool, quiet: bool, **values: Any) -> int:
-    """Compare every output, and every fused node's output, of two models on the same inputs."""
+    """Compare two models on the same inputs: segment by segment, each fused node with float64, and every output."""
     from onnxbolt.report import files
     from onnxbolt.report.verification import Verification
     from onnxbolt.verify import verify as compare
