@@ -174,7 +174,9 @@ def _forms(target: Target, exact: onnx.ModelProto, feeds: Arrays, scratch: Path,
 
 def _pytorch(target: Target, feeds: Arrays, stream: Stream | None,
              chosen: argparse.Namespace) -> contextlib.AbstractContextManager[tuple[Measure | None, Tried]]:
-    return whole_model(target.model, feeds, chosen.compile_within) if stream else contextlib.nullcontext((None, {}))
+    if stream is None:
+        return contextlib.nullcontext((None, {}))
+    return whole_model(target.model, feeds, chosen.compile_within, thorough=not chosen.quick_compile)
 
 
 def _told(tuning: Tuning) -> dict[str, object]:
@@ -256,6 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run")
     parser.add_argument("--compile-within", type=time_argument, default="3m", metavar="TIME",
                         help="for each way of torch.compile with each model; 0s leaves it out (default: 3m)")
+    parser.add_argument("--quick-compile", action="store_true", help="of torch.compile reduce-overhead alone, not max-autotune first")
     parser.add_argument("--prepare", type=Path, metavar="DIR", help="compile the libraries into DIR and stop")
     parser.add_argument("--prepared", type=Path, metavar="DIR", help="take the libraries from DIR")
     parser.add_argument("--arch", choices=ARCHS, help="default: the local GPU's, else sm_90a")

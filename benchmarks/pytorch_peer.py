@@ -69,12 +69,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def whole_model(model: str, feeds: Arrays, compile_seconds: float) -> Iterator[tuple[Measure | None, Tried]]:
+def whole_model(model: str, feeds: Arrays, compile_seconds: float, thorough: bool = True) -> Iterator[tuple[Measure | None, Tried]]:
     """The fastest way in which PyTorch runs a model of benchmarks/pytorch.py, and the median of each that was tried.
 
-    torch.compile has `compile_seconds` for each of its ways, and is left out with 0.
+    torch.compile has `compile_seconds` for each of its ways, and is left out with 0; unless `thorough` it has reduce-overhead alone.
     """
-    race = _Race(model, feeds, compile_seconds)
+    race = _Race(model, feeds, compile_seconds, THOROUGH if thorough else ())
     try:
         best = race.run()
         yield (None if best is None else lambda count: race.measure(best, count)), race.tried
@@ -83,16 +83,17 @@ def whole_model(model: str, feeds: Arrays, compile_seconds: float) -> Iterator[t
 
 
 class _Race:
-    def __init__(self, model: str, feeds: Arrays, compile_seconds: float) -> None:
-        self._model, self._feeds, self._seconds = model, feeds, compile_seconds
+    def __init__(self, model: str, feeds: Arrays, compile_seconds: float, thorough: Sequence[str]) -> None:
+        self._model, self._feeds, self._seconds, self._thorough = model, feeds, compile_seconds, thorough
         self._server: Server | None = None
         self._served: set[str] = set()  # by the process that runs now
         self.tried: Tried = {}
 
     def run(self) -> str | None:
         """Try all ways; the fastest, ready to be measured, None where none ran."""
-        self._try((*PLAIN, *(THOROUGH if self._seconds else ())))
-        if self._seconds and fastest_way({way: self.tried[way] for way in THOROUGH}) is None:
+        compiled = (self._thorough or (QUICK,)) if self._seconds else ()
+        self._try((*PLAIN, *compiled))
+        if compiled and QUICK not in compiled and fastest_way({way: self.tried[way] for way in compiled}) is None:
             self._try((QUICK,))
         while (best := fastest_way(self.tried)) is not None:
             if best not in self._served:

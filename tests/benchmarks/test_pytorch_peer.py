@@ -93,6 +93,12 @@ def test_ways_that_do_not_end_are_replaced(monkeypatch: pytest.MonkeyPatch, slow
     assert (QUICK in tried) == all(isinstance(tried[way], str) for way in THOROUGH)
 
 
+def test_a_quick_look_compiles_in_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytorch_peer, "Server", Server)
+    with whole_model("resnet50", {}, 60.0, thorough=False) as (_, tried):
+        assert tried == {"eager": 40.0, "CUDA graph": 30.0, QUICK: 25.0}
+
+
 def test_without_a_limit_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytorch_peer, "Server", Server)
     with whole_model("resnet50", {}, 0.0) as (_, tried):
