@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxbolt
-from onnxbolt.graph import weights
+from onnxbolt.graph import weights, wire
 from onnxbolt.graph.edit import derived
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import external_files, import_model, load_model
@@ -93,6 +93,22 @@ def test_a_model_with_weights_in_files_is_saved_whole(tmp_path: Path, external: 
     assert (tmp_path / "out.onnx.data").exists() == external
     for tensor in again.graph.initializer:
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), drawn(1024))
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_pieces_of_a_file_are_what_protobuf_writes(tmp_path: Path, external: bool) -> None:
+    written(tmp_path / "in.onnx", 2, 1024, external)
+    model = onnx.load(tmp_path / "in.onnx", load_external_data=False)
+    model.doc_string, model.graph.doc_string, model.producer_name = "a model", "a graph", "a test"
+    model.graph.initializer[0].doc_string = "a weight"
+    model.graph.initializer.append(numpy_helper.from_array(np.arange(4), "small"))
+    model.metadata_props.add(key="k", value="v")
+    onnx.save(model, tmp_path / "in.onnx")
+    pieces = b"".join(wire.parts(load_model(tmp_path / "in.onnx"), {}))
+    whole = onnx.load(tmp_path / "in.onnx")
+    for tensor in whole.graph.initializer:
+        tensor.ClearField("data_location")  # which onnx sets to its default
+    assert pieces == whole.SerializeToString(deterministic=True)
 
 
 @pytest.mark.parametrize(("entry", "value"), [

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxbolt.graph import weights
 from onnxbolt.graph.edit import Constant, Weight
 from onnxbolt.graph.element_types import onnx_dtype
+from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.order import in_order
 from onnxbolt.graph.skeleton import LEAST_IR
@@ -46,19 +46,6 @@ def export_apart(graph: gs.Graph, functions: Sequence[FunctionProto] = (),
     properties = {entry.key: entry.value for entry in source.metadata_props} | dict(metadata or {})
     onnx.helper.set_model_props(model, properties)
     return model, _fill(graph, model.graph)
-
-
-def copy_fields(source: Message, target: Message, skip: Sequence[str]) -> None:
-    """Add to `target` what `source` holds, fields named in `skip` left out."""
-    for field, value in source.ListFields():
-        if field.name in skip:
-            continue
-        if field.is_repeated:
-            getattr(target, field.name).extend(value)
-        elif field.message_type is not None:
-            getattr(target, field.name).CopyFrom(value)
-        else:
-            setattr(target, field.name, value)
 
 
 def _fill(graph: gs.Graph, target: GraphProto) -> Weights:

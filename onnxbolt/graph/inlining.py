@@ -7,7 +7,8 @@ import onnx.inliner
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
 
 from onnxbolt.graph import contrib
-from onnxbolt.graph.exporter import FUSED_DOMAIN, copy_fields
+from onnxbolt.graph.exporter import FUSED_DOMAIN
+from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.scopes import subgraphs
 
 _KEPT = (FUSED_DOMAIN, contrib.DOMAIN)  # ours, and those for which ONNX Runtime has kernels

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
 from onnxbolt.graph.edit import producer
-from onnxbolt.graph.exporter import copy_fields
+from onnxbolt.graph.fields import copy_fields
 from onnxbolt.spelling import option
 
 

@@ -10,8 +10,8 @@ from typing import BinaryIO
 from onnx import ModelProto, TensorProto
 
 from onnxbolt.errors import InputError
-from onnxbolt.graph import weights
-from onnxbolt.graph.exporter import copy_fields
+from onnxbolt.graph import weights, wire
+from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.weights import Weights
 
 PROTOBUF_LIMIT = 2**31 - 2**24  # bytes; protobuf refuses 2 GiB, some room is left for what is not counted
@@ -32,7 +32,7 @@ def save_model(model: ModelProto, path: Path | str, external: bool = False, larg
             (path, lambda file: file.write(skeleton.SerializeToString(deterministic=True))),
         ])
     else:
-        _write([(path, lambda file: file.write(weights.complete(model, large).SerializeToString(deterministic=True)))])
+        _write([(path, lambda file: file.writelines(wire.parts(model, large)))])
 
 
 def data_file(path: Path) -> Path:

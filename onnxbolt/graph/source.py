@@ -11,7 +11,8 @@ from onnx import ModelProto, TensorProto
 
 from onnxbolt import extra_ops
 from onnxbolt.errors import InputError, OnnxboltError
-from onnxbolt.graph.exporter import FUSED_DOMAIN, copy_fields
+from onnxbolt.graph.exporter import FUSED_DOMAIN
+from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.importer import all_tensors, check_versions, load_model
 from onnxbolt.graph.inlining import inlined
 from onnxbolt.graph.sizes import has_negative, open_negative

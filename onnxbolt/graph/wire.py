@@ -1,17 +1,20 @@
-"""A model's file, parsed without the data of its large initializers, as if these were external data that lie in this file.
+"""A model's file, read and written without the data of all its large initializers in memory.
 
-Protobuf has no means for that, so this module walks over the fields of the message: https://protobuf.dev/programming-guides/encoding.
+`read_model` leaves them in the file, as if they were external data that lie in it; `parts` gives the file piece by piece. Protobuf has no
+means for either, so this module walks over the fields of messages: https://protobuf.dev/programming-guides/encoding.
 """
 from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
-from onnxbolt.graph.weights import LARGE, put_apart, stored_bytes
+from onnxbolt.graph.fields import copy_fields
+from onnxbolt.graph.weights import LARGE, Weights, lacks_data, put_apart, raw, stored_bytes
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # numbers of these fields of ModelProto, GraphProto and TensorProto
 _BYTES = 2  # wire type of a field with a length
@@ -33,7 +36,8 @@ def _model(data: mmap.mmap, name: str) -> Iterator[bytes]:
     """The message's fields as they are, except for the graph."""
     for number, begin, payload, end in _fields(data, 0, len(data)):
         if number == _GRAPH and end - payload > LARGE:
-            yield from _framed(_GRAPH, b"".join(_graph(data, payload, end, name)))
+            message = b"".join(_graph(data, payload, end, name))
+            yield _tag(_GRAPH, len(message)) + message
         else:
             yield data[begin:end]
 
@@ -41,7 +45,8 @@ def _model(data: mmap.mmap, name: str) -> Iterator[bytes]:
 def _graph(data: mmap.mmap, begin: int, end: int, name: str) -> Iterator[bytes]:
     for number, field, payload, following in _fields(data, begin, end):
         if number == _INITIALIZER and following - payload > LARGE:
-            yield from _framed(_INITIALIZER, _tensor(data, payload, following, name))
+            message = _tensor(data, payload, following, name)
+            yield _tag(_INITIALIZER, len(message)) + message
         else:
             yield data[field:following]
 
@@ -59,10 +64,58 @@ def _tensor(data: mmap.mmap, begin: int, end: int, name: str) -> bytes:
     return bytes(tensor.SerializeToString())
 
 
-def _framed(number: int, message: bytes) -> Iterator[bytes]:
-    yield _encoded(number << 3 | _BYTES)
-    yield _encoded(len(message))
-    yield message
+def parts(model: ModelProto, large: Weights) -> Iterator[bytes | memoryview]:
+    """What `SerializeToString` gives of the model with all of its data, in pieces; `large` has the data that initializers lack."""
+    initializers = [_Initializer.of(tensor, large) for tensor in model.graph.initializer]
+    before, after = _around(model, _GRAPH)
+    begin, rest = _around(model.graph, _INITIALIZER)
+    yield before + _tag(_GRAPH, len(begin) + sum(item.size for item in initializers) + len(rest)) + begin
+    for item, tensor in zip(initializers, model.graph.initializer, strict=True):
+        yield item.head
+        if item.apart:
+            yield raw(tensor, large)
+        yield item.tail
+    yield rest + after
+
+
+@dataclass(frozen=True)
+class _Initializer:
+    """A tensor as a field of the graph: what comes before its data and behind them, and the whole field's size."""
+
+    head: bytes
+    tail: bytes
+    size: int
+    apart: bool  # the data are not in `head`
+
+    @classmethod
+    def of(cls, tensor: TensorProto, large: Weights) -> _Initializer:
+        if not lacks_data(tensor, large):
+            message = tensor.SerializeToString(deterministic=True)
+            head = _tag(_INITIALIZER, len(message)) + message
+            return cls(head, b"", len(head), False)
+        plain = TensorProto()
+        plain.CopyFrom(tensor)
+        plain.ClearField("external_data")
+        plain.ClearField("data_location")
+        before, after = _around(plain, _RAW_DATA)
+        data = stored_bytes(tensor)
+        head = before + _tag(_RAW_DATA, data)
+        head = _tag(_INITIALIZER, len(head) + data + len(after)) + head
+        return cls(head, after, len(head) + data + len(after), True)
+
+
+def _around(message: Message, number: int) -> tuple[bytes, bytes]:
+    """The fields of a message before the one of this number, and those behind it."""
+    names = {field.number: field.name for field, _ in message.ListFields()}
+    before, after = type(message)(), type(message)()
+    copy_fields(message, before, skip=[name for n, name in names.items() if n >= number])
+    copy_fields(message, after, skip=[name for n, name in names.items() if n <= number])
+    return before.SerializeToString(deterministic=True), after.SerializeToString(deterministic=True)
+
+
+def _tag(number: int, size: int) -> bytes:
+    """What stands before a field of `size` bytes."""
+    return _encoded(number << 3 | _BYTES) + _encoded(size)
 
 
 def _fields(data: mmap.mmap, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:

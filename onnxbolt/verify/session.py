@@ -12,7 +12,8 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from onnxbolt import extra_ops
-from onnxbolt.graph.exporter import FUSED_DOMAIN, copy_fields
+from onnxbolt.graph.exporter import FUSED_DOMAIN
+from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.scopes import captured
 from onnxbolt.graph.weights import Weights
 from onnxbolt.runtime import cuda_failure, keep_channels, session_options

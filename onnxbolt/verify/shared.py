@@ -12,7 +12,7 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto
 
 from onnxbolt.graph import weights
-from onnxbolt.graph.exporter import copy_fields
+from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.importer import load_model
 from onnxbolt.graph.saving import save_model
 from onnxbolt.graph.scopes import captured
