@@ -2,6 +2,7 @@
 # make test    install into .venv, run the tests that need no GPU
 # make test-zoo  every graph of tests/zoo (about an hour on 2 cores)
 # make mutants   small faults in copies of the sources, which tests have to find (about 20 minutes on 2 cores)
+# make false-alarms  verify right models in all precisions with three seeds; adds to tests/false_alarms.json
 # make lint    ruff and mypy
 # make bench   measure all of benchmarks/ at this commit on the local GPU, as far as results lack it; tables and plots
 PYTHON ?= python3
@@ -11,7 +12,7 @@ PACKAGES := apt-get install g++ make python3-venv
 # kernels for Hopper, and for this machine's GPU where that is another one
 LOCAL_ARCH := from onnxbolt.gpu import local_arch; arch = local_arch(); print(f"--arch {arch}" if arch not in (None, "sm_90a") else "")
 
-.PHONY: demo test test-zoo mutants lint bench
+.PHONY: demo test test-zoo false-alarms mutants lint bench
 demo: .venv/.demo
 	mkdir -p build
 	$(BIN)/python -m models resnet50 build/resnet50.onnx --batch 1
@@ -19,6 +20,9 @@ demo: .venv/.demo
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n auto
+
+false-alarms: .venv/.dev
+	$(BIN)/python -m tests.false_alarms
 
 test-zoo: .venv/.dev
 	$(BIN)/python -m pytest -m zoo

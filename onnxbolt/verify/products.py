@@ -81,8 +81,10 @@ def convolution(group: int, strides: Sequence[int], pads: Sequence[int], dilatio
             columns = np.concatenate([window(tap) for tap in taps], axis=2)
             result = np.concatenate([grouped[(..., *tap)] for tap in taps], axis=2) @ columns
         else:
-            result = sum((_multiplied(grouped[(..., *tap)], window(tap)) for tap in taps), start=np.zeros((), x.dtype))
-        return np.asarray(result).reshape(count, -1, *extents)
+            result = _multiplied(grouped[(..., *taps[0])], window(taps[0]))
+            for tap in taps[1:]:
+                result += _multiplied(grouped[(..., *tap)], window(tap))
+        return result.reshape(count, -1, *extents)
 
     return multiply
 

@@ -1,0 +1,121 @@
+"""Cutting the optimized model: every changed node is judged, and tensors are fed as they are stored."""
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper
+
+from onnxbolt.pipeline import optimize
+from onnxbolt.verify import verify
+from onnxbolt.verify.originals import Originals
+from onnxbolt.verify.segments import other_constants, plan
+from onnxbolt.verify.session import CPU, Runner
+from onnxbolt.verify.stored import Known, Piece, known
+from tests.support import Net, feeds_of, fused
+
+
+def branches() -> ModelProto:
+    """Layouts, a Reshape, Casts, pooling, a slice of a Concat, and operators that stay."""
+    net = Net({"x": (2, 3, 16, 16)})
+    a = net.node("Relu", net.conv("x", 3, 16, 3, pads=[1, 1, 1, 1]))
+    joined = net.node("Concat", net.node("Relu", net.conv(a, 16, 16)), net.node("Sigmoid", net.conv(a, 16, 24)), axis=1)
+    b = net.node("MaxPool", net.conv(joined, 40, 16), kernel_shape=[2, 2], strides=[2, 2])
+    c = net.node("Resize", b, "", net.const([1, 1, 2, 2]), mode="nearest")
+    d = net.node("Softmax", net.node("Reshape", c, net.const([2, 16, 256], np.int64)))
+    return net.model(net.node("Cos", d), net.node("GlobalAveragePool", joined))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "keep"])
+def test_every_changed_node_lies_in_a_segment_that_is_compared(precision: str) -> None:
+    model = branches()
+    optimized = fused(model, precision)
+    found = plan(model, optimized, other_constants(model, optimized))
+    before = {node.SerializeToString() for node in model.graph.node}
+    changed = {node.output[0] for node in optimized.graph.node if node.SerializeToString() not in before}
+    judged = {node.output[0] for segment in found.segments for node in segment.nodes if segment.writes}
+    assert changed
+    assert changed <= judged
+    assert not found.orphans
+    rows = verify(model, optimized, providers=[CPU]).at("segment")
+    assert {row.name for row in rows} == {tensor.own.name for segment in found.segments for tensor in segment.writes}
+    assert all(row.passed for row in rows)
+
+
+def test_what_is_left_as_it_was_is_not_judged_again() -> None:
+    model = branches()
+    assert verify(model, model, providers=[CPU]).at("segment") == ()
+    other = ModelProto()
+    other.CopyFrom(model)
+    other.graph.initializer[0].raw_data = (onnx.numpy_helper.to_array(other.graph.initializer[0]) * 1.5).tobytes()
+    assert [row.passed for row in verify(model, other, providers=[CPU]).at("segment")] == [False]
+
+
+def test_forms() -> None:
+    values = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+    stored = Piece("x", True, (2, -1, 0, 1)).stored(values)
+    assert stored.shape == (2, 4, 5, 4)
+    assert np.array_equal(stored[..., 0], values[:, 2])
+    assert not stored[..., 1].any()
+    assert Piece("x", True).stored(values[:, :, 0, 0]).shape == (2, 1, 1, 3)
+    with pytest.raises(ValueError, match="does not name each of 3 channels"):
+        Piece("x", True, (0, 1, 1)).stored(values)
+    with pytest.raises(ValueError, match="NHWC does not fit"):
+        Piece("x", True).stored(values[0, 0, 0])
+
+
+def test_parts_of_a_joined_tensor() -> None:
+    model = branches()
+    optimized = fused(model, "fp16")
+    found, orphans = known(list(optimized.graph.node), {"x", *(name for node in model.graph.node for name in node.output)})
+    parts = [node for node in optimized.graph.node if node.op_type.endswith(("_part", "_into"))]
+    assert [node.op_type.rpartition("_")[2] for node in parts] == ["part", "into"]
+    assert [found[node.output[0]] for node in parts] == [
+        Known(parts[0].output[0], Piece("relu3", True, None, 0, -24), (), parts[0].name),
+        Known(parts[1].output[0], Piece("sigmoid5", True, None, 16, None), (Piece("relu3", True, None, 0, -24),), parts[1].name),
+    ]
+    assert not orphans
+
+
+def test_originals_are_computed_in_pieces_and_given_back() -> None:
+    model = branches()
+    feeds = feeds_of(model)
+    names = [node.output[0] for node in model.graph.node]
+    originals = Originals(Runner(model, CPU), feeds, dict.fromkeys(names, 1))
+    expected = Runner(model, CPU).run(feeds, names)
+    for name in names:
+        np.testing.assert_allclose(originals.take(name), expected[name], rtol=1e-6, atol=1e-6)
+    assert originals._values == {}
+
+
+def test_a_tensor_that_a_segment_reads_and_computes() -> None:
+    """Split and Concat have no original and join all that is between them to one segment, which reads `a` and makes it, too."""
+    net = Net({"x": (4, 8)})
+    a = net.node("Abs", "x")
+    negative = net.node("Neg", "x")
+    model = net.model(net.node("Add", a, negative), a)
+    other = ModelProto()
+    other.CopyFrom(model)
+    nodes = [helper.make_node("Split", ["x"], ["l", "r"], axis=1), helper.make_node("Concat", ["l", "r"], ["copied"], axis=1)]
+    for node in model.graph.node:
+        names = [[{"x": "copied", negative: "unknown"}.get(name, name) for name in side] for side in (node.input, node.output)]
+        nodes.append(helper.make_node(node.op_type, *names))
+    del other.graph.node[:]
+    other.graph.node.extend(nodes)
+    (segment,) = plan(model, other, set()).segments
+    assert {*segment.reads} == {"x", f"{a}//cut"}
+    assert verify(model, other, providers=[CPU]).passed
+    nodes[2].op_type = "Relu"
+    del other.graph.node[:]
+    other.graph.node.extend(nodes)
+    assert [row.name for row in verify(model, other, providers=[CPU]).failures if row.level == "segment"] == [a]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
+def test_sequences_and_control_flow_stay_whole(precision: str) -> None:
+    net = Net({"x": (4, 8)})
+    rows = net.linear("x", 8, 16)
+    pieces = net.node("SplitToSequence", rows, axis=1)
+    first = net.node("SequenceAt", pieces, net.const(0, np.int64))
+    report = optimize(net.model(net.node("Relu", first)), precision=precision, fuse="all", library=False)
+    assert report.passed
