@@ -33,7 +33,7 @@ from tests.gpu.fault_models import prepare
 
 UNEDITED = "none"
 WORKERS = 4  # processes that verify at the same time
-PATIENCE = 240  # seconds for the faults of one family
+PATIENCE = 300  # seconds for the faults of one family
 FOUND, MISSED, PASSED, ALARM = "found", "MISSED", "passed", "FALSE ALARM"
 
 
