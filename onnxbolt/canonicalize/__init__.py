@@ -52,10 +52,12 @@ _MOST_ROUNDS = 10
 def canonicalize(graph: gs.Graph) -> list[str]:
     """Bring the graph to one form, in place; returns a line for each pass that changed something, and for what it nearly changed."""
     log: list[str] = []
+    count = 1
     for _ in range(_MOST_ROUNDS):
         before = len(log)
         for run, reason in PASSES:
-            infer(graph)
+            if count:  # else the shapes are those that the pass before saw
+                infer(graph)
             count = run(graph)
             if count:
                 log.append(f"{run.__module__.rpartition('.')[2]}: {count} ({reason})")

@@ -91,7 +91,7 @@ class _Chains:
         self._further = {id(node) for c in candidates for node in c.products}  # products behind others
         self._forms = _forms_apart(graph, candidates, archs)
         self._known: dict[int, tuple[float, Candidate | None]] = {}
-        self._solved: dict[int, Problem] = {}  # by candidate of `_starting`; keys are made of all behind
+        self._keys: dict[int, str] = {}  # by candidate of `_starting`; a key is made of the one behind
         self.problems = self._segments()
         self._times = [KernelTimes(self.problems.values(), arch, timings) for arch in archs]
         self.cuts: dict[str, Cut] = {}
@@ -264,11 +264,15 @@ class _Chains:
 
     def _key(self, candidate: Candidate) -> str:
         """Of all that a cut follows from."""
-        chain = list(self._from(candidate))
-        for each in chain:
-            if id(each) not in self._solved:
-                self._solved[id(each)] = self._problem(each)
-        return chain_key([self._solved[id(each)] for each in chain], self._archs)
+        key, unknown = "", []
+        for each in self._from(candidate):
+            if id(each) in self._keys:
+                key = self._keys[id(each)]
+                break
+            unknown.append(each)
+        for each in reversed(unknown):
+            key = self._keys[id(each)] = chain_key(self._problem(each), self._archs, key)
+        return key
 
     def _from(self, candidate: Candidate | None) -> Iterator[Candidate]:
         """The candidate, and those that begin behind it, layer by layer."""

@@ -109,7 +109,7 @@ def _lacks(pair: Pair, archs: Sequence[int], at: Point) -> Refusal | None:
 def _slower(pair: Pair, archs: Sequence[int], at: Point, timings: Timings, cuts: dict[str, Cut]) -> Refusal | None:
     """That a kernel for both is slower, or was decided against before; None where it is taken."""
     both, alone = pair.problems(at)
-    key = chain_key([both], archs)
+    key = chain_key(both, archs)
     times = [KernelTimes((both, alone), number, timings) for number in archs]
     values = {"together_us": sum(each.us(both) for each in times),
               "apart_us": sum(each.us(alone) for each in times) + sum(_pooling_us(pair, alone, number) for number in archs)}

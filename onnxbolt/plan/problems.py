@@ -77,9 +77,10 @@ def _squeeze_excite(candidate: Candidate, assignment: Assignment | None, x: list
     return SqueezeExciteProblem(x[0], x[2], x[3], channels, int(anchor.weight.shape[0]), anchor.dtype, candidate.out, candidate.chain)
 
 
-def chain_key(problems: Sequence[Problem], archs: Sequence[int]) -> str:
-    """A digest of what a chain's kernels solve, names left out: the same chain in another model has the same key."""
-    text = canonical([list(archs), *([type(problem).__name__, plain(problem)] for problem in problems)])
+def chain_key(problem: Problem, archs: Sequence[int], behind: str = "") -> str:
+    """A digest of what a chain's kernels solve, names left out: the same chain in another model has the same key. `behind` is the key of
+    what the chain goes on with, so that the keys of all the ends of a long chain take no longer than the chain's."""
+    text = canonical([list(archs), type(problem).__name__, plain(problem), behind])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
