@@ -23,8 +23,9 @@ from onnxbolt.library_file import Beside, beside
 from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.rewrite import FORMAT
 from onnxbolt.runtime import get_library_path
-from onnxbolt.terminal import literal_console
+from onnxbolt.terminal import add_row, literal_console, width
 
+WIDTH = 180  # of a text that goes to no terminal
 Shape = tuple[int | str, ...]  # a str is a symbolic dimension
 
 
@@ -68,20 +69,27 @@ class Inspection:
         """Everything as JSON; configurations by field name, enumerations by name."""
         return json.dumps(dataclasses.asdict(self, dict_factory=_named), indent=2)
 
-    def text(self, width: int = 180) -> str:
+    def text(self, columns: int | None = None) -> str:
         """A table for the terminal, one line per configuration."""
         table = Table("op type", "output", "FLOPs", "configuration", "stands for", "from", "rule", box=None, pad_edge=False)
         for node in self.nodes:
             configs = "\n".join(f"{describe(config)}, {node.config_source}" for config in node.configs)
             shape = "x".join(map(str, node.shape)) if node.shape is not None else "?"
-            table.add_row(node.op_type, shape, str(node.flops or ""), configs, node.tensor, ", ".join(node.source_nodes), node.rule)
-        console = literal_console(width)
+            add_row(table, node.op_type, shape, str(node.flops or ""), configs, node.tensor, ", ".join(node.source_nodes), node.rule)
+        console = literal_console(columns or width(WIDTH))
         with console.capture() as captured:
-            console.print("\n".join(f"{key}: {value}" for key, value in self.metadata.items()))
+            for key, value in self.metadata.items():
+                console.print(f"{key}: {value}")
             if self.library:
                 console.print(f"library: {self.library}", soft_wrap=True)
-            console.print(f"fused nodes: {len(self.nodes)}")
-            console.print(table)
+            if not self.metadata:
+                console.print("not a model that onnxbolt has optimized: `onnxbolt optimize` makes one of it", soft_wrap=True)
+            elif not self.nodes:
+                console.print("no fused nodes: nothing in the model was worth fusing, or could be; the report of `optimize` says why",
+                              soft_wrap=True)
+            else:
+                console.print(f"fused nodes: {len(self.nodes)}")
+                console.print(table)
         return captured.get().rstrip()
 
 

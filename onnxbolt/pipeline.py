@@ -25,6 +25,7 @@ from onnxbolt.library_file import sha256_of
 from onnxbolt.options import Choices, Options, arch_number, takes_options
 from onnxbolt.output import Output
 from onnxbolt.plan.ranges import ranges_of
+from onnxbolt.plan.whole import estimates
 from onnxbolt.precision.kernel_table import kernels_of
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Report
@@ -77,6 +78,8 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         point = {value.name: shape for value in original.graph.input if (shape := subject.ranges.opt.shapes.get(value.name))}
         report = Report.of(original, model, manifest, chosen, kept, changes, rewriter.shared_weights, options, archs, point)
         report = dataclasses.replace(report.between(source, output.path), tuning=tuning, onnxruntime=kernels.release)
+        predictions = {node.name: node.predicted for node in report.fused if node.predicted}
+        report = dataclasses.replace(report, whole=estimates(graph, predictions, archs, subject.ranges.opt))
         if short := report.short_of(options.require_fused):
             raise CoverageError(short, report)
         if report.nothing_fused:

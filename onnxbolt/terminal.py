@@ -1,12 +1,49 @@
-"""Tables as text: what a model's author named is shown letter by letter."""
+"""Tables as text: as wide as the terminal, and what a model's author named is shown letter by letter."""
 from __future__ import annotations
 
 import io
+import shutil
+import sys
+from collections.abc import Iterator
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+_LEAST = 16  # columns that a name keeps
+
+
+def width(usual: int) -> int:
+    """The terminal's columns; `usual` where the output goes elsewhere."""
+    return shutil.get_terminal_size((usual, 0)).columns if sys.stdout.isatty() else usual
 
 
 def literal_console(width: int) -> Console:
     """A console to capture text from. Rich's markup, emoji codes and highlighting are off, also in cells of tables: names such as
     "[/decoder]" or "layer:key:out" are the model's own."""
     return Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False)
+
+
+def add_row(table: Table, *cells: str) -> None:
+    """Add a row; where a table is too wide, cells without spaces keep their ends, others are wrapped."""
+    table.add_row(*(cell if " " in cell or "\n" in cell or len(cell) <= _LEAST else _Name(cell) for cell in cells))
+
+
+class _Name:
+    """A name in a cell: its end tells it apart, so that is what a narrow column shows."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(_LEAST, options.max_width), min(cell_len(self.name), options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        shown = self.name
+        if cell_len(shown) > options.max_width:
+            while shown and cell_len(shown) >= options.max_width:
+                shown = shown[1:]
+            shown = f"…{shown}"
+        yield Text(shown, no_wrap=True, overflow="crop")

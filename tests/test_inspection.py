@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 import onnxbolt
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
-from onnxbolt.inspection import Flops, describe, inspect_model
+from onnxbolt.inspection import Flops, Inspection, describe, inspect_model
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig, Schedule
 from onnxbolt.opspec import OpSpec, ops_to_json
 from tests.support import Net
@@ -109,3 +109,9 @@ def test_describe_tells_what_differs() -> None:
     assert describe(SM80) == "sm_80 GEMM_2X 128x128x32 warp 64x64x32 3 stages split 2"
     assert describe(SM90) == "sm_90 GEMM_3X 128x128x64 cluster 2x1 cooperative m 1..64"
     assert describe(KernelConfig(90, 0, UNBOUNDED, Family.HALO_SM90, (64, 64, 64), align_c=1)) == "sm_90 HALO_SM90 64x64x64 to NCHW"
+
+
+def test_a_plain_model_is_said_to_be_one() -> None:
+    plain = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
+    assert inspect_model(plain).text() == "not a model that onnxbolt has optimized: `onnxbolt optimize` makes one of it"
+    assert "no fused nodes" in Inspection({"onnxbolt.version": "1"}, ()).text()

@@ -18,6 +18,7 @@ from onnxbolt.precision import Kept
 from onnxbolt.report import Report
 from onnxbolt.report.coverage import coverage
 from onnxbolt.report.products import products
+from onnxbolt.tune.summary import Tuning, WholeModel
 from onnxbolt.tune.timings import Comparison
 from onnxbolt.verify import Row, VerifyResult
 from onnxbolt.verify.result import NOT_FINITE
@@ -234,3 +235,18 @@ def test_a_model_without_products_has_no_share() -> None:
     assert json.loads(report.json())["coverage"] is None
     assert "fused: 0 nodes, FLOPs n/a: no products or convolutions" in report.text()
     assert report.nothing_fused == "the model has no matrix products or convolutions"
+
+
+def test_one_line_says_what_the_whole_model_gains(report: Report) -> None:
+    lines = report.text().splitlines()
+    (line,) = [line for line in lines if line.startswith("whole model: predicted times as fast")]
+    assert line in report.markdown().splitlines()
+    assert [estimate.arch for estimate in report.whole] == [80, 90]
+    for estimate in report.whole:
+        fused = [p for node in report.fused for p in node.predicted if p.arch == estimate.arch]
+        assert estimate.ours_us > sum(p.ours_us for p in fused)  # nodes that stay take time, too
+        saved = sum(p.ort_us - p.ours_us for p in fused)
+        assert estimate.ort_us - estimate.ours_us <= saved  # less the changes of layout
+        assert f"{estimate.gain:.2f} on sm_{estimate.arch}" in line
+    measured = Tuning(whole=WholeModel(50.0, 100.0))
+    assert "whole model: measured 2.00 times as fast" in dataclasses.replace(report, tuning=measured).text()

@@ -28,6 +28,7 @@ from onnxbolt.version import __version__
 if TYPE_CHECKING:
     from onnxbolt.plan.choose import Plan, Prediction
     from onnxbolt.plan.verdicts import Verdict
+    from onnxbolt.plan.whole import Estimate
     from onnxbolt.tune.summary import Tuning
 
 __all__ = ["Fused", "Report"]
@@ -69,6 +70,7 @@ class Report:
     regions: tuple[Verdict, ...] = ()  # what --fuse winning decided by
     onnxruntime: str = ""  # the release whose CUDA kernels decided what stays in fp32
     passed_through: str = ""  # why the model was written as it is, where it was
+    whole: tuple[Estimate, ...] = ()  # the model's predicted times, for each architecture
     original: str = ""  # paths, where the models are files
     optimized: str = ""
     strict: bool = False  # a whole model that was not judged counts as failed

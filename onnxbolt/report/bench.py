@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from onnxbolt.terminal import literal_console
+from onnxbolt.terminal import add_row, literal_console, width
 
 if TYPE_CHECKING:
     from onnxbolt.bench import Benchmark, NodeTime, Side
@@ -16,7 +16,7 @@ WIDTH = 140
 
 def text(benchmark: Benchmark) -> str:
     """The models, the fused nodes (equal ones on one line), and the speed-up."""
-    console = literal_console(WIDTH)
+    console = literal_console(width(WIDTH))
     with console.capture() as captured:
         console.print(_models(benchmark))
         for reason in benchmark.failed.values():
@@ -31,7 +31,7 @@ def text(benchmark: Benchmark) -> str:
 def _models(benchmark: Benchmark) -> Table:
     table = Table("model", "setting", "us", "spread", box=None, pad_edge=False)
     for side in sorted((benchmark.ours, *benchmark.peers), key=_us):
-        table.add_row(side.name, side.setting, f"{side.us:.1f}", f"{side.spread:.1%}")
+        add_row(table, side.name, side.setting, f"{side.us:.1f}", f"{side.spread:.1%}")
     return table
 
 
@@ -46,7 +46,7 @@ def _nodes(benchmark: Benchmark) -> Table:
         groups[node.op_type, node.shape, node.us].append(node)
     for alike in sorted(groups.values(), key=lambda alike: -sum(node.us for node in alike)):
         first, total = alike[0], sum(node.us for node in alike)
-        table.add_row(first.op_type, "x".join(map(str, first.shape)), str(len(alike)), f"{first.us:.1f}", f"{total:.1f}",
+        add_row(table, first.op_type, "x".join(map(str, first.shape)), str(len(alike)), f"{first.us:.1f}", f"{total:.1f}",
                       f"{first.tflops:.0f}" if first.tflops else "", f"{first.roofline:.0%}", first.name)
     total = sum(node.us for node in benchmark.nodes)
     share = f"{total / benchmark.ours.us:.0%} of the model's time"

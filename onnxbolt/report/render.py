@@ -13,7 +13,7 @@ from rich.table import Table
 from onnxbolt.report.markdown import plain, table
 from onnxbolt.report.tuning import sections as tuning_sections
 from onnxbolt.report.verification import as_dict, rows_as_table
-from onnxbolt.terminal import literal_console
+from onnxbolt.terminal import add_row, literal_console, width
 
 if TYPE_CHECKING:
     from onnxbolt.match.types import Refusal
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnxbolt.report import Fused, Report
     from onnxbolt.tune.summary import Tuning
 
-WIDTH = 140
+WIDTH = 140  # of a text that goes to no terminal
 SHOWN = 12  # rows that the text lists of each table, beside the last one; the files hold all
 PRECISIONS = {
     "fp16": "precision fp16: weights and compute in fp16, accumulation and epilogues in fp32; graph inputs and outputs keep their types",
@@ -35,8 +35,8 @@ Section = tuple[str, tuple[str, ...], Lines]
 
 def text(report: Report) -> str:
     """Grouped, so that a model of thousands of nodes fits a screen."""
-    verification = report.verification.text(WIDTH) if report.verification else _not_verified(report)
-    return f"{_printed(_sections(report), SHOWN)}\n{verification}"
+    verification = report.verification.text(width(WIDTH)) if report.verification else _not_verified(report)
+    return "\n".join(filter(None, [_printed(_sections(report), SHOWN), gain(report), verification]))
 
 
 def _not_verified(report: Report) -> str:
@@ -50,7 +50,7 @@ def tuning_text(tuning: Tuning) -> str:
 
 def _printed(sections: Iterable[Section], shown: int) -> str:
     """Titles and tables; of more rows than `shown` the first ones and the last one."""
-    console = literal_console(WIDTH)
+    console = literal_console(width(WIDTH))
     with console.capture() as captured:
         for title, header, rows in sections:
             console.print(title, soft_wrap=True)  # paths stay whole
@@ -68,9 +68,19 @@ def markdown(report: Report) -> str:
         parts.append(title)
         if rows:
             parts.append(table(header, rows))
+    parts += filter(None, [gain(report)])
     found = report.verification
     parts += ["## Verification", rows_as_table(found), *found.notes, found.verdict] if found else [_not_verified(report)]
     return "\n\n".join(parts)
+
+
+def gain(report: Report) -> str:
+    """One line: how many times as fast the whole model is, measured where it was; empty where nothing was planned."""
+    if report.tuning and (whole := report.tuning.whole) is not None:
+        return (f"whole model: measured {whole.ort_us / whole.ours_us:.2f} times as fast as ONNX Runtime's CUDA execution provider at its "
+                f"best ({whole.ours_us:.1f} us, {whole.ort_us:.1f} us)")
+    times = [f"{found.gain:.2f} on sm_{found.arch} ({found.ours_us:.1f} us, {found.ort_us:.1f} us)" for found in report.whole]
+    return f"whole model: predicted times as fast as ONNX Runtime's CUDA execution provider: {', '.join(times)}" if times else ""
 
 
 def as_json(report: Report) -> str:
@@ -214,5 +224,5 @@ def _table(header: Sequence[str], rows: Lines) -> Table:
     used = [column for column in range(len(header)) if any(str(row[column]) for row in rows)]
     table = Table(*(header[column] for column in used), box=None)
     for row in rows:
-        table.add_row(*(str(row[column]) for column in used))
+        add_row(table, *(str(row[column]) for column in used))
     return table

@@ -16,7 +16,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.inspection import describe
 from onnxbolt.options import cache_size
 from onnxbolt.plan.problems import describe_problem
-from onnxbolt.terminal import literal_console
+from onnxbolt.terminal import add_row, literal_console, width
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.records import Measurement, Status, problem_from
 
@@ -99,17 +99,17 @@ def find(database: Database, prefix: str) -> Entry:
     raise InputError(f"{count} that begin{'' if found else 's'} with {prefix!r}; `onnxbolt cache list` shows them")
 
 
-def table_of(found: Sequence[Entry], width: int = WIDTH) -> str:
+def table_of(found: Sequence[Entry], columns: int | None = None) -> str:
     """One line per task."""
     rows = [(
         entry.id[:_SHOWN], entry.what, entry.gpu, f"{len(entry.measurements)}{f' ({entry.failures} failed)' if entry.failures else ''}",
         f"{entry.best.us:.2f}" if entry.best else "", "" if entry.tflops is None else f"{entry.tflops:.0f}", _described(entry.best),
     ) for entry in found]
     header = ("key", "task", "GPU", "measurements", "best us", "TFLOP/s", "configuration")
-    return f"{_table(header, rows, width)}\n{len(rows)} tasks, {sum(len(entry.measurements) for entry in found)} measurements"
+    return f"{_table(header, rows, columns)}\n{len(rows)} tasks, {sum(len(entry.measurements) for entry in found)} measurements"
 
 
-def details_of(entry: Entry, width: int = WIDTH) -> str:
+def details_of(entry: Entry, columns: int | None = None) -> str:
     """The key's parts, then every measurement, the fastest first."""
     facts = [f"{name}: {json.dumps(value, sort_keys=True)}" for name, value in entry.facts.items()] or [entry.key]
     ordered = sorted(entry.measurements, key=lambda m: (m.status is not Status.OK, m.us))
@@ -118,7 +118,7 @@ def details_of(entry: Entry, width: int = WIDTH) -> str:
         str(m.clock_mhz or ""), _described(m), m.detail,
     ) for m in ordered]
     header = ("status", "us", "deviation", "runs", "error", "MHz", "configuration", "detail")
-    return "\n".join([entry.what, *facts, _table(header, rows, width)])
+    return "\n".join([entry.what, *facts, _table(header, rows, columns)])
 
 
 def details_as_json(entry: Entry) -> dict[str, Any]:
@@ -136,11 +136,11 @@ def _described(measurement: Measurement | None) -> str:
     return describe(measurement.config) if measurement.config else "session"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> str:
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], columns: int | None = None) -> str:
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*row)
-    console = literal_console(width)
+        add_row(table, *row)
+    console = literal_console(columns or width(WIDTH))
     with console.capture() as captured:
         console.print(table)
     return captured.get().rstrip()
@@ -151,7 +151,7 @@ def compiled_table() -> str:
     found = cache.entries()
     rows = [(entry.kind, entry.path.name[:_SHOWN], f"{entry.size / 1024:.0f}", _moment(entry)) for entry in found]
     total, limit = sum(entry.size for entry in found) / 2**20, cache_size() / 2**20
-    return f"{_table(('kind', 'entry', 'KiB', 'last used'), rows, WIDTH)}\n{len(found)} compiled entries, {total:.1f} of {limit:.0f} MiB"
+    return f"{_table(('kind', 'entry', 'KiB', 'last used'), rows)}\n{len(found)} compiled entries, {total:.1f} of {limit:.0f} MiB"
 
 
 def compiled_as_json() -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from onnxbolt import tolerances
-from onnxbolt.terminal import literal_console
+from onnxbolt.terminal import add_row, literal_console, width
 
+WIDTH = 160  # of a text that goes to no terminal
 NOT_JUDGED = "PASSED by segment; whole model not judged (give --inputs)"
 NOT_FINITE = "infinities or NaNs differ"
 SHOWN = 10  # tensors inside the model that the text lists beside those that failed
@@ -113,16 +114,15 @@ class VerifyResult:
             lines.append(f"{where}, {kind}s: {state}; nearest: {worst.name} {worst.error:.2e} of {worst.limit:.2e}")
         return "\n".join(lines)
 
-    def text(self, width: int = 160) -> str:
+    def text(self, columns: int | None = None) -> str:
         """A table for each level: all outputs, elsewhere failures and what is nearest to its limit. The last line is the verdict."""
-        console = literal_console(width)
+        console = literal_console(columns or width(WIDTH))
         with console.capture() as captured:
             for level, title in LEVELS.items():
                 if shown := self._shown(level):
                     console.print(title)
                     console.print(_table(shown))
-            console.print("\n".join((self.summary(), *self.notes)))
-            console.print(self.verdict)
+            console.print("\n".join((self.summary(), *self.notes, self.verdict)), soft_wrap=True)
         return captured.get().rstrip()
 
     def _shown(self, level: str) -> list[Row]:
@@ -137,7 +137,7 @@ def _table(rows: Sequence[Row]) -> Table:
     table = Table("tensor", "kind", "on", "error", "limit", "max abs", "cosine", "", box=None, pad_edge=False)
     for row in rows:
         numbers = (f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}")
-        table.add_row(row.name, row.kind, row.where, *numbers, row.verdict)
+        add_row(table, row.name, row.kind, row.where, *numbers, row.verdict)
     return table
 
 
