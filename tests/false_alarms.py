@@ -2,9 +2,9 @@
 
     python -m tests.false_alarms [--only PATTERN] [--seeds N] [--again]
 
-Results are added to tests/false_alarms.json after each run, one entry per model, precision and seed, with a digest of the code that made it.
-What is there is not run again without --again, so that the table can be made in parts. With a GPU kernels are compiled and verified, else function bodies. The exit
-code is 1 where a verdict is not PASSED.
+Results are added to tests/false_alarms.json after each run, one entry per model, precision and seed, with a digest of the code that
+made it. What is there is not run again without --again, so that the table can be made in parts. With a GPU kernels are compiled and
+verified, else function bodies. The exit code is 1 where a verdict is not PASSED.
 """
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ PUBLISHED_FP16 = {"GeluErf": 5.5e-4, "GeluTanh": 5.5e-4, "Silu": 2.5e-4, "Softpl
 # The same of other results in 16 bits (custom_ops/epilogue/approximations.h; tests/custom_ops/test_approximations.py holds them).
 PUBLISHED = {"GeluErf": 6e-5, "GeluTanh": 7.5e-5, "Softplus": 3e-4}
 TANH_UNIT = 2.0**-10.9  # relative error of the instruction that kernels of 16 bits take Tanh from
+UNKNOWN = 2.0**-16  # error in fp32, in parts of the largest result, of operators without a rule: cubic Resize, Einsum, ...
 STEEPEST = 1.13  # no activation that a kernel evaluates from a rounded argument is steeper
 
 
@@ -41,13 +42,16 @@ class Arithmetic:
     """How a part of the model is computed, which says where roundings happen.
 
     `element`: the type of the tensors of one of our kernels, which rounds results, and what one layer hands to the next, but nothing
-    between them; None for standard operators, each of which rounds. `tf32`: whether products of fp32 are multiplied in TF32. `published`:
-    the largest error, beside rounding, of the activations that the kernel approximates.
+    between them; None for standard operators, each of which rounds. `tf32`: products of fp32 may be multiplied in TF32; `truncated`:
+    they surely are, by a kernel that hands operands to tensor cores as they lie in memory. `published`: the largest error, beside
+    rounding, of the activations that the kernel approximates. `coarse`: operators of 16 bits may reckon in 16 bits (CUDA).
     """
 
     element: np.dtype | None = None
     tf32: bool = False
+    truncated: bool = False
     published: float = 0.0
+    coarse: bool = False
 
     @property
     def kernel(self) -> bool:
@@ -57,11 +61,17 @@ class Arithmetic:
         """Relative error of one operator's result; a kernel's are in fp32, functions and divisions there have two units or less."""
         return 4 * 2.0**-24 if self.kernel else unit(dtype)
 
+    def function(self, dtype: np.dtype, own: float) -> float:
+        """Error of an implementation whose error in fp32 is `own`; in 16 bits exp, a sum and a division round by themselves."""
+        return max(own, 4 * unit(dtype)) if self.coarse and own else own
+
     def accumulation(self, terms: int) -> float:
         """A sum's error in parts of the sum of its terms' magnitudes (Higham 2002, chapter 3).
 
         Each term passes at most `terms` additions in fp32. Tensor cores add at least 4 products at once, and truncate: their unit is
         2^-23. Where additions round to nearest their errors have no common sign, and the square root of their number, times 8, bounds
-        all of a model's sums with probability 1 - 1e-12 (Higham and Mary 2019, theorem 2.4).
+        all of a model's sums with probability 1 - 1e-12 (Higham and Mary 2019, theorem 2.4). cuDNN may take Winograd's algorithm.
         """
+        if self.coarse:
+            return (terms + 64) * 2.0**-23
         return (terms / 4 + 8) * 2.0**-23 if self.kernel else min(terms, 8 * math.sqrt(terms)) * 2.0**-24

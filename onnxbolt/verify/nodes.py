@@ -11,8 +11,9 @@ from onnx import NodeProto
 
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.exporter import FUSED_DOMAIN
+from onnxbolt.kernels.config import Family
 from onnxbolt.library import manifest_of_model
-from onnxbolt.opspec import OpSpec
+from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.verify.bounds import Bounded
 from onnxbolt.verify.elementwise import compared, failed, within_range
 from onnxbolt.verify.limits import PUBLISHED, PUBLISHED_FP16, Arithmetic
@@ -20,8 +21,11 @@ from onnxbolt.verify.models import Models
 from onnxbolt.verify.result import Row
 from onnxbolt.verify.rules import Analysis, Env
 from onnxbolt.verify.segments import Segment
-from onnxbolt.verify.session import RUNTIME_ERRORS
+from onnxbolt.verify.session import CPU, RUNTIME_ERRORS
 from onnxbolt.verify.standard import Standard
+
+# families whose products of fp32 are no tensor core's
+_IN_FP32 = {Family.CHAIN_SMALL, Family.DEPTHWISE, Family.ELEMENTWISE, Family.LAYOUT, Family.POOL, Family.RESIZE, Family.SQUEEZE_EXCITE}
 
 
 class Nodes:
@@ -46,9 +50,12 @@ class Nodes:
         """How a node is computed."""
         op = self._ops.get(node.op_type) if node.domain == FUSED_DOMAIN else None
         if op is None:
-            return Arithmetic(tf32=self._models.candidate.tf32)
+            return Arithmetic(tf32=self._models.candidate.tf32, coarse=self._models.provider != CPU)
         published = {DType.F16: PUBLISHED_FP16, DType.BF16: PUBLISHED}.get(op.element, {})
-        return Arithmetic(op.element.numpy, op.element is DType.F32, max((published.get(step, 0.0) for step in op.chain), default=0.0))
+        families = {config.family for config in configs_of_node(node)}
+        tf32 = op.element is DType.F32 and not families <= _IN_FP32
+        error = max((published.get(step, 0.0) for step in op.chain), default=0.0)
+        return Arithmetic(op.element.numpy, tf32, tf32 and families.isdisjoint(_IN_FP32), error)
 
     def analyse(self, nodes: Sequence[NodeProto], env: Env) -> bool:
         """Add to `env` what `nodes` compute, with bounds; False where ONNX Runtime does not run an operator that has no rule."""

@@ -49,10 +49,10 @@ def _absolute(error: Error, magnitude: np.ndarray) -> np.ndarray | float:
 def _truncated(x: Bounded, arithmetic: Arithmetic) -> Bounded:
     """An fp32 operand as a tensor core reads it.
 
-    One that is known exactly is known exactly thereafter; of another one, or in a product that is not ours, the ten bits left are unknown.
+    One that is known exactly is known exactly thereafter; of another one, or where products may be in fp32, the last bits are unknown.
     """
     operands = _added(x.operands, TF32, x)
-    if is_set(x.arithmetic) or not arithmetic.kernel:
+    if is_set(x.arithmetic) or not arithmetic.truncated:
         return Bounded(x.value, x.dtype, _added(x.arithmetic, TF32, x), operands)
     bits = x.value.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
     return Bounded(bits.view(np.float32).astype(np.float64), x.dtype, 0.0, operands)

@@ -12,7 +12,7 @@ from onnx import FunctionProto, NodeProto
 from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
 from onnxbolt.verify.functions import FUNCTIONS
-from onnxbolt.verify.limits import STEEPEST, TANH_UNIT, Arithmetic, unit
+from onnxbolt.verify.limits import STEEPEST, TANH_UNIT, UNKNOWN, Arithmetic, unit
 from onnxbolt.verify.products import convolution, product, terms_of
 from onnxbolt.verify.standard import Standard
 
@@ -85,7 +85,7 @@ class Call:
         with np.errstate(all="ignore"):
             value = function.value(self.attributes, *operands)
             found = self.of_both(lambda errors: function.error(self.attributes, value, [x.value for x in self.given], errors))
-        own = function.own
+        own = self.arithmetic.function(self.dtype, function.own)
         if self.arithmetic.kernel and self.node.op_type == "Tanh":
             own = max(own, TANH_UNIT if unit(self._element()) > unit(np.dtype(np.float32)) else 0.0)
         return bounded(value, self.dtype, found[0], found[1], self.arithmetic.rounding(self.dtype) if function.rounds else 0.0,
@@ -142,7 +142,7 @@ class Call:
         if not is_float(value.dtype):
             return Bounded(value, value.dtype, arithmetic, operands)
         finite = np.abs(value[np.isfinite(value)])
-        local = 4 * unit(self.dtype) * float(finite.max(initial=0.0))
+        local = max(4 * unit(self.dtype), UNKNOWN) * float(finite.max(initial=0.0))
         return bounded(value, self.dtype, arithmetic, operands, self.arithmetic.rounding(self.dtype), local if self.given else 0.0)
 
     def _input(self, index: int) -> Bounded:
@@ -169,22 +169,25 @@ class Call:
             results, nodes = [nodes[last].input[0], *results[1:]], nodes[:last]
         env: Env = {name: x for name, x in zip(function.input, self.inputs, strict=True) if x is not None}
         self.analysis.run([_bound(node, given) for node in nodes], env, self.arithmetic)
-        return [self.ended(env[name], env[name].dtype) for name in results]
+        casts = {node.output[0] for node in nodes if node.op_type == "Cast"}  # their rounding has been counted
+        return [self.ended(env[name], env[name].dtype, 0.0 if name in casts else unit(env[name].dtype)) for name in results]
 
     def layer_input(self, x: Bounded) -> Bounded:
         """What a product reads: in a kernel of several layers the first one's result as the next one has it, rounded."""
-        return self.ended(x, self._element()) if self.arithmetic.kernel and is_set(x.arithmetic) else x
+        if not self.arithmetic.kernel or not is_set(x.arithmetic):
+            return x
+        return self.ended(x, x.dtype, unit(self._element()))
 
-    def ended(self, x: Bounded, dtype: np.dtype) -> Bounded:
+    def ended(self, x: Bounded, dtype: np.dtype, rounding: float) -> Bounded:
         """The result of a kernel's layer, stored as `dtype`; standard operators have rounded already."""
         if not self.arithmetic.kernel or not is_float(dtype):
             return x
         if not is_set(x.arithmetic):
-            return rounded(x, dtype, unit(dtype))
+            return rounded(x, dtype, rounding)
         local: np.ndarray | float = 0.0
         if published := self.arithmetic.published:  # the argument was rounded as well
-            local = published + unit(dtype) * (STEEPEST * np.abs(x.value) + 0.25)
-        return bounded(x.value, dtype, x.arithmetic, x.operands, unit(dtype), local)
+            local = published + unit(self._element()) * (STEEPEST * np.abs(x.value) + 0.25)
+        return bounded(x.value, dtype, x.arithmetic, x.operands, rounding, local)
 
     def biased(self, y: Bounded, bias: Bounded | None) -> Bounded:
         """A product with what is added to it, rounded as one operator's result."""
@@ -227,6 +230,8 @@ def _cast(call: Call) -> Bounded | None:
     if not is_float(target) or not is_float(x.dtype):
         return None if is_float(x.dtype) else Bounded.of(x.value.astype(target))
     rounding = unit(target) if unit(target) > unit(x.dtype) else 0.0
+    if call.arithmetic.kernel and x.value.ndim == 1:
+        rounding = 0.0  # kernels read vectors along the channels in fp32
     return rounded(x, target, rounding) if call.arithmetic.kernel else bounded(x.value, target, x.arithmetic, x.operands, rounding)
 
 
@@ -320,7 +325,8 @@ def _resize(call: Call) -> Bounded | None:
     x = call.given[0]
     value = call._run({0: x.value}, np.float32)[0]
     found = call.of_both(lambda errors: call._run({0: errors[0]}, np.float32)[0])
-    local = 0.0 if mode == b"nearest" else 2.0**-20 * float(np.abs(x.value).max(initial=0.0))
+    places = 2.0**-21 * max(x.value.shape[2:], default=0)  # they are computed in fp32
+    local = 0.0 if mode == b"nearest" else places * float(np.abs(x.value).max(initial=0.0))
     return bounded(value, x.dtype, found[0], found[1], call.arithmetic.rounding(x.dtype) if mode == b"linear" else 2.0**-24, local)
 
 

@@ -107,7 +107,7 @@ def test_rounded_operands_of_other_operators(op: str) -> None:
 def test_tf32_operands_are_truncated_as_tensor_cores_do() -> None:
     x, w = (np.full((1, 1), 1 + 2.0**-11 + 2.0**-12, np.float32) for _ in range(2))
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    result = analysed(node, x, w, arithmetic=Arithmetic(np.dtype(np.float32), tf32=True))
+    result = analysed(node, x, w, arithmetic=Arithmetic(np.dtype(np.float32), tf32=True, truncated=True))
     assert result.value == 1.0
     assert float(result.absolute(result.arithmetic)[0, 0]) < 1e-5
     unknown = analysed(node, x, w, arithmetic=Arithmetic(tf32=True))
