@@ -21,6 +21,24 @@ def write_whole(path: Path, text: str) -> None:
         raise InputError(f"{path}: cannot be written: {error.strerror}; make room or choose another place") from error
 
 
+def private_directory(path: Path, remedy: str) -> Path:
+    """A directory into which nobody but this user, and root, can write; made where it is missing.
+
+    Raises InputError, which ends in `remedy`, for one of another user or that others may write to, and where it cannot be made.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        raise InputError(f"{path} cannot be made or used: {error.strerror}; {remedy}") from error
+    if found.st_uid not in (os.geteuid(), 0):
+        raise InputError(f"{path} belongs to another user (id {found.st_uid}), who could put code there that runs as you; {remedy}")
+    if found.st_mode & 0o022:
+        raise InputError(f"others may write to {path}, and put code there that runs as you: delete it, or run `chmod go-w {path}` if you "
+                         f"trust all that is in it, or {remedy}")
+    return path
+
+
 def check_size(path: Path, largest: int) -> None:
     """Raises InputError where there is no regular file, or one of more than `largest` bytes: a pipe never ends, and memory does."""
     with _readable(path):

@@ -14,6 +14,7 @@ from typing import TypedDict, TypeVar
 import platformdirs
 
 from onnxbolt.errors import InputError
+from onnxbolt.files import private_directory
 from onnxbolt.spelling import option
 
 PRECISIONS = ("fp16", "bf16", "keep")
@@ -195,9 +196,13 @@ def shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def cache_directory() -> Path:
-    """ONNXBOLT_CACHE_DIR, else the platform's cache directory."""
+    """ONNXBOLT_CACHE_DIR, else the platform's cache directory; made where it is missing.
+
+    Raises InputError where others could put objects there: what it holds is linked into libraries.
+    """
     chosen = os.environ.get("ONNXBOLT_CACHE_DIR")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("onnxbolt"))
+    path = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("onnxbolt"))
+    return private_directory(path, "set ONNXBOLT_CACHE_DIR to another directory")
 
 
 def cache_size() -> int:

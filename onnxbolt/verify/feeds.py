@@ -34,6 +34,7 @@ class Sizes:
     other: int
 
 
+_LARGEST_INPUTS = 2**34  # bytes of all arrays of an .npz: a few kilobytes of it can stand for as many
 # two shows faults that one hides; models that bake a size in are tried with the usual ones
 ATTEMPTS = (Sizes(2, 64, 16), Sizes(1, 64, 16), Sizes(1, 224, 128))
 
@@ -68,6 +69,9 @@ def _arrays(path: Path) -> dict[str, Any]:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is an .npy file, one array without a name")
+            declared = sum(member.file_size for member in archive.zip.infolist())
+            if declared > _LARGEST_INPUTS:
+                raise ValueError(f"its arrays take {declared} bytes, {_LARGEST_INPUTS} at most are read")
             arrays = {name: archive[name] for name in archive.files}
         if strange := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
             raise ValueError(f"{strange[0]} in it is no array")
