@@ -1,15 +1,17 @@
 """The order in which nodes are written."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
 import onnx
 import onnx_graphsurgeon as gs
+from onnx import NodeProto
 
 from onnxbolt.graph.scopes import outer_reads, subgraphs
 
 Item: TypeAlias = "gs.Node | gs.Constant"  # a Constant here is written as the Constant node that it was
+Thing = TypeVar("Thing")
 
 
 def in_order(graph: gs.Graph, constant_nodes: Sequence[gs.Constant] = ()) -> list[Item]:
@@ -17,24 +19,36 @@ def in_order(graph: gs.Graph, constant_nodes: Sequence[gs.Constant] = ()) -> lis
 
     Raises ValueError where there is no such order.
     """
-    items = _in_place(graph.nodes, constant_nodes)
-    producers = {name: item for item in items for name in _writes(item)}
-    ordered: list[Item] = []
+    return _ordered(_in_place(graph.nodes, constant_nodes), _writes, _reads)
+
+
+def protos_in_order(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """The same for nodes of a file: ONNX Runtime takes them in any order, onnx's inference does not.
+
+    Raises ValueError where there is no such order.
+    """
+    return _ordered(list(nodes), lambda node: [name for name in node.output if name], _reads_of_proto)
+
+
+def _ordered(items: Sequence[Thing], writes: Callable[[Thing], Iterable[str]], reads: Callable[[Thing], Iterator[str]]) -> list[Thing]:
+    producers = {name: item for item in items for name in writes(item)}
+    ordered: list[Thing] = []
     placed: dict[int, bool] = {}  # False while what the item reads is being placed
     for root in items:
-        stack = [] if id(root) in placed else [(root, iter(_reads(root)))]
+        stack = [] if id(root) in placed else [(root, reads(root))]
         while stack:
-            item, reads = stack[-1]
+            item, names = stack[-1]
             placed.setdefault(id(item), False)
-            feeder = next((p for name in reads if (p := producers.get(name)) is not None and not placed.get(id(p))), None)
+            feeder = next((p for name in names if (p := producers.get(name)) is not None and not placed.get(id(p))), None)
             if feeder is None:
                 placed[id(item)] = True
                 ordered.append(item)
                 stack.pop()
             elif id(feeder) in placed:
-                raise ValueError(f"node {feeder.name!r} reads its own output through other nodes: a pass made a cycle")
+                name = next(iter(writes(feeder)), "")
+                raise ValueError(f"the node that computes {name!r} reads its own output through other nodes: there is a cycle")
             else:
-                stack.append((feeder, iter(_reads(feeder))))
+                stack.append((feeder, reads(feeder)))
     return ordered
 
 
@@ -59,5 +73,15 @@ def _reads(item: Item) -> Iterator[str]:
     yield from (tensor.name for tensor in item.inputs)
     for value in item.attrs.values():
         if isinstance(value, onnx.AttributeProto):
-            for inner in subgraphs(value):
-                yield from sorted(outer_reads(inner))
+            yield from _captured(value)
+
+
+def _reads_of_proto(node: NodeProto) -> Iterator[str]:
+    yield from node.input
+    for attribute in node.attribute:
+        yield from _captured(attribute)
+
+
+def _captured(attribute: onnx.AttributeProto) -> Iterator[str]:
+    for inner in subgraphs(attribute):
+        yield from sorted(outer_reads(inner))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
+from onnxbolt.graph.order import protos_in_order
 from onnxbolt.graph.scopes import subgraphs
 
 LARGE = 1024  # elements; a tensor that holds a shape has a handful
@@ -21,7 +22,8 @@ Sizes = Callable[[int, int], int]  # (axis, rank) -> a size for a dimension of a
 def inferred_types(model: ModelProto, sizes: Sizes | None = None) -> dict[str, TypeProto]:
     """The type of each tensor that inference knows, by name, those of subgraphs included; symbolic dimensions of inputs are given `sizes`.
 
-    Raises onnx's InferenceError or ValidationError where the model contradicts itself so much that onnx gives up.
+    Raises onnx's InferenceError or ValidationError where the model contradicts itself so much that onnx gives up,
+    ValueError where its nodes read one another in a cycle.
     """
     skeleton = ModelProto(ir_version=max(model.ir_version, LEAST_IR), opset_import=model.opset_import, functions=model.functions)
     graph, given = skeleton.graph, {value.name for value in model.graph.input}
@@ -34,7 +36,7 @@ def inferred_types(model: ModelProto, sizes: Sizes | None = None) -> dict[str, T
             graph.input.append(_declared(tensor.name, tensor))
     for sparse in model.graph.sparse_initializer:
         graph.input.append(helper.make_tensor_value_info(sparse.values.name, sparse.values.data_type, list(sparse.dims)))
-    for node in model.graph.node:
+    for node in protos_in_order(model.graph.node):
         if (tensor := _large_constant(node)) is None:
             graph.node.append(node)
         else:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from onnxbolt.graph.order import protos_in_order
 from onnxbolt.graph.scopes import outer_reads, subgraphs
 from onnxbolt.verify.feeds import Feeds
 from onnxbolt.verify.session import Runner
@@ -24,7 +25,7 @@ class Originals:
         self._runner, self._uses = runner, Counter(uses)
         wide = {value.name for value in runner.skeleton.graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT}
         self._values = {name: a.astype(np.float32, copy=False) if name in wide else a for name, a in feeds.items()}  # if it was widened
-        self._pieces = list(_pieces(runner.skeleton.graph.node, set(uses)))
+        self._pieces = list(_pieces(protos_in_order(runner.skeleton.graph.node), set(uses)))
         self._readers = Counter(name for piece in self._pieces for name in _read(piece))
         self._next = 0
 

@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto
 
 from onnxbolt.graph import weights
 from onnxbolt.graph.skeleton import import_domains
+from onnxbolt.verify.feeds import graph_inputs
 from onnxbolt.verify.originals import makes_tensors, reads_of
 from onnxbolt.verify.stored import Known, Piece, known
 
@@ -45,10 +46,10 @@ class Plan:
 def plan(original: ModelProto, optimized: ModelProto, other_constants: set[str]) -> Plan:
     """Cut `optimized`; of both models the initializers' types and shapes count, and `other_constants` names those that are not equal."""
     types = [_types(model) for model in (original, optimized)]
-    inputs = [value.name for value in original.graph.input]
+    inputs = [value.name for value in graph_inputs(original)]
     made = [name for node in original.graph.node for name in node.output if name and (makes_tensors(node) or name in types[0])]
     cuts, orphans = known(list(optimized.graph.node), {*inputs, *made})
-    cuts |= {value.name: Known(value.name, Piece(value.name)) for value in optimized.graph.input}
+    cuts |= {value.name: Known(value.name, Piece(value.name)) for value in graph_inputs(optimized)}
     other = {name for name, kind in types[1].items() if types[0].get(name, kind) != kind} | other_constants
     twins = {node.output[0]: node for node in original.graph.node if node.output}
 

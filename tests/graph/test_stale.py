@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
+from onnxruntime.transformers.float16 import convert_float_to_float16
 
 import onnxbolt
 from onnxbolt.graph.importer import import_model
@@ -92,3 +93,20 @@ def test_report_names_one(tmp_path: object) -> None:
 def test_fixed_sizes_are_compared_as_they_are() -> None:
     assert contradictions(network((FLOAT, (2, 16, 24, 48)), open_sizes=False)) == []
     assert contradictions(network((FLOAT, (2, 16, 48, 48)), open_sizes=False))
+
+
+@pytest.mark.parametrize("keep_io_types", [False, True])
+def test_onnx_runtimes_float16_converter(keep_io_types: bool, tmp_path: object) -> None:
+    """It infers shapes of a width of -1, which ends in sizes of 0 and 1, and puts Casts of inputs behind the nodes that read them."""
+    net = Net({"x": (-1, 3, 48, -1)}, opset=11)
+    y = net.node("Relu", net.conv("x", 3, 16, 3, pads=[1] * 4, strides=[2, 2]))
+    for _ in range(3):
+        y = net.node("Relu", net.conv(y, 16, 16, 3, pads=[1] * 4, strides=[2, 2]))
+    model = convert_float_to_float16(net.model(net.node("GlobalAveragePool", y)), keep_io_types=keep_io_types)
+    report = onnxbolt.optimize(model, f"{tmp_path}/out.onnx", fuse="all", library=False, archs="sm_80")
+    assert report.passed
+    assert sum(node.op.startswith("FusedConv") for node in report.fused) == 4
+    assert any(line.startswith("value_info: ") for line in report.changes)
+    del model.graph.value_info[:]
+    bare = onnxbolt.optimize(model, fuse="all", library=False, verify=False, archs="sm_80")
+    assert [node.op for node in report.fused] == [node.op for node in bare.fused]
