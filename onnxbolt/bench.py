@@ -23,10 +23,11 @@ from onnxbolt import archs, gpu
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.extra_ops import registered
+from onnxbolt.graph.edit import producer
 from onnxbolt.graph.importer import import_model, load_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.library import metadata, weighted_ops
-from onnxbolt.opspec import DOMAIN, OpSpec
+from onnxbolt.opspec import DOMAIN, OpSpec, real_channels
 from onnxbolt.options import arch_number, check_comparison
 from onnxbolt.precision import LOW, rounded_original
 from onnxbolt.runtime import get_library_path
@@ -226,7 +227,9 @@ def _time(model: ModelProto, graph: gs.Graph, node: gs.Node, library: Path | Non
 def _node_time(node: gs.Node, us: float, weighted: OpSpec | None) -> NodeTime:
     arch = archs.get(arch_number(gpu.local_arch() or "sm_90a"))
     output = [int(size) for size in node.outputs[0].shape]
-    positions, values = weighted.products(output, [t.shape for t in node.inputs], node.attrs) if weighted else ([], 0)
+    maker = producer(node.inputs[0])
+    read = real_channels(maker.attrs) if maker is not None and maker.outputs[0] is node.inputs[0] else None
+    positions, values = weighted.products(output, [t.shape for t in node.inputs], node.attrs, read) if weighted else ([], 0)
     flops = 2 * math.prod(positions) * values
     multiplied = node.inputs[1 if weighted else 0]  # a first convolution may read x in fp32, and multiplies it as its weight
     rate = arch.flops.get(DType.of(multiplied.dtype) or DType.F32, math.inf)

@@ -20,7 +20,7 @@ from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 from onnxbolt.library import metadata, weighted_ops
 from onnxbolt.library_file import Beside, beside
-from onnxbolt.opspec import OpSpec, configs_of_node
+from onnxbolt.opspec import OpSpec, configs_of_node, real_channels
 from onnxbolt.rewrite import FORMAT
 from onnxbolt.runtime import get_library_path
 from onnxbolt.terminal import add_row, literal_console, width
@@ -121,7 +121,10 @@ def inspect_model(model: ModelProto, path: Path | None = None) -> Inspection:
     """
     shapes = _shapes(model)
     weighted = weighted_ops(model)
-    nodes = tuple(_fused_node(node, shapes, weighted.get(node.op_type)) for node in model.graph.node if node.domain == DOMAIN)
+    fused = [node for node in model.graph.node if node.domain == DOMAIN]
+    real = {name: count for node in fused for name, prefix in zip(node.output, ("", "stored_"), strict=False)
+            if (count := real_channels(_values(node), prefix)) is not None}
+    nodes = tuple(_fused_node(node, shapes, weighted.get(node.op_type), real.get(node.input[0])) for node in fused)
     # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes do not
     own = {key: value for key, value in metadata(model).items() if key.startswith("onnxbolt.") and key != "onnxbolt.ops"}
     library = beside(get_library_path(path), own.get("onnxbolt.digest", "")) if path and nodes else None
@@ -139,8 +142,13 @@ def _shapes(model: ModelProto) -> dict[str, Shape]:
     return shapes
 
 
-def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | None) -> FusedNode:
-    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+def _values(node: NodeProto) -> dict[str, Any]:
+    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | None, read: int | None) -> FusedNode:
+    """`read`: the channels of x without padding, where it has some."""
+    values = _values(node)
     if values.get("format") != FORMAT:
         raise InputError(f"node {node.name}: format {values.get('format')} is not the {FORMAT} that this version reads; update onnxbolt")
     shape = shapes.get(node.output[0])
@@ -148,7 +156,7 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | No
         name=node.name,
         op_type=node.op_type,
         shape=shape,
-        flops=_flops(weighted, shape, [shapes.get(name) for name in node.input], values) if weighted else None,
+        flops=_flops(weighted, shape, [shapes.get(name) for name in node.input], values, read) if weighted else None,
         configs=tuple(configs_of_node(node)),
         config_source=_text(values.get("config_source", b"")),
         tensor=_text(values.get("tensor", b"")),
@@ -158,11 +166,12 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | No
     )
 
 
-def _flops(op: OpSpec, output: Shape | None, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> Flops | None:
-    """Two per multiply-add."""
+def _flops(op: OpSpec, output: Shape | None, inputs: Sequence[Shape | None], attributes: Mapping[str, Any],
+           read: int | None) -> Flops | None:
+    """Two per multiply-add, padded channels left out."""
     if output is None or (MEAN in op.chain and not inputs[0]):
         return None
-    positions, values = op.products(output, [shape or () for shape in inputs], attributes)  # those of weights are known
+    positions, values = op.products(output, [shape or () for shape in inputs], attributes, read)  # those of weights are known
     return Flops(2 * values * math.prod(s for s in positions if isinstance(s, int)), tuple(s for s in positions if isinstance(s, str)))
 
 

@@ -70,12 +70,18 @@ class OpSpec:
             chain = "vwv"  # the bias, the second weight and its bias
         return chain + "y" * self.into
 
-    def products(self, y: Sequence[Any], shapes: Sequence[Sequence[Any]], attributes: Mapping[str, Any]) -> tuple[list[Any], int]:
+    def products(self, y: Sequence[Any], shapes: Sequence[Sequence[Any]], attributes: Mapping[str, Any],
+                 read: int | None = None) -> tuple[list[Any], int]:
         """Of a node with weights: the sizes at whose every position each weight is multiplied once, and the values of these weights.
 
-        `y` is the output's shape, `shapes` are those of all inputs; `attributes` are the node's.
+        `y` is the output's shape, `shapes` are those of all inputs; `attributes` are the node's, `read` the channels of x without padding
+        where it has some. Padding of x and of the output does not count.
         """
-        weights = (shapes[1], *(shape for letter, shape in zip(self.operands, shapes[2:], strict=True) if letter == "w"))
+        weights = [list(shapes[1]), *(list(shape) for letter, shape in zip(self.operands, shapes[2:], strict=True) if letter == "w")]
+        if read is not None and attributes.get("group", 1) == 1:
+            weights[0][-1] = min(weights[0][-1], read)
+        written = real_channels(attributes) or weights[-1][0] - attributes.get("padding", 0)
+        weights[-1][0] = min(weights[-1][0], written)
         last = 1 if self.kind == "squeeze_excite" else len(y) - 1
         positions = [y[0], *y[2:]] if self.to_nchw else [*y[:last]]
         if MEAN in self.chain:
@@ -90,6 +96,12 @@ class OpSpec:
             return Instance(config.instance(), self.element, self.output, self.steps)
         except ValueError as error:
             raise InputError(f"op {self.name}: {error}. Run: onnxbolt optimize") from error
+
+
+def real_channels(attributes: Mapping[str, Any], output: str = "") -> int | None:
+    """The channels of a fused node's output without padding, of its second one by "stored_"; None where all that are stored are real."""
+    channels = attributes.get(f"{output}channel_map")
+    return sum(channel >= 0 for channel in channels) if channels and "around" not in attributes else None
 
 
 def by_name(ops: Iterable[OpSpec]) -> tuple[OpSpec, ...]:

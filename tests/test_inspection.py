@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -115,3 +116,14 @@ def test_a_plain_model_is_said_to_be_one() -> None:
     plain = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
     assert inspect_model(plain).text() == "not a model that onnxbolt has optimized: `onnxbolt optimize` makes one of it"
     assert "no fused nodes" in Inspection({"onnxbolt.version": "1"}, ()).text()
+
+
+def test_flops_leave_out_padded_channels(tmp_path: Path) -> None:
+    body = "a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) c = Conv<pads=[1,1,1,1]>(b, v) d = Relu(c) y = Transpose<perm=[0,1,2,3]>(d)"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[2,16,8,8] x) => (float[2,20,8,8] y) {{ {body} }}')
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (13, 16, 3, 3)), ("v", (20, 13, 3, 3))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array((rng.standard_normal(shape) / 12).astype(np.float32), name))
+    report = onnxbolt.optimize(model, tmp_path / "out.onnx", archs="sm_80", fuse="all", library=False)
+    counts = [node.flops.count for node in inspect_model(onnx.load(tmp_path / "out.onnx")).nodes if node.flops]
+    assert counts == [2 * 2 * 64 * 9 * 16 * 13, 2 * 2 * 64 * 9 * 13 * 20] == [node.flops for node in report.fused if node.flops]

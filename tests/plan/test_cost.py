@@ -161,7 +161,7 @@ def test_what_has_no_kernel_is_refused_with_a_remedy() -> None:
     bf16 = _gemm(64, 64, 64, dtype=DType.BF16)
     assert not supports(bf16, 75)
     assert supports(bf16, 80)
-    with pytest.raises(InputError, match=r"sm_75: no kernel.*another --arch"):
+    with pytest.raises(InputError, match=r"sm_75: no kernel.*another architecture"):
         predict(bf16, 75)
 
 
