@@ -62,12 +62,12 @@ def _model(models: str, seconds: float, budget: int, compile_within: int, more: 
 TASKS = (
     _model("resnet50-32", 230, 50, 150),
     _model("vgg16-32", 220, 40, 150),
-    _model("mobilenet_v3_large-32", 240, 40, 150),
-    _model("repvgg_a0_deploy-32", 190, 25, 150),
-    Task("conv", 50, "--budget 25s --append"),  # most of its kernels are known by now
     _model("bert_base-32", 180, 20, 45),
     _model("vit_b16-32", 210, 25, 45),
+    Task("conv", 50, "--budget 25s --append"),  # many of its kernels are known by now
     Task("gemm", 60, "--trials 14 --budget 35s --append"),
+    _model("mobilenet_v3_large-32", 240, 40, 150),
+    _model("repvgg_a0_deploy-32", 190, 25, 150),
     *(_model(model, 85, budget, 30) for model, budget in (("dlrm_mlp", 8), ("dlrm_bottom", 12), ("dlrm_top", 12), ("dcn_v2", 12))),
     # max-autotune takes minutes at batch 1, too: these rows have reduce-overhead, and say so
     *(_model(f"{model}-1", 80, budget, 40, "--quick-compile ")
