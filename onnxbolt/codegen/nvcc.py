@@ -31,6 +31,8 @@ _COMPILE = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcomp
 # The C++ runtime goes into the library, and nothing but the C functions of exports.map out of it: it is loaded beside anything. libgcc_s
 # does not: ONNX Runtime needs it as well, and the static one asks for the linking machine's C library (_dl_find_object of glibc 2.35).
 _LINK = ("-shared", "-nodlink", "-cudart=static", "-Xcompiler=-static-libstdc++,-shared-libgcc")
+# where an older glibc has the functions of custom_ops/portable.cc; newer ones have empty libraries of these names
+_OLD_LIBRARIES = "-Xlinker=--push-state,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,-l:librt.so.1,--pop-state"
 
 
 def remedy() -> str:
@@ -57,7 +59,7 @@ class Toolchain:
         """Link objects into a shared library that carries the CUDA runtime and needs no driver to be loaded."""
         search = [f"-L{self.library_dir}"] if self.library_dir else []
         exports = f"-Xlinker=--version-script={resource_dir('custom_ops') / self.exports}"
-        return [str(self.nvcc), *_LINK, exports, *search, *objects, "-o", output]
+        return [str(self.nvcc), *_LINK, exports, *search, *objects, "-o", output, _OLD_LIBRARIES]
 
     def _includes(self) -> list[str]:
         system = (self.cutlass / "include", self.cutlass / "tools/util/include")
