@@ -239,7 +239,7 @@ def test_a_model_without_products_has_no_share() -> None:
 
 def test_one_line_says_what_the_whole_model_gains(report: Report) -> None:
     lines = report.text().splitlines()
-    (line,) = [line for line in lines if line.startswith("whole model: predicted times as fast")]
+    (line,) = [line for line in lines if line.startswith("whole model, predicted against ONNX Runtime's CUDA execution provider: ")]
     assert line in report.markdown().splitlines()
     assert [estimate.arch for estimate in report.whole] == [80, 90]
     for estimate in report.whole:
@@ -247,6 +247,6 @@ def test_one_line_says_what_the_whole_model_gains(report: Report) -> None:
         assert estimate.ours_us > sum(p.ours_us for p in fused)  # nodes that stay take time, too
         saved = sum(p.ort_us - p.ours_us for p in fused)
         assert estimate.ort_us - estimate.ours_us <= saved  # less the changes of layout
-        assert f"{estimate.gain:.2f} on sm_{estimate.arch}" in line
+        assert f"{estimate.gain:.2f} times as fast on sm_{estimate.arch}" in line
     measured = Tuning(whole=WholeModel(50.0, 100.0))
-    assert "whole model: measured 2.00 times as fast" in dataclasses.replace(report, tuning=measured).text()
+    assert "at its best: 2.00 times as fast (50.0 us instead of 100.0)" in dataclasses.replace(report, tuning=measured).text()

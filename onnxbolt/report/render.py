@@ -77,10 +77,11 @@ def markdown(report: Report) -> str:
 def gain(report: Report) -> str:
     """One line: how many times as fast the whole model is, measured where it was; empty where nothing was planned."""
     if report.tuning and (whole := report.tuning.whole) is not None:
-        return (f"whole model: measured {whole.ort_us / whole.ours_us:.2f} times as fast as ONNX Runtime's CUDA execution provider at its "
-                f"best ({whole.ours_us:.1f} us, {whole.ort_us:.1f} us)")
-    times = [f"{found.gain:.2f} on sm_{found.arch} ({found.ours_us:.1f} us, {found.ort_us:.1f} us)" for found in report.whole]
-    return f"whole model: predicted times as fast as ONNX Runtime's CUDA execution provider: {', '.join(times)}" if times else ""
+        return ("whole model, measured against ONNX Runtime's CUDA execution provider at its best: "
+                f"{whole.ort_us / whole.ours_us:.2f} times as fast ({whole.ours_us:.1f} us instead of {whole.ort_us:.1f})")
+    times = [f"{found.gain:.2f} times as fast on sm_{found.arch} ({found.ours_us:.1f} us instead of {found.ort_us:.1f})"
+             for found in report.whole]
+    return f"whole model, predicted against ONNX Runtime's CUDA execution provider: {', '.join(times)}" if times else ""
 
 
 def as_json(report: Report) -> str:
