@@ -1,9 +1,11 @@
 """Result files: benchmarks/results/<benchmark>-<gpu>.json, one for each benchmark and GPU, written by the benchmark's command alone.
 
-    {"schema": 2, "gpu", "driver", "versions", "commit", "sources", "commands": [..], "rows": [Row, ..], "digest"}
+    {"schema": 2, "gpu", "driver", "versions", "commit", "sources", "commands": [..], "planned": [[name, batch], ..], "rows": [Row, ..],
+     "digest"}
 
 All rows of a file are of one GPU, one commit and one state of the measured sources: `write_results` refuses to mix them. `commands`
-are those that wrote the rows, each as it was called. `digest` is over all else, so that an edited file does not pass for a measured one.
+are those that wrote the rows, each as it was called; `planned` are the rows that a whole run has, where that is known. `digest` is over
+all else, so that an edited file does not pass for a measured one.
 """
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ _ORIGIN = ("gpu", "driver", "versions", "commit", "sources")
 Document = dict[str, Any]
 
 
-def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, append: bool = False) -> Path:
+def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, append: bool = False,
+                  planned: Iterable[tuple[str, int]] = ()) -> Path:
     """Write the result file, to `out` or to its place, and return where; a half-written file is never left.
 
     `append` keeps the rows of an existing file that were not measured again: long benchmarks can run in parts, and several processes
@@ -41,7 +44,7 @@ def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, 
     path = result_path(benchmark, out)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(_lock(path)):
-        document = described(benchmark, rows)
+        document = described(benchmark, rows, planned)
         if append and path.exists():
             document = joined(json.loads(path.read_text()), document, path)
         write(path, document)
@@ -59,12 +62,13 @@ def result_path(benchmark: str, out: Path | None = None) -> Path:
     return out or directory / f"{benchmark}-{machine.gpu_name().lower().replace(' ', '-')}.json"
 
 
-def described(benchmark: str, rows: Iterable[Row]) -> Document:
+def described(benchmark: str, rows: Iterable[Row], planned: Iterable[tuple[str, int]] = ()) -> Document:
     """A document of `rows`, measured here and now by the running command."""
     command = shlex.join(["python", "-m", _module() or f"benchmarks.{benchmark}", *sys.argv[1:]])
     return {
         "schema": SCHEMA, "gpu": machine.gpu_name(), "driver": machine.ask_driver("driver_version"), "versions": machine.versions(),
-        "commit": machine.commit(), "sources": machine.sources(), "commands": [command], "rows": [dataclasses.asdict(row) for row in rows],
+        "commit": machine.commit(), "sources": machine.sources(), "commands": [command], "planned": [list(place) for place in planned],
+        "rows": [dataclasses.asdict(row) for row in rows],
     }
 
 
@@ -83,6 +87,12 @@ def joined(old: Document, new: Document, where: Path) -> Document:
     measured = {key(row) for row in new["rows"]}
     rows = [row for row in old["rows"] if key(row) not in measured] + new["rows"]
     return {**new, "commands": list(dict.fromkeys((*old["commands"], *new["commands"]))), "rows": rows}
+
+
+def missing(document: Document) -> list[str]:
+    """The planned rows that the document lacks: 'resnet50 (32)'."""
+    found = {(row["name"], row["batch"]) for row in document["rows"]}
+    return [f"{name} ({batch})" for name, batch in document.get("planned", ()) if (name, batch) not in found]
 
 
 def key(row: dict[str, Any]) -> tuple[str, int, str]:

@@ -92,7 +92,7 @@ def _measure_all(targets: Sequence[Target], stream: Stream | None, chosen: argpa
             except Exception as error:  # whatever it is: the other models are still to be measured
                 rows.append(Row(target.model, target.batch, "fp16", values={"failure": f"{type(error).__name__}: {error}"[:500]}))
         _print(rows)
-        write_results("end_to_end", rows, chosen.out, chosen.append)
+        write_results("end_to_end", rows, chosen.out, chosen.append, [(target.model, target.batch) for target in TARGETS])
     return 1 if any("failure" in row.values for row in rows) else 0
 
 

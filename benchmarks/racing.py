@@ -126,13 +126,14 @@ def run(benchmark: str, entries: Sequence[Entry], chosen: argparse.Namespace) ->
         print("error: no NVIDIA GPU of a supported architecture here", file=sys.stderr)
         return 1
     rows: list[Row] = []
+    planned = [(entry.name, entry.batch) for entry in entries]
     try:
         entries = selected(entries, chosen.shapes)
         with Profiler(arch_number(arch)) as profiler:
             tuned = _tune([problem for entry in entries for problem in entry.problems], profiler, chosen)
             for entry in entries:
                 rows.append(_survive(entry, tuned))
-                write_results(benchmark, rows, chosen.out, chosen.append)
+                write_results(benchmark, rows, chosen.out, chosen.append, planned)
                 say(_line(rows[-1]))
                 peers.release()
     except OnnxboltError as error:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.documents import RESULTS
+from benchmarks.documents import RESULTS, missing
 from benchmarks.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +59,7 @@ def of_one_commit(results: Mapping[str, Sequence[Document]]) -> dict[str, list[D
         for document in documents:
             same = [row for row in document["rows"] if commits[:1] == [row["values"].get("commit", document["commit"])]]
             left_out = [f"{row['name']} ({row['batch']})" for row in document["rows"] if row not in same]
+            document = {**document, "planned": []} if left_out else document
             found.setdefault(benchmark, []).append({**document, "rows": same, "left_out": left_out})
     return found
 
@@ -98,7 +99,7 @@ def _overview(results: Mapping[str, Sequence[Document]]) -> str:
     lines, left_out = [], []
     for benchmark, title in _TITLES.items():
         for document in results.get(benchmark, ()):
-            if document.get("left_out"):  # a part of the rows might flatter
+            if document.get("left_out") or missing(document):  # a part of the rows might flatter
                 left_out.append(title)
                 continue
             for name, rows in _groups(TABLES[benchmark], document["rows"]).items():
@@ -108,7 +109,7 @@ def _overview(results: Mapping[str, Sequence[Document]]) -> str:
                 lines.append(_line(cells))
     heading = ["kernels", "GPU", "shapes", "geometric mean of the ratios", "least", "mean, launches not overlapping", "least"]
     table = [_line(heading), _line(["---", "---", *["---:"] * 5]), *lines] if lines else [NOTHING]
-    omitted = ["", f"Not measured at this commit, see docs/performance.md: {'; '.join(left_out)}."] if left_out else []
+    omitted = ["", f"Not, or not wholly, measured at this commit: {'; '.join(left_out)}."] if left_out else []
     return "\n".join([*table, *omitted])
 
 
@@ -130,10 +131,10 @@ def _measured(table: Table, document: Document) -> str:
     rows = sorted(document["rows"], key=table.place)
     lines = [_origin(document), "", _line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
     lines += [_line([cell(row) for cell in table.columns.values()]) for row in rows]
-    left_out = document.get("left_out")
+    left_out = [*document.get("left_out", ()), *missing(document)]
     lines += _means(table, rows) if table.compares and not left_out and "schema" in document else []  # a part might flatter
     lines += _older(rows)
-    lines += ["", f"Not measured at this commit, see docs/performance.md: {', '.join(left_out)}."] if left_out else []
+    lines += ["", f"Not measured at this commit: {', '.join(left_out)}."] if left_out else []
     failures = [f"{row['name']}: {row['values']['failure']}" for row in rows if "failure" in row["values"]]
     lines += ["", *(f"Failed: {failure.splitlines()[0]}" for failure in failures)] if failures else []
     return "\n".join(lines)

@@ -29,7 +29,7 @@ def test_results_have_the_documented_keys_and_can_be_completed_in_parts(tmp_path
         monkeypatch.setattr("sys.argv", ["gemm.py", *arguments])
         write_results("gemm", [row], out, append=True)
     found = document(out)
-    assert set(found) == {"schema", "gpu", "driver", "versions", "commit", "sources", "commands", "rows", "digest"}
+    assert set(found) == {"schema", "gpu", "driver", "versions", "commit", "sources", "commands", "planned", "rows", "digest"}
     assert {(row["name"], row["ratio"]) for row in found["rows"]} == {("a", 4.0), ("b", None)}
     assert found["commands"] == ["python -m benchmarks.gemm --shapes a", "python -m benchmarks.gemm --shapes 'b c'"]
     assert [path.name for path in out.parent.iterdir()] == ["results.json"]

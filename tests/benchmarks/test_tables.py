@@ -76,9 +76,20 @@ def test_a_page_of_one_commit_leaves_out_others_and_no_mean_flatters(tmp_path: P
     assert {benchmark: [len(document["rows"]) for document in found] for benchmark, found in kept.items()} == {
         "end_to_end": [1], "conv": [0], "gemm": [1]}
     page = rendered("<!-- begin:conv -->\n<!-- end:conv -->\n<!-- begin:overview -->\n<!-- end:overview -->\n", kept)
-    assert "Not measured at this commit, see docs/performance.md: resnet50 (32)." in page
+    assert "Not measured at this commit: resnet50 (32)." in page
     assert "Geometric mean" not in page
-    assert "see docs/performance.md: convolutions with epilogue against cuDNN's bare ones." in page
+    assert "measured at this commit: convolutions with epilogue against cuDNN's bare ones." in page
+
+
+def test_rows_that_a_file_lacks_are_named_and_there_is_no_mean(tmp_path: Path) -> None:
+    row = Row("resnet50", 32, "fp16", 4.0, "peer", 5.0, 1.25)
+    write_results("end_to_end", [row], tmp_path / "end_to_end-nvidia-h200.json", planned=[("resnet50", 32), ("vit_b16", 1)])
+    summary = block("summary", tmp_path)
+    assert "Not measured at this commit: vit_b16 (1)." in summary
+    assert "Geometric mean" not in summary
+    write_results("end_to_end", [dataclasses.replace(row, name="vit_b16", batch=1)], tmp_path / "end_to_end-nvidia-h200.json", append=True,
+                  planned=[("resnet50", 32), ("vit_b16", 1)])
+    assert "Geometric mean of the ratios 1.25" in block("summary", tmp_path)
 
 
 def test_transformers_have_columns_of_their_own_and_a_line_for_each_form(tmp_path: Path) -> None:
