@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
 
@@ -61,9 +61,16 @@ class Kernels:
         if op in ops.FUNCTIONS:
             return True
         version = onnx.defs.get_schema(op, opset, "").since_version
-        named = [kernel for kernel in self.kernels if kernel.op == op]
+        named = self._by_op.get(op, [])
         matching = [kernel for kernel in named if kernel.serves(version)] or named
         return any(kernel.dtype == dtype.value for kernel in matching)
+
+    @cached_property
+    def _by_op(self) -> dict[str, list[Kernel]]:
+        found: dict[str, list[Kernel]] = {}
+        for kernel in self.kernels:
+            found.setdefault(kernel.op, []).append(kernel)
+        return found
 
 
 def kernels_of(version: str = "") -> Kernels:
