@@ -64,7 +64,7 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
         try:
             graph = import_model(original)
         except LiftError as reason:
-            return _written_as_it_is(original, output, Report.unchanged(str(reason), archs).between(source, output.path), options)
+            return _written_as_it_is(given, output, Report.unchanged(str(reason), archs).between(source, output.path), options)
         infer(graph)
         changes = [*inlining.left(original), *notes, *graph.notes, *canonicalize(graph)]
         kept = precision.convert(graph, options.precision, kernels)

@@ -99,7 +99,8 @@ def tuning_json(tuning: Tuning) -> str:
 
 def _sections(report: Report) -> Iterable[Section]:
     """(title, column names, rows) of each part."""
-    yield f"{PRECISIONS[report.precision]}{_runtime(report)}", (), []
+    if not report.passed_through:
+        yield f"{PRECISIONS[report.precision]}{_runtime(report)}", (), []
     if report.original or report.optimized:
         yield f"{report.original or 'a model in memory'} -> {report.optimized or 'nothing written'}", (), []
     if report.passed_through:

@@ -172,8 +172,26 @@ def test_obstacles(model: ModelProto, reason: str | None) -> None:
             lifted(model, WORKING_OPSET)
 
 
+def test_what_version_converter_loses_stays() -> None:
+    """Sparse initializers and quantization annotations."""
+    net = Net({"x": (2, 3)}, opset=10)
+    model = net.model(net.node("Clip", net.node("MatMul", "x", "w"), min=0.0))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(model.graph.output[0].name, TensorProto.FLOAT, [2, 4]))
+    values, indices = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0]), helper.make_tensor("", TensorProto.INT64, [2], [0, 5])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3, 4]))
+    annotation = model.graph.quantization_annotation.add(tensor_name=model.graph.node[0].output[0])
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="x")
+    result, feeds = through(model), feeds_of(model)
+    np.testing.assert_array_equal(run(result, feeds)[0], run(model, feeds)[0])
+    assert default_opset(result) == WORKING_OPSET
+    assert list(result.graph.sparse_initializer) == list(model.graph.sparse_initializer)
+    assert list(result.graph.quantization_annotation) == list(model.graph.quantization_annotation)
+
+
 def test_report_and_file_of_a_model_that_cannot_be_lifted(tmp_path: object) -> None:
     model = one("Resize", 10, [1.0, 1.0, 0.5, 2.0], mode="nearest")
+    weights = [helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in model.graph.initializer]
+    model.graph.input.extend(weights)  # which would be frozen
     report = onnxbolt.optimize(model, f"{tmp_path}/out.onnx")
     assert "makes one axis larger" in report.passed_through
     assert f"written as it is: {report.passed_through}" in report.text()
