@@ -90,8 +90,8 @@ def joined(old: Document, new: Document, where: Path) -> Document:
 
 
 def missing(document: Document) -> list[str]:
-    """The planned rows that the document lacks: 'resnet50 (32)'."""
-    found = {(row["name"], row["batch"]) for row in document["rows"]}
+    """The planned rows that the document lacks, or that failed: 'resnet50 (32)'."""
+    found = {(row["name"], row["batch"]) for row in document["rows"] if "failure" not in row["values"]}
     return [f"{name} ({batch})" for name, batch in document.get("planned", ()) if (name, batch) not in found]
 
 

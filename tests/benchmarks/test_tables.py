@@ -90,6 +90,9 @@ def test_rows_that_a_file_lacks_are_named_and_there_is_no_mean(tmp_path: Path) -
     write_results("end_to_end", [dataclasses.replace(row, name="vit_b16", batch=1)], tmp_path / "end_to_end-nvidia-h200.json", append=True,
                   planned=[("resnet50", 32), ("vit_b16", 1)])
     assert "Geometric mean of the ratios 1.25" in block("summary", tmp_path)
+    write_results("end_to_end", [Row("vit_b16", 1, "fp16", values={"failure": "no"})], tmp_path / "end_to_end-nvidia-h200.json", append=True,
+                  planned=[("resnet50", 32), ("vit_b16", 1)])
+    assert "Not measured at this commit: vit_b16 (1)." in block("summary", tmp_path)
 
 
 def test_transformers_have_columns_of_their_own_and_a_line_for_each_form(tmp_path: Path) -> None:
