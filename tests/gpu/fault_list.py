@@ -67,9 +67,12 @@ class Store:
 
 
 def _swap(store: Store, condition: str, pairs: tuple[tuple[int, int], ...] = ((0, 1),)) -> Edit:
-    """Exchanges results of two channels where `condition` says that they are these."""
+    """Exchanges results of two channels where `condition` says that they are these.
+
+    The copies name their type: what indexing a cutlass::Array of 16-bit elements answers is a reference, which `auto` would keep.
+    """
     named = [(store.value.replace("[i]", f"[{i}]"), store.value.replace("[i]", f"[{j}]")) for i, j in pairs]
-    moves = " ".join(f"{{ const auto kept = {one}; {one} = {other}; {other} = kept; }}" for one, other in named)
+    moves = " ".join(f"{{ const {store.element} kept = {one}, other = {other}; {one} = other; {other} = kept; }}" for one, other in named)
     return Edit(store.file, store.old, store.new.replace("{code}", f"\nif ({condition}) {{ {moves} }}\n"))
 
 
@@ -126,6 +129,7 @@ def _visitor_2x() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 # --- CUTLASS 3.x: a visit has some of a thread's accumulators, which lie as wgmma leaves them
 
 _VISIT_3X = "      return Chain::template finish<Output>(accumulator, operands, params->params);\n"
+_BLOCK_3X = "(blockIdx.x + blockIdx.y * gridDim.x)"  # the scheduler lays the grid along either axis
 _SIGNATURE = "const cutlass::Array<Accumulator, N>& accumulator, int, int, int, const cutlass"
 _NAMED = Edit("epilogue/visitor_3x.h", _SIGNATURE, _SIGNATURE.replace("int, int, int", "int visited, int block_m, int block_n"))
 
@@ -137,13 +141,13 @@ def _changed_3x(code: str) -> tuple[Edit, ...]:
 
 
 def _visitor_3x() -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    yield PIXEL, _changed_3x("if (blockIdx.x == 3 && block_m == 0 && threadIdx.x % 128 / 4 == 9) "
+    yield PIXEL, _changed_3x(f"if ({_BLOCK_3X} == 3 && block_m == 0 && threadIdx.x % 128 / 4 == 9) "
                              "for (int i = 0; i < N; ++i) if (i % 4 < 2) result[i] = Output(0.f);")
-    yield ELEMENT, _changed_3x("if (blockIdx.x % 13 == 3 && threadIdx.x == 165 && visited + block_m + block_n == 0) "
-                               "result[0] = Output(blockIdx.x / 64.f - 1.f);")
+    yield ELEMENT, _changed_3x(f"if ({_BLOCK_3X} % 13 == 3 && threadIdx.x == 165 && visited + block_m + block_n == 0) "
+                               f"result[0] = Output({_BLOCK_3X} / 64.f - 1.f);")
     yield SWAP, _changed_3x("if (visited + block_n == 0 && threadIdx.x % 4 == 0) "
-                            "{ const auto kept = result[0]; result[0] = result[1]; result[1] = kept; }")
-    yield BIAS, (Edit(_NAMED.file, _VISIT_3X, f"      if (blockIdx.x == 3) operands.vectors[0].clear();\n{_VISIT_3X}"),)
+                            "{ const Output kept = result[0], other = result[1]; result[0] = other; result[1] = kept; }")
+    yield BIAS, (Edit(_NAMED.file, _VISIT_3X, f"      if ({_BLOCK_3X} == 3) operands.vectors[0].clear();\n{_VISIT_3X}"),)
     size = "int(gemm.n), int(gemm.k), 1};"
     yield K_BLOCK, (Edit("gemm_3x.h", size, "int(gemm.n), int(gemm.k) - Row::at(kTileK), 1};"),)
 
