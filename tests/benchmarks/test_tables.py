@@ -82,16 +82,15 @@ def test_a_page_of_one_commit_leaves_out_others_and_no_mean_flatters(tmp_path: P
 
 
 def test_rows_that_a_file_lacks_are_named_and_there_is_no_mean(tmp_path: Path) -> None:
-    row = Row("resnet50", 32, "fp16", 4.0, "peer", 5.0, 1.25)
-    write_results("end_to_end", [row], tmp_path / "end_to_end-nvidia-h200.json", planned=[("resnet50", 32), ("vit_b16", 1)])
+    row, planned = Row("resnet50", 32, "fp16", 4.0, "peer", 5.0, 1.25), [("resnet50", 32), ("vit_b16", 1)]
+    path = tmp_path / "end_to_end-nvidia-h200.json"
+    write_results("end_to_end", [row], path, planned=planned)
     summary = block("summary", tmp_path)
     assert "Not measured at this commit: vit_b16 (1)." in summary
     assert "Geometric mean" not in summary
-    write_results("end_to_end", [dataclasses.replace(row, name="vit_b16", batch=1)], tmp_path / "end_to_end-nvidia-h200.json", append=True,
-                  planned=[("resnet50", 32), ("vit_b16", 1)])
+    write_results("end_to_end", [dataclasses.replace(row, name="vit_b16", batch=1)], path, append=True, planned=planned)
     assert "Geometric mean of the ratios 1.25" in block("summary", tmp_path)
-    write_results("end_to_end", [Row("vit_b16", 1, "fp16", values={"failure": "no"})], tmp_path / "end_to_end-nvidia-h200.json", append=True,
-                  planned=[("resnet50", 32), ("vit_b16", 1)])
+    write_results("end_to_end", [Row("vit_b16", 1, "fp16", values={"failure": "no"})], path, append=True, planned=planned)
     assert "Not measured at this commit: vit_b16 (1)." in block("summary", tmp_path)
 
 
