@@ -16,8 +16,8 @@ MOVEMENT = frozenset({
 SAFE = frozenset({
     "Abs", "Add", "ArgMax", "ArgMin", "Attention", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Clip", "Conv", "ConvTranspose",
     "Div", "Einsum", "Elu", "Equal", "Erf", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "Greater", "GreaterOrEqual",
-    "GroupNormalization", "HardSigmoid", "HardSwish", "InstanceNormalization", "IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Less",
-    "LessOrEqual", "LogSoftmax", "MatMul", "Max", "MaxPool", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "OneHot", "PRelu",
+    "GroupNormalization", "HardSigmoid", "HardSwish", "InstanceNormalization", "IsNaN", "LayerNormalization", "LeakyRelu", "Less",
+    "LessOrEqual", "LogSoftmax", "MatMul", "Max", "MaxPool", "Min", "Mish", "Mod", "Mul", "Neg", "OneHot", "PRelu",
     "RMSNormalization", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Resize", "Round", "Selu", "Sigmoid", "Sign",
     "Softmax", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu", "TopK",
 }) | MOVEMENT
