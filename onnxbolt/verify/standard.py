@@ -63,7 +63,8 @@ class Standard:
 
 
 def _as(value: np.ndarray, kind: np.dtype) -> np.ndarray:
-    return np.ascontiguousarray(value, kind) if value.dtype.kind in "fV" else np.ascontiguousarray(value)
+    """`value` in C order, floats as `kind`. (np.ascontiguousarray would give a scalar an axis.)"""
+    return np.asarray(value, kind if value.dtype.kind in "fV" else None, order="C")
 
 
 
