@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.columns import TABLES
 from benchmarks.documents import RESULTS
-from benchmarks.tables import FIGURES, TABLES, load
+from benchmarks.tables import FIGURES, load
 
 _WIDTH, _BAR, _FRAME = 8.0, 0.17, 1.0  # inches: of the figure, of one bar, of what is above and below them
 OURS = "onnxbolt"

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.columns import TABLES
 from benchmarks.common import Row
 from benchmarks.documents import write, write_results
-from benchmarks.tables import NOTHING, PAGES, TABLES, load, of_one_commit, rendered, results_of
+from benchmarks.tables import NOTHING, PAGES, load, of_one_commit, rendered, results_of
 from tests.conftest import ROOT
 
 
