@@ -69,7 +69,7 @@ def test_large_files_are_not_read(tmp_path: Path) -> None:
 def test_an_archive_is_not_unpacked_beyond_its_limit(small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
     np.savez_compressed(tmp_path / "bomb.npz", dense=np.zeros(10_000_000))
-    assert (tmp_path / "bomb.npz").stat().st_size < 20_000
+    assert (tmp_path / "bomb.npz").stat().st_size < 100_000
     monkeypatch.setattr(feeds, "_LARGEST_INPUTS", 10**7)
     monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("it was read"))
     assert main(["verify", str(small_model), str(small_model), "--inputs", str(tmp_path / "bomb.npz")]) == 1

@@ -24,7 +24,7 @@ from onnxbolt.tune.database import Database
 from onnxbolt.tune.lockfile import Lock
 from tests import library_fixtures as fx
 from tests.conftest import ROOT
-from tests.hostile import locks, models
+from tests.hostile import archives, locks, models
 from tests.hostile.trial import complaint, recomputed_digests
 from tests.hostile.words import hostile_strings
 
@@ -65,6 +65,20 @@ def test_hostile_values_of_a_model_are_refused(tmp_path: Path) -> None:
             complaints[name] = found
     assert complaints == {}
     assert i > 100
+
+
+@pytest.mark.parametrize("kind", ["external", "enormous", "deep"])
+def test_models_out_of_an_archive(tmp_path: Path, kind: str) -> None:
+    """Data outside of the model's directory, shapes of terabytes, and nesting end in one line, if not in a plan."""
+    directory, complaints = tmp_path / "archive", {}
+    directory.mkdir()
+    found = {"external": lambda: archives.external_models(directory), "enormous": archives.enormous_models, "deep": archives.deep_models}
+    for name, model in found[kind]():
+        onnx.save(model, directory / "evil.onnx")
+        command = ["optimize", directory / "evil.onnx", directory / "out.onnx", "--dry-run"]
+        if said := complaint(command, directory, tmp_path / "ran", may_pass=kind != "external" or "shape" in name):
+            complaints[name] = said
+    assert complaints == {}
 
 
 def test_hostile_lock_files(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ def load_model(path: Path | str) -> ModelProto:
     check_versions(model, str(path))
     large = {id(tensor): tensor for tensor in model.graph.initializer if weights.stored_bytes(tensor) >= weights.LARGE}
     for tensor in all_tensors(model):
+        if any(size < 0 for size in tensor.dims):
+            raise InputError(f"{path}: tensor {tensor.name!r} has the shape {list(tensor.dims)}; export the model again")
         if onnx.external_data_helper.uses_external_data(tensor):
             (_find_data if id(tensor) in large else _load_data)(tensor, path)
     open_negative(model)
@@ -136,7 +138,10 @@ def _find_data(tensor: TensorProto, path: Path) -> None:
     """Let a large initializer name the place of its data, and see that no byte is missing there."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location, directory, size = entries.get("location", ""), path.parent.resolve(), weights.stored_bytes(tensor)
-    file = path.resolve() if location == path.name else (directory / location).resolve()
+    try:
+        file = path.resolve() if location == path.name else (directory / location).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL
+        raise _no_data(tensor, path, location) from error
     if location != path.name and not (file.is_file() and file.is_relative_to(directory) and not Path(location).is_absolute()):
         raise _no_data(tensor, path, location)
     try:
@@ -153,7 +158,7 @@ def _load_data(tensor: TensorProto, path: Path) -> None:
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
     try:
         onnx.external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+    except (OSError, RuntimeError, ValueError, onnx.checker.ValidationError) as error:
         raise _no_data(tensor, path, location) from error
     tensor.ClearField("data_location")
     tensor.ClearField("external_data")

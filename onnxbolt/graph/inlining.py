@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import onnx.inliner
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
 
+from onnxbolt.errors import InputError
 from onnxbolt.graph import contrib
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.fields import copy_fields
@@ -13,12 +14,18 @@ from onnxbolt.graph.scopes import subgraphs
 
 _KEPT = (FUSED_DOMAIN, contrib.DOMAIN)  # ours, and those for which ONNX Runtime has kernels
 _STANDARD = ("", "ai.onnx")
+MOST_NODES = 1_000_000
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """The model without calls of its functions; `model` itself where there are none, or where a function is of another opset."""
+    """The model without calls of its functions; `model` itself where there are none, or where a function is of another opset.
+
+    Raises InputError where the calls stand for more than MOST_NODES: each level of functions can double them.
+    """
     if not calls(model):
         return model
+    if (count := _nodes_inlined(model)) > MOST_NODES:
+        raise InputError(f"the model's functions stand for {count} nodes, {MOST_NODES} at most are inlined: export it with less nesting")
     skeleton = ModelProto()
     copy_fields(model, skeleton, skip=("graph",))
     copy_fields(model.graph, skeleton.graph, skip=("initializer",))
@@ -43,6 +50,28 @@ def calls(model: ModelProto) -> list[FunctionProto]:
 def _is_kept(function: FunctionProto) -> bool:
     """Whether ONNX Runtime has a kernel for it, which it prefers to the body."""
     return function.domain in _KEPT or (function.domain in _STANDARD and onnx.defs.has(function.name))
+
+
+def _nodes_inlined(model: ModelProto) -> int:
+    """The nodes that the main graph has when calls are inlined; 0 where a function calls itself, which the inliner refuses."""
+    bodies = {(f.domain, f.name, f.overload): [_callee(node) for node in _with_inner(f.node)] for f in calls(model)}
+    sizes: dict[tuple[str, str, str], int] = {}
+    for function in bodies:
+        open_calls = [function]  # a stack, since recursion has limits
+        while open_calls:
+            inner = dict.fromkeys(callee for callee in bodies[open_calls[-1]] if callee in bodies and callee not in sizes)
+            if not inner:
+                done = open_calls.pop()
+                sizes[done] = sum(sizes.get(callee, 1) for callee in bodies[done])
+            elif len(open_calls) > len(bodies):
+                return 0
+            else:
+                open_calls.append(next(iter(inner)))
+    return sum(sizes.get(_callee(node), 1) for node in _with_inner(model.graph.node))
+
+
+def _callee(node: NodeProto) -> tuple[str, str, str]:
+    return node.domain, node.op_type, node.overload
 
 
 def _give_defaults(model: ModelProto) -> None:
