@@ -17,6 +17,7 @@ from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.precision import Kept, convert, rounded_original
 from onnxbolt.precision.constants import Constants
+from onnxbolt.precision.decide import may_be_low
 from onnxbolt.precision.kernel_table import kernels_of
 from tests.conftest import ZOO
 from tests.zoo.materialize import random_inputs
@@ -259,3 +260,12 @@ def test_scattering_stays_fp32_where_it_combines(reduction: str, rng: np.random.
     assert bool(kept) == (reduction == "add")
     feeds = {"x": rng.standard_normal((2, 8)).astype(np.float32), "u": rng.standard_normal((2, 2)).astype(np.float32)}
     assert error(run(optimized, feeds)[0], run(model, feeds)[0]) < 1e-3
+
+
+def test_onehot_s_indices_are_not_rounded() -> None:
+    """Of Resize and OneHot those float inputs are no values but places: fp16 would take 2049 for 2048."""
+    model = model_of("(float[4] i) => (float[4,3000] y)", "y = OneHot(i, d, v)", {"d": np.float32(3000), "v": np.float32([0, 1])})
+    graph = import_model(model)
+    infer(graph)
+    (node,) = graph.nodes
+    assert [may_be_low(node, index, DType.F16, 17) for index in range(3)] == [False, False, True]
