@@ -272,3 +272,32 @@ def test_a_killed_writer_leaves_whole_transactions(tmp_path: Path) -> None:
         assert all(count >= 3 * 20 and count % 3 == 0 for count in counts)
         database.add(ok(2, 5.0))
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from onnxbolt.errors import InputError
+from onnxbolt.tune.database import Database
+from onnxbolt.tune.records import Measurement, Status
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with Database(Path(sys.argv[1])) as database:
+    database.add(Measurement("before", None, Status.OK, 1.0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    try:
+        database.add(*(Measurement("many", None, Status.OK, 1.0, detail="x" * 1000) for _ in range(1000)))
+    except InputError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    database.add(Measurement("after", None, Status.OK, 1.0))
+"""
+
+
+def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path) -> None:
+    """A limit on the size of files stands for it: what does not fit is not there at all, and later measurements are."""
+    path = tmp_path / "tuning.sqlite"
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True)
+    assert "tuning.sqlite cannot be used as the tuning database" in done.stdout
+    assert "disk I/O error" in done.stdout or "is full" in done.stdout
+    with Database(path) as database:
+        assert database.keys() == ["after", "before"]
