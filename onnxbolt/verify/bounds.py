@@ -17,7 +17,7 @@ Error: TypeAlias = float | np.ndarray  # a number is relative, to max(|value|, F
 
 @dataclass(frozen=True)
 class Bounded:
-    """A tensor: `value` is float64 where `dtype`, the type as stored, is a float type; else as it is."""
+    """A tensor: `value` is float64, errors are float32, where `dtype`, the type as stored, is a float type; else as it is."""
 
     value: np.ndarray
     dtype: np.dtype
@@ -37,8 +37,10 @@ class Bounded:
 
     @property
     def magnitude(self) -> np.ndarray:
-        """What relative errors are relative to."""
-        return np.maximum(np.abs(self.value), FLOOR)
+        """What relative errors are relative to, in float32."""
+        found = self.value.astype(np.float32)
+        np.abs(found, out=found)
+        return np.maximum(found, FLOOR, out=found)
 
     @property
     def exact(self) -> bool:
@@ -47,7 +49,9 @@ class Bounded:
 
     def absolute(self, error: Error) -> np.ndarray:
         """One of `errors` as an array."""
-        return error if isinstance(error, np.ndarray) else (error * self.magnitude if error else np.zeros(self.value.shape))
+        if isinstance(error, np.ndarray):
+            return error
+        return error * self.magnitude if error else np.zeros(self.value.shape, np.float32)
 
 
 def is_set(error: Error) -> bool:
@@ -70,10 +74,18 @@ def bounded(value: np.ndarray, dtype: np.dtype, arithmetic: Error, operands: Err
         return Bounded(value, dtype, arithmetic, operands)
     value = value.astype(np.float64, copy=False)
     relative = rounding + (arithmetic if isinstance(arithmetic, float) else 0.0)
-    total: Error = relative
+    result = Bounded(value, dtype, relative, operands)
     if isinstance(arithmetic, np.ndarray) or np.any(local):
-        total = (arithmetic if isinstance(arithmetic, np.ndarray) else 0.0) + relative * np.maximum(np.abs(value), FLOOR) + local
-    finite = np.isfinite(value)
-    if not finite.all():
-        total, operands = (np.where(finite, error, 0.0) if isinstance(error, np.ndarray) else error for error in (total, operands))
-    return Bounded(value, dtype, total, operands)
+        total = relative * result.magnitude if relative else np.zeros(value.shape, np.float32)
+        total += local
+        if isinstance(arithmetic, np.ndarray):
+            total += arithmetic
+        result = Bounded(value, dtype, total, operands)
+    return result if np.isfinite(value.sum()) else _without_errors(result)
+
+
+def _without_errors(x: Bounded) -> Bounded:
+    """`x` with no errors where it is not finite."""
+    finite = np.isfinite(x.value)
+    errors = [np.where(finite, error, 0.0) if isinstance(error, np.ndarray) else error for error in x.errors]
+    return Bounded(x.value, x.dtype, *errors)

@@ -10,6 +10,7 @@ from onnxbolt.verify.limits import LARGEST
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.result import NOT_FINITE, Row
 
+_LEAST = 1e-38  # no difference is allowed where the limit is 0
 KINDS = {"segment": "segment", "node": "fused node"}  # by level
 
 
@@ -20,14 +21,13 @@ def compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray, l
     if not tolerances.is_float(expected):
         error = float(np.mean(got != expected)) if got.size else 0.0
         return Row(name, KINDS[level], models.where, error, 0.0, math.nan, math.nan, node=node, level=level).judged()
-    got, expected = got.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(got) & np.isfinite(expected)
-    judged = np.isfinite(limit)
-    same = np.array_equal(got[~finite & judged], expected[~finite & judged], equal_nan=True) if not finite.all() else True
     with np.errstate(all="ignore"):
-        difference = np.where(finite, np.abs(got - expected), 0.0)
-        parts = np.where(difference == 0, 0.0, difference / limit)
-    error, largest = (float(values.max(initial=0.0)) for values in (parts, difference))
+        difference = np.subtract(got, expected, dtype=np.promote_types(np.float32, expected.dtype))
+        np.abs(difference, out=difference)
+        same = bool(np.isfinite(difference.sum())) or _same_infinities(got, expected, limit, difference)
+        largest = float(difference.max(initial=0.0))
+        parts = np.divide(difference, np.maximum(limit, _LEAST), out=difference)
+    error = float(parts.max(initial=0.0))
     reason = "" if same else NOT_FINITE
     if same and error > 1:
         place = np.unravel_index(int(parts.argmax()), parts.shape)
@@ -35,6 +35,15 @@ def compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray, l
                   f"{limit[place]:.2e}; {float(np.mean(parts > 1)):.1%} of all are above theirs")
     cosine = tolerances.measure(got, expected).cosine if reason else math.nan
     return Row(name, KINDS[level], models.where, error, 1.0, largest, cosine, reason=reason, node=node, level=level).judged()
+
+
+def _same_infinities(got: np.ndarray, expected: np.ndarray, limit: np.ndarray, difference: np.ndarray) -> bool:
+    """True if what is not finite is the same in both wherever a limit judges; `difference` is set to 0 there."""
+    got, expected = got.astype(np.float64), expected.astype(np.float64)
+    others = ~(np.isfinite(got) & np.isfinite(expected))
+    difference[others] = 0.0
+    others &= np.isfinite(limit)
+    return np.array_equal(got[others], expected[others], equal_nan=True)
 
 
 def within_range(values: np.ndarray, limit: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -69,7 +69,7 @@ def number(attributes: Attributes, name: str, default: float) -> float:
 
 def _steep(slope: float) -> Callable[..., Array]:
     """An error's bound where the function is nowhere steeper than `slope`."""
-    return lambda attributes, y, operands, errors: slope * errors[0]
+    return lambda attributes, y, operands, errors: errors[0] if slope == 1 else slope * errors[0]
 
 
 def _steep_by(name: str, default: float) -> Callable[..., Array]:

@@ -22,7 +22,7 @@ def product(x: Bounded, weight: Bounded, multiply: Multiply, terms: int, arithme
     if arithmetic.tf32 and x.dtype == np.float32:
         x, weight = (_truncated(operand, arithmetic) for operand in (x, weight))
     value = multiply(x.value, weight.value)
-    magnitudes = [operand.magnitude.astype(np.float32) for operand in (x, weight)]
+    magnitudes = [operand.magnitude for operand in (x, weight)]
     sums = multiply(*magnitudes)
     accumulated = arithmetic.accumulation(terms) * sums
     found = [_propagated(pair, magnitudes, sums, multiply) for pair in zip(x.errors, weight.errors, strict=True)]
