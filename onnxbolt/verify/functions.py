@@ -85,6 +85,11 @@ def _quotient_error(attributes: Attributes, y: Array, operands: Sequence[Array],
     return (errors[0] + np.abs(y) * errors[1]) / np.maximum(np.abs(operands[1]) - errors[1], _TINY)
 
 
+def _product_error(attributes: Attributes, y: Array, operands: Sequence[Array], errors: Sequence[Array]) -> Array:
+    total = errors[0] * (np.abs(operands[1]) + errors[1])
+    return total + np.abs(operands[0]) * errors[1] if errors[1].any() else total
+
+
 def _root_error(attributes: Attributes, y: Array, operands: Sequence[Array], errors: Sequence[Array]) -> Array:
     return np.minimum(errors[0] / np.maximum(np.abs(y), _TINY), np.sqrt(errors[0]))
 
@@ -146,8 +151,7 @@ FUNCTIONS = {
     "Max": Function(_accumulated(np.maximum), _largest, rounds=False),
     "Min": Function(_accumulated(np.minimum), _largest, rounds=False),
     "Mish": _plain(lambda x: x * np.tanh(softplus(x)), 1.1, 4 * FUNCTION),
-    "Mul": Function(lambda attributes, a, b: a * b, lambda attributes, y, operands, errors:
-                    np.abs(operands[0]) * errors[1] + np.abs(operands[1]) * errors[0] + errors[0] * errors[1]),
+    "Mul": Function(lambda attributes, a, b: a * b, _product_error),
     "Neg": _plain(np.negative, 1, rounds=False),
     "PRelu": Function(lambda attributes, x, slope: np.where(x > 0, x, x * slope), lambda attributes, y, operands, errors:
                       np.maximum(np.abs(operands[1]), 1) * errors[0] + np.where(operands[0] > 0, 0, np.abs(operands[0]) * errors[1])),

@@ -24,6 +24,8 @@ _MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
 _LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}  # of values, whose errors are at most the largest of errors
 _MEASURED_FACTOR = 4.0  # of what is measured with one draw of the errors' signs
 
+_CONSTANTS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+
 
 @dataclass
 class Analysis:
@@ -249,10 +251,13 @@ def rounded(x: Bounded, dtype: np.dtype, rounding: float) -> Bounded:
 
 
 def _constant(call: Call) -> Bounded:
-    if "value" in call.attributes:
-        value = onnx.numpy_helper.to_array(call.attributes["value"])
+    ((name, given),) = call.attributes.items()
+    if name == "value":
+        value = onnx.numpy_helper.to_array(given)
+    elif name in _CONSTANTS:
+        value = np.array(given, _CONSTANTS[name])
     else:
-        value = call.analysis.standard.run(call.node, [], {}, None)[0]
+        value = call.analysis.standard.run(call.node, [], {})[0]
     return Bounded.of(value, unit(value.dtype) if value.dtype.itemsize == 2 else 0.0)
 
 
