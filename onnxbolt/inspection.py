@@ -117,18 +117,25 @@ def _named(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 def inspect_model(model: ModelProto, path: Path | None = None) -> Inspection:
     """Read the fused nodes of `model`, and look at the library that belongs beside it where it lies at `path`; nothing of that runs.
 
-    Raises InputError for a node of a format that this version does not know.
+    Raises InputError for a node of a format that this version does not know, and for nodes that onnxbolt would not have written.
     """
+    try:
+        nodes = _fused_nodes(model)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, onnx.shape_inference.InferenceError) as error:
+        raise InputError(f"the model's fused nodes are not as onnxbolt writes them ({error}). Run: onnxbolt optimize") from error
+    # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes do not
+    own = {key: value for key, value in metadata(model).items() if key.startswith("onnxbolt.") and key != "onnxbolt.ops"}
+    library = beside(get_library_path(path), own.get("onnxbolt.digest", "")) if path and nodes else None
+    return Inspection(own, nodes, library)
+
+
+def _fused_nodes(model: ModelProto) -> tuple[FusedNode, ...]:
     shapes = _shapes(model)
     weighted = weighted_ops(model)
     fused = [node for node in model.graph.node if node.domain == DOMAIN]
     real = {name: count for node in fused for name, prefix in zip(node.output, ("", "stored_"), strict=False)
             if (count := real_channels(_values(node), prefix)) is not None}
-    nodes = tuple(_fused_node(node, shapes, weighted.get(node.op_type), real.get(node.input[0])) for node in fused)
-    # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes do not
-    own = {key: value for key, value in metadata(model).items() if key.startswith("onnxbolt.") and key != "onnxbolt.ops"}
-    library = beside(get_library_path(path), own.get("onnxbolt.digest", "")) if path and nodes else None
-    return Inspection(own, nodes, library)
+    return tuple(_fused_node(node, shapes, weighted.get(node.op_type), real.get(node.input[0])) for node in fused)
 
 
 def _shapes(model: ModelProto) -> dict[str, Shape]:

@@ -127,3 +127,11 @@ def test_flops_leave_out_padded_channels(tmp_path: Path) -> None:
     report = onnxbolt.optimize(model, tmp_path / "out.onnx", archs="sm_80", fuse="all", library=False)
     counts = [node.flops.count for node in inspect_model(onnx.load(tmp_path / "out.onnx")).nodes if node.flops]
     assert counts == [2 * 2 * 64 * 9 * 16 * 13, 2 * 2 * 64 * 9 * 13 * 20] == [node.flops for node in report.fused if node.flops]
+
+
+@pytest.mark.parametrize("field", ["input", "output"])
+def test_a_node_that_lacks_what_its_op_type_has_is_one_clear_error(field: str) -> None:
+    model = fused_model()
+    del getattr(model.graph.node[0], field)[:]
+    with pytest.raises(InputError, match="the model's fused nodes are not as onnxbolt writes them"):
+        inspect_model(model)
