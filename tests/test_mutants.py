@@ -1,12 +1,10 @@
 """The list of mutants (tests/mutants): each still applies, and its tests exist."""
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.conftest import ROOT
-from tests.mutants.__main__ import Outcome, mutated, table
+from tests.mutants.__main__ import RESULTS, mutated, read_table, table
 from tests.mutants.listing import MUTANTS, Mutant
 
 
@@ -26,8 +24,13 @@ def test_a_text_that_stands_twice_is_refused() -> None:
         mutated("a b a", Mutant("a mutant", "file", "a", "c", ()))
 
 
-def test_the_table_shows_what_nothing_found(tmp_path: Path) -> None:
-    mutant = Mutant("a mutant", "file.py", "a", "b", ("tests",))
-    text = table([Outcome(mutant, "", 1.0), Outcome(mutant, "tests/test_x.py::test_y", 1.0)])
+def test_the_table_shows_what_nothing_found() -> None:
+    found = {MUTANTS[0].name: "", MUTANTS[1].name: "tests/test_x.py::test_y[a-b]"}
+    text = table(found)
     assert "1 of 2 mutants" in text
-    assert "| a mutant | file.py | **nothing** |" in text
+    assert f"| {MUTANTS[0].name} | {MUTANTS[0].file} | **nothing** |" in text
+    assert read_table(text) == found
+
+
+def test_the_committed_table_has_every_mutant() -> None:
+    assert read_table(RESULTS.read_text()).keys() == {mutant.name for mutant in MUTANTS}

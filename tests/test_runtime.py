@@ -138,6 +138,11 @@ class TestTable:
         library.machine(sm=75)
         falls_back(deployed, "GPU 0 is sm_75", library)
 
+    def test_the_library_is_told_the_device_of_the_providers(self, deployed: Path, library: fx.HostLibrary) -> None:
+        library.machine(count=2)
+        options = session_options(deployed, providers=[(CUDA, {"device_id": 1})], strict=True)
+        assert options.get_session_config_entry("onnxbolt.device") == "1"
+
     def test_device_of_the_providers_is_asked(self, deployed: Path, library: fx.HostLibrary) -> None:
         falls_back(deployed, "there is no GPU 3", library, providers=[(CUDA, {"device_id": "3"})])
 

@@ -1,6 +1,7 @@
 """Applies each mutant to a copy of the sources and runs the tests that should find it: `python -m tests.mutants [NAME..]`.
 
-Without a mutant these tests have to pass; with it one has to fail. The table goes to tests/mutants/results.md when all of them ran.
+Without a mutant these tests have to pass; with it one has to fail. The table is tests/mutants/results.md, of which named mutants renew
+their rows.
 """
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.mutants.listing import MUTANTS, Mutant
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("results.md")
 COPY = ROOT / "build" / "mutants"
+NOTHING = "**nothing**"
 PATIENCE = 900  # seconds; tests of a mutant that does not end have found it
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -78,15 +80,20 @@ def try_mutant(mutant: Mutant) -> Outcome:
         file.write_text(original)
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """Markdown: what the list found."""
-    found = sum(bool(outcome.found_by) for outcome in outcomes)
-    summary = f"Written by `make mutants`: {found} of {len(outcomes)} mutants are found by the tests that are named for them."
+def table(found: Mapping[str, str]) -> str:
+    """Markdown: by each mutant's name the test that found it, "" where none did. Mutants that `found` lacks were not tried."""
+    tried = [mutant for mutant in MUTANTS if mutant.name in found]
+    count = sum(bool(found[mutant.name]) for mutant in tried)
+    summary = f"Written by `make mutants`: {count} of {len(tried)} mutants are found by the tests that are named for them."
     lines = ["# Mutants", "", summary, "", "| mutant | file | found by |", "|---|---|---|"]
-    for outcome in outcomes:
-        by = f"`{outcome.found_by}`" if outcome.found_by else "**nothing**"
-        lines.append(f"| {outcome.mutant.name} | {outcome.mutant.file} | {by} |")
+    lines += [f"| {mutant.name} | {mutant.file} | {f'`{by}`' if (by := found[mutant.name]) else NOTHING} |" for mutant in tried]
     return "\n".join([*lines, ""])
+
+
+def read_table(text: str) -> dict[str, str]:
+    """The inverse of `table`."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ") and not line.startswith("| mutant |")]
+    return {name: "" if by == NOTHING else by.strip("`") for name, _, by in rows}
 
 
 def main() -> int:
@@ -104,8 +111,8 @@ def main() -> int:
         outcomes.append(try_mutant(mutant))
         print(f"{mutant.name}: {outcomes[-1].found_by or 'NOT FOUND'} ({outcomes[-1].seconds:.0f} s)", flush=True)
     missed = [outcome.mutant.name for outcome in outcomes if not outcome.found_by]
-    if not arguments.names:
-        RESULTS.write_text(table(outcomes))
+    before = read_table(RESULTS.read_text()) if arguments.names and RESULTS.exists() else {}
+    RESULTS.write_text(table(before | {outcome.mutant.name: outcome.found_by for outcome in outcomes}))
     print(f"{len(outcomes) - len(missed)} of {len(outcomes)} found", *(f"not found: {name}" for name in missed), sep="\n")
     return 1 if missed else 0
 
