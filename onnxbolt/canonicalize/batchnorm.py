@@ -11,7 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize import affine
-from onnxbolt.graph.edit import constant_values
+from onnxbolt.graph.edit import unrounded_values
 
 
 def run(graph: gs.Graph) -> int:
@@ -24,7 +24,7 @@ def scale_and_shift(node: gs.Node) -> tuple[np.ndarray, np.ndarray] | None:
     """A BatchNormalization as s x + shift, both float64 [channels]; None in training mode and where a parameter is no constant."""
     if node.attrs.get("training_mode", 0) or len([t for t in node.outputs if t.name]) != 1:
         return None
-    parameters = [constant_values(tensor) for tensor in node.inputs[1:]]
+    parameters = [unrounded_values(tensor) for tensor in node.inputs[1:]]
     if any(values is None for values in parameters):
         return None
     gamma, beta, mean, variance = (values.astype(np.float64) for values in parameters if values is not None)

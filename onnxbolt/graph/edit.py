@@ -150,6 +150,12 @@ def constant_values(tensor: gs.Tensor) -> np.ndarray | None:
     return values
 
 
+def unrounded_values(tensor: gs.Tensor) -> np.ndarray | None:
+    """As `constant_values`, but those that a vector had before the precision stage rounded it."""
+    values: np.ndarray | None = getattr(tensor, "unrounded", None)
+    return constant_values(tensor) if values is None else values
+
+
 def scalar(tensor: gs.Tensor) -> float | None:
     """The value of a constant of one element, else None."""
     if not isinstance(tensor, gs.Constant) or int(np.prod(tensor.shape)) != 1:

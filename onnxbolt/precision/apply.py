@@ -59,10 +59,12 @@ class Conversion:
 
     def _low_constant(self, node: gs.Node, index: int, constant: gs.Constant) -> None:
         if constant.name not in self.keeps_fp32:
-            constant.values = self.constants.converted(constant)
+            _lower(constant, constant, self.constants)
             return
         if constant.name not in self.copies:
-            self.copies[constant.name] = add_constant(self.graph, f"{constant.name}_{self.low.value}", self.constants.converted(constant))
+            copy = add_constant(self.graph, f"{constant.name}_{self.low.value}", self.constants.converted(constant))
+            self.copies[constant.name] = copy
+            _lower(copy, constant, self.constants)
         node.inputs[index] = self.copies[constant.name]
 
     def _output(self, node: gs.Node, index: int, tensor: gs.Tensor) -> None:
@@ -98,6 +100,14 @@ class Conversion:
         else:
             return
         node.origin = None
+
+
+def _lower(target: gs.Constant, constant: gs.Constant, constants: Constants) -> None:
+    """Give `target` the 16-bit values of `constant`. Vectors keep the values from before, too: what is computed of them later, such as
+    scale and shift of a BatchNormalization, is then rounded once."""
+    if len(constant.shape) == 1 and constant.dtype == np.float32:
+        target.unrounded = constant.values
+    target.values = constants.converted(constant)
 
 
 def _drop_idle_casts(graph: gs.Graph, low: DType, fixed: set[str]) -> None:

@@ -1,9 +1,11 @@
 """Elementwise chains without a product before them: which nodes they take, what they leave, and that they compute the same."""
 from __future__ import annotations
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
-from tests.support import Net, assert_same, ops
+from tests.support import Net, assert_same, fused, ops
 
 SAME = {"pads": [1, 1, 1, 1]}
 
@@ -19,6 +21,19 @@ def test_a_normalization_and_its_activation_in_front_of_a_convolution_are_one_no
     optimized = assert_same(net.model(net.node("Concat", pooled, inner, axis=1)))
     assert chains(optimized) == ["FusedElementwise_Scale_Bias_Relu_f32_sliced"]
     assert not {"Mul", "Add", "Relu"} & set(ops(optimized))
+
+
+def test_scale_and_shift_are_of_parameters_that_were_not_rounded() -> None:
+    """In fp16 gamma, beta, mean and variance lose 11 bits each, and a shift that is the difference of two of them much more."""
+    net = Net({"x": (1, 8, 6, 6)})
+    pooled = net.node("MaxPool", net.conv("x", 8, 8), kernel_shape=[2, 2])
+    normalized = net.batchnorm(pooled, 8)
+    optimized = fused(net.model(net.conv(net.node("Relu", normalized), 8, 8)), "fp16")
+    gamma, beta, mean, variance = (numpy_helper.to_array(t).astype(np.float64) for t in net.initializers[2:6])
+    scale = gamma / np.sqrt(variance + 1e-5)
+    found = {t.name: numpy_helper.to_array(t) for t in optimized.graph.initializer}
+    np.testing.assert_allclose(found[f"{normalized}.scale__packed"], scale, rtol=1e-6)
+    np.testing.assert_allclose(found[f"{normalized}.shift__packed"], beta - mean * scale, rtol=1e-6, atol=1e-7)
 
 
 def test_padded_channels_stay_zero_where_weights_meet_them() -> None:
