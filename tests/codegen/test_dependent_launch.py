@@ -19,6 +19,7 @@ from tests.codegen.compilation import compile_program, watchful
 from tests.codegen.ptx import WAIT, Instruction, Kernel, kernels
 from tests.gpu.fault_models import ARCH, prepare
 
+pytestmark = pytest.mark.timeout(0)  # a limit would measure how busy the machine is; compilers have one of processor time
 PLAIN = {Family.GEMM_2X, Family.GEMM_3X, Family.CONV_2X, Family.CHAIN_2X, Family.CHAIN_CONV_2X}  # launched behind the kernel before
 # of each family's kernels the parameter's type and the fields in it that are constant
 CONSTANTS: dict[Family, tuple[str, tuple[str, ...]]] = {
