@@ -109,6 +109,7 @@ class Nodes:
         row = compared(self._models, name, got[..., begin:end], expected, limit, "node", node.name)
         if node.op_type.endswith("_into") and row.passed:
             others = [np.delete(a, np.s_[begin:end], -1) for a in (got, values[node.input[-1]])]
-            if others[0].tobytes() != others[1].tobytes():
+            # a function body adds zeros to them, which makes 0 of -0
+            if others[0].tobytes() != others[1].tobytes() and (self._ops or not np.array_equal(others[0], others[1], equal_nan=True)):
                 return failed(self._models, name, "channels that are not its own have changed", "node", node.name)
         return row
