@@ -55,7 +55,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> ort.InferenceSession:
     model = net.model(net.node("Cast", net.node("Relu", net.linear(net.node("Cast", "x", to=1), WIDTH, WIDTH)), to=10))
     model.graph.output[0].type.tensor_type.elem_type = 10
     path = tmp_path_factory.mktemp("memory") / "out.onnx"
-    report = onnxbolt.optimize(model, path, archs=(f"sm_{ARCH}a" if ARCH == 90 else f"sm_{ARCH}",), fuse="all")
+    report = onnxbolt.optimize(model, path, archs=ARCH, fuse="all")
     assert [node.op.partition("_")[0] for node in report.fused] == ["FusedGemm"]
     return ort.InferenceSession(path, onnxbolt.session_options(path, strict=True), providers=[CUDA])
 
@@ -102,7 +102,7 @@ def test_more_elements_than_32_bits_count(tmp_path: Path) -> None:
     y = net.node("MaxPool", net.node("Relu", net.conv("x", 8, 64, 3, pads=[1] * 4)), kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)
     model = net.model(net.node("GlobalAveragePool", y))
     path = tmp_path / "out.onnx"
-    onnxbolt.optimize(model, path, archs=(f"sm_{ARCH}a" if ARCH == 90 else f"sm_{ARCH}",), fuse="all", verify=False)
+    onnxbolt.optimize(model, path, archs=ARCH, fuse="all", verify=False)
     session = ort.InferenceSession(path, onnxbolt.session_options(path, strict=True), providers=[CUDA])
     images = 2**31 // (16 * 64) + 17
     few = np.random.default_rng(0).standard_normal((64, 8, 4, 4)).astype(np.float32)
