@@ -21,7 +21,7 @@ FP32_OPERANDS = 16 * 2.0**-24
 # Sigmoid, Tanh, Erf, Exp and the like in fp32: ONNX Runtime's and CUDA's implementations stay below 2^-21 for results up to 1.
 FUNCTION = 2.0**-21
 
-TF32 = 2.0**-10  # a tensor core drops the last 13 of 23 bits of an fp32 operand
+TF32 = 2.0**-10  # the last of the ten bits that a tensor core reads of an fp32 operand
 
 # Results of kernels' layers in fp16, beside rounding (custom_ops/epilogue/pairs.h; tests/custom_ops/test_pairs.py holds them).
 PUBLISHED_FP16 = {"GeluErf": 5.5e-4, "GeluTanh": 5.5e-4, "Silu": 2.5e-4, "Softplus": 3.5e-4}
@@ -42,14 +42,15 @@ class Arithmetic:
     """How a part of the model is computed, which says where roundings happen.
 
     `element`: the type of the tensors of one of our kernels, which rounds results, and what one layer hands to the next, but nothing
-    between them; None for standard operators, each of which rounds. `tf32`: products of fp32 may be multiplied in TF32; `truncated`:
-    they surely are, by a kernel that hands operands to tensor cores as they lie in memory. `published`: the largest error, beside
-    rounding, of the activations that the kernel approximates. `coarse`: operators of 16 bits may reckon in 16 bits (CUDA).
+    between them; None for standard operators, each of which rounds. `tf32`: products of fp32 may be multiplied in TF32; `nearest`:
+    they surely are, of operands rounded to nearest: TMA rounds what it loads (data type TFLOAT32), CUTLASS 2.x in registers.
+    `published`: the largest error, beside rounding, of the activations that the kernel approximates. `coarse`: operators of 16 bits may
+    reckon in 16 bits (CUDA).
     """
 
     element: np.dtype | None = None
     tf32: bool = False
-    truncated: bool = False
+    nearest: bool = False
     published: float = 0.0
     coarse: bool = False
 

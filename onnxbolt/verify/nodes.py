@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import ml_dtypes
 import numpy as np
 from onnx import NodeProto
 
@@ -86,9 +87,9 @@ class Nodes:
 
     def _alone(self, node: NodeProto, values: dict[str, np.ndarray], env: Env) -> Iterator[Row]:
         """A node behind others: run by itself on what they made, since ONNX Runtime may have merged it with them."""
-        own = {name: Bounded.of(values[name]) if name in values else env[name] for name in node.input if name}
+        given = {name: _retyped(values[name], env.get(name)) for name in node.input if name in values}
+        own = {name: Bounded.of(given[name]) if name in given else env[name] for name in node.input if name}
         try:
-            given = {name: values[name] for name in own if name in values}
             found = self._models.candidate.part([node], given, list(node.output))
             if not self.analyse([node], own):
                 raise ValueError("there is no reference for an operator in its function")
@@ -113,3 +114,8 @@ class Nodes:
             if others[0].tobytes() != others[1].tobytes() and (self._ops or not np.array_equal(others[0], others[1], equal_nan=True)):
                 return failed(self._models, name, "channels that are not its own have changed", "node", node.name)
         return row
+
+
+def _retyped(values: np.ndarray, analysed: Bounded | None) -> np.ndarray:
+    """`values` in the type that the tensor has in the model: sessions hand out bfloat16 as float32."""
+    return values.astype(ml_dtypes.bfloat16) if analysed is not None and analysed.dtype == ml_dtypes.bfloat16 else values

@@ -14,13 +14,14 @@ from onnxbolt.verify.bounds import Bounded, Error, bounded, is_set
 from onnxbolt.verify.limits import TF32, Arithmetic
 
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
+_HALF = 1 << 12  # half of TF32's last bit, among the bits of an fp32 number
 _STACKED = 16  # input channels of a group below which filter positions are multiplied at once
 
 
 def product(x: Bounded, weight: Bounded, multiply: Multiply, terms: int, arithmetic: Arithmetic) -> Bounded:
     """multiply(x, weight), each result a sum of `terms` products; its own rounding is left to the caller."""
     if arithmetic.tf32 and x.dtype == np.float32:
-        x, weight = (_truncated(operand, arithmetic) for operand in (x, weight))
+        x, weight = (_in_tf32(operand, arithmetic) for operand in (x, weight))
     value = multiply(x.value, weight.value)
     magnitudes = [operand.magnitude for operand in (x, weight)]
     sums = multiply(*magnitudes)
@@ -46,16 +47,21 @@ def _absolute(error: Error, magnitude: np.ndarray) -> np.ndarray | float:
     return error.astype(np.float32) if isinstance(error, np.ndarray) else error * magnitude
 
 
-def _truncated(x: Bounded, arithmetic: Arithmetic) -> Bounded:
-    """An fp32 operand as a tensor core reads it.
+def _in_tf32(x: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """An fp32 operand as a kernel multiplies it, its significand rounded to 11 bits.
 
-    One that is known exactly is known exactly thereafter; of another one, or where products may be in fp32, the last bits are unknown.
+    One that is known exactly is known exactly thereafter, but for ties, which kernels round either way; of another one, or where products
+    may be in fp32, the last bits are unknown.
     """
     operands = _added(x.operands, TF32, x)
-    if is_set(x.arithmetic) or not arithmetic.truncated:
+    if is_set(x.arithmetic) or not arithmetic.nearest:
         return Bounded(x.value, x.dtype, _added(x.arithmetic, TF32, x), operands)
-    bits = x.value.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
-    return Bounded(bits.view(np.float32).astype(np.float64), x.dtype, 0.0, operands)
+    exact = x.value.astype(np.float32)
+    bits = exact.view(np.uint32)
+    nearest = ((bits + np.uint32(_HALF)) & np.uint32(~(2 * _HALF - 1) & 0xFFFFFFFF)).view(np.float32)
+    value = np.where(np.isfinite(exact), nearest, exact)
+    ties = (bits & np.uint32(2 * _HALF - 1)) == _HALF
+    return Bounded(value.astype(np.float64), x.dtype, np.where(ties, TF32 * np.abs(value), 0.0) if ties.any() else 0.0, operands)
 
 
 def _added(error: Error, relative: float, x: Bounded) -> Error:

@@ -166,9 +166,8 @@ class Call:
         function = self.analysis.functions[self.node.op_type]
         given = {attribute.name: attribute for attribute in self.node.attribute}
         nodes, results = list(function.node), list(function.output)
-        if "part_tensor" in given:  # the body ends with Pad, and Add to what is there already
-            last = max(i for i, node in enumerate(nodes) if node.op_type == "Pad")
-            results, nodes = [nodes[last].input[0], *results[1:]], nodes[:last]
+        if "part_tensor" in given:
+            nodes, results[0] = _own_part(nodes, results[0])
         env: Env = {name: x for name, x in zip(function.input, self.inputs, strict=True) if x is not None}
         self.analysis.run([_bound(node, given) for node in nodes], env, self.arithmetic)
         casts = {node.output[0] for node in nodes if node.op_type == "Cast"}  # their rounding has been counted
@@ -199,6 +198,21 @@ class Call:
         errors = [y.absolute(ours) + bias.absolute(theirs) if is_set(ours) or is_set(theirs) else 0.0
                   for ours, theirs in zip(y.errors, bias.errors, strict=True)]
         return bounded(y.value + bias.value, self.dtype, errors[0], errors[1], rounding)
+
+
+def _own_part(nodes: Sequence[NodeProto], result: str) -> tuple[list[NodeProto], str]:
+    """A body without its end, which writes a part of a tensor (Pad, and Add to what is there already), and the name of that part.
+
+    The Cast to the stored type that a bfloat16 body ends with stays.
+    """
+    last = max(i for i, node in enumerate(nodes) if node.op_type == "Pad")
+    part = nodes[last].input[0]
+    if nodes[-1].op_type != "Cast":
+        return list(nodes[:last]), part
+    stored = NodeProto()
+    stored.CopyFrom(nodes[-1])
+    stored.input[0] = part
+    return [*nodes[:last], stored], result
 
 
 def _bound(node: NodeProto, given: Mapping[str, onnx.AttributeProto]) -> NodeProto:

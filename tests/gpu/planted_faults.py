@@ -175,7 +175,7 @@ def main() -> int:
     summary = f"{found} of {len(faults)} faults found; {sound} of {len(families)} libraries without a fault passed"
     asked = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
     gpu = asked.stdout.splitlines()[:1]
-    document = {"command": sys.argv[1:], "gpu": gpu, "summary": summary, "rows": rows}
+    document = {"families": arguments.families, "gpu": gpu, "summary": summary, "rows": rows}
     with tempfile.NamedTemporaryFile("w", dir=arguments.json.parent, delete=False) as file:
         json.dump(document, file, indent=1)
     os.replace(file.name, arguments.json)

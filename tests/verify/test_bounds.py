@@ -14,7 +14,7 @@ from onnxbolt.verify.functions import FUNCTIONS, erf
 from onnxbolt.verify.limits import Arithmetic, unit
 from onnxbolt.verify.rules import Analysis, Env
 from onnxbolt.verify.standard import Standard
-from tests.support import Net, run
+from tests.support import Net, fused, run
 
 STANDARD_ARITHMETIC = Arithmetic()
 RNG = np.random.default_rng(0)
@@ -104,14 +104,44 @@ def test_rounded_operands_of_other_operators(op: str) -> None:
     assert limit.max() < 0.2
 
 
-def test_tf32_operands_are_truncated_as_tensor_cores_do() -> None:
-    x, w = (np.full((1, 1), 1 + 2.0**-11 + 2.0**-12, np.float32) for _ in range(2))
+def test_tf32_operands_are_rounded_to_nearest_as_kernels_do() -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    result = analysed(node, x, w, arithmetic=Arithmetic(np.dtype(np.float32), tf32=True, truncated=True))
-    assert result.value == 1.0
-    assert float(result.absolute(result.arithmetic)[0, 0]) < 1e-5
-    unknown = analysed(node, x, w, arithmetic=Arithmetic(tf32=True))
-    assert float(unknown.absolute(unknown.arithmetic)[0, 0]) > 2 * 2.0**-10
+    one = np.ones((1, 1), np.float32)
+    kernel = Arithmetic(np.dtype(np.float32), tf32=True, nearest=True)
+    for step, expected in ((2.0**-11 + 2.0**-12, 1 + 2.0**-10), (2.0**-12, 1.0), (-(2.0**-12) - 2.0**-13, 1 - 2.0**-11)):
+        result = analysed(node, one + np.float32(step), one, arithmetic=kernel)
+        assert result.value == expected
+        assert float(result.absolute(result.arithmetic)[0, 0]) < 1e-5
+    tie = analysed(node, one + np.float32(2.0**-11), one, arithmetic=kernel)
+    assert 2.0**-10 <= float(tie.absolute(tie.arithmetic)[0, 0]) < 2.0**-9
+    infinite = analysed(node, np.full((1, 1), np.inf, np.float32), one, arithmetic=kernel)
+    assert np.isinf(infinite.value).all()
+    unknown = analysed(node, one + np.float32(2.0**-12), one, arithmetic=Arithmetic(tf32=True))
+    assert float(unknown.absolute(unknown.arithmetic)[0, 0]) >= 2 * 2.0**-10
+
+
+def test_a_part_in_bfloat16_is_rounded_to_the_type_it_is_stored_in() -> None:
+    """The body of a node that writes part of a Concat pads in fp32 and casts behind that."""
+    model = fused(joined_in_bfloat16(), "bf16", fuse="all", arch=90)
+    functions = {function.name: function for function in model.functions}
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.op_type.endswith(("_part", "_into"))]
+    assert len(nodes) == 2
+    for node in nodes:
+        x = RNG.standard_normal((1, 8, 8, 16)).astype(ml_dtypes.bfloat16)
+        env: Env = {name: Bounded.of(weights.get(name, x)) for name in node.input}
+        Analysis(Standard(model), functions).run([node], env, Arithmetic(np.dtype(ml_dtypes.bfloat16)))
+        result = env[node.output[0]]
+        assert result.dtype == ml_dtypes.bfloat16
+        assert (result.absolute(result.arithmetic) >= 2.0**-8 * np.abs(result.value)).all()
+
+
+def joined_in_bfloat16() -> onnx.ModelProto:
+    """Two convolutions of one pooled tensor, joined for a third one."""
+    net = Net({"x": (1, 16, 16, 16)})
+    x = net.node("MaxPool", net.conv("x", 16, 16), kernel_shape=[2, 2], strides=[2, 2])
+    parts = [net.node("Relu", net.conv(x, 16, 16)) for _ in range(2)]
+    return net.model(net.conv(net.node("Concat", *parts, axis=1), 32, 16))
 
 
 def test_a_model_of_operators_stays_within_the_bound_of_its_rounding() -> None:
