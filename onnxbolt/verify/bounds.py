@@ -5,6 +5,7 @@ Each tensor has its value in float64, computed by numpy and not by what is judge
 """
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,6 +25,14 @@ class Bounded:
     arithmetic: Error = 0.0
     operands: Error = 0.0
 
+    def __post_init__(self) -> None:
+        """numpy makes numbers of arrays without axes, and float64 of float32 with float64: errors remain arrays of float32."""
+        object.__setattr__(self, "value", np.asarray(self.value))
+        with np.errstate(over="ignore"):  # an infinite bound: nothing is judged there
+            for name, error in zip(("arithmetic", "operands"), self.errors, strict=True):
+                if isinstance(error, np.generic | np.ndarray):
+                    object.__setattr__(self, name, np.asarray(error, np.float32))
+
     @classmethod
     def of(cls, stored: np.ndarray, operands: float = 0.0) -> Bounded:
         """A tensor as it is stored; `operands` is the relative error with which it stands for another one."""
@@ -37,10 +46,13 @@ class Bounded:
 
     @property
     def magnitude(self) -> np.ndarray:
-        """What relative errors are relative to, in float32."""
-        found = self.value.astype(np.float32)
+        """What relative errors are relative to, in float32; FLOOR where that is infinite or NaN, which have to be equal."""
+        with np.errstate(over="ignore"):
+            found = self.value.astype(np.float32)
         np.abs(found, out=found)
-        return np.maximum(found, FLOOR, out=found)
+        np.maximum(found, FLOOR, out=found)
+        found[~np.isfinite(found)] = FLOOR
+        return found
 
     @property
     def exact(self) -> bool:
@@ -72,16 +84,19 @@ def bounded(value: np.ndarray, dtype: np.dtype, arithmetic: Error, operands: Err
     """
     if not is_float(dtype):
         return Bounded(value, dtype, arithmetic, operands)
-    value = value.astype(np.float64, copy=False)
+    given = Bounded(value.astype(np.float64, copy=False), dtype, arithmetic, operands)
+    value, arithmetic = given.value, given.arithmetic
     relative = rounding + (arithmetic if isinstance(arithmetic, float) else 0.0)
-    result = Bounded(value, dtype, relative, operands)
-    if isinstance(arithmetic, np.ndarray) or np.any(local):
-        total = relative * result.magnitude if relative else np.zeros(value.shape, np.float32)
-        total += local
-        if isinstance(arithmetic, np.ndarray):
-            total += arithmetic
-        result = Bounded(value, dtype, total, operands)
-    return result if np.isfinite(value.sum()) else _without_errors(result)
+    result = dataclasses.replace(given, arithmetic=relative)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if isinstance(arithmetic, np.ndarray) or np.any(local):
+            total = relative * result.magnitude if relative else np.zeros(value.shape, np.float32)
+            total += local
+            if isinstance(arithmetic, np.ndarray):
+                total += arithmetic
+            result = dataclasses.replace(given, arithmetic=total)
+        finite = bool(np.isfinite(value.sum()))
+    return result if finite else _without_errors(result)
 
 
 def _without_errors(x: Bounded) -> Bounded:

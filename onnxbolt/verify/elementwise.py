@@ -22,7 +22,7 @@ def compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray, l
         error = float(np.mean(got != expected)) if got.size else 0.0
         return Row(name, KINDS[level], models.where, error, 0.0, math.nan, math.nan, node=node, level=level).judged()
     with np.errstate(all="ignore"):
-        difference = np.subtract(got, expected, dtype=np.promote_types(np.float32, expected.dtype))
+        difference = np.asarray(np.subtract(got, expected, dtype=np.promote_types(np.float32, expected.dtype)))
         np.abs(difference, out=difference)
         same = bool(np.isfinite(difference.sum())) or _same_infinities(got, expected, limit, difference)
         largest = float(difference.max(initial=0.0))

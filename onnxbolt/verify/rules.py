@@ -310,7 +310,7 @@ def _softmax(call: Call) -> Bounded | None:
     with np.errstate(all="ignore"):
         powers = np.exp(x.value - x.value.max(axis, keepdims=True))
         value = powers / powers.sum(axis, keepdims=True)
-        found = call.of_both(lambda errors: value * np.expm1(np.minimum(2 * errors[0].max(axis, keepdims=True), 700.0)))
+        found = call.of_both(lambda errors: value * np.expm1(np.minimum(2.0 * errors[0].max(axis, keepdims=True).astype(float), 700.0)))
     local = value * (call.arithmetic.accumulation(x.value.shape[axis]) + 8 * 2.0**-21) if value.size else 0.0
     return bounded(value, x.dtype, found[0], found[1], call.arithmetic.rounding(x.dtype), local)
 

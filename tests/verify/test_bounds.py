@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import NodeProto, helper
 
-from onnxbolt.verify.bounds import Bounded
+from onnxbolt.verify.bounds import Bounded, bounded
 from onnxbolt.verify.functions import FUNCTIONS, erf
 from onnxbolt.verify.limits import Arithmetic, unit
 from onnxbolt.verify.rules import Analysis, Env
@@ -153,3 +153,26 @@ def test_a_model_of_operators_stays_within_the_bound_of_its_rounding() -> None:
     result = env[model.graph.output[0].name]
     difference = np.abs(run(model, {"x": x})[0] - result.value)
     assert (difference <= result.absolute(result.arithmetic)).all()
+
+
+def test_errors_of_a_scalar_are_absolute() -> None:
+    """numpy makes a number of them, and a number would be a relative error."""
+    total = analysed(helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0), np.full(8, 100, np.float32), error=2.0**-10)
+    moved = bounded(total.value + 0, total.dtype, total.absolute(total.arithmetic), total.absolute(total.operands) + 0)
+    for result in (total, moved):
+        assert isinstance(result.operands, np.ndarray)
+        assert result.operands == pytest.approx(800 / 1024)
+        assert result.value.shape == result.operands.shape == ()
+
+
+def test_what_is_not_finite_has_no_error() -> None:
+    x = Bounded.of(np.array([np.nan, np.inf, -np.inf, 2.0]), 2.0**-10)
+    assert (x.absolute(x.operands) <= [2.0**-24, 2.0**-24, 2.0**-24, 2.0**-9]).all()
+    masked = analysed(helper.make_node("Softmax", ["x"], ["y"]), np.array([[1.0, 2.0, -np.inf]], np.float32), error=2.0**-10)
+    assert (masked.absolute(masked.operands) < 0.01).all()
+
+
+def test_bounds_beyond_the_range_of_float32_are_infinite() -> None:
+    """A warning would be an error here."""
+    large = analysed(helper.make_node("Exp", ["x"], ["y"]), np.array([1.0, 500.0], np.float32), error=0.5)
+    assert np.isfinite(large.absolute(large.operands)).tolist() == [True, False]
