@@ -54,6 +54,7 @@ class _Judge:
         self._originals = Originals(models.reference, feeds, found.uses)
         self._nodes = Nodes(models)
         self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
+        self._sparse = {tensor.values.name for tensor in models.optimized.graph.sparse_initializer}
         low = LOW.get(models.precision)
         self._constants = unit(low.numpy) if low else FP32_OPERANDS  # some are stored in fp32 after they were rounded
         self._seen: dict[str, np.dtype] = {}  # types of stored tensors that earlier segments computed
@@ -107,12 +108,21 @@ class _Judge:
         for name, values in operands.items():
             exact = segment.reads[name].stored in self._inputs
             env[name] = Bounded.of(values, 0.0 if exact else max(unit(values.dtype), FP32_OPERANDS))
-        widened = not self._models.candidate.bfloat16
-        for name in {name for node in segment.nodes for name in reads_of(node)} & self._initializers.keys():
-            values = weights.values(self._initializers[name])
+        for name in {name for node in segment.nodes for name in reads_of(node)} & (self._initializers.keys() | self._sparse):
+            values = self._constant(name)
             error = max(unit(values.dtype), self._constants) if is_float(values.dtype) else 0.0
-            env[name] = Bounded.of(values.astype(np.float32) if widened and values.dtype == ml_dtypes.bfloat16 else values, error)
+            # float32's largest numbers have become bfloat16's largest, which is more than a rounding
+            env[name] = Bounded.of(values, error / (1 - error))
         return env
+
+    def _constant(self, name: str) -> np.ndarray:
+        """An initializer as the optimized model computes with it."""
+        if name in self._sparse:
+            dense = onnx.helper.make_node("Identity", [name], [f"{name}//dense"])
+            return self._models.candidate.part([dense], {}, dense.output)[dense.output[0]]
+        values = weights.values(self._initializers[name])
+        widened = values.dtype == ml_dtypes.bfloat16 and not self._models.candidate.bfloat16
+        return values.astype(np.float32) if widened else values
 
     def _by_table(self, got: np.ndarray) -> Bounded:
         """Where no bound can be computed: 16 roundings of the tensor's largest value."""

@@ -1,6 +1,8 @@
 """Cutting the optimized model: every changed node is judged, and tensors are fed as they are stored."""
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -9,6 +11,7 @@ from onnx import ModelProto, helper
 from onnxbolt.pipeline import optimize
 from onnxbolt.verify import verify
 from onnxbolt.verify.originals import Originals
+from onnxbolt.verify.result import VerifyResult
 from onnxbolt.verify.segments import other_constants, plan
 from onnxbolt.verify.session import CPU, Runner
 from onnxbolt.verify.stored import Known, Piece, known
@@ -119,3 +122,32 @@ def test_sequences_and_control_flow_stay_whole(precision: str) -> None:
     first = net.node("SequenceAt", pieces, net.const(0, np.int64))
     report = optimize(net.model(net.node("Relu", first)), precision=precision, fuse="all", library=False)
     assert report.passed
+
+
+def verified(model: ModelProto, precision: str, path: Path) -> VerifyResult:
+    """What verification says of the optimized model, on the CPU."""
+    optimize(model, path, precision=precision, fuse="all", archs=("sm_80",), library=False, verify=False)
+    return verify(model, onnx.load(path), providers=[CPU])
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_constants_beyond_the_range_of_16_bits(precision: str, tmp_path: Path) -> None:
+    """Float32's lowest number becomes the lowest of 16 bits, which is further away than a rounding."""
+    net = Net({"x": (4, 8)})
+    mask = net.const(np.tri(8, dtype=bool)[:4], bool)
+    y = net.node("Where", mask, net.linear("x", 8, 8), net.const(np.finfo(np.float32).min))
+    result = verified(net.model(net.node("Softmax", y)), precision, tmp_path / "out.onnx")
+    assert {row.name: row.passed for row in result.at("segment")}[y]
+    assert result.passed
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_sparse_initializers_are_operands(precision: str, tmp_path: Path) -> None:
+    net = Net({"x": (2, 4)})
+    y = net.node("MatMul", net.linear("x", 4, 4), "sparse")
+    model = net.model(y)
+    values = onnx.numpy_helper.from_array(np.float32([1, 2]), "sparse")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.int64([1, 7])), [4, 4]))
+    result = verified(model, precision, tmp_path / "out.onnx")
+    assert {row.name: row.passed for row in result.at("segment")}[y]
+    assert not any("no bound is known" in note for note in result.notes)
