@@ -244,9 +244,11 @@ def _slice(body: _Body) -> None:
 
 
 def _placed(body: _Body, signature: Signature, result: str) -> str:
-    """Among the other channels."""
-    placed = body("Pad", [result, body.given("around")])
-    return body("Add", [body.load("written"), placed]) if signature.into else placed
+    """Among the other channels, which stay as they are: x + -0 is x, while x + 0 would make 0 of -0."""
+    around = body.given("around")
+    if not signature.into:
+        return body("Pad", [result, around])
+    return body("Add", [body.load("written"), body("Pad", [result, around, body("Const", -0.0)])])
 
 
 def _squeeze_excite(body: _Body, signature: Signature, opset: int) -> str:

@@ -46,6 +46,13 @@ def _same_infinities(got: np.ndarray, expected: np.ndarray, limit: np.ndarray, d
     return np.array_equal(got[others], expected[others], equal_nan=True)
 
 
+def same_bits(got: np.ndarray, expected: np.ndarray, any_nan: bool) -> bool:
+    """True if the bits of both are equal; with `any_nan`, NaN equals NaN of other bits, which additions may make of it."""
+    kind = f"u{got.itemsize}"
+    same = got.view(kind) == expected.view(kind)
+    return bool(np.all(same | (np.isnan(got) & np.isnan(expected)) if any_nan else same))
+
+
 def within_range(values: np.ndarray, limit: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """`limit`, infinite where `values`, as far as they are known, may leave the range of `dtype`: they are infinite there."""
     largest = LARGEST.get(np.dtype(dtype))

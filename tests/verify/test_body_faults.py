@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper, numpy_helper
 from onnxbolt.graph.importer import load_model
 from onnxbolt.pipeline import optimize
 from onnxbolt.verify import verify
+from onnxbolt.verify.elementwise import same_bits
 from onnxbolt.verify.session import CPU
 from tests.support import Net
 
@@ -161,3 +163,28 @@ def test_a_fault_is_found(plant: Plant, source: ModelProto, optimized: ModelProt
     plant(broken)
     found = verify(source, broken, providers=[CPU]).failures
     assert {row.level for row in found} & {"segment", "node"}
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
+def test_a_zero_that_loses_its_sign_is_found(precision: str, tmp_path: Path) -> None:
+    """HardSwish makes -0 of -4. The body of what writes beside it adds -0 to that; to add 0 would be a fault."""
+    net = Net({"x": (1, 8, 4, 4)})
+    left, right = (net.node(op, net.conv("x", 8, 8)) for op in ("HardSwish", "Sigmoid"))
+    source = net.model(net.conv(net.node("Concat", left, right, axis=1), 16, 8))
+    np.savez(tmp_path / "x.npz", x=np.float32(-50) * np.random.default_rng(0).random((1, 8, 4, 4), np.float32))
+    optimize(source, tmp_path / "out.onnx", precision=precision, fuse="all", library=False, verify=False)
+    model = load_model(tmp_path / "out.onnx")
+    assert verify(source, model, inputs=tmp_path / "x.npz", providers=[CPU]).passed
+    del body_node(function(model, "Sigmoid", "_into"), "Pad").input[2]
+    reasons = [row.reason for row in verify(source, model, inputs=tmp_path / "x.npz", providers=[CPU]).failures]
+    assert reasons == ["channels that are not its own have changed"]
+
+
+def test_bits_of_kernels_are_equal_and_nan_of_bodies_is_any() -> None:
+    quiet, other = (np.array([bits], np.uint16).view(np.float16) for bits in (0x7E00, 0xFE01))
+    assert same_bits(quiet, other, any_nan=True)
+    assert not same_bits(quiet, other, any_nan=False)
+    for any_nan in (False, True):
+        assert not same_bits(np.float16([0.0]), np.float16([-0.0]), any_nan)
+        assert not same_bits(quiet, np.float16([1]), any_nan)
+        assert same_bits(quiet, quiet, any_nan)
