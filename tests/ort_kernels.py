@@ -2,8 +2,9 @@
 
     python -m tests.ort_kernels onnxruntime_gpu-*.whl     # renews onnxbolt/precision/cuda_kernels.csv
 
-`get_all_opkernel_def` loads every provider of the build. Their libraries need CUDA's and TensorRT's, of which empty ones do: functions
-that return 0 (success). The registry is read by a process of its own, which such libraries cannot harm.
+`get_all_opkernel_def` loads every provider of the build, and crashes where one does not load. CUDA's needs NVIDIA's libraries, of which
+empty ones do: functions that return 0 (success). In TensorRT's place stands a provider without kernels. The registry is read by a process
+of its own, which such libraries cannot harm.
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ import onnx
 from onnxbolt.precision import kernel_table
 
 FOREIGN = re.compile(r"lib(cu|nv)")  # libraries of NVIDIA
+CUDA, TENSORRT = (f"libonnxruntime_providers_{name}.so" for name in ("cuda", "tensorrt"))
 CALLED = re.compile(r"(?m)^ +U (?!Provider_)(\w+)(?:@(\S+))?$")  # not weak, and not of ONNX Runtime itself
 DRIVER = re.compile(r"\0(cu[A-Z][A-Za-z]+(?:_v\d)?)(?=\0)")
 READER = """
@@ -32,14 +34,50 @@ json.dump([(k.op_name, k.version_range, k.type_constraints) for k in kernels], o
 """
 
 
+# Objects as C++ lays them out, by their tables of virtual functions: a provider (whose first two functions make a factory) makes a factory,
+# which makes an execution provider, which answers with a registry: an empty std::multimap. Destructors come first in the latter two.
+PROVIDER = """
+static void *registry[512] = {[3] = &registry[1], [4] = &registry[1]};
+static void *nothing(void) { return 0; }
+static void **get_registry(void **result) { result[0] = registry; result[1] = 0; return result; }
+static void *execution_table[128] = {nothing, nothing, [2 ... 127] = get_registry};
+static void *execution[512] = {execution_table};
+static void **make_execution(void **result) { result[0] = execution; return result; }
+static void *factory_table[16] = {nothing, nothing, [2 ... 15] = make_execution};
+static void *factory[64] = {factory_table};
+static void **make_factory(void **result) { result[0] = factory; result[1] = 0; return result; }
+static void *provider_table[32] = {make_factory, make_factory, [2 ... 31] = nothing};
+static void *provider[64] = {provider_table};
+void *GetProvider(void) { return provider; }
+"""
+
+
+class UnreadableError(Exception):
+    """The registry of an onnxruntime-gpu cannot be read here; the message says why."""
+
+
 def registered(site: Path) -> set[kernel_table.Kernel]:
-    """The CUDA kernels of the onnxruntime-gpu in `site` (a directory that holds the package `onnxruntime`)."""
-    with tempfile.TemporaryDirectory() as empty, tempfile.NamedTemporaryFile(suffix=".json") as answer:
-        _stand_ins(site / "onnxruntime" / "capi", Path(empty))
-        environment = {**os.environ, "LD_LIBRARY_PATH": empty, "PYTHONPATH": str(site)}
-        subprocess.run([sys.executable, "-c", READER, answer.name], env=environment, check=True, capture_output=True, timeout=600)
-        rows = json.loads(Path(answer.name).read_text())
-    return {kernel for op, (since, until), types in rows for kernel in kernels(op, since, until, types)}
+    """The CUDA kernels of the onnxruntime-gpu in `site` (a directory that holds the package `onnxruntime`).
+
+    Raises UnreadableError where a file, a tool or a provider is missing, or where ONNX Runtime crashes.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        copy, libraries, answer = (Path(scratch, name) for name in ("site", "libraries", "answer.json"))
+        libraries.mkdir()
+        try:
+            _linked(site, copy)
+            _stand_ins(site / "onnxruntime" / "capi" / CUDA, libraries)
+            environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": str(copy)}
+            _run(sys.executable, "-c", READER, str(answer), environment=environment)
+        except OSError as error:
+            raise UnreadableError(str(error)) from error
+        except subprocess.CalledProcessError as error:
+            raise UnreadableError(f"{Path(error.cmd[0]).name} ended with {error.returncode} {error.stderr.strip()}".strip()) from error
+        rows = json.loads(answer.read_text())
+    found = {kernel for op, (since, until), types in rows for kernel in kernels(op, since, until, types)}
+    if not found:
+        raise UnreadableError("ONNX Runtime registers no CUDA kernels")
+    return found
 
 
 def kernels(op: str, since: int, until: int, types: dict[str, list[str]]) -> set[kernel_table.Kernel]:
@@ -51,29 +89,42 @@ def kernels(op: str, since: int, until: int, types: dict[str, list[str]]) -> set
     return {kernel_table.Kernel(op, since, until, dtype.value) for dtype, name in kernel_table.TYPES.items() if name in allowed}
 
 
-def _stand_ins(capi: Path, to: Path) -> None:
-    """Empty libraries in place of those that the providers in `capi` are linked with."""
-    called: dict[str, set[str]] = defaultdict(set)
-    for provider in sorted(capi.glob("libonnxruntime_providers_*.so")):
-        dynamic = subprocess.run(["readelf", "-d", str(provider)], capture_output=True, text=True, check=True).stdout
-        needed = [name for name in re.findall(r"NEEDED.*\[(.*)\]", dynamic) if FOREIGN.match(name)]
-        for name in needed:
-            called[name]  # a library that no function is called of has to exist as well
-        symbols = subprocess.run(["nm", "-D", "--undefined-only", str(provider)], capture_output=True, text=True, check=True).stdout
-        for name, library in CALLED.findall(symbols):
-            if needed and (library in needed or not library):
-                called[library or needed[0]].add(name)
-        called["libcuda.so.1"].update(DRIVER.findall(provider.read_bytes().decode("latin-1")))  # looked up by name when it is loaded
+def _linked(site: Path, copy: Path) -> None:
+    """The package `onnxruntime` in `copy`, by links, with a provider for TensorRT that has no kernels."""
+    package = site / "onnxruntime"
+    capi = copy / "onnxruntime" / "capi"
+    capi.mkdir(parents=True)
+    for path in [*package.iterdir(), *(package / "capi").iterdir()]:
+        if path.name not in ("capi", TENSORRT):
+            (copy / path.relative_to(site)).symlink_to(path.resolve())
+    source = copy / "provider.c"
+    source.write_text(PROVIDER)
+    _run("gcc", "-shared", "-fPIC", "-w", "-o", str(capi / TENSORRT), str(source))
+
+
+def _stand_ins(provider: Path, to: Path) -> None:
+    """Empty libraries in place of those that `provider` is linked with."""
+    needed = [name for name in re.findall(r"NEEDED.*\[(.*)\]", _run("readelf", "-d", str(provider))) if FOREIGN.match(name)]
+    called: dict[str, set[str]] = defaultdict(set, {name: set() for name in needed})
+    for name, library in CALLED.findall(_run("nm", "-D", "--undefined-only", str(provider))):
+        if needed and (library in needed or not library):
+            called[library or needed[0]].add(name)
+    called["libcuda.so.1"].update(DRIVER.findall(provider.read_bytes().decode("latin-1")))  # looked up by name when it is loaded
     for library, names in called.items():
         _compile(to, library, names)
+
+
+def _run(*command: str, environment: dict[str, str] | None = None) -> str:
+    """What a command prints."""
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def _compile(to: Path, library: str, names: set[str]) -> None:
     source, versions = to / "source.c", to / "versions.map"
     source.write_text("int stand_in;\n" + "".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(names)))
     versions.write_text(f"{library} {{ global: *; }};\n")  # the providers ask for symbols of this version
-    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-fno-builtin", f"-Wl,-soname,{library}", f"-Wl,--version-script={versions}",
-                    "-o", str(to / library), str(source)], check=True)
+    _run("gcc", "-shared", "-fPIC", "-w", "-fno-builtin", f"-Wl,-soname,{library}", f"-Wl,--version-script={versions}",
+         "-o", str(to / library), str(source))
 
 
 def _of_wheel(wheel: Path) -> tuple[str, set[kernel_table.Kernel]]:

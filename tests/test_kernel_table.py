@@ -1,7 +1,9 @@
 """The table of ONNX Runtime's CUDA kernels: what it says of releases, how it is chosen, and that it is what the releases register."""
 from __future__ import annotations
 
+import _ctypes
 import json
+import shutil
 from importlib import metadata
 from pathlib import Path
 
@@ -100,7 +102,27 @@ def test_the_table_is_what_the_installed_onnxruntime_registers() -> None:
     name = table.release(gpu.version)
     if name not in table.releases():
         pytest.skip(f"the table does not have {name}: renew it, see tests/ort_kernels.py")
-    assert ort_kernels.registered(Path(str(gpu.locate_file("")))) == table.kernels_of(name).kernels
+    try:
+        found = ort_kernels.registered(Path(str(gpu.locate_file(""))))
+    except ort_kernels.UnreadableError as error:
+        pytest.skip(f"the registry cannot be read: {error}")
+    assert found == table.kernels_of(name).kernels
+
+
+def test_a_registry_without_the_cuda_provider_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime" / "capi").mkdir(parents=True)
+    with pytest.raises(ort_kernels.UnreadableError):
+        ort_kernels.registered(tmp_path)
+
+
+def test_a_crash_is_no_empty_registry(tmp_path: Path) -> None:
+    """The package is one whose reading ends the process, and any library stands for CUDA's provider."""
+    capi = tmp_path / "onnxruntime" / "capi"
+    capi.mkdir(parents=True)
+    (tmp_path / "onnxruntime" / "__init__.py").write_text("import os\nos.abort()\n")
+    shutil.copy(_ctypes.__file__, capi / ort_kernels.CUDA)
+    with pytest.raises(ort_kernels.UnreadableError, match="ended with -6"):
+        ort_kernels.registered(tmp_path)
 
 
 def optimize(directory: Path, *flags: str) -> int:
