@@ -1,7 +1,6 @@
 """The table of ONNX Runtime's CUDA kernels: what it says of releases, how it is chosen, and that it is what the releases register."""
 from __future__ import annotations
 
-import _ctypes
 import json
 import shutil
 from importlib import metadata
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.capi import onnxruntime_pybind11_state
 
 from onnxbolt import pipeline
 from onnxbolt.cli import main
@@ -120,7 +120,7 @@ def test_a_crash_is_no_empty_registry(tmp_path: Path) -> None:
     capi = tmp_path / "onnxruntime" / "capi"
     capi.mkdir(parents=True)
     (tmp_path / "onnxruntime" / "__init__.py").write_text("import os\nos.abort()\n")
-    shutil.copy(_ctypes.__file__, capi / ort_kernels.CUDA)
+    shutil.copy(onnxruntime_pybind11_state.__file__, capi / ort_kernels.CUDA)
     with pytest.raises(ort_kernels.UnreadableError, match="ended with -6"):
         ort_kernels.registered(tmp_path)
 
