@@ -54,7 +54,7 @@ def _is_kept(function: FunctionProto) -> bool:
 
 def _nodes_inlined(model: ModelProto) -> int:
     """The nodes that the main graph has when calls are inlined; 0 where a function calls itself, which the inliner refuses."""
-    bodies = {(f.domain, f.name, f.overload): [_callee(node) for node in _with_inner(f.node)] for f in calls(model)}
+    bodies = {(f.domain, f.name, f.overload): [_callee(node) for node in with_inner(f.node)] for f in calls(model)}
     sizes: dict[tuple[str, str, str], int] = {}
     for function in bodies:
         open_calls = [function]  # a stack, since recursion has limits
@@ -67,7 +67,7 @@ def _nodes_inlined(model: ModelProto) -> int:
                 return 0
             else:
                 open_calls.append(next(iter(inner)))
-    return sum(sizes.get(_callee(node), 1) for node in _with_inner(model.graph.node))
+    return sum(sizes.get(_callee(node), 1) for node in with_inner(model.graph.node))
 
 
 def _callee(node: NodeProto) -> tuple[str, str, str]:
@@ -78,19 +78,19 @@ def _give_defaults(model: ModelProto) -> None:
     """Calls get the attributes that they leave to their function's defaults, since onnx's inliner does not know these."""
     defaults = {(function.domain, function.name, function.overload): function.attribute_proto for function in model.functions}
     for nodes in (model.graph.node, *(function.node for function in model.functions)):
-        for node in _with_inner(nodes):
+        for node in with_inner(nodes):
             given = {attribute.name for attribute in node.attribute}
             missing = defaults.get((node.domain, node.op_type, node.overload), ())
             node.attribute.extend(attribute for attribute in missing if attribute.name not in given)
 
 
-def _with_inner(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
+def with_inner(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
     """The nodes, and those of their subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             for graph in subgraphs(attribute):
-                yield from _with_inner(graph.node)
+                yield from with_inner(graph.node)
 
 
 def left(model: ModelProto) -> list[str]:

@@ -95,11 +95,11 @@ def _root_error(attributes: Attributes, y: Array, operands: Sequence[Array], err
 
 
 def _power_error(attributes: Attributes, y: Array, operands: Sequence[Array], errors: Sequence[Array]) -> Array:
-    """Of x^p with a constant p of at least 1, where it grows fastest: away from 0. Elsewhere there is no bound."""
+    """How far the corners of the operands' bounds are away: |x|^p is monotone in |x| and in p. Every type has small integers exactly."""
     x, p = operands
-    if np.any(p < 1) or np.any(errors[1]):
-        return np.full(y.shape, np.inf)
-    return (np.abs(x) + errors[0]) ** p - np.abs(x) ** p
+    spread = np.where((p == np.rint(p)) & (np.abs(p) <= 256), 0.0, errors[1])
+    corners = [np.maximum(np.abs(x) + a, 0.0) ** (p + b) for a in (-errors[0], errors[0]) for b in (-spread, spread)]
+    return np.max([np.abs(corner - np.abs(y)) for corner in corners], axis=0)
 
 
 def _clip(attributes: Attributes, x: Array, low: Array | None = None, high: Array | None = None) -> Array:

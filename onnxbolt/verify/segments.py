@@ -10,6 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from onnxbolt.graph import weights
+from onnxbolt.graph.inlining import with_inner
 from onnxbolt.graph.skeleton import import_domains
 from onnxbolt.verify.feeds import graph_inputs
 from onnxbolt.verify.originals import makes_tensors, reads_of
@@ -53,8 +54,11 @@ def plan(original: ModelProto, optimized: ModelProto, other_constants: set[str])
     other = {name for name, kind in types[1].items() if types[0].get(name, kind) != kind} | other_constants
     twins = {node.output[0]: node for node in original.graph.node if node.output}
 
+    versions = [{_domain(entry.domain): entry.version for entry in model.opset_import} for model in (original, optimized)]
+
     def unchanged(node: NodeProto) -> bool:
-        return _same(node, twins.get(node.output[0])) and other.isdisjoint((*reads_of(node), *node.output))
+        same = _same(node, twins.get(node.output[0])) and _same_meaning(node, *versions)
+        return same and other.isdisjoint((*reads_of(node), *node.output))
 
     segments = [segment for segment in _segments(list(optimized.graph.node), cuts) if not all(map(unchanged, segment.nodes))]
     for segment in segments:
@@ -65,9 +69,11 @@ def plan(original: ModelProto, optimized: ModelProto, other_constants: set[str])
 def other_constants(original: ModelProto, optimized: ModelProto) -> set[str]:
     """Names of initializers that only one of the models has, or whose values differ."""
     before, after = ({tensor.name: tensor for tensor in model.graph.initializer} for model in (original, optimized))
+    sparse = [{(tensor.values.name, tensor.SerializeToString()) for tensor in model.graph.sparse_initializer}
+              for model in (original, optimized)]
     shared = {name for name in before.keys() & after.keys() if before[name].data_type == after[name].data_type
               and np.array_equal(weights.values(before[name]), weights.values(after[name]))}
-    return (before.keys() | after.keys()) - shared
+    return ((before.keys() | after.keys()) - shared) | {name for name, _ in sparse[0] ^ sparse[1]}
 
 
 def _types(model: ModelProto) -> dict[str, int]:
@@ -84,6 +90,24 @@ def _types(model: ModelProto) -> dict[str, int]:
 def _same(node: NodeProto, twin: NodeProto | None) -> bool:
     return twin is not None and (node.op_type, node.domain, list(node.input), list(node.output), list(node.attribute)) == (
         twin.op_type, twin.domain, list(twin.input), list(twin.output), list(twin.attribute))
+
+
+def _same_meaning(node: NodeProto, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+    """True if both opsets, versions by domain, have the same definition of a node's operator and of those in its subgraphs."""
+    operators = {(_domain(inner.domain), inner.op_type) for inner in with_inner([node])}
+    changed = {domain for domain, _ in operators if before.get(domain) != after.get(domain)}
+    return all(_since(domain, op, before) == _since(domain, op, after) for domain, op in operators if domain in changed)
+
+
+def _domain(name: str) -> str:
+    """The default domain has two names."""
+    return "" if name == "ai.onnx" else name
+
+
+def _since(domain: str, op: str, versions: Mapping[str, int]) -> int | None:
+    """The opset that an operator's definition comes from; None where onnx has none."""
+    version = versions.get(domain, 1)
+    return onnx.defs.get_schema(op, version, domain).since_version if onnx.defs.has(op, version, domain) else None
 
 
 def _segments(nodes: Sequence[NodeProto], cuts: Mapping[str, Known]) -> list[Segment]:

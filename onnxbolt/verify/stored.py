@@ -58,14 +58,19 @@ class Known:
 def known(nodes: list[NodeProto], originals: set[str]) -> tuple[dict[str, Known], list[tuple[NodeProto, str]]]:
     """The tensors of a graph of `nodes` that are also tensors of the original, by stored name; our nodes that name no such tensor.
 
-    A name of the original keeps that tensor's value (docs/architecture.md). Our nodes name the tensor that each output is.
+    A name of the original keeps that tensor's value (docs/architecture.md), whatever the node says that writes it: other nodes read it
+    by that name. Our nodes name the tensor that each other output is.
     """
     found = {name: Known(name, Piece(name)) for node in nodes for name in node.output if name in originals}
+    kept = frozenset(found)
     orphans = []
     for node in nodes:
         for output, piece in _written(node) if node.domain == FUSED_DOMAIN else ():
             if piece.name not in originals:
                 orphans.append((node, piece.name))
+                continue
+            if output in kept:
+                found[output] = Known(output, Piece(output), node=node.name)
                 continue
             earlier = found.get(node.input[-1]) if node.op_type.endswith("_into") else None
             if earlier is not None or piece.whole or node.op_type.endswith("_part"):

@@ -1,6 +1,7 @@
 """Cutting the optimized model: every changed node is judged, and tensors are fed as they are stored."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +152,63 @@ def test_sparse_initializers_are_operands(precision: str, tmp_path: Path) -> Non
     result = verified(model, precision, tmp_path / "out.onnx")
     assert {row.name: row.passed for row in result.at("segment")}[y]
     assert not any("no bound is known" in note for note in result.notes)
+
+
+def faint(*nodes: onnx.NodeProto, opset: int = 17, sparse: Sequence[float] = (), **constants: float) -> ModelProto:
+    """A model whose output is 1 + 1e-5 of what `nodes` make of x, as s: at the output their faults are far below every limit."""
+    ends = [helper.make_node("Mul", ["s", "small"], ["t"]), helper.make_node("Add", ["t", "one"], ["y"])]
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in (("x", [2, 3, 4]), ("y", None))]
+    scalars = {"small": 1e-5, "one": 1.0, **constants}
+    graph = helper.make_graph([*nodes, *ends], "faint", values[:1], values[1:],
+                              [onnx.numpy_helper.from_array(np.array(value, np.float32), name) for name, value in scalars.items()])
+    if sparse:
+        data = onnx.numpy_helper.from_array(np.array(sparse, np.float32), "w")
+        places = onnx.numpy_helper.from_array(np.array([0, 5], np.int64), "w_places")
+        graph.sparse_initializer.append(helper.make_sparse_tensor(data, places, [4, 4]))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def judged(original: ModelProto, other: ModelProto) -> tuple[list[str], bool]:
+    """Tensors whose segments failed, and whether the model's output passed."""
+    result = verify(original, other, providers=[CPU])
+    return [row.name for row in result.at("segment") if row.failed], all(row.passed for row in result.at("model"))
+
+
+def test_an_operator_that_means_another_thing_in_another_opset_has_changed() -> None:
+    """Softmax is over all axes from the second on in opset 11, over the last one in opset 13; Abs is what it was."""
+    nodes = helper.make_node("Abs", ["x"], ["a"]), helper.make_node("Softmax", ["a"], ["s"])
+    models = [faint(*nodes, opset=opset) for opset in (11, 13)]
+    assert judged(*models) == (["s"], True)
+    models = [faint(nodes[0], helper.make_node("Cos", ["a"], ["s"]), opset=opset) for opset in (14, 17)]
+    assert verify(*models, providers=[CPU]).at("segment") == ()
+
+
+def test_a_sparse_initializer_that_changed() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["s"])]
+    assert judged(faint(*nodes, sparse=(1, 2)), faint(*nodes, sparse=(1, 2.1))) == (["s"], True)
+
+
+@pytest.mark.parametrize(("right", "wrong"), [(0.5, 0.51), (2.0, 3.0), (2.5, 2.51), (-1.5, -1.51)])
+def test_another_exponent(right: float, wrong: float) -> None:
+    """Each element of x^p has a limit, whatever p is, and right models are within it."""
+    def model(constant: float, name: str) -> ModelProto:
+        shifted = helper.make_node("Abs", ["x"], ["a"]), helper.make_node("Add", ["a", "one"], ["b"])
+        return faint(*shifted, helper.make_node("Pow", ["b", name], ["s"]), **{name: constant})
+
+    assert judged(model(right, "p"), model(wrong, "q")) == (["s"], True)
+    rows = verify(model(right, "p"), model(right, "q"), providers=[CPU]).at("segment")
+    assert [row.passed for row in rows] == [True]
+
+
+def test_a_node_that_writes_a_name_of_the_original_is_judged_by_that_name() -> None:
+    """A NhwcToNchw that says it writes another tensor, and does: what follows reads the wrong one under the right name."""
+    net = Net({"x": (1, 16, 16, 16)})
+    first = net.node("Relu", net.conv("x", 16, 16, 3, pads=[1, 1, 1, 1]))
+    second = net.node("Relu", net.conv(first, 16, 16, 3, pads=[1, 1, 1, 1]))
+    model = net.model(net.node("Add", net.node("Mul", net.node("Cos", second), net.const(1e-5)), net.const(1.0)))
+    wrong = fused(model, "keep")
+    back = next(node for node in wrong.graph.node if second in node.output)
+    stored = next(node.output[0] for node in wrong.graph.node if f"{first}__nhwc" in node.output)
+    back.input[0] = stored
+    next(a for a in back.attribute if a.name == "tensor").s = first.encode()
+    assert judged(model, wrong) == ([second], True)
