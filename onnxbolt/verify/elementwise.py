@@ -47,8 +47,11 @@ def _same_infinities(got: np.ndarray, expected: np.ndarray, limit: np.ndarray, d
 
 
 def same_bits(got: np.ndarray, expected: np.ndarray, any_nan: bool) -> bool:
-    """True if the bits of both are equal; with `any_nan`, NaN equals NaN of other bits, which additions may make of it."""
-    kind = f"u{got.itemsize}"
+    """True if the bits of both are equal; with `any_nan`, NaN equals NaN of other bits, which additions may make of it.
+
+    `expected` may be bfloat16 where `got` is float32: sessions hand out bfloat16 so, without a change of value.
+    """
+    kind, expected = f"u{got.itemsize}", expected.astype(got.dtype, copy=False)
     same = got.view(kind) == expected.view(kind)
     return bool(np.all(same | (np.isnan(got) & np.isnan(expected)) if any_nan else same))
 
