@@ -56,6 +56,12 @@ def test_a_single_array_has_no_name(tmp_path: Path) -> None:
         read_feeds(tmp_path / "x.npy", model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)"))
 
 
+def test_another_file_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_bytes(b"\x08\x08" * 8)
+    with pytest.raises(InputError, match=r"not a readable \.npz file \(it is no zip archive\)"):
+        read_feeds(tmp_path / "x.npz", model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)"))
+
+
 @pytest.mark.parametrize("shape", ["8589934592,3,224,224", "4611686018427387904,3,8,8", "1,3,8589934592,8"])
 def test_inputs_beyond_the_machine_s_memory_are_one_clear_error(shape: str) -> None:
     model = model_of(f"(float[{shape}] x) => (float y)", "y = ReduceSum<keepdims=0>(x)")

@@ -30,7 +30,9 @@ def merged(groups: int, c: int, k: int) -> int:
 
 
 def serves(groups: int, c: int, k: int, dtype: DType) -> bool:
-    """Whether each merged group's channels are whole accesses of 16 bytes."""
+    """True if each merged group's channels are whole accesses of 16 bytes. False where there is no such number of groups."""
+    if groups < 1 or k % groups:
+        return False
     count = merged(groups, c, k)
     return not (c // count % dtype.alignment or k // count % dtype.alignment)
 

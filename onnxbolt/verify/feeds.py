@@ -35,6 +35,7 @@ class Sizes:
 
 
 _LARGEST_INPUTS = 2**34  # bytes of all arrays of an .npz: a few kilobytes of it can stand for as many
+_MAGIC = (b"PK", b"\x93NUMPY")  # of .npz and .npy
 # two shows faults that one hides; models that bake a size in are tried with the usual ones
 ATTEMPTS = (Sizes(2, 64, 16), Sizes(1, 64, 16), Sizes(1, 224, 128))
 
@@ -66,6 +67,8 @@ def _arrays(path: Path) -> dict[str, Any]:
     """All arrays of an .npz. Raises InputError for any other file."""
     try:
         with open(path, "rb") as file:  # numpy leaves a damaged one open
+            if not file.peek(6).startswith(_MAGIC):  # else numpy advises to load it "unsafely"
+                raise ValueError("it is no zip archive")
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is an .npy file, one array without a name")
