@@ -143,6 +143,8 @@ def optimize(source: Path, out: Path, reports: tuple[Path, ...], dry_run: bool, 
         raise click.UsageError("--frozen needs --lock FILE, which it reads.")
     if values["tune"] and (dry_run or values["frozen"]):
         raise click.UsageError("--tune measures: it does not go with --dry-run or --frozen.")
+    if values["strict"] and no_verify:
+        raise click.UsageError("--strict is about verification: it does not go with --no-verify.")
     if values["budget"] is not None and not values["tune"]:
         raise click.UsageError("--budget is for --tune.")
     _check_results(source, None if dry_run else out, reports, values["lock"])
@@ -166,6 +168,8 @@ def _check_results(source: Path, out: Path | None, reports: Sequence[Path], lock
         check_suffix(report)
         check_apart("report", report, source, out)
         check_apart("report", report, lock, None)
+        if lock is not None and report.resolve() == lock.resolve():
+            raise click.UsageError(f"--report and --lock name the same file, {report}.")
 
 
 def _show(report: Report, paths: Sequence[Path], quiet: bool) -> None:

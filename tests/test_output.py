@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxbolt.cli import main
+from onnxbolt.cli import USAGE, main
 from onnxbolt.errors import InputError
 from onnxbolt.output import check_apart
 
@@ -62,6 +62,21 @@ def test_further_results_are_refused_before_the_work(option: str, name: str, wor
                                                      capsys: pytest.CaptureFixture[str]) -> None:
     out = small_model.with_name("out.onnx")
     assert words in fails(capsys, "optimize", small_model, out, *ALONE, option, small_model.parent / name)
+
+
+def test_report_and_lock_are_two_files(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, both = small_model.with_name("out.onnx"), small_model.with_name("both.json")
+    assert main(["optimize", str(small_model), str(out), *ALONE, "--report", str(both), "--lock", str(both)]) == USAGE
+    assert "--report and --lock name the same file" in capsys.readouterr().err
+    assert not out.exists()
+    assert not both.exists()
+
+
+def test_strict_needs_a_verification(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = small_model.with_name("out.onnx")
+    assert main(["optimize", str(small_model), str(out), "--no-library", "--no-verify", "--strict"]) == USAGE
+    assert "--strict is about verification" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_a_report_does_not_take_the_place_of_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
