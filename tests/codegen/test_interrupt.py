@@ -16,9 +16,12 @@ echo $$ > "$TMPDIR/tmpxft_$$"
 echo $$ > "{started}.part" && mv "{started}.part" "{started}"
 while :; do sleep 0.1; done
 """
+# SIGINT is ignored in what a shell without job control runs in the background; Python and the compiler would inherit that
 BUILD = """
+import signal
 import sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import Toolchain
 compile_units([Unit("a.cu", "int a;", 90)], Toolchain(Path(sys.argv[1]), "13.0.88", Path(sys.argv[2])))
