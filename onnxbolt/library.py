@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onnxbolt.codegen.artifacts import Progress, Unit, compile_units, link, read_tree, text_digest
+from onnxbolt.codegen.artifacts import Progress, Unit, compile_units, kernel_sources, link, text_digest
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name, render, render_unit
 from onnxbolt.codegen.resources import resource_dir
@@ -42,14 +41,8 @@ def make_manifest(ops: Iterable[OpSpec], instances: Iterable[Instance]) -> Manif
     unique = sorted(set(instances), key=lambda instance: (*_target(instance), instance_name(instance)))
     archs = tuple(sorted({instance.config.arch for instance in unique}))
     manifest = Manifest(by_name(ops), tuple(unique), archs, "")
-    sources = [*generated_sources(manifest).items(), *read_tree(resource_dir("custom_ops")), *read_tree(resource_dir("templates"))]
+    sources = [*generated_sources(manifest).items(), *kernel_sources()]
     return dataclasses.replace(manifest, digest=text_digest([("ops", ops_to_json(manifest.ops)), *sources]))
-
-
-@functools.cache
-def kernel_sources_digest() -> str:
-    """Over custom_ops/ and templates/: what a kernel's time depends on besides its configuration, CUTLASS and the compiler."""
-    return text_digest([*read_tree(resource_dir("custom_ops")), *read_tree(resource_dir("templates"))])
 
 
 def generated_sources(manifest: Manifest) -> dict[str, str]:

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from onnxbolt import library
+from onnxbolt.codegen import artifacts
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
@@ -49,8 +50,8 @@ def test_digest_covers_kernels_and_ops() -> None:
 @pytest.mark.parametrize("directory", ["custom_ops", "templates"])
 def test_digest_covers_the_sources_that_are_not_generated(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = make_manifest([GEMM], instances(1)).digest
-    read_tree = library.read_tree
-    monkeypatch.setattr(library, "read_tree", lambda root: [*read_tree(root), ("new.h", "")] if root.name == directory else read_tree(root))
+    read = artifacts.read_tree
+    monkeypatch.setattr(artifacts, "read_tree", lambda root: [*read(root), ("new.h", "")] if root.name == directory else read(root))
     assert make_manifest([GEMM], instances(1)).digest != before
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxbolt.codegen import cache
-from onnxbolt.codegen.artifacts import Progress, Unit, compile_each, compile_units, link, object_path, read_tree, text_digest, unit_key
+from onnxbolt.codegen.artifacts import Progress, Unit, compile_each, compile_units, link, object_path, text_digest, unit_key
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
@@ -121,12 +120,6 @@ def link_library(objects: Sequence[Path], toolchain: Toolchain) -> Path:
     if not library.exists():
         link(objects, library, toolchain)
     return cache.used(library)
-
-
-@functools.cache
-def sources_digest() -> str:
-    """Of custom_ops/ and templates/: what times belong to."""
-    return text_digest([*read_tree(resource_dir("custom_ops")), *read_tree(resource_dir("templates"))])
 
 
 def cutlass_version(toolchain: Toolchain) -> str:

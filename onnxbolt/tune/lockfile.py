@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from onnxbolt import checks
 from onnxbolt.archs import ARCHS as BY_NUMBER
+from onnxbolt.codegen.artifacts import kernel_sources_digest
 from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.files import read_whole, write_whole
 from onnxbolt.inspection import describe
 from onnxbolt.kernels.config import UNBOUNDED
 from onnxbolt.kernels.soundness import config_from
-from onnxbolt.library import kernel_sources_digest
 from onnxbolt.options import ARCHS, PRECISIONS, Options
 from onnxbolt.plan.cost import fused_us
 from onnxbolt.plan.problems import describe_problem

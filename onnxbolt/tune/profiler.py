@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from onnxbolt.codegen.artifacts import kernel_sources_digest
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
@@ -18,7 +19,7 @@ from onnxbolt.spelling import option
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
 from onnxbolt.tune.child import Child, LostError, RefusalError
-from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain, sources_digest
+from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain
 from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key, median_and_deviation
 
 _ROUNDS = 3  # candidates take turns, so that a change of the clock meets all of them
@@ -57,7 +58,8 @@ class Profiler:
     def machine(self) -> Machine:
         """What times are measured on and belong to."""
         facts, toolchain = self._ask_for_all({"do": "device"}), profiling_toolchain()
-        return Machine(facts["name"], self._arch, facts["power_limit"], toolchain.version, cutlass_version(toolchain), sources_digest())
+        return Machine(facts["name"], self._arch, facts["power_limit"], toolchain.version, cutlass_version(toolchain),
+                       kernel_sources_digest())
 
     def measure(
         self, problem: Problem, candidates: Iterable[tuple[KernelConfig, Path | Uncompiled]], samples: int = 15, timeout: float = 10.0,

@@ -106,7 +106,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("a gain within the noise wins", "max(LEAST_GAIN * theirs, 3 * our_mad, 3 * their_mad)", "LEAST_GAIN * theirs"),
     ),
     *_mutants(
-        "onnxbolt/tune/library.py", "tests/tune/test_records.py",
+        "onnxbolt/codegen/artifacts.py", "tests/tune/test_records.py",
         ("the sources' digest is without the templates", '*read_tree(resource_dir("templates"))', ""),
     ),
     *_mutants(

@@ -14,9 +14,10 @@ import pytest
 from onnxbolt import optimize
 from onnxbolt.archs import ARCHS
 from onnxbolt.cli import main
+from onnxbolt.codegen.artifacts import kernel_sources_digest
 from onnxbolt.errors import AccuracyError, FrozenError
 from onnxbolt.kernels.config import KernelConfig
-from onnxbolt.library import generated_sources, kernel_sources_digest, manifest_of_model
+from onnxbolt.library import generated_sources, manifest_of_model
 from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options
 from onnxbolt.plan.cost import candidates, fused_us

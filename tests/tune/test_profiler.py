@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from onnxbolt.codegen.artifacts import kernel_sources_digest
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig, Schedule
-from onnxbolt.tune.library import Uncompiled, sources_digest
+from onnxbolt.tune.library import Uncompiled
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.records import Measurement, Status, kernel_key
 
@@ -95,7 +96,7 @@ def test_machine_is_gpu_and_what_builds_for_it(bench: Bench) -> None:
     machine = bench.profiler.machine
     assert (machine.gpu, machine.arch, machine.power_limit) == ("NVIDIA Test", 90, 700)
     assert all(part.isdigit() for part in f"{machine.cuda}.{machine.cutlass}".split("."))
-    assert machine.templates == sources_digest()
+    assert machine.templates == kernel_sources_digest()
     assert bench.profiler.machine is machine
 
 

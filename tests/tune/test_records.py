@@ -8,9 +8,10 @@ from typing import Any, cast
 import onnx
 import pytest
 
+from onnxbolt.codegen import artifacts
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProblem
-from onnxbolt.tune import baseline, library, whole
+from onnxbolt.tune import baseline, whole
 from onnxbolt.tune.records import Machine, Problem, kernel_key, wins
 
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0.88", "4.2.0", "digest")
@@ -66,13 +67,13 @@ def test_pads_have_an_order() -> None:
 
 @pytest.mark.parametrize("directory", ["custom_ops", "templates"])
 def test_the_sources_digest_covers_kernels_and_templates(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, read_tree = library.sources_digest(), library.read_tree
-    library.sources_digest.cache_clear()
-    monkeypatch.setattr(library, "read_tree", lambda root: [*read_tree(root), ("new", "")] if root.name == directory else read_tree(root))
+    before, read = artifacts.kernel_sources_digest(), artifacts.read_tree
+    artifacts.kernel_sources_digest.cache_clear()
+    monkeypatch.setattr(artifacts, "read_tree", lambda root: [*read(root), ("new", "")] if root.name == directory else read(root))
     try:
-        assert library.sources_digest() != before
+        assert artifacts.kernel_sources_digest() != before
     finally:
-        library.sources_digest.cache_clear()
+        artifacts.kernel_sources_digest.cache_clear()
 
 
 @pytest.mark.parametrize(("ours", "our_mad", "theirs", "their_mad", "won"), [
