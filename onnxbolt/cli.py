@@ -1,7 +1,7 @@
 """The command line: each command is a few lines over the library.
 
 Exit codes: 0 success, 1 error, 2 wrong usage, 3 accuracy gate failed, 4 too slow or too little fused, 5 miss under --frozen,
-130 interrupted. An error is one line on stderr.
+130 interrupted. An error is one line on stderr; a group of commands without a command prints its help there.
 """
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _leaving_on_signals(), flags():
             code = commands.main(arguments, prog_name="onnxbolt", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its message is the group's help
+        show(error.format_message(), err=True)
+        return USAGE
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "onnxbolt"
         return _fail(f"{error.format_message()} See {where} --help.", USAGE)
@@ -95,7 +98,7 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.group(cls=Group, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def commands() -> None:
     """Fuse chains around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX Runtime."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,26 @@ def test_an_architecture_given_twice_counts_once(small_model: Path) -> None:
     for out, flags in ((once, ["--arch", "sm_80"]), (twice, ["--arch", "sm_80"] * 2)):
         assert main(["optimize", str(small_model), str(out), *flags, *MODEL_ALONE, "--no-verify", "--quiet"]) == 0
     assert once.read_bytes() == twice.read_bytes()
+
+
+@pytest.mark.parametrize("group", [(), ("cache",)])
+def test_a_group_without_a_command_prints_its_help(group: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(group) == 2
+    printed = capsys.readouterr()
+    assert main((*group, "--help")) == 0
+    assert (printed.out, printed.err) == ("", capsys.readouterr().out)
+    assert "Commands:\n" in printed.err
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(("--version",), 0), (("inspect", "none.onnx"), 1)])
+def test_the_package_runs_as_the_command(arguments: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str],
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(arguments) == code
+    expected = capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["onnxbolt", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("onnxbolt", run_name="__main__")
+    assert (ended.value.code, capsys.readouterr()) == (code, expected)
 
 
 def test_output_equal_to_input(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
