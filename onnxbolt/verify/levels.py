@@ -18,9 +18,10 @@ from onnxbolt.precision import LOW
 from onnxbolt.verify.bounds import Bounded, is_float
 from onnxbolt.verify.elementwise import compared, failed, within_range
 from onnxbolt.verify.feeds import Feeds
-from onnxbolt.verify.limits import FP32_OPERANDS, LARGEST, unit
+from onnxbolt.verify.limits import FP32_OPERANDS, unit
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.nodes import Nodes
+from onnxbolt.verify.operands import Operands, as_type
 from onnxbolt.verify.originals import Originals, reads_of
 from onnxbolt.verify.result import Row
 from onnxbolt.verify.rules import Env
@@ -50,14 +51,14 @@ class _Judge:
     """Runs segments in their order."""
 
     def __init__(self, models: Models, feeds: Feeds, found: Plan) -> None:
-        self._models, self._inputs, self._types = models, set(feeds), found.types
+        self._models, self._inputs = models, set(feeds)
         self._originals = Originals(models.reference, feeds, found.uses)
+        self._operands = Operands(models.candidate, self._originals, found)
         self._nodes = Nodes(models)
         self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
         self._sparse = {tensor.values.name for tensor in models.optimized.graph.sparse_initializer}
         low = LOW.get(models.precision)
         self._constants = unit(low.numpy) if low else FP32_OPERANDS  # some are stored in fp32 after they were rounded
-        self._seen: dict[str, np.dtype] = {}  # types of stored tensors that earlier segments computed
         self._overflows = uses(models.original, SIXTEEN_BITS)  # then what leaves their range does so in the original, too
         self._unjudged = 0
 
@@ -74,33 +75,20 @@ class _Judge:
         except RUNTIME_ERRORS as error:
             raise InputError(f"the original model does not run on {self._models.where} with these inputs: {error}") from error
         try:
-            operands = {name: self._stored(tensor, originals) for name, tensor in segment.reads.items()}
+            operands = self._operands.of(segment, originals)
             inner = self._nodes.inner(segment)
             got = self._models.candidate.part(segment.nodes, operands, [*(t.stored for t in segment.writes), *inner])
+            self._operands.computed(segment, got)
         except RUNTIME_ERRORS as error:
             for tensor in segment.writes:
                 yield failed(self._models, tensor.own.name, f"the optimized model does not run: {error}", "segment", tensor.node)
             return
-        self._seen.update((tensor.stored, got[tensor.stored].dtype) for tensor in segment.writes)
         env = self._bounds(segment, operands)
         if not self._nodes.analyse(segment.nodes, env):
             env |= {tensor.stored: self._by_table(got[tensor.stored]) for tensor in segment.writes}
         yield from self._nodes.rows(segment, operands, got, env)
         for tensor in segment.writes:
             yield from self._row(tensor, got[tensor.stored], env[tensor.stored], originals)
-
-    def _stored(self, tensor: Known, originals: Arrays) -> np.ndarray:
-        """The original's values in the form and type in which the optimized model reads them; undefined channels are zero."""
-        kind, original = self._types.get(tensor.stored), originals[tensor.own.name].dtype
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else self._seen.get(tensor.stored, original)
-        pieces = [(piece, _as(piece.stored(originals[piece.name]), dtype)) for piece in (*tensor.before, tensor.own)]
-        if len(pieces) == 1 and tensor.own.whole:
-            return pieces[0][1]
-        piece, values = pieces[0]
-        whole = np.zeros((*values.shape[:-1], piece.begin + values.shape[-1] - (piece.end or 0)), dtype)
-        for piece, values in pieces:
-            whole[..., piece.begin:piece.end] = values
-        return whole
 
     def _bounds(self, segment: Segment, operands: Arrays) -> Env:
         """What the segment reads, with the errors of having been rounded."""
@@ -135,7 +123,7 @@ class _Judge:
         piece, name, expected = tensor.own, tensor.own.name, originals[tensor.own.name]
         try:
             expected = piece.stored(expected)
-            expected = expected if self._overflows else _as(expected, expected.dtype, limits.dtype)
+            expected = expected if self._overflows else as_type(expected, expected.dtype, limits.dtype)
         except (ValueError, IndexError) as error:
             yield failed(self._models, name, f"its layout or channel map does not fit: {error}", "segment", tensor.node)
             return
@@ -150,12 +138,3 @@ class _Judge:
             self._unjudged += 1
             return
         yield compared(self._models, name, got, expected, limit, "segment", tensor.node)
-
-
-def _as(values: np.ndarray, dtype: np.dtype, range_of: np.dtype | None = None) -> np.ndarray:
-    """`values` as `dtype`. What is finite stays so: constants beyond the range of 16 bits are its ends there."""
-    target = np.dtype(range_of or dtype)
-    if not is_float(values.dtype) or not is_float(target) or target.itemsize >= values.dtype.itemsize:
-        return values.astype(dtype, copy=False)
-    largest = LARGEST[target]
-    return np.where(np.isfinite(values), np.clip(values, -largest, largest), values).astype(dtype)

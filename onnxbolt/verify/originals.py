@@ -31,12 +31,16 @@ class Originals:
 
     def take(self, name: str) -> np.ndarray:
         """One use of a tensor. Raises one of RUNTIME_ERRORS where the model does not run on the inputs."""
-        while name not in self._values:
-            self._advance()
-        value = self._values[name]
+        value = self.see(name)
         self._uses[name] -= 1
         self._drop([name])
         return value
+
+    def see(self, name: str) -> np.ndarray:
+        """A tensor that is yet to be used, as `take` has it."""
+        while name not in self._values:
+            self._advance()
+        return self._values[name]
 
     def _advance(self) -> None:
         piece = self._pieces[self._next]

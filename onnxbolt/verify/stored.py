@@ -54,6 +54,12 @@ class Known:
     def originals(self) -> tuple[str, ...]:
         return tuple(piece.name for piece in (self.own, *self.before))
 
+    @property
+    def padding(self) -> list[int]:
+        """Places of the stored last axis that are padding of a piece."""
+        return [piece.begin + place for piece in (self.own, *self.before)
+                for place, channel in enumerate(piece.channels or ()) if channel < 0]
+
 
 def known(nodes: list[NodeProto], originals: set[str]) -> tuple[dict[str, Known], list[tuple[NodeProto, str]]]:
     """The tensors of a graph of `nodes` that are also tensors of the original, by stored name; our nodes that name no such tensor.

@@ -212,3 +212,44 @@ def test_a_node_that_writes_a_name_of_the_original_is_judged_by_that_name() -> N
     back.input[0] = stored
     next(a for a in back.attribute if a.name == "tensor").s = first.encode()
     assert judged(model, wrong) == ([second], True)
+
+
+def padded(around: int) -> ModelProto:
+    """Convolutions of 13 channels, which are stored as 16. With a sum around the second and third one (`around`: the size of the last
+    filter; 0: no sum) segments read each other's results: one tensor in it is no tensor of the original."""
+    net = Net({"x": (1, 3, 16, 16)})
+    a = net.node("Round", net.node("Relu", net.conv("x", 3, 13, 3, pads=[1, 1, 1, 1])))
+    first = net.node("Relu", net.conv(a, 13, 13, 3, pads=[1, 1, 1, 1]))
+    end = net.node("Relu", net.conv(first, 13, 13, 3, pads=[1, 1, 1, 1]))
+    if around:
+        end = net.node("Relu", net.node("Add", net.conv(end, 13, 13, around, pads=[around // 2] * 4), a))
+    return net.model(net.node("Add", net.node("Mul", net.node("Cos", end), net.const(1e-5)), net.const(1.0)))
+
+
+@pytest.mark.parametrize(("precision", "around", "failing", "order"), [
+    ("fp16", 0, "relu6", 1), ("fp16", 1, "relu9", 0), ("fp16", 3, "relu6", -1), ("keep", 0, "relu6", 1),
+])
+def test_padding_and_what_reads_it(precision: str, around: int, failing: str, order: int) -> None:
+    """A bias in padded channels is no fault as long as the weights behind them are zero; together they are one.
+
+    `order`: of the segment that makes the padding and the one that reads it; -1: the reader comes first.
+    """
+    model = padded(around)
+    wrong = fused(model, precision)
+    convolutions = [node for node in wrong.graph.node if node.op_type.startswith("FusedConv")]
+    initializers = {tensor.name: tensor for tensor in wrong.graph.initializer}
+
+    def change(name: str, channels: tuple[object, ...], value: float) -> None:
+        values = onnx.numpy_helper.to_array(initializers[name]).copy()
+        assert not values[channels].any()
+        values[channels] = value
+        initializers[name].CopyFrom(onnx.numpy_helper.from_array(values, name))
+
+    segments = plan(model, wrong, other_constants(model, wrong)).segments
+    (maker,) = (i for i, segment in enumerate(segments) if any(t.own.name == "relu4" for t in segment.writes))
+    (reader,) = (i for i, segment in enumerate(segments) if any(t.own.name == "relu4" for t in segment.reads.values()))
+    assert np.sign(reader - maker) == order
+    change(convolutions[1].input[2], (np.s_[13:],), 5)
+    assert judged(model, wrong) == ([], True)
+    change(convolutions[2].input[1], np.s_[..., 13:], 0.1)
+    assert judged(model, wrong) == ([failing], True)
