@@ -8,6 +8,7 @@ node's function body and run-time numbers of the kernel (`epilogue_params`, in t
 """
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -146,6 +147,7 @@ MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4  # custom_ops/kern
 MAX_STEPS = 64  # of a chain: a compiler takes long for more, and so does a reader of the op type's name
 
 
+@functools.lru_cache(maxsize=4096)
 def layers(chain: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """The steps that each layer computes: ("Bias", "Relu", "Store", "Gemm", "Bias") -> (("Bias", "Relu"), ("Bias",))."""
     found: list[tuple[str, ...]] = [()]

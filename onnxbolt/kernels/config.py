@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import STORE, layers
@@ -139,7 +140,7 @@ class GemmProblem:
         widths = (self.k, *self.inner, self.n)
         return 2 * self.m * sum(k * n for k, n in itertools.pairwise(widths))
 
-    @property
+    @cached_property
     def layers(self) -> tuple[GemmProblem, ...]:
         """Each product with its epilogue as a problem of its own."""
         widths, chains = (self.k, *self.inner, self.n), layers(self.chain)
@@ -203,7 +204,7 @@ class ConvProblem:
         depths = (self.r * self.s * self.c // self.groups, *self.inner)
         return 2 * self.rows * sum(n * depth for n, depth in zip((*self.inner, self.k), depths, strict=True))
 
-    @property
+    @cached_property
     def layers(self) -> tuple[ConvProblem, ...]:
         """Each convolution with its epilogue as a problem of its own."""
         chains, widths = layers(self.chain), (*self.inner, self.k)

@@ -63,7 +63,11 @@ class Anchor:
     @property
     def channels(self) -> int:
         """Of the result, in the original."""
-        return int(self.x.shape[1] if self.kind == "elementwise" else self.weight.shape[0 if self.kind == "conv" else 1])
+        return int(self.x.shape[1]) if self.kind == "elementwise" else self.columns(self.weight)
+
+    def columns(self, weight: gs.Constant) -> int:
+        """Channels that a product with `weight` makes, here or behind here."""
+        return int(weight.shape[0 if self.kind == "conv" else 1])
 
     def behind(self, weight: gs.Constant) -> Anchor:
         """What the steps behind a further product continue: the result has its channels."""
@@ -140,7 +144,7 @@ class Candidate:
     def widths(self) -> tuple[int, ...]:
         """Channels of each layer's result, in the original: one, or several where the chain holds further products."""
         products = [link.operand for link in self.links if link.step.name == PRODUCT and link.operand is not None]
-        return (self.anchor.channels, *(self.anchor.behind(weight).channels for weight in products))
+        return (self.anchor.channels, *map(self.anchor.columns, products))
 
     @property
     def out(self) -> DType:

@@ -19,8 +19,7 @@ from onnxbolt.layout.chains import chains
 from onnxbolt.layout.slices import slices
 from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.plan.borders import written_in_both_forms, written_plain
-from onnxbolt.plan.cost import candidates as configurations
-from onnxbolt.plan.cost import fused_us, ort_us, supports
+from onnxbolt.plan.cost import fused_us, ort_us, ranked, supports
 from onnxbolt.plan.problems import Problem, describe_problem, problem_of
 from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
 from onnxbolt.plan.regions import Region
@@ -142,7 +141,7 @@ def choices(problems: Sequence[Problem], arch: Arch, timings: Timings = NOTHING)
     picked = {problem: choice for problem in problems if (choice := timings.choice(problem, arch.number))}
     compiled = {_instance(problem, choice.config) for problem, choice in picked.items()}
     unknown = [problem for problem in problems if problem not in picked]
-    timed = {problem: sorted((fused_us(problem, c, arch), c) for c in configurations(problem, arch)) for problem in unknown}
+    timed = {problem: ranked(problem, arch) for problem in unknown}
     for problem in sorted(timed, key=lambda p: (-timed[p][0][0], repr(p))):
         best = timed[problem][0][0]
         shared = ((us, c) for us, c in timed[problem] if us <= _SAME * best and _instance(problem, c) in compiled)

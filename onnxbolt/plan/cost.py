@@ -53,11 +53,17 @@ def predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float]
     Raises InputError where the architecture has no kernel for it (a type without tensor cores, groups); ask `supports` first.
     """
     arch = get(arch_number)
-    timed = [(fused_us(problem, config, arch), config) for config in candidates(problem, arch)]
-    if not timed:
+    fastest = next(iter(ranked(problem, arch)), None)
+    if fastest is None:
         raise InputError(f"{arch.name}: no kernel for {problem}; plan for another architecture or leave the node to ONNX Runtime")
-    us, config = min(timed)
+    us, config = fastest
     return config, us
+
+
+@functools.lru_cache(maxsize=1024)
+def ranked(problem: AnyProblem, arch: Arch) -> tuple[tuple[float, KernelConfig], ...]:
+    """Every candidate with its predicted microseconds, the fastest first."""
+    return tuple(sorted((fused_us(problem, config, arch), config) for config in candidates(problem, arch)))
 
 
 @functools.lru_cache(maxsize=4096)  # asked far more often than for times
@@ -66,6 +72,7 @@ def supports(problem: AnyProblem, arch_number: int) -> bool:
     return bool(candidates(problem, get(arch_number)))
 
 
+@functools.lru_cache(maxsize=1024)
 def candidates(problem: AnyProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """The configurations of whichever kernel family `problem` is for."""
     if isinstance(problem, SqueezeExciteProblem):
@@ -113,6 +120,7 @@ def floor_us(problem: AnyProblem, arch: Arch) -> float:
     return max(problem.flops / rate * _US, _memory_us(problem, arch) * _MEMORY_EFFICIENCY)
 
 
+@functools.lru_cache(maxsize=4096)
 def ort_us(problem: AnyProblem, arch: Arch) -> float:
     """What ONNX Runtime's CUDA provider at its best (NHWC, CUDA graph, cuDNN's fused bias) takes for the same nodes: cuDNN's or
     cuBLAS's kernel, and one elementwise kernel for each step of the chain that it does not fuse."""

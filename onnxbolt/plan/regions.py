@@ -1,6 +1,7 @@
 """Regions: the sets of fused nodes that are kept or left to ONNX Runtime as a whole, since they share their layout changes."""
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -57,10 +58,12 @@ class Region:
         problems, count = self.problems, len(self.candidates)
         if len(set(problems)) < 2:
             return []
-        places = {problem: tuple(i for i, other in enumerate(problems) if other == problem) for problem in problems}
+        places = defaultdict[Problem, list[int]](list)
+        for i, problem in enumerate(problems):
+            places[problem].append(i)
         cuts = range(1, count)
         return [
-            *(Part("without", left_out) for left_out in places.values()),
+            *(Part("without", tuple(left_out)) for left_out in places.values()),
             *(Part("first", tuple(range(cut, count)), cut) for cut in cuts),
             *(Part("last", tuple(range(cut)), cut) for cut in cuts),
         ]
@@ -166,6 +169,7 @@ class _Groups:
 
     def root(self, item: tuple[str, object]) -> tuple[str, object]:
         while (parent := self._parent.setdefault(item, item)) != item:
+            self._parent[item] = self._parent[parent]  # a shorter way for who asks next
             item = parent
         return item
 

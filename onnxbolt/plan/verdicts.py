@@ -9,14 +9,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from onnxbolt.archs import ARCHS, Arch
+from onnxbolt.archs import ARCHS
 from onnxbolt.errors import FrozenError
 from onnxbolt.layout.assign import Assignment
 from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.plan.borders import conversion_us
-from onnxbolt.plan.cost import candidates as configurations
-from onnxbolt.plan.cost import fused_us, ort_us
-from onnxbolt.plan.problems import Problem, problem_of
+from onnxbolt.plan.cost import ort_us, predict
+from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import Part, Region, regions
 from onnxbolt.tune.timings import Comparison, Timings
@@ -117,7 +116,7 @@ class Judge:
 
     def _parts(self, joint: Joint) -> Iterator[tuple[Part, Verdict]]:
         """Those that were measured on any architecture."""
-        for part in joint[0].parts:
+        for part in joint[0].parts if self.timings.comparisons else ():  # a large region has many
             keys = [region.key_of(part) for region in joint]
             known = [self.timings.comparisons.get(key) for key in keys]
             if any(known):
@@ -172,15 +171,10 @@ def _slower(candidate: Candidate, what: str, verdict: Verdict) -> Refusal:
 
 def _predicted(region: Region, part: Part | None = None) -> Comparison:
     """Both sides predicted: a measured kernel beside a predicted ONNX Runtime would compare two yardsticks."""
-    arch = ARCHS[region.arch]
-    ours = [_fused_best(problem, arch) for problem in region.problems]
-    theirs = [ort_us(problem_of(c, None, region.at), arch) for c in region.candidates]
+    ours = [predict(problem, region.arch)[1] for problem in region.problems]
+    theirs = [ort_us(problem_of(c, None, region.at), ARCHS[region.arch]) for c in region.candidates]
     borders = sum(conversion_us(tensor, form, region) for tensor, form in region.conversions)
     if part is None:
         return Comparison(sum(ours) + borders, 0.0, sum(theirs), 0.0, measured=False, region=region.description)
     mixed = sum(theirs[i] if i in part.left_out else ours[i] for i in range(len(ours)))
     return Comparison(mixed + borders, 0.0, min(sum(ours) + borders, sum(theirs)), 0.0, measured=False, region=region.description)
-
-
-def _fused_best(problem: Problem, arch: Arch) -> float:
-    return min(fused_us(problem, config, arch) for config in configurations(problem, arch))

@@ -7,7 +7,19 @@ from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem
-from onnxbolt.plan.cost import candidates, elementwise_us, fused_us, layout_us, library_us, ort_us, pool_us, predict, supports, transpose_us
+from onnxbolt.plan.cost import (
+    candidates,
+    elementwise_us,
+    fused_us,
+    layout_us,
+    library_us,
+    ort_us,
+    pool_us,
+    predict,
+    ranked,
+    supports,
+    transpose_us,
+)
 
 H200 = get(90)
 FACTOR = 1.5  # how far prediction and measurement may lie apart, either way
@@ -176,3 +188,15 @@ def test_support_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert supports(problem, 90)
     monkeypatch.setattr("onnxbolt.plan.cost.candidates", lambda *_: pytest.fail("asked again"))
     assert supports(problem, 90)
+
+
+def test_candidates_are_ranked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models repeat their layers: a node costs no more than a look-up."""
+    problem = _conv(13, 40, 80, 3, 1)  # nobody else's
+    expected = predict(problem, 90)
+    ours, theirs = ranked(problem, H200), ort_us(problem, H200)
+    assert [(config, us) for us, config in ours[:1]] == [expected]
+    assert list(ours) == sorted((fused_us(problem, config, H200), config) for config in candidates(problem, H200))
+    for name in ("candidates", "fused_us", "library_us"):
+        monkeypatch.setattr(f"onnxbolt.plan.cost.{name}", lambda *_: pytest.fail("asked again"))
+    assert (ranked(problem, H200), ort_us(problem, H200)) == (ours, theirs)

@@ -12,6 +12,7 @@ from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.ranges import AS_IS
+from onnxbolt.plan.regions import Region
 from onnxbolt.plan.verdicts import Verdict, joint_regions
 from onnxbolt.tune.timings import NOTHING, Comparison, Timings
 from tests.support import Net, prepare
@@ -71,6 +72,14 @@ def test_all_architectures_decide_whichever_is_named_first(model: onnx.ModelProt
         assert bool(chosen.candidates) is fused
         assert [(region.archs, region.fused) for region in chosen.verdicts] == [(tuple(archs), fused)]
         assert {comparison.fused for comparison in chosen.used.comparisons.values()} == {fused}
+
+
+def test_without_measurements_nobody_asks_for_parts_of_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A region of n nodes has more than 2 n of them, and the key of each takes n steps."""
+    monkeypatch.setattr(Region, "key_of", lambda *_: pytest.fail("asked for the key of a part"))
+    net = Net({"x": (8, 64, 28, 28)})
+    y = net.node("Relu", net.conv("x", 64, 64, 3, pads=[1] * 4))
+    assert planned(net.model(net.node("Relu", net.conv(y, 64, 128, 3, pads=[1] * 4))), [90]).verdicts
 
 
 def test_one_measured_architecture_decides_with_the_predictions_of_others() -> None:
