@@ -77,7 +77,8 @@ def code() -> str:
 
 
 def entry(result: VerifyResult, seconds: float) -> dict[str, object]:
-    """What the table keeps: the verdict, for each level how near the nearest tensor is to its limit, and what did not pass."""
+    """What the table keeps: the verdict, the processor time of verification, for each level how near the nearest tensor is to its limit,
+    and what did not pass."""
     nearest = {}
     for level in ("segment", "node", "model"):
         parts = [row.error / row.limit for row in result.at(level) if row.limit]
@@ -112,9 +113,9 @@ def work(task: Task, digest: str, threads: int, until: float, results: Connectio
         optimize(source, out, precision=task.precision, fuse="all", library=local_arch() is not None, verify=False)
         for seed in task.seeds:
             if time.time() < until:
-                start = time.monotonic()
+                start = time.process_time()
                 result = verify(source, out, seed=seed)
-                results.send((task.key(seed), {"code": digest, **entry(result, time.monotonic() - start)}))
+                results.send((task.key(seed), {"code": digest, **entry(result, time.process_time() - start)}))
 
 
 def _limit_threads(count: int) -> None:
@@ -171,7 +172,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = _arguments()
-    until, digest, threads = time.time() + 60 * options.minutes, code(), max((os.cpu_count() or 1) // options.jobs, 1)
+    until, digest, threads = time.time() + 60 * options.minutes, code(), max(len(os.sched_getaffinity(0)) // options.jobs, 1)
     table: Table = json.loads(options.into.read_text()) if options.into.exists() else {}
     counted = None if options.keep_old else digest
     names = [name for name in sources() if fnmatch.fnmatch(name, options.only)]
