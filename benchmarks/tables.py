@@ -114,6 +114,7 @@ def _forms(results: Mapping[str, Sequence[Document]]) -> str:
                 mine = next((key for name, key in names.items() if form.startswith(name) and not form.endswith("fp32 inputs")), "")
                 ours = row.get(mine) or row["values"].get(mine)
                 lines.append(_line([row["name"], str(row["batch"]), form, text(thousandth(ours), ".3f"), f"{us / 1e3:.3f}"]))
+            lines += [_line([row["name"], str(row["batch"]), form, "", "does not run"]) for form in row["values"].get("missing", ())]
     heading = _line(["model", "batch", "form", "onnxbolt, ms", "ONNX Runtime's CUDA execution provider, ms"])
     return "\n".join([heading, _line(["---", *["---:"] * 4]), *lines]) if lines else NOTHING
 

@@ -98,7 +98,8 @@ def test_rows_that_a_file_lacks_are_named_and_there_is_no_mean(tmp_path: Path) -
 def test_transformers_have_columns_of_their_own_and_a_line_for_each_form(tmp_path: Path) -> None:
     values = {"transformers_us": 868.0, "transformers_ratio": 1.05, "device_ratio": 0.81, "pytorch_us": 951.0, "pytorch_ratio": 0.84,
               "pytorch_way": "CUDA graph", "pytorch": {"CUDA graph": 951.0, "torch.compile max-autotune": "not within 60 s"},
-              "forms": {"plain export, fp16 inputs": 1500.0, "onnxruntime.transformers": 913.0, "PyTorch's export, opset 23": 1300.0}}
+              "forms": {"plain export, fp16 inputs": 1500.0, "onnxruntime.transformers": 913.0, "PyTorch's export, opset 23": 1300.0},
+              "missing": {"PyTorch's export, opset 18": "RuntimeError: no setting runs"}}
     rows = [Row("bert_base", 32, "fp16", 1137.0, "peer", 913.0, 0.803, values=values),
             Row("resnet50", 32, "fp16", 650.0, "peer", 2058.0, 3.17)]
     write_results("end_to_end", rows, tmp_path / "end_to_end-nvidia-h200.json")
@@ -108,6 +109,7 @@ def test_transformers_have_columns_of_their_own_and_a_line_for_each_form(tmp_pat
     assert "Geometric mean of the ratios 1.60, least 0.80." in summary
     assert "| bert_base | 32 | plain export, fp16 inputs | 1.137 | 1.500 |" in block("forms", tmp_path)
     assert "| bert_base | 32 | onnxruntime.transformers | 0.868 | 0.913 |" in block("forms", tmp_path)
+    assert "| bert_base | 32 | PyTorch's export, opset 18 |  | does not run |" in block("forms", tmp_path)
     assert "| bert_base | 32 |  | 0.951 | not within 60 s |  |  |" in block("pytorch", tmp_path)
 
 
