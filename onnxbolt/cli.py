@@ -88,7 +88,7 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
     """The flags of commands that compare two models."""
     for option in (
         custom_ops,
-        click.option("--strict", is_flag=True, help="Exit with 3 also where no inputs were found that can judge the whole model."),
+        click.option("--strict", is_flag=True, help="Exit with 3 also where no inputs can judge the model and its parts."),
         click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs."),
         click.option("--rtol", type=Finite(min=0), help="With --atol: a further elementwise condition |y - y0| <= atol + rtol |y0|."),
         click.option("--atol", type=Finite(min=0), help="See --rtol."),

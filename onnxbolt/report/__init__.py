@@ -129,9 +129,10 @@ class Report:
             return ""
         failures = self.verification.failures
         if not failures:
-            unjudged = [f"{row.kind} {row.name}: {row.unjudged}" for row in self.verification.rows if row.unjudged]
-            why = unjudged[0] if unjudged else "there was nothing to compare"
-            return f"the whole model was not judged: {why}; give inputs that can with {option('inputs')}"
+            unjudged = self.verification.unjudged
+            what = "a part of the model" if unjudged and unjudged[0].level != "model" else "the whole model"
+            why = f"{unjudged[0].kind} {unjudged[0].name}: {unjudged[0].unjudged}" if unjudged else "there was nothing to compare"
+            return f"{what} was not judged: {why}; give inputs that can with {option('inputs')}"
         worst = max(failures, key=lambda row: math.inf if math.isnan(row.error) else row.error)
         remedies = [f"{option('precision', 'keep')} rounds products to TF32 alone"] if self.verification.precision != "keep" else []
         if self.verification.precision == "fp16" and any(row.reason == NOT_FINITE for row in failures):

@@ -1,7 +1,9 @@
 """A tensor against its reference, element by element: each has its own limit."""
 from __future__ import annotations
 
+import dataclasses
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,16 +13,43 @@ from onnxbolt.verify.models import Models
 from onnxbolt.verify.result import NOT_FINITE, Row
 
 _LEAST = 1e-38  # no difference is allowed where the limit is 0
+_SMALLEST = 2.0**-24  # the smallest number of fp16: no cap is below it
 KINDS = {"segment": "segment", "node": "fused node"}  # by level
 
 
-def compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray, limit: np.ndarray, level: str, node: str = "") -> Row:
-    """The row: the largest |got - expected| in parts of `limit`, an array of the same shape; where it is infinite nothing is judged."""
+def compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray, limit: np.ndarray, level: str, node: str = "",
+             stored: np.dtype | None = None) -> Row:
+    """The row: the largest |got - expected| in parts of `limit`, an array of the same shape.
+
+    Nothing is judged where the limit leaves the range of `stored`. Limits follow from what is judged, which may widen them: an element
+    that is within its limit, but further off than `models.element_cap` of its value and of the tensor's, leaves the row unjudged.
+    """
     if got.shape != expected.shape:
         return failed(models, name, f"shape {got.shape} instead of {expected.shape}", level, node)
     if not tolerances.is_float(expected):
         error = float(np.mean(got != expected)) if got.size else 0.0
         return Row(name, KINDS[level], models.where, error, 0.0, math.nan, math.nan, node=node, level=level).judged()
+    worst = _worst(got, expected, _within_range(expected, limit, stored))
+    cosine = tolerances.measure(got, expected).cosine if worst.reason else math.nan
+    row = Row(name, KINDS[level], models.where, worst.error, 1.0, worst.difference, cosine, reason=worst.reason, node=node,
+              level=level).judged()
+    if not row.passed or (narrow := _capped(expected, limit, models.element_cap)) is None:
+        return row
+    why = _worst(got, expected, _within_range(expected, narrow, stored)).reason
+    unjudged = why and f"rounding may change it by more than {models.element_cap:.0%}: {why}"
+    return dataclasses.replace(row, passed=not why, unjudged=unjudged)
+
+
+@dataclass(frozen=True)
+class _Worst:
+    """How far elements are off at most."""
+
+    error: float  # in parts of an element's limit
+    difference: float
+    reason: str  # empty where all are within their limits
+
+
+def _worst(got: np.ndarray, expected: np.ndarray, limit: np.ndarray) -> _Worst:
     with np.errstate(all="ignore"):
         difference = np.asarray(np.subtract(got, expected, dtype=np.promote_types(np.float32, expected.dtype)))
         np.abs(difference, out=difference)
@@ -33,8 +62,17 @@ def compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray, l
         place = np.unravel_index(int(parts.argmax()), parts.shape)
         reason = (f"element {tuple(map(int, place))} is {got[place]:.6g} instead of {expected[place]:.6g}, {error:.3g} times its limit "
                   f"{limit[place]:.2e}; {float(np.mean(parts > 1)):.1%} of all are above theirs")
-    cosine = tolerances.measure(got, expected).cosine if reason else math.nan
-    return Row(name, KINDS[level], models.where, error, 1.0, largest, cosine, reason=reason, node=node, level=level).judged()
+    return _Worst(error, largest, reason)
+
+
+def _capped(values: np.ndarray, limit: np.ndarray, cap: float) -> np.ndarray | None:
+    """`limit`, at most `cap` of the element and of the root mean square of `values`; None where it is so already."""
+    finite = np.abs(values, dtype=np.promote_types(np.float32, values.dtype))
+    finite[~np.isfinite(finite)] = 0.0
+    typical = math.sqrt(float(np.square(finite, dtype=np.float64).sum()) / max(finite.size, 1))
+    if float(limit.max(initial=0.0)) <= cap * typical:
+        return None
+    return np.fmin(limit, np.maximum(cap * np.maximum(finite, typical), _SMALLEST))
 
 
 def _same_infinities(got: np.ndarray, expected: np.ndarray, limit: np.ndarray, difference: np.ndarray) -> bool:
@@ -56,9 +94,9 @@ def same_bits(got: np.ndarray, expected: np.ndarray, any_nan: bool) -> bool:
     return bool(np.all(same | (np.isnan(got) & np.isnan(expected)) if any_nan else same))
 
 
-def within_range(values: np.ndarray, limit: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _within_range(values: np.ndarray, limit: np.ndarray, dtype: np.dtype | None) -> np.ndarray:
     """`limit`, infinite where `values`, as far as they are known, may leave the range of `dtype`: they are infinite there."""
-    largest = LARGEST.get(np.dtype(dtype))
+    largest = None if dtype is None else LARGEST.get(np.dtype(dtype))
     if largest is None or float(np.abs(values).max(initial=0.0)) + float(limit.max(initial=0.0)) < largest:
         return limit
     return np.where(np.abs(values) + limit > largest, np.inf, limit)

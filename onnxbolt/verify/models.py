@@ -8,8 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
+from onnxbolt import tolerances
+from onnxbolt.dtypes import DType
 from onnxbolt.graph.weights import Weights
 from onnxbolt.precision import LOW, rounded_apart
 from onnxbolt.runtime import OnnxboltWarning, session_options
@@ -56,6 +58,22 @@ class Models:
         return precision_of(self.optimized)
 
     @cached_property
+    def dtype(self) -> DType:
+        """The type that results are rounded to; a model that is in 16 bits already is judged like one that was converted."""
+        return LOW.get(self.precision) or _weights_dtype(self.original) or DType.F32
+
+    @property
+    def cap(self) -> float:
+        """The error of a whole output, when rounding alone makes it, from which on inputs cannot tell right from wrong."""
+        return tolerances.JUDGES[self.dtype]
+
+    @property
+    def element_cap(self) -> float:
+        """The same of an element, in parts of its value. The significand of TF32 is that of fp16."""
+        tf32 = self.dtype is DType.F32 and self.library is not None
+        return tolerances.JUDGES[DType.F16] if tf32 else self.cap
+
+    @cached_property
     def rounded(self) -> Runner | None:
         """The original itself, rounded as the optimized model is: to 16 bits, or to TF32 where our kernels multiply in that.
 
@@ -70,6 +88,12 @@ class Models:
 
 
 Level: TypeAlias = Callable[[Models, Feeds], Iterable[Row]]
+
+
+def _weights_dtype(model: ModelProto) -> DType | None:
+    """The 16-bit type of a model that has weights or inputs in one."""
+    types = {t.data_type for t in model.graph.initializer} | {value.type.tensor_type.elem_type for value in model.graph.input}
+    return DType.BF16 if TensorProto.BFLOAT16 in types else DType.F16 if TensorProto.FLOAT16 in types else None
 
 
 def precision_of(optimized: ModelProto) -> str:

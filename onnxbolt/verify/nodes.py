@@ -16,7 +16,7 @@ from onnxbolt.kernels.config import Family
 from onnxbolt.library import manifest_of_model
 from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.verify.bounds import Bounded
-from onnxbolt.verify.elementwise import compared, failed, same_bits, within_range
+from onnxbolt.verify.elementwise import compared, failed, same_bits
 from onnxbolt.verify.limits import PUBLISHED, PUBLISHED_FP16, Arithmetic
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.result import Row
@@ -100,14 +100,14 @@ class Nodes:
 
     def _row(self, node: NodeProto, name: str, got: np.ndarray, reference: Bounded, values: dict[str, np.ndarray]) -> Row:
         expected = reference.value
-        limit = within_range(expected, reference.absolute(reference.arithmetic), got.dtype)
+        limit = reference.absolute(reference.arithmetic)
         around = next((list(a.ints) for a in node.attribute if a.name == "around"), None)
         if around is None:
-            return compared(self._models, name, got, expected, limit, "node", node.name)
+            return compared(self._models, name, got, expected, limit, "node", node.name, got.dtype)
         begin, end = around[len(around) // 2 - 1], got.shape[-1] - around[-1]
         if expected.shape == got.shape:
             expected, limit = expected[..., begin:end], limit[..., begin:end]
-        row = compared(self._models, name, got[..., begin:end], expected, limit, "node", node.name)
+        row = compared(self._models, name, got[..., begin:end], expected, limit, "node", node.name, got.dtype)
         if node.op_type.endswith("_into") and row.passed:
             after, before = (np.delete(a, np.s_[begin:end], -1) for a in (got, values[node.input[-1]]))
             if not same_bits(after, before, any_nan=self._models.library is None):

@@ -89,14 +89,26 @@ class VerifyResult:
 
     @property
     def judged(self) -> bool:
-        """True if the inputs could judge every output of the whole model."""
-        return not any(row.unjudged for row in self.rows)
+        """True if the inputs could judge every row."""
+        return not self.unjudged
+
+    @property
+    def unjudged(self) -> tuple[Row, ...]:
+        """The rows that these inputs could not judge."""
+        return tuple(row for row in self.rows if row.unjudged)
 
     @property
     def verdict(self) -> str:
         """One line, which begins with PASSED or FAILED."""
-        word = "FAILED" if not self.passed else "PASSED" if self.judged else NOT_JUDGED
+        word = "FAILED" if not self.passed else "PASSED" if self.judged else self._passed_in_part()
         return f"{word}: {self.ran}" if self.ran else word
+
+    def _passed_in_part(self) -> str:
+        tensors = len({(row.level, row.name) for row in self.unjudged if row.level != "model"})
+        if not tensors:
+            return NOT_JUDGED
+        what = "in part; whole model and" if any(row.level == "model" for row in self.unjudged) else "as a whole;"
+        return f"PASSED {what} {tensors} tensor{'s' if tensors > 1 else ''} not judged by segment or node (give --inputs)"
 
     def at(self, level: str) -> tuple[Row, ...]:
         """The rows of one of LEVELS."""

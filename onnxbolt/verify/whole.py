@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from onnxbolt import tolerances
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.graph.scopes import outer_reads, subgraphs
-from onnxbolt.precision import LOW
 from onnxbolt.verify.draws import OTHERS
 from onnxbolt.verify.feeds import Feeds, drawn, graph_inputs
 from onnxbolt.verify.models import Models
@@ -104,7 +103,7 @@ def _trusted(models: Models, feeds: Feeds, others: Feeds, names: Sequence[str]) 
         other = models.reference.run(others, names) if names else {}
     except RUNTIME_ERRORS:  # inputs of this kind are none for the model
         return []
-    yardsticks, cap = _yardsticks(models, feeds, names), tolerances.JUDGES[_dtype(models)]
+    yardsticks, cap = _yardsticks(models, feeds, names), models.cap
 
     def is_trusted(name: str) -> bool:
         values, yardstick = expected[name], yardsticks.get(name, 0.0 if models.rounded is None else math.inf)
@@ -150,19 +149,13 @@ def _failed(models: Models, name: str, reason: str) -> Row:
 def _judged(models: Models, feeds: Feeds, found: Sequence[Row]) -> list[Row]:
     """Rows with their verdicts: those above the table's limit are held against what rounding alone does to the original."""
     yardsticks = _yardsticks(models, feeds, [row.name for row in found if row.error > row.limit > 0])
-    cap = tolerances.JUDGES[_dtype(models)]
+    cap = models.cap
     return [row.judged(yardsticks.get(row.name, 0.0), cap) for row in found]
 
 
 def _limit(models: Models) -> float:
     """The table's limit."""
-    dtype = _dtype(models)
-    return tolerances.BODIES if dtype is DType.F32 and models.library is None else tolerances.MODEL[dtype]
-
-
-def _dtype(models: Models) -> DType:
-    """The type that results are rounded to; a model that is in 16 bits already is judged like one that was converted."""
-    return LOW.get(models.precision) or _weights_dtype(models.original) or DType.F32
+    return tolerances.BODIES if models.dtype is DType.F32 and models.library is None else tolerances.MODEL[models.dtype]
 
 
 def _blemish(models: Models, got: np.ndarray, expected: np.ndarray) -> str:
@@ -188,9 +181,3 @@ def _yardsticks(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str,
     expected = models.reference.run(feeds, names)
     # where rounding changes even the shape (what a threshold lets pass), there is nothing to compare with
     return {name: tolerances.error(got[name], expected[name]) for name in names if got[name].shape == expected[name].shape}
-
-
-def _weights_dtype(model: ModelProto) -> DType | None:
-    """The 16-bit type of a model that has weights or inputs in one."""
-    types = {t.data_type for t in model.graph.initializer} | {value.type.tensor_type.elem_type for value in model.graph.input}
-    return DType.BF16 if TensorProto.BFLOAT16 in types else DType.F16 if TensorProto.FLOAT16 in types else None

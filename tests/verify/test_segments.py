@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
+from onnxbolt.cli import main
 from onnxbolt.pipeline import optimize
 from onnxbolt.verify import verify
 from onnxbolt.verify.originals import Originals
@@ -253,3 +254,37 @@ def test_padding_and_what_reads_it(precision: str, around: int, failing: str, or
     assert judged(model, wrong) == ([], True)
     change(convolutions[2].input[1], np.s_[..., 13:], 0.1)
     assert judged(model, wrong) == ([failing], True)
+
+
+def absorbing(mask: Sequence[float]) -> list[onnx.NodeProto]:
+    """(s m + s) - s m, which is 0 where m is 1e9 although it should be s: an operator that widens its own limit."""
+    m = onnx.numpy_helper.from_array(np.array(mask, np.float32).reshape(-1), "m")
+    return [helper.make_node("Constant", [], ["m"], value=m), helper.make_node("Mul", ["right", "m"], ["far"]),
+            helper.make_node("Add", ["far", "right"], ["near"]), helper.make_node("Sub", ["near", "far"], ["s"])]
+
+
+@pytest.mark.parametrize("mask", [[1e9], [0, 0, 1e9, 0]])
+def test_operators_that_widen_their_own_limit_are_not_judged(mask: list[float], tmp_path: Path) -> None:
+    original = faint(helper.make_node("Abs", ["x"], ["s"]))
+    wrong = faint(helper.make_node("Abs", ["x"], ["right"]), *absorbing(mask))
+    result = verify(original, wrong, providers=[CPU])
+    assert [(row.level, row.name) for row in result.unjudged] == [("segment", "s")]
+    assert "instead of" in result.unjudged[0].unjudged
+    assert result.text().splitlines()[-1].startswith("PASSED as a whole; 1 tensor not judged by segment or node (give --inputs): ")
+    onnx.save(original, tmp_path / "a.onnx")
+    onnx.save(wrong, tmp_path / "b.onnx")
+    assert [main(["verify", str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx"), *strict]) for strict in ([], ["--strict"])] == [0, 3]
+
+
+def test_a_function_that_widens_its_own_limit_is_not_judged() -> None:
+    net = Net({"x": (1, 16, 16, 16)})
+    middle = net.node("Relu", net.conv("x", 16, 16, 3, pads=[1, 1, 1, 1]))
+    model = net.model(net.node("Add", net.node("Mul", net.node("Cos", middle), net.const(1e-5)), net.const(1.0)))
+    wrong = fused(model, "keep")
+    (function,) = (f for f in wrong.functions if f.name.startswith("FusedConv"))
+    function.node[-1].output[0] = "right"
+    function.node.extend(absorbing([1e9] + 15 * [0.0]))
+    function.node[-1].output[0] = function.output[0]
+    result = verify(model, wrong, providers=[CPU])
+    assert not result.judged
+    assert {row.level for row in result.unjudged} == {"segment", "node"}
