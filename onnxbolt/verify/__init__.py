@@ -20,8 +20,9 @@ from onnxbolt.graph.inlining import inlined
 from onnxbolt.options import Options, Shapes, check_comparison
 from onnxbolt.runtime import get_library_path
 from onnxbolt.verify import levels, whole
+from onnxbolt.verify.declared import declared, precision_of
 from onnxbolt.verify.feeds import Feeds, graph_inputs, read_feeds
-from onnxbolt.verify.models import MEMORY_LIMIT, Level, Models, precision_of, reference, runner, usable
+from onnxbolt.verify.models import MEMORY_LIMIT, Level, Models, reference, runner, usable
 from onnxbolt.verify.points import Point, points
 from onnxbolt.verify.result import Row, VerifyResult
 from onnxbolt.verify.session import available_providers
@@ -62,8 +63,11 @@ def verify(
     source, result = (m if isinstance(m, ModelProto) else load_model(m) for m in (original, optimized))
     source = inlined(source)  # the form whose tensors fused nodes name
     _same_interface(source, result)
+    precision = precision_of(source, result)
     given = [Point("", read_feeds(Path(inputs), source))] if inputs else []
     notes: dict[str, None] = {}
+    if declared(result) not in ("", precision):
+        notes[f"compared as {precision}: the metadata says {declared(result)}, but nothing in the model is of that type"] = None
     rows: list[Row] = []
     libraries = []
     with registered(custom_ops):
@@ -73,7 +77,7 @@ def verify(
             models = Models(source, result, expected, candidate, libraries[-1], (atol, rtol), bool(given), memory_limit, notes)
             for point in given or points(models, seed, sizes):
                 rows += (dataclasses.replace(row, sizes=point.name) for level in LEVELS for row in level(models, point.feeds))
-    return VerifyResult(precision_of(result), tuple(rows), tuple(notes), _what_ran(result, library, libraries))
+    return VerifyResult(precision, tuple(rows), tuple(notes), _what_ran(result, library, libraries))
 
 
 def _what_ran(optimized: ModelProto, library: Path | None, used: Sequence[Path | None]) -> str:

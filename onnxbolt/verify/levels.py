@@ -16,6 +16,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph import weights
 from onnxbolt.precision import LOW
 from onnxbolt.verify.bounds import Bounded, is_float
+from onnxbolt.verify.declared import undeclared
 from onnxbolt.verify.elementwise import compared, failed
 from onnxbolt.verify.feeds import Feeds
 from onnxbolt.verify.limits import FP32_OPERANDS, unit
@@ -38,6 +39,8 @@ def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
 
     Raises InputError where the original does not run on the inputs.
     """
+    for name, why in undeclared(models.original, models.optimized):
+        yield failed(models, name, why, "segment")
     found = plan(models.reference.skeleton, models.candidate.skeleton, other_constants(models.original, models.optimized))
     for node, name in found.orphans:
         yield failed(models, name, "the original model has no such tensor", "segment", node.name)

@@ -15,6 +15,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.graph.weights import Weights
 from onnxbolt.precision import LOW, rounded_apart
 from onnxbolt.runtime import OnnxboltWarning, session_options
+from onnxbolt.verify.declared import precision_of
 from onnxbolt.verify.feeds import Feeds
 from onnxbolt.verify.result import Row
 from onnxbolt.verify.session import CPU, RUNTIME_ERRORS, Runner, identity, uses
@@ -52,10 +53,10 @@ class Models:
         """The provider as rows name it: "CPU", "CUDA"."""
         return self.provider.removesuffix("ExecutionProvider")
 
-    @property
+    @cached_property
     def precision(self) -> str:
         """The optimized model's: "fp16", "bf16" or "keep"."""
-        return precision_of(self.optimized)
+        return precision_of(self.original, self.optimized)
 
     @cached_property
     def dtype(self) -> DType:
@@ -94,10 +95,6 @@ def _weights_dtype(model: ModelProto) -> DType | None:
     """The 16-bit type of a model that has weights or inputs in one."""
     types = {t.data_type for t in model.graph.initializer} | {value.type.tensor_type.elem_type for value in model.graph.input}
     return DType.BF16 if TensorProto.BFLOAT16 in types else DType.F16 if TensorProto.FLOAT16 in types else None
-
-
-def precision_of(optimized: ModelProto) -> str:
-    return {entry.key: entry.value for entry in optimized.metadata_props}.get("onnxbolt.precision", "keep")
 
 
 def reference(original: ModelProto, provider: str, notes: dict[str, None]) -> Runner:

@@ -18,7 +18,7 @@ from onnxbolt.graph.weights import Weights
 
 BFLOAT16 = frozenset((TensorProto.BFLOAT16,))
 SIXTEEN_BITS = frozenset((TensorProto.FLOAT16, TensorProto.BFLOAT16))
-_NAMING_TYPES = ("dtype", "output_dtype", "softmax_precision", "stash_type", "to")  # attributes that name an element type
+NAMING_TYPES = ("dtype", "output_dtype", "softmax_precision", "stash_type", "to")  # attributes that name an element type
 
 
 def widened(model: ModelProto, types: frozenset[int] = BFLOAT16, large: Weights | None = None) -> tuple[ModelProto, Weights]:
@@ -69,7 +69,7 @@ class _Widening:
     def nodes(self, nodes: Iterable[NodeProto]) -> None:
         for node in nodes:
             for attribute in node.attribute:
-                if attribute.type == AttributeProto.INT and attribute.name in _NAMING_TYPES and attribute.i in self.types:
+                if attribute.type == AttributeProto.INT and attribute.name in NAMING_TYPES and attribute.i in self.types:
                     attribute.i = TensorProto.FLOAT
                 if attribute.HasField("t"):
                     self.tensor(attribute.t)

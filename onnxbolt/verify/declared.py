@@ -1,0 +1,75 @@
+"""The precision that the optimized model declares in its metadata, held against the types of its tensors.
+
+The precision chooses limits. So it counts only where the model has tensors of that type, and no other 16-bit type may be there that the
+original lacks: a Cast there and back rounds, although function bodies on the CPU may not show it.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import ModelProto, NodeProto, TensorProto
+
+from onnxbolt.errors import InputError
+from onnxbolt.graph.inlining import with_inner
+from onnxbolt.options import PRECISIONS
+from onnxbolt.precision import LOW
+from onnxbolt.verify.widen import NAMING_TYPES, SIXTEEN_BITS
+
+_NAMES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+
+
+def declared(optimized: ModelProto) -> str:
+    """The metadata's precision, "" where there is none. Raises InputError for a word that is no precision."""
+    found = {entry.key: entry.value for entry in optimized.metadata_props}.get("onnxbolt.precision", "")
+    if found and found not in PRECISIONS:
+        raise InputError(f"the optimized model's metadata has onnxbolt.precision {ascii(found)[:60]}: {', '.join(PRECISIONS)} are expected")
+    return found
+
+
+def precision_of(original: ModelProto, optimized: ModelProto) -> str:
+    """"fp16", "bf16" or "keep": the declared one where the model has tensors of its type; without metadata by the types alone."""
+    word, types = declared(optimized), _sixteen_bits(optimized)
+    if word:
+        return word if word in LOW and LOW[word].onnx in types else "keep"
+    new = types.keys() - _sixteen_bits(original).keys()
+    return next((name for name in ("bf16", "fp16") if LOW[name].onnx in new), "keep")
+
+
+def undeclared(original: ModelProto, optimized: ModelProto) -> Iterator[tuple[str, str]]:
+    """Where the optimized model has a 16-bit type that neither its precision nor the original asks for, and what is wrong about it."""
+    precision = precision_of(original, optimized)
+    allowed = {*_sixteen_bits(original), *([LOW[precision].onnx] if precision in LOW else [])}
+    for kind, name in _sixteen_bits(optimized).items():
+        if kind not in allowed:
+            yield name, f"is rounded to {_NAMES[kind]}; the model's precision is {precision}, and the original has no such type"
+
+
+def _sixteen_bits(model: ModelProto) -> dict[int, str]:
+    """The 16-bit types that anything in the model has, functions included, each with the first tensor or function that has it."""
+    found: dict[int, str] = {}
+    for kind, name in _types(model):
+        if kind in SIXTEEN_BITS:
+            found.setdefault(kind, name)
+    return found
+
+
+def _types(model: ModelProto) -> Iterator[tuple[int, str]]:
+    graph = model.graph
+    for node in with_inner(graph.node):
+        yield from ((kind, next(filter(None, node.output), node.name)) for kind in _named(node))
+    for function in model.functions:
+        yield from ((kind, function.name) for node in with_inner(function.node) for kind in _named(node))
+    yield from ((tensor.data_type, tensor.name) for tensor in graph.initializer)
+    yield from ((sparse.values.data_type, sparse.values.name) for sparse in graph.sparse_initializer)
+    yield from ((value.type.tensor_type.elem_type, value.name) for value in (*graph.input, *graph.output, *graph.value_info))
+
+
+def _named(node: NodeProto) -> Iterator[int]:
+    """Element types that a node's attributes name, or have."""
+    for attribute in node.attribute:
+        if attribute.name in NAMING_TYPES:
+            yield attribute.i
+        elif attribute.HasField("t"):
+            yield attribute.t.data_type
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (tensor.data_type for tensor in graph.initializer)
