@@ -18,8 +18,9 @@ demo: .venv/.demo
 	$(BIN)/python -m models resnet50 build/resnet50.onnx --batch 1
 	$(BIN)/onnxbolt optimize build/resnet50.onnx build/resnet50.bolt.onnx --arch sm_90a $$($(BIN)/python -c '$(LOCAL_ARCH)')
 
+# one thread to each process: there are as many processes as cores; long files keep to one process, for their fixtures
 test: .venv/.dev
-	$(BIN)/python -m pytest -n auto
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 false-alarms: .venv/.dev
 	$(BIN)/python -m tests.false_alarms

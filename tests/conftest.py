@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import onnxruntime
 import pytest
 
 from tests.zoo.materialize import materialize
@@ -15,6 +16,20 @@ ZOO = Path(__file__).with_name("zoo")
 
 # kept between runs: compiling is most of the time that the tests take
 os.environ.setdefault("ONNXBOLT_CACHE_DIR", str(ROOT / "build" / "test-cache"))
+
+
+class OneThread(onnxruntime.SessionOptions):
+    """Options of sessions that run in the calling thread alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.intra_op_num_threads = 1
+
+
+def pytest_configure() -> None:
+    """Workers of pytest-xdist keep every core busy already: further threads would spin beside them."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        onnxruntime.SessionOptions = OneThread
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,8 @@ from onnxbolt.codegen import artifacts
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
-from onnxbolt.kernels.config import Family, KernelConfig
+from onnxbolt.kernels import elementwise
+from onnxbolt.kernels.config import Family
 from onnxbolt.library import build, build_for, generated_sources, make_manifest, manifest_of_model
 from onnxbolt.library_file import Library, LibraryManifest
 from onnxbolt.opspec import OpSpec, ops_from_json, ops_to_json
@@ -148,8 +149,8 @@ def test_build_of_a_model_without_fused_nodes(small_model: Path) -> None:
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, library.Manifest]:
     """A library with one real kernel."""
-    config = KernelConfig(80, 0, 2**31 - 1, Family.GEMM_2X, (64, 64, 32), (32, 32, 32), (16, 8, 8), 3, align_a=4, align_b=4, align_c=4)
-    manifest = make_manifest([fx.GEMM.spec], [fx.GEMM.spec.instance(config)])
+    spec = fx.ELEMENTWISE.spec  # whose kernel compiles in seconds
+    manifest = make_manifest([spec], [spec.instance(elementwise.config(80))])
     directory = tmp_path_factory.mktemp("real") / HOSTILE_NAME
     directory.mkdir()
     path = directory / "out.onnxbolt.so"
@@ -164,7 +165,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, library.Manife
 def test_library_tells_what_it_is(real: tuple[Path, library.Manifest]) -> None:
     path, manifest = real
     loaded = Library(path, "")
-    assert loaded.manifest == LibraryManifest(1, manifest.digest, (80,), (fx.GEMM.spec.name,))
+    assert loaded.manifest == LibraryManifest(1, manifest.digest, (80,), (fx.ELEMENTWISE.spec.name,))
     short = ctypes.create_string_buffer(5)
     assert isinstance(loaded.probe(99)[1], str)
     ctypes.CDLL(str(path)).onnxbolt_probe(99, short, ctypes.c_size_t(len(short)))

@@ -20,10 +20,17 @@ class WatchfulToolchain(Toolchain):
         return [*super().compile_command(source, output, arch), *watch]
 
 
-def watchful() -> WatchfulToolchain:
+class DeviceToolchain(WatchfulToolchain):
+    """Compiles the device's side of a unit alone, which takes half the time."""
+
+    def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
+        return ["-cubin" if part == "-c" else part for part in super().compile_command(source, output, arch)]
+
+
+def watchful(kind: type[WatchfulToolchain] = WatchfulToolchain) -> WatchfulToolchain:
     """Raises ToolchainError where no compiler is found."""
     found = find_toolchain()
-    return WatchfulToolchain(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
+    return kind(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
 
 
 def units(instances: Sequence[Instance], size: int) -> list[Unit]:

@@ -1,4 +1,8 @@
-"""Generated units compile without spilling: one instance of each family here, every candidate of the planner with -m nvcc."""
+"""Generated units compile without spilling: one instance of each family here, every candidate of the planner with -m nvcc.
+
+A family's code for the host is the same for all architectures, so that it is compiled for one of them. tests/e2e/test_library.py has the
+families GEMM_2X and CONV_2X for sm_80, and POOL for sm_80 and sm_90a.
+"""
 from __future__ import annotations
 
 import dataclasses
@@ -14,26 +18,32 @@ from onnxbolt.epilogues import PRODUCT
 from onnxbolt.errors import BuildError
 from onnxbolt.kernels import conv, elementwise, gemm, resize, squeeze_excite
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig, Schedule
-from tests.codegen.compilation import compile_all, slow_code, units, watchful
+from tests.codegen.compilation import DeviceToolchain, compile_all, slow_code, units, watchful
 
 CHAIN = ("Bias", "Add", "Relu")
 
 
 def _families(arch: int) -> list[Instance]:
-    """One instance of each family of an architecture."""
-    tile = ((128, 64, 32), (64, 32, 32), (16, 8, 16), 3)
-    configs = [
-        KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_2X, *tile),
-        KernelConfig(arch, 0, UNBOUNDED, Family.CONV_2X, *tile, iterator=Iterator.OPTIMIZED),
+    """One instance of each family of our own that all architectures have, but for poolings."""
+    depthwise = KernelConfig(arch, 0, UNBOUNDED, Family.DEPTHWISE, (2, 4, 128), (5, 5, 1), align_a=4, align_b=4, align_c=4)
+    return [
+        Instance(elementwise.config(arch), DType.F16, DType.F16, CHAIN),
+        Instance(depthwise, DType.F16, DType.F16, CHAIN),
+        Instance(resize.config(arch), DType.F16, DType.F16),
+        Instance(squeeze_excite.config(arch), DType.F16, DType.F16, ("Silu", "Sigmoid")),
     ]
-    if arch == 90:
-        configs.append(KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE))
-    pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
-    configs.append(elementwise.config(arch))
-    resizing = Instance(resize.config(arch), DType.F16, DType.F16)
-    configs.append(KernelConfig(arch, 0, UNBOUNDED, Family.DEPTHWISE, (2, 4, 128), (5, 5, 1), align_a=4, align_b=4, align_c=4))
-    gated = Instance(squeeze_excite.config(arch), DType.F16, DType.F16, ("Silu", "Sigmoid"))
-    return [*(Instance(config, DType.F16, DType.F16, CHAIN) for config in configs), Instance(pool, DType.F16, DType.F16), resizing, gated]
+
+
+def _cutlass_2x(arch: int) -> list[Instance]:
+    tile = ((128, 64, 32), (64, 32, 32), (16, 8, 16), 3)
+    gemm_2x = KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_2X, *tile)
+    conv_2x = KernelConfig(arch, 0, UNBOUNDED, Family.CONV_2X, *tile, iterator=Iterator.OPTIMIZED)
+    return [Instance(config, DType.F16, DType.F16, CHAIN) for config in (gemm_2x, conv_2x)]
+
+
+def _cutlass_3x() -> Instance:
+    config = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE)
+    return Instance(config, DType.F16, DType.F16, CHAIN)
 
 
 def _chain(arch: int) -> Instance:
@@ -50,20 +60,20 @@ def _conv_chain(arch: int) -> Instance:
     return dataclasses.replace(alone, config=config)
 
 
-ONE_OF_EACH = {unit.name: unit for unit in units(
-    [*_families(90), *_families(80), *(_chain(arch) for arch in ARCHS), _conv_chain(75), _conv_chain(80)], 1)}
+WHOLE = units([*_families(90), _cutlass_3x(), _chain(80), _conv_chain(80)], 1)
+DEVICE = units([*_cutlass_2x(90), *_families(80), *(_chain(arch) for arch in ARCHS if arch != 80), _conv_chain(75)], 1)
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[Unit, Path | BuildError]:
-    """All of them, compiled by one run on all cores."""
-    return dict(compile_each(list(ONE_OF_EACH.values()), watchful()))
+    """All of them, compiled on all cores."""
+    return {**dict(compile_each(WHOLE, watchful())), **dict(compile_each(DEVICE, watchful(DeviceToolchain)))}
 
 
 @pytest.mark.timeout(0)  # a limit would measure how busy the machine is; compilers have one of processor time
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_each_family_compiles(name: str, compiled: dict[Unit, Path | BuildError]) -> None:
-    outcome = compiled[ONE_OF_EACH[name]]
+@pytest.mark.parametrize("unit", [*WHOLE, *DEVICE], ids=lambda unit: unit.name)
+def test_each_family_compiles(unit: Unit, compiled: dict[Unit, Path | BuildError]) -> None:
+    outcome = compiled[unit]
     assert isinstance(outcome, Path), outcome
     assert slow_code(outcome) == []
 

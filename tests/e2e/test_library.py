@@ -8,11 +8,14 @@ import onnxruntime
 import pytest
 
 import onnxbolt
+from onnxbolt.codegen.artifacts import compile_units
+from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import Family
-from onnxbolt.library import build_for, manifest_of_model
+from onnxbolt.library import build_for, manifest_of_model, units
 from onnxbolt.library_file import Library
 from onnxbolt.tolerances import MODEL, relative_l2
+from tests.codegen.compilation import slow_code
 from tests.support import Net, feeds_of, run
 
 ARCHS = ("sm_80", "sm_90a")
@@ -20,7 +23,7 @@ ARCHS = ("sm_80", "sm_90a")
 
 @pytest.fixture(scope="module")
 def original() -> onnx.ModelProto:
-    """A convolution, a pooling and a product: the smallest model with every family. The product is large enough for CUTLASS 3.x."""
+    """A convolution, a pooling and a product: the smallest model with every family."""
     net = Net({"image": ["batch", 8, 12, 12], "tokens": ["batch", 512, 128]})
     features = net.node("Relu", net.conv("image", 8, 16, 3, pads=[1, 1, 1, 1]))
     pooled = net.node("MaxPool", features, kernel_shape=[2, 2], strides=[2, 2])
@@ -41,6 +44,14 @@ def test_library_holds_each_family_for_each_architecture(optimized: Path) -> Non
     assert (Family.POOL, 90) in held
     for kinds in ({Family.GEMM_2X, Family.GEMM_3X, Family.GEMM_SM90}, {Family.CONV_2X, Family.CONV_SM90, Family.HALO_SM90}):
         assert any((family, 90) in held for family in kinds)
+
+
+def test_its_kernels_do_not_spill(optimized: Path) -> None:
+    """They are what tests/codegen/test_compile.py need not compile again."""
+    cuda = [unit for unit in units(manifest_of_model(onnx.load(optimized))) if unit.arch]
+    assert len(cuda) >= 4
+    for compiled in compile_units(cuda, find_toolchain()):  # from the cache
+        assert slow_code(compiled) == []
 
 
 def test_library_and_model_carry_the_same_digest(optimized: Path) -> None:
