@@ -4,10 +4,11 @@ The limit is that of the kernel's arithmetic where the library runs, and of the 
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
+import onnx
 from onnx import NodeProto
 
 from onnxbolt.dtypes import DType
@@ -80,7 +81,9 @@ class Nodes:
         for node in segment.nodes:
             if node.domain != FUSED_DOMAIN:
                 continue
-            if got.keys().isdisjoint(node.input) and node.output[0] in env:  # it read what the segment did
+            if reason := misstated(node, {name: x.value.shape for name, x in env.items() if name in {*node.input, *node.output}}):
+                yield failed(self._models, node.output[0], reason, "node", node.name)
+            elif got.keys().isdisjoint(node.input) and node.output[0] in env:  # it read what the segment did
                 yield from (self._row(node, name, got[name], env[name], operands) for name in node.output)
             else:
                 yield from self._alone(node, operands | got, env)
@@ -113,6 +116,27 @@ class Nodes:
             if not same_bits(after, before, any_nan=self._models.library is None):
                 return failed(self._models, name, "channels that are not its own have changed", "node", node.name)
         return row
+
+
+def misstated(node: NodeProto, shapes: Mapping[str, Sequence[int]]) -> str:
+    """How `padding`, which kernels read and function bodies do not, differs from what the tensors' shapes say; empty where it is right."""
+    kind, _, words = node.op_type.partition("_")
+    if kind in ("NchwToNhwc", "NhwcToNchw"):
+        first, last = (node.input[0], node.output[0]) if kind == "NchwToNhwc" else (node.output[0], node.input[0])
+    elif "_to_nchw" in words and len(node.output) == 2 and "Gemm" not in words.partition("Store")[2]:
+        first, last = node.output  # of a convolution that writes both forms
+    else:
+        return ""
+    if first not in shapes or last not in shapes:
+        return ""
+    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    stored, own = shapes[last][-1], shapes[first][1]
+    if kind == "NchwToNhwc" and (around := values.get("around")):
+        stored -= around[len(around) // 2 - 1] + around[-1]
+    if kind == "NhwcToNchw" and (channels := values.get("channels")):
+        stored = channels[1] - channels[0]
+    told = values.get("padding", 0)
+    return f"attribute padding is {told}, but {stored} channels are stored for {own}" if told != stored - own else ""
 
 
 def _retyped(values: np.ndarray, analysed: Bounded | None) -> np.ndarray:

@@ -14,6 +14,7 @@ from onnxbolt.graph.importer import load_model
 from onnxbolt.pipeline import optimize
 from onnxbolt.verify import verify
 from onnxbolt.verify.elementwise import same_bits
+from onnxbolt.verify.nodes import misstated
 from onnxbolt.verify.session import CPU
 from tests.support import Net
 
@@ -164,6 +165,35 @@ def test_a_fault_is_found(plant: Plant, source: ModelProto, optimized: ModelProt
     plant(broken)
     found = verify(source, broken, providers=[CPU]).failures
     assert {row.level for row in found} & {"segment", "node"}
+
+
+@pytest.mark.parametrize("kind", ["NchwToNhwc", "NhwcToNchw"])
+def test_padding_that_is_not_the_tensor_s(kind: str, tmp_path: Path) -> None:
+    """Kernels read it of the attribute, function bodies have it of their own."""
+    net = Net({"x": (1, 3, 8, 8)})
+    source = net.model(net.node("Relu", net.conv("x", 3, 13)))
+    optimize(source, tmp_path / "out.onnx", precision="keep", fuse="all", library=False, verify=False)
+    model = load_model(tmp_path / "out.onnx")
+    node = next(node for node in model.graph.node if node.op_type.startswith(kind))
+    right = attribute(node, "padding").i
+    assert right > 0
+    attribute(node, "padding").i = right + 4
+    reasons = [row.reason for row in verify(source, model, providers=[CPU]).failures]
+    channels, own = (4, 3) if kind == "NchwToNhwc" else (16, 13)
+    assert reasons == [f"attribute padding is {right + 4}, but {channels} channels are stored for {own}"]
+
+
+@pytest.mark.parametrize(("op", "attributes", "shapes", "right"), [
+    ("FusedConv_Bias_Store_CastF32_f16_pad3_to_nchw", {}, {"y": (1, 13, 8, 8), "z": (1, 8, 8, 16)}, 3),
+    ("FusedConv_Bias_Store_Gemm_Bias_f16_to_nchw", {}, {"y": (1, 40, 8, 8), "z": (1, 8, 8, 16)}, None),
+    ("NchwToNhwc_f16_pad3_part", {"around": [0, 0, 0, 8, 0, 0, 0, 4]}, {"x": (1, 13, 8, 8), "y": (1, 8, 8, 28)}, 3),
+    ("NhwcToNchw_f16_sliced", {"channels": [8, 24]}, {"x": (1, 8, 8, 32), "y": (1, 16, 8, 8)}, 0),
+    ("FusedConv_Bias_f16", {}, {"x": (1, 8, 8, 32), "y": (1, 8, 8, 16)}, None),
+])
+def test_what_padding_has_to_be(op: str, attributes: dict[str, list[int]], shapes: dict[str, tuple[int, ...]], right: int | None) -> None:
+    outputs = ["y", "z"] if "z" in shapes else ["y"]
+    refused = [told for told in range(8) if misstated(helper.make_node(op, ["x"], outputs, padding=told, **attributes), shapes)]
+    assert refused == [told for told in range(8) if right is not None and told != right]
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
