@@ -17,7 +17,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxbolt.errors import LibraryError
+from onnxbolt.errors import InputError, LibraryError
 
 _SECTION = b".onnxbolt"
 _HEADER, _SECTION_HEADER, _SEGMENT_HEADER = 64, 64, 56  # bytes, of a 64-bit file
@@ -39,8 +39,8 @@ class LibraryManifest:
 class Library:
     """A library file; nothing of it runs before `probe`. Raises LibraryError, which ends in `remedy`, where it is none that can be used.
 
-    With `sha256` the file's bytes have that sum, and `loadable` names a copy of these very bytes, which nobody can change: exchanging the
-    file between the check and the loading is of no use.
+    With `sha256`, as `given_sum` has it, the file's bytes have that sum, and `loadable` names a copy of these very bytes, which nobody can
+    change: exchanging the file between the check and the loading is of no use.
     """
 
     def __init__(self, path: Path, remedy: str, sha256: str | None = None) -> None:
@@ -73,9 +73,7 @@ class Library:
         return arch, reason.value.decode(errors="replace")
 
     def _check_sum(self, content: bytes, expected: str) -> None:
-        found, expected = hashlib.sha256(content).hexdigest(), expected.lower()
-        if not _SHA256.fullmatch(expected):
-            raise LibraryError(f"library_sha256={expected!r} is no SHA-256 sum; `onnxbolt inspect` prints a library's")
+        found = hashlib.sha256(content).hexdigest()
         if found != expected:
             raise LibraryError(f"{self.path} has SHA-256 {found}, not {expected}: it is not what was asked for. Deploy that library, "
                                "or pass this sum if you trust it")
@@ -110,6 +108,13 @@ def beside(path: Path, digest: str) -> Beside:
     if manifest.digest != digest:
         return Beside(path.name, sums, manifest.archs, "is the library of another model")
     return Beside(path.name, sums, manifest.archs)
+
+
+def given_sum(value: object) -> str:
+    """The argument library_sha256 in lower case. Raises InputError where it is not 64 hexadecimal digits."""
+    if not isinstance(value, str) or not _SHA256.fullmatch(value.lower()):
+        raise InputError(f"library_sha256={ascii(value)[:80]} is no SHA-256 sum, 64 hexadecimal digits; `onnxbolt inspect` prints a library's")
+    return value.lower()
 
 
 def sha256_of(path: Path) -> str:

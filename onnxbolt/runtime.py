@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxbolt.errors import LibraryError
-from onnxbolt.library_file import Library
+from onnxbolt.library_file import Library, given_sum
 from onnxbolt.metadata import Source, read_metadata
 
 if TYPE_CHECKING:
@@ -55,10 +55,11 @@ def session_options(model: Source, *, providers: Sequence[Provider] | None = Non
     `model` is a path or the bytes of the file; `library` is by default the file beside the model; `providers` are those that the
     session will get (by default all that onnxruntime has). Loading a library runs its code: `library_sha256`, the sum in hex that `onnxbolt
     optimize` reports, says which bytes may be loaded, and others never are. Raises LibraryError for a library that does not fit or, if
-    `strict`, is not used, and InputError for a file that is no ONNX model.
+    `strict`, is not used, and InputError for a file that is no ONNX model and for a sum that is none.
     """
     import onnxruntime as ort
 
+    expected = None if library_sha256 is None else given_sum(library_sha256)
     options = options or ort.SessionOptions()
     metadata = read_metadata(model)
     digest = metadata.get("onnxbolt.digest", "")
@@ -72,7 +73,7 @@ def session_options(model: Source, *, providers: Sequence[Provider] | None = Non
         options.add_session_config_entry(ENABLE, "0")
         return options
     device = int(wanted.get(CUDA, {}).get("device_id", 0))
-    reason = _why_not(options, available) or _load(model, library, library_sha256, digest, device, options)
+    reason = _why_not(options, available) or _load(model, library, expected, digest, device, options)
     if reason and strict:
         raise LibraryError(f"the fused kernels cannot be used: {reason}")
     if reason:

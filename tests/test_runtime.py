@@ -15,7 +15,7 @@ import pytest
 
 import onnxbolt
 from onnxbolt import runtime
-from onnxbolt.errors import LibraryError
+from onnxbolt.errors import InputError, LibraryError
 from onnxbolt.runtime import CUDA, OnnxboltWarning, get_library_path, session_options
 from tests import library_fixtures as fx
 from tests.conftest import ROOT
@@ -239,3 +239,12 @@ ort.InferenceSession(sys.argv[1], session_options(sys.argv[1], providers=["CPUEx
 def test_fp16_products_behind_a_transpose_do_not_end_the_process(tmp_path: Path) -> None:
     """ONNX Runtime 1.31's reordering of channels for the CPU crashes on them."""
     subprocess.run([sys.executable, "-c", TURNED, str(tmp_path / "out.onnx")], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("wrong", ["xyz", "", "0" * 63, "0" * 65, "g" * 64, b"0" * 64])
+def test_a_sum_that_is_none_is_refused_on_every_machine(deployed: Path, wrong: object, tmp_path: Path) -> None:
+    """Also where nothing would be loaded: without CUDA, and for a model without fused nodes."""
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "empty", [], [])), tmp_path / "plain.onnx")
+    for path, providers in ((deployed, ["CPUExecutionProvider"]), (deployed, None), (tmp_path / "plain.onnx", None)):
+        with pytest.raises(InputError, match="is no SHA-256 sum, 64 hexadecimal digits"):
+            session_options(path, providers=providers, library_sha256=wrong)  # type: ignore[arg-type]
