@@ -113,7 +113,7 @@ def beside(path: Path, digest: str) -> Beside:
 def given_sum(value: object) -> str:
     """The argument library_sha256 in lower case. Raises InputError where it is not 64 hexadecimal digits."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value.lower()):
-        raise InputError(f"library_sha256={ascii(value)[:80]} is no SHA-256 sum, 64 hexadecimal digits; `onnxbolt inspect` prints a library's")
+        raise InputError(f"library_sha256={ascii(value)[:80]} is no SHA-256 sum, 64 hexadecimal digits; onnxbolt inspect prints one")
     return value.lower()
 
 
