@@ -104,7 +104,7 @@ def test_configurations_come_from_the_lock_alone(model: Path, lock: Path, monkey
     others = {(problem, arch): Choice(second_best(problem, arch), 1.0, measured=arch == 90) for problem, arch in read.choices}
     dataclasses.replace(read, choices=others).write(lock)
     monkeypatch.setattr("onnxbolt.plan.verdicts._predicted", None)
-    monkeypatch.setattr("onnxbolt.plan.verdicts._fused_best", None)
+    monkeypatch.setattr("onnxbolt.plan.choose.ranked", None)
     out = model.with_name("out.onnx")
     assert frozen(model, lock, out) == 0
     assert set(configs(out)) == {choice.config for choice in others.values()}
