@@ -67,12 +67,20 @@ def _worst(got: np.ndarray, expected: np.ndarray, limit: np.ndarray) -> _Worst:
 
 def _capped(values: np.ndarray, limit: np.ndarray, cap: float) -> np.ndarray | None:
     """`limit`, at most `cap` of the element and of the root mean square of `values`; None where it is so already."""
-    finite = np.abs(values, dtype=np.promote_types(np.float32, values.dtype))
-    finite[~np.isfinite(finite)] = 0.0
-    typical = math.sqrt(float(np.square(finite, dtype=np.float64).sum()) / max(finite.size, 1))
-    if float(limit.max(initial=0.0)) <= cap * typical:
+    typical, widest = _root_mean_square(values), float(limit.max(initial=0.0))
+    if widest <= cap * typical:
         return None
-    return np.fmin(limit, np.maximum(cap * np.maximum(finite, typical), _SMALLEST))
+    return np.fmin(limit, np.maximum(cap * np.maximum(np.abs(values), typical), _SMALLEST))
+
+
+def _root_mean_square(values: np.ndarray) -> float:
+    """... of those that are finite."""
+    wide = values.astype(np.promote_types(np.float32, values.dtype), copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = float(np.linalg.norm(wide))
+    if not math.isfinite(norm):
+        norm = float(np.linalg.norm(np.where(np.isfinite(wide), wide, 0.0).astype(np.float64)))
+    return norm / math.sqrt(max(values.size, 1))
 
 
 def _same_infinities(got: np.ndarray, expected: np.ndarray, limit: np.ndarray, difference: np.ndarray) -> bool:
