@@ -6,6 +6,7 @@ Level 2: each of our nodes in it is judged by float64, on the same inputs.
 """
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -19,6 +20,7 @@ from onnxbolt.verify.bounds import Bounded, is_float
 from onnxbolt.verify.declared import undeclared
 from onnxbolt.verify.elementwise import compared, failed
 from onnxbolt.verify.feeds import Feeds
+from onnxbolt.verify.folded import Folded
 from onnxbolt.verify.limits import FP32_OPERANDS, unit
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.nodes import Nodes
@@ -58,6 +60,7 @@ class _Judge:
         self._originals = Originals(models.reference, feeds, found.uses)
         self._operands = Operands(models.candidate, self._originals, found)
         self._nodes = Nodes(models)
+        self._folded = Folded(models, self._nodes.measured)
         self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
         self._sparse = {tensor.values.name for tensor in models.optimized.graph.sparse_initializer}
         low = LOW.get(models.precision)
@@ -103,7 +106,9 @@ class _Judge:
             values = self._constant(name)
             error = max(unit(values.dtype), self._constants) if is_float(values.dtype) else 0.0
             # float32's largest numbers have become bfloat16's largest, which is more than a rounding
-            env[name] = Bounded.of(values, error / (1 - error))
+            env[name] = found = Bounded.of(values, error / (1 - error))
+            if error and (folding := self._folded.error(name, values.shape)) is not None:
+                env[name] = dataclasses.replace(found, operands=found.absolute(found.operands) + folding)
         return env
 
     def _constant(self, name: str) -> np.ndarray:

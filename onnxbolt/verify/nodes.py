@@ -36,15 +36,17 @@ class Nodes:
     def __init__(self, models: Models) -> None:
         self._models = models
         skeleton = models.candidate.skeleton
-        self._unknown: dict[str, None] = {}  # op types
+        self.measured: dict[str, None] = {}  # op types without a rule
+        self._unknown: dict[str, None] = {}  # those that ONNX Runtime does not run by themselves
         self._ops: dict[str, OpSpec] = {}
         if models.library is not None:
             self._ops = {op.name: op for op in manifest_of_model(models.optimized).ops}
-        self._analysis = Analysis(Standard(skeleton), {f.name: f for f in skeleton.functions if f.domain == FUSED_DOMAIN})
+        functions = {f.name: f for f in skeleton.functions if f.domain == FUSED_DOMAIN}
+        self._analysis = Analysis(Standard(skeleton), functions, self.measured)
 
     def notes(self) -> dict[str, None]:
         """Which operators had no rule."""
-        measured, unknown = (", ".join(sorted(names)) for names in (self._analysis.measured, self._unknown))
+        measured, unknown = (", ".join(sorted(names)) for names in (self.measured, self._unknown))
         found = {f"limits behind {measured} were measured, by changing operands as much as they were rounded": None} if measured else {}
         return found | ({f"limits behind {unknown} are 16 roundings of the largest value: no bound is known": None} if unknown else {})
 

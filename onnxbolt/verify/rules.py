@@ -18,8 +18,8 @@ from onnxbolt.verify.standard import Standard
 
 Env = dict[str, Bounded]
 # they move values, and errors alike; their other operands say where to
-_MOVEMENT = {"Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad",
-             "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"}
+MOVEMENT = {"Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad",
+            "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"}
 _MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
 _LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}  # of values, whose errors are at most the largest of errors
 _MEASURED_FACTOR = 4.0  # of what is measured with one draw of the errors' signs
@@ -64,7 +64,7 @@ class Call:
         if self.node.domain in ("", "ai.onnx"):
             if op in FUNCTIONS and all(x is not None and is_float(x.dtype) for x in self.inputs[:1]):
                 return [self._function()]
-            if op in _MOVEMENT:
+            if op in MOVEMENT:
                 return self._moved()
             if op in _MEANS | _LARGEST and len(self.node.output) == 1 and is_float(self._input(0).dtype):
                 return [self._reduced()]
