@@ -32,15 +32,11 @@ void Fill(Operand& operand, int type, int sets, uint32_t seed, float mean, float
 // Of one layer's filter.
 size_t Depth(const ConvArguments& conv) { return size_t(conv.r) * conv.s * (conv.c / conv.groups); }
 
-Buffer ComputeLayer(const ConvArguments& conv, int element, const Chain& chain) {
-  Buffer result(size_t(conv.n) * conv.p * conv.q * conv.k * sizeof(float));
-  ComputeReference(conv, element, chain, static_cast<float*>(result.get()));
-  return result;
-}
+Answer AnswerOf(size_t count) { return {Buffer(count * sizeof(float)), Buffer(count * sizeof(float))}; }
 
-Buffer MeansOf(const ConvArguments& conv, const Buffer& values) {
-  Buffer means(size_t(conv.n) * conv.k * sizeof(float));
-  ComputeMeans(conv, static_cast<const float*>(values.get()), static_cast<float*>(means.get()));
+Answer MeansOf(const ConvArguments& conv, const Answer& values, float accumulation) {
+  Answer means = AnswerOf(size_t(conv.n) * conv.k);
+  ComputeMeans(conv, values, accumulation, means);
   return means;
 }
 
@@ -67,7 +63,7 @@ Problem::Problem(const Description& description, size_t l2_bytes) : description_
   if (!description_.both()) return;
   ConvArguments rows = conv(0, 0);
   rows.y_planes = rows.padding = 0;
-  stored_reference_ = ComputeLayer(rows, description_.element, description_.layers.chains[0]);
+  stored_reference_ = compute_layer(rows, 0, nullptr);
 }
 
 size_t Problem::describe_operands() {
@@ -120,19 +116,30 @@ void Problem::pad_filter() {
     Check(cudaMemcpy2D(padded_filter_.at(set), pitch, layers_[0].filter.at(set), row, row, rows, cudaMemcpyDefault), "cudaMemcpy2D");
 }
 
-// Layer by layer in fp32; what lies between two is rounded to the element type, as the kernel and the layers one by one do.
-Buffer Problem::compute_reference() {
+// Layer by layer; what lies between two is rounded to the element type, as the kernel and the layers one by one do.
+Answer Problem::compute_reference() {
   Buffer rows;
+  Answer between;
+  const float* errors = nullptr;  // of the layer before
   for (int layer = 0;; ++layer) {
     ConvArguments conv = this->conv(layer, 0);
     if (layer > 0) conv.x = rows.get();
-    Buffer result = ComputeLayer(conv, description_.element, description_.layers.chains[layer]);
-    if (layer == description_.last()) return description_.layers.means ? MeansOf(conv, result) : std::move(result);
+    Answer result = compute_layer(conv, layer, errors);
+    if (layer == description_.last())
+      return description_.layers.means ? MeansOf(conv, result, description_.limits.mean) : std::move(result);
     const size_t count = size_t(description_.rows()) * conv.k;
     rows = Buffer(count * ElementSize(description_.element));
-    RoundTo(rows.get(), description_.element, static_cast<const float*>(result.get()), count);
-    if (layer == 0 && description_.layers.stores) stored_reference_ = std::move(result);
+    RoundTo(rows.get(), description_.element, static_cast<const float*>(result.values.get()), count);
+    Answer& kept = layer == 0 && description_.layers.stores ? stored_reference_ : between;
+    kept = std::move(result);
+    errors = static_cast<const float*>(kept.errors.get());
   }
+}
+
+Answer Problem::compute_layer(const ConvArguments& conv, int layer, const float* errors) const {
+  Answer answer = AnswerOf(size_t(conv.n) * conv.p * conv.q * conv.k);
+  ComputeReference(conv, description_.element, description_.layers.chains[layer], description_.limits.rounding, errors, answer);
+  return answer;
 }
 
 Arguments Problem::arguments(int set, int first, int last) const {
@@ -159,13 +166,13 @@ void Problem::poison(cudaStream_t stream) const {
   if (description_.both()) Check(cudaMemsetAsync(rows_.at(0), 0xff, rows_.stride, stream), "cudaMemsetAsync");
 }
 
-double Problem::error() const {
-  const auto relative = [](const Operand& y, int type, const Buffer& reference) {
-    return RelativeError(y.at(0), type, static_cast<const float*>(reference.get()), y.elements);
-  };
-  const double error = relative(layers_[description_.last()].y, description_.output, reference_);
+Distance Problem::error() const {
+  const Limits& limits = description_.limits;
+  const Operand &y = layers_[description_.last()].y, &stored = description_.both() ? rows_ : layers_[0].y;
+  const Distance error = DistanceFrom(reference_, y.at(0), description_.output, limits.output, limits.floor, y.elements);
   if (!description_.layers.stores) return error;
-  return std::max(error, relative(description_.both() ? rows_ : layers_[0].y, description_.element, stored_reference_));
+  const Distance other = DistanceFrom(stored_reference_, stored.at(0), description_.element, limits.element, limits.floor, stored.elements);
+  return {std::max(error.relative_l2, other.relative_l2), std::max(error.excess, other.excess)};
 }
 
 ConvArguments Problem::conv(int layer, int set) const {

@@ -50,6 +50,7 @@ struct Step {
   int code;  // its place in steps.h's table
   OperandKind kind;
   int operand, param;  // its vector or tensor and its first parameter, among those of its layer
+  float error;         // of a kernel's implementation, in parts of its argument and result, of 1 at the least
 };
 
 constexpr int kMaxSteps = 16;
@@ -57,6 +58,16 @@ constexpr int kMaxSteps = 16;
 struct Chain {
   int size = 0, vectors = 0, tensors = 0, first_param = 0;  // the last one among the parameters of all layers
   Step steps[kMaxSteps];
+  float accumulation;        // error of the product's sums in parts of the sum of magnitudes
+  float relative, absolute;  // error of an approximate activation at its end
+};
+
+// What limits of an answer follow from, beside those of chains: onnxbolt/tune/acceptance.py has them from verification.
+struct Limits {
+  float rounding;  // relative error of a step
+  float floor;     // magnitude below which rounding errors get no smaller
+  float mean;      // error of a mean's sum in parts of the sum of magnitudes
+  float output, element;  // relative errors of rounding to these types
 };
 
 constexpr int kMaxProducts = 8;  // of a problem; each of its kernels takes at most kMaxLayers of them
@@ -85,6 +96,7 @@ struct Description {
   ConvArguments conv;  // the first layer's extents, windows and pitches; no pointers
   int columns[kMaxProducts];
   float params[kMaxParams];  // of all layers
+  Limits limits;
 
   int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
   int64_t written_rows() const { return layers.means ? conv.n : rows(); }
@@ -102,6 +114,16 @@ union Arguments {
   Arguments() : conv_chain{} {}
 };
 
+// What is right: values in fp32, not rounded to the type that they are stored in, and how far a kernel's may be from each before it rounds.
+struct Answer {
+  Buffer values, errors;
+};
+
+struct Distance {
+  double relative_l2;  // infinite where a value is not finite
+  double excess;       // the largest error of one value in parts of its limit
+};
+
 class Problem {
  public:
   Problem(const Description& description, size_t l2_bytes);  // computes the reference's answer
@@ -111,7 +133,7 @@ class Problem {
   // Of a kernel for the layers from `first` to `last`, as the runtime passes them to Kernel's functions.
   Arguments arguments(int set, int first, int last) const;
   void poison(cudaStream_t stream) const;  // the first set's output, and what lies between layers, becomes NaN
-  double error() const;  // relative L2 of the first set's output, the worse one of two; infinite where a value is not finite
+  Distance error() const;  // of the first set's output, the worse one of two
 
  private:
   // One layer's operands and its result: of the last one y, of the others what kernels for fewer layers leave for the next.
@@ -122,7 +144,8 @@ class Problem {
   size_t describe_operands();  // the bytes of a set
   void fill();
   void pad_filter();
-  Buffer compute_reference();
+  Answer compute_reference();
+  Answer compute_layer(const ConvArguments& conv, int layer, const float* errors) const;
   EpilogueArguments epilogue(int layer, int set) const;
   ConvArguments conv(int layer, int set) const;
   ChainArguments chain(int set, int first, int last) const;
@@ -133,15 +156,17 @@ class Problem {
   int sets_ = 1;
   Operand x_, padded_filter_, rows_;  // the latter: y with its channels last, beside the planes
   LayerOperands layers_[kMaxProducts];
-  Buffer reference_;         // float [written rows, columns of the last layer], not rounded to the output's type
-  Buffer stored_reference_;  // that of the first layer, where its result is an output, or that of the rows
+  Answer reference_;         // float [written rows, columns of the last layer]
+  Answer stored_reference_;  // that of the first layer, where its result is an output, or that of the rows
 };
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation);
-void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float* result);
-void ComputeMeans(const ConvArguments& conv, const float* values, float* means);  // of an output [n, p, q, k]
+// `x_errors`: of x, float [rows, c]; nullptr where it is exact.
+void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float rounding, const float* x_errors,
+                      const Answer& answer);
+void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation, const Answer& means);  // of an output [n, p, q, k]
 void RoundTo(void* data, int element, const float* from, size_t count);
-double RelativeError(const void* y, int output, const float* reference, size_t count);
+Distance DistanceFrom(const Answer& reference, const void* y, int output, float unit, float floor, size_t count);
 size_t ElementSize(int type);
 
 }  // namespace profiler

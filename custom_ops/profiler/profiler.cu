@@ -213,7 +213,7 @@ void Time(const Candidate& candidate, int samples, bool overlap, double* microse
   }
 }
 
-double CheckAnswer(const Candidate& candidate) {
+Distance CheckAnswer(const Candidate& candidate) {
   const Stream stream;
   problem->poison(stream);
   candidate.Launch(0, stream);
@@ -244,10 +244,11 @@ void SetProblem(const std::string& name, const Description& description) {
 }
 
 // `extents`, of the first layer: m, n, k of a GEMM; of a convolution the int fields of ConvArguments, in their order; x_planes is fp32
-// or 0, y_planes and padding those of the only layer. `columns`: of the layers behind it.
+// or 0, y_planes and padding those of the only layer. `columns`: of the layers behind it. `limits`: the fields of Limits, then of each
+// layer accumulation, relative and absolute, and the error of each of its steps.
 Description Describe(bool is_gemm, int element, int output, const char* epilogue, const int* extents, const int* columns,
-                     const float* params) {
-  Description description{is_gemm, element, output, ParseLayers(epilogue), {}, {}, {}};
+                     const float* params, const float* limits) {
+  Description description{is_gemm, element, output, ParseLayers(epilogue), {}, {}, {}, {}};
   ConvArguments& conv = description.conv;
   const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0};
   const int* from = is_gemm ? image : extents;
@@ -259,6 +260,12 @@ Description Describe(bool is_gemm, int element, int output, const char* epilogue
   description.columns[0] = conv.k;
   std::copy_n(columns, description.last(), description.columns + 1);
   std::copy_n(params, kMaxParams, description.params);
+  Limits& all = description.limits;
+  for (float* to : {&all.rounding, &all.floor, &all.mean, &all.output, &all.element}) *to = *limits++;
+  for (Chain* chain = description.layers.chains; chain <= description.layers.chains + description.last(); ++chain) {
+    for (float* to : {&chain->accumulation, &chain->relative, &chain->absolute}) *to = *limits++;
+    for (Step* step = chain->steps; step < chain->steps + chain->size; ++step) step->error = *limits++;
+  }
   return description;
 }
 
@@ -280,17 +287,19 @@ EXPORT const char* profiler_device(DeviceFacts* facts) {
 
 // What the calls below are about; makes its operands and the reference's answer unless it has them. `name` tells problems apart.
 EXPORT const char* profiler_set_problem(const char* name, int is_gemm, int element, int output, const char* epilogue,
-                                        const int* extents, const int* columns, const float* params) {
+                                        const int* extents, const int* columns, const float* params, const float* limits) {
   return Guarded([&]() -> const char* {
-    SetProblem(name, Describe(is_gemm, element, output, epilogue, extents, columns, params));
+    SetProblem(name, Describe(is_gemm, element, output, epilogue, extents, columns, params, limits));
     return nullptr;
   });
 }
 
-// Relative L2 error of one launch of each; infinite where an output was not written or is not finite.
-EXPORT const char* profiler_check(const Launched* kernels, int count, double* error) {
+// Of one launch of each: the relative L2 error, and the largest error of one value in parts of its limit; infinite where an output was
+// not written or is not finite.
+EXPORT const char* profiler_check(const Launched* kernels, int count, double* error, double* excess) {
   return Guarded([&]() -> const char* {
-    *error = CheckAnswer(Candidate(kernels, count));
+    const Distance found = CheckAnswer(Candidate(kernels, count));
+    *error = found.relative_l2, *excess = found.excess;
     return nullptr;
   });
 }

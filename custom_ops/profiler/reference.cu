@@ -1,4 +1,5 @@
-// The answer that kernels are measured against, naively: fp32 sums over tiles in shared memory, steps in fp64, decided at run time.
+// The answer that kernels are measured against, naively: fp64 sums over tiles in shared memory, steps in fp64, decided at run time.
+// Beside each value stands how far a kernel's may be from it, by the limits of onnxbolt/verify (docs/accuracy.md).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -43,25 +44,47 @@ __device__ float Activation(const ConvArguments& conv, int64_t row, int64_t k) {
   return float(static_cast<const Element*>(conv.x)[pixel * conv.x_pitch + channel]);
 }
 
+// Of a layer behind others, which is a product of rows.
+__device__ float ErrorOf(const ConvArguments& conv, const float* errors, int64_t row, int64_t k) {
+  return errors && row < int64_t(conv.n) * conv.p * conv.q && k < conv.c ? errors[row * conv.c + k] : 0.f;
+}
+
 template <class Element>
 __device__ float Weight(const ConvArguments& conv, int channel, int64_t k) {
   const int64_t depth = int64_t(conv.r) * conv.s * (conv.c / conv.groups);
   return channel < conv.k && k < depth ? float(static_cast<const Element*>(conv.filter)[channel * depth + k]) : 0.f;
 }
 
+// What one output's products add up to.
+struct Sums {
+  double value = 0;
+  float magnitude = 0, carried = 0;  // of |x w|, and of what errors of x make of |w|
+
+  __device__ void Add(float x, float w, float x_error) {
+    value += double(x) * w, magnitude += fabsf(x * w), carried += x_error * fabsf(w);
+  }
+};
+
 template <class Element>
-__device__ float ApplyChain(const Chain& chain, const EpilogueArguments& operands, float x, int64_t row, int channel) {
-  double value = x;
+__device__ Bounded ApplyChain(const Chain& chain, const EpilogueArguments& operands, const Sums& sums, float rounding, int64_t row,
+                              int channel) {
+  Bounded x{sums.value, chain.accumulation * sums.magnitude + sums.carried};
   for (int i = 0; i < chain.size; ++i) {
     const Step& step = chain.steps[i];
     double operand = 0;
     if (step.kind == OperandKind::kVector) operand = operands.vectors[step.operand][channel];
     if (step.kind == OperandKind::kTensor)
       operand = float(static_cast<const Element*>(operands.tensors[step.operand])[row * operands.tensor_pitch[step.operand] + channel]);
-    value = ReferenceStep(step.code, value, operand, operands.params + step.param);
+    x = BoundedStep(step.code, x, operand, operands.params + step.param, rounding, step.error);
   }
-  return float(value);
+  return {x.value, x.error + chain.absolute + chain.relative * fabs(x.value)};
 }
+
+struct Output {
+  float *values, *errors;
+
+  __device__ void Store(int64_t index, const Bounded& x) const { values[index] = float(x.value), errors[index] = float(x.error); }
+};
 
 // Where output pixel `row` of a channel is in y.
 __device__ int64_t OutputIndex(const ConvArguments& conv, int64_t row, int channel) {
@@ -73,71 +96,91 @@ __device__ int64_t OutputIndex(const ConvArguments& conv, int64_t row, int chann
 // One block makes kTile pixels of kTile channels, one thread kPerThread pixels of one channel.
 template <class Element>
 __global__ void __launch_bounds__(kTile * kThreadRows)
-ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain, float* result) {
-  __shared__ float pixels[kTile][kTile + 1], filters[kTile][kTile + 1];
+ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain, float rounding, const float* x_errors,
+                Output output) {
+  __shared__ float pixels[kTile][kTile + 1], filters[kTile][kTile + 1], errors[kTile][kTile + 1];
   const int64_t first_row = int64_t(blockIdx.x) * kTile, depth = int64_t(conv.r) * conv.s * conv.c;
   const int first_channel = blockIdx.y * kTile, channel = first_channel + threadIdx.x;
-  float sums[kPerThread] = {};
+  Sums sums[kPerThread];
   for (int64_t k = 0; k < depth; k += kTile) {
     for (int i = threadIdx.y; i < kTile; i += kThreadRows) {
       pixels[i][threadIdx.x] = Activation<Element>(conv, first_row + i, k + threadIdx.x);
       filters[i][threadIdx.x] = Weight<Element>(conv, first_channel + i, k + threadIdx.x);
+      errors[i][threadIdx.x] = ErrorOf(conv, x_errors, first_row + i, k + threadIdx.x);
     }
     __syncthreads();
     for (int j = 0; j < kTile; ++j) {
-      for (int i = 0; i < kPerThread; ++i) sums[i] += pixels[threadIdx.y + i * kThreadRows][j] * filters[threadIdx.x][j];
+      for (int i = 0; i < kPerThread; ++i) {
+        const int row = threadIdx.y + i * kThreadRows;
+        sums[i].Add(pixels[row][j], filters[threadIdx.x][j], errors[row][j]);
+      }
     }
     __syncthreads();
   }
   for (int i = 0; i < kPerThread; ++i) {
     const int64_t row = first_row + threadIdx.y + i * kThreadRows;
     if (row < int64_t(conv.n) * conv.p * conv.q && channel < conv.k - conv.padding)
-      result[OutputIndex(conv, row, channel)] = ApplyChain<Element>(chain, conv.epilogue, sums[i], row, channel);
+      output.Store(OutputIndex(conv, row, channel), ApplyChain<Element>(chain, conv.epilogue, sums[i], rounding, row, channel));
   }
 }
 
 // With groups an output channel meets the channels of its group alone, so that there is little to share: a thread makes a value.
+// Layers behind others have none.
 template <class Element>
-__global__ void GroupedReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain, float* result) {
+__global__ void GroupedReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain, float rounding,
+                                       Output output) {
   const int per_group = conv.c / conv.groups, depth = conv.r * conv.s * per_group;
   const int64_t count = int64_t(conv.n) * conv.p * conv.q * conv.k;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x) {
     const int64_t row = i / conv.k;
     const int channel = i % conv.k, first = channel / (conv.k / conv.groups) * per_group;
-    float sum = 0.f;
+    Sums sums;
     for (int k = 0; k < depth; ++k) {
       const int64_t input = int64_t(k / per_group) * conv.c + first + k % per_group;
-      sum += Activation<Element>(conv, row, input) * Weight<Element>(conv, channel, k);
+      sums.Add(Activation<Element>(conv, row, input), Weight<Element>(conv, channel, k), 0.f);
     }
-    result[i] = ApplyChain<Element>(chain, conv.epilogue, sum, row, channel);
+    output.Store(i, ApplyChain<Element>(chain, conv.epilogue, sums, rounding, row, channel));
   }
 }
 
 // A thread makes the mean of one channel of one image.
-__global__ void MeanKernel(const float* values, int64_t count, int pixels, int channels, float* means) {
+__global__ void MeanKernel(Output of, int64_t count, int pixels, int channels, float accumulation, Output means) {
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x) {
-    float sum = 0.f;
-    for (int pixel = 0; pixel < pixels; ++pixel) sum += values[(i / channels * pixels + pixel) * channels + i % channels];
-    means[i] = sum / pixels;
+    Bounded sum{0, 0};
+    for (int pixel = 0; pixel < pixels; ++pixel) {
+      const int64_t at = (i / channels * pixels + pixel) * channels + i % channels;
+      sum.value += of.values[at], sum.error += of.errors[at] + accumulation * fabsf(of.values[at]);
+    }
+    means.Store(i, {sum.value / pixels, sum.error / pixels});
   }
 }
 
-// Sums of squares, of the difference and of the reference.
-template <class Output>
-__global__ void SquaresKernel(const Output* y, const float* reference, size_t count, double* sums) {
+// What is found of all values: sums of squares, of the difference and of the reference, and the largest error in parts of its limit.
+struct Found {
+  double difference, norm;
+  unsigned excess;  // bits of a float that is not negative, in the order of the numbers; those of NaN are larger than all
+};
+
+template <class Element>
+__global__ void DistanceKernel(const Element* y, Output reference, float unit, float floor, size_t count, Found* found) {
   double difference = 0, norm = 0;
+  unsigned excess = 0;
   for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
-    const double expected = reference[i], delta = double(float(y[i])) - expected;
+    const double expected = reference.values[i], delta = double(float(y[i])) - expected;
+    const double limit = reference.errors[i] + unit * fmax(fabs(expected), double(floor));
+    excess = max(excess, __float_as_uint(fabsf(float(delta / limit))));
     difference += delta * delta;
     norm += expected * expected;
   }
   for (int lane = 16; lane; lane /= 2) {
     difference += __shfl_down_sync(~0u, difference, lane);
     norm += __shfl_down_sync(~0u, norm, lane);
+    excess = max(excess, __shfl_down_sync(~0u, excess, lane));
   }
   if (threadIdx.x % 32 == 0) {
-    atomicAdd(sums, difference);
-    atomicAdd(sums + 1, norm);
+    atomicAdd(&found->difference, difference);
+    atomicAdd(&found->norm, norm);
+    atomicMax(&found->excess, excess);
   }
 }
 
@@ -170,6 +213,8 @@ __global__ void RoundKernel(Element* data, const float* from, size_t count) {
 }
 
 constexpr int kBlocks = 1024, kThreads = 256;
+
+Output OutputOf(const Answer& answer) { return {static_cast<float*>(answer.values.get()), static_cast<float*>(answer.errors.get())}; }
 
 }  // namespace
 
@@ -226,19 +271,21 @@ void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean
   Check(cudaGetLastError(), "filling an operand");
 }
 
-void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float* result) {
+void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float rounding, const float* x_errors,
+                      const Answer& answer) {
   const int64_t rows = int64_t(conv.n) * conv.p * conv.q;
   const dim3 grid(unsigned((rows + kTile - 1) / kTile), (conv.k + kTile - 1) / kTile), block(kTile, kThreadRows);
   WithType(element, [&](auto zero) {
-    if (conv.groups > 1) GroupedReferenceKernel<decltype(zero)><<<kBlocks, kThreads>>>(conv, chain, result);
-    else ReferenceKernel<decltype(zero)><<<grid, block>>>(conv, chain, result);
+    if (conv.groups > 1) GroupedReferenceKernel<decltype(zero)><<<kBlocks, kThreads>>>(conv, chain, rounding, OutputOf(answer));
+    else ReferenceKernel<decltype(zero)><<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
   });
   Check(cudaGetLastError(), "launching the reference");
   Check(cudaDeviceSynchronize(), "the reference");
 }
 
-void ComputeMeans(const ConvArguments& conv, const float* values, float* means) {
-  MeanKernel<<<kBlocks, kThreads>>>(values, int64_t(conv.n) * conv.k, conv.p * conv.q, conv.k, means);
+void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation, const Answer& means) {
+  const int64_t count = int64_t(conv.n) * conv.k;
+  MeanKernel<<<kBlocks, kThreads>>>(OutputOf(values), count, conv.p * conv.q, conv.k, accumulation, OutputOf(means));
   Check(cudaGetLastError(), "launching the reference's means");
 }
 
@@ -247,16 +294,19 @@ void RoundTo(void* data, int element, const float* from, size_t count) {
   Check(cudaGetLastError(), "rounding a layer's result");
 }
 
-double RelativeError(const void* y, int output, const float* reference, size_t count) {
-  const Buffer sums(2 * sizeof(double));
-  double squares[2];
-  Check(cudaMemset(sums.get(), 0, sizeof squares), "cudaMemset");
+Distance DistanceFrom(const Answer& reference, const void* y, int output, float unit, float floor, size_t count) {
+  const Buffer buffer(sizeof(Found));
+  Found* const on_device = static_cast<Found*>(buffer.get());
+  Found found;
+  Check(cudaMemset(on_device, 0, sizeof found), "cudaMemset");
   WithType(output, [&](auto zero) {
-    SquaresKernel<<<kBlocks, kThreads>>>(static_cast<const decltype(zero)*>(y), reference, count, static_cast<double*>(sums.get()));
+    DistanceKernel<<<kBlocks, kThreads>>>(static_cast<const decltype(zero)*>(y), OutputOf(reference), unit, floor, count, on_device);
   });
-  Check(cudaMemcpy(squares, sums.get(), sizeof squares, cudaMemcpyDefault), "comparing with the reference");
-  const double error = std::sqrt(squares[0]) / (squares[1] > 0 ? std::sqrt(squares[1]) : 1.0);
-  return std::isnan(error) ? INFINITY : error;
+  Check(cudaMemcpy(&found, on_device, sizeof found, cudaMemcpyDefault), "comparing with the reference");
+  float excess;
+  std::memcpy(&excess, &found.excess, sizeof excess);
+  const double error = std::sqrt(found.difference) / (found.norm > 0 ? std::sqrt(found.norm) : 1.0);
+  return {std::isnan(error) ? INFINITY : error, std::isnan(excess) ? INFINITY : excess};
 }
 
 }  // namespace profiler

@@ -62,5 +62,20 @@ __host__ __device__ inline double ReferenceStep(int code, double x, double v, co
   return x;
 }
 
+// A value, and how far a kernel's may be from it.
+struct Bounded {
+  double value, error;
+};
+
+// What a step makes of both. The error is taken at both of its ends (a step that turns between them, as GELU does, adds what is of second
+// order). The kernel adds `rounding` in parts of the result, and `own` of its implementation in parts of argument and result, of 1 at the
+// least.
+__host__ __device__ inline Bounded BoundedStep(int code, Bounded x, double v, const float* p, double rounding, double own) {
+  const double y = ReferenceStep(code, x.value, v, p);
+  const double above = fabs(ReferenceStep(code, x.value + x.error, v, p) - y);
+  const double below = fabs(ReferenceStep(code, x.value - x.error, v, p) - y);
+  return {y, fmax(above, below) + rounding * fabs(y) + own * fmax(fmax(fabs(x.value), fabs(y)), 1.0)};
+}
+
 }  // namespace profiler
 }  // namespace onnxbolt

@@ -18,6 +18,7 @@ from onnxbolt.kernels.config import SPLIT_AT_LAUNCH, SWIZZLED_AT_LAUNCH, Family,
 from onnxbolt.spelling import option
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
+from onnxbolt.tune.acceptance import limits_of
 from onnxbolt.tune.child import Child, LostError, RefusalError
 from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain
 from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key, median_and_deviation
@@ -108,9 +109,12 @@ class Profiler:
             entry.fail(Status.UNCOMPILED, entry.library.detail)
             return
         with self._blaming(entry):
-            entry.error = float(self._ask(race, race.request("check", entry))["error"])
+            reply = self._ask(race, race.request("check", entry))
+            entry.error, excess = float(reply["error"]), float(reply["excess"])
             if not entry.error <= race.limit:
                 entry.fail(Status.WRONG, f"relative error {entry.error:.2g} exceeds {race.limit:.2g}")
+            elif not excess <= 1.0:
+                entry.fail(Status.WRONG, f"the error of one value is {excess:.3g} times its limit")
 
     def _time(self, race: _Race, entry: _Entry, samples: int) -> None:
         if samples:
@@ -181,6 +185,7 @@ def _description(problem: Problem) -> dict[str, Any]:
         "do": "problem", "is_gemm": isinstance(problem, GemmProblem), "element": problem.dtype.onnx, "output": problem.out.onnx,
         "epilogue": ",".join(problem.chain), "extents": extents,
         "columns": [layer.n if isinstance(layer, GemmProblem) else layer.k for layer in others], "params": params,
+        "limits": limits_of(problem),
     }
 
 

@@ -3,8 +3,9 @@
 Each line of the standard input is a request, each line of the standard output its reply, both JSON objects:
 
     {"do": "device"}                                  {"name", "sm", "sm_count", "power_limit", "clock_mhz"}
-    {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "columns", "params"}         {}
-    {"do": "check", "kernels"}              {"error": relative L2 of the first set's output}
+    {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "columns", "params", "limits"}         {}
+    {"do": "check", "kernels"}              {"error": relative L2 of the first set's output,
+                                             "excess": the largest error of one value in parts of its limit}
     {"do": "time", "kernels", "samples", "overlap"}    {"samples": [microseconds, ..], "clock_mhz"}
 
 and {"failure": what, "lost": whether the device is unusable from here on} in the place of any of them. `kernels` are objects
@@ -70,15 +71,15 @@ class Worker:
         self._call(
             "profiler_set_problem", json.dumps(request).encode(), int(request["is_gemm"]), request["element"], request["output"],
             request["epilogue"].encode(), (ctypes.c_int * len(extents))(*extents), (ctypes.c_int * len(columns))(*columns),
-            (ctypes.c_float * 8)(*params),
+            (ctypes.c_float * 8)(*params), (ctypes.c_float * len(request["limits"]))(*request["limits"]),
         )
         self._problem = request
         return {}
 
     def _check(self, request: Reply) -> Reply:
-        error = ctypes.c_double()
-        self._call("profiler_check", *self._kernels(request), ctypes.byref(error))
-        return {"error": error.value}
+        error, excess = ctypes.c_double(), ctypes.c_double()
+        self._call("profiler_check", *self._kernels(request), ctypes.byref(error), ctypes.byref(excess))
+        return {"error": error.value, "excess": excess.value}
 
     def _time(self, request: Reply) -> Reply:
         samples, clock = (ctypes.c_double * request["samples"])(), ctypes.c_int()

@@ -5,6 +5,7 @@ u is a type's unit roundoff, the largest relative error of rounding to it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -37,6 +38,12 @@ def unit(dtype: np.dtype) -> float:
     return UNIT.get(np.dtype(dtype), 0.0)
 
 
+def published(element: np.dtype, steps: Iterable[str]) -> float:
+    """The largest error, beside rounding, of those among `steps` that kernels of `element` approximate."""
+    table = {np.dtype(np.float16): PUBLISHED_FP16, np.dtype(ml_dtypes.bfloat16): PUBLISHED}.get(np.dtype(element), {})
+    return max((table.get(step, 0.0) for step in steps), default=0.0)
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """How a part of the model is computed, which says where roundings happen.
@@ -62,9 +69,18 @@ class Arithmetic:
         """Relative error of one operator's result; a kernel's are in fp32, functions and divisions there have two units or less."""
         return 4 * 2.0**-24 if self.kernel else unit(dtype)
 
-    def function(self, dtype: np.dtype, own: float) -> float:
-        """Error of an implementation whose error in fp32 is `own`; in 16 bits exp, a sum and a division round by themselves."""
+    def function(self, dtype: np.dtype, own: float, op: str = "") -> float:
+        """Error of an implementation of `op` whose error in fp32 is `own`; in 16 bits exp, a sum and a division round by themselves."""
+        if self.element is not None and op == "Tanh" and unit(self.element) > unit(np.dtype(np.float32)):
+            return max(own, TANH_UNIT)
         return max(own, 4 * unit(dtype)) if self.coarse and own else own
+
+    @property
+    def approximation(self) -> tuple[float, float]:
+        """Error of an approximate activation of a rounded argument, which ends a kernel's layer: absolute, and in parts of the result."""
+        if self.element is None or not self.published:
+            return 0.0, 0.0
+        return self.published + 0.25 * unit(self.element), STEEPEST * unit(self.element)
 
     def accumulation(self, terms: int) -> float:
         """A sum's error in parts of the sum of its terms' magnitudes (Higham 2002, chapter 3).

@@ -18,7 +18,7 @@ from onnxbolt.library import manifest_of_model
 from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.verify.bounds import Bounded
 from onnxbolt.verify.elementwise import compared, failed, same_bits
-from onnxbolt.verify.limits import PUBLISHED, PUBLISHED_FP16, Arithmetic
+from onnxbolt.verify.limits import Arithmetic, published
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.result import Row
 from onnxbolt.verify.rules import Analysis, Env
@@ -55,10 +55,9 @@ class Nodes:
         op = self._ops.get(node.op_type) if node.domain == FUSED_DOMAIN else None
         if op is None:
             return Arithmetic(tf32=self._models.candidate.tf32, coarse=self._models.provider != CPU)
-        published = {DType.F16: PUBLISHED_FP16, DType.BF16: PUBLISHED}.get(op.element, {})
         families = {config.family for config in configs_of_node(node)}
         tf32 = op.element is DType.F32 and not families <= _IN_FP32
-        error = max((published.get(step, 0.0) for step in op.chain), default=0.0)
+        error = published(op.element.numpy, op.chain)
         return Arithmetic(op.element.numpy, tf32, tf32 and families.isdisjoint(_IN_FP32), error)
 
     def analyse(self, nodes: Sequence[NodeProto], env: Env) -> bool:

@@ -12,7 +12,7 @@ from onnx import FunctionProto, NodeProto
 from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
 from onnxbolt.verify.functions import FUNCTIONS
-from onnxbolt.verify.limits import STEEPEST, TANH_UNIT, UNKNOWN, Arithmetic, unit
+from onnxbolt.verify.limits import UNKNOWN, Arithmetic, unit
 from onnxbolt.verify.products import convolution, product, terms_of
 from onnxbolt.verify.standard import Standard
 
@@ -87,9 +87,7 @@ class Call:
         with np.errstate(all="ignore"):
             value = function.value(self.attributes, *operands)
             found = self.of_both(lambda errors: function.error(self.attributes, value, [x.value for x in self.given], errors))
-        own = self.arithmetic.function(self.dtype, function.own)
-        if self.arithmetic.kernel and self.node.op_type == "Tanh":
-            own = max(own, TANH_UNIT if unit(self._element()) > unit(np.dtype(np.float32)) else 0.0)
+        own = self.arithmetic.function(self.dtype, function.own, self.node.op_type)
         return bounded(value, self.dtype, found[0], found[1], self.arithmetic.rounding(self.dtype) if function.rounds else 0.0,
                        own * np.maximum(np.abs(value), 1.0) if own else 0.0)
 
@@ -186,8 +184,9 @@ class Call:
         if not is_set(x.arithmetic):
             return rounded(x, dtype, rounding)
         local: np.ndarray | float = 0.0
-        if published := self.arithmetic.published:  # the argument was rounded as well
-            local = published + unit(self._element()) * (STEEPEST * np.abs(x.value) + 0.25)
+        if self.arithmetic.published:
+            absolute, relative = self.arithmetic.approximation
+            local = absolute + relative * np.abs(x.value)
         return bounded(x.value, dtype, x.arithmetic, x.operands, rounding, local)
 
     def biased(self, y: Bounded, bias: Bounded | None) -> Bounded:

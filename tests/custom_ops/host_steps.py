@@ -46,6 +46,7 @@ class HostSteps:
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
         self._library.host_step.restype = self._library.host_reference.restype = ctypes.c_bool
+        self._library.host_bounded.restype = ctypes.c_bool
 
     def has(self, step: str, form: Form) -> bool:
         """True if the step has that form."""
@@ -69,6 +70,16 @@ class HostSteps:
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
         assert self._library.host_reference(step.encode(), *pointers, len(x), ctypes.c_void_p(y.ctypes.data)), f"no reference for {step}"
         return y
+
+    def bounded(self, step: str, x: np.ndarray, operand: np.ndarray, errors: np.ndarray, rounding: float, own: float) -> np.ndarray:
+        """Bounds of the step's errors, by the tuner's reference: of x's `errors`, and of what a kernel adds."""
+        y, found = np.empty(len(x)), errors.astype(np.float64)
+        params = np.array(PARAMS.get(step, (0.0,)), np.float32)
+        arrays = (x.astype(np.float64), operand.astype(np.float64), params)
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+        assert self._library.host_bounded(step.encode(), *pointers, ctypes.c_double(rounding), ctypes.c_double(own), len(x),
+                                          ctypes.c_void_p(y.ctypes.data), ctypes.c_void_p(found.ctypes.data))
+        return found
 
     def run(self, step: str, form: Form, x: np.ndarray, operand: np.ndarray | None = None, shift: int = 0) -> np.ndarray:
         """The step of an even number of float32 values, as float64. `shift` (-1, 0 or 1): at which end of its error the special-function

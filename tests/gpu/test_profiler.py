@@ -1,4 +1,5 @@
-"""Measuring on a GPU: right kernels have times, and three planted ones, which crash, hang and answer wrongly, harm none but themselves."""
+"""Measuring on a GPU: right kernels have times, and planted ones, which crash, hang and answer wrongly, harm none but
+themselves."""
 from __future__ import annotations
 
 import dataclasses
@@ -61,7 +62,8 @@ def _chains() -> list[tuple[DType, tuple[str, ...]]]:
 @pytest.fixture(scope="module")
 def planted() -> dict[str, tuple[KernelConfig, Path]]:
     """The kernels of planted.cu by name, in one library."""
-    configs = {name: KernelConfig(ARCH, 0, UNBOUNDED, Family.GEMM_2X, (1, 1, i)) for i, name in enumerate(("Crash", "Hang", "Zero"))}
+    names = ("Crash", "Hang", "Zero", "Pixel")
+    configs = {name: KernelConfig(ARCH, 0, UNBOUNDED, Family.GEMM_2X, (1, 1, i)) for i, name in enumerate(names)}
     lines = [f'PLANT({name}, "{",".join(CHAIN)}", {", ".join(map(str, c.row()))})' for name, c in configs.items()]
     text = "\n".join([Path(__file__).with_name("planted.cu").read_text(), *lines, ""])
     toolchain = profiling_toolchain()
@@ -161,12 +163,14 @@ def test_planted_kernels_harm_none_but_themselves(
     profiler: Profiler, libraries: dict[Instance, Path], planted: dict[str, tuple[KernelConfig, Path]]
 ) -> None:
     good = candidates(libraries, GEMMS)
-    mixed = [good[0], planted["Crash"], good[1], planted["Hang"], planted["Zero"], good[2]]
+    mixed = [good[0], planted["Crash"], good[1], planted["Hang"], planted["Zero"], planted["Pixel"], good[2]]
     measured = profiler.measure(GEMM, mixed, timeout=3.0)
-    expected = [Status.OK, Status.CRASHED, Status.OK, Status.TIMEOUT, Status.WRONG, Status.OK]
+    expected = [Status.OK, Status.CRASHED, Status.OK, Status.TIMEOUT, Status.WRONG, Status.WRONG, Status.OK]
     assert [m.status for m in measured] == expected, measured
-    for measurement in (measured[0], measured[2], measured[5]):
+    for measurement in (measured[0], measured[2], measured[6]):
         check(measurement, GEMM.flops)
     assert "illegal" in measured[1].detail
     assert measured[4].error == pytest.approx(1.0)
+    assert measured[5].error <= KERNEL[DType.F16]  # one value of 786,432
+    assert "one value" in measured[5].detail
     assert all(m.us == 0 for m in measured if m.status is not Status.OK)

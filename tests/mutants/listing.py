@@ -47,6 +47,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "custom_ops/profiler/steps.h", "tests/custom_ops/test_steps.py",
         ("the tuner's reference has another Mish", "x * tanh(LogOfOnePlusExp(x))", "x * Logistic(x)"),
         ("the tuner's reference takes PRelu's slope for positive values", "x < 0 ? x * v : x", "x > 0 ? x * v : x"),
+        ("the tuner's bounds forget the argument's error", "return {y, fmax(above, below) + ", "return {y, "),
     ),
     # programmatic dependent launch, by the kernels' PTX
     *_mutants(
@@ -108,6 +109,14 @@ MUTANTS: tuple[Mutant, ...] = (
     *_mutants(
         "onnxbolt/codegen/artifacts.py", "tests/tune/test_records.py",
         ("the sources' digest is without the templates", '*read_tree(resource_dir("templates"))', ""),
+    ),
+    *_mutants(
+        "onnxbolt/tune/profiler.py", "tests/tune/test_profiler.py",
+        ("the tuner accepts one wrong value", "elif not excess <= 1.0:", "elif not excess <= 1e9:"),
+    ),
+    *_mutants(
+        "onnxbolt/tune/acceptance.py", "tests/tune/test_acceptance.py",
+        ("the tuner allows a sum the error of a longer one", "arithmetic.accumulation(terms)", "arithmetic.accumulation(10 * terms)"),
     ),
     *_mutants(
         "onnxbolt/tune/database.py", "tests/tune/test_database.py",

@@ -45,7 +45,8 @@ for line in sys.stdin:
             if name == "lost":
                 reply = dict(failure="an illegal memory access was encountered", lost=True)
         if not reply and request["do"] == "check":
-            reply = dict(error=float("inf") if name == "nan" else 0.5 if name == "wrong" else 1e-4)
+            reply = dict(error=float("inf") if name == "nan" else 0.5 if name == "wrong" else 1e-4,
+                         excess=float("inf") if name == "nan" else 3.25 if name == "pixel" else 0.25)
         elif not reply:
             us = float(name)
             reply = dict(samples=[us + i for i in range(request["samples"])], clock_mhz=1755)
@@ -156,6 +157,14 @@ def test_wrong_answers_are_not_timed(bench: Bench) -> None:
     assert statuses([wrong, nan]) == ["wrong", "wrong"]
     assert (wrong.error, nan.error) == (0.5, float("inf"))
     assert "0.5 exceeds 0.001" in wrong.detail
+    assert not bench.requests("time")
+
+
+def test_one_wrong_value_among_many_is_a_wrong_answer(bench: Bench) -> None:
+    """Its part of the output's norm is small."""
+    (pixel,) = bench.measure("pixel")
+    assert (pixel.status, pixel.error) == (Status.WRONG, 1e-4)
+    assert "one value is 3.25 times its limit" in pixel.detail
     assert not bench.requests("time")
 
 

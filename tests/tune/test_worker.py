@@ -19,19 +19,19 @@ PROFILER = r"""
 #include <cstring>
 struct Facts { char name[256]; int sm, sm_count, power_limit, clock_mhz; };
 static int m;
-static float first;
+static float first, limit;
 extern "C" {
 const char* profiler_device(Facts* facts) { *facts = {"NVIDIA Stub", 90, 132, 700, 1980}; return nullptr; }
 const char* profiler_set_problem(const char* name, int is_gemm, int, int, const char*, const int* extents, const int*,
-                                 const float* params) {
+                                 const float* params, const float* limits) {
   if (!is_gemm) return "out of memory";
-  m = extents[0], first = params[0];
+  m = extents[0], first = params[0], limit = limits[1];
   printf("%s\n", name), fflush(stdout);
   return nullptr;
 }
 struct Launched { const void* kernel; const int64_t* config; int layers; };
-const char* profiler_check(const Launched* kernels, int count, double* error) {
-  *error = m + first;
+const char* profiler_check(const Launched* kernels, int count, double* error, double* excess) {
+  *error = m + first, *excess = limit;
   for (int i = 0; i < count; ++i) *error += 1000 * kernels[i].layers;
   return kernels[0].config[4] == 13 ? "refused" : nullptr;
 }
@@ -53,7 +53,7 @@ extern "C" const void* onnxbolt_find_kernel(const char* epilogue, int element, i
 }
 """
 PROBLEM = {"do": "problem", "is_gemm": True, "element": 10, "output": 1, "epilogue": "Bias,Elu", "extents": [64, 8, 8], "columns": [],
-           "params": [0.5]}
+           "params": [0.5], "limits": [0.0, 0.25]}
 
 
 def compiled(directory: Path, name: str, text: str) -> Path:
@@ -108,7 +108,7 @@ def test_facts_of_the_device(process: Process) -> None:
 
 def test_a_kernel_is_checked_and_timed(process: Process, libraries: tuple[Path, Path]) -> None:
     assert process.ask(PROBLEM) == {}  # what the library printed is no reply
-    assert process.ask(request("check", libraries[1])) == {"error": 1064.5}
+    assert process.ask(request("check", libraries[1])) == {"error": 1064.5, "excess": 0.25}
     assert process.ask(request("time", libraries[1], samples=3, overlap=True)) == {"samples": [128.0, 129.0, 130.0], "clock_mhz": 1755}
     assert process.ask(request("time", libraries[1], samples=1, overlap=False)) == {"samples": [178.0], "clock_mhz": 1755}
 
@@ -117,13 +117,13 @@ def test_kernels_for_a_few_layers_each_are_found_by_their_part_of_the_chain(proc
     process.ask(PROBLEM | {"epilogue": "Relu,Gemm,Gemm,Bias,Elu", "columns": [8, 8]})
     for layers in ((2, 1), (1, 2), (1, 1, 1), (3,)):
         found = process.ask(request("check", libraries[1], layers=layers))
-        expected = {"error": 3064.5} if layers == (2, 1) else {"failure": "the library does not have this kernel", "lost": False}
-        assert found == expected, layers
+        missing = {"failure": "the library does not have this kernel", "lost": False}
+        assert found == ({"error": 3064.5, "excess": 0.25} if layers == (2, 1) else missing), layers
 
 
 def test_the_last_layer_of_a_kernel_stores_its_result_anyway(process: Process, libraries: tuple[Path, Path]) -> None:
     process.ask(PROBLEM | {"epilogue": "Add,Store,Gemm,Bias,Elu", "columns": [8, 8]})
-    assert process.ask(request("check", libraries[1], layers=(1, 1))) == {"error": 2064.5}
+    assert process.ask(request("check", libraries[1], layers=(1, 1))) == {"error": 2064.5, "excess": 0.25}
 
 
 def test_failures_are_replies(process: Process, libraries: tuple[Path, Path]) -> None:

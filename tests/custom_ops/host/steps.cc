@@ -69,6 +69,19 @@ EXPORT bool host_reference(const char* name, const double* x, const double* oper
   }
   return false;
 }
+// The same with a bound of errors: those of x go in.
+EXPORT bool host_bounded(const char* name, const double* x, const double* operand, const float* params, double rounding, double own,
+                         int count, double* y, double* errors) {
+  for (const auto& row : onnxbolt::profiler::kStepRows) {
+    if (std::strcmp(name, row.name)) continue;
+    for (int i = 0; i < count; ++i) {
+      const auto found = onnxbolt::profiler::BoundedStep(row.code, {x[i], errors[i]}, operand[i], params, rounding, own);
+      y[i] = found.value, errors[i] = found.error;
+    }
+    return true;
+  }
+  return false;
+}
 EXPORT int host_reference_operand(const char* name) {
   for (const auto& row : onnxbolt::profiler::kStepRows) {
     if (!std::strcmp(name, row.name)) return static_cast<int>(row.kind);
