@@ -199,6 +199,14 @@ def test_failure_names_the_worst_tensor(report: Report) -> None:
     assert failed.failure().startswith("2 of 3 tensors differ from the original by more than allowed, e.g. output c: error 9.00e-01")
 
 
+def test_strict_names_what_was_not_judged(report: Report) -> None:
+    row = dataclasses.replace(Row("a", "segment", "CPU", 0.5, 1.0, 0.0, 1.0, level="segment"), unjudged="its limit is too wide")
+    found = VerifyResult("fp16", (row,))
+    assert dataclasses.replace(report, strict=False).verified(found).passed
+    assert dataclasses.replace(report, strict=True).verified(found).failure() == (
+        "a part of the model was not judged: segment a: its limit is too wide; give inputs that can with inputs")
+
+
 def test_nothing_compared_is_a_failure(report: Report) -> None:
     assert "there was nothing to compare" in report.verified(VerifyResult("fp16", ())).failure()
 

@@ -28,40 +28,41 @@ def declared(optimized: ModelProto) -> str:
 
 def precision_of(original: ModelProto, optimized: ModelProto) -> str:
     """"fp16", "bf16" or "keep": the declared one where the model has tensors of its type; without metadata by the types alone."""
-    word, types = declared(optimized), _sixteen_bits(optimized)
+    word, types = declared(optimized), _types(optimized)
     if word:
         return word if word in LOW and LOW[word].onnx in types else "keep"
-    new = types.keys() - _sixteen_bits(original).keys()
+    new = types - _types(original)
     return next((name for name in ("bf16", "fp16") if LOW[name].onnx in new), "keep")
 
 
 def undeclared(original: ModelProto, optimized: ModelProto) -> Iterator[tuple[str, str]]:
-    """Where the optimized model has a 16-bit type that neither its precision nor the original asks for, and what is wrong about it."""
+    """Where the optimized model rounds to a 16-bit type that neither its precision nor the original asks for, and what is wrong about it.
+
+    One place for each type: a tensor, or a function.
+    """
     precision = precision_of(original, optimized)
-    allowed = {*_sixteen_bits(original), *([LOW[precision].onnx] if precision in LOW else [])}
-    for kind, name in _sixteen_bits(optimized).items():
-        if kind not in allowed:
-            yield name, f"is rounded to {_NAMES[kind]}; the model's precision is {precision}, and the original has no such type"
+    allowed = _types(original) | ({LOW[precision].onnx} if precision in LOW else set())
+    first: dict[int, str] = {}
+    for kind, name in _rounded(optimized):
+        first.setdefault(kind, name)
+    for kind in sorted(SIXTEEN_BITS & first.keys() - allowed):
+        yield first[kind], f"is rounded to {_NAMES[kind]}; the model's precision is {precision}, and the original has no such type"
 
 
-def _sixteen_bits(model: ModelProto) -> dict[int, str]:
-    """The 16-bit types that anything in the model has, functions included, each with the first tensor or function that has it."""
-    found: dict[int, str] = {}
-    for kind, name in _types(model):
-        if kind in SIXTEEN_BITS:
-            found.setdefault(kind, name)
-    return found
+def _types(model: ModelProto) -> set[int]:
+    """The element types that anything in the model has, as far as it says so."""
+    values = (*model.graph.input, *model.graph.output, *model.graph.value_info)
+    return {kind for kind, _ in _rounded(model)} | {value.type.tensor_type.elem_type for value in values}
 
 
-def _types(model: ModelProto) -> Iterator[tuple[int, str]]:
-    graph = model.graph
-    for node in with_inner(graph.node):
+def _rounded(model: ModelProto) -> Iterator[tuple[int, str]]:
+    """The element types of constants and of what Casts make, and in which tensor or function."""
+    for node in with_inner(model.graph.node):
         yield from ((kind, next(filter(None, node.output), node.name)) for kind in _named(node))
     for function in model.functions:
         yield from ((kind, function.name) for node in with_inner(function.node) for kind in _named(node))
-    yield from ((tensor.data_type, tensor.name) for tensor in graph.initializer)
-    yield from ((sparse.values.data_type, sparse.values.name) for sparse in graph.sparse_initializer)
-    yield from ((value.type.tensor_type.elem_type, value.name) for value in (*graph.input, *graph.output, *graph.value_info))
+    yield from ((tensor.data_type, tensor.name) for tensor in model.graph.initializer)
+    yield from ((sparse.values.data_type, sparse.values.name) for sparse in model.graph.sparse_initializer)
 
 
 def _named(node: NodeProto) -> Iterator[int]:

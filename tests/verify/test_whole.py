@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,20 @@ def test_a_yardstick_above_its_cap_judges_nothing(error: float, yardstick: float
     assert [name for name in ("passed", "failed", "unjudged") if getattr(row, name)] == [state]
     result = VerifyResult("fp16", (row,))
     assert (result.passed, result.judged) == (state != "failed", state != "unjudged")
+
+
+@pytest.mark.parametrize(("levels", "verdict"), [
+    (["model"], NOT_JUDGED),
+    (["segment"], "PASSED as a whole; 1 tensor not judged by segment or node (give --inputs)"),
+    (["segment", "node"], "PASSED as a whole; 2 tensors not judged by segment or node (give --inputs)"),
+    (["model", "node"], "PASSED in part; whole model and 1 tensor not judged by segment or node (give --inputs)"),
+])
+def test_the_last_line_says_what_was_not_judged(levels: list[str], verdict: str) -> None:
+    right = Row("y", "output", "CPU", 0.0, 1e-2, 0.0, 1.0).judged()
+    unjudged = [replace(right, level=level, passed=False, unjudged="its limit is too wide") for level in levels]
+    assert VerifyResult("fp16", (right, *unjudged, *unjudged)).verdict == verdict
+    wrong = replace(right, passed=False, reason="shape")
+    assert VerifyResult("fp16", (wrong, *unjudged)).verdict == "FAILED"
 
 
 def test_the_caps_are_those_of_the_documentation() -> None:
