@@ -18,6 +18,8 @@ import json
 import math
 import multiprocessing
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -172,6 +174,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not killed at once: the processes end with this one
     until, digest, threads = time.time() + 60 * options.minutes, code(), max(len(os.sched_getaffinity(0)) // options.jobs, 1)
     table: Table = json.loads(options.into.read_text()) if options.into.exists() else {}
     counted = None if options.keep_old else digest
