@@ -55,7 +55,7 @@ def test_all_fusions_are_right_and_cover_the_model(name: str, precision: str, zo
 
 
 @pytest.mark.parametrize("precision", ["fp16", "keep"])
-@pytest.mark.parametrize("name", graphs(QUICK))
+@pytest.mark.parametrize("name", graphs(quick=("dcnv2.dynamo",)))  # tests/e2e/test_models.py has those of small networks
 def test_winning_fusions_are_right(name: str, precision: str, zoo: Zoo, tmp_path: Path) -> None:
     assert onnxbolt.optimize(zoo(name), tmp_path / "out.onnx", precision=precision, library=False).passed
     onnx.checker.check_model(tmp_path / "out.onnx", full_check=True)
