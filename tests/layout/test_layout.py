@@ -110,6 +110,14 @@ def test_unary_ops_follow(op: str) -> None:
     assert layout_changes(optimized) == 2
 
 
+def test_no_root_of_what_is_negative_in_padded_channels_alone() -> None:
+    """The six real values are 2 - sigmoid(x); two padded channels would have 0 - 0.5, whose root, NaN, no zero weight removes."""
+    net = Net({"x": (1, 8, 5, 5)})
+    y = net.node("Sigmoid", net.conv("x", 8, 6))
+    y = net.node("Sqrt", net.node("Sub", net.const(np.full((1, 6, 1, 1), 2.0)), y))
+    assert_same(net.model(net.conv(y, 6, 8)))
+
+
 @pytest.mark.parametrize("shape", [(), (6, 1, 1), (1, 6, 1, 1), (5, 5), (1, 6, 5, 5)])
 def test_constants_are_stored_to_fit(shape: tuple[int, ...]) -> None:
     net = Net({"x": (1, 8, 5, 5)})

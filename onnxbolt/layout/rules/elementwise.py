@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 # ops whose value at a padded zero is finite whatever the constants are, so that zero weights behind them remove it
 _BOUNDED = frozenset({
     "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "HardSwish", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish",
-    "Erf", "Abs", "Neg", "Sqrt", "Cast", "Identity", "Floor", "Ceil", "Round", "Sign", "PRelu", "Add", "Sub", "Mul", "Max", "Min",
+    "Erf", "Abs", "Neg", "Cast", "Identity", "Floor", "Ceil", "Round", "Sign", "PRelu", "Add", "Sub", "Mul", "Max", "Min",
     "GeluErf", "GeluTanh", "Silu", "Gelu", "ThresholdedRelu",
 })
-OPS = tuple(sorted(_BOUNDED | {"Div", "Pow", "Exp", "Log", "Reciprocal"}))
+OPS = tuple(sorted(_BOUNDED | {"Div", "Pow", "Exp", "Log", "Reciprocal", "Sqrt"}))
 _PARAMETERS = {"Clip": 1}  # from this input on, inputs are scalars and no tensors
 
 
