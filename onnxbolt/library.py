@@ -10,7 +10,8 @@ from pathlib import Path
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onnxbolt.codegen.artifacts import Progress, Unit, compile_units, kernel_sources, link, text_digest
+from onnxbolt.codegen.artifacts import Progress, Unit, compile_units, link, text_digest
+from onnxbolt.codegen.digest import kernel_sources_digest, sources_digest
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name, render, render_unit
 from onnxbolt.codegen.resources import resource_dir
@@ -41,8 +42,9 @@ def make_manifest(ops: Iterable[OpSpec], instances: Iterable[Instance]) -> Manif
     unique = sorted(set(instances), key=lambda instance: (*_target(instance), instance_name(instance)))
     archs = tuple(sorted({instance.config.arch for instance in unique}))
     manifest = Manifest(by_name(ops), tuple(unique), archs, "")
-    sources = [*generated_sources(manifest).items(), *kernel_sources()]
-    return dataclasses.replace(manifest, digest=text_digest([("ops", ops_to_json(manifest.ops)), *sources]))
+    parts = {"ops": ops_to_json(manifest.ops), "generated": sources_digest(generated_sources(manifest).values()),
+             "kernels": kernel_sources_digest()}
+    return dataclasses.replace(manifest, digest=text_digest(parts.items()))
 
 
 def generated_sources(manifest: Manifest) -> dict[str, str]:

@@ -3,6 +3,7 @@
     python -m tests.same_results invent                                  # writes tests/same_results.jsonl and .lock, once
     python -m tests.same_results record [--only PATTERN] [--jobs N]      # writes tests/same_results.json
     python -m tests.same_results compare [--only PATTERN] [--jobs N]     # exit code 1 where anything differs
+    python -m tests.same_results rekey      # the recorded kernels' measurements hold for today's, if their machine code is the same
 
 Models: every graph of tests/zoo and every model of models/, fp16 and keep, sm_80 and sm_90a. The file has a digest of each exported
 model without the entries that name the version and the sources, and the sum of its kernels' predicted times. Kernels: one unit of each
@@ -32,8 +33,8 @@ import onnx
 
 from onnxbolt import optimize
 from onnxbolt.archs import get
-from onnxbolt.codegen.artifacts import Unit, compile_units, kernel_sources_digest
-
+from onnxbolt.codegen.artifacts import Unit, compile_units
+from onnxbolt.codegen.digest import EQUAL, kernel_sources_digest
 from onnxbolt.codegen.render import Instance, render_unit
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.soundness import config_from
@@ -154,6 +155,16 @@ def differences(recorded: dict[str, Any], found: dict[str, Any]) -> Iterator[str
                 yield f"{name}: another model, {value['fused']} fused nodes of {before['fused']}"
 
 
+def rekey(recorded: dict[str, Any]) -> list[str]:
+    """Write which sources' measurements hold for today's kernels. Returns what differs; then nothing is written."""
+    found = dict(map(_run, tasks("kernels/*")))
+    lines = sorted(differences(recorded, found))
+    if not lines:
+        equal = {json.loads(LOCK.read_text())["kernels"]} - {kernel_sources_digest()}
+        EQUAL.write_text(json.dumps({"kernels": kernel_sources_digest(), "equal": sorted(equal)}, indent=1) + "\n")
+    return lines
+
+
 def _run(task: tuple[str, Callable[..., Any], tuple[Any, ...]]) -> tuple[str, Any]:
     name, function, arguments = task
     return name, function(*arguments)
@@ -161,7 +172,7 @@ def _run(task: tuple[str, Callable[..., Any], tuple[Any, ...]]) -> tuple[str, An
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("invent", "record", "compare"))
+    parser.add_argument("command", choices=("invent", "record", "compare", "rekey"))
     parser.add_argument("--only", default="*", help="a pattern of model names, such as 'zoo/resnet50.*', or kernels")
     parser.add_argument("--jobs", type=int, default=1)
     chosen = parser.parse_args()
@@ -171,6 +182,9 @@ def main() -> int:
         for name in MEASURED:
             measured(name, None)
         return 0
+    if chosen.command == "rekey":
+        print("\n".join(lines := rekey(document["found"])))
+        return 1 if lines else 0
     found: dict[str, Any] = {}
     with multiprocessing.get_context("spawn").Pool(chosen.jobs, maxtasksperchild=8) as pool:
         for name, value in pool.imap_unordered(_run, tasks(chosen.only)):

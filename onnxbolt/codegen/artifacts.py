@@ -118,23 +118,6 @@ def text_digest(files: Iterable[tuple[str, str]]) -> str:
     return digest.hexdigest()
 
 
-def read_tree(root: Path, pattern: str = "*") -> list[tuple[str, str]]:
-    """Relative path and text of every file below `root` whose name fits, sorted."""
-    paths = sorted(path for path in root.rglob(pattern) if path.is_file())
-    return [(path.relative_to(root).as_posix(), path.read_text()) for path in paths]
-
-
-def kernel_sources() -> list[tuple[str, str]]:
-    """Path and text of every file of custom_ops/ and templates/."""
-    return [*read_tree(resource_dir("custom_ops")), *read_tree(resource_dir("templates"))]
-
-
-@functools.cache
-def kernel_sources_digest() -> str:
-    """Over `kernel_sources`: what a kernel's time depends on besides its configuration, CUTLASS and the compiler."""
-    return text_digest(kernel_sources())
-
-
 def unit_key(unit: Unit, toolchain: Toolchain) -> str:
     """Equal for units that have the same object."""
     command = shlex.join(toolchain.compile_command(unit.source, _OBJECT, unit.arch))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
 from onnxbolt.errors import InputError
 from onnxbolt.files import write_whole
 from onnxbolt.kernels.config import KernelConfig
@@ -67,8 +68,10 @@ class Database:
         self._insert([(*values_of(measurement), now + i, self._origin) for i, measurement in enumerate(measurements)])
 
     def measurements(self, key: str) -> list[Measurement]:
-        """All of a key, oldest first."""
-        return [self._measurement(row) for row in self._select("WHERE key = ? ORDER BY time_ns, id", key)]
+        """All of a key, oldest first, those made with sources of equal machine code among them."""
+        keys = [key, *(key.replace(kernel_sources_digest(), equal) for equal in sorted(equal_digests()))]
+        places = ", ".join("?" * len(keys))
+        return [self._measurement(row) for row in self._select(f"WHERE key IN ({places}) ORDER BY time_ns, id", *keys)]
 
     def best(self, key: str) -> Measurement | None:
         """The fastest configuration that never failed, None where there is none.

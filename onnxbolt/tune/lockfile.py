@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from onnxbolt import checks
 from onnxbolt.archs import ARCHS as BY_NUMBER
-from onnxbolt.codegen.artifacts import kernel_sources_digest
+from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
 from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.files import read_whole, write_whole
 from onnxbolt.inspection import describe
@@ -101,13 +101,18 @@ class Lock:
             return Timings(dict(self.choices), dict(self.comparisons), frozen=True, cuts=dict(self.cuts))
         return Timings(_measured(self.choices), _measured(self.comparisons))
 
+    @property
+    def same_kernels(self) -> bool:
+        """True if it was written for today's kernels, or for sources of equal machine code."""
+        return self.kernels in {kernel_sources_digest(), *equal_digests()}
+
     def updated(self, used: Timings, options: Options, archs: Sequence[str], onnxruntime: str = "") -> Lock:
         """With what a plan decided by `options` for a release of ONNX Runtime.
 
         What other models locked stays, and the time of a choice that did not change. Decisions about kernels that are no
         longer the same are dropped.
         """
-        kept = self if self.kernels == kernel_sources_digest() else Lock()
+        kept = self if self.same_kernels else Lock()
         machines = {(machine.gpu, machine.arch): machine for machine in (*kept.machines, *([used.machine] if used.machine else []))}
         choices = {key: _steady(kept.choices.get(key), choice) for key, choice in used.choices.items()}
         comparisons = {key: _decided(found) for key, found in used.comparisons.items()}
@@ -134,7 +139,7 @@ def open_for(options: Options) -> Lock:
     if lock.precision != options.precision:
         raise InputError(f"{path} was written with {option('precision', lock.precision)}, not {options.precision}: "
                          "give the same, or another file")
-    if lock.kernels != kernel_sources_digest():
+    if not lock.same_kernels:
         _refuse_other_kernels(path, lock, options.frozen)
         return Lock()
     if options.frozen and (asked := shapes_of(options)) not in lock.shapes:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from onnxbolt.codegen.artifacts import kernel_sources_digest
+from onnxbolt.codegen.digest import kernel_sources_digest
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError

@@ -107,8 +107,9 @@ MUTANTS: tuple[Mutant, ...] = (
         ("a gain within the noise wins", "max(LEAST_GAIN * theirs, 3 * our_mad, 3 * their_mad)", "LEAST_GAIN * theirs"),
     ),
     *_mutants(
-        "onnxbolt/codegen/artifacts.py", "tests/tune/test_records.py",
-        ("the sources' digest is without the templates", '*read_tree(resource_dir("templates"))', ""),
+        "onnxbolt/codegen/digest.py", "tests/codegen/test_digest.py",
+        ("the sources' digest is without the templates", ', resource_dir("templates"))', ", )"),
+        ("comments are all that is left out of a digest", 'found["include"] is None and ', ""),
     ),
     *_mutants(
         "onnxbolt/tune/profiler.py", "tests/tune/test_profiler.py",

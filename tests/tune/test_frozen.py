@@ -14,7 +14,7 @@ import pytest
 from onnxbolt import optimize
 from onnxbolt.archs import ARCHS
 from onnxbolt.cli import main
-from onnxbolt.codegen.artifacts import kernel_sources_digest
+from onnxbolt.codegen.digest import kernel_sources_digest
 from onnxbolt.errors import AccuracyError, FrozenError
 from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.library import generated_sources, manifest_of_model

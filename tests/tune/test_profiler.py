@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxbolt.codegen.artifacts import kernel_sources_digest
+from onnxbolt.codegen.digest import kernel_sources_digest
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig, Schedule
