@@ -8,6 +8,7 @@ import pytest
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.kernels.config import Family
 from onnxbolt.library import manifest_of_model, metadata
+from tests.edits import count
 from tests.gpu import planted_faults
 from tests.gpu.fault_list import BIAS, ELEMENT, FAULTS, K_BLOCK, KINDS, PIXEL, STALE, SWAP, Fault
 from tests.gpu.fault_models import MODELS, prepare
@@ -24,7 +25,7 @@ def _name(fault: Fault) -> str:
 @pytest.mark.parametrize("fault", FAULTS, ids=_name)
 def test_each_edit_s_text_stands_once_in_the_sources(fault: Fault) -> None:
     texts = {edit.file: (resource_dir("custom_ops") / edit.file).read_text() for edit in fault.edits}
-    assert all(texts[edit.file].count(edit.old) == 1 and edit.new != edit.old for edit in fault.edits)
+    assert all(count(texts[edit.file], edit.old) == 1 and edit.new != edit.old for edit in fault.edits)
 
 
 @pytest.mark.parametrize("family", Family, ids=lambda family: family.name)

@@ -28,6 +28,7 @@ from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.kernels.config import Family
 from onnxbolt.library import units
+from tests.edits import replaced
 from tests.gpu.fault_list import FAULTS, KINDS, Fault
 from tests.gpu.fault_models import prepare
 
@@ -48,9 +49,10 @@ def edited(root: Path, fault: Fault) -> None:
     shutil.copytree(resource_dir("custom_ops"), root)
     for edit in fault.edits:
         text = (root / edit.file).read_text()
-        if text.count(edit.old) != 1:
-            raise ValueError(f"{fault.family.name}, {fault.kind}: {edit.file} has this text {text.count(edit.old)} times: {edit.old!r}")
-        (root / edit.file).write_text(text.replace(edit.old, edit.new))
+        try:
+            (root / edit.file).write_text(replaced(text, edit.old, edit.new))
+        except ValueError as error:
+            raise ValueError(f"{fault.family.name}, {fault.kind}, {edit.file}: {error}") from error
 
 
 def compile_faulty(unit: Unit, fault: Fault, directory: Path, toolchain: Toolchain) -> Path:

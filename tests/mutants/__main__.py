@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.edits import replaced
 from tests.mutants.listing import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
@@ -47,9 +48,10 @@ def copy_sources(to: Path) -> None:
 
 def mutated(text: str, mutant: Mutant) -> str:
     """The file's text with the mutant. Raises ValueError where its old text does not stand there once."""
-    if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.name}: {mutant.file} has its text {text.count(mutant.old)} times: {mutant.old!r}")
-    return text.replace(mutant.old, mutant.new)
+    try:
+        return replaced(text, mutant.old, mutant.new)
+    except ValueError as error:
+        raise ValueError(f"{mutant.name}, {mutant.file}: {error}") from error
 
 
 def run_tests(tests: Sequence[str]) -> str:
