@@ -1,1 +1,2 @@
-"""Measurements on a GPU; results/ holds their JSON files, from which the tables in README and docs are made."""
+"""Measurements on a GPU; results/ holds their JSON files, from which the tables in README and
+docs are made."""

@@ -1,4 +1,5 @@
-"""Every result file at one commit: the tasks of TASKS, one process on each GPU at a time, in parts where time is short.
+"""Every result file at one commit: the tasks of TASKS, one process on each GPU at a time, in parts
+where time is short.
 
     python -m benchmarks.all                                    # all tasks, into results/; then plots and tables (`make bench`)
     python -m benchmarks.all --minutes 9 --into DIR --bundle DIR/part.zip      # what fits; a later call goes on from DIR or the bundle
@@ -6,10 +7,12 @@
     python -m benchmarks.all --install part.zip                 # result files into results/, after checking them; tables and plots
     python -m benchmarks.all --list
 
-Tasks stand in the order of their worth: those that README quotes first. A task that cannot end in the time that is left is not begun.
-The commit is the checkout's; on a machine without the history ONNXBOLT_COMMIT names it, and --install compares the digest of the
-measured sources with that commit's. Rows of another commit are never kept: a call at a new commit begins anew.
+Tasks stand in the order of their worth: those that README quotes first. A task that cannot end in
+the time that is left is not begun. The commit is the checkout's; on a machine without the history
+ONNXBOLT_COMMIT names it, and --install compares the digest of the measured sources with that
+commit's. Rows of another commit are never kept: a call at a new commit begins anew.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -56,7 +59,12 @@ class Task:
 
 
 def _model(models: str, seconds: float, budget: int, compile_within: int, more: str = "") -> Task:
-    return Task("end_to_end", seconds, f"--models {models} --tune --budget {budget}s --compile-within {compile_within}s {more}--append")
+    return Task(
+        "end_to_end",
+        seconds,
+        f"--models {models} --tune --budget {budget}s --compile-within {compile_within}s"
+        f" {more}--append",
+    )
 
 
 TASKS = (
@@ -68,22 +76,48 @@ TASKS = (
     Task("gemm", 60, "--trials 14 --budget 35s --append"),
     _model("mobilenet_v3_large-32", 240, 40, 150),
     _model("repvgg_a0_deploy-32", 190, 25, 150),
-    *(_model(model, 85, budget, 30) for model, budget in (("dlrm_mlp", 8), ("dlrm_bottom", 12), ("dlrm_top", 12), ("dcn_v2", 12))),
+    *(
+        _model(model, 85, budget, 30)
+        for model, budget in (
+            ("dlrm_mlp", 8),
+            ("dlrm_bottom", 12),
+            ("dlrm_top", 12),
+            ("dcn_v2", 12),
+        )
+    ),
     # max-autotune takes minutes at batch 1, too: these rows have reduce-overhead, and say so
-    *(_model(f"{model}-1", 80, budget, 40, "--quick-compile ")
-      for model, budget in (("resnet50", 16), ("vgg16", 12), ("repvgg_a0_deploy", 10), ("mobilenet_v3_large", 25))),
+    *(
+        _model(f"{model}-1", 80, budget, 40, "--quick-compile ")
+        for model, budget in (
+            ("resnet50", 16),
+            ("vgg16", 12),
+            ("repvgg_a0_deploy", 10),
+            ("mobilenet_v3_large", 25),
+        )
+    ),
     _model("vit_b16-1", 180, 25, 45),
     Task("b2b_gemm", 60, "--trials 16 --budget 32s --append"),
     Task("epilogue", 65, "--trials 14 --budget 40s --append"),
     Task("b2b_conv", 70, "--trials 20 --budget 45s --append"),
     Task("padding", 40, "--trials 10 --budget 20s --append"),
     Task("symbolic", 100, "--budget 30s --append"),
-    Task("variants", 150, "repvgg_a0_deploy_hard_swish repvgg_a0_deploy_gelu repvgg_a0_deploy_softplus repvggaug_a0_deploy "
-                          "--tune --budget 25s --append"),
+    Task(
+        "variants",
+        150,
+        "repvgg_a0_deploy_hard_swish repvgg_a0_deploy_gelu repvgg_a0_deploy_softplus"
+        " repvggaug_a0_deploy --tune --budget 25s --append",
+    ),
     Task("chains", 60, "--budget 40s --append"),
     Task("profile_kernels", 80, "resnet50 vgg16 --append"),
-    *(Task("tuning", seconds, f"{model} --budget 200s --append")
-      for model, seconds in (("resnet50", 110), ("vgg16", 110), ("repvgg_a0_deploy", 60), ("bert_base", 90))),
+    *(
+        Task("tuning", seconds, f"{model} --budget 200s --append")
+        for model, seconds in (
+            ("resnet50", 110),
+            ("vgg16", 110),
+            ("repvgg_a0_deploy", 60),
+            ("bert_base", 90),
+        )
+    ),
 )
 
 
@@ -109,11 +143,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(chosen: argparse.Namespace) -> bool:
-    """Run what is missing in `chosen.into`; whether anything is missing still. Raises InputError where no commit is known."""
+    """Run what is missing in `chosen.into`; whether anything is missing still. Raises InputError
+    where no commit is known."""
     if not (commit := machine.commit()):
         raise InputError("no commit is known here: set ONNXBOLT_COMMIT to that of the sources")
     if commit.endswith("-dirty"):
-        raise InputError(f"the measured sources ({', '.join(machine.MEASURED)}) differ from commit {commit}: commit the changes first")
+        raise InputError(
+            f"the measured sources ({', '.join(machine.MEASURED)}) differ from commit {commit}:"
+            " commit the changes first"
+        )
     into: Path = chosen.into.resolve()
     into.mkdir(parents=True, exist_ok=True)
     if chosen.resume:
@@ -134,30 +172,49 @@ def lanes_of(gpus: int) -> list[tuple[int, set[int]]]:
     """The number of each GPU, with its share of the processor's cores."""
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // gpus)
-    return [(gpu, set(cores[gpu * share:(gpu + 1) * share])) for gpu in range(gpus)]
+    return [(gpu, set(cores[gpu * share : (gpu + 1) * share])) for gpu in range(gpus)]
 
 
 class Schedule:
-    """Tasks in their order, for any number of lanes; what is done is in `directory`, and in `bundle` after each task."""
+    """Tasks in their order, for any number of lanes; what is done is in `directory`, and in
+    `bundle` after each task."""
 
-    def __init__(self, directory: Path, deadline: float, bundle: Path | None = None, only: Sequence[str] = ()) -> None:
-        self._directory, self._deadline, self._bundle, self._only = directory, deadline, bundle, only
+    def __init__(
+        self, directory: Path, deadline: float, bundle: Path | None = None, only: Sequence[str] = ()
+    ) -> None:
+        self._directory, self._deadline, self._bundle, self._only = (
+            directory,
+            deadline,
+            bundle,
+            only,
+        )
         self._lock = threading.Lock()
         self._forget_other_commits()
         state = directory / STATE
         self._done: list[str] = json.loads(state.read_text()) if state.exists() else []
-        self._left = [task for task in TASKS if task.name not in self._done and (not only or any(text in task.name for text in only))]
+        self._left = [
+            task
+            for task in TASKS
+            if task.name not in self._done and (not only or any(text in task.name for text in only))
+        ]
 
     @property
     def missing(self) -> list[str]:
-        return [task.name for task in TASKS if task.name not in self._done and (not self._only or any(t in task.name for t in self._only))]
+        return [
+            task.name
+            for task in TASKS
+            if task.name not in self._done
+            and (not self._only or any(t in task.name for t in self._only))
+        ]
 
     def _forget_other_commits(self) -> None:
         """A result file of another commit, or none that a command wrote, is no part of this run."""
         fresh = {"commit": machine.commit(), "sources": machine.sources()}
         for path in self._directory.glob(documents.result_path("*").name):
             found = json.loads(path.read_text())
-            if not documents.is_sealed(found) or any(found[field] != value for field, value in fresh.items()):
+            if not documents.is_sealed(found) or any(
+                found[field] != value for field, value in fresh.items()
+            ):
                 path.unlink()
                 (self._directory / STATE).unlink(missing_ok=True)
 
@@ -166,8 +223,12 @@ class Schedule:
         while (task := self._next()) is not None:
             start = time.monotonic()
             code = self._run(task, gpu, cores)
-            print(f"[gpu {gpu}] {task.name}: {'done' if code == 0 else f'ended with {code}'} in {time.monotonic() - start:.0f} s "
-                  f"({task.seconds:.0f} expected); {self._deadline - time.monotonic():.0f} s left", flush=True)
+            print(
+                f"[gpu {gpu}] {task.name}: {'done' if code == 0 else f'ended with {code}'} in"
+                f" {time.monotonic() - start:.0f} s ({task.seconds:.0f} expected);"
+                f" {self._deadline - time.monotonic():.0f} s left",
+                flush=True,
+            )
             with self._lock:
                 if code == 0:
                     self._done.append(task.name)
@@ -177,19 +238,38 @@ class Schedule:
     def _next(self) -> Task | None:
         with self._lock:
             seconds = self._deadline - _GRACE - time.monotonic()
-            fitting = next((task for task in self._left if task.seconds * _LEAST_SHARE <= seconds), None)
+            fitting = next(
+                (task for task in self._left if task.seconds * _LEAST_SHARE <= seconds), None
+            )
             if fitting:
                 self._left.remove(fitting)
             return fitting
 
     def _run(self, task: Task, gpu: int, cores: set[int]) -> int:
         """The exit code; a task that is not done in time is ended, with all that it started."""
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu), DIRECTORY: str(self._directory)}
-        print(f"[gpu {gpu}] {task.name}: begun, {self._deadline - time.monotonic():.0f} s left", flush=True)
-        process = subprocess.Popen(task.command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   start_new_session=True)
+        environment = {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": str(gpu),
+            DIRECTORY: str(self._directory),
+        }
+        print(
+            f"[gpu {gpu}] {task.name}: begun, {self._deadline - time.monotonic():.0f} s left",
+            flush=True,
+        )
+        process = subprocess.Popen(
+            task.command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
         os.sched_setaffinity(process.pid, cores)  # what it starts inherits them
-        timer = threading.Timer(min(max(0.0, self._deadline - _GRACE - time.monotonic()), threading.TIMEOUT_MAX), _end, [process])
+        timer = threading.Timer(
+            min(max(0.0, self._deadline - _GRACE - time.monotonic()), threading.TIMEOUT_MAX),
+            _end,
+            [process],
+        )
         timer.start()
         assert process.stdout is not None
         for line in process.stdout:
@@ -214,8 +294,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def install(bundle: Path) -> None:
-    """Put a bundle's result files in their place, and renew plots and tables. Raises InputError for a file that no command wrote at this
-    checkout's history; nothing is copied then."""
+    """Put a bundle's result files in their place, and renew plots and tables. Raises InputError
+    for a file that no command wrote at this checkout's history; nothing is copied then."""
     with tempfile.TemporaryDirectory() as scratch:
         with zipfile.ZipFile(bundle) as archive:
             archive.extractall(scratch)
@@ -229,23 +309,60 @@ def install(bundle: Path) -> None:
     tables.main()
 
 
-def checked(document: documents.Document, name: str, sources_at: Callable[[str], str] = machine.sources_at) -> None:
-    """Raises InputError unless a command wrote the document from the sources of the commit that it names."""
+def checked(
+    document: documents.Document, name: str, sources_at: Callable[[str], str] = machine.sources_at
+) -> None:
+    """Raises InputError unless a command wrote the document from the sources of the commit that
+    it names."""
     if not documents.is_sealed(document):
         raise InputError(f"{name}: its digest does not fit its content: measure again")
     if document["sources"] != sources_at(document["commit"]):
-        raise InputError(f"{name}: it was not measured from the sources of commit {document['commit']}: give the right ONNXBOLT_COMMIT")
+        raise InputError(
+            f"{name}: it was not measured from the sources of commit {document['commit']}: give the"
+            " right ONNXBOLT_COMMIT"
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--into", type=Path, default=RESULTS, metavar="DIR", help="of the result files (default: benchmarks/results)")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many (default: none)")
-    parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs, each with its share of the cores (default: 1)")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=[], metavar="TEXT,..", help="tasks whose names contain one")
-    parser.add_argument("--bundle", type=Path, metavar="FILE.zip", help="all result files in one file, renewed after each task")
-    parser.add_argument("--resume", type=Path, metavar="FILE.zip", help="go on from an earlier call's bundle")
-    parser.add_argument("--install", type=Path, metavar="FILE.zip", help="put a bundle's files in their place, and stop")
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=RESULTS,
+        metavar="DIR",
+        help="of the result files (default: benchmarks/results)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="end after so many (default: none)"
+    )
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        default=1,
+        help="measure on so many GPUs, each with its share of the cores (default: 1)",
+    )
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="TEXT,..",
+        help="tasks whose names contain one",
+    )
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="FILE.zip",
+        help="all result files in one file, renewed after each task",
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE.zip", help="go on from an earlier call's bundle"
+    )
+    parser.add_argument(
+        "--install",
+        type=Path,
+        metavar="FILE.zip",
+        help="put a bundle's files in their place, and stop",
+    )
     parser.add_argument("--list", action="store_true", help="name the tasks, and stop")
     return parser
 

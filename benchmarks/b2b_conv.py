@@ -1,11 +1,13 @@
-"""A 3x3 convolution and the 1x1 convolution behind it in one kernel against our own kernels for each, and cuDNN's, batch 32, fp16.
+"""A 3x3 convolution and the 1x1 convolution behind it in one kernel against our own kernels for
+each, and cuDNN's, batch 32, fp16.
 
     python -m benchmarks.b2b_conv                      # Bolt's table 2; writes results/b2b_conv-<gpu>.json
     python -m benchmarks.b2b_conv --shapes 56x56 --append
 
-The first layers of RepVGG models, with a 1x1 convolution of as many channels behind each, bias and ReLU behind both. The ones with
-three channels read x as ONNX has it, [N, C, H, W].
+The first layers of RepVGG models, with a 1x1 convolution of as many channels behind each, bias and
+ReLU behind both. The ones with three channels read x as ONNX has it, [N, C, H, W].
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,7 +21,14 @@ from benchmarks.racing import Entry, parser, run
 from onnxbolt.kernels.config import ConvProblem
 
 # image size, input channels, channels of both layers, stride of the first
-PAIRS = ((224, 3, 48, 2), (112, 48, 48, 2), (56, 48, 48, 1), (224, 3, 64, 2), (112, 64, 64, 2), (56, 64, 64, 1))
+PAIRS = (
+    (224, 3, 48, 2),
+    (112, 48, 48, 2),
+    (56, 48, 48, 1),
+    (224, 3, 64, 2),
+    (112, 64, 64, 2),
+    (56, 64, 64, 1),
+)
 _TARGET = 1.15
 
 
@@ -44,7 +53,10 @@ def problem_of(size: int, channels: int, k: int, stride: int) -> ConvProblem:
 def name(problem: ConvProblem) -> str:
     """'112x112 48->48 3x3 /2, 48 1x1'."""
     stride = f" /{problem.strides[0]}" if problem.strides != (1, 1) else ""
-    return f"{problem.h}x{problem.w} {problem.c}->{problem.inner[0]} {problem.r}x{problem.s}{stride}, {problem.k} 1x1"
+    return (
+        f"{problem.h}x{problem.w} {problem.c}->{problem.inner[0]} {problem.r}x{problem.s}{stride},"
+        f" {problem.k} 1x1"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""GEMMs behind one another in one kernel against our own kernels for each, and cuBLAS's, in fp16, in one run.
+"""GEMMs behind one another in one kernel against our own kernels for each, and cuBLAS's, in fp16,
+in one run.
 
     python -m benchmarks.b2b_gemm                      # Bolt's table 1 and recommenders' MLPs; writes results/b2b_gemm-<gpu>.json
     python -m benchmarks.b2b_gemm --shapes 256-64-16 --append
 
-Bias and ReLU stand behind each product. Rows of 429 are no multiple of 16 bytes, which TMA needs: measured are rows with zeros behind
-them, as the optimizer has whoever writes them do, and rows as they are.
+Bias and ReLU stand behind each product. Rows of 429 are no multiple of 16 bytes, which TMA needs:
+measured are rows with zeros behind them, as the optimizer has whoever writes them do, and rows as
+they are.
 """
+
 from __future__ import annotations
 
 import sys
@@ -17,9 +20,19 @@ from benchmarks.racing import Entry, parser, run
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import GemmProblem
 
-# rows, columns of the input and of each layer, the gain over a kernel for each that is the aim (table 1: the paper's)
-PAIRS = ((2464, (4, 1, 4), 1.24), (16384, (256, 64, 16), 1.34), (32768, (576, 128, 64), 1.28), (128320, (96, 32, 96), 1.46))
-MLPS = tuple((rows, widths, 1.5) for rows in (2048, 16384) for widths in ((256, 64, 16, 8), (429, 256, 64, 16), (432, 256, 64, 16)))
+# rows, columns of the input and of each layer, the gain over a kernel for each that is the aim
+# (table 1: the paper's)
+PAIRS = (
+    (2464, (4, 1, 4), 1.24),
+    (16384, (256, 64, 16), 1.34),
+    (32768, (576, 128, 64), 1.28),
+    (128320, (96, 32, 96), 1.46),
+)
+MLPS = tuple(
+    (rows, widths, 1.5)
+    for rows in (2048, 16384)
+    for widths in ((256, 64, 16, 8), (429, 256, 64, 16), (432, 256, 64, 16))
+)
 _ALIGNMENT = DType.F16.alignment
 
 

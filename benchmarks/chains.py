@@ -2,10 +2,12 @@
 
     python -m benchmarks.chains                        # CHAINS of 2 to 5 layers; writes results/chains-<gpu>.json
 
-Each layer has bias and ReLU. Every kernel that may be part of a cover is tuned by itself, as --tune does it; then every cover of a
-chain is timed as it would run, its kernels one after the other in a CUDA graph, operands rotated past the L2 cache, covers taking
-turns. The planner's covers are those of the measured times of single kernels, and of predictions alone. The last row is the sum.
+Each layer has bias and ReLU. Every kernel that may be part of a cover is tuned by itself, as --tune
+does it; then every cover of a chain is timed as it would run, its kernels one after the other in a
+CUDA graph, operands rotated past the L2 cache, covers taking turns. The planner's covers are those
+of the measured times of single kernels, and of predictions alone. The last row is the sum.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -48,7 +50,9 @@ def entries() -> list[Entry]:
     found = []
     for number, (m, widths) in enumerate(chains(), 1):
         name = f"{number}: {'-'.join(map(str, widths))}"
-        problems = dict.fromkeys(problem for cut in cuts(m, widths) for problem, _ in segments(m, widths, cut))
+        problems = dict.fromkeys(
+            problem for cut in cuts(m, widths) for problem, _ in segments(m, widths, cut)
+        )
         found.append(Entry(name, m, tuple(problems), partial(_measure, rows, name, m, widths)))
     return [*found, Entry("all", 0, (), partial(_total, rows))]
 
@@ -56,7 +60,10 @@ def entries() -> list[Entry]:
 def chains() -> list[tuple[int, tuple[int, ...]]]:
     """Rows, and the columns of the input and of each layer."""
     choose = random.Random(SEED)
-    return [(choose.choice(ROWS), tuple(choose.choice(WIDTHS) for _ in range(choose.randint(3, 6)))) for _ in range(CHAINS)]
+    return [
+        (choose.choice(ROWS), tuple(choose.choice(WIDTHS) for _ in range(choose.randint(3, 6))))
+        for _ in range(CHAINS)
+    ]
 
 
 def cuts(m: int, widths: Sequence[int]) -> Iterator[Cut]:
@@ -64,19 +71,27 @@ def cuts(m: int, widths: Sequence[int]) -> Iterator[Cut]:
     count = len(widths) - 1
     for kernels in range(1, count + 1):
         for cut in itertools.product(range(1, MAX_LAYERS + 1), repeat=kernels):
-            if sum(cut) == count and all(supports(problem, _ARCH) for problem, _ in segments(m, widths, cut)):
+            if sum(cut) == count and all(
+                supports(problem, _ARCH) for problem, _ in segments(m, widths, cut)
+            ):
                 yield cut
 
 
 def segments(m: int, widths: Sequence[int], cut: Cut) -> list[tuple[GemmProblem, int]]:
     """What each kernel solves, with the number of its layers."""
     ends = list(itertools.accumulate(cut, initial=0))
-    return [(problem_of(m, widths[start:end + 1]), end - start) for start, end in itertools.pairwise(ends)]
+    return [
+        (problem_of(m, widths[start : end + 1]), end - start)
+        for start, end in itertools.pairwise(ends)
+    ]
 
 
 def planned(m: int, widths: tuple[int, ...], timings: Timings) -> Cut:
     """As the optimizer cuts the chain."""
-    return tuple(len(candidate.widths) for candidate in cover(_graph(m, widths), [_ARCH], timings=timings).candidates)
+    return tuple(
+        len(candidate.widths)
+        for candidate in cover(_graph(m, widths), [_ARCH], timings=timings).candidates
+    )
 
 
 def _graph(m: int, widths: tuple[int, ...]) -> gs.Graph:
@@ -90,24 +105,67 @@ def _graph(m: int, widths: tuple[int, ...]) -> gs.Graph:
 
 def _measure(rows: list[Row], name: str, m: int, widths: tuple[int, ...], tuned: Tuned) -> Row:
     whole = problem_of(m, widths)
-    covers = {cut: Apart(whole, [(tuned.kernel(problem), layers) for problem, layers in segments(m, widths, cut)])
-              for cut in cuts(m, widths) if all(tuned.timings.choice(problem, _ARCH) for problem, _ in segments(m, widths, cut))}
-    samples = take_turns({_text(cut): apart.measure for cut, apart in covers.items()}, _ROUNDS, _SAMPLES)
-    best, by_measured, by_predicted = fastest(samples), planned(m, widths, tuned.timings), planned(m, widths, NOTHING)
+    covers = {
+        cut: Apart(
+            whole, [(tuned.kernel(problem), layers) for problem, layers in segments(m, widths, cut)]
+        )
+        for cut in cuts(m, widths)
+        if all(tuned.timings.choice(problem, _ARCH) for problem, _ in segments(m, widths, cut))
+    }
+    samples = take_turns(
+        {_text(cut): apart.measure for cut, apart in covers.items()}, _ROUNDS, _SAMPLES
+    )
+    best, by_measured, by_predicted = (
+        fastest(samples),
+        planned(m, widths, tuned.timings),
+        planned(m, widths, NOTHING),
+    )
     ours, predicted = samples[_text(by_measured)], samples[_text(by_predicted)]
-    values = {"best": best, "measured": _text(by_measured), "predicted": _text(by_predicted), "predicted_us": round(predicted.median, 3),
-              "predicted_loss": round(predicted.median / samples[best].median - 1, 4), "covers": len(samples)}
-    row = Row(name, m, "fp16", round(ours.median, 3), "the best of all covers", round(samples[best].median, 3),
-              round(samples[best].median / ours.median, 4), spread=round(ours.spread, 4), values=values)
+    values = {
+        "best": best,
+        "measured": _text(by_measured),
+        "predicted": _text(by_predicted),
+        "predicted_us": round(predicted.median, 3),
+        "predicted_loss": round(predicted.median / samples[best].median - 1, 4),
+        "covers": len(samples),
+    }
+    row = Row(
+        name,
+        m,
+        "fp16",
+        round(ours.median, 3),
+        "the best of all covers",
+        round(samples[best].median, 3),
+        round(samples[best].median / ours.median, 4),
+        spread=round(ours.spread, 4),
+        values=values,
+    )
     rows.append(row)
     return row
 
 
 def _total(rows: Sequence[Row], _: Tuned) -> Row:
-    ours, best, predicted = (sum(times) for times in zip(*((r.ours_us, r.peer_us, r.values["predicted_us"]) for r in rows), strict=True))
-    values = {"predicted_us": round(predicted, 3), "predicted_loss": round(predicted / best - 1, 4),
-              "covers": sum(row.values["covers"] for row in rows)}
-    return Row("all", 0, "fp16", round(ours, 3), "the best of all covers", round(best, 3), round(best / ours, 4), values=values)
+    ours, best, predicted = (
+        sum(times)
+        for times in zip(
+            *((r.ours_us, r.peer_us, r.values["predicted_us"]) for r in rows), strict=True
+        )
+    )
+    values = {
+        "predicted_us": round(predicted, 3),
+        "predicted_loss": round(predicted / best - 1, 4),
+        "covers": sum(row.values["covers"] for row in rows),
+    }
+    return Row(
+        "all",
+        0,
+        "fp16",
+        round(ours, 3),
+        "the best of all covers",
+        round(best, 3),
+        round(best / ours, 4),
+        values=values,
+    )
 
 
 def _text(cut: Cut) -> str:

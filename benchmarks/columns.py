@@ -1,4 +1,6 @@
-"""What the tables of docs/performance.md and README.md show: their columns, row by row of a result file."""
+"""What the tables of docs/performance.md and README.md show: their columns, row by row of a
+result file."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -13,15 +15,17 @@ Cell = Callable[[dict[str, Any]], str]  # of a row
 
 @dataclass(frozen=True)
 class Table:
-    """What is shown of a benchmark: columns by heading, whether the ratios' mean is, by group where rows have groups, and a figure that
-    has its name, where there is one."""
+    """What is shown of a benchmark: columns by heading, whether the ratios' mean is, by group
+    where rows have groups, and a figure that has its name, where there is one."""
 
     benchmark: str
     columns: Mapping[str, Cell]
     compares: bool = True
     group: Cell | None = None
     figure: bool = False
-    place: Callable[[dict[str, Any]], int] = lambda row: 0  # where a row stands; files keep the order of measuring
+    place: Callable[[dict[str, Any]], int] = lambda row: (
+        0
+    )  # where a row stands; files keep the order of measuring
 
 
 def _field(name: str, form: str = "") -> Cell:
@@ -70,84 +74,192 @@ def _epilogue(row: dict[str, Any]) -> str:
 
 _MODEL: dict[str, Cell] = {"model": _field("name"), "batch": _field("batch")}
 _TIMES: dict[str, Cell] = {
-    "onnxbolt, ms": _milliseconds("ours_us"), "CUDA execution provider at its best, ms": _milliseconds("peer_us"),
-    "ratio, single runs": _field("ratio", ".2f"), "ratio, back to back": _value("device_ratio", ".2f"),
-    "onnxbolt on onnxruntime.transformers' result, ms": lambda row: text(thousandth(row["values"].get("transformers_us")), ".3f"),
+    "onnxbolt, ms": _milliseconds("ours_us"),
+    "CUDA execution provider at its best, ms": _milliseconds("peer_us"),
+    "ratio, single runs": _field("ratio", ".2f"),
+    "ratio, back to back": _value("device_ratio", ".2f"),
+    "onnxbolt on onnxruntime.transformers' result, ms": lambda row: text(
+        thousandth(row["values"].get("transformers_us")), ".3f"
+    ),
     "its ratio, single runs": _value("transformers_ratio", ".2f"),
     "PyTorch, ms": lambda row: text(thousandth(row["values"].get("pytorch_us")), ".3f"),
-    "PyTorch's way": lambda row: text(row["values"].get("pytorch_way"), ""), "ratio to PyTorch": _value("pytorch_ratio", ".2f"),
+    "PyTorch's way": lambda row: text(row["values"].get("pytorch_way"), ""),
+    "ratio to PyTorch": _value("pytorch_ratio", ".2f"),
 }
 _QUEUED: dict[str, Cell] = {
     "back to back, ms": lambda row: text(thousandth(row["values"].get("device_us")), ".3f"),
     "the provider's, ms": lambda row: text(thousandth(row["values"].get("peer_device_us")), ".3f"),
 }
 _PYTORCH: dict[str, Cell] = {
-    **_MODEL, **{way: partial(lambda way, row: _tried(row["values"].get("pytorch", {}).get(way)), way)
-                 for way in ("eager", "CUDA graph", "torch.compile max-autotune", "torch.compile max-autotune, freezing",
-                             "torch.compile reduce-overhead")},
+    **_MODEL,
+    **{
+        way: partial(lambda way, row: _tried(row["values"].get("pytorch", {}).get(way)), way)
+        for way in (
+            "eager",
+            "CUDA graph",
+            "torch.compile max-autotune",
+            "torch.compile max-autotune, freezing",
+            "torch.compile reduce-overhead",
+        )
+    },
 }
-_SERIAL: dict[str, Cell] = {"launches not overlapping, us": _value("serial_us", ".2f"), "its ratio": _value("serial_ratio", ".2f")}
+_SERIAL: dict[str, Cell] = {
+    "launches not overlapping, us": _value("serial_us", ".2f"),
+    "its ratio": _value("serial_ratio", ".2f"),
+}
 _KERNEL: dict[str, Cell] = {
-    "problem": _field("name"), "onnxbolt, us": _field("ours_us", ".2f"), "against": _field("peer"), "its us": _field("peer_us", ".2f"),
-    "ratio": _field("ratio", ".2f"), **_SERIAL, "floor, us": _field("floor_us", ".2f"), "spread": _percent,
+    "problem": _field("name"),
+    "onnxbolt, us": _field("ours_us", ".2f"),
+    "against": _field("peer"),
+    "its us": _field("peer_us", ".2f"),
+    "ratio": _field("ratio", ".2f"),
+    **_SERIAL,
+    "floor, us": _field("floor_us", ".2f"),
+    "spread": _percent,
 }
 _EPILOGUE: dict[str, Cell] = {
-    "kernel": _field("name"), "fused, us": _field("ours_us", ".2f"), "without epilogue, us": _value("bare_us", ".2f"),
-    "fused / without": _value("fused_over_bare", ".3f"), "the library and an activation, us": _field("peer_us", ".2f"),
-    "ratio": _field("ratio", ".2f"), **_SERIAL, "ours without, and an activation (estimated), us": _value("apart_us", ".2f"),
+    "kernel": _field("name"),
+    "fused, us": _field("ours_us", ".2f"),
+    "without epilogue, us": _value("bare_us", ".2f"),
+    "fused / without": _value("fused_over_bare", ".3f"),
+    "the library and an activation, us": _field("peer_us", ".2f"),
+    "ratio": _field("ratio", ".2f"),
+    **_SERIAL,
+    "ours without, and an activation (estimated), us": _value("apart_us", ".2f"),
     "spread": _percent,
 }
 _B2B: dict[str, Cell] = {
-    "layers": _field("name"), "rows or batch": _field("batch"), "one kernel, us": _field("ours_us", ".2f"),
-    "one for each layer, us": _value("apart_us", ".2f"), "ratio": _field("ratio", ".2f"), "aim": _value("target", ".2f"),
+    "layers": _field("name"),
+    "rows or batch": _field("batch"),
+    "one kernel, us": _field("ours_us", ".2f"),
+    "one for each layer, us": _value("apart_us", ".2f"),
+    "ratio": _field("ratio", ".2f"),
+    "aim": _value("target", ".2f"),
     **_SERIAL,
-    "the library's, bare, us": _value("bare_us", ".2f"), "with bias and ReLU, us": _value("full_us", ".2f"),
-    "the ratio to that": _value("full_ratio", ".2f"), "against": _field("peer"), "floor, us": _field("floor_us", ".2f"), "spread": _percent,
+    "the library's, bare, us": _value("bare_us", ".2f"),
+    "with bias and ReLU, us": _value("full_us", ".2f"),
+    "the ratio to that": _value("full_ratio", ".2f"),
+    "against": _field("peer"),
+    "floor, us": _field("floor_us", ".2f"),
+    "spread": _percent,
 }
 _CHAINS: dict[str, Cell] = {
-    "chain": _field("name"), "rows": _field("batch"), "covers": _value("covers"), "layers of each kernel": _value("measured"),
-    "us": _field("ours_us", ".2f"), "the best cover": _value("best"), "its us": _field("peer_us", ".2f"),
-    "by prediction": _value("predicted"), "its loss": _value("predicted_loss", ".1%"),
+    "chain": _field("name"),
+    "rows": _field("batch"),
+    "covers": _value("covers"),
+    "layers of each kernel": _value("measured"),
+    "us": _field("ours_us", ".2f"),
+    "the best cover": _value("best"),
+    "its us": _field("peer_us", ".2f"),
+    "by prediction": _value("predicted"),
+    "its loss": _value("predicted_loss", ".1%"),
 }
 _PADDING: dict[str, Cell] = {
-    "convolution": _field("name"), "unpadded, us": _value("unpadded_us", ".2f"), "padded, us": _value("padded_us", ".2f"),
-    "padding, us": _value("padding_us", ".2f"), "its share": _value("padding_share", ".0%"), "gain": _value("gain", ".2f"),
-    "against": _field("peer"), "its us": _field("peer_us", ".2f"), "ratio": _field("ratio", ".2f"), **_SERIAL, "spread": _percent,
+    "convolution": _field("name"),
+    "unpadded, us": _value("unpadded_us", ".2f"),
+    "padded, us": _value("padded_us", ".2f"),
+    "padding, us": _value("padding_us", ".2f"),
+    "its share": _value("padding_share", ".0%"),
+    "gain": _value("gain", ".2f"),
+    "against": _field("peer"),
+    "its us": _field("peer_us", ".2f"),
+    "ratio": _field("ratio", ".2f"),
+    **_SERIAL,
+    "spread": _percent,
 }
 _PROFILE: dict[str, Cell] = {
-    "model": _value("model"), "kernel": _field("config"), "launches": _value("launches"), "us": _field("ours_us", ".2f"),
-    "device memory, TB/s": _value("dram_tb_per_s", ".2f"), "of its peak": _value("dram_share", ".0%"),
-    "tensor cores busy": _value("tensor_share", ".0%"), "shared memory": _value("shared_memory_share", ".0%"),
+    "model": _value("model"),
+    "kernel": _field("config"),
+    "launches": _value("launches"),
+    "us": _field("ours_us", ".2f"),
+    "device memory, TB/s": _value("dram_tb_per_s", ".2f"),
+    "of its peak": _value("dram_share", ".0%"),
+    "tensor cores busy": _value("tensor_share", ".0%"),
+    "shared memory": _value("shared_memory_share", ".0%"),
     "limited by": _value("limit"),
 }
 _TUNING: dict[str, Cell] = {
-    **_MODEL, "cold, s": _value("seconds_cold", ".0f"), "again, s": _value("seconds_warm", ".1f"), "problems": _value("tasks"),
-    "library, s": _value("seconds_linked", ".1f"), "compiled anew, s": _value("seconds_anew", ".1f"),
-    "trials": _value("trials"), "kernels": _value("kernels"), "regret": _value("regret", ".2f"),
-    "rank correlation": _value("rank_correlation", ".2f"), "cores": _value("cores"),
+    **_MODEL,
+    "cold, s": _value("seconds_cold", ".0f"),
+    "again, s": _value("seconds_warm", ".1f"),
+    "problems": _value("tasks"),
+    "library, s": _value("seconds_linked", ".1f"),
+    "compiled anew, s": _value("seconds_anew", ".1f"),
+    "trials": _value("trials"),
+    "kernels": _value("kernels"),
+    "regret": _value("regret", ".2f"),
+    "rank correlation": _value("rank_correlation", ".2f"),
+    "cores": _value("cores"),
 }
 TABLES = {
     "summary": Table("end_to_end", {**_MODEL, **_TIMES}, place=_target),
-    "end_to_end": Table("end_to_end", {**_MODEL, "configurations": _value("configurations"), **_TIMES, **_QUEUED,
-                                       "floor, ms": _milliseconds("floor_us"), "spread": _percent, "error": _field("error", ".1e"),
-                                       "settings": _field("config")}, place=_target, figure=True),
+    "end_to_end": Table(
+        "end_to_end",
+        {
+            **_MODEL,
+            "configurations": _value("configurations"),
+            **_TIMES,
+            **_QUEUED,
+            "floor, ms": _milliseconds("floor_us"),
+            "spread": _percent,
+            "error": _field("error", ".1e"),
+            "settings": _field("config"),
+        },
+        place=_target,
+        figure=True,
+    ),
     "pytorch": Table("end_to_end", _PYTORCH, compares=False, place=_target),
-    "gemm": Table("gemm", {**_KERNEL, "TFLOP/s": _value("tflops", ".0f"), "candidates": _value("candidates"),
-                           "regret": _value("regret", ".2f")}, group=_epilogue, figure=True),
-    "conv": Table("conv", {**_KERNEL, "PyTorch, each step a kernel, us": _value("unfused_us", ".2f"), "TFLOP/s": _value("tflops", ".0f"),
-                           "in ResNet-50": _value("occurrences"), "kernel": _field("config")}, figure=True),
+    "gemm": Table(
+        "gemm",
+        {
+            **_KERNEL,
+            "TFLOP/s": _value("tflops", ".0f"),
+            "candidates": _value("candidates"),
+            "regret": _value("regret", ".2f"),
+        },
+        group=_epilogue,
+        figure=True,
+    ),
+    "conv": Table(
+        "conv",
+        {
+            **_KERNEL,
+            "PyTorch, each step a kernel, us": _value("unfused_us", ".2f"),
+            "TFLOP/s": _value("tflops", ".0f"),
+            "in ResNet-50": _value("occurrences"),
+            "kernel": _field("config"),
+        },
+        figure=True,
+    ),
     "epilogue": Table("epilogue", _EPILOGUE, figure=True),
     "padding": Table("padding", _PADDING),
     "kernels": Table("profile", _PROFILE, compares=False),
     "tuning": Table("tuning", _TUNING, compares=False, place=_target),
-    "symbolic": Table("symbolic", {**_MODEL, "onnxbolt, one session, us": _field("ours_us", ".1f"),
-                                   "CUDA execution provider at its best at that batch, us": _field("peer_us", ".1f"),
-                                   "ratio": _field("ratio", ".2f"),
-                                   "spread": _percent, "error": _field("error", ".1e")}),
+    "symbolic": Table(
+        "symbolic",
+        {
+            **_MODEL,
+            "onnxbolt, one session, us": _field("ours_us", ".1f"),
+            "CUDA execution provider at its best at that batch, us": _field("peer_us", ".1f"),
+            "ratio": _field("ratio", ".2f"),
+            "spread": _percent,
+            "error": _field("error", ".1e"),
+        },
+    ),
     "chains": Table("chains", _CHAINS, compares=False),
     **{name: Table(name, _B2B) for name in ("b2b_gemm", "b2b_conv")},
-    "variants": Table("variants", {**_MODEL, "configurations": _value("configurations"), "us": _field("ours_us", ".1f"),
-                                   "plain RepVGG-A0, us": _field("peer_us", ".1f"), "times the plain one": _value("times_plain", ".3f"),
-                                   "spread": _percent, "error": _field("error", ".1e")}, compares=False),
+    "variants": Table(
+        "variants",
+        {
+            **_MODEL,
+            "configurations": _value("configurations"),
+            "us": _field("ours_us", ".1f"),
+            "plain RepVGG-A0, us": _field("peer_us", ".1f"),
+            "times the plain one": _value("times_plain", ".3f"),
+            "spread": _percent,
+            "error": _field("error", ".1e"),
+        },
+        compares=False,
+    ),
     **{name: Table(name, _KERNEL) for name in ("attention", "subgraphs")},
 }

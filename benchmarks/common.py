@@ -1,4 +1,6 @@
-"""What all benchmarks share: a row of a result file, the clock, and the form of times on the command line."""
+"""What all benchmarks share: a row of a result file, the clock, and the form of times on the
+command line."""
+
 from __future__ import annotations
 
 import argparse
@@ -17,8 +19,9 @@ from onnxbolt.options import seconds
 class Row:
     """One comparison: times in microseconds, ratio = peer_us / ours_us.
 
-    `spread` is ours, `error` ours against float32, relative L2; `values` holds whatever is no such pair. `values["estimated"]` names
-    the part of the peer's time that was not measured as it stands: such a row enters no mean.
+    `spread` is ours, `error` ours against float32, relative L2; `values` holds whatever is no such
+    pair. `values["estimated"]` names the part of the peer's time that was not measured as it
+    stands: such a row enters no mean.
     """
 
     name: str
@@ -42,9 +45,17 @@ class ClockSampler:
     def __enter__(self) -> ClockSampler:
         self.mhz: int | None = None
         self._process: subprocess.Popen[str] | None = None
-        command = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", f"--id={gpu_index()}", "--loop-ms=100"]
+        command = [
+            "nvidia-smi",
+            "--query-gpu=clocks.sm",
+            "--format=csv,noheader,nounits",
+            f"--id={gpu_index()}",
+            "--loop-ms=100",
+        ]
         with contextlib.suppress(FileNotFoundError):  # no driver, no clock
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
         return self
 
     def __exit__(self, *_: object) -> None:

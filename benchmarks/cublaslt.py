@@ -1,8 +1,11 @@
-"""cuBLASLt's own list of algorithms for a product, each of which can be timed: the first of the list is not always the fastest.
+"""cuBLASLt's own list of algorithms for a product, each of which can be timed: the first of the
+list is not always the fastest.
 
-PyTorch's `matmul` takes what cuBLAS puts first. `cublasLtMatmulAlgoGetHeuristic` returns further ones, best estimate first. The library
-is the one that PyTorch has loaded, called through ctypes; launches go to PyTorch's current stream and can be captured in a CUDA graph.
+PyTorch's `matmul` takes what cuBLAS puts first. `cublasLtMatmulAlgoGetHeuristic` returns further
+ones, best estimate first. The library is the one that PyTorch has loaded, called through ctypes;
+launches go to PyTorch's current stream and can be captured in a CUDA graph.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -33,8 +36,13 @@ class _Algorithm(ctypes.Structure):
 class _Heuristic(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t."""
 
-    _fields_ = [("algorithm", _Algorithm), ("workspace", ctypes.c_size_t), ("state", ctypes.c_int), ("waves", ctypes.c_float),
-                ("reserved", ctypes.c_int * 4)]
+    _fields_ = [
+        ("algorithm", _Algorithm),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    ]
 
 
 @dataclass(frozen=True)
@@ -49,8 +57,15 @@ class Shape:
 
     @property
     def alignment(self) -> int:
-        """The power of two up to 256 at whose multiples operands lie, sets of them one behind the other, bytes."""
-        return min(_ALIGNMENT, *(size & -size for size in (self.m * self.k * self.dtype.bytes, self.k * self.n * self.dtype.bytes)))
+        """The power of two up to 256 at whose multiples operands lie, sets of them one behind
+        the other, bytes."""
+        return min(
+            _ALIGNMENT,
+            *(
+                size & -size
+                for size in (self.m * self.k * self.dtype.bytes, self.k * self.n * self.dtype.bytes)
+            ),
+        )
 
 
 class Product:
@@ -61,32 +76,77 @@ class Product:
         element = _ELEMENTS[shape.dtype]
         self._operation = _created("cublasLtMatmulDescCreate", _COMPUTE_32F, _R_32F)
         # the library counts columns first: it computes y^T[N, M] = w^T x^T
-        _set("cublasLtMatmulDescSetAttribute", self._operation, _TRANSA, ctypes.c_int32(_YES if shape.transposed else _NO))
+        _set(
+            "cublasLtMatmulDescSetAttribute",
+            self._operation,
+            _TRANSA,
+            ctypes.c_int32(_YES if shape.transposed else _NO),
+        )
         _set("cublasLtMatmulDescSetAttribute", self._operation, _TRANSB, ctypes.c_int32(_NO))
         weight = (shape.k, shape.n) if shape.transposed else (shape.n, shape.k)
-        self._weight, self._x, self._y = (_layout(element, *extents) for extents in (weight, (shape.k, shape.m), (shape.n, shape.m)))
+        self._weight, self._x, self._y = (
+            _layout(element, *extents)
+            for extents in (weight, (shape.k, shape.m), (shape.n, shape.m))
+        )
         self.algorithms = self._listed(shape.alignment)
 
     def _listed(self, alignment: int) -> list[_Algorithm]:
         """What the library suggests, best estimate first."""
         preference = _created("cublasLtMatmulPreferenceCreate")
-        _set("cublasLtMatmulPreferenceSetAttribute", preference, _PREFERENCE_WORKSPACE, ctypes.c_uint64(_WORKSPACE))
+        _set(
+            "cublasLtMatmulPreferenceSetAttribute",
+            preference,
+            _PREFERENCE_WORKSPACE,
+            ctypes.c_uint64(_WORKSPACE),
+        )
         for attribute in _PREFERENCE_ALIGNMENTS:
-            _set("cublasLtMatmulPreferenceSetAttribute", preference, attribute, ctypes.c_uint32(alignment))
+            _set(
+                "cublasLtMatmulPreferenceSetAttribute",
+                preference,
+                attribute,
+                ctypes.c_uint32(alignment),
+            )
         found, count = (_Heuristic * ASKED_FOR)(), ctypes.c_int()
-        _call("cublasLtMatmulAlgoGetHeuristic", _handle(), self._operation, self._weight, self._x, self._y, self._y, preference, ASKED_FOR,
-              found, ctypes.byref(count))
+        _call(
+            "cublasLtMatmulAlgoGetHeuristic",
+            _handle(),
+            self._operation,
+            self._weight,
+            self._x,
+            self._y,
+            self._y,
+            preference,
+            ASKED_FOR,
+            found,
+            ctypes.byref(count),
+        )
         return [_copied(found[i].algorithm) for i in range(count.value) if found[i].state == 0]
 
     def run(self, x: Any, weight: Any, algorithm: int) -> Any:
-        """x times weight by one of `algorithms`, on PyTorch's current stream. Raises RuntimeError where the library refuses it."""
+        """x times weight by one of `algorithms`, on PyTorch's current stream. Raises
+        RuntimeError where the library refuses it."""
         y = self._torch.empty((self.shape.m, self.shape.n), dtype=x.dtype, device="cuda")
         one, zero, workspace = ctypes.c_float(1.0), ctypes.c_float(0.0), _workspace()
         address = ctypes.c_void_p
-        _call("cublasLtMatmul", _handle(), self._operation, ctypes.byref(one), address(weight.data_ptr()), self._weight,
-              address(x.data_ptr()), self._x, ctypes.byref(zero), address(y.data_ptr()), self._y, address(y.data_ptr()), self._y,
-              ctypes.byref(self.algorithms[algorithm]), address(workspace.data_ptr()), ctypes.c_size_t(_WORKSPACE),
-              address(self._torch.cuda.current_stream().cuda_stream))
+        _call(
+            "cublasLtMatmul",
+            _handle(),
+            self._operation,
+            ctypes.byref(one),
+            address(weight.data_ptr()),
+            self._weight,
+            address(x.data_ptr()),
+            self._x,
+            ctypes.byref(zero),
+            address(y.data_ptr()),
+            self._y,
+            address(y.data_ptr()),
+            self._y,
+            ctypes.byref(self.algorithms[algorithm]),
+            address(workspace.data_ptr()),
+            ctypes.c_size_t(_WORKSPACE),
+            address(self._torch.cuda.current_stream().cuda_stream),
+        )
         return y
 
 
@@ -110,7 +170,13 @@ def _workspace() -> Any:
 
 
 def _layout(element: int, rows: int, columns: int) -> ctypes.c_void_p:
-    return _created("cublasLtMatrixLayoutCreate", element, ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
+    return _created(
+        "cublasLtMatrixLayoutCreate",
+        element,
+        ctypes.c_uint64(rows),
+        ctypes.c_uint64(columns),
+        ctypes.c_int64(rows),
+    )
 
 
 def _created(function: str, *arguments: Any) -> ctypes.c_void_p:

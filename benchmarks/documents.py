@@ -1,12 +1,15 @@
-"""Result files: benchmarks/results/<benchmark>-<gpu>.json, one for each benchmark and GPU, written by the benchmark's command alone.
+"""Result files: benchmarks/results/<benchmark>-<gpu>.json, one for each benchmark and GPU, written
+by the benchmark's command alone.
 
     {"schema": 2, "gpu", "driver", "versions", "commit", "sources", "commands": [..], "planned": [[name, batch], ..], "rows": [Row, ..],
      "digest"}
 
-All rows of a file are of one GPU, one commit and one state of the measured sources: `write_results` refuses to mix them. `commands`
-are those that wrote the rows, each as it was called; `planned` are the rows that a whole run has, where that is known. `digest` is over
-all else, so that an edited file does not pass for a measured one.
+All rows of a file are of one GPU, one commit and one state of the measured sources: `write_results`
+refuses to mix them. `commands` are those that wrote the rows, each as it was called; `planned` are
+the rows that a whole run has, where that is known. `digest` is over all else, so that an edited
+file does not pass for a measured one.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -28,18 +31,27 @@ from onnxbolt.errors import InputError
 
 SCHEMA = 2
 RESULTS = Path(__file__).with_name("results")
-DIRECTORY = "ONNXBOLT_BENCHMARK_RESULTS"  # environment variable: where result files are written, other than RESULTS
+DIRECTORY = (  # environment variable: where result files are written, other than RESULTS
+    "ONNXBOLT_BENCHMARK_RESULTS"
+)
 _ORIGIN = ("gpu", "driver", "versions", "commit", "sources")
 
 Document = dict[str, Any]
 
 
-def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, append: bool = False,
-                  planned: Iterable[tuple[str, int]] = ()) -> Path:
-    """Write the result file, to `out` or to its place, and return where; a half-written file is never left.
+def write_results(
+    benchmark: str,
+    rows: Sequence[Row],
+    out: Path | None = None,
+    append: bool = False,
+    planned: Iterable[tuple[str, int]] = (),
+) -> Path:
+    """Write the result file, to `out` or to its place, and return where; a half-written file is
+    never left.
 
-    `append` keeps the rows of an existing file that were not measured again: long benchmarks can run in parts, and several processes
-    may write one file. Raises InputError where the existing rows are of another commit, of other sources or of another GPU.
+    `append` keeps the rows of an existing file that were not measured again: long benchmarks can
+    run in parts, and several processes may write one file. Raises InputError where the existing
+    rows are of another commit, of other sources or of another GPU.
     """
     path = result_path(benchmark, out)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +65,10 @@ def write_results(benchmark: str, rows: Sequence[Row], out: Path | None = None, 
 
 def _lock(path: Path) -> Path:
     """Beside no result: whoever lists a directory of results finds results alone."""
-    return Path(tempfile.gettempdir()) / f"onnxbolt-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}.lock"
+    return (
+        Path(tempfile.gettempdir())
+        / f"onnxbolt-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}.lock"
+    )
 
 
 def result_path(benchmark: str, out: Path | None = None) -> Path:
@@ -62,12 +77,20 @@ def result_path(benchmark: str, out: Path | None = None) -> Path:
     return out or directory / f"{benchmark}-{machine.gpu_name().lower().replace(' ', '-')}.json"
 
 
-def described(benchmark: str, rows: Iterable[Row], planned: Iterable[tuple[str, int]] = ()) -> Document:
+def described(
+    benchmark: str, rows: Iterable[Row], planned: Iterable[tuple[str, int]] = ()
+) -> Document:
     """A document of `rows`, measured here and now by the running command."""
     command = shlex.join(["python", "-m", _module() or f"benchmarks.{benchmark}", *sys.argv[1:]])
     return {
-        "schema": SCHEMA, "gpu": machine.gpu_name(), "driver": machine.ask_driver("driver_version"), "versions": machine.versions(),
-        "commit": machine.commit(), "sources": machine.sources(), "commands": [command], "planned": [list(place) for place in planned],
+        "schema": SCHEMA,
+        "gpu": machine.gpu_name(),
+        "driver": machine.ask_driver("driver_version"),
+        "versions": machine.versions(),
+        "commit": machine.commit(),
+        "sources": machine.sources(),
+        "commands": [command],
+        "planned": [list(place) for place in planned],
         "rows": [dataclasses.asdict(row) for row in rows],
     }
 
@@ -79,20 +102,34 @@ def _module() -> str:
 
 
 def joined(old: Document, new: Document, where: Path) -> Document:
-    """`new` with those rows of `old` that it does not measure again. Raises InputError unless both are of one origin."""
+    """`new` with those rows of `old` that it does not measure again. Raises InputError unless
+    both are of one origin."""
     for field in _ORIGIN:
         if old.get(field) != new[field]:
-            raise InputError(f"{where}: its rows have {field} {old.get(field)}, the new ones {new[field]}; one file holds rows of one "
-                             f"commit on one machine: measure all of them again, or write to another file")
+            raise InputError(
+                f"{where}: its rows have {field} {old.get(field)}, the new ones {new[field]}; one"
+                " file holds rows of one commit on one machine: measure all of them again, or"
+                " write to another file"
+            )
     measured = {key(row) for row in new["rows"]}
     rows = [row for row in old["rows"] if key(row) not in measured] + new["rows"]
-    return {**new, "commands": list(dict.fromkeys((*old["commands"], *new["commands"]))), "rows": rows}
+    return {
+        **new,
+        "commands": list(dict.fromkeys((*old["commands"], *new["commands"]))),
+        "rows": rows,
+    }
 
 
 def missing(document: Document) -> list[str]:
     """The planned rows that the document lacks, or that failed: 'resnet50 (32)'."""
-    found = {(row["name"], row["batch"]) for row in document["rows"] if "failure" not in row["values"]}
-    return [f"{name} ({batch})" for name, batch in document.get("planned", ()) if (name, batch) not in found]
+    found = {
+        (row["name"], row["batch"]) for row in document["rows"] if "failure" not in row["values"]
+    }
+    return [
+        f"{name} ({batch})"
+        for name, batch in document.get("planned", ())
+        if (name, batch) not in found
+    ]
 
 
 def key(row: dict[str, Any]) -> tuple[str, int, str]:

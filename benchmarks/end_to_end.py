@@ -1,18 +1,23 @@
-"""Whole models: onnxbolt against ONNX Runtime at its best, on one GPU, in one run; PyTorch at its best beside them.
+"""Whole models: onnxbolt against ONNX Runtime at its best, on one GPU, in one run; PyTorch at its
+best beside them.
 
     python -m benchmarks.end_to_end --tune --cache DIR     # optimize, tune, measure, write results/end_to_end-<gpu>.json
     python -m benchmarks.end_to_end --models vgg16-32 --tune --cache DIR --append   # in parts, at one commit; benchmarks.all does so
     python -m benchmarks.end_to_end --prepare DIR --arch sm_90a   # on a machine without a GPU: compile the libraries only
     python -m benchmarks.end_to_end --prepared DIR         # measure with these
 
-ONNX Runtime's best is that of its CUDA execution provider: the fastest of {NHWC, NCHW} x {EXHAUSTIVE, HEURISTIC} x {CUDA graph, none},
-cuDNN with all the workspace it wants, of that with cuDNN's fused bias, with fp16 or fp32 graph inputs and outputs, and of all forms of
-a transformer (benchmarks/forms.py). Its `enable_gemm_auto_tune` is on: it chooses between cuBLAS's default algorithm and kernels of ONNX
-Runtime's own for few rows, shape by shape, and searches none of cuBLAS's other algorithms. onnxbolt is given the plain export, and for
-transformers, in columns of their own, what onnxruntime.transformers.optimizer makes of it and PyTorch's export at opset 23; its results
-get the same settings to choose from. A row's ratio is that of the plain export. Weights and inputs are seeded; errors are against the
-fp32 model without TF32. DIR is an ordinary cache directory of onnxbolt's: it may be carried to another machine of the same kind.
+ONNX Runtime's best is that of its CUDA execution provider: the fastest of {NHWC, NCHW} x
+{EXHAUSTIVE, HEURISTIC} x {CUDA graph, none}, cuDNN with all the workspace it wants, of that with
+cuDNN's fused bias, with fp16 or fp32 graph inputs and outputs, and of all forms of a transformer
+(benchmarks/forms.py). Its `enable_gemm_auto_tune` is on: it chooses between cuBLAS's default
+algorithm and kernels of ONNX Runtime's own for few rows, shape by shape, and searches none of
+cuBLAS's other algorithms. onnxbolt is given the plain export, and for transformers, in columns of
+their own, what onnxruntime.transformers.optimizer makes of it and PyTorch's export at opset 23; its
+results get the same settings to choose from. A row's ratio is that of the plain export. Weights and
+inputs are seeded; errors are against the fp32 model without TF32. DIR is an ordinary cache
+directory of onnxbolt's: it may be carried to another machine of the same kind.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -60,7 +65,10 @@ class Effort:
 
 
 PEER, PYTORCH = "ONNX Runtime", "PyTorch"  # sides beside the forms that onnxbolt is given
-_ALSO = {FUSED: "transformers", "PyTorch's export, opset 23": "opset23"}  # those beside the plain export, by the name of their values
+_ALSO = {
+    FUSED: "transformers",
+    "PyTorch's export, opset 23": "opset23",
+}  # those beside the plain export, by the name of their values
 FULL, QUICK = Effort(20, 10, 20), Effort(2, 2, 3)
 
 
@@ -72,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets = [t for t in TARGETS if not chosen.models or chosen.models & {t.model, t.name}]
     unknown = chosen.models - {name for t in TARGETS for name in (t.model, t.name)}
     if unknown:
-        print(f"error: --models {','.join(sorted(unknown))}: choose from {', '.join(t.name for t in TARGETS)}", file=sys.stderr)
+        print(
+            f"error: --models {','.join(sorted(unknown))}: choose from"
+            f" {', '.join(t.name for t in TARGETS)}",
+            file=sys.stderr,
+        )
         return 2
     if chosen.prepare:
         for target in targets:
@@ -82,21 +94,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _measure_all(targets, stream, chosen)
 
 
-def _measure_all(targets: Sequence[Target], stream: Stream | None, chosen: argparse.Namespace) -> int:
-    """Row by row, each written at once: what an interrupted run knows is kept, and a model that fails costs itself alone."""
+def _measure_all(
+    targets: Sequence[Target], stream: Stream | None, chosen: argparse.Namespace
+) -> int:
+    """Row by row, each written at once: what an interrupted run knows is kept, and a model that
+    fails costs itself alone."""
     rows: list[Row] = []
     for target in targets:
         with tempfile.TemporaryDirectory() as scratch:
             try:
                 rows.append(_measure(target, Path(scratch), stream, chosen))
             except Exception as error:  # whatever it is: the other models are still to be measured
-                rows.append(Row(target.model, target.batch, "fp16", values={"failure": f"{type(error).__name__}: {error}"[:500]}))
+                rows.append(
+                    Row(
+                        target.model,
+                        target.batch,
+                        "fp16",
+                        values={"failure": f"{type(error).__name__}: {error}"[:500]},
+                    )
+                )
         _print(rows)
-        write_results("end_to_end", rows, chosen.out, chosen.append, [(target.model, target.batch) for target in TARGETS])
+        write_results(
+            "end_to_end",
+            rows,
+            chosen.out,
+            chosen.append,
+            [(target.model, target.batch) for target in TARGETS],
+        )
     return 1 if any("failure" in row.values for row in rows) else 0
 
 
-def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argparse.Namespace) -> Row:
+def _measure(
+    target: Target, scratch: Path, stream: Stream | None, chosen: argparse.Namespace
+) -> Row:
     effort = QUICK if chosen.quick else FULL
     exact = build(target.model, target.batch)
     feeds = seeded_feeds(exact)
@@ -106,7 +136,9 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
     found: dict[str, Found] = {}
     for form in (PLAIN, *(form for form in _ALSO if form in models)):
         try:
-            source = _optimized(form, models[form], target, scratch, stream is not None, chosen, tunings)
+            source = _optimized(
+                form, models[form], target, scratch, stream is not None, chosen, tunings
+            )
             found[form] = search([source], feeds, stream, effort.search_runs)
         except (OnnxboltError, RuntimeError) as error:
             if form == PLAIN:
@@ -115,44 +147,84 @@ def _measure(target: Target, scratch: Path, stream: Stream | None, chosen: argpa
     found[PEER] = search(_peers(target, models), feeds, stream, effort.search_runs)
     with _pytorch(target, feeds, stream, chosen) as (pytorch, tried), ClockSampler() as clock:
         measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
-        samples = interleave(measures | ({PYTORCH: pytorch} if pytorch else {}), effort.rounds, effort.runs)
+        samples = interleave(
+            measures | ({PYTORCH: pytorch} if pytorch else {}), effort.rounds, effort.runs
+        )
         device = device_times(found, feeds, stream, effort.rounds, effort.runs)
     # PyTorch's export has weights of its own: its reference is ONNX Runtime's answer in fp16
-    errors = {form: error_of(found[form].session, reference if form in (PLAIN, FUSED) else exact_outputs(model, feeds, stream))
-              for form, model in models.items() if form in found}
+    errors = {
+        form: error_of(
+            found[form].session,
+            reference if form in (PLAIN, FUSED) else exact_outputs(model, feeds, stream),
+        )
+        for form, model in models.items()
+        if form in found
+    }
     row = compared(target, samples, device, found, errors)
-    values = {"configurations": "measured" if chosen.tune else "predicted", **row.values, **({"pytorch": tried} if tried else {}),
-              **({"pytorch_way": fastest_way(tried)} if pytorch else {}),
-              **({"missing": missing} if missing else {}),
-              **({"tuning": {form: _told(tuning) for form, tuning in tunings.items()}} if tunings else {})}
+    values = {
+        "configurations": "measured" if chosen.tune else "predicted",
+        **row.values,
+        **({"pytorch": tried} if tried else {}),
+        **({"pytorch_way": fastest_way(tried)} if pytorch else {}),
+        **({"missing": missing} if missing else {}),
+        **(
+            {"tuning": {form: _told(tuning) for form, tuning in tunings.items()}} if tunings else {}
+        ),
+    }
     floor = floor_us(exact, get(arch_number(_arch(chosen))))
     return dataclasses.replace(row, floor_us=round(floor, 2), clock_mhz=clock.mhz, values=values)
 
 
-def compared(target: Target, samples: Mapping[str, Sample], device: Mapping[str, float], found: Mapping[str, Found],
-             errors: Mapping[str, float]) -> Row:
-    """The row of what was measured: onnxbolt's time of the plain export against the peers; its other forms have fields of their own."""
+def compared(
+    target: Target,
+    samples: Mapping[str, Sample],
+    device: Mapping[str, float],
+    found: Mapping[str, Found],
+    errors: Mapping[str, float],
+) -> Row:
+    """The row of what was measured: onnxbolt's time of the plain export against the peers; its
+    other forms have fields of their own."""
     mine, peer = samples[PLAIN], samples[PEER]
     values: dict[str, Any] = {
-        "peer_config": f"{found[PEER].source.label}: {found[PEER].setting}", "peer_spread": round(peer.spread, 4),
-        "device_us": round(device[PLAIN], 2), "peer_device_us": round(device[PEER], 2),
+        "peer_config": f"{found[PEER].source.label}: {found[PEER].setting}",
+        "peer_spread": round(peer.spread, 4),
+        "device_us": round(device[PLAIN], 2),
+        "peer_device_us": round(device[PEER], 2),
         "device_ratio": round(device[PEER] / device[PLAIN], 3),
     }
     for form, name in _ALSO.items():
         if form in found:
-            values |= {f"{name}_us": round(samples[form].median, 2), f"{name}_ratio": round(peer.median / samples[form].median, 3),
-                       f"{name}_device_ratio": round(device[PEER] / device[form], 3)}
+            values |= {
+                f"{name}_us": round(samples[form].median, 2),
+                f"{name}_ratio": round(peer.median / samples[form].median, 3),
+                f"{name}_device_ratio": round(device[PEER] / device[form], 3),
+            }
         if form in errors:
             values[f"{name}_error"] = float(f"{errors[form]:.3e}")
     if PYTORCH in samples:
         pytorch = samples[PYTORCH].median
-        values |= {"pytorch_us": round(pytorch, 2), "pytorch_ratio": round(pytorch / mine.median, 3)}
-    ours = {name: us for form, best in found.items() if form != PEER for name, us in best.tried.items()}
+        values |= {
+            "pytorch_us": round(pytorch, 2),
+            "pytorch_ratio": round(pytorch / mine.median, 3),
+        }
+    ours = {
+        name: us for form, best in found.items() if form != PEER for name, us in best.tried.items()
+    }
     values["tried"] = {"onnxbolt": ours, "onnxruntime": dict(found[PEER].tried)}
     values["forms"] = _best_of_each_form(found[PEER].tried)
-    return Row(target.model, target.batch, "fp16", round(mine.median, 2), f"onnxruntime {ort.__version__}, CUDA execution provider, best",
-               round(peer.median, 2), round(peer.median / mine.median, 3), spread=round(mine.spread, 4),
-               error=float(f"{errors[PLAIN]:.3e}"), config=str(found[PLAIN].setting), values=values)
+    return Row(
+        target.model,
+        target.batch,
+        "fp16",
+        round(mine.median, 2),
+        f"onnxruntime {ort.__version__}, CUDA execution provider, best",
+        round(peer.median, 2),
+        round(peer.median / mine.median, 3),
+        spread=round(mine.spread, 4),
+        error=float(f"{errors[PLAIN]:.3e}"),
+        config=str(found[PLAIN].setting),
+        values=values,
+    )
 
 
 def _best_of_each_form(tried: Mapping[str, float | str]) -> dict[str, float]:
@@ -165,34 +237,64 @@ def _best_of_each_form(tried: Mapping[str, float | str]) -> dict[str, float]:
     return best
 
 
-def _forms(target: Target, exact: onnx.ModelProto, feeds: Arrays, scratch: Path,
-           stream: Stream | None) -> tuple[dict[str, onnx.ModelProto], dict[str, str]]:
+def _forms(
+    target: Target, exact: onnx.ModelProto, feeds: Arrays, scratch: Path, stream: Stream | None
+) -> tuple[dict[str, onnx.ModelProto], dict[str, str]]:
     """The model in fp16 in every form, and why one is missing; PyTorch's exports need a GPU."""
     exports, missing = exported_by_pytorch(target, feeds, scratch) if stream else ({}, {})
-    return {PLAIN: build(target.model, target.batch, "fp16"), **fused_by_onnxruntime(target, exact, scratch), **exports}, missing
+    return {
+        PLAIN: build(target.model, target.batch, "fp16"),
+        **fused_by_onnxruntime(target, exact, scratch),
+        **exports,
+    }, missing
 
 
-def _pytorch(target: Target, feeds: Arrays, stream: Stream | None,
-             chosen: argparse.Namespace) -> contextlib.AbstractContextManager[tuple[Measure | None, Tried]]:
+def _pytorch(
+    target: Target, feeds: Arrays, stream: Stream | None, chosen: argparse.Namespace
+) -> contextlib.AbstractContextManager[tuple[Measure | None, Tried]]:
     if stream is None:
         return contextlib.nullcontext((None, {}))
-    return whole_model(target.model, feeds, chosen.compile_within, thorough=not chosen.quick_compile)
+    return whole_model(
+        target.model, feeds, chosen.compile_within, thorough=not chosen.quick_compile
+    )
 
 
 def _told(tuning: Tuning) -> dict[str, object]:
     """What tuning one model took, and the last word on the whole of it."""
-    whole = {"ours_us": round(tuning.whole.ours_us, 1), "ort_us": round(tuning.whole.ort_us, 1),
-             "dropped": len(tuning.whole.dropped)} if tuning.whole else None
-    return {"seconds": round(tuning.seconds, 1), "ended_by": tuning.ended_by, "trials": tuning.trials, "kernels": tuning.kernels,
-            "whole_model": whole}
+    whole = (
+        {
+            "ours_us": round(tuning.whole.ours_us, 1),
+            "ort_us": round(tuning.whole.ort_us, 1),
+            "dropped": len(tuning.whole.dropped),
+        }
+        if tuning.whole
+        else None
+    )
+    return {
+        "seconds": round(tuning.seconds, 1),
+        "ended_by": tuning.ended_by,
+        "trials": tuning.trials,
+        "kernels": tuning.kernels,
+        "whole_model": whole,
+    }
 
 
-def _optimized(label: str, model: onnx.ModelProto, target: Target, scratch: Path, compile_library: bool,
-               chosen: argparse.Namespace, tunings: dict[str, Tuning]) -> Source:
-    """Our model, with the library that was prepared, or one compiled now; `tunings` gets what tuning it did."""
+def _optimized(
+    label: str,
+    model: onnx.ModelProto,
+    target: Target,
+    scratch: Path,
+    compile_library: bool,
+    chosen: argparse.Namespace,
+    tunings: dict[str, Tuning],
+) -> Source:
+    """Our model, with the library that was prepared, or one compiled now; `tunings` gets what
+    tuning it did."""
     out = scratch / _file(label, target)
     library = onnxbolt.get_library_path(chosen.prepared / out.name if chosen.prepared else out)
-    report = onnxbolt.optimize(model, out, library=compile_library and not chosen.prepared, **_options(chosen))
+    report = onnxbolt.optimize(
+        model, out, library=compile_library and not chosen.prepared, **_options(chosen)
+    )
     if report.tuning is not None:
         tunings[label] = report.tuning
         print(f"{target.name}, {label}: {_told(report.tuning)}", flush=True)
@@ -200,7 +302,8 @@ def _optimized(label: str, model: onnx.ModelProto, target: Target, scratch: Path
 
 
 def _prepare(target: Target, directory: Path, chosen: argparse.Namespace) -> None:
-    """Compile one model's libraries into `directory`. The models themselves are not kept: the same input gives the same bytes again."""
+    """Compile one model's libraries into `directory`. The models themselves are not kept: the
+    same input gives the same bytes again."""
     directory.mkdir(parents=True, exist_ok=True)
     models = {PLAIN: build(target.model, target.batch, "fp16")}
     with tempfile.TemporaryDirectory() as scratch:
@@ -221,7 +324,8 @@ def _options(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def _peers(target: Target, models: Mapping[str, onnx.ModelProto]) -> list[Source]:
-    """What ONNX Runtime is given: the model in fp16 with fp16 and with fp32 inputs and outputs, and its other forms."""
+    """What ONNX Runtime is given: the model in fp16 with fp16 and with fp32 inputs and outputs,
+    and its other forms."""
     wide = build(target.model, target.batch, "fp16", io="fp32")
     others = {form: model for form, model in models.items() if form != PLAIN}
     named = {f"{PLAIN}, fp16 inputs": models[PLAIN], f"{PLAIN}, fp32 inputs": wide, **others}
@@ -238,34 +342,92 @@ def _arch(chosen: argparse.Namespace) -> str:
 
 def _print(rows: Sequence[Row]) -> None:
     table = Table(title="microseconds, median")
-    for heading in ("model", "batch", "onnxbolt", "ONNX Runtime", "ratio", "PyTorch", "floor", "spread", "error", "MHz", "settings"):
+    for heading in (
+        "model",
+        "batch",
+        "onnxbolt",
+        "ONNX Runtime",
+        "ratio",
+        "PyTorch",
+        "floor",
+        "spread",
+        "error",
+        "MHz",
+        "settings",
+    ):
         table.add_column(heading, justify="left" if heading in ("model", "settings") else "right")
     for row in rows:
-        cells = (row.name, row.batch, row.ours_us, row.peer_us, row.ratio, row.values.get("pytorch_us"), row.floor_us, row.spread,
-                 row.error, row.clock_mhz)
+        cells = (
+            row.name,
+            row.batch,
+            row.ours_us,
+            row.peer_us,
+            row.ratio,
+            row.values.get("pytorch_us"),
+            row.floor_us,
+            row.spread,
+            row.error,
+            row.clock_mhz,
+        )
         settings = row.values.get("failure") or f"{row.config} / {row.values['peer_config']}"
         table.add_row(*("" if cell is None else str(cell) for cell in cells), settings)
     with contextlib.suppress(statistics.StatisticsError):  # no model ran
-        table.caption = f"geometric mean of the ratios: {statistics.geometric_mean(row.ratio for row in rows if row.ratio):.3f}"
+        table.caption = (
+            "geometric mean of the ratios:"
+            f" {statistics.geometric_mean(row.ratio for row in rows if row.ratio):.3f}"
+        )
     Console(width=180).print(table)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", type=lambda text: set(text.split(",")), default=set(), help="names, or name-batch, with commas between")
-    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/end_to_end-<gpu>.json)")
-    parser.add_argument("--append", action="store_true", help="keep the result file's rows of other models, which are of this commit")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run")
-    parser.add_argument("--compile-within", type=time_argument, default="3m", metavar="TIME",
-                        help="for each way of torch.compile with each model; 0s leaves it out (default: 3m)")
-    parser.add_argument("--quick-compile", action="store_true", help="of torch.compile reduce-overhead alone, not max-autotune first")
-    parser.add_argument("--prepare", type=Path, metavar="DIR", help="compile the libraries into DIR and stop")
+    parser.add_argument(
+        "--models",
+        type=lambda text: set(text.split(",")),
+        default=set(),
+        help="names, or name-batch, with commas between",
+    )
+    parser.add_argument(
+        "--out", type=Path, help="result file (default: benchmarks/results/end_to_end-<gpu>.json)"
+    )
+    parser.add_argument(
+        "--append",
+        action="store_true",
+        help="keep the result file's rows of other models, which are of this commit",
+    )
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run"
+    )
+    parser.add_argument(
+        "--compile-within",
+        type=time_argument,
+        default="3m",
+        metavar="TIME",
+        help="for each way of torch.compile with each model; 0s leaves it out (default: 3m)",
+    )
+    parser.add_argument(
+        "--quick-compile",
+        action="store_true",
+        help="of torch.compile reduce-overhead alone, not max-autotune first",
+    )
+    parser.add_argument(
+        "--prepare", type=Path, metavar="DIR", help="compile the libraries into DIR and stop"
+    )
     parser.add_argument("--prepared", type=Path, metavar="DIR", help="take the libraries from DIR")
     parser.add_argument("--arch", choices=ARCHS, help="default: the local GPU's, else sm_90a")
     parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
-    parser.add_argument("--tune", action="store_true", help="measure kernels instead of predicting them")
-    parser.add_argument("--budget", type=time_argument, help="with --tune: at most so long for each model, e.g. 2m")
-    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="cpu: function bodies, to try the script out")
+    parser.add_argument(
+        "--tune", action="store_true", help="measure kernels instead of predicting them"
+    )
+    parser.add_argument(
+        "--budget", type=time_argument, help="with --tune: at most so long for each model, e.g. 2m"
+    )
+    parser.add_argument(
+        "--provider",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="cpu: function bodies, to try the script out",
+    )
     parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
     return parser
 

@@ -1,4 +1,6 @@
-"""The least that a model can take: its products at the tensor cores' rate, or its weights, inputs and outputs once through memory."""
+"""The least that a model can take: its products at the tensor cores' rate, or its weights,
+inputs and outputs once through memory."""
+
 from __future__ import annotations
 
 import math
@@ -24,7 +26,8 @@ def flops(model: onnx.ModelProto) -> int:
 
 
 def floor_us(model: onnx.ModelProto, arch: Arch) -> float:
-    """The larger of the floors by products and by bytes, for `arch`'s reference GPU in fp16, microseconds."""
+    """The larger of the floors by products and by bytes, for `arch`'s reference GPU in fp16,
+    microseconds."""
     size = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
     size += sum(_elements(value) for value in (*model.graph.input, *model.graph.output))
     by_flops = flops(model) / (arch.flops[DType.F16] * _TENSOR_EFFICIENCY)
@@ -42,7 +45,10 @@ def _depth(node: onnx.NodeProto, shapes: dict[str, list[int]]) -> int:
 
 def _shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
     graph = shape_inference.infer_shapes(model, data_prop=True).graph
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*graph.input, *graph.value_info, *graph.output)}
+    shapes = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in (*graph.input, *graph.value_info, *graph.output)
+    }
     return shapes | {tensor.name: list(tensor.dims) for tensor in graph.initializer}
 
 

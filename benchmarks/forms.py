@@ -1,10 +1,13 @@
-"""The forms in which a transformer reaches ONNX Runtime: its speed depends on them, so that its best counts over all.
+"""The forms in which a transformer reaches ONNX Runtime: its speed depends on them, so that its
+best counts over all.
 
-The plain export is models/'s builder, in the node forms of PyTorch's exporters at opset 17. onnxruntime.transformers.optimizer makes its
-own nodes of it. PyTorch itself exports its module of the same architecture (benchmarks/pytorch.py) at opset 18, and at opset 23, which
-has Attention. PyTorch's weights are its own, seeded: that form's answers are no other form's. The nodes of convolutional networks and
-recommenders are the same from either source, and are measured once.
+The plain export is models/'s builder, in the node forms of PyTorch's exporters at opset 17.
+onnxruntime.transformers.optimizer makes its own nodes of it. PyTorch itself exports its module of
+the same architecture (benchmarks/pytorch.py) at opset 18, and at opset 23, which has Attention.
+PyTorch's weights are its own, seeded: that form's answers are no other form's. The nodes of
+convolutional networks and recommenders are the same from either source, and are measured once.
 """
+
 from __future__ import annotations
 
 import multiprocessing
@@ -21,25 +24,43 @@ OPSETS = {"PyTorch's export, opset 18": 18, "PyTorch's export, opset 23": 23}
 _EXPORT_SECONDS = 150.0
 
 
-def fused_by_onnxruntime(target: Target, exact: onnx.ModelProto, scratch: Path) -> dict[str, onnx.ModelProto]:
-    """What onnxruntime.transformers.optimizer makes of a transformer, in fp16; nothing for other models."""
+def fused_by_onnxruntime(
+    target: Target, exact: onnx.ModelProto, scratch: Path
+) -> dict[str, onnx.ModelProto]:
+    """What onnxruntime.transformers.optimizer makes of a transformer, in fp16; nothing for other
+    models."""
     if not target.transformer:
         return {}
     from onnxruntime.transformers import optimizer
 
     path = scratch / "fp32.onnx"
     onnx.save(exact, path)
-    fused = optimizer.optimize_model(str(path), model_type=target.transformer, num_heads=12, hidden_size=768, opt_level=0, use_gpu=True)
+    fused = optimizer.optimize_model(
+        str(path),
+        model_type=target.transformer,
+        num_heads=12,
+        hidden_size=768,
+        opt_level=0,
+        use_gpu=True,
+    )
     fused.convert_float_to_float16(keep_io_types=False)
     return {FUSED: fused.model}
 
 
-def exported_by_pytorch(target: Target, feeds: Mapping[str, Any], scratch: Path) -> tuple[dict[str, onnx.ModelProto], dict[str, str]]:
-    """PyTorch's own exports of a transformer in fp16, and why one is missing; each in a process of its own, since PyTorch's CUDA libraries
-    may be of other versions than ONNX Runtime's."""
-    processes = {form: _Export(target.model, feeds, opset, scratch) for form, opset in OPSETS.items()} if target.transformer else {}
+def exported_by_pytorch(
+    target: Target, feeds: Mapping[str, Any], scratch: Path
+) -> tuple[dict[str, onnx.ModelProto], dict[str, str]]:
+    """PyTorch's own exports of a transformer in fp16, and why one is missing; each in a process
+    of its own, since PyTorch's CUDA libraries may be of other versions than ONNX Runtime's."""
+    processes = (
+        {form: _Export(target.model, feeds, opset, scratch) for form, opset in OPSETS.items()}
+        if target.transformer
+        else {}
+    )
     answers = {form: process.answer() for form, process in processes.items()}
-    found = {form: answer for form, answer in answers.items() if isinstance(answer, onnx.ModelProto)}
+    found = {
+        form: answer for form, answer in answers.items() if isinstance(answer, onnx.ModelProto)
+    }
     return found, {form: answer for form, answer in answers.items() if isinstance(answer, str)}
 
 
@@ -49,7 +70,9 @@ class _Export:
     def __init__(self, model: str, feeds: Mapping[str, Any], opset: int, scratch: Path) -> None:
         self._path, self._said = scratch / f"opset{opset}.onnx", scratch / f"opset{opset}.txt"
         context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=_export, args=(model, dict(feeds), opset, self._path, self._said))
+        self._process = context.Process(
+            target=_export, args=(model, dict(feeds), opset, self._path, self._said)
+        )
         self._process.start()
 
     def answer(self) -> onnx.ModelProto | str:
@@ -61,7 +84,11 @@ class _Export:
             return f"not within {_EXPORT_SECONDS:g} s"
         if self._process.exitcode == 0 and self._path.exists():
             return onnx.load(self._path)
-        return self._said.read_text() if self._said.exists() else f"the export ended with {self._process.exitcode}"
+        return (
+            self._said.read_text()
+            if self._said.exists()
+            else f"the export ended with {self._process.exitcode}"
+        )
 
 
 def _export(model: str, feeds: Mapping[str, Any], opset: int, path: Path, said: Path) -> None:

@@ -1,4 +1,6 @@
-"""Facts that a result file names: the GPU, the driver, package versions, and the code that was measured."""
+"""Facts that a result file names: the GPU, the driver, package versions, and the code that was
+measured."""
+
 from __future__ import annotations
 
 import functools
@@ -10,8 +12,22 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ("benchmarks", "custom_ops", "models", "onnxbolt", "templates")  # what decides a figure; docs and tests do not
-_PACKAGES = ("onnxbolt", "onnx", "onnxruntime", "onnxruntime-gpu", "nvidia-cutlass", "torch", "numpy")
+MEASURED = (
+    "benchmarks",
+    "custom_ops",
+    "models",
+    "onnxbolt",
+    "templates",
+)  # what decides a figure; docs and tests do not
+_PACKAGES = (
+    "onnxbolt",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "nvidia-cutlass",
+    "torch",
+    "numpy",
+)
 _NO_SOURCE = ("benchmarks/results/",)
 
 
@@ -28,7 +44,12 @@ def gpu_index() -> str:
 def ask_driver(what: str) -> str:
     """One of nvidia-smi's properties, "" where there is no driver."""
     try:
-        command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader", f"--id={gpu_index()}"]
+        command = [
+            "nvidia-smi",
+            f"--query-gpu={what}",
+            "--format=csv,noheader",
+            f"--id={gpu_index()}",
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (FileNotFoundError, subprocess.CalledProcessError):
         return ""
@@ -46,7 +67,8 @@ def versions() -> dict[str, str]:
 
 
 def commit(root: Path = ROOT) -> str:
-    """The checkout's commit, with -dirty where a measured file differs from it; outside a checkout what ONNXBOLT_COMMIT says."""
+    """The checkout's commit, with -dirty where a measured file differs from it; outside a
+    checkout what ONNXBOLT_COMMIT says."""
     head = _git(root, "rev-parse", "--short=12", "HEAD")
     if not head:
         return os.environ.get("ONNXBOLT_COMMIT", "")
@@ -56,20 +78,31 @@ def commit(root: Path = ROOT) -> str:
 
 @functools.cache
 def sources(root: Path = ROOT) -> str:
-    """A digest of every measured file as it lies on the disk; equal to `sources_at` of an unchanged checkout's commit."""
-    files = [path for folder in MEASURED for path in (root / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    """A digest of every measured file as it lies on the disk; equal to `sources_at` of an
+    unchanged checkout's commit."""
+    files = [
+        path
+        for folder in MEASURED
+        for path in (root / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
     return _digest({path.relative_to(root).as_posix(): _blob(path.read_bytes()) for path in files})
 
 
 def sources_at(commit: str, root: Path = ROOT) -> str:
-    """The same digest for a commit of the checkout's history, "" where git does not know the commit."""
+    """The same digest for a commit of the checkout's history, "" where git does not know the
+    commit."""
     listed = _git(root, "ls-tree", "-r", commit, "--", *MEASURED)
     entries = [line.split(None, 3) for line in listed.splitlines()]
     return _digest({path: blob for _, _, blob, path in entries}) if entries else ""
 
 
 def _digest(blobs: dict[str, str]) -> str:
-    lines = (f"{blob} {path}\n" for path, blob in sorted(blobs.items()) if not path.startswith(_NO_SOURCE))
+    lines = (
+        f"{blob} {path}\n"
+        for path, blob in sorted(blobs.items())
+        if not path.startswith(_NO_SOURCE)
+    )
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -81,6 +114,8 @@ def _blob(data: bytes) -> str:
 def _git(root: Path, *arguments: str) -> str:
     """What git answers, "" outside a checkout."""
     try:
-        return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout.rstrip("\n")
+        return subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+        ).stdout.rstrip("\n")
     except (FileNotFoundError, subprocess.CalledProcessError):
         return ""

@@ -1,8 +1,10 @@
-"""PyTorch's kernels as peers: cuBLAS's products, cuDNN's convolutions and elementwise kernels, timed as the tuner's profiler times ours.
+"""PyTorch's kernels as peers: cuBLAS's products, cuDNN's convolutions and elementwise kernels,
+timed as the tuner's profiler times ours.
 
-Launches are recorded in a CUDA graph of at least 0.2 ms, operands and results are rotated past the L2 cache, values are random.
-Without PyTorch `pytorch()` is None, and rows have no peer.
+Launches are recorded in a CUDA graph of at least 0.2 ms, operands and results are rotated past the
+L2 cache, values are random. Without PyTorch `pytorch()` is None, and rows have no peer.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -23,12 +25,18 @@ _LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256  # of a graph, as custom_ops
 _SHORT_LOOK = 3
 LISTED = "cublasLt"  # how forms that are one of its list begin
 _COPIED = 1 << 29  # bytes, far more than any cache holds
-ACTIVATIONS = {"Relu": "relu", "GeluErf": "gelu", "HardSwish": "hardswish", "Softplus": "softplus"}  # in torch.nn.functional
+ACTIVATIONS = {
+    "Relu": "relu",
+    "GeluErf": "gelu",
+    "HardSwish": "hardswish",
+    "Softplus": "softplus",
+}  # in torch.nn.functional
 
 
 @functools.cache
 def pytorch() -> Any:
-    """The module with a CUDA device, set to search for cuDNN's fastest algorithm; None where it is missing, which is said once."""
+    """The module with a CUDA device, set to search for cuDNN's fastest algorithm; None where it
+    is missing, which is said once."""
     try:
         import torch
     except ImportError as error:
@@ -39,21 +47,27 @@ def pytorch() -> Any:
 
 
 def release() -> None:
-    """Give back what PyTorch keeps of the device's memory: the tuner's process needs room for its operands."""
+    """Give back what PyTorch keeps of the device's memory: the tuner's process needs room for
+    its operands."""
     if torch := pytorch():
         torch.cuda.empty_cache()
 
 
 def library(name: str, forms: Iterable[str] = (LISTED,)) -> str:
-    """How a row calls the peer whose `forms` were timed: 'cuBLAS (torch 2.11.0)', and a word more where none was of cublasLt's list."""
-    torch, first = pytorch(), name == "cuBLAS" and not any(form.startswith(LISTED) for form in forms)
+    """How a row calls the peer whose `forms` were timed: 'cuBLAS (torch 2.11.0)', and a word
+    more where none was of cublasLt's list."""
+    torch, first = (
+        pytorch(),
+        name == "cuBLAS" and not any(form.startswith(LISTED) for form in forms),
+    )
     name = f"{name}'s first algorithm" if first else name
     return f"{name} (torch {torch.__version__.partition('+')[0]})" if torch else name
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What PyTorch runs on operand set i, and the number of sets; the result is kept until all sets have theirs."""
+    """What PyTorch runs on operand set i, and the number of sets; the result is kept until all
+    sets have theirs."""
 
     run: Callable[[int], Any]
     sets: int
@@ -76,9 +90,13 @@ def matmul(problem: GemmProblem, transposed: bool) -> Operation:
 
 
 def listed_product(problem: GemmProblem, transposed: bool) -> tuple[str, Operation]:
-    """The bare product by the fastest algorithm of cublasLt's list for the weight's layout, and which one that is."""
+    """The bare product by the fastest algorithm of cublasLt's list for the weight's layout, and
+    which one that is."""
     product = fastest_listed(Shape(problem.m, problem.n, problem.k, problem.dtype, transposed))
-    name = f"{LISTED} {product.algorithm + 1} of {product.ran}, weight {'[N, K]' if transposed else '[K, N]'}"
+    name = (
+        f"{LISTED} {product.algorithm + 1} of {product.ran}, weight"
+        f" {'[N, K]' if transposed else '[K, N]'}"
+    )
     return name, product.operation()
 
 
@@ -106,9 +124,13 @@ def fastest_listed(shape: Shape) -> Listed:
     times = {}
     for algorithm in range(len(product.algorithms)):
         with contextlib.suppress(RuntimeError):  # listed, but refused for these operands
-            times[algorithm] = statistics.median(Listed(product, algorithm).operation().measure()(_SHORT_LOOK))
+            times[algorithm] = statistics.median(
+                Listed(product, algorithm).operation().measure()(_SHORT_LOOK)
+            )
     if not times:
-        raise RuntimeError(f"none of cublasLt's {len(product.algorithms)} algorithms for {shape} ran")
+        raise RuntimeError(
+            f"none of cublasLt's {len(product.algorithms)} algorithms for {shape} ran"
+        )
     return Listed(product, min(times, key=lambda algorithm: times[algorithm]), len(times))
 
 
@@ -116,11 +138,16 @@ def _operands(shape: Shape) -> tuple[Any, Any, int]:
     """x[sets, M, K], the weight in its layout, and the number of sets."""
     m, n, k, dtype = shape.m, shape.n, shape.k, shape.dtype
     sets = operand_sets(dtype.bytes * (m * k + k * n + m * n))
-    return normal((sets, m, k), dtype), normal((sets, *((n, k) if shape.transposed else (k, n))), dtype, k**-0.5), sets
+    return (
+        normal((sets, m, k), dtype),
+        normal((sets, *((n, k) if shape.transposed else (k, n))), dtype, k**-0.5),
+        sets,
+    )
 
 
 def convolution(problem: ConvProblem, channels: int | None = None, last: bool = True) -> Operation:
-    """The bare convolution in channels_last, or contiguous; `channels` replaces the problem's input channels."""
+    """The bare convolution in channels_last, or contiguous; `channels` replaces the problem's
+    input channels."""
     torch, c = pytorch(), channels or problem.c
     size = problem.n * (problem.h * problem.w * c + problem.p * problem.q * problem.k)
     sets = operand_sets(problem.dtype.bytes * size)
@@ -128,12 +155,18 @@ def convolution(problem: ConvProblem, channels: int | None = None, last: bool = 
     if (top, left) != (bottom, right):
         raise RuntimeError(f"PyTorch's convolution has no padding {problem.pads}")
     x = normal((sets, problem.n, problem.h, problem.w, c), problem.dtype).movedim(4, 2)
-    weight = normal((sets, problem.k, problem.r, problem.s, c), problem.dtype, (problem.r * problem.s * c) ** -0.5).movedim(4, 2)
+    weight = normal(
+        (sets, problem.k, problem.r, problem.s, c),
+        problem.dtype,
+        (problem.r * problem.s * c) ** -0.5,
+    ).movedim(4, 2)
     if not last:
         x, weight = x.contiguous(), weight.contiguous()
 
     def run(i: int) -> Any:
-        return torch.nn.functional.conv2d(x[i], weight[i], None, problem.strides, (top, left), problem.dilations)
+        return torch.nn.functional.conv2d(
+            x[i], weight[i], None, problem.strides, (top, left), problem.dilations
+        )
 
     return Operation(run, sets)
 
@@ -141,12 +174,17 @@ def convolution(problem: ConvProblem, channels: int | None = None, last: bool = 
 def bare(problem: Problem) -> dict[str, Operation]:
     """The library's product or convolution without epilogue, in each form that it may prefer.
 
-    The weight of a product in either layout, by cuBLAS's first algorithm and by the fastest that it lists; the few channels of a first
-    layer in either layout, or padded.
+    The weight of a product in either layout, by cuBLAS's first algorithm and by the fastest that it
+    lists; the few channels of a first layer in either layout, or padded.
     """
     if isinstance(problem, GemmProblem):
-        first = {"first algorithm, weight [N, K]": matmul(problem, True), "first algorithm, weight [K, N]": matmul(problem, False)}
-        return first | where_listed(lambda: dict(listed_product(problem, transposed) for transposed in (True, False)))
+        first = {
+            "first algorithm, weight [N, K]": matmul(problem, True),
+            "first algorithm, weight [K, N]": matmul(problem, False),
+        }
+        return first | where_listed(
+            lambda: dict(listed_product(problem, transposed) for transposed in (True, False))
+        )
     if problem.c < 8:
         forms = {f"{c} channels, channels last": convolution(problem, c) for c in (3, 4, 8)}
         return forms | {"channels first": convolution(problem, problem.c, last=False)}
@@ -154,7 +192,8 @@ def bare(problem: Problem) -> dict[str, Operation]:
 
 
 def where_listed(make: Callable[[], dict[str, Operation]]) -> dict[str, Operation]:
-    """Forms that are of cublasLt's list; nothing, and a line that says why, where the library's list cannot be had."""
+    """Forms that are of cublasLt's list; nothing, and a line that says why, where the library's
+    list cannot be had."""
     try:
         return make()
     except (RuntimeError, OSError, AttributeError) as error:
@@ -164,7 +203,10 @@ def where_listed(make: Callable[[], dict[str, Operation]]) -> dict[str, Operatio
 
 def quickest(operations: Mapping[str, Operation]) -> Operation:
     """The fastest of a few forms, by a short look."""
-    times = {form: statistics.median(operation.measure()(_SHORT_LOOK)) for form, operation in operations.items()}
+    times = {
+        form: statistics.median(operation.measure()(_SHORT_LOOK))
+        for form, operation in operations.items()
+    }
     return operations[min(times, key=lambda form: times[form])]
 
 
@@ -178,7 +220,9 @@ def unfused(problem: Problem, operation: Operation) -> Operation:
 def _kernel(step: str, problem: Problem, sets: int) -> Callable[[int, Any], Any]:
     """Of one step, behind the problem's product."""
     if step == "Bias":
-        bias = normal((problem.n,) if isinstance(problem, GemmProblem) else (problem.k, 1, 1), problem.dtype)
+        bias = normal(
+            (problem.n,) if isinstance(problem, GemmProblem) else (problem.k, 1, 1), problem.dtype
+        )
         return lambda _, y: y.add_(bias)
     if step == "Add":
         residual = _results_like(problem, sets)
@@ -198,13 +242,14 @@ def channel_padding(problem: ConvProblem, channels: int) -> Operation:
     sets = operand_sets(problem.dtype.bytes * math.prod(pixels) * (problem.c + channels))
     x = normal((sets, *pixels, problem.c), problem.dtype)
     padded = torch.zeros((sets, *pixels, channels), dtype=x.dtype, device="cuda")
-    return Operation(lambda i: padded[i, ..., :problem.c].copy_(x[i]), sets)
+    return Operation(lambda i: padded[i, ..., : problem.c].copy_(x[i]), sets)
 
 
 def copy_rate() -> Measure:
     """Measures one copy of _COPIED bytes, which `bytes_per_us` turns into a rate.
 
-    It is an elementwise kernel, since that reaches more than cudaMemcpyAsync between two places of one device.
+    It is an elementwise kernel, since that reaches more than cudaMemcpyAsync between two places of
+    one device.
     """
     torch = pytorch()
     source = torch.zeros(_COPIED // 4, dtype=torch.float32, device="cuda")
@@ -271,7 +316,9 @@ def operand_sets(size: int) -> int:
 
 def normal(shape: tuple[int, ...], dtype: DType, deviation: float = 1.0) -> Any:
     torch = pytorch()
-    element = {DType.F16: torch.float16, DType.BF16: torch.bfloat16, DType.F32: torch.float32}[dtype]
+    element = {DType.F16: torch.float16, DType.BF16: torch.bfloat16, DType.F32: torch.float32}[
+        dtype
+    ]
     generator = torch.Generator("cuda").manual_seed(0)
     return torch.randn(shape, generator=generator, dtype=element, device="cuda").mul_(deviation)
 

@@ -1,8 +1,10 @@
-"""Plots of docs/performance.md from results/*.json: `python -m benchmarks.plots`, then benchmarks.tables (extra: bench).
+"""Plots of docs/performance.md from results/*.json: `python -m benchmarks.plots`, then
+benchmarks.tables (extra: bench).
 
-The whole models, and Bolt's figures 8a, 8b and 9 with our peers: docs/figures/*.svg. onnxbolt has one colour everywhere. The same results
-give the same bytes.
+The whole models, and Bolt's figures 8a, 8b and 9 with our peers: docs/figures/*.svg. onnxbolt has
+one colour everywhere. The same results give the same bytes.
 """
+
 from __future__ import annotations
 
 import sys
@@ -15,7 +17,11 @@ from benchmarks.columns import TABLES
 from benchmarks.documents import RESULTS
 from benchmarks.tables import FIGURES, load
 
-_WIDTH, _BAR, _FRAME = 8.0, 0.17, 1.0  # inches: of the figure, of one bar, of what is above and below them
+_WIDTH, _BAR, _FRAME = (
+    8.0,
+    0.17,
+    1.0,
+)  # inches: of the figure, of one bar, of what is above and below them
 OURS = "onnxbolt"
 # colours that colour-blind readers tell apart (Okabe and Ito)
 COLOURS = {OURS: "#0072b2", "PyTorch": "#e69f00", "the library's bare kernel": "#999999"}
@@ -25,7 +31,8 @@ Result = dict[str, Any]  # a row of a result file
 
 @dataclass(frozen=True)
 class Figure:
-    """Groups of horizontal bars: a group for each row that `wanted` keeps, in it a bar for each entry of `bars` that has a value."""
+    """Groups of horizontal bars: a group for each row that `wanted` keeps, in it a bar for each
+    entry of `bars` that has a value."""
 
     benchmark: str
     title: str
@@ -47,21 +54,46 @@ def _pytorch(row: Result) -> float | None:
     return float(row["peer_us"] / us) if (us := row["values"].get("pytorch_us")) else None
 
 
-_SPEED: Mapping[str, Callable[[Result], float | None]] = {OURS: _tflops("ours_us"), "the library's bare kernel": _tflops("peer_us")}
+_SPEED: Mapping[str, Callable[[Result], float | None]] = {
+    OURS: _tflops("ours_us"),
+    "the library's bare kernel": _tflops("peer_us"),
+}
 FIGURES_BY_NAME = {
     "end_to_end": Figure(
-        "end_to_end", "Whole models, fp16, single runs: plain export, each at its best",
-        "times as fast as ONNX Runtime's CUDA execution provider", lambda row: "forms" in row["values"],
-        {OURS: lambda row: float(row["ratio"]), "PyTorch": _pytorch}, "ONNX Runtime's CUDA execution provider",
-        label=lambda row: f"{row['name']}, {row['batch']}"),
-    "gemm": Figure("gemm", "GEMM against cuBLAS, fp16, neither with an epilogue (Bolt, figure 8a)", "TFLOP/s",
-                   lambda row: row["values"].get("epilogue") == "none", _SPEED, form="%.0f"),
-    "conv": Figure("conv", "ResNet-50's 3x3 convolutions with bias and ReLU, against cuDNN's bare ones (Bolt, figure 8b)", "TFLOP/s",
-                   lambda row: row["values"].get("window") == [3, 3] and row["values"]["occurrences"] > 0, _SPEED, form="%.0f",
-                   label=lambda row: str(row["name"]).removesuffix(" Bias+Relu")),
-    "epilogue": Figure("epilogue", "Fused bias and activation against a kernel each (Bolt, figure 9)", "times as fast",
-                       lambda row: "apart_us" in row["values"], {OURS: lambda row: float(row["ratio"])},
-                       "the library's bare kernel and PyTorch's activation"),
+        "end_to_end",
+        "Whole models, fp16, single runs: plain export, each at its best",
+        "times as fast as ONNX Runtime's CUDA execution provider",
+        lambda row: "forms" in row["values"],
+        {OURS: lambda row: float(row["ratio"]), "PyTorch": _pytorch},
+        "ONNX Runtime's CUDA execution provider",
+        label=lambda row: f"{row['name']}, {row['batch']}",
+    ),
+    "gemm": Figure(
+        "gemm",
+        "GEMM against cuBLAS, fp16, neither with an epilogue (Bolt, figure 8a)",
+        "TFLOP/s",
+        lambda row: row["values"].get("epilogue") == "none",
+        _SPEED,
+        form="%.0f",
+    ),
+    "conv": Figure(
+        "conv",
+        "ResNet-50's 3x3 convolutions with bias and ReLU, against cuDNN's bare ones (Bolt,"
+        " figure 8b)",
+        "TFLOP/s",
+        lambda row: row["values"].get("window") == [3, 3] and row["values"]["occurrences"] > 0,
+        _SPEED,
+        form="%.0f",
+        label=lambda row: str(row["name"]).removesuffix(" Bias+Relu"),
+    ),
+    "epilogue": Figure(
+        "epilogue",
+        "Fused bias and activation against a kernel each (Bolt, figure 9)",
+        "times as fast",
+        lambda row: "apart_us" in row["values"],
+        {OURS: lambda row: float(row["ratio"])},
+        "the library's bare kernel and PyTorch's activation",
+    ),
 }
 
 
@@ -72,7 +104,11 @@ def main() -> int:
         print("error: matplotlib is missing: pip install 'onnxbolt[bench]'", file=sys.stderr)
         return 1
     matplotlib.use("svg")
-    matplotlib.rcParams |= {"svg.hashsalt": "onnxbolt", "svg.fonttype": "none", "font.family": ["DejaVu Sans", "sans-serif"]}
+    matplotlib.rcParams |= {
+        "svg.hashsalt": "onnxbolt",
+        "svg.fonttype": "none",
+        "font.family": ["DejaVu Sans", "sans-serif"],
+    }
     for path in FIGURES.glob("*.svg"):
         path.unlink()  # results may have gone
     for name, rows in available(RESULTS).items():
@@ -81,30 +117,55 @@ def main() -> int:
 
 
 def available(directory: Path) -> dict[str, list[Result]]:
-    """The rows of each figure that has any, from the last of its benchmark's files, in the order of its table."""
+    """The rows of each figure that has any, from the last of its benchmark's files, in the order
+    of its table."""
     results = load(directory)
     found = {}
     for name, figure in FIGURES_BY_NAME.items():
         rows = results[figure.benchmark][-1]["rows"] if figure.benchmark in results else []
-        if kept := [row for row in sorted(rows, key=TABLES[name].place) if row["ratio"] and figure.wanted(row)]:
+        if kept := [
+            row
+            for row in sorted(rows, key=TABLES[name].place)
+            if row["ratio"] and figure.wanted(row)
+        ]:
             found[name] = kept
     return found
 
 
 def drawn(figure: Figure, rows: Sequence[Result]) -> Any:
-    """The figure of matplotlib's; its height follows the number of bars, so that no two labels meet."""
+    """The figure of matplotlib's; its height follows the number of bars, so that no two labels
+    meet."""
     from matplotlib import pyplot
 
     count = len(figure.bars)
-    canvas, axes = pyplot.subplots(figsize=(_WIDTH, _FRAME + _BAR * (count + 0.8) * len(rows)), layout="constrained")
+    canvas, axes = pyplot.subplots(
+        figsize=(_WIDTH, _FRAME + _BAR * (count + 0.8) * len(rows)), layout="constrained"
+    )
     for i, (name, value) in enumerate(figure.bars.items()):
-        values = [(place + (i - (count - 1) / 2) / (count + 0.8), number) for place, row in enumerate(rows)
-                  if (number := value(row)) is not None]
-        bars = axes.barh([place for place, _ in values], [number for _, number in values], 1 / (count + 0.8), label=name,
-                         color=COLOURS[name])
-        for bar, (_, number) in zip(bars, values, strict=True):  # inside, where no other bar and no line is
-            axes.annotate(figure.form % number, (0, bar.get_y() + bar.get_height() / 2), xytext=(3, 0), textcoords="offset points",
-                          fontsize=6, va="center_baseline", color="white" if name == OURS else "black")
+        values = [
+            (place + (i - (count - 1) / 2) / (count + 0.8), number)
+            for place, row in enumerate(rows)
+            if (number := value(row)) is not None
+        ]
+        bars = axes.barh(
+            [place for place, _ in values],
+            [number for _, number in values],
+            1 / (count + 0.8),
+            label=name,
+            color=COLOURS[name],
+        )
+        for bar, (_, number) in zip(
+            bars, values, strict=True
+        ):  # inside, where no other bar and no line is
+            axes.annotate(
+                figure.form % number,
+                (0, bar.get_y() + bar.get_height() / 2),
+                xytext=(3, 0),
+                textcoords="offset points",
+                fontsize=6,
+                va="center_baseline",
+                color="white" if name == OURS else "black",
+            )
     if figure.one:
         axes.axvline(1.0, color=_LINE, linewidth=1, label=figure.one)
     axes.set_yticks(range(len(rows)), [figure.label(row) for row in rows], fontsize=7)

@@ -1,8 +1,11 @@
-"""The benchmark's models as PyTorch's users write them, fp16 and channels last: eager, in a CUDA graph, and compiled.
+"""The benchmark's models as PyTorch's users write them, fp16 and channels last: eager, in a CUDA
+graph, and compiled.
 
-Shapes are those of models/, normalization folded into the convolutions likewise; attention is scaled_dot_product_attention, its three
-projections are one. Weights are PyTorch's initial ones: only times are compared. Imports PyTorch, which benchmarks may lack.
+Shapes are those of models/, normalization folded into the convolutions likewise; attention is
+scaled_dot_product_attention, its three projections are one. Weights are PyTorch's initial ones:
+only times are compared. Imports PyTorch, which benchmarks may lack.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -26,13 +29,19 @@ _DEVICE = "cuda"
 _WIDTH, _HEADS, _INNER, _LAYERS = 768, 12, 3072, 12
 
 
-COMPILED = {"torch.compile max-autotune": ("max-autotune", False), "torch.compile max-autotune, freezing": ("max-autotune", True),
-            "torch.compile reduce-overhead": ("reduce-overhead", False)}  # mode, and whether inductor folds constants
+COMPILED = {
+    "torch.compile max-autotune": ("max-autotune", False),
+    "torch.compile max-autotune, freezing": ("max-autotune", True),
+    "torch.compile reduce-overhead": ("reduce-overhead", False),
+}  # mode, and whether inductor folds constants
 
 
-def measures(model: str, feeds: Mapping[str, Any], ways: Iterable[str]) -> Iterator[tuple[str, Measure | str]]:
-    """Each of `ways` to run `model` on these numpy arrays ("eager", "CUDA graph", those of COMPILED), with a function that times runs of
-    it between CUDA events, in microseconds, or why it failed."""
+def measures(
+    model: str, feeds: Mapping[str, Any], ways: Iterable[str]
+) -> Iterator[tuple[str, Measure | str]]:
+    """Each of `ways` to run `model` on these numpy arrays ("eager", "CUDA graph", those of
+    COMPILED), with a function that times runs of it between CUDA events, in microseconds, or why
+    it failed."""
     torch.backends.cudnn.benchmark = True
     module = _module(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     inputs = [_input(array) for array in feeds.values()]
@@ -44,11 +53,20 @@ def measures(model: str, feeds: Mapping[str, Any], ways: Iterable[str]) -> Itera
 
 
 def export(model: str, feeds: Mapping[str, Any], opset: int, path: Path) -> None:
-    """Write the module as PyTorch's exporter has it, in fp16, with the names of `feeds` for its inputs."""
+    """Write the module as PyTorch's exporter has it, in fp16, with the names of `feeds` for its
+    inputs."""
     inputs = tuple(_input(array).contiguous() for array in feeds.values())
     with torch.no_grad():
-        torch.onnx.export(_module(model), inputs, str(path), dynamo=True, opset_version=opset, input_names=list(feeds), external_data=False,
-                          optimize=True)
+        torch.onnx.export(
+            _module(model),
+            inputs,
+            str(path),
+            dynamo=True,
+            opset_version=opset,
+            input_names=list(feeds),
+            external_data=False,
+            optimize=True,
+        )
 
 
 def _module(model: str) -> nn.Module:
@@ -76,7 +94,8 @@ def _input(array: Any) -> Tensor:
 
 @torch.inference_mode()
 def _captured(run: Callable[[], Any]) -> Callable[[], Any]:
-    """A CUDA graph of one run, as PyTorch's documentation has it: warmed up on a stream of its own."""
+    """A CUDA graph of one run, as PyTorch's documentation has it: warmed up on a stream of its
+    own."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -92,7 +111,10 @@ def _captured(run: Callable[[], Any]) -> Callable[[], Any]:
 def _timed(run: Callable[[], Any]) -> Measure:
     @torch.inference_mode()
     def measure(count: int) -> list[float]:
-        pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+        pairs = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in range(count)
+        ]
         for start, end in pairs:
             start.record()
             run()
@@ -104,7 +126,8 @@ def _timed(run: Callable[[], Any]) -> Measure:
     return measure
 
 
-# --- convolutional networks -------------------------------------------------------------------------------------------------
+# --- convolutional networks
+# -------------------------------------------------------------------------------------------------
 
 
 def _conv(c: int, k: int, r: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
@@ -120,8 +143,16 @@ class _Bottleneck(nn.Module):
 
     def __init__(self, c: int, width: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(_conv(c, width, 1), _relu(), _conv(width, width, 3, stride), _relu(), _conv(width, 4 * width, 1))
-        self.shortcut = nn.Identity() if c == 4 * width and stride == 1 else _conv(c, 4 * width, 1, stride)
+        self.body = nn.Sequential(
+            _conv(c, width, 1),
+            _relu(),
+            _conv(width, width, 3, stride),
+            _relu(),
+            _conv(width, 4 * width, 1),
+        )
+        self.shortcut = (
+            nn.Identity() if c == 4 * width and stride == 1 else _conv(c, 4 * width, 1, stride)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.relu(self.body(x).add_(self.shortcut(x)), inplace=True)
@@ -145,7 +176,13 @@ def vgg16() -> nn.Module:
             layers += [_conv(c, width, 3), _relu()]
             c = width
         layers.append(nn.MaxPool2d(2))
-    head = (nn.Linear(512 * 49, 4096), _relu(), nn.Linear(4096, 4096), _relu(), nn.Linear(4096, 1000))
+    head = (
+        nn.Linear(512 * 49, 4096),
+        _relu(),
+        nn.Linear(4096, 4096),
+        _relu(),
+        nn.Linear(4096, 1000),
+    )
     return nn.Sequential(*layers, nn.Flatten(), *head)
 
 
@@ -163,14 +200,21 @@ def repvgg_a0_deploy() -> nn.Module:
 class _SqueezeExcite(nn.Module):
     def __init__(self, c: int, inner: int) -> None:
         super().__init__()
-        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), _conv(c, inner, 1), _relu(), _conv(inner, c, 1), nn.Hardsigmoid())
+        self.gate = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1),
+            _conv(c, inner, 1),
+            _relu(),
+            _conv(inner, c, 1),
+            nn.Hardsigmoid(),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.gate(x) * x
 
 
 class _InvertedResidual(nn.Module):
-    """MobileNetV3's block: expand, depthwise, squeeze, project; added to x where shapes allow it."""
+    """MobileNetV3's block: expand, depthwise, squeeze, project; added to x where shapes allow
+    it."""
 
     def __init__(self, c: int, row: Any) -> None:
         super().__init__()
@@ -193,10 +237,13 @@ def mobilenet_v3_large() -> nn.Module:
         layers.append(_InvertedResidual(c, row))
         c = row.out
     layers += [_conv(c, 960, 1), nn.Hardswish(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Linear(960, 1280), nn.Hardswish(inplace=True), nn.Linear(1280, 1000))
+    return nn.Sequential(
+        *layers, nn.Linear(960, 1280), nn.Hardswish(inplace=True), nn.Linear(1280, 1000)
+    )
 
 
-# --- transformers and others ------------------------------------------------------------------------------------------------
+# --- transformers and others
+# ------------------------------------------------------------------------------------------------
 
 
 class _Attention(nn.Module):
@@ -240,7 +287,9 @@ class _Bert(nn.Module):
         self.pooler = nn.Linear(_WIDTH, _WIDTH)
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.norm(self.words(ids) + self.kinds.weight[0] + self.positions.weight[: ids.shape[1]])
+        x = self.norm(
+            self.words(ids) + self.kinds.weight[0] + self.positions.weight[: ids.shape[1]]
+        )
         wide = mask[:, None, None, :].bool()
         for layer in self.layers:
             x = layer(x, wide)
@@ -251,7 +300,10 @@ class _Vit(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, _WIDTH, 16, 16)
-        self.token, self.positions = nn.Parameter(torch.zeros(1, 1, _WIDTH)), nn.Parameter(torch.zeros(1, 197, _WIDTH))
+        self.token, self.positions = (
+            nn.Parameter(torch.zeros(1, 1, _WIDTH)),
+            nn.Parameter(torch.zeros(1, 197, _WIDTH)),
+        )
         self.layers = nn.ModuleList(_Layer(True, 1e-6) for _ in range(_LAYERS))
         self.norm, self.head = nn.LayerNorm(_WIDTH, 1e-6), nn.Linear(_WIDTH, 1000)
 
@@ -274,7 +326,9 @@ def _mlp(*widths: int, last: type[nn.Module] = nn.ReLU) -> nn.Sequential:
 class _Dcn(nn.Module):
     """Cross layers beside a deep tower, then one logit."""
 
-    def __init__(self, width: int = 429, crosses: int = 3, deep: tuple[int, ...] = (256, 64, 16)) -> None:
+    def __init__(
+        self, width: int = 429, crosses: int = 3, deep: tuple[int, ...] = (256, 64, 16)
+    ) -> None:
         super().__init__()
         self.crosses = nn.ModuleList(nn.Linear(width, width) for _ in range(crosses))
         self.deep, self.logit = _mlp(width, *deep), nn.Linear(width + deep[-1], 1)
@@ -287,7 +341,14 @@ class _Dcn(nn.Module):
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "resnet50": resnet50, "vgg16": vgg16, "repvgg_a0_deploy": repvgg_a0_deploy, "mobilenet_v3_large": mobilenet_v3_large,
-    "bert_base": _Bert, "vit_b16": _Vit, "dlrm_mlp": lambda: _mlp(256, 64, 16), "dcn_v2": _Dcn,
-    "dlrm_bottom": lambda: _mlp(13, 512, 256, 64, 16), "dlrm_top": lambda: _mlp(367, 512, 256, 1, last=nn.Sigmoid),
+    "resnet50": resnet50,
+    "vgg16": vgg16,
+    "repvgg_a0_deploy": repvgg_a0_deploy,
+    "mobilenet_v3_large": mobilenet_v3_large,
+    "bert_base": _Bert,
+    "vit_b16": _Vit,
+    "dlrm_mlp": lambda: _mlp(256, 64, 16),
+    "dcn_v2": _Dcn,
+    "dlrm_bottom": lambda: _mlp(13, 512, 256, 64, 16),
+    "dlrm_top": lambda: _mlp(367, 512, 256, 1, last=nn.Sigmoid),
 }

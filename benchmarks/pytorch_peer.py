@@ -1,9 +1,12 @@
-"""PyTorch as the peer of a whole model: every way to run it, each within its time, and the fastest of them for the race.
+"""PyTorch as the peer of a whole model: every way to run it, each within its time, and the fastest
+of them for the race.
 
-PyTorch runs in a process of its own: its CUDA libraries may be of other versions than those that ONNX Runtime has loaded. A compilation
-that does not end in time is ended with its process; a new one goes on with what is left. What inductor has compiled and measured stays
-in its cache directory, so that the same way is quick to have again.
+PyTorch runs in a process of its own: its CUDA libraries may be of other versions than those that
+ONNX Runtime has loaded. A compilation that does not end in time is ended with its process; a new
+one goes on with what is left. What inductor has compiled and measured stays in its cache directory,
+so that the same way is quick to have again.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -37,12 +40,15 @@ class LostError(Exception):
 
 
 class Server:
-    """A process that runs one model in some ways, one after the other, and then times whichever it is asked for."""
+    """A process that runs one model in some ways, one after the other, and then times whichever
+    it is asked for."""
 
     def __init__(self, model: str, feeds: Arrays, ways: Sequence[str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, model, dict(feeds), tuple(ways)))
+        self._process = context.Process(
+            target=serve, args=(theirs, model, dict(feeds), tuple(ways))
+        )
         self._process.start()
         theirs.close()
 
@@ -69,10 +75,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def whole_model(model: str, feeds: Arrays, compile_seconds: float, thorough: bool = True) -> Iterator[tuple[Measure | None, Tried]]:
-    """The fastest way in which PyTorch runs a model of benchmarks/pytorch.py, and the median of each that was tried.
+def whole_model(
+    model: str, feeds: Arrays, compile_seconds: float, thorough: bool = True
+) -> Iterator[tuple[Measure | None, Tried]]:
+    """The fastest way in which PyTorch runs a model of benchmarks/pytorch.py, and the median of
+    each that was tried.
 
-    torch.compile has `compile_seconds` for each of its ways, and is left out with 0; unless `thorough` it has reduce-overhead alone.
+    torch.compile has `compile_seconds` for each of its ways, and is left out with 0; unless
+    `thorough` it has reduce-overhead alone.
     """
     race = _Race(model, feeds, compile_seconds, THOROUGH if thorough else ())
     try:
@@ -83,8 +93,15 @@ def whole_model(model: str, feeds: Arrays, compile_seconds: float, thorough: boo
 
 
 class _Race:
-    def __init__(self, model: str, feeds: Arrays, compile_seconds: float, thorough: Sequence[str]) -> None:
-        self._model, self._feeds, self._seconds, self._thorough = model, feeds, compile_seconds, thorough
+    def __init__(
+        self, model: str, feeds: Arrays, compile_seconds: float, thorough: Sequence[str]
+    ) -> None:
+        self._model, self._feeds, self._seconds, self._thorough = (
+            model,
+            feeds,
+            compile_seconds,
+            thorough,
+        )
         self._server: Server | None = None
         self._served: set[str] = set()  # by the process that runs now
         self.tried: Tried = {}
@@ -93,7 +110,11 @@ class _Race:
         """Try all ways; the fastest, ready to be measured, None where none ran."""
         compiled = (self._thorough or (QUICK,)) if self._seconds else ()
         self._try((*PLAIN, *compiled))
-        if compiled and QUICK not in compiled and fastest_way({way: self.tried[way] for way in compiled}) is None:
+        if (
+            compiled
+            and QUICK not in compiled
+            and fastest_way({way: self.tried[way] for way in compiled}) is None
+        ):
             self._try((QUICK,))
         while (best := fastest_way(self.tried)) is not None:
             if best not in self._served:

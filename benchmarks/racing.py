@@ -1,8 +1,11 @@
-"""Our kernels, as the tuner chooses them, in turns with their peers: what the benchmarks of single kernels share.
+"""Our kernels, as the tuner chooses them, in turns with their peers: what the benchmarks of single
+kernels share.
 
-A benchmark lists its rows as `Entry`s. `run` tunes all their problems at once, measures row by row, and writes the result file
-after each, so that an interrupted run has kept what it knows and a row that fails costs itself alone.
+A benchmark lists its rows as `Entry`s. `run` tunes all their problems at once, measures row by row,
+and writes the result file after each, so that an interrupted run has kept what it knows and a row
+that fails costs itself alone.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -44,7 +47,8 @@ _QUEUED = 4  # kernels for each core in the compiler's queue, as the product has
 
 @dataclass(frozen=True)
 class Entry:
-    """A row to be: its name, batch, the problems that have to be tuned for it, and how it is measured then."""
+    """A row to be: its name, batch, the problems that have to be tuned for it, and how it is
+    measured then."""
 
     name: str
     batch: int
@@ -70,7 +74,9 @@ class Ours:
 
     def measure(self, count: int, overlap: bool = True) -> list[float]:
         """The median of `count` samples, microseconds."""
-        (mine,) = self.profiler.measure(self.problem, [(self.config, self.library)], samples=count, sweep=False, overlap=overlap)
+        (mine,) = self.profiler.measure(
+            self.problem, [(self.config, self.library)], samples=count, sweep=False, overlap=overlap
+        )
         if mine.status is not Status.OK:
             raise OnnxboltError(f"the chosen kernel failed: {mine.status.value}, {mine.detail}")
         self.error = mine.error
@@ -78,14 +84,18 @@ class Ours:
         return [mine.us]
 
     def measure_serial(self, count: int) -> list[float]:
-        """The same where each launch begins when the one before it has ended, as the launches of cuBLAS and cuDNN do."""
+        """The same where each launch begins when the one before it has ended, as the launches of
+        cuBLAS and cuDNN do."""
         return self.measure(count, overlap=False)
 
     @property
     def facts(self) -> dict[str, Any]:
         """Fields of a row, after measuring."""
-        return {"error": float(f"{self.error:.3e}"), "clock_mhz": round(statistics.median(self.clocks)),
-                "config": f"{describe(self.config)} swizzle {self.config.swizzle}"}
+        return {
+            "error": float(f"{self.error:.3e}"),
+            "clock_mhz": round(statistics.median(self.clocks)),
+            "config": f"{describe(self.config)} swizzle {self.config.swizzle}",
+        }
 
 
 @dataclass(frozen=True)
@@ -104,19 +114,30 @@ class Tuned:
         """The chosen kernel. Raises OnnxboltError where none ran right."""
         choice = self.timings.choice(problem, self.arch.number)
         if choice is None:
-            raise OnnxboltError(f"no candidate ran right: {describe_problem(problem)}{self._first_failure(problem)}")
+            raise OnnxboltError(
+                f"no candidate ran right: {describe_problem(problem)}{self._first_failure(problem)}"
+            )
         return Ours(problem, choice.config, self.profiler)
 
     def _first_failure(self, problem: Problem) -> str:
         with Database() as database:
-            failed = [m for m in database.measurements(kernel_key(problem, self.profiler.machine)) if m.status is not Status.OK]
+            failed = [
+                m
+                for m in database.measurements(kernel_key(problem, self.profiler.machine))
+                if m.status is not Status.OK
+            ]
         return f"; {failed[0].status.value}: {failed[0].detail[-300:]}" if failed else ""
 
     def notes(self, problem: Problem) -> dict[str, Any]:
         """What tuning did for the problem, for a row's values."""
         task = next(row for row in self.tuning.tasks if row.name == describe_problem(problem))
-        return {"candidates": task.tried, "failed": task.failed, "predicted_us": round(task.first_us, 3),
-                "tuned_us": round(task.best_us, 3), "regret": round(task.regret, 4)}
+        return {
+            "candidates": task.tried,
+            "failed": task.failed,
+            "predicted_us": round(task.first_us, 3),
+            "tuned_us": round(task.best_us, 3),
+            "regret": round(task.regret, 4),
+        }
 
 
 def run(benchmark: str, entries: Sequence[Entry], chosen: argparse.Namespace) -> int:
@@ -130,7 +151,9 @@ def run(benchmark: str, entries: Sequence[Entry], chosen: argparse.Namespace) ->
     try:
         entries = selected(entries, chosen.shapes)
         with Profiler(arch_number(arch)) as profiler:
-            tuned = _tune([problem for entry in entries for problem in entry.problems], profiler, chosen)
+            tuned = _tune(
+                [problem for entry in entries for problem in entry.problems], profiler, chosen
+            )
             for entry in entries:
                 rows.append(_survive(entry, tuned))
                 write_results(benchmark, rows, chosen.out, chosen.append, planned)
@@ -144,42 +167,63 @@ def run(benchmark: str, entries: Sequence[Entry], chosen: argparse.Namespace) ->
 
 
 def selected(entries: Sequence[Entry], shapes: Sequence[str]) -> list[Entry]:
-    """Those whose names contain one of `shapes`, all without any. Raises OnnxboltError for a text that no name contains."""
+    """Those whose names contain one of `shapes`, all without any. Raises OnnxboltError for a
+    text that no name contains."""
     if unknown := [text for text in shapes if not any(text in entry.name for entry in entries)]:
-        raise OnnxboltError(f"--shapes: nothing is called {', '.join(unknown)}; choose from {', '.join(entry.name for entry in entries)}")
+        raise OnnxboltError(
+            f"--shapes: nothing is called {', '.join(unknown)}; choose from"
+            f" {', '.join(entry.name for entry in entries)}"
+        )
     return [entry for entry in entries if not shapes or any(text in entry.name for text in shapes)]
 
 
 def versus_bare(name: str, batch: int, problem: Problem, library: str, tuned: Tuned) -> Row:
-    """Our kernel with the problem's epilogue against `library`'s without any, our launches overlapping one another and not.
+    """Our kernel with the problem's epilogue against `library`'s without any, our launches
+    overlapping one another and not.
 
-    A residual's bytes, at the bandwidth of a copy measured in the same run, are added to the library's time; the row says so.
+    A residual's bytes, at the bandwidth of a copy measured in the same run, are added to the
+    library's time; the row says so.
     """
     ours, operations = tuned.kernel(problem), peers.bare(problem) if peers.pytorch() else {}
     bare = {form: operation.measure() for form, operation in operations.items()}
     others = _others(problem, operations)
     samples = take_turns({"ours": ours.measure, **serial_of({"serial": ours}), **bare, **others})
     mine = samples["ours"]
-    values = {**tuned.notes(problem), "epilogue": "+".join(problem.chain) or "none", "tflops": round(problem.flops / mine.median / 1e6, 1)}
+    values = {
+        **tuned.notes(problem),
+        "epilogue": "+".join(problem.chain) or "none",
+        "tflops": round(problem.flops / mine.median / 1e6, 1),
+    }
     fields: dict[str, Any] = {"ours_us": round(mine.median, 3), "spread": round(mine.spread, 4)}
     if bare:
         tried = {form: samples[form] for form in bare}
         peer, residual = samples[best := fastest(tried)], _residual_us(problem, samples)
-        values |= {"peer_config": best, "peer_spread": round(peer.spread, 4), "tried": medians(tried),
-                   "residual_us": round(residual, 3), "unfused_us": round(samples["unfused"].median, 3),
-                   **({"estimated": "the residual's bytes at a copy's bandwidth"} if residual else {})}
-        fields = against(mine, peer.median + residual) | {"peer": f"{peers.library(library, bare)}, bare" + " + residual" * (residual > 0)}
+        values |= {
+            "peer_config": best,
+            "peer_spread": round(peer.spread, 4),
+            "tried": medians(tried),
+            "residual_us": round(residual, 3),
+            "unfused_us": round(samples["unfused"].median, 3),
+            **({"estimated": "the residual's bytes at a copy's bandwidth"} if residual else {}),
+        }
+        fields = against(mine, peer.median + residual) | {
+            "peer": f"{peers.library(library, bare)}, bare" + " + residual" * (residual > 0)
+        }
     values |= serial(samples.get("serial"), fields.get("peer_us"))
     floor = round(floor_us(problem, tuned.arch), 3)
     return Row(name, batch, "fp16", floor_us=floor, values=values, **fields, **ours.facts)
 
 
 def _others(problem: Problem, operations: Mapping[str, peers.Operation]) -> dict[str, Measure]:
-    """What is measured beside the peers: the epilogue as kernels of its own, and a copy where there is a residual."""
+    """What is measured beside the peers: the epilogue as kernels of its own, and a copy where
+    there is a residual."""
     if not operations:
         return {}
     unfused = peers.unfused(problem, peers.quickest(operations))
-    return {"unfused": unfused.measure(), **({"copy": peers.copy_rate()} if _residuals(problem) else {})}
+    return {
+        "unfused": unfused.measure(),
+        **({"copy": peers.copy_rate()} if _residuals(problem) else {}),
+    }
 
 
 def _residuals(problem: Problem) -> int:
@@ -193,8 +237,11 @@ def _residual_us(problem: Problem, samples: Mapping[str, Sample]) -> float:
     return size / peers.bytes_per_us(samples["copy"].median) if size else 0.0
 
 
-def take_turns(measures: Mapping[str, Measure], rounds: int = _ROUNDS, samples: int = _SAMPLES) -> dict[str, Sample]:
-    """In each round `samples` samples of each, in turn; every other round in reverse, so that nobody always follows the same one."""
+def take_turns(
+    measures: Mapping[str, Measure], rounds: int = _ROUNDS, samples: int = _SAMPLES
+) -> dict[str, Sample]:
+    """In each round `samples` samples of each, in turn; every other round in reverse, so that
+    nobody always follows the same one."""
     times: dict[str, list[float]] = {name: [] for name in measures}
     for turn in range(rounds + 1):
         for name in list(measures)[:: -1 if turn % 2 else 1]:
@@ -211,8 +258,12 @@ def fastest(samples: Mapping[str, Sample]) -> str:
 
 def against(mine: Sample, peer_us: float) -> dict[str, Any]:
     """Fields of a row that compares: both times and their ratio."""
-    return {"ours_us": round(mine.median, 3), "spread": round(mine.spread, 4), "peer_us": round(peer_us, 3),
-            "ratio": round(peer_us / mine.median, 3)}
+    return {
+        "ours_us": round(mine.median, 3),
+        "spread": round(mine.spread, 4),
+        "peer_us": round(peer_us, 3),
+        "ratio": round(peer_us / mine.median, 3),
+    }
 
 
 class Serial(Protocol):
@@ -222,7 +273,8 @@ class Serial(Protocol):
 
 
 def serial_of(kernels: Mapping[str, Serial]) -> dict[str, Measure]:
-    """Measures each without overlapping launches; none, and a line that says why, where that fails."""
+    """Measures each without overlapping launches; none, and a line that says why, where that
+    fails."""
     try:
         for kernel in kernels.values():
             kernel.measure_serial(1)
@@ -248,12 +300,30 @@ def medians(samples: Mapping[str, Sample]) -> dict[str, float]:
 def parser(description: str) -> argparse.ArgumentParser:
     """The options that all these benchmarks have."""
     options = argparse.ArgumentParser(description=description.splitlines()[0])
-    options.add_argument("--shapes", type=lambda text: text.split(","), default=[], metavar="NAME,..",
-                         help="rows whose names contain one of these (default: all)")
-    options.add_argument("--trials", type=int, default=TRIALS, help="candidates of each problem (default: as the product, %(default)s)")
-    options.add_argument("--budget", type=time_argument, default=math.inf, metavar="TIME", help="of tuning, e.g. 5m")
-    options.add_argument("--out", type=Path, help="result file (default: benchmarks/results/<benchmark>-<gpu>.json)")
-    options.add_argument("--append", action="store_true", help="keep the result file's other rows, which have to be of this commit")
+    options.add_argument(
+        "--shapes",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="NAME,..",
+        help="rows whose names contain one of these (default: all)",
+    )
+    options.add_argument(
+        "--trials",
+        type=int,
+        default=TRIALS,
+        help="candidates of each problem (default: as the product, %(default)s)",
+    )
+    options.add_argument(
+        "--budget", type=time_argument, default=math.inf, metavar="TIME", help="of tuning, e.g. 5m"
+    )
+    options.add_argument(
+        "--out", type=Path, help="result file (default: benchmarks/results/<benchmark>-<gpu>.json)"
+    )
+    options.add_argument(
+        "--append",
+        action="store_true",
+        help="keep the result file's other rows, which have to be of this commit",
+    )
     return options
 
 
@@ -262,14 +332,26 @@ def say(line: str) -> None:
 
 
 def _tune(problems: Iterable[Problem], profiler: Profiler, chosen: argparse.Namespace) -> Tuned:
-    """The product's tuner on all problems at once, so that they share kernels and the compilers never wait."""
+    """The product's tuner on all problems at once, so that they share kernels and the compilers
+    never wait."""
     machine = profiler.machine
     tasks = tasks_of(problems, get(machine.arch), chosen.trials)
     capacity = _QUEUED * len(os.sched_getaffinity(0))
 
     def tuned(database: Database, budget: float) -> Tuned:
-        return Tuned(profiler, *tune(tasks, database, profiler, lambda instances, stop: build(instances, stop=stop), machine,
-                                     budget=budget, progress=Plain(say), capacity=capacity))
+        return Tuned(
+            profiler,
+            *tune(
+                tasks,
+                database,
+                profiler,
+                lambda instances, stop: build(instances, stop=stop),
+                machine,
+                budget=budget,
+                progress=Plain(say),
+                capacity=capacity,
+            ),
+        )
 
     with Database() as database:
         try:
@@ -284,18 +366,33 @@ def _survive(entry: Entry, tuned: Tuned) -> Row:
     try:
         return entry.measure(tuned)
     except Exception as error:  # whatever it is: the other rows are still to be measured
-        return Row(entry.name, entry.batch, "fp16", values={"failure": f"{type(error).__name__}: {error}"[:500]})
+        return Row(
+            entry.name,
+            entry.batch,
+            "fp16",
+            values={"failure": f"{type(error).__name__}: {error}"[:500]},
+        )
 
 
 def _line(row: Row) -> str:
     if row.ours_us is None:
         return f"{row.name}: failed: {row.values['failure']}"
-    return f"{row.name}: {row.ours_us:.3f} us, {row.peer} {row.peer_us} us, ratio {row.ratio}, {row.clock_mhz} MHz, {row.config}"
+    return (
+        f"{row.name}: {row.ours_us:.3f} us, {row.peer} {row.peer_us} us, ratio {row.ratio},"
+        f" {row.clock_mhz} MHz, {row.config}"
+    )
 
 
 def _summary(rows: Sequence[Row], tuning: Tuning) -> str:
     ratios = [row.ratio for row in rows if row.ratio and "estimated" not in row.values]
-    met = f"ratio: geometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}; " if ratios else ""
-    quality = "; ".join(f"{q.kind}: regret {q.regret:.3f}, rank correlation {q.rank_correlation}" for q in tuning.quality)
+    met = (
+        f"ratio: geometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}; "
+        if ratios
+        else ""
+    )
+    quality = "; ".join(
+        f"{q.kind}: regret {q.regret:.3f}, rank correlation {q.rank_correlation}"
+        for q in tuning.quality
+    )
     tuned = f"tuning {tuning.seconds:.0f} s, {tuning.trials} trials, {tuning.ended_by}"
     return f"{met}{len(ratios)} of {len(rows)} compared; {quality}; {tuned}"

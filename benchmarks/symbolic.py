@@ -1,12 +1,15 @@
-"""A symbolic batch, tuned for 1 to 64: one session for every batch against ONNX Runtime at its best at each.
+"""A symbolic batch, tuned for 1 to 64: one session for every batch against ONNX Runtime at its best
+at each.
 
     python -m benchmarks.symbolic                     # writes results/symbolic-<gpu>.json
     python -m benchmarks.symbolic resnet50 --budget 2m --cache DIR --append
 
-Ours is one session for all batches, 100 among them, which is beyond what was tuned for; it keeps a CUDA graph for each. ONNX Runtime
-gets the model with the batch as a fixed size, a session for each of its settings. Answers are checked against the fp32 model without
-TF32, and neither a new session nor a compiler is there to help once the first answer is given.
+Ours is one session for all batches, 100 among them, which is beyond what was tuned for; it keeps a
+CUDA graph for each. ONNX Runtime gets the model with the batch as a fixed size, a session for each
+of its settings. Answers are checked against the fp32 model without TF32, and neither a new session
+nor a compiler is there to help once the first answer is given.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -54,21 +57,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _optimized(name: str, directory: Path, chosen: argparse.Namespace, stream: Stream | None) -> Source:
+def _optimized(
+    name: str, directory: Path, chosen: argparse.Namespace, stream: Stream | None
+) -> Source:
     """The model for all batches, tuned where there is a GPU."""
     model, out = build(name, "batch", "fp16"), directory / f"{name}.onnx"
     sizes = {"min_shapes": LEAST, "opt_shapes": OPT, "max_shapes": MOST}
-    shapes = {flag: {value.name: tuple(_shape(value, batch)) for value in model.graph.input} for flag, batch in sizes.items()}
+    shapes = {
+        flag: {value.name: tuple(_shape(value, batch)) for value in model.graph.input}
+        for flag, batch in sizes.items()
+    }
     measures = stream is not None
-    report = onnxbolt.optimize(model, out, verify=False, fuse=chosen.fuse, archs=(gpu.local_arch() or "sm_90a",), library=measures,
-                               tune=measures, budget=chosen.budget, progress=_say, **shapes)
+    report = onnxbolt.optimize(
+        model,
+        out,
+        verify=False,
+        fuse=chosen.fuse,
+        archs=(gpu.local_arch() or "sm_90a",),
+        library=measures,
+        tune=measures,
+        budget=chosen.budget,
+        progress=_say,
+        **shapes,
+    )
     if report.tuning:
-        _say(f"{name}: tuned in {report.tuning.seconds:.0f} s, {report.tuning.ended_by}; whole model {report.tuning.whole}")
+        _say(
+            f"{name}: tuned in {report.tuning.seconds:.0f} s, {report.tuning.ended_by}; whole model"
+            f" {report.tuning.whole}"
+        )
     return Source("onnxbolt", out, onnxbolt.get_library_path(out) if measures else None)
 
 
 def measured(name: str, source: Source, stream: Stream | None) -> list[Row]:
-    """A row for each batch. Raises RuntimeError where an answer is wrong, or anything was compiled on the way."""
+    """A row for each batch. Raises RuntimeError where an answer is wrong, or anything was
+    compiled on the way."""
     ours: Session | None = None
     rows = []
     before = _compiled(source)
@@ -76,15 +98,21 @@ def measured(name: str, source: Source, stream: Stream | None) -> list[Row]:
         feeds = seeded_feeds(build(name, batch))
         ours = ours.rebound(feeds, number) if ours else _session(source, feeds, stream)
         rows.append(_row(name, batch, ours, feeds, stream))
-        _say(f"{name}, batch {batch}: {rows[-1].ours_us} us, ONNX Runtime {rows[-1].peer_us} us, error {rows[-1].error:.1e}")
+        _say(
+            f"{name}, batch {batch}: {rows[-1].ours_us} us, ONNX Runtime {rows[-1].peer_us} us,"
+            f" error {rows[-1].error:.1e}"
+        )
     if (after := _compiled(source)) != before:
-        raise RuntimeError(f"{name}: compiled after the session was there: {sorted(map(str, after - before))}")
+        raise RuntimeError(
+            f"{name}: compiled after the session was there: {sorted(map(str, after - before))}"
+        )
     return rows
 
 
 @contextmanager
 def _empty_cache(directory: Path) -> Iterator[None]:
-    """A cache of this process alone: what appears in it, a session compiled, and no other benchmark beside this one."""
+    """A cache of this process alone: what appears in it, a session compiled, and no other
+    benchmark beside this one."""
     before = os.environ.get("ONNXBOLT_CACHE_DIR")
     os.environ["ONNXBOLT_CACHE_DIR"] = str(directory)
     try:
@@ -105,14 +133,32 @@ def _session(source: Source, feeds: Arrays, stream: Stream | None) -> Session:
 
 
 def _row(name: str, batch: int, ours: Session, feeds: Arrays, stream: Stream | None) -> Row:
-    error = checked_error(f"{name}, batch {batch}", ours, exact_outputs(build(name, batch), feeds, stream))
-    peer = search([Source("fp16", build(name, batch, "fp16").SerializeToString())], feeds, stream, _SEARCH_RUNS)
+    error = checked_error(
+        f"{name}, batch {batch}", ours, exact_outputs(build(name, batch), feeds, stream)
+    )
+    peer = search(
+        [Source("fp16", build(name, batch, "fp16").SerializeToString())],
+        feeds,
+        stream,
+        _SEARCH_RUNS,
+    )
     with ClockSampler() as clock:
         samples = interleave({"ours": ours.measure, "peer": peer.session.measure}, _ROUNDS, _RUNS)
     mine, theirs = samples["ours"], samples["peer"]
-    return Row(name, batch, "fp16", round(mine.median, 2), f"onnxruntime {ort.__version__}, best", round(theirs.median, 2),
-               round(theirs.median / mine.median, 3), spread=round(mine.spread, 4), error=float(f"{error:.3e}"), clock_mhz=clock.mhz,
-               config="one session", values={"peer_config": str(peer.setting), "tuned_for": f"{LEAST} to {MOST}"})
+    return Row(
+        name,
+        batch,
+        "fp16",
+        round(mine.median, 2),
+        f"onnxruntime {ort.__version__}, best",
+        round(theirs.median, 2),
+        round(theirs.median / mine.median, 3),
+        spread=round(mine.spread, 4),
+        error=float(f"{error:.3e}"),
+        clock_mhz=clock.mhz,
+        config="one session",
+        values={"peer_config": str(peer.setting), "tuned_for": f"{LEAST} to {MOST}"},
+    )
 
 
 def _shape(value: onnx.ValueInfoProto, batch: int) -> list[int]:
@@ -122,7 +168,9 @@ def _shape(value: onnx.ValueInfoProto, batch: int) -> list[int]:
 
 def _compiled(source: Source) -> set[tuple[Path, int]]:
     """Everything that a compiler could have written, with its time."""
-    paths = [path for path in cache_directory().rglob("*") if path.suffix in (".o", ".so")] + [source.library] * bool(source.library)
+    paths = [path for path in cache_directory().rglob("*") if path.suffix in (".o", ".so")] + [
+        source.library
+    ] * bool(source.library)
     return {(path, path.stat().st_mtime_ns) for path in paths if path}
 
 
@@ -133,12 +181,28 @@ def _say(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(MODELS)}")
-    parser.add_argument("--budget", type=time_argument, metavar="TIME", help="of tuning each model, e.g. 2m (default: none)")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run")
+    parser.add_argument(
+        "--budget",
+        type=time_argument,
+        metavar="TIME",
+        help="of tuning each model, e.g. 2m (default: none)",
+    )
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run"
+    )
     parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
-    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/symbolic-<gpu>.json)")
-    parser.add_argument("--append", action="store_true", help="keep the result file's rows of other models")
-    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="cpu: function bodies, to try the script out")
+    parser.add_argument(
+        "--out", type=Path, help="result file (default: benchmarks/results/symbolic-<gpu>.json)"
+    )
+    parser.add_argument(
+        "--append", action="store_true", help="keep the result file's rows of other models"
+    )
+    parser.add_argument(
+        "--provider",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="cpu: function bodies, to try the script out",
+    )
     return parser
 
 

@@ -1,9 +1,12 @@
-"""Tables of docs/performance.md and README.md, from results/*.json: `python -m benchmarks.tables` after each new result file.
+"""Tables of docs/performance.md and README.md, from results/*.json: `python -m benchmarks.tables`
+after each new result file.
 
-A page says where a table goes by a pair of comments, `<!-- begin:gemm -->` and `<!-- end:gemm -->`; all between them is generated.
-README shows figures of one commit, that of the whole models, and says what it leaves out; docs/performance.md shows all, each table with
-its commit. Rows whose peer has an estimated part enter no mean.
+A page says where a table goes by a pair of comments, `<!-- begin:gemm -->` and `<!-- end:gemm -->`;
+all between them is generated. README shows figures of one commit, that of the whole models, and
+says what it leaves out; docs/performance.md shows all, each table with its commit. Rows whose peer
+has an estimated part enter no mean.
 """
+
 from __future__ import annotations
 
 import json
@@ -26,9 +29,12 @@ _BLOCK = re.compile(r"(<!-- begin:(\w+) -->\n).*?(<!-- end:\2 -->)", re.DOTALL)
 
 _FURTHER = {"device_ratio": "Runs back to back", "serial_ratio": "Launches not overlapping"}
 _TITLES = {
-    "gemm": "GEMM against cuBLAS's bare product", "conv": "convolutions with epilogue against cuDNN's bare ones",
-    "epilogue": "fused epilogue against the library's bare product and PyTorch's activation", "padding": "padded channels against cuDNN",
-    "b2b_gemm": "GEMMs in one kernel against a kernel for each", "b2b_conv": "convolutions in one kernel against a kernel for each",
+    "gemm": "GEMM against cuBLAS's bare product",
+    "conv": "convolutions with epilogue against cuDNN's bare ones",
+    "epilogue": "fused epilogue against the library's bare product and PyTorch's activation",
+    "padding": "padded channels against cuDNN",
+    "b2b_gemm": "GEMMs in one kernel against a kernel for each",
+    "b2b_conv": "convolutions in one kernel against a kernel for each",
 }
 
 Document = dict[str, Any]  # a result file
@@ -56,13 +62,20 @@ def results_of(page: str, directory: Path = RESULTS) -> dict[str, list[Document]
 
 
 def of_one_commit(results: Mapping[str, Sequence[Document]]) -> dict[str, list[Document]]:
-    """Documents and rows of the whole models' commit; `document["left_out"]` names the rows that others have."""
+    """Documents and rows of the whole models' commit; `document["left_out"]` names the rows that
+    others have."""
     commits = [document["commit"] for document in results.get("end_to_end", ())]
     found: dict[str, list[Document]] = {}
     for benchmark, documents in results.items():
         for document in documents:
-            same = [row for row in document["rows"] if commits[:1] == [row["values"].get("commit", document["commit"])]]
-            left_out = [f"{row['name']} ({row['batch']})" for row in document["rows"] if row not in same]
+            same = [
+                row
+                for row in document["rows"]
+                if commits[:1] == [row["values"].get("commit", document["commit"])]
+            ]
+            left_out = [
+                f"{row['name']} ({row['batch']})" for row in document["rows"] if row not in same
+            ]
             document = {**document, "planned": []} if left_out else document
             found.setdefault(benchmark, []).append({**document, "rows": same, "left_out": left_out})
     return found
@@ -86,7 +99,8 @@ def _block(table: Table, results: Mapping[str, Sequence[Document]]) -> str:
 
 
 def _overview(results: Mapping[str, Sequence[Document]]) -> str:
-    """A line for each benchmark of kernels, and for each group of its rows: how many, and the ratios' mean and least."""
+    """A line for each benchmark of kernels, and for each group of its rows: how many, and the
+    ratios' mean and least."""
     lines, left_out = [], []
     for benchmark, title in _TITLES.items():
         for document in results.get(benchmark, ()):
@@ -94,68 +108,145 @@ def _overview(results: Mapping[str, Sequence[Document]]) -> str:
                 left_out.append(title)
                 continue
             for name, rows in _groups(TABLES[benchmark], document["rows"]).items():
-                serial = [row["values"]["serial_ratio"] for row in rows if "serial_ratio" in row["values"]]
-                cells = [f"{title}{', ' * bool(name)}{name}", document["gpu"], str(len(rows)), *_mean_and_least(_ratios(rows)),
-                         *(_mean_and_least(serial) if serial else ("", ""))]
+                serial = [
+                    row["values"]["serial_ratio"] for row in rows if "serial_ratio" in row["values"]
+                ]
+                cells = [
+                    f"{title}{', ' * bool(name)}{name}",
+                    document["gpu"],
+                    str(len(rows)),
+                    *_mean_and_least(_ratios(rows)),
+                    *(_mean_and_least(serial) if serial else ("", "")),
+                ]
                 lines.append(_line(cells))
-    heading = ["kernels", "GPU", "shapes", "geometric mean of the ratios", "least", "mean, launches not overlapping", "least"]
+    heading = [
+        "kernels",
+        "GPU",
+        "shapes",
+        "geometric mean of the ratios",
+        "least",
+        "mean, launches not overlapping",
+        "least",
+    ]
     table = [_line(heading), _line(["---", "---", *["---:"] * 5]), *lines] if lines else [NOTHING]
-    omitted = ["", f"Not, or not wholly, measured at this commit: {'; '.join(left_out)}."] if left_out else []
+    omitted = (
+        ["", f"Not, or not wholly, measured at this commit: {'; '.join(left_out)}."]
+        if left_out
+        else []
+    )
     return "\n".join([*table, *omitted])
 
 
 def _forms(results: Mapping[str, Sequence[Document]]) -> str:
-    """A line for each form of each transformer: onnxbolt's time, and ONNX Runtime's with its best setting."""
-    names = {"plain export": "ours_us", "onnxruntime.transformers": "transformers_us", "PyTorch's export, opset 23": "opset23_us"}
+    """A line for each form of each transformer: onnxbolt's time, and ONNX Runtime's with its
+    best setting."""
+    names = {
+        "plain export": "ours_us",
+        "onnxruntime.transformers": "transformers_us",
+        "PyTorch's export, opset 23": "opset23_us",
+    }
     lines = []
     for document in results.get("end_to_end", ()):
         for row in document["rows"]:
-            for form, us in row["values"].get("forms", {}).items() if "transformers_us" in row["values"] else ():
-                mine = next((key for name, key in names.items() if form.startswith(name) and not form.endswith("fp32 inputs")), "")
+            for form, us in (
+                row["values"].get("forms", {}).items() if "transformers_us" in row["values"] else ()
+            ):
+                mine = next(
+                    (
+                        key
+                        for name, key in names.items()
+                        if form.startswith(name) and not form.endswith("fp32 inputs")
+                    ),
+                    "",
+                )
                 ours = row.get(mine) or row["values"].get(mine)
-                lines.append(_line([row["name"], str(row["batch"]), form, text(thousandth(ours), ".3f"), f"{us / 1e3:.3f}"]))
-            lines += [_line([row["name"], str(row["batch"]), form, "", "does not run"]) for form in row["values"].get("missing", ())]
-    heading = _line(["model", "batch", "form", "onnxbolt, ms", "ONNX Runtime's CUDA execution provider, ms"])
+                lines.append(
+                    _line(
+                        [
+                            row["name"],
+                            str(row["batch"]),
+                            form,
+                            text(thousandth(ours), ".3f"),
+                            f"{us / 1e3:.3f}",
+                        ]
+                    )
+                )
+            lines += [
+                _line([row["name"], str(row["batch"]), form, "", "does not run"])
+                for form in row["values"].get("missing", ())
+            ]
+    heading = _line(
+        ["model", "batch", "form", "onnxbolt, ms", "ONNX Runtime's CUDA execution provider, ms"]
+    )
     return "\n".join([heading, _line(["---", *["---:"] * 4]), *lines]) if lines else NOTHING
 
 
 def _measured(table: Table, document: Document) -> str:
     rows = sorted(document["rows"], key=table.place)
-    lines = [_origin(document), "", _line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
+    lines = [
+        _origin(document),
+        "",
+        _line(table.columns),
+        _line(["---", *["---:"] * (len(table.columns) - 1)]),
+    ]
     lines += [_line([cell(row) for cell in table.columns.values()]) for row in rows]
     left_out = [*document.get("left_out", ()), *missing(document)]
-    lines += _means(table, rows) if table.compares and not left_out and "schema" in document else []  # a part might flatter
+    lines += (
+        _means(table, rows) if table.compares and not left_out and "schema" in document else []
+    )  # a part might flatter
     lines += _older(rows)
     lines += ["", f"Not measured at this commit: {', '.join(left_out)}."] if left_out else []
-    failures = [f"{row['name']}: {row['values']['failure']}" for row in rows if "failure" in row["values"]]
-    lines += ["", *(f"Failed: {failure.splitlines()[0]}" for failure in failures)] if failures else []
+    failures = [
+        f"{row['name']}: {row['values']['failure']}" for row in rows if "failure" in row["values"]
+    ]
+    lines += (
+        ["", *(f"Failed: {failure.splitlines()[0]}" for failure in failures)] if failures else []
+    )
     return "\n".join(lines)
 
 
 def _means(table: Table, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Over all rows without an estimated part, and in brackets for each group; then the same of further ratios."""
+    """Over all rows without an estimated part, and in brackets for each group; then the same of
+    further ratios."""
     groups = _groups(table, rows)
     if not groups:
         return []
     mean, least = _mean_and_least([ratio for found in groups.values() for ratio in _ratios(found)])
-    parts = [f"{name}: {', least '.join(_mean_and_least(_ratios(found)))}" for name, found in groups.items()]
+    parts = [
+        f"{name}: {', least '.join(_mean_and_least(_ratios(found)))}"
+        for name, found in groups.items()
+    ]
     brackets = f" ({'; '.join(parts)})" if len(parts) > 1 else ""
     lines = ["", f"Geometric mean of the ratios {mean}, least {least}{brackets}."]
     for name, title in _FURTHER.items():
-        if further := [row["values"][name] for found in groups.values() for row in found if name in row["values"]]:
+        if further := [
+            row["values"][name]
+            for found in groups.values()
+            for row in found
+            if name in row["values"]
+        ]:
             lines[-1] += f" {title}: {', least '.join(_mean_and_least(further))}."
     estimated = sum(_is_estimated(row) for row in rows)
-    lines[-1] += f" {estimated} rows whose peer's time is partly estimated are in no mean." if estimated else ""
+    lines[-1] += (
+        f" {estimated} rows whose peer's time is partly estimated are in no mean."
+        if estimated
+        else ""
+    )
     return lines
 
 
 def _older(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Which rows of a file of an earlier schema were measured at another commit than the file says."""
+    """Which rows of a file of an earlier schema were measured at another commit than the file
+    says."""
     names: dict[str, list[str]] = {}
     for row in rows:
         if commit := row["values"].get("commit"):
             names.setdefault(commit, []).append(f"{row['name']} ({row['batch']})")
-    return [line for commit, found in names.items() for line in ("", f"Of commit {commit}: {', '.join(found)}.")]
+    return [
+        line
+        for commit, found in names.items()
+        for line in ("", f"Of commit {commit}: {', '.join(found)}.")
+    ]
 
 
 def _groups(table: Table, rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -168,7 +259,8 @@ def _groups(table: Table, rows: Sequence[dict[str, Any]]) -> dict[str, list[dict
 
 
 def _is_estimated(row: dict[str, Any]) -> bool:
-    """True if a part of the peer's time was not measured as it stands; the last two fields are those of files of schema 1."""
+    """True if a part of the peer's time was not measured as it stands; the last two fields are
+    those of files of schema 1."""
     return any(row["values"].get(field) for field in ("estimated", "residual_us", "elementwise_us"))
 
 
@@ -182,8 +274,14 @@ def _mean_and_least(ratios: Sequence[float]) -> tuple[str, str]:
 
 def _origin(document: Document) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
-    parts = [document["gpu"], *([f"driver {document['driver']}"] if document["driver"] else []), versions]
-    line = "; ".join([*parts, *([f"commit {document['commit']}"] if document["commit"] else [])]) + "."
+    parts = [
+        document["gpu"],
+        *([f"driver {document['driver']}"] if document["driver"] else []),
+        versions,
+    ]
+    line = (
+        "; ".join([*parts, *([f"commit {document['commit']}"] if document["commit"] else [])]) + "."
+    )
     return line if "schema" in document else f"Not renewed since result files have digests. {line}"
 
 

@@ -1,13 +1,16 @@
-"""How long tuning takes: models with empty caches, and a second time with what the first left behind.
+"""How long tuning takes: models with empty caches, and a second time with what the first left
+behind.
 
     python -m benchmarks.tuning                                   # all of MODELS at batch 32; writes results/tuning-<gpu>.json
     python -m benchmarks.tuning resnet50 --append --cache DIR     # in parts; DIR gets what was compiled and measured
     python -m benchmarks.tuning --libraries                       # also the model's library, of the tuner's objects and compiled anew
 
-Each model gets a cache directory of its own, and each run a process of its own. Seconds are of the whole call of `onnxbolt.tune`:
-the profiler's own library and ONNX Runtime's times included, building the model not. With --cache, a later run with
-ONNXBOLT_CACHE_DIR=DIR finds everything there, `python -m benchmarks.end_to_end --tune` for instance.
+Each model gets a cache directory of its own, and each run a process of its own. Seconds are of the
+whole call of `onnxbolt.tune`: the profiler's own library and ONNX Runtime's times included,
+building the model not. With --cache, a later run with ONNXBOLT_CACHE_DIR=DIR finds everything
+there, `python -m benchmarks.end_to_end --tune` for instance.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -84,7 +87,10 @@ def _measure(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
     options = Options(budget=chosen.budget)
     _say(f"{name}-{chosen.batch}: cold")
     cold = isolated(_tune, name, chosen.batch, options)
-    _say(f"{name}-{chosen.batch}: cold {cold.seconds:.1f} s, {cold.tuning.trials} trials, {cold.compiled} files; warm")
+    _say(
+        f"{name}-{chosen.batch}: cold {cold.seconds:.1f} s, {cold.tuning.trials} trials,"
+        f" {cold.compiled} files; warm"
+    )
     warm = isolated(_tune, name, chosen.batch, options)
     libraries = isolated(_build_libraries, name, chosen.batch, options) if chosen.libraries else {}
     return values_of(cold, warm) | libraries
@@ -94,11 +100,20 @@ def values_of(cold: Run, warm: Run) -> dict[str, Any]:
     """A row's values; regret and rank correlation by kind of problem."""
     quality = {row.kind: row for row in cold.tuning.quality}
     return {
-        "seconds_cold": round(cold.seconds, 1), "seconds_warm": round(warm.seconds, 1),
-        "warm_compiled": warm.compiled, "warm_measured": warm.measured,
-        "tasks": len(cold.tuning.tasks), "trials": cold.tuning.trials, "kernels": cold.tuning.kernels, "ended_by": cold.tuning.ended_by,
+        "seconds_cold": round(cold.seconds, 1),
+        "seconds_warm": round(warm.seconds, 1),
+        "warm_compiled": warm.compiled,
+        "warm_measured": warm.measured,
+        "tasks": len(cold.tuning.tasks),
+        "trials": cold.tuning.trials,
+        "kernels": cold.tuning.kernels,
+        "ended_by": cold.tuning.ended_by,
         "regret": {kind: round(row.regret, 4) for kind, row in quality.items()},
-        "rank_correlation": {kind: round(row.rank_correlation, 3) for kind, row in quality.items() if row.rank_correlation is not None},
+        "rank_correlation": {
+            kind: round(row.rank_correlation, 3)
+            for kind, row in quality.items()
+            if row.rank_correlation is not None
+        },
         "cores": len(os.sched_getaffinity(0)),
     }
 
@@ -114,16 +129,30 @@ def _tune(name: str, batch: int, options: Options) -> Run:
 
 
 def _build_libraries(name: str, batch: int, options: Options) -> dict[str, Any]:
-    """Seconds for the tuned model's library: linked from what was compiled as candidates, and compiled as if there were no tuner."""
+    """Seconds for the tuned model's library: linked from what was compiled as candidates, and
+    compiled as if there were no tuner."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "model.onnx"
-        pipeline.optimize(build(name, batch, "fp16"), out, options=dataclasses.replace(options, tune=True, verify=False, library=False))
+        pipeline.optimize(
+            build(name, batch, "fp16"),
+            out,
+            options=dataclasses.replace(options, tune=True, verify=False, library=False),
+        )
         manifest = library.manifest_of_model(onnx.load(out))
-        linked = _timed(lambda: library.build(manifest, Path(scratch) / "linked.so", compiled=compiled(manifest.instances)))
+        linked = _timed(
+            lambda: library.build(
+                manifest, Path(scratch) / "linked.so", compiled=compiled(manifest.instances)
+            )
+        )
         os.environ["ONNXBOLT_CACHE_DIR"] = str(Path(scratch) / "empty")
         anew = _timed(lambda: library.build(manifest, Path(scratch) / "anew.so"))
         sizes = [(Path(scratch) / f"{name}.so").stat().st_size for name in ("linked", "anew")]
-    return {"seconds_linked": round(linked, 1), "seconds_anew": round(anew, 1), "bytes_linked": sizes[0], "bytes_anew": sizes[1]}
+    return {
+        "seconds_linked": round(linked, 1),
+        "seconds_anew": round(anew, 1),
+        "bytes_linked": sizes[0],
+        "bytes_anew": sizes[1],
+    }
 
 
 def _timed(work: Callable[[], None]) -> float:
@@ -152,7 +181,9 @@ def isolated(function: Callable[..., T], *arguments: object) -> T:
 def keep(cache: Path, into: Path) -> None:
     """Add what is in one cache directory to another."""
     database = default_path().name
-    shutil.copytree(cache, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns(f"{database}*", "*.lock"))
+    shutil.copytree(
+        cache, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns(f"{database}*", "*.lock")
+    )
     if (cache / database).exists():
         with Database(into / database) as kept:
             kept.merge(cache / database)
@@ -172,11 +203,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(MODELS)}")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--budget", type=time_argument, metavar="TIME", help="of each run, e.g. 5m (default: none)")
-    parser.add_argument("--libraries", action="store_true", help="also build the library with and without the tuner's objects")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep what was compiled and measured there")
-    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/tuning-<gpu>.json)")
-    parser.add_argument("--append", action="store_true", help="keep the result file's rows of other models")
+    parser.add_argument(
+        "--budget", type=time_argument, metavar="TIME", help="of each run, e.g. 5m (default: none)"
+    )
+    parser.add_argument(
+        "--libraries",
+        action="store_true",
+        help="also build the library with and without the tuner's objects",
+    )
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="keep what was compiled and measured there"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="result file (default: benchmarks/results/tuning-<gpu>.json)"
+    )
+    parser.add_argument(
+        "--append", action="store_true", help="keep the result file's rows of other models"
+    )
     return parser
 
 

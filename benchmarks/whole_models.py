@@ -1,4 +1,6 @@
-"""What the benchmarks of whole models share: the stream that they run on, their inputs, and the answers of the fp32 model."""
+"""What the benchmarks of whole models share: the stream that they run on, their inputs, and the
+answers of the fp32 model."""
+
 from __future__ import annotations
 
 import argparse
@@ -16,7 +18,8 @@ LIMIT = 1e-2  # relative L2, of fp16 against fp32
 
 
 def stream_for(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> Stream | None:
-    """Where the models run, None for the CPU, with `--cache` in force. Without a GPU the program ends with exit code 1."""
+    """Where the models run, None for the CPU, with `--cache` in force. Without a GPU the program
+    ends with exit code 1."""
     if chosen.cache:
         os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache.resolve())
     try:
@@ -26,20 +29,28 @@ def stream_for(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> S
 
 
 def seeded_feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """Seeded inputs, rounded to fp16 so that every precision gets the same; token numbers below 1000, masks of ones."""
+    """Seeded inputs, rounded to fp16 so that every precision gets the same; token numbers below
+    1000, masks of ones."""
     rng, feeds = np.random.default_rng(0), dict[str, np.ndarray]()
     for value in model.graph.input:
         shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
         if value.type.tensor_type.elem_type != onnx.TensorProto.INT64:
             feeds[value.name] = rng.standard_normal(shape).astype(np.float16).astype(np.float32)
         else:
-            feeds[value.name] = np.ones(shape, np.int64) if "mask" in value.name else rng.integers(0, 1000, shape)
+            feeds[value.name] = (
+                np.ones(shape, np.int64) if "mask" in value.name else rng.integers(0, 1000, shape)
+            )
     return feeds
 
 
 def exact_outputs(model: onnx.ModelProto, feeds: Arrays, stream: Stream | None) -> list[np.ndarray]:
     """The fp32 model's answers, without TF32."""
-    return Session(Source("fp32", model.SerializeToString()), Setting(search="HEURISTIC", tf32=False), feeds, stream).outputs()
+    return Session(
+        Source("fp32", model.SerializeToString()),
+        Setting(search="HEURISTIC", tf32=False),
+        feeds,
+        stream,
+    ).outputs()
 
 
 def error_of(session: Session, reference: Sequence[np.ndarray]) -> float:

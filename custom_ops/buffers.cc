@@ -13,18 +13,22 @@ using ort::Check;
 
 constexpr uintptr_t kAccess = 16;
 
-bool IsAccessible(const void* data, int64_t bytes) { return bytes == 0 || reinterpret_cast<uintptr_t>(data) % kAccess == 0; }
+bool IsAccessible(const void* data, int64_t bytes) {
+  return bytes == 0 || reinterpret_cast<uintptr_t>(data) % kAccess == 0;
+}
 
 }  // namespace
 
 void CopyTensor(const OrtKernelContext* context, void* to, const void* from, int64_t bytes) {
   void* stream = nullptr;
   Check(ort::GetGpuComputeStream(context, &stream));
-  const cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream));
+  const cudaError_t error =
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream));
   if (error != cudaSuccess) throw ort::Error(ort::kRuntimeException, cudaGetErrorString(error));
 }
 
-Scratch::Scratch(const OrtKernelContext* context, OrtAllocator* allocator, size_t bytes) : allocator_(allocator) {
+Scratch::Scratch(const OrtKernelContext* context, OrtAllocator* allocator, size_t bytes)
+    : allocator_(allocator) {
   if (bytes == 0) return;
   const OrtMemoryInfo* memory = nullptr;
   Check(ort::AllocatorGetInfo(allocator, &memory));
@@ -38,7 +42,8 @@ Scratch::~Scratch() {
 const OrtValue* Buffers::Input(size_t index) const {
   const OrtValue* value = nullptr;
   Check(ort::GetInput(context_, index, &value));
-  if (!value) throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(index) + " is missing");
+  if (!value)
+    throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(index) + " is missing");
   return value;
 }
 

@@ -6,22 +6,27 @@ namespace onnxbolt {
 
 // See ChainArguments and chain_2x::Shape.
 template <class Config, class ElementType, class OutputType, class... Chains>
-struct Chain2x : chain_2x::Launcher<chain_2x::Shape<chain_2x::MatrixMainLoop, Config, ElementType, OutputType, Chains...>> {
-  using Base = chain_2x::Launcher<chain_2x::Shape<chain_2x::MatrixMainLoop, Config, ElementType, OutputType, Chains...>>;
+struct Chain2x
+    : chain_2x::Launcher<
+          chain_2x::Shape<chain_2x::MatrixMainLoop, Config, ElementType, OutputType, Chains...>> {
+  using Base = chain_2x::Launcher<
+      chain_2x::Shape<chain_2x::MatrixMainLoop, Config, ElementType, OutputType, Chains...>>;
 
   static const char* can_implement(const void* arguments) {
     const auto& chain = *static_cast<const ChainArguments*>(arguments);
     constexpr int kA = Config::at(kAlignA), kB = Config::at(kAlignB);
     if (chain.k % kA != 0 || chain.lda % kA != 0 || !IsAligned(chain.a, kA * sizeof(ElementType)))
       return "A, its pitch or k is not aligned to align_a elements";
-    if (chain.k % kB != 0 || chain.weight_pitch(0) % kB != 0 || !IsAligned(chain.weights[0], kB * sizeof(ElementType)))
+    if (chain.k % kB != 0 || chain.weight_pitch(0) % kB != 0 ||
+        !IsAligned(chain.weights[0], kB * sizeof(ElementType)))
       return "the first layer's weights, their pitch or k are not aligned to align_b elements";
     return Base::check(chain);
   }
 
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& chain = *static_cast<const ChainArguments*>(arguments);
-    return chain.m == 0 ? nullptr : Base::launch(Base::First::describe(chain), chain, launch.stream);
+    return chain.m == 0 ? nullptr
+                        : Base::launch(Base::First::describe(chain), chain, launch.stream);
   }
 };
 

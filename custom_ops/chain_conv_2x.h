@@ -6,20 +6,26 @@ namespace onnxbolt {
 
 // See ConvChainArguments and chain_2x::Shape.
 template <class Config, class ElementType, class OutputType, class... Chains>
-struct ChainConv2x : chain_2x::Launcher<chain_2x::Shape<chain_2x::ImageMainLoop, Config, ElementType, OutputType, Chains...>> {
-  using Base = chain_2x::Launcher<chain_2x::Shape<chain_2x::ImageMainLoop, Config, ElementType, OutputType, Chains...>>;
+struct ChainConv2x
+    : chain_2x::Launcher<
+          chain_2x::Shape<chain_2x::ImageMainLoop, Config, ElementType, OutputType, Chains...>> {
+  using Base = chain_2x::Launcher<
+      chain_2x::Shape<chain_2x::ImageMainLoop, Config, ElementType, OutputType, Chains...>>;
 
   static const char* can_implement(const void* arguments) {
     const auto& layers = *static_cast<const ConvChainArguments*>(arguments);
     if (layers.conv.groups != 1) return "a chain of convolutions has no groups";
-    if (layers.chain.n[0] != layers.conv.k) return "the first layer has another number of channels than the convolution";
+    if (layers.chain.n[0] != layers.conv.k)
+      return "the first layer has another number of channels than the convolution";
     if (const char* error = Base::First::Alone::can_implement(&layers.conv)) return error;
     return Base::check(layers.chain);
   }
 
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& layers = *static_cast<const ConvChainArguments*>(arguments);
-    return layers.chain.m == 0 ? nullptr : Base::launch(Base::First::describe(layers.conv), layers.chain, launch.stream);
+    return layers.chain.m == 0
+               ? nullptr
+               : Base::launch(Base::First::describe(layers.conv), layers.chain, launch.stream);
   }
 };
 

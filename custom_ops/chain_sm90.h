@@ -1,9 +1,9 @@
-// Back-to-back GEMMs of our own for sm_90a: two and more layers in one persistent kernel (Bolt, section 3.1.1), with the
-// intermediate results in registers.
+// Back-to-back GEMMs of our own for sm_90a: two and more layers in one persistent kernel (Bolt,
+// section 3.1.1), with the intermediate results in registers.
 //
-// TMA brings tiles of rows into rings; a consumer warpgroup multiplies 64 of them by the first layer's weights, activates the
-// accumulators, converts them in place to the operand of the next product, and so on; the last layer ends as any tile does
-// (sm90/epilogue.h).
+// TMA brings tiles of rows into rings; a consumer warpgroup multiplies 64 of them by the first
+// layer's weights, activates the accumulators, converts them in place to the operand of the next
+// product, and so on; the last layer ends as any tile does (sm90/epilogue.h).
 #pragma once
 #include "chain/consumer.h"
 #include "chain/launch.h"
@@ -32,9 +32,11 @@ __device__ void InitializeChain(const ChainParams& params, typename K::Barriers&
   PrefetchMaps<K>(params);
 }
 
-// Overlaps with its neighbours (dependent_launch.h): barriers do not wait for the kernel before, nor do vectors and weights.
+// Overlaps with its neighbours (dependent_launch.h): barriers do not wait for the kernel before,
+// nor do vectors and weights.
 template <class K>
-__global__ void __launch_bounds__(K::kThreads, 1) ChainKernel(const __grid_constant__ ChainParams params) {
+__global__ void __launch_bounds__(K::kThreads, 1)
+    ChainKernel(const __grid_constant__ ChainParams params) {
   extern __shared__ __align__(1024) char shared[];
   const ChainMemory<K> memory{shared};
   if (threadIdx.x == 0) InitializeChain<K>(params, memory.barriers());
@@ -54,9 +56,11 @@ __global__ void __launch_bounds__(K::kThreads, 1) ChainKernel(const __grid_const
 
 // See ChainArguments and sm90::ChainShape.
 template <class Config, class ElementType, class OutputType, class... Chains>
-struct ChainSm90 : sm90::ChainInstance<ChainSm90<Config, ElementType, OutputType, Chains...>,
-                                       sm90::ChainShape<Config, ElementType, OutputType, Chains...>> {
-  static constexpr auto kKernel = sm90::ChainKernel<sm90::ChainShape<Config, ElementType, OutputType, Chains...>>;
+struct ChainSm90
+    : sm90::ChainInstance<ChainSm90<Config, ElementType, OutputType, Chains...>,
+                          sm90::ChainShape<Config, ElementType, OutputType, Chains...>> {
+  static constexpr auto kKernel =
+      sm90::ChainKernel<sm90::ChainShape<Config, ElementType, OutputType, Chains...>>;
 };
 
 }  // namespace onnxbolt

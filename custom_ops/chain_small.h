@@ -1,7 +1,8 @@
-// Back-to-back GEMMs too narrow for tensor cores, for every architecture: a thread computes all layers of a row in fp32, with what
-// lies between them in registers.
+// Back-to-back GEMMs too narrow for tensor cores, for every architecture: a thread computes all
+// layers of a row in fp32, with what lies between them in registers.
 //
-// Weights lie in shared memory as fp32, transposed: what a row's value is multiplied by is one wide access, and the same for all threads.
+// Weights lie in shared memory as fp32, transposed: what a row's value is multiplied by is one wide
+// access, and the same for all threads.
 #pragma once
 #include "chain/layers.h"
 #include "chain/small.h"
@@ -13,9 +14,11 @@
 namespace onnxbolt {
 namespace chain_small {
 
-// static: units of other architectures hold kernels of the same name, which the linker must not merge.
+// static: units of other architectures hold kernels of the same name, which the linker must not
+// merge.
 template <class K>
-static __global__ void __launch_bounds__(K::kThreads) Run(const __grid_constant__ ChainArguments chain) {
+static __global__ void __launch_bounds__(K::kThreads)
+    Run(const __grid_constant__ ChainArguments chain) {
   extern __shared__ __align__(16) float constants[];
   LoadConstants<K>(chain, constants);
   __syncthreads();
@@ -23,7 +26,8 @@ static __global__ void __launch_bounds__(K::kThreads) Run(const __grid_constant_
   WaitForPredecessors();
   const int64_t row = int64_t(blockIdx.x) * K::kThreads + threadIdx.x;
   if (row >= chain.m) return;
-  const auto x = LoadRow<typename K::Element, K::kAlignIn, K::kDepth>(chain.a, row * chain.lda, static_cast<int>(chain.k));
+  const auto x = LoadRow<typename K::Element, K::kAlignIn, K::kDepth>(chain.a, row * chain.lda,
+                                                                      static_cast<int>(chain.k));
   ComputeFrom<K, 0>(chain, constants, row, x);
 }
 
@@ -38,7 +42,9 @@ struct ChainSmall : chain_small::Shape<Config, ElementType, OutputType, Chains..
   using Output = OutputType;
   static constexpr int kSharedMemory = Shape::kConstants * sizeof(float);
 
-  static const char* prepare() { return ReserveSharedMemory(chain_small::Run<Shape>, kSharedMemory); }
+  static const char* prepare() {
+    return ReserveSharedMemory(chain_small::Run<Shape>, kSharedMemory);
+  }
 
   static const char* can_implement(const void* arguments) {
     const auto& chain = *static_cast<const ChainArguments*>(arguments);
@@ -48,19 +54,22 @@ struct ChainSmall : chain_small::Shape<Config, ElementType, OutputType, Chains..
     constexpr int kIn = Shape::kAlignIn, kOut = Shape::kAlignOut;
     if (chain.k % kIn != 0 || chain.lda % kIn != 0 || !IsAligned(chain.a, kIn * sizeof(Element)))
       return "A, its pitch or k is not aligned to align_a elements";
-    if (chain.n[Shape::kLast] % kOut != 0 || chain.ldd % kOut != 0 || !IsAligned(chain.d, kOut * sizeof(Output)))
+    if (chain.n[Shape::kLast] % kOut != 0 || chain.ldd % kOut != 0 ||
+        !IsAligned(chain.d, kOut * sizeof(Output)))
       return "D, its pitch or n is not aligned to align_c elements";
-    return CheckOperands<typename Shape::template ChainOf<Shape::kLast>, Element>(chain.epilogue[Shape::kLast], kOut);
+    return CheckOperands<typename Shape::template ChainOf<Shape::kLast>, Element>(
+        chain.epilogue[Shape::kLast], kOut);
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
 
   static const char* run(const void* arguments, const Launch& launch) {
-    const ChainArguments chain = Shape::spread_params(*static_cast<const ChainArguments*>(arguments));
+    const ChainArguments chain =
+        Shape::spread_params(*static_cast<const ChainArguments*>(arguments));
     if (chain.m == 0) return nullptr;
     const auto blocks = static_cast<unsigned>(CeilDivide(chain.m, Shape::kThreads));
-    return LaunchDependent(chain_small::Run<Shape>, blocks, Shape::kThreads, launch.stream, chain, Row::at(kArch),
-                           kSharedMemory);
+    return LaunchDependent(chain_small::Run<Shape>, blocks, Shape::kThreads, launch.stream, chain,
+                           Row::at(kArch), kSharedMemory);
   }
 };
 

@@ -1,8 +1,9 @@
-// Back-to-back GEMMs of our own for sm_90a whose layers have up to 512 columns: two and more layers in one persistent kernel (Bolt,
-// section 3.1.1), with the intermediate results in shared memory.
+// Back-to-back GEMMs of our own for sm_90a whose layers have up to 512 columns: two and more layers
+// in one persistent kernel (Bolt, section 3.1.1), with the intermediate results in shared memory.
 //
-// Two consumer warpgroups share 64 rows, or have 64 each. A layer's products end in registers, go through its epilogue and into swizzled
-// shared memory, where the next layer reads them; the weights of all layers, of one tile after the other, come through one ring.
+// Two consumer warpgroups share 64 rows, or have 64 each. A layer's products end in registers, go
+// through its epilogue and into swizzled shared memory, where the next layer reads them; the
+// weights of all layers, of one tile after the other, come through one ring.
 #pragma once
 #include "chain/launch.h"
 #include "chain/vectors.h"
@@ -27,10 +28,11 @@ __device__ void InitializeWide(const ChainParams& params, typename K::Barriers& 
   PrefetchMaps<K>(params);
 }
 
-// Overlaps with its neighbours (dependent_launch.h): barriers and vectors do not wait for the kernel before, nor do weights. Consumers have
-// no registers left to load vectors.
+// Overlaps with its neighbours (dependent_launch.h): barriers and vectors do not wait for the
+// kernel before, nor do weights. Consumers have no registers left to load vectors.
 template <class K>
-__global__ void __launch_bounds__(K::kThreads, 1) WideChainKernel(const __grid_constant__ ChainParams params) {
+__global__ void __launch_bounds__(K::kThreads, 1)
+    WideChainKernel(const __grid_constant__ ChainParams params) {
   extern __shared__ __align__(1024) char shared[];
   const WideMemory<K> memory{shared};
   if (threadIdx.x == 0) InitializeWide<K>(params, memory.barriers());
@@ -52,9 +54,11 @@ __global__ void __launch_bounds__(K::kThreads, 1) WideChainKernel(const __grid_c
 
 // See ChainArguments and sm90::WideShape.
 template <class Config, class ElementType, class OutputType, class... Chains>
-struct ChainWideSm90 : sm90::ChainInstance<ChainWideSm90<Config, ElementType, OutputType, Chains...>,
-                                           sm90::WideShape<Config, ElementType, OutputType, Chains...>> {
-  static constexpr auto kKernel = sm90::WideChainKernel<sm90::WideShape<Config, ElementType, OutputType, Chains...>>;
+struct ChainWideSm90
+    : sm90::ChainInstance<ChainWideSm90<Config, ElementType, OutputType, Chains...>,
+                          sm90::WideShape<Config, ElementType, OutputType, Chains...>> {
+  static constexpr auto kKernel =
+      sm90::WideChainKernel<sm90::WideShape<Config, ElementType, OutputType, Chains...>>;
 };
 
 }  // namespace onnxbolt

@@ -1,35 +1,46 @@
-// Forward convolution of our own for sm_90a as an implicit GEMM (NHWC): persistent, warp-specialized, TMA and wgmma
-// (sm90/persistent.h). TMA gathers the pixels of each filter position (im2col); where a convolution is a GEMM, it copies tiles.
+// Forward convolution of our own for sm_90a as an implicit GEMM (NHWC): persistent,
+// warp-specialized, TMA and wgmma (sm90/persistent.h). TMA gathers the pixels of each filter
+// position (im2col); where a convolution is a GEMM, it copies tiles.
 #pragma once
 #include "sm90/convolution.h"
 
 namespace onnxbolt {
 
-// y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c / groups]). float is multiplied as TF32, rounded by TMA on its way into shared
-// memory. Both: y is written as [n, k, p, q], too (see ConvArguments). Where the chain ends with Mean, y[n, k] are the means over p and q.
+// y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c / groups]). float is multiplied as TF32,
+// rounded by TMA on its way into shared memory. Both: y is written as [n, k, p, q], too (see
+// ConvArguments). Where the chain ends with Mean, y[n, k] are the means over p and q.
 template <class Config, class ElementType, class OutputType, class ChainType, bool Both = false>
 struct ConvSm90 {
   using Mean = sm90::MeanOf<ChainType>;
-  using Rows = std::conditional_t<Mean::kMean, sm90::MeanShape<Config, ElementType, OutputType, typename Mean::Pointwise>,
-                                  sm90::KernelShape<Config, ElementType, OutputType, ChainType>>;
-  using Shape = std::conditional_t<Both, sm90::BothShape<Config, ElementType, OutputType, ChainType>, Rows>;
+  using Rows =
+      std::conditional_t<Mean::kMean,
+                         sm90::MeanShape<Config, ElementType, OutputType, typename Mean::Pointwise>,
+                         sm90::KernelShape<Config, ElementType, OutputType, ChainType>>;
+  using Shape =
+      std::conditional_t<Both, sm90::BothShape<Config, ElementType, OutputType, ChainType>, Rows>;
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
   static constexpr int kSharedMemory = Shape::kSharedMemory;
 
-  static const char* prepare() { return ReserveSharedMemory(sm90::PersistentKernel<Shape, true>, Shape::kSharedMemory); }
+  static const char* prepare() {
+    return ReserveSharedMemory(sm90::PersistentKernel<Shape, true>, Shape::kSharedMemory);
+  }
 
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (const char* error = check_groups(conv)) return error;
-    if (const char* error = CheckExtents(sm90::ProductRows<Shape>(conv), conv.k, int64_t(conv.r) * conv.s * conv.c)) return error;
+    if (const char* error =
+            CheckExtents(sm90::ProductRows<Shape>(conv), conv.k, int64_t(conv.r) * conv.s * conv.c))
+      return error;
     if (const char* error = check_image(conv)) return error;
     if (const char* error = sm90::CheckInputs<Shape>(conv, depth(conv))) return error;
     if (const char* error = check_output(conv)) return error;
     if (const char* error = sm90::CheckIm2col(conv)) return error;
-    if (const char* error = CheckOperands<ChainType, Element>(conv.epilogue, Row::at(kAlignC))) return error;
-    return sm90::CheckProblem<Shape>(sm90::ProductRows<Shape>(conv), conv.k, depth(conv), int64_t(conv.r) * conv.s);
+    if (const char* error = CheckOperands<ChainType, Element>(conv.epilogue, Row::at(kAlignC)))
+      return error;
+    return sm90::CheckProblem<Shape>(sm90::ProductRows<Shape>(conv), conv.k, depth(conv),
+                                     int64_t(conv.r) * conv.s);
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
@@ -40,25 +51,31 @@ struct ConvSm90 {
     const int taps = conv.r * conv.s;
     sm90::Params params{};
     if (const char* error = sm90::DescribeActivations<Shape>(params, conv)) return error;
-    if (const char* error = sm90::DescribeOutput<Shape>(params, sm90::ProductRows<Shape>(conv), conv.k, depth(conv), taps, conv.rows(),
-                                                        conv.row_pitch(), conv.epilogue, launch.config))
+    if (const char* error = sm90::DescribeOutput<Shape>(
+            params, sm90::ProductRows<Shape>(conv), conv.k, depth(conv), taps, conv.rows(),
+            conv.row_pitch(), conv.epilogue, launch.config))
       return error;
     params.y = conv.y, params.y_pitch = conv.y_pitch, params.plane_columns = conv.k - conv.padding;
-    if (const char* error = sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps, depth(conv), int64_t(taps) * depth(conv)))
+    if (const char* error = sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps,
+                                                         depth(conv), int64_t(taps) * depth(conv)))
       return error;
     if (const char* error = sm90::CheckLaunch<Shape>(params, launch.sm_count)) return error;
     return sm90::LaunchKernel<Shape, true>(params, launch);
   }
 
  private:
-  static_assert(Row::at(kAlignA) * sizeof(Element) == 16 && Row::at(kAlignB) * sizeof(Element) == 16 &&
-                (Shape::kPlanes || Row::at(kAlignC) * sizeof(Element) == 16), "TMA moves rows of 16 bytes");
+  static_assert(Row::at(kAlignA) * sizeof(Element) == 16 &&
+                    Row::at(kAlignB) * sizeof(Element) == 16 &&
+                    (Shape::kPlanes || Row::at(kAlignC) * sizeof(Element) == 16),
+                "TMA moves rows of 16 bytes");
 
   static int depth(const ConvArguments& conv) { return conv.c / conv.groups; }
 
-  // Where a k-block reaches beyond its group it reads channels of the next one, and meets weights of zero.
+  // Where a k-block reaches beyond its group it reads channels of the next one, and meets weights
+  // of zero.
   static const char* check_groups(const ConvArguments& conv) {
-    if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0) return "c and k have to be multiples of groups";
+    if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0)
+      return "c and k have to be multiples of groups";
     if (conv.groups > 1 && conv.k / conv.groups % (Shape::kTileN * Shape::kClusterN) != 0)
       return "a tile's output channels have to belong to one group";
     return nullptr;
@@ -67,15 +84,17 @@ struct ConvSm90 {
   static const char* check_image(const ConvArguments& conv) {
     if (!Shape::kMean || conv.n == 0) return nullptr;
     const int64_t pixels = int64_t(conv.p) * conv.q;
-    return pixels >= 1 && pixels <= sm90::kImageRows ? nullptr : "the kernel's means are of images of 1 to 64 pixels";
+    return pixels >= 1 && pixels <= sm90::kImageRows
+               ? nullptr
+               : "the kernel's means are of images of 1 to 64 pixels";
   }
 
   static const char* check_output(const ConvArguments& conv) {
     constexpr int kC = Row::at(kAlignC);
     if (const char* error = CheckPlanes(conv, Shape::kPlanes, Both)) return error;
     if (Shape::kPlanes) return nullptr;
-    if (conv.k % kC != 0 || conv.row_pitch() % kC != 0 || conv.row_pitch() * sizeof(typename Shape::Output) % 16 != 0 ||
-        !IsAligned(conv.rows(), 16))
+    if (conv.k % kC != 0 || conv.row_pitch() % kC != 0 ||
+        conv.row_pitch() * sizeof(typename Shape::Output) % 16 != 0 || !IsAligned(conv.rows(), 16))
       return "y, its pitch or k is not aligned to align_c elements";
     return nullptr;
   }

@@ -7,7 +7,9 @@
 namespace onnxbolt {
 namespace {
 
-std::string CudaVersion(int number) { return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10); }
+std::string CudaVersion(int number) {
+  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
 
 // Empty where `ordinal` is a device that this build's CUDA runtime can use.
 std::string WhyUnusable(int ordinal) {
@@ -20,13 +22,15 @@ std::string WhyUnusable(int ordinal) {
     cudaRuntimeGetVersion(&runtime);
     if (driver == 0 || error == cudaErrorNoDevice) return "no NVIDIA GPU or driver is visible";
     if (error == cudaErrorInsufficientDriver) {
-      return "the NVIDIA driver supports CUDA " + CudaVersion(driver) + " and the library needs CUDA " + CudaVersion(runtime) +
-             ": update the driver";
+      return "the NVIDIA driver supports CUDA " + CudaVersion(driver) +
+             " and the library needs CUDA " + CudaVersion(runtime) + ": update the driver";
     }
     return std::string("CUDA does not start: ") + cudaGetErrorString(error);
   }
   if (count == 0) return "no NVIDIA GPU or driver is visible";
-  if (ordinal < 0 || ordinal >= count) return "there is no GPU " + std::to_string(ordinal) + ", " + std::to_string(count) + " are visible";
+  if (ordinal < 0 || ordinal >= count)
+    return "there is no GPU " + std::to_string(ordinal) + ", " + std::to_string(count) +
+           " are visible";
   return "";
 }
 
@@ -45,7 +49,8 @@ bool Runs(int sm, int arch, int shared_memory) {
 
 Selection SelectArch(int ordinal) {
   if (std::string reason = WhyUnusable(ordinal); !reason.empty()) return {0, std::move(reason)};
-  const int sm = 10 * Attribute(cudaDevAttrComputeCapabilityMajor, ordinal) + Attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
+  const int sm = 10 * Attribute(cudaDevAttrComputeCapabilityMajor, ordinal) +
+                 Attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
   const int shared_memory = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
   std::string held;
   for (size_t i = 0; i < kManifest.arch_count; ++i) {  // descending, so the nearest comes first
@@ -53,7 +58,8 @@ Selection SelectArch(int ordinal) {
     if (Runs(sm, arch, shared_memory)) return {arch, ""};
     held += (held.empty() ? "" : ", ") + ArchName(arch);
   }
-  return {0, "GPU " + std::to_string(ordinal) + " is " + ArchName(sm) + " and the library holds kernels for " + held +
+  return {0, "GPU " + std::to_string(ordinal) + " is " + ArchName(sm) +
+                 " and the library holds kernels for " + held +
                  ": run onnxbolt optimize with --arch " + ArchName(sm)};
 }
 

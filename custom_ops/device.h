@@ -5,12 +5,12 @@
 namespace onnxbolt {
 
 struct Selection {
-  int arch = 0;        // of the manifest's architectures; 0: none, for this reason
+  int arch = 0;  // of the manifest's architectures; 0: none, for this reason
   std::string reason;
 };
 
-// Looks at CUDA device `ordinal`. A device runs code of its own architecture, else of the nearest lower minor of its major
-// whose kernels fit its shared memory; sm_90a code runs on 9.0 alone.
+// Looks at CUDA device `ordinal`. A device runs code of its own architecture, else of the nearest
+// lower minor of its major whose kernels fit its shared memory; sm_90a code runs on 9.0 alone.
 Selection SelectArch(int ordinal);
 
 }  // namespace onnxbolt

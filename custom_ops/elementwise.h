@@ -1,6 +1,8 @@
-// An epilogue chain by itself, y = chain(x) on rows of channels: up to 16 bytes per access, arithmetic as behind a product.
+// An epilogue chain by itself, y = chain(x) on rows of channels: up to 16 bytes per access,
+// arithmetic as behind a product.
 //
-// A thread keeps its group of channels and walks down the rows, so that it loads the chain's vectors once.
+// A thread keeps its group of channels and walks down the rows, so that it loads the chain's
+// vectors once.
 #pragma once
 #include <algorithm>
 
@@ -15,7 +17,8 @@ namespace elementwise {
 
 constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 4;
-constexpr int kBatch = 4;  // rows that a thread loads before it computes: bytes under way hide the memory's latency
+constexpr int kBatch =
+    4;  // rows that a thread loads before it computes: bytes under way hide the memory's latency
 
 struct Params : ElementwiseArguments {
   cutlass::FastDivmod groups;  // vectors of channels in a row
@@ -24,7 +27,8 @@ struct Params : ElementwiseArguments {
 
   Params(const ElementwiseArguments& arguments, int width, int sm_count)
       : ElementwiseArguments(arguments), groups(arguments.channels / width) {
-    const int64_t most = std::max<int64_t>(int64_t(sm_count) * kBlocksPerSm * kThreads, groups.divisor);
+    const int64_t most =
+        std::max<int64_t>(int64_t(sm_count) * kBlocksPerSm * kThreads, groups.divisor);
     step = static_cast<int>(std::min<int64_t>(most / groups.divisor, rows));
     threads = step * groups.divisor;
   }
@@ -43,21 +47,25 @@ struct Batch {
       x[i] = at(params.x, row * params.x_pitch + channel);
       CUTLASS_PRAGMA_UNROLL
       for (int t = 0; t < Chain::kTensors; ++t) {
-        tensors[i][t] = at(params.epilogue.tensors[t], row * params.epilogue.tensor_pitch[t] + channel);
+        tensors[i][t] =
+            at(params.epilogue.tensors[t], row * params.epilogue.tensor_pitch[t] + channel);
       }
     }
   }
 
   // `operands` holds the vectors.
-  __device__ void store(const Params& params, int64_t row, int channel, typename Chain::template Operands<Width>& operands) const {
+  __device__ void store(const Params& params, int64_t row, int channel,
+                        typename Chain::template Operands<Width>& operands) const {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Count; ++i, row += params.step) {
       if (row >= params.rows) return;
       CUTLASS_PRAGMA_UNROLL
       for (int t = 0; t < Chain::kTensors; ++t) operands.tensors[t] = widened(tensors[i][t]);
       Access y;
-      static_cast<cutlass::Array<Element, Width>&>(y) = Chain::template finish<Element>(widened(x[i]), operands, params.epilogue.params);
-      *reinterpret_cast<Access*>(static_cast<Element*>(params.y) + row * params.y_pitch + channel) = y;
+      static_cast<cutlass::Array<Element, Width>&>(y) =
+          Chain::template finish<Element>(widened(x[i]), operands, params.epilogue.params);
+      *reinterpret_cast<Access*>(static_cast<Element*>(params.y) + row * params.y_pitch + channel) =
+          y;
     }
   }
 
@@ -74,7 +82,8 @@ struct Batch {
   }
 };
 
-// static: units of other architectures hold kernels of the same name, which the linker must not merge.
+// static: units of other architectures hold kernels of the same name, which the linker must not
+// merge.
 template <class Element, class Chain, int Width>
 static __global__ void __launch_bounds__(kThreads) apply(const __grid_constant__ Params params) {
   LaunchDependents();
@@ -87,7 +96,8 @@ static __global__ void __launch_bounds__(kThreads) apply(const __grid_constant__
   CUTLASS_PRAGMA_UNROLL
   for (int v = 0; v < Chain::kVectors; ++v) {
     CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < Width; ++j) operands.vectors[v][j] = params.epilogue.vectors[v][channel + j];
+    for (int j = 0; j < Width; ++j)
+      operands.vectors[v][j] = params.epilogue.vectors[v][channel + j];
   }
   WaitForPredecessors();
   for (int64_t row = first; row < params.rows; row += int64_t(kBatch) * params.step) {
@@ -99,7 +109,8 @@ static __global__ void __launch_bounds__(kThreads) apply(const __grid_constant__
 
 }  // namespace elementwise
 
-// One kernel serves every shape of a chain and element type: the width of access is picked at launch.
+// One kernel serves every shape of a chain and element type: the width of access is picked at
+// launch.
 template <class Config, class ElementType, class Chain>
 struct Elementwise {
   using Row = Config;
@@ -126,10 +137,12 @@ struct Elementwise {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const ElementwiseArguments*>(arguments);
     if (args.rows == 0 || args.channels == 0) return nullptr;
-    const Variant& variant = *std::find_if(kVariants, kVariants + 2, [&](const Variant& v) { return fits(args, v.width); });
+    const Variant& variant = *std::find_if(kVariants, kVariants + 2,
+                                           [&](const Variant& v) { return fits(args, v.width); });
     const elementwise::Params params(args, variant.width, launch.sm_count);
     const int blocks = (params.threads + elementwise::kThreads - 1) / elementwise::kThreads;
-    return LaunchDependent(variant.function, blocks, elementwise::kThreads, launch.stream, params, Row::at(kArch));
+    return LaunchDependent(variant.function, blocks, elementwise::kThreads, launch.stream, params,
+                           Row::at(kArch));
   }
 
  private:
@@ -144,12 +157,15 @@ struct Elementwise {
   }
 
   // Widest first; 1 always fits.
-  static constexpr Variant kVariants[3] = {variant<16 / sizeof(Element)>(), variant<4 / sizeof(Element)>(), variant<1>()};
+  static constexpr Variant kVariants[3] = {variant<16 / sizeof(Element)>(),
+                                           variant<4 / sizeof(Element)>(), variant<1>()};
 
   static bool fits(const ElementwiseArguments& args, int width) {
     const size_t bytes = width * sizeof(Element);
-    if (args.channels % width != 0 || args.x_pitch % width != 0 || args.y_pitch % width != 0) return false;
-    return IsAligned(args.x, bytes) && IsAligned(args.y, bytes) && !CheckOperands<Chain, Element>(args.epilogue, width);
+    if (args.channels % width != 0 || args.x_pitch % width != 0 || args.y_pitch % width != 0)
+      return false;
+    return IsAligned(args.x, bytes) && IsAligned(args.y, bytes) &&
+           !CheckOperands<Chain, Element>(args.epilogue, width);
   }
 };
 

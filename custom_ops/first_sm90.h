@@ -1,4 +1,5 @@
-// A model's first convolution for sm_90a: few input channels, read from NCHW as they are, in fp32 or the kernel's type; NHWC output.
+// A model's first convolution for sm_90a: few input channels, read from NCHW as they are, in fp32
+// or the kernel's type; NHWC output.
 #pragma once
 #include "first/kernel.h"
 
@@ -18,7 +19,9 @@ class ConvEnd {
     epilogue_.load_vectors(channel, channels_);
   }
 
-  __device__ void finish(const sm90::Accumulators<Plan::kN>& sums, const ImageOutput& to) { Store<Plan>(sums, epilogue_, to, channels_); }
+  __device__ void finish(const sm90::Accumulators<Plan::kN>& sums, const ImageOutput& to) {
+    Store<Plan>(sums, epilogue_, to, channels_);
+  }
 
   __device__ void drain() { epilogue_.drain(); }
 
@@ -29,7 +32,8 @@ class ConvEnd {
 
 }  // namespace first
 
-// y[n, p, q, k] = epilogue(x[n, c, h, w] * w[k, r, s, c]) for fp16 and bf16. The columns of its configuration: first/plan.h.
+// y[n, p, q, k] = epilogue(x[n, c, h, w] * w[k, r, s, c]) for fp16 and bf16. The columns of its
+// configuration: first/plan.h.
 template <class Config, class ElementType, class OutputType, class Chain>
 struct FirstSm90 {
   using Row = Config;
@@ -59,14 +63,18 @@ struct FirstSm90 {
     params.epilogue = conv.epilogue;
     if (const char* error = first::EncodeOutput<Plan>(conv, conv.k, params.y)) return error;
     const int channel_blocks = CeilDivide(conv.k, Plan::kN);
-    const dim3 grid(std::min(params.tiles, std::max(launch.sm_count / channel_blocks, 1)), channel_blocks);
-    return LaunchDependent(conv.x_planes == OnnxType<float>::value ? kernel<float>() : kernel<Element>(), grid, Plan::kThreads,
-                           launch.stream, params, Row::at(kArch), kSharedMemory);
+    const dim3 grid(std::min(params.tiles, std::max(launch.sm_count / channel_blocks, 1)),
+                    channel_blocks);
+    return LaunchDependent(
+        conv.x_planes == OnnxType<float>::value ? kernel<float>() : kernel<Element>(), grid,
+        Plan::kThreads, launch.stream, params, Row::at(kArch), kSharedMemory);
   }
 
  private:
   template <class Pixel>
-  static auto kernel() { return first::FirstKernel<Plan, first::ConvEnd<Plan>, Pixel>; }
+  static auto kernel() {
+    return first::FirstKernel<Plan, first::ConvEnd<Plan>, Pixel>;
+  }
 };
 
 }  // namespace onnxbolt

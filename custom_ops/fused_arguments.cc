@@ -15,8 +15,8 @@ using ort::ToString;
 
 void RequireShape(size_t input, const Shape& shape, const Shape& expected) {
   if (shape == expected) return;
-  throw ort::Error(ort::kInvalidArgument,
-                   "input " + std::to_string(input) + " has shape " + ToString(shape) + ", expected " + ToString(expected));
+  throw ort::Error(ort::kInvalidArgument, "input " + std::to_string(input) + " has shape " +
+                                              ToString(shape) + ", expected " + ToString(expected));
 }
 
 // The first layer, whose weight this is: [n, k], or a convolution's [n, r, s, c].
@@ -28,9 +28,11 @@ void BeginLayers(ChainArguments& chain, const OrtValue* weight, const void* data
 }
 
 // The next layer: its weight is [n, k], or a 1x1 convolution's [n, 1, 1, k].
-void AddLayer(ChainArguments& chain, size_t input, const OrtValue* weight, const void* data, bool is_conv) {
+void AddLayer(ChainArguments& chain, size_t input, const OrtValue* weight, const void* data,
+              bool is_conv) {
   const Shape shape = ort::ShapeOf(weight);
-  if (chain.layers == kMaxLayers) throw ort::Error(ort::kInvalidArgument, "more than " + std::to_string(kMaxLayers) + " layers");
+  if (chain.layers == kMaxLayers)
+    throw ort::Error(ort::kInvalidArgument, "more than " + std::to_string(kMaxLayers) + " layers");
   const int64_t n = shape.empty() ? 0 : shape[0], k = chain.n[chain.layers - 1];
   RequireShape(input, shape, is_conv ? Shape{n, 1, 1, k} : Shape{n, k});
   chain.n[chain.layers] = n;
@@ -51,7 +53,8 @@ int64_t SliceOf(int64_t count) { return count > 8 ? count / 8 * 8 : std::max<int
 
 // Whether pixels are rows of a product as they lie.
 bool IsProduct(const ConvArguments& conv) {
-  return conv.r == 1 && conv.s == 1 && conv.p == conv.h && conv.q == conv.w && conv.pad_top == 0 && conv.pad_left == 0 && conv.groups == 1;
+  return conv.r == 1 && conv.s == 1 && conv.p == conv.h && conv.q == conv.w && conv.pad_top == 0 &&
+         conv.pad_left == 0 && conv.groups == 1;
 }
 
 // `data` behind so many elements of an ONNX type.
@@ -62,7 +65,9 @@ Data* Behind(Data* data, int64_t elements, int type) {
 }
 
 int AsInt(int64_t value) {
-  if (value > INT_MAX) throw ort::Error(ort::kInvalidArgument, "a dimension of " + std::to_string(value) + " is above 2^31 - 1");
+  if (value > INT_MAX)
+    throw ort::Error(ort::kInvalidArgument,
+                     "a dimension of " + std::to_string(value) + " is above 2^31 - 1");
   return static_cast<int>(value);
 }
 
@@ -87,8 +92,8 @@ EpilogueArguments FusedKernel::ReadEpilogue(Buffers& buffers, const Shape& y) co
   return epilogue;
 }
 
-// The output, or the node's channels of it. What earlier nodes wrote is there already, but where the output is the graph's: ORT makes that
-// one anew.
+// The output, or the node's channels of it. What earlier nodes wrote is there already, but where
+// the output is the graph's: ORT makes that one anew.
 void FusedKernel::PlaceOutput(Tensors* tensors) const {
   Buffers& buffers = *tensors->buffers;
   const Shape whole = geometry_->Whole(Written(op_, tensors->y_shape));
@@ -96,7 +101,8 @@ void FusedKernel::PlaceOutput(Tensors* tensors) const {
   if (const size_t input = WrittenInto(op_); input != kNowhere) {
     const OrtValue* before = buffers.Input(input);
     RequireShape(input, ort::ShapeOf(before), whole);
-    if (ort::DataOf(before) != data) buffers.Copy(data, ort::DataOf(before), Elements(whole) * BytesOf(op_.output));
+    if (ort::DataOf(before) != data)
+      buffers.Copy(data, ort::DataOf(before), Elements(whole) * BytesOf(op_.output));
   }
   tensors->y_data = Behind(data, geometry_->before, op_.output);
   tensors->y_pitch = whole.back();
@@ -117,19 +123,21 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
     tensors.weight_data = buffers.Read(last, op_.element);
   }
   tensors.y_shape = tensors.whole_y = geometry_->Output(tensors.x_shape, tensors.weight_shape);
-  if (!IsChain(op_.kind) && op_.kind != Kind::kSqueezeExcite) tensors.epilogue = ReadEpilogue(buffers, tensors.y_shape);
+  if (!IsChain(op_.kind) && op_.kind != Kind::kSqueezeExcite)
+    tensors.epilogue = ReadEpilogue(buffers, tensors.y_shape);
   PlaceOutput(&tensors);
   if (op_.stores) {
     tensors.stored_channels = ort::ShapeOf(buffers.Input(1))[0];
-    tensors.stored_data = buffers.Write(1, RowsOf(tensors.y_shape, tensors.stored_channels), op_.element);
+    tensors.stored_data =
+        buffers.Write(1, RowsOf(tensors.y_shape, tensors.stored_channels), op_.element);
   }
   if (Elements(Written(op_, tensors.y_shape)) == 0) return;
   RunInSlices(context, std::move(tensors));
   buffers.Finish();
 }
 
-// Kernels count in 32 bits, some of them elements or bytes of a whole tensor, and say themselves what is too large for them. Then rows of
-// products, else images, are launched slice by slice.
+// Kernels count in 32 bits, some of them elements or bytes of a whole tensor, and say themselves
+// what is too large for them. Then rows of products, else images, are launched slice by slice.
 void FusedKernel::RunInSlices(OrtKernelContext* context, Tensors whole) const {
   if (IsGemm(op_.kind) || op_.kind == Kind::kElementwise) {
     const int64_t rows = whole.rows();
@@ -140,26 +148,36 @@ void FusedKernel::RunInSlices(OrtKernelContext* context, Tensors whole) const {
   if (count < total) count = SliceOf(count);
   const char* const refusal = Run(context, Slice(whole, 0, count));
   for (const char* again = refusal; again; again = Run(context, Slice(whole, 0, count))) {
-    if (count == 1) throw ort::Error(ort::kRuntimeException, Describe(Slice(whole, 0, count)) + ": " + refusal);
+    if (count == 1)
+      throw ort::Error(ort::kRuntimeException, Describe(Slice(whole, 0, count)) + ": " + refusal);
     count = SliceOf(count / 2);
   }
   for (int64_t first = count; first < total; first += count) {
     const Tensors slice = Slice(whole, first, std::min(count, total - first));
-    if (const char* error = Run(context, slice)) throw ort::Error(ort::kRuntimeException, Describe(slice) + ": " + error);
+    if (const char* error = Run(context, slice))
+      throw ort::Error(ort::kRuntimeException, Describe(slice) + ": " + error);
   }
 }
 
 FusedKernel::Tensors FusedKernel::Slice(const Tensors& whole, int64_t first, int64_t count) const {
   Tensors slice = whole;
-  const auto pixels = [](const Shape& shape) { return Elements(Shape(shape.begin() + 1, shape.end() - 1)); };
-  const int64_t rows = pixels(whole.y_shape), y_channels = op_.to_nchw ? whole.y_shape.back() - geometry_->padding : whole.y_pitch;
+  const auto pixels = [](const Shape& shape) {
+    return Elements(Shape(shape.begin() + 1, shape.end() - 1));
+  };
+  const int64_t rows = pixels(whole.y_shape),
+                y_channels =
+                    op_.to_nchw ? whole.y_shape.back() - geometry_->padding : whole.y_pitch;
   slice.first_row = first * rows;
   slice.x_data = Behind(whole.x_data, first * pixels(whole.x_shape) * whole.x_pitch, XType());
-  slice.y_data = Behind(whole.y_data, first * pixels(Written(op_, whole.y_shape)) * y_channels, op_.output);
-  if (whole.stored_data) slice.stored_data = Behind(whole.stored_data, slice.first_row * whole.stored_channels, op_.element);
+  slice.y_data =
+      Behind(whole.y_data, first * pixels(Written(op_, whole.y_shape)) * y_channels, op_.output);
+  if (whole.stored_data)
+    slice.stored_data =
+        Behind(whole.stored_data, slice.first_row * whole.stored_channels, op_.element);
   for (int i = 0; i < kMaxTensors; ++i) {
     const void*& tensor = slice.epilogue.tensors[i];
-    if (tensor) tensor = Behind(tensor, slice.first_row * whole.epilogue.tensor_pitch[i], op_.element);
+    if (tensor)
+      tensor = Behind(tensor, slice.first_row * whole.epilogue.tensor_pitch[i], op_.element);
   }
   slice.x_shape[0] = slice.y_shape[0] = count;
   return slice;
@@ -177,8 +195,10 @@ const char* FusedKernel::Run(OrtKernelContext* context, const Tensors& tensors) 
 }
 
 const char* FusedKernel::RunGemm(OrtKernelContext* context, const Tensors& t) const {
-  const int64_t n = t.weight_shape[0], k = t.x_shape.back(), pitch = t.weight_shape[1];  // zeros may stand behind the weight's k values
-  const GemmArguments arguments{t.rows(), n, k, t.x_data, t.weight_data, t.y_data, t.x_pitch, pitch, t.y_pitch, t.epilogue};
+  const int64_t n = t.weight_shape[0], k = t.x_shape.back(),
+                pitch = t.weight_shape[1];  // zeros may stand behind the weight's k values
+  const GemmArguments arguments{t.rows(), n,         k,     t.x_data,  t.weight_data,
+                                t.y_data, t.x_pitch, pitch, t.y_pitch, t.epilogue};
   return LaunchRow(context, t, &arguments);
 }
 
@@ -203,7 +223,8 @@ ChainArguments FusedKernel::ReadChain(const Tensors& t) const {
       const int64_t pitch = a.n[a.layers - 1];
       RequireShape(index, ort::ShapeOf(value), RowsOf(t.whole_y, pitch));
       epilogue.tensor_pitch[tensors] = pitch;
-      epilogue.tensors[tensors++] = Behind(buffers.Read(value, op_.element), t.first_row * pitch, op_.element);
+      epilogue.tensors[tensors++] =
+          Behind(buffers.Read(value, op_.element), t.first_row * pitch, op_.element);
     }
   }
   std::copy(params_.begin(), params_.end(), a.epilogue[0].params);
@@ -211,11 +232,13 @@ ChainArguments FusedKernel::ReadChain(const Tensors& t) const {
 }
 
 const char* FusedKernel::RunChain(OrtKernelContext* context, const Tensors& t) const {
-  constexpr int64_t kMostPadding = 7;  // zeros that make the first weight's rows multiples of 16 bytes
+  constexpr int64_t kMostPadding =
+      7;  // zeros that make the first weight's rows multiples of 16 bytes
   ChainArguments arguments = ReadChain(t);
   arguments.ldw = arguments.k, arguments.k = t.x_shape.back();
   const int64_t padding = arguments.ldw - arguments.k;
-  if (padding < 0 || padding > kMostPadding) RequireShape(1, ort::ShapeOf(t.buffers->Input(1)), {arguments.n[0], arguments.k});
+  if (padding < 0 || padding > kMostPadding)
+    RequireShape(1, ort::ShapeOf(t.buffers->Input(1)), {arguments.n[0], arguments.k});
   return LaunchRow(context, t, &arguments);
 }
 
@@ -223,7 +246,8 @@ ConvArguments FusedKernel::ReadConv(const Tensors& t) const {
   const Window window = geometry_->WindowOver(t.x_shape, t.weight_shape);
   const Image x(t.x_shape), y(t.y_shape);
   ConvArguments a{};
-  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w), a.k = AsInt(y.c);
+  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h),
+  a.q = AsInt(y.w), a.k = AsInt(y.c);
   a.r = AsInt(window.kernel[0]), a.s = AsInt(window.kernel[1]);
   a.pad_top = AsInt(window.begin[0]), a.pad_left = AsInt(window.begin[1]);
   a.pad_bottom = AsInt(window.end[0]), a.pad_right = AsInt(window.end[1]);
@@ -250,7 +274,9 @@ const char* FusedKernel::RunConvChain(OrtKernelContext* context, const Tensors& 
   arguments.conv.epilogue = arguments.chain.epilogue[0];
   if (!TakesRows(op_)) return LaunchRow(context, t, &arguments);
   if (!IsProduct(arguments.conv))
-    throw ort::Error(ort::kInvalidArgument, "only a 1x1 convolution of every pixel stores its result, or has residuals, before the next");
+    throw ort::Error(
+        ort::kInvalidArgument,
+        "only a 1x1 convolution of every pixel stores its result, or has residuals, before the next");
   return LaunchRow(context, t, &arguments.chain);
 }
 
@@ -259,7 +285,8 @@ const char* FusedKernel::RunPool(OrtKernelContext* context, const Tensors& t) co
   const Image x(t.x_shape), y(t.y_shape);
   PoolArguments a{};
   a.kind = op_.kind == Kind::kMaxPool ? PoolKind::kMax : PoolKind::kAverage;
-  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w);
+  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h),
+  a.q = AsInt(y.w);
   a.window_h = AsInt(window.kernel[0]), a.window_w = AsInt(window.kernel[1]);
   a.pad_top = AsInt(window.begin[0]), a.pad_left = AsInt(window.begin[1]);
   a.pad_bottom = AsInt(window.end[0]), a.pad_right = AsInt(window.end[1]);
@@ -276,13 +303,16 @@ const char* FusedKernel::RunSqueezeExcite(OrtKernelContext* context, const Tenso
   const Image x(t.x_shape);
   const int64_t squeezed = t.weight_shape[1];
   Buffers& buffers = *t.buffers;
-  const OrtValue *squeeze = buffers.Input(1), *squeeze_bias = buffers.Input(2), *excite_bias = buffers.Input(4);
+  const OrtValue *squeeze = buffers.Input(1), *squeeze_bias = buffers.Input(2),
+                 *excite_bias = buffers.Input(4);
   RequireShape(1, ort::ShapeOf(squeeze), {squeezed, x.c});
   RequireShape(2, ort::ShapeOf(squeeze_bias), {squeezed});
   RequireShape(4, ort::ShapeOf(excite_bias), {x.c});
   SqueezeExciteArguments a{};
-  a.n = AsInt(x.n), a.pixels = AsInt(x.h * x.w), a.channels = AsInt(x.c), a.squeezed = AsInt(squeezed);
-  a.x = t.x_data, a.squeeze = buffers.Read(squeeze, op_.element), a.excite = t.weight_data, a.y = t.y_data;
+  a.n = AsInt(x.n), a.pixels = AsInt(x.h * x.w), a.channels = AsInt(x.c),
+  a.squeezed = AsInt(squeezed);
+  a.x = t.x_data, a.squeeze = buffers.Read(squeeze, op_.element), a.excite = t.weight_data,
+  a.y = t.y_data;
   a.squeeze_bias = static_cast<const float*>(buffers.Read(squeeze_bias, kFloat));
   a.excite_bias = static_cast<const float*>(buffers.Read(excite_bias, kFloat));
   a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
@@ -306,9 +336,11 @@ const char* FusedKernel::RunResize(OrtKernelContext* context, const Tensors& t) 
   const Resizing& resizing = geometry_->resizing;
   ResizeArguments a{};
   a.mode = static_cast<ResizeMode>(resizing.sampling[0]);
-  a.coordinates = static_cast<Coordinates>(resizing.sampling[1]), a.rounding = static_cast<Rounding>(resizing.sampling[2]);
+  a.coordinates = static_cast<Coordinates>(resizing.sampling[1]),
+  a.rounding = static_cast<Rounding>(resizing.sampling[2]);
   a.cubic_coeff_a = resizing.cubic_coeff_a, a.exclude_outside = resizing.exclude_outside;
-  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h), a.q = AsInt(y.w);
+  a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h),
+  a.q = AsInt(y.w);
   a.scale_h = resizing.Scale(0, x.h), a.scale_w = resizing.Scale(1, x.w);
   a.x = t.x_data, a.y = t.y_data;
   a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
@@ -316,7 +348,8 @@ const char* FusedKernel::RunResize(OrtKernelContext* context, const Tensors& t) 
 }
 
 const char* FusedKernel::RunElementwise(OrtKernelContext* context, const Tensors& t) const {
-  const ElementwiseArguments arguments{t.rows(), AsInt(t.x_shape.back()), t.x_data, t.y_data, t.x_pitch, t.y_pitch, t.epilogue};
+  const ElementwiseArguments arguments{
+      t.rows(), AsInt(t.x_shape.back()), t.x_data, t.y_data, t.x_pitch, t.y_pitch, t.epilogue};
   return LaunchRow(context, t, &arguments);
 }
 

@@ -21,8 +21,12 @@ class KernelAttributes : public Attributes {
  public:
   explicit KernelAttributes(const OrtKernelInfo* info) : info_(info) {}
 
-  Shape Ints(const char* name) const override { return Array<int64_t>(ort::KernelInfoGetInts, name); }
-  std::vector<float> Floats(const char* name) const override { return Array<float>(ort::KernelInfoGetFloats, name); }
+  Shape Ints(const char* name) const override {
+    return Array<int64_t>(ort::KernelInfoGetInts, name);
+  }
+  std::vector<float> Floats(const char* name) const override {
+    return Array<float>(ort::KernelInfoGetFloats, name);
+  }
 
   int64_t Int(const char* name, int64_t otherwise) const override {
     int64_t value = 0;
@@ -48,7 +52,8 @@ class KernelAttributes : public Attributes {
 };
 
 void CheckCuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) throw ort::Error(ort::kRuntimeException, std::string(what) + ": " + cudaGetErrorString(error));
+  if (error != cudaSuccess)
+    throw ort::Error(ort::kRuntimeException, std::string(what) + ": " + cudaGetErrorString(error));
 }
 
 // Makes a device current and the one before it again at the end: the thread is ORT's.
@@ -87,11 +92,13 @@ std::string DescribeNode(const Op& op, const OrtKernelInfo* info) {
   return std::string(op.name) + " '" + name.c_str() + "'";
 }
 
-FusedKernel::FusedKernel(const Op& op, std::string where, const OrtKernelInfo* info) : op_(op), where_(std::move(where)) {
+FusedKernel::FusedKernel(const Op& op, std::string where, const OrtKernelInfo* info)
+    : op_(op), where_(std::move(where)) {
   const KernelAttributes attributes(info);
   if (const int64_t format = attributes.Int("format", 0); format != kNodeFormat) {
-    throw ort::Error(ort::kInvalidArgument, "node format " + std::to_string(format) + ", this library reads " +
-                                                std::to_string(kNodeFormat) + ": run onnxbolt optimize again");
+    throw ort::Error(ort::kInvalidArgument,
+                     "node format " + std::to_string(format) + ", this library reads " +
+                         std::to_string(kNodeFormat) + ": run onnxbolt optimize again");
   }
   geometry_.emplace(op.kind, attributes);
   configs_ = attributes.Ints("configs");
@@ -112,33 +119,44 @@ void FusedKernel::ChooseKernels() {
   const Selection selection = SelectArch(device);
   if (!selection.arch) throw ort::Error(ort::kRuntimeException, selection.reason);
   const DeviceScope scope(device);
-  CheckCuda(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-  for (const int64_t* row = configs_.data(); row != configs_.data() + configs_.size(); row += kConfigWidth) {
+  CheckCuda(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, device),
+            "cudaDeviceGetAttribute");
+  for (const int64_t* row = configs_.data(); row != configs_.data() + configs_.size();
+       row += kConfigWidth) {
     if (row[kArch] != selection.arch) continue;
     const Kernel* kernel = FindKernel(op_, row);
     if (!kernel) {
-      throw ort::Error(ort::kNotImplemented, "the library has no kernel " + DescribeConfig(op_, row) + ". Run: onnxbolt build <model>");
+      throw ort::Error(ort::kNotImplemented, "the library has no kernel " +
+                                                 DescribeConfig(op_, row) +
+                                                 ". Run: onnxbolt build <model>");
     }
-    if (const char* error = kernel->prepare()) throw ort::Error(ort::kRuntimeException, DescribeConfig(op_, row) + ": " + error);
+    if (const char* error = kernel->prepare())
+      throw ort::Error(ort::kRuntimeException, DescribeConfig(op_, row) + ": " + error);
     rows_.push_back({row, kernel});
   }
   if (rows_.empty()) {
-    throw ort::Error(ort::kNotImplemented, "the node has no configuration for " + ArchName(selection.arch) +
-                                               ". Run: onnxbolt optimize with --arch " + ArchName(selection.arch));
+    throw ort::Error(ort::kNotImplemented,
+                     "the node has no configuration for " + ArchName(selection.arch) +
+                         ". Run: onnxbolt optimize with --arch " + ArchName(selection.arch));
   }
 }
 
 const FusedKernel::Row& FusedKernel::RowFor(int64_t m) const {
-  const auto row = std::find_if(rows_.begin(), rows_.end(), [m](const Row& r) { return r.config[kMinM] <= m && m <= r.config[kMaxM]; });
-  if (row == rows_.end()) throw ort::Error(ort::kNotImplemented, "no configuration serves m = " + std::to_string(m));
+  const auto row = std::find_if(rows_.begin(), rows_.end(), [m](const Row& r) {
+    return r.config[kMinM] <= m && m <= r.config[kMaxM];
+  });
+  if (row == rows_.end())
+    throw ort::Error(ort::kNotImplemented, "no configuration serves m = " + std::to_string(m));
   return *row;
 }
 
 std::string FusedKernel::Describe(const Tensors& tensors) const {
-  return DescribeConfig(op_, RowFor(tensors.rows()).config) + ", x " + ToString(ort::ShapeOf(tensors.x));
+  return DescribeConfig(op_, RowFor(tensors.rows()).config) + ", x " +
+         ToString(ort::ShapeOf(tensors.x));
 }
 
-const char* FusedKernel::LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const {
+const char* FusedKernel::LaunchRow(OrtKernelContext* context, const Tensors& tensors,
+                                   const void* arguments) const {
   const Row& row = RowFor(tensors.rows());
   if (const char* refusal = row.kernel->can_implement(arguments)) return refusal;
   const OrtMemoryInfo* memory = nullptr;
@@ -146,8 +164,10 @@ const char* FusedKernel::LaunchRow(OrtKernelContext* context, const Tensors& ten
   const DeviceScope scope(DeviceOf(memory));
   void* stream = nullptr;
   Check(ort::GetGpuComputeStream(context, &stream));
-  const Scratch scratch(context, allocator_.get(), row.kernel->workspace_size(arguments, row.config));
-  const char* error = row.kernel->run(arguments, Launch{scratch.data(), row.config, static_cast<cudaStream_t>(stream), sm_count_});
+  const Scratch scratch(context, allocator_.get(),
+                        row.kernel->workspace_size(arguments, row.config));
+  const char* error = row.kernel->run(
+      arguments, Launch{scratch.data(), row.config, static_cast<cudaStream_t>(stream), sm_count_});
   if (error) throw ort::Error(ort::kRuntimeException, Describe(tensors) + ": " + error);
   return nullptr;
 }

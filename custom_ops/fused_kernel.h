@@ -15,11 +15,12 @@ namespace onnxbolt {
 // Immutable once it is made: ORT calls Compute from many threads at once.
 class FusedKernel {
  public:
-  // Reads the node's attributes, finds and prepares its kernels for the session's device; throws ort::Error.
+  // Reads the node's attributes, finds and prepares its kernels for the session's device; throws
+  // ort::Error.
   FusedKernel(const Op& op, std::string where, const OrtKernelInfo* info);
 
-  // Launches on ORT's stream. It neither synchronizes nor allocates (but for scratch memory of ORT's arena), so CUDA graphs may
-  // capture it.
+  // Launches on ORT's stream. It neither synchronizes nor allocates (but for scratch memory of
+  // ORT's arena), so CUDA graphs may capture it.
   void Compute(OrtKernelContext* context) const;
 
   const std::string& where() const { return where_; }
@@ -36,7 +37,8 @@ class FusedKernel {
     ort::Shape whole_y;
     int64_t first_row;  // of y, that a slice begins with
     const void *x_data, *weight_data;
-    void *y_data, *stored_data;  // the latter where the op stores its first layer's result, else nullptr
+    void *y_data,
+        *stored_data;  // the latter where the op stores its first layer's result, else nullptr
     int64_t stored_channels;
     int64_t x_pitch;  // channels of the first input, of which those of x_shape are read
     int64_t y_pitch;  // channels of the output, of which the node writes those of y_shape
@@ -51,7 +53,8 @@ class FusedKernel {
   int XType() const { return op_.planes ? op_.planes : op_.element; }
 
   // Launches, or returns why the kernel does not take such arguments.
-  const char* LaunchRow(OrtKernelContext* context, const Tensors& tensors, const void* arguments) const;
+  const char* LaunchRow(OrtKernelContext* context, const Tensors& tensors,
+                        const void* arguments) const;
 
   // fused_arguments.cc: from a node's inputs to a launch
   void PlaceOutput(Tensors* tensors) const;

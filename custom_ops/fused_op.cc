@@ -24,7 +24,9 @@ const Op& Of(const OrtCustomOp* self) { return static_cast<const FusedOp*>(self)
 const char* Name(const OrtCustomOp* self) { return Of(self).name; }
 const char* Provider(const OrtCustomOp*) { return ONNXBOLT_PROVIDER; }
 
-size_t InputCount(const OrtCustomOp* self) { return FirstOperand(Of(self).kind) + std::strlen(Of(self).operands); }
+size_t InputCount(const OrtCustomOp* self) {
+  return FirstOperand(Of(self).kind) + std::strlen(Of(self).operands);
+}
 size_t OutputCount(const OrtCustomOp* self) { return Of(self).stores ? 2 : 1; }
 
 int InputType(const OrtCustomOp* self, size_t index) {
@@ -34,7 +36,9 @@ int InputType(const OrtCustomOp* self, size_t index) {
   if (index == WrittenInto(op)) return op.output;
   return index >= first && op.operands[index - first] == 'v' ? kFloat : op.element;
 }
-int OutputType(const OrtCustomOp* self, size_t index) { return index == 0 ? Of(self).output : Of(self).element; }
+int OutputType(const OrtCustomOp* self, size_t index) {
+  return index == 0 ? Of(self).output : Of(self).element;
+}
 
 int Required(const OrtCustomOp*, size_t) { return ort::kRequired; }
 int DeviceMemory(const OrtCustomOp*, size_t) { return ort::kDeviceMemory; }
@@ -57,7 +61,8 @@ auto AliasOf(size_t input, std::index_sequence<Inputs...>) {
 
 void ReleaseAlias(int*, int*) {}
 
-OrtStatus* Create(const OrtCustomOp* self, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
+OrtStatus* Create(const OrtCustomOp* self, const OrtApi*, const OrtKernelInfo* info,
+                  void** kernel) {
   const std::string where = DescribeNode(Of(self), info);
   return ort::AsStatus(where, [&] { *kernel = new FusedKernel(Of(self), where, info); });
 }
@@ -95,7 +100,8 @@ FusedOp::FusedOp(const Op& description, int ort_minor) : OrtCustomOp{}, op(descr
   GetStartVersion = One;
   GetEndVersion = Forever;
   if (const size_t input = WrittenInto(op); input != kNowhere) {
-    // not GetMayInplace: others may still read the input, of which no channel that has been written is written again
+    // not GetMayInplace: others may still read the input, of which no channel that has been written
+    // is written again
     GetAliasMap = AliasOf(input, std::make_index_sequence<kMostInputs>());
     ReleaseAliasMap = ReleaseAlias;
   }

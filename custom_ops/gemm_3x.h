@@ -3,8 +3,8 @@
 #include "cute/tensor.hpp"
 #include "cutlass/gemm/dispatch_policy.hpp"
 #include "cutlass/gemm/gemm.h"
-// The parts of collective_mma.hpp, collective_builder.hpp and gemm_universal.hpp that are sm_90's: all of them take twice
-// as long to read. Each declaration stands before its specializations.
+// The parts of collective_mma.hpp, collective_builder.hpp and gemm_universal.hpp that are sm_90's:
+// all of them take twice as long to read. Each declaration stands before its specializations.
 #include "cutlass/gemm/collective/collective_mma_decl.hpp"
 #include "cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized.hpp"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
@@ -21,13 +21,14 @@ namespace onnxbolt {
 
 template <class Instance>
 __global__ void __launch_bounds__(Instance::Gemm::MaxThreadsPerBlock, 1)
-gemm_3x_kernel(const __grid_constant__ typename Instance::Gemm::Params params) {
+    gemm_3x_kernel(const __grid_constant__ typename Instance::Gemm::Params params) {
   extern __shared__ __align__(1024) char swizzled_memory[];
   typename Instance::Gemm gemm;
   gemm(params, swizzled_memory);
 }
 
-// D[m, n] = epilogue(A[m, k] B[n, k]^T). float is multiplied as TF32, rounded by TMA on its way into shared memory.
+// D[m, n] = epilogue(A[m, k] B[n, k]^T). float is multiplied as TF32, rounded by TMA on its way
+// into shared memory.
 template <class Config, class ElementType, class OutputType, class Chain>
 struct Gemm3x {
   using Row = Config;
@@ -37,41 +38,56 @@ struct Gemm3x {
   static constexpr int kAlignD = 16 / sizeof(Output);
 
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
-  static_assert(kIsCooperative || Row::at(kSchedule) == kPingpong, "a 3.x kernel is cooperative or pingpong");
-  static_assert(Row::at(kAlignA) * sizeof(Element) == 16 && Row::at(kAlignB) * sizeof(Element) == 16 &&
-                Row::at(kAlignC) * sizeof(Element) == 16, "TMA moves rows of 16 bytes");
+  static_assert(kIsCooperative || Row::at(kSchedule) == kPingpong,
+                "a 3.x kernel is cooperative or pingpong");
+  static_assert(Row::at(kAlignA) * sizeof(Element) == 16 &&
+                    Row::at(kAlignB) * sizeof(Element) == 16 &&
+                    Row::at(kAlignC) * sizeof(Element) == 16,
+                "TMA moves rows of 16 bytes");
 
-  using Tile = cute::Shape<cute::Int<Row::at(kTileM)>, cute::Int<Row::at(kTileN)>, cute::Int<Row::at(kTileK)>>;
-  using Cluster = cute::Shape<cute::Int<Row::at(kClusterM)>, cute::Int<Row::at(kClusterN)>, cute::_1>;
+  using Tile = cute::Shape<cute::Int<Row::at(kTileM)>, cute::Int<Row::at(kTileN)>,
+                           cute::Int<Row::at(kTileK)>>;
+  using Cluster =
+      cute::Shape<cute::Int<Row::at(kClusterM)>, cute::Int<Row::at(kClusterN)>, cute::_1>;
   using RowMajor = cutlass::layout::RowMajor;
   using Tree = epilogue::ChainTree<Tile, Chain, Element, Output>;
 
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster, cutlass::epilogue::collective::EpilogueTileAuto,
-      float, float, typename Tree::ElementSource, RowMajor, 16 / sizeof(Element), Output, RowMajor, kAlignD,
-      cute::conditional_t<kIsCooperative, cutlass::epilogue::TmaWarpSpecializedCooperative, cutlass::epilogue::TmaWarpSpecialized>,
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
+      cutlass::epilogue::collective::EpilogueTileAuto, float, float, typename Tree::ElementSource,
+      RowMajor, 16 / sizeof(Element), Output, RowMajor, kAlignD,
+      cute::conditional_t<kIsCooperative, cutlass::epilogue::TmaWarpSpecializedCooperative,
+                          cutlass::epilogue::TmaWarpSpecialized>,
       typename Tree::Callbacks>::CollectiveOp;
-  using Stages = cute::conditional_t<
-      Row::at(kStages) == 0,
-      cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
-      cutlass::gemm::collective::StageCount<Row::at(kStages)>>;
+  using Stages =
+      cute::conditional_t<Row::at(kStages) == 0,
+                          cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
+                              sizeof(typename Epilogue::SharedStorage))>,
+                          cutlass::gemm::collective::StageCount<Row::at(kStages)>>;
   using MainLoop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, RowMajor, Row::at(kAlignA),
       Element, cutlass::layout::ColumnMajor, Row::at(kAlignB), float, Tile, Cluster, Stages,
       cute::conditional_t<kIsCooperative, cutlass::gemm::KernelTmaWarpSpecializedCooperative,
                           cutlass::gemm::KernelTmaWarpSpecializedPingpong>>::CollectiveOp;
-  using Gemm = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, MainLoop, Epilogue>;
+  using Gemm =
+      cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, MainLoop, Epilogue>;
   static constexpr int kSharedMemory = Gemm::SharedStorageSize;
-  static_assert(kSharedMemory <= kSharedMemoryLimit, "one block has at most 227 KB of shared memory");
+  static_assert(kSharedMemory <= kSharedMemoryLimit,
+                "one block has at most 227 KB of shared memory");
 
-  static const char* prepare() { return ReserveSharedMemory(gemm_3x_kernel<Gemm3x>, kSharedMemory); }
+  static const char* prepare() {
+    return ReserveSharedMemory(gemm_3x_kernel<Gemm3x>, kSharedMemory);
+  }
 
   static const char* can_implement(const void* arguments) {
     const auto& gemm = *static_cast<const GemmArguments*>(arguments);
     if (const char* error = CheckGemm<Row, Element, Output>(gemm)) return error;
-    if (gemm.n % kAlignD != 0 || gemm.ldd % kAlignD != 0) return "D's rows are not multiples of 16 bytes, as TMA needs";
-    if (const char* error = CheckOperands<Chain, Element>(gemm.epilogue, Row::at(kAlignC))) return error;
-    return Gemm::can_implement(problem(gemm, 1, 1)) ? nullptr : "CUTLASS refuses the shape or alignment";
+    if (gemm.n % kAlignD != 0 || gemm.ldd % kAlignD != 0)
+      return "D's rows are not multiples of 16 bytes, as TMA needs";
+    if (const char* error = CheckOperands<Chain, Element>(gemm.epilogue, Row::at(kAlignC)))
+      return error;
+    return Gemm::can_implement(problem(gemm, 1, 1)) ? nullptr
+                                                    : "CUTLASS refuses the shape or alignment";
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
@@ -79,7 +95,8 @@ struct Gemm3x {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& gemm = *static_cast<const GemmArguments*>(arguments);
     if (gemm.m == 0 || gemm.n == 0) return nullptr;
-    auto params = Gemm::to_underlying_arguments(problem(gemm, launch.sm_count, launch.config[kSwizzle]), nullptr);
+    auto params = Gemm::to_underlying_arguments(
+        problem(gemm, launch.sm_count, launch.config[kSwizzle]), nullptr);
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {Row::at(kClusterM), Row::at(kClusterN), 1};
@@ -94,7 +111,8 @@ struct Gemm3x {
   }
 
  private:
-  static typename Gemm::Arguments problem(const GemmArguments& gemm, int sm_count, int64_t swizzle) {
+  static typename Gemm::Arguments problem(const GemmArguments& gemm, int sm_count,
+                                          int64_t swizzle) {
     const EpilogueArguments& operands = gemm.epilogue;
     typename Gemm::Arguments problem{};
     problem.mode = cutlass::gemm::GemmUniversalMode::kGemm;

@@ -1,5 +1,6 @@
-// GEMM for sm_90a where TMA cannot read the rows of A, since their pitch is no multiple of 16 bytes: a chain of one layer, whose loader
-// does without (chain/rows.h). Rows of B are multiples of 16 bytes; what is behind their k values is not read.
+// GEMM for sm_90a where TMA cannot read the rows of A, since their pitch is no multiple of 16
+// bytes: a chain of one layer, whose loader does without (chain/rows.h). Rows of B are multiples of
+// 16 bytes; what is behind their k values is not read.
 #pragma once
 #include "chain_sm90.h"
 

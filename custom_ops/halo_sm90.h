@@ -1,9 +1,11 @@
-// Convolution for sm_90a without im2col traffic: a spatial tile with its border is loaded once, and each filter position is the same
-// shared memory read from another pixel on (halo/geometry.h). Output channels are the rows of the product, pixels its columns, so that
-// few channels fill a wgmma and shared-memory bandwidth is not the limit.
+// Convolution for sm_90a without im2col traffic: a spatial tile with its border is loaded once, and
+// each filter position is the same shared memory read from another pixel on (halo/geometry.h).
+// Output channels are the rows of the product, pixels its columns, so that few channels fill a
+// wgmma and shared-memory bandwidth is not the limit.
 //
-// Persistent and warp-specialized: two producer warps, and consumer warpgroups of 64 output channels each. Cooperative ones share a
-// tile's pixels; in turns (pingpong) each has tiles of its own, and one's epilogue runs under another's main loop.
+// Persistent and warp-specialized: two producer warps, and consumer warpgroups of 64 output
+// channels each. Cooperative ones share a tile's pixels; in turns (pingpong) each has tiles of its
+// own, and one's epilogue runs under another's main loop.
 #pragma once
 #include <type_traits>
 
@@ -13,7 +15,8 @@
 
 namespace onnxbolt {
 
-// y[n, p, q, k] = epilogue(x * filter), strides 1 or 2, for fp16 and bf16. The columns of its configuration: halo/block.h.
+// y[n, p, q, k] = epilogue(x * filter), strides 1 or 2, for fp16 and bf16. The columns of its
+// configuration: halo/block.h.
 template <class Config, class ElementType, class OutputType, class Chain>
 struct HaloSm90 {
   using Row = Config;
@@ -42,12 +45,13 @@ struct HaloSm90 {
     halo::Describe<Plan>(params, conv, launch);
     if (const char* error = halo::CheckTile<Plan>(params, conv, launch.sm_count)) return error;
     if (const char* error = halo::EncodeMaps<Plan>(params, conv)) return error;
-    return LaunchDependent(kKernel, halo::GridSize<Plan>(params, launch.sm_count), Plan::kThreads, launch.stream, params, Row::at(kArch),
-                           kSharedMemory, Plan::kCluster);
+    return LaunchDependent(kKernel, halo::GridSize<Plan>(params, launch.sm_count), Plan::kThreads,
+                           launch.stream, params, Row::at(kArch), kSharedMemory, Plan::kCluster);
   }
 
  private:
-  using Finish = std::conditional_t<Plan::kPlanes, halo::PlanesEpilogue<Plan>, halo::Epilogue<Plan>>;
+  using Finish =
+      std::conditional_t<Plan::kPlanes, halo::PlanesEpilogue<Plan>, halo::Epilogue<Plan>>;
   static constexpr auto kKernel = halo::HaloKernel<Plan, Finish, halo::Params>;
 };
 

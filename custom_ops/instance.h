@@ -1,4 +1,5 @@
-// What all kernel families share: the configuration row as a type, the checks of a launch, and the descriptor.
+// What all kernel families share: the configuration row as a type, the checks of a launch, and the
+// descriptor.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -20,14 +21,26 @@ struct Config {
 };
 
 // The element's number in ONNX's TensorProto.DataType.
-template <class T> struct OnnxType;
-template <> struct OnnxType<float> { static constexpr int value = 1; };
-template <> struct OnnxType<cutlass::half_t> { static constexpr int value = 10; };
-template <> struct OnnxType<cutlass::bfloat16_t> { static constexpr int value = 16; };
+template <class T>
+struct OnnxType;
+template <>
+struct OnnxType<float> {
+  static constexpr int value = 1;
+};
+template <>
+struct OnnxType<cutlass::half_t> {
+  static constexpr int value = 10;
+};
+template <>
+struct OnnxType<cutlass::bfloat16_t> {
+  static constexpr int value = 16;
+};
 
 constexpr int kSharedMemoryLimit = 232448;  // bytes of one block on sm_90
 
-inline const char* ErrorText(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }
+inline const char* ErrorText(cudaError_t error) {
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
 
 // An access never exceeds 16 bytes, so that is all that wider elements ask for.
 inline bool IsAligned(const void* pointer, size_t bytes) {
@@ -37,7 +50,8 @@ inline bool IsAligned(const void* pointer, size_t bytes) {
 // Loads the kernel, whatever its size: a first launch inside a CUDA graph's capture could not.
 template <class Function>
 const char* ReserveSharedMemory(Function* kernel, int bytes) {
-  return ErrorText(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  return ErrorText(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
 // Operands of an epilogue against the accesses of `align` elements that the kernel makes.
@@ -45,11 +59,13 @@ template <class Chain, class Element>
 const char* CheckOperands(const EpilogueArguments& operands, int align) {
   for (int i = 0; i < Chain::kVectors; ++i) {
     if (operands.vectors[i] == nullptr) return "an epilogue vector is missing";
-    if (!IsAligned(operands.vectors[i], align * sizeof(float))) return "an epilogue vector is not aligned to align_c elements";
+    if (!IsAligned(operands.vectors[i], align * sizeof(float)))
+      return "an epilogue vector is not aligned to align_c elements";
   }
   for (int i = 0; i < Chain::kTensors; ++i) {
     if (operands.tensors[i] == nullptr) return "an epilogue tensor is missing";
-    if (!IsAligned(operands.tensors[i], align * sizeof(Element)) || operands.tensor_pitch[i] % align != 0)
+    if (!IsAligned(operands.tensors[i], align * sizeof(Element)) ||
+        operands.tensor_pitch[i] % align != 0)
       return "an epilogue tensor or its pitch is not aligned to align_c elements";
   }
   return nullptr;
@@ -62,15 +78,17 @@ inline const char* CheckExtents(int64_t m, int64_t n, int64_t k) {
   return m <= kLimit && n <= kLimit && k <= kLimit ? nullptr : "an extent exceeds 2^31 - 1";
 }
 
-// Whether a convolution wants its output's channels where the kernel puts them: first, as `planes`, or last, or in `both` forms.
+// Whether a convolution wants its output's channels where the kernel puts them: first, as `planes`,
+// or last, or in `both` forms.
 inline const char* CheckPlanes(const ConvArguments& conv, bool planes, bool both = false) {
   if (both && !conv.stored) return "y is to be written in one form, and the kernel writes both";
   if (!both && conv.stored) return "y is to be written in both forms, and the kernel writes one";
-  if (conv.padding < 0 || (conv.padding > 0 && conv.padding >= conv.k)) return "no channel of y is left without the padding";
+  if (conv.padding < 0 || (conv.padding > 0 && conv.padding >= conv.k))
+    return "no channel of y is left without the padding";
   const bool first = planes || both;
   if (first == (conv.y_planes != 0)) return nullptr;
   return first ? "y is to have its channels last, and the kernel puts them first"
-                : "y is to have its channels first, and the kernel puts them last";
+               : "y is to have its channels first, and the kernel puts them last";
 }
 
 // A GEMM's extents, pitches and pointers against the accesses of its configuration.
@@ -87,14 +105,22 @@ const char* CheckGemm(const GemmArguments& gemm) {
   return nullptr;
 }
 
-// One instance in the library's list. Instance has Row, Element, Output, kSharedMemory and the four functions of Kernel.
+// One instance in the library's list. Instance has Row, Element, Output, kSharedMemory and the four
+// functions of Kernel.
 template <class Instance>
 struct Registered {
   Kernel kernel;
 
   explicit Registered(const char* epilogue)
-      : kernel{epilogue, OnnxType<typename Instance::Element>::value, OnnxType<typename Instance::Output>::value, {},
-               Instance::kSharedMemory, Instance::prepare, Instance::can_implement, Instance::workspace_size, Instance::run} {
+      : kernel{epilogue,
+               OnnxType<typename Instance::Element>::value,
+               OnnxType<typename Instance::Output>::value,
+               {},
+               Instance::kSharedMemory,
+               Instance::prepare,
+               Instance::can_implement,
+               Instance::workspace_size,
+               Instance::run} {
     for (int i = 0; i < kConfigWidth; ++i) kernel.config[i] = Instance::Row::kRow[i];
     RegisterKernel(&kernel);
   }

@@ -1,4 +1,5 @@
-// Integer arithmetic that tile counts and layouts of memory need. Values are not negative, and do not come near their type's limit.
+// Integer arithmetic that tile counts and layouts of memory need. Values are not negative, and do
+// not come near their type's limit.
 #pragma once
 #include <type_traits>
 

@@ -7,17 +7,20 @@ namespace onnxbolt {
 namespace {
 
 // onnxbolt/kernels/config.py: SWIZZLED_AT_LAUNCH
-constexpr bool SwizzledAtLaunch(int64_t family) { return family == 2 || family == 5 || family == 6; }
+constexpr bool SwizzledAtLaunch(int64_t family) {
+  return family == 2 || family == 5 || family == 6;
+}
 
-// Families whose warp columns say how a tile lies in the image; onnxbolt/kernels/config.py: TILED_AT_LAUNCH
+// Families whose warp columns say how a tile lies in the image; onnxbolt/kernels/config.py:
+// TILED_AT_LAUNCH
 constexpr bool TiledAtLaunch(int64_t family) { return family == 7 || family == 15; }
 
 Kernel* head = nullptr;  // constant-initialized, hence ready before the units' static registrations
 
 bool DecidedAtLaunch(int column, int64_t family) {
   const bool is_tile = column == kWarpM || column == kWarpN || column == kWarpK;
-  return column == kMinM || column == kMaxM || column == kSplitK || (column == kSwizzle && SwizzledAtLaunch(family)) ||
-         (is_tile && TiledAtLaunch(family));
+  return column == kMinM || column == kMaxM || column == kSplitK ||
+         (column == kSwizzle && SwizzledAtLaunch(family)) || (is_tile && TiledAtLaunch(family));
 }
 
 bool SameInstance(const int64_t* a, const int64_t* b) {
@@ -33,10 +36,14 @@ std::string Tile(const int64_t* shape) {
 
 std::string TypeName(int type) {
   switch (type) {
-    case 1: return "f32";
-    case 10: return "f16";
-    case 16: return "bf16";
-    default: return "type " + std::to_string(type);
+    case 1:
+      return "f32";
+    case 10:
+      return "f16";
+    case 16:
+      return "bf16";
+    default:
+      return "type " + std::to_string(type);
   }
 }
 
@@ -51,8 +58,8 @@ const Kernel* FirstKernel() { return head; }
 
 const Kernel* FindKernel(const Op& op, const int64_t* config) {
   for (const Kernel* kernel = head; kernel; kernel = kernel->next) {
-    if (kernel->element == op.element && kernel->output == op.output && !std::strcmp(kernel->epilogue, op.epilogue) &&
-        SameInstance(config, kernel->config)) {
+    if (kernel->element == op.element && kernel->output == op.output &&
+        !std::strcmp(kernel->epilogue, op.epilogue) && SameInstance(config, kernel->config)) {
       return kernel;
     }
   }
@@ -70,9 +77,10 @@ int LargestSharedMemory(int arch) {
 std::string ArchName(int arch) { return "sm_" + std::to_string(arch) + (arch == 90 ? "a" : ""); }
 
 std::string DescribeConfig(const Op& op, const int64_t* config) {
-  return ArchName(static_cast<int>(config[kArch])) + " family " + std::to_string(config[kFamily]) + " " + TypeName(op.element) + "->" +
-         TypeName(op.output) + " epilogue \"" + op.epilogue + "\" threadblock " + Tile(config + kTileM) + " warp " + Tile(config + kWarpM) +
-         " stages " + std::to_string(config[kStages]) + " alignment " + std::to_string(config[kAlignA]) + "," +
+  return ArchName(static_cast<int>(config[kArch])) + " family " + std::to_string(config[kFamily]) +
+         " " + TypeName(op.element) + "->" + TypeName(op.output) + " epilogue \"" + op.epilogue +
+         "\" threadblock " + Tile(config + kTileM) + " warp " + Tile(config + kWarpM) + " stages " +
+         std::to_string(config[kStages]) + " alignment " + std::to_string(config[kAlignA]) + "," +
          std::to_string(config[kAlignB]) + "," + std::to_string(config[kAlignC]);
 }
 

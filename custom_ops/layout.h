@@ -1,8 +1,9 @@
 // NCHW to NHWC and back, padding (or dropping) channels and converting the element type on the way.
 //
-// A block moves a tile of channels x pixels of one image through shared memory, so that both sides are read and written in whole
-// lines. Shared memory holds planes, pixels innermost, in the output's type; groups of eight pixels are permuted by the channel, so that
-// neither a row of pixels nor a row of channels meets one bank twice.
+// A block moves a tile of channels x pixels of one image through shared memory, so that both sides
+// are read and written in whole lines. Shared memory holds planes, pixels innermost, in the
+// output's type; groups of eight pixels are permuted by the channel, so that neither a row of
+// pixels nor a row of channels meets one bank twice.
 #pragma once
 #include <algorithm>
 
@@ -16,7 +17,8 @@ namespace layout {
 constexpr int kThreads = 256;
 constexpr int kGroup = 8;  // pixels that stay neighbours in shared memory
 
-// The tile's extents; few channels are met by long rows of pixels. Planes are accessed in at most `PixelBytes`.
+// The tile's extents; few channels are met by long rows of pixels. Planes are accessed in at most
+// `PixelBytes`.
 template <int Channels, int Pixels, int PixelBytes>
 struct Tile {
   static constexpr int kChannels = Channels, kPixels = Pixels;
@@ -31,7 +33,9 @@ struct Params : LayoutArguments {
   bool aligned;               // rows of channels can be accessed in vectors
 
   Params(const LayoutArguments& arguments, int tile_pixels)
-      : LayoutArguments(arguments), tiles((arguments.pixels + tile_pixels - 1) / tile_pixels), aligned(false) {}
+      : LayoutArguments(arguments),
+        tiles((arguments.pixels + tile_pixels - 1) / tile_pixels),
+        aligned(false) {}
 };
 
 // The block's tile: its image, and the image's pixel and channel that it begins with.
@@ -59,16 +63,19 @@ struct Planes {
 
 // `count` elements of a vector, zeros behind them.
 template <int Width, class Element>
-__device__ cutlass::AlignedArray<Element, Width> load(const Element* from, int count, bool aligned) {
+__device__ cutlass::AlignedArray<Element, Width> load(const Element* from, int count,
+                                                      bool aligned) {
   cutlass::AlignedArray<Element, Width> values;
-  if (aligned && count >= Width) return *reinterpret_cast<const cutlass::AlignedArray<Element, Width>*>(from);
+  if (aligned && count >= Width)
+    return *reinterpret_cast<const cutlass::AlignedArray<Element, Width>*>(from);
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < Width; ++i) values[i] = i < count ? from[i] : Element(0.f);
   return values;
 }
 
 template <int Width, class Element>
-__device__ void store(Element* to, const cutlass::AlignedArray<Element, Width>& values, int count, bool aligned) {
+__device__ void store(Element* to, const cutlass::AlignedArray<Element, Width>& values, int count,
+                      bool aligned) {
   if (aligned && count >= Width) {
     *reinterpret_cast<cutlass::AlignedArray<Element, Width>*>(to) = values;
     return;
@@ -81,14 +88,17 @@ __device__ void store(Element* to, const cutlass::AlignedArray<Element, Width>& 
 
 // x [n, channels, pixels] to y [n, pixels, stored]. static: see pool.h.
 template <class Element, class Output, class Tile>
-static __global__ void __launch_bounds__(kThreads) to_channels_last(const __grid_constant__ Params params) {
-  constexpr int kRead = Tile::template kPixelWidth<Element>, kWrite = Tile::template kChannelWidth<Output>;
+static __global__ void __launch_bounds__(kThreads)
+    to_channels_last(const __grid_constant__ Params params) {
+  constexpr int kRead = Tile::template kPixelWidth<Element>,
+                kWrite = Tile::template kChannelWidth<Output>;
   constexpr int kRowReads = Tile::kPixels / kRead, kRowWrites = Tile::kChannels / kWrite;
   __shared__ Planes<Output, Tile> planes;
   LaunchDependents();
   WaitForPredecessors();
   const Origin origin(params, Tile{});
-  auto x = static_cast<const Element*>(params.x) + int64_t(origin.image) * params.channels * params.pixels;
+  auto x = static_cast<const Element*>(params.x) +
+           int64_t(origin.image) * params.channels * params.pixels;
   auto y = static_cast<Output*>(params.y) + int64_t(origin.image) * params.stored * params.pixels;
 
   CUTLASS_PRAGMA_UNROLL
@@ -110,20 +120,25 @@ static __global__ void __launch_bounds__(kThreads) to_channels_last(const __grid
     cutlass::AlignedArray<Output, kWrite> values;
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < kWrite; ++j) values[j] = planes.at(column + j, row);
-    if (pixel < params.pixels) store(y + int64_t(pixel) * params.stored + channel, values, params.stored - channel, params.aligned);
+    if (pixel < params.pixels)
+      store(y + int64_t(pixel) * params.stored + channel, values, params.stored - channel,
+            params.aligned);
   }
 }
 
 // x [n, pixels, stored] to y [n, channels, pixels].
 template <class Element, class Output, class Tile>
-static __global__ void __launch_bounds__(kThreads) to_channels_first(const __grid_constant__ Params params) {
-  constexpr int kRead = Tile::template kChannelWidth<Element>, kWrite = Tile::template kPixelWidth<Output>;
+static __global__ void __launch_bounds__(kThreads)
+    to_channels_first(const __grid_constant__ Params params) {
+  constexpr int kRead = Tile::template kChannelWidth<Element>,
+                kWrite = Tile::template kPixelWidth<Output>;
   constexpr int kRowReads = Tile::kChannels / kRead, kRowWrites = Tile::kPixels / kWrite;
   __shared__ Planes<Output, Tile> planes;
   LaunchDependents();
   WaitForPredecessors();
   const Origin origin(params, Tile{});
-  auto x = static_cast<const Element*>(params.x) + int64_t(origin.image) * params.stored * params.pixels;
+  auto x =
+      static_cast<const Element*>(params.x) + int64_t(origin.image) * params.stored * params.pixels;
   auto y = static_cast<Output*>(params.y) + int64_t(origin.image) * params.channels * params.pixels;
 
   CUTLASS_PRAGMA_UNROLL
@@ -140,8 +155,10 @@ static __global__ void __launch_bounds__(kThreads) to_channels_first(const __gri
   for (int i = threadIdx.x; i < Tile::kChannels * kRowWrites; i += kThreads) {
     int row = i / kRowWrites, column = i % kRowWrites * kWrite;
     int channel = origin.channel + row, pixel = origin.pixel + column;
-    auto values = *reinterpret_cast<const cutlass::AlignedArray<Output, kWrite>*>(&planes.at(row, column));
-    if (channel < params.channels) store(y + int64_t(channel) * params.pixels + pixel, values, params.pixels - pixel, true);
+    auto values =
+        *reinterpret_cast<const cutlass::AlignedArray<Output, kWrite>*>(&planes.at(row, column));
+    if (channel < params.channels)
+      store(y + int64_t(channel) * params.pixels + pixel, values, params.pixels - pixel, true);
   }
 }
 
@@ -170,8 +187,11 @@ struct Layout {
   static const char* can_implement(const void* arguments) {
     const auto& args = *static_cast<const LayoutArguments*>(arguments);
     if (args.stored < args.channels) return "fewer channels are stored than there are";
-    if (const char* error = CheckExtents(int64_t(args.n) * args.pixels, args.stored, 1)) return error;
-    return args.stored <= kMostChannelTiles * kVariants[kVariantCount - 1].channels ? nullptr : "too many channels for one launch";
+    if (const char* error = CheckExtents(int64_t(args.n) * args.pixels, args.stored, 1))
+      return error;
+    return args.stored <= kMostChannelTiles * kVariants[kVariantCount - 1].channels
+               ? nullptr
+               : "too many channels for one launch";
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
@@ -182,11 +202,14 @@ struct Layout {
     const auto fits = [&](const Variant& candidate) { return args.stored <= candidate.channels; };
     const Variant& variant = *std::find_if(kVariants, kVariants + kVariantCount - 1, fits);
     layout::Params params(args, variant.pixels);
-    params.aligned = args.to_last ? rows_are_aligned<Output>(args.y, args, variant) : rows_are_aligned<Element>(args.x, args, variant);
-    const int access =
-        args.to_last ? plane_access(args.x, args.pixels * sizeof(Element)) : plane_access(args.y, args.pixels * sizeof(Output));
-    dim3 grid(args.n * params.tiles.divisor, (args.stored + variant.channels - 1) / variant.channels);
-    return LaunchDependent(variant.functions[args.to_last][access], grid, layout::kThreads, launch.stream, params, Row::at(kArch));
+    params.aligned = args.to_last ? rows_are_aligned<Output>(args.y, args, variant)
+                                  : rows_are_aligned<Element>(args.x, args, variant);
+    const int access = args.to_last ? plane_access(args.x, args.pixels * sizeof(Element))
+                                    : plane_access(args.y, args.pixels * sizeof(Output));
+    dim3 grid(args.n * params.tiles.divisor,
+              (args.stored + variant.channels - 1) / variant.channels);
+    return LaunchDependent(variant.functions[args.to_last][access], grid, layout::kThreads,
+                           launch.stream, params, Row::at(kArch));
   }
 
  private:
@@ -195,7 +218,8 @@ struct Layout {
 
   struct Variant {
     int channels, pixels;      // of a tile
-    Function functions[2][3];  // to channels first and last, with planes accessed in 16 bytes, in 8, by elements
+    Function functions[2][3];  // to channels first and last, with planes accessed in 16 bytes, in
+                               // 8, by elements
   };
 
   template <int Channels, int Pixels>
@@ -203,24 +227,31 @@ struct Layout {
     using By16 = layout::Tile<Channels, Pixels, 16>;
     using By8 = layout::Tile<Channels, Pixels, 8>;
     using ByOne = layout::Tile<Channels, Pixels, 1>;
-    return {Channels, Pixels,
-            {{layout::to_channels_first<Element, Output, By16>, layout::to_channels_first<Element, Output, By8>,
+    return {Channels,
+            Pixels,
+            {{layout::to_channels_first<Element, Output, By16>,
+              layout::to_channels_first<Element, Output, By8>,
               layout::to_channels_first<Element, Output, ByOne>},
-             {layout::to_channels_last<Element, Output, By16>, layout::to_channels_last<Element, Output, By8>,
+             {layout::to_channels_last<Element, Output, By16>,
+              layout::to_channels_last<Element, Output, By8>,
               layout::to_channels_last<Element, Output, ByOne>}}};
   }
 
-  static constexpr Variant kVariants[kVariantCount] = {variant<4, 1024>(), variant<8, 512>(), variant<16, 256>(), variant<32, 128>(),
+  static constexpr Variant kVariants[kVariantCount] = {variant<4, 1024>(), variant<8, 512>(),
+                                                       variant<16, 256>(), variant<32, 128>(),
                                                        variant<64, 64>()};
 
   // The place in Variant::functions.
   static int plane_access(const void* planes, size_t plane_bytes) {
-    const auto fits = [&](size_t bytes) { return plane_bytes % bytes == 0 && IsAligned(planes, bytes); };
+    const auto fits = [&](size_t bytes) {
+      return plane_bytes % bytes == 0 && IsAligned(planes, bytes);
+    };
     return fits(16) ? 0 : fits(8) ? 1 : 2;
   }
 
   template <class Value>
-  static bool rows_are_aligned(const void* rows, const LayoutArguments& args, const Variant& variant) {
+  static bool rows_are_aligned(const void* rows, const LayoutArguments& args,
+                               const Variant& variant) {
     const int width = std::min<int>(16 / sizeof(Value), variant.channels);
     return args.stored % width == 0 && IsAligned(rows, width * sizeof(Value));
   }

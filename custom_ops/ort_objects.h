@@ -1,4 +1,5 @@
-// ORT's C objects as C++ values: statuses become exceptions inside the library and statuses again at its border.
+// ORT's C objects as C++ values: statuses become exceptions inside the library and statuses again
+// at its border.
 #pragma once
 #include <exception>
 #include <memory>
@@ -12,7 +13,8 @@
 namespace onnxbolt::ort {
 
 struct Error : std::runtime_error {
-  Error(ErrorCode error_code, const std::string& text) : std::runtime_error(text), code(error_code) {}
+  Error(ErrorCode error_code, const std::string& text)
+      : std::runtime_error(text), code(error_code) {}
   ErrorCode code;
 };
 

@@ -1,18 +1,23 @@
-// A library runs with glibc 2.28 and later, wherever it was built. The linker binds a function to the newest version that the build
-// machine's libc has of it, so those that are newer than 2.28 are defined here: for everything in the library, and hidden from what is
-// outside.
+// A library runs with glibc 2.28 and later, wherever it was built. The linker binds a function to
+// the newest version that the build machine's libc has of it, so those that are newer than 2.28 are
+// defined here: for everything in the library, and hidden from what is outside.
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
-// glibc 2.34 moved these from libpthread, libdl and librt into libc, and gave them a new version. They are the same functions as before:
-// each name jumps to the one of the old version, as if it had been called.
-#define ONNXBOLT_OLD(name, version)                                       \
-  asm(".symver onnxbolt_" #name ", " #name "@GLIBC_" version "\n"         \
-      ".pushsection .text\n.globl " #name "\n.hidden " #name "\n"         \
-      ".type " #name ", @function\n" #name ":\n"                          \
-      "  jmp *onnxbolt_" #name "@GOTPCREL(%rip)\n"                        \
+// glibc 2.34 moved these from libpthread, libdl and librt into libc, and gave them a new version.
+// They are the same functions as before: each name jumps to the one of the old version, as if it
+// had been called.
+#define ONNXBOLT_OLD(name, version)                          \
+  asm(".symver onnxbolt_" #name ", " #name "@GLIBC_" version \
+      "\n"                                                   \
+      ".pushsection .text\n.globl " #name "\n.hidden " #name \
+      "\n"                                                   \
+      ".type " #name ", @function\n" #name                   \
+      ":\n"                                                  \
+      "  jmp *onnxbolt_" #name                               \
+      "@GOTPCREL(%rip)\n"                                    \
       ".size " #name ", . - " #name "\n.popsection")
 
 ONNXBOLT_OLD(dlclose, "2.2.5");
@@ -63,15 +68,22 @@ ONNXBOLT_OLD(sem_wait, "2.2.5");
 ONNXBOLT_OLD(shm_open, "2.2.5");
 ONNXBOLT_OLD(shm_unlink, "2.2.5");
 
-// New in 2.33 as a function. The kernel fills the same struct, which the caller has the declaration of.
-extern "C" __attribute__((visibility("hidden"))) int PortableFstat(int file, void* status) __asm__("fstat64");
-int PortableFstat(int file, void* status) { return static_cast<int>(syscall(SYS_fstat, file, status)); }
+// New in 2.33 as a function. The kernel fills the same struct, which the caller has the declaration
+// of.
+extern "C" __attribute__((visibility("hidden"))) int PortableFstat(int file,
+                                                                   void* status) __asm__("fstat64");
+int PortableFstat(int file, void* status) {
+  return static_cast<int>(syscall(SYS_fstat, file, status));
+}
 
-// New in 2.32: libstdc++ does without atomic instructions while it is true, which is never wrong to deny.
-extern "C" __attribute__((visibility("hidden"))) char PortableSingleThreaded __asm__("__libc_single_threaded");
+// New in 2.32: libstdc++ does without atomic instructions while it is true, which is never wrong to
+// deny.
+extern "C" __attribute__((visibility("hidden"))) char PortableSingleThreaded __asm__(
+    "__libc_single_threaded");
 char PortableSingleThreaded = 0;
 
-// std::random_device of libstdc++ calls arc4random (2.36) and strtoul (2.38 in its newest version). std::string refers to its constructor;
-// nothing here draws random numbers.
-extern "C" [[noreturn]] __attribute__((visibility("hidden"))) void NoRandomDevice() __asm__("_ZNSt13random_device7_M_initEPKcm");
+// std::random_device of libstdc++ calls arc4random (2.36) and strtoul (2.38 in its newest version).
+// std::string refers to its constructor; nothing here draws random numbers.
+extern "C" [[noreturn]] __attribute__((visibility("hidden"))) void NoRandomDevice() __asm__(
+    "_ZNSt13random_device7_M_initEPKcm");
 void NoRandomDevice() { std::abort(); }

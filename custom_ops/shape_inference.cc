@@ -20,7 +20,9 @@ class InferenceAttributes : public Attributes {
     int64_t values[8];  // the longest is pads of two spatial dimensions
     size_t bytes = 0;
     const OrtOpAttr* attribute = Find(name);
-    if (!attribute || !Succeeds(ort::ReadAttribute(attribute, ort::kInts, values, sizeof values, &bytes))) return {};
+    if (!attribute ||
+        !Succeeds(ort::ReadAttribute(attribute, ort::kInts, values, sizeof values, &bytes)))
+      return {};
     return Shape(values, values + bytes / sizeof *values);
   }
 
@@ -28,7 +30,9 @@ class InferenceAttributes : public Attributes {
     float values[8];
     size_t bytes = 0;
     const OrtOpAttr* attribute = Find(name);
-    if (!attribute || !Succeeds(ort::ReadAttribute(attribute, ort::kFloats, values, sizeof values, &bytes))) return {};
+    if (!attribute ||
+        !Succeeds(ort::ReadAttribute(attribute, ort::kFloats, values, sizeof values, &bytes)))
+      return {};
     return std::vector<float>(values, values + bytes / sizeof *values);
   }
 
@@ -36,14 +40,20 @@ class InferenceAttributes : public Attributes {
     int64_t value = 0;
     size_t bytes = 0;
     const OrtOpAttr* attribute = Find(name);
-    return attribute && Succeeds(ort::ReadAttribute(attribute, ort::kInt, &value, sizeof value, &bytes)) ? value : otherwise;
+    return attribute &&
+                   Succeeds(ort::ReadAttribute(attribute, ort::kInt, &value, sizeof value, &bytes))
+               ? value
+               : otherwise;
   }
 
   float Float(const char* name, float otherwise) const override {
     float value = 0;
     size_t bytes = 0;
     const OrtOpAttr* attribute = Find(name);
-    return attribute && Succeeds(ort::ReadAttribute(attribute, ort::kFloat, &value, sizeof value, &bytes)) ? value : otherwise;
+    return attribute && Succeeds(ort::ReadAttribute(attribute, ort::kFloat, &value, sizeof value,
+                                                    &bytes))
+               ? value
+               : otherwise;
   }
 
  private:
@@ -70,23 +80,30 @@ SymbolicShape InputShape(const OrtShapeInferContext* context, size_t index) {
   return shape;
 }
 
-// A name for an extent that follows from a named one. It is the formula, so that equal extents, and only they, are equally named.
+// A name for an extent that follows from a named one. It is the formula, so that equal extents, and
+// only they, are equally named.
 std::string ExtentName(const Window& window, int axis, const std::string& input) {
   if (input.empty() || window.Keeps(axis)) return input;
-  const int64_t padding = window.begin[axis] + window.end[axis] - window.dilation[axis] * (window.kernel[axis] - 1) - 1;
-  const std::string bound = window.ceil_mode ? ",begin<" + input + "+" + std::to_string(window.begin[axis]) : "";
-  return std::string(window.ceil_mode ? "ceil" : "floor") + "((" + input + (padding < 0 ? "" : "+") + std::to_string(padding) + ")/" +
+  const int64_t padding =
+      window.begin[axis] + window.end[axis] - window.dilation[axis] * (window.kernel[axis] - 1) - 1;
+  const std::string bound =
+      window.ceil_mode ? ",begin<" + input + "+" + std::to_string(window.begin[axis]) : "";
+  return std::string(window.ceil_mode ? "ceil" : "floor") + "((" + input +
+         (padding < 0 ? "" : "+") + std::to_string(padding) + ")/" +
          std::to_string(window.stride[axis]) + ")+1" + bound;
 }
 
 // Likewise for an extent that a scale gives; one that is given needs no name.
 std::string ResizedName(const Resizing& resizing, int axis, const std::string& input) {
   if (input.empty() || resizing.Keeps(axis)) return input;
-  return resizing.sizes.empty() ? "floor(" + input + "*" + std::to_string(resizing.scales[axis]) + ")" : "";
+  return resizing.sizes.empty()
+             ? "floor(" + input + "*" + std::to_string(resizing.scales[axis]) + ")"
+             : "";
 }
 
 // Names of the output's dimensions; those of known dimensions are not used.
-std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicShape& x, const Shape& weight) {
+std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicShape& x,
+                                       const Shape& weight) {
   std::vector<std::string> symbols = x.symbols;
   if (IsLayout(geometry.kind)) {
     if (geometry.padding) (geometry.kind == Kind::kToNhwc ? symbols[1] : symbols.back()).clear();
@@ -96,19 +113,23 @@ std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicS
   symbols.back() = HasWeight(geometry.kind) ? "" : symbols.back();
   if (IsGemm(geometry.kind)) return symbols;
   if (geometry.kind == Kind::kResize) {
-    for (int axis : {0, 1}) symbols[axis + 1] = ResizedName(geometry.resizing, axis, symbols[axis + 1]);
+    for (int axis : {0, 1})
+      symbols[axis + 1] = ResizedName(geometry.resizing, axis, symbols[axis + 1]);
     return symbols;
   }
   const Window window = geometry.WindowOver(x.dims, weight);
-  for (size_t i = 1; i + 1 < symbols.size(); ++i) symbols[i] = ExtentName(window, static_cast<int>(i + 4 - symbols.size()) - 1, symbols[i]);
+  for (size_t i = 1; i + 1 < symbols.size(); ++i)
+    symbols[i] = ExtentName(window, static_cast<int>(i + 4 - symbols.size()) - 1, symbols[i]);
   return symbols;
 }
 
-void SetOutput(OrtShapeInferContext* context, size_t index, int type, const Shape& dims, const std::vector<std::string>& symbols) {
+void SetOutput(OrtShapeInferContext* context, size_t index, int type, const Shape& dims,
+               const std::vector<std::string>& symbols) {
   std::vector<const char*> names;
   for (size_t i = 0; i < dims.size(); ++i) {
     const bool known = dims[i] != kUnknown;
-    if (!known && symbols[i].empty()) return;  // ORT has no word for an anonymous dimension: better no shape than a wrong one
+    if (!known && symbols[i].empty())
+      return;  // ORT has no word for an anonymous dimension: better no shape than a wrong one
     names.push_back(known ? "" : symbols[i].c_str());
   }
   OrtTensorTypeAndShapeInfo* info = nullptr;

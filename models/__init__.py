@@ -1,10 +1,12 @@
 """The models that onnxbolt is measured with, as seeded builders in numpy and onnx alone.
 
-`python -m models resnet50 out.onnx --batch 4` writes one. Convolutional models come with BatchNormalization folded, except
-resnet18 and repvgg_* (training form), which keep it, and densenet121, where it stands before a convolution. repvgg_*_deploy is the
-same function as repvgg_*, re-parameterized. The variations of the deploy form are Bolt's: repvgg_a0_deploy_* by activation (table 4),
-repvggaug_* deeper by 1x1 convolutions (tables 5 and 6).
+`python -m models resnet50 out.onnx --batch 4` writes one. Convolutional models come with
+BatchNormalization folded, except resnet18 and repvgg_* (training form), which keep it, and
+densenet121, where it stands before a convolution. repvgg_*_deploy is the same function as repvgg_*,
+re-parameterized. The variations of the deploy form are Bolt's: repvgg_a0_deploy_* by activation
+(table 4), repvggaug_* deeper by 1x1 convolutions (tables 5 and 6).
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -30,10 +32,20 @@ _BUILDERS: dict[str, Callable[[Builder], None]] = {
     "resnext50": partial(resnet, depth=50, groups=32),
     **{f"repvgg_{v}": partial(repvgg, variant=v, deploy=False) for v in _REPVGG},
     **{f"repvgg_{v}_deploy": partial(repvgg, variant=v, deploy=True) for v in _REPVGG},
-    **{f"repvgg_a0_deploy_{a}": partial(repvgg, variant="a0", deploy=True, activation=a) for a in ("gelu", "hard_swish", "softplus")},
-    **{f"repvggaug_{v}_deploy": partial(repvgg, variant=v, deploy=True, augmented=True) for v in _REPVGG},
-    **{f"repvggaug_{v}_deploy_hard_swish": partial(repvgg, variant=v, deploy=True, activation="hard_swish", augmented=True)
-       for v in _REPVGG},
+    **{
+        f"repvgg_a0_deploy_{a}": partial(repvgg, variant="a0", deploy=True, activation=a)
+        for a in ("gelu", "hard_swish", "softplus")
+    },
+    **{
+        f"repvggaug_{v}_deploy": partial(repvgg, variant=v, deploy=True, augmented=True)
+        for v in _REPVGG
+    },
+    **{
+        f"repvggaug_{v}_deploy_hard_swish": partial(
+            repvgg, variant=v, deploy=True, activation="hard_swish", augmented=True
+        )
+        for v in _REPVGG
+    },
     "mobilenet_v3_large": mobilenet_v3_large,
     "squeezenet1_1": squeezenet1_1,
     "densenet121": densenet121,
@@ -49,10 +61,17 @@ NAMES = tuple(_BUILDERS)
 
 
 def build(
-    name: str, batch: int | str = 1, precision: str = "fp32", seed: int = 0, opset: int = 17, io: str | None = None
+    name: str,
+    batch: int | str = 1,
+    precision: str = "fp32",
+    seed: int = 0,
+    opset: int = 17,
+    io: str | None = None,
 ) -> onnx.ModelProto:
-    """One of NAMES; `batch` is a number or a symbolic dimension's name, `precision` "fp32" or "fp16" for weights and
-    arithmetic, `io` the same for the graph's inputs and outputs (default: as `precision`). Raises ValueError for anything else."""
+    """One of NAMES; `batch` is a number or a symbolic dimension's name, `precision` "fp32" or
+    "fp16" for weights and arithmetic, `io` the same for the graph's inputs and outputs (default: as
+    `precision`). Raises ValueError for anything else.
+    """
     if name not in _BUILDERS:
         raise ValueError(f"model {name!r}: choose one of {', '.join(NAMES)}")
     builder = Builder(batch, precision, seed, opset, io or precision)

@@ -1,4 +1,6 @@
-"""MobileNetV3-Large (Howard et al. 2019, table 1), as torchvision has it, normalization folded into the convolutions."""
+"""MobileNetV3-Large (Howard et al. 2019, table 1), as torchvision has it, normalization folded
+into the convolutions."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -50,12 +52,24 @@ def mobilenet_v3_large(g: Builder) -> None:
 
 
 def _inverted_residual(g: Builder, x: str, scope: str, c: int, row: _Row) -> str:
-    """Expand by 1x1 (unless as wide already), depthwise, squeeze, project by 1x1; added to x where shapes allow it."""
+    """Expand by 1x1 (unless as wide already), depthwise, squeeze, project by 1x1; added to x
+    where shapes allow it."""
     gain = GAIN[row.activation]
     y = x
     if row.expanded != c:
-        y = g.activation(g.conv(y, f"{scope}.0.0", c, row.expanded, 1), f"{scope}.0.2", row.activation)
-    y = g.conv(y, f"{scope}.1.0", row.expanded, row.expanded, row.kernel, row.stride, groups=row.expanded, gain=gain)
+        y = g.activation(
+            g.conv(y, f"{scope}.0.0", c, row.expanded, 1), f"{scope}.0.2", row.activation
+        )
+    y = g.conv(
+        y,
+        f"{scope}.1.0",
+        row.expanded,
+        row.expanded,
+        row.kernel,
+        row.stride,
+        groups=row.expanded,
+        gain=gain,
+    )
     y = g.activation(y, f"{scope}.1.2", row.activation)
     if row.squeeze:
         y = _squeeze(g, y, f"{scope}.2", row.expanded, row.squeeze)

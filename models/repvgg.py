@@ -1,9 +1,11 @@
-"""RepVGG (Ding et al. 2021): A0, A1 and B0 in training form with three branches, and in the deploy form they fold into.
+"""RepVGG (Ding et al. 2021): A0, A1 and B0 in training form with three branches, and in the deploy
+form they fold into.
 
-Both forms draw the same branches, so the same seed gives two models of the same function. Bolt (Xing et al. 2022, section 4.3)
-varies the deploy form: other activations (table 4), and RepVGGAug, where a 1x1 convolution as wide follows each 3x3 but the last
-(tables 5 and 6).
+Both forms draw the same branches, so the same seed gives two models of the same function. Bolt
+(Xing et al. 2022, section 4.3) varies the deploy form: other activations (table 4), and RepVGGAug,
+where a 1x1 convolution as wide follows each 3x3 but the last (tables 5 and 6).
 """
+
 from __future__ import annotations
 
 import math
@@ -27,13 +29,16 @@ VARIANTS = {
     "a1": _Variant((2, 4, 14, 1), (64, 128, 256, 1280), 64),
     "b0": _Variant((4, 6, 16, 1), (64, 128, 256, 1280), 64),
 }
-_GAIN = GAIN | {"hard_swish": 1.5}  # it keeps a larger share of a larger variance: what is above one would grow with each of 54 layers
+_GAIN = (
+    GAIN | {"hard_swish": 1.5}
+)  # it keeps a larger share of a larger variance: what is above one would grow with each of 54 layers
 _IDENTITY = 0.2  # scale of the identity branch: the sum over many blocks keeps its variance
 
 
 @dataclass(frozen=True)
 class _Branches:
-    """One block's weights: a 3x3 and a 1x1 convolution, each normalized, and where shapes allow it a normalized identity."""
+    """One block's weights: a 3x3 and a 1x1 convolution, each normalized, and where shapes allow
+    it a normalized identity."""
 
     dense: Array
     dense_norm: BatchNorm
@@ -42,18 +47,30 @@ class _Branches:
     identity_norm: BatchNorm | None
 
 
-def repvgg(g: Builder, variant: str, deploy: bool, activation: str = "relu", augmented: bool = False) -> None:
-    """x[N, 3, 224, 224] -> logits[N, 1000]; `augmented` adds the 1x1 convolutions of RepVGGAug, without branches of their own."""
+def repvgg(
+    g: Builder, variant: str, deploy: bool, activation: str = "relu", augmented: bool = False
+) -> None:
+    """x[N, 3, 224, 224] -> logits[N, 1000]; `augmented` adds the 1x1 convolutions of RepVGGAug,
+    without branches of their own."""
     spec, gain = VARIANTS[variant], _GAIN[activation]
     block = _deployed if deploy else _training
     x, c = g.input("x", 3, 224, 224), 3
-    widths = [spec.stem, *(w for w, count in zip(spec.widths, spec.blocks, strict=True) for _ in range(count))]
-    firsts = {0} | {1 + sum(spec.blocks[:stage]) for stage in range(4)}  # a stage's first block halves the image
+    widths = [
+        spec.stem,
+        *(w for w, count in zip(spec.widths, spec.blocks, strict=True) for _ in range(count)),
+    ]
+    firsts = {0} | {
+        1 + sum(spec.blocks[:stage]) for stage in range(4)
+    }  # a stage's first block halves the image
     for index, k in enumerate(widths):
         scope, stride = f"blocks.{index}", 2 if index in firsts else 1
-        x = g.activation(block(g, x, scope, _draw(g, c, k, stride, gain), stride), scope, activation)
+        x = g.activation(
+            block(g, x, scope, _draw(g, c, k, stride, gain), stride), scope, activation
+        )
         if augmented and index < len(widths) - 1:
-            x = g.activation(g.conv(x, f"{scope}.aug", k, k, 1, gain=gain), f"{scope}.aug", activation)
+            x = g.activation(
+                g.conv(x, f"{scope}.aug", k, k, 1, gain=gain), f"{scope}.aug", activation
+            )
         c = k
     x = g.node("Flatten", [g.node("GlobalAveragePool", [x], "gap")], axis=1)
     g.output("logits", g.gemm(x, "linear", c, 1000), 1000)
@@ -66,7 +83,9 @@ def _draw(g: Builder, c: int, k: int, stride: int, gain: float) -> _Branches:
     dense = g.normal((k, c, 3, 3), each / math.sqrt(9 * c))
     point = g.normal((k, c, 1, 1), each / math.sqrt(c))
     norms = BatchNorm.draw(g, k), BatchNorm.draw(g, k)
-    return _Branches(dense, norms[0], point, norms[1], BatchNorm.draw(g, k, _IDENTITY) if identity else None)
+    return _Branches(
+        dense, norms[0], point, norms[1], BatchNorm.draw(g, k, _IDENTITY) if identity else None
+    )
 
 
 def _training(g: Builder, x: str, scope: str, branches: _Branches, stride: int) -> str:
@@ -75,7 +94,9 @@ def _training(g: Builder, x: str, scope: str, branches: _Branches, stride: int) 
     point = g.conv_with(x, f"{scope}.rbr_1x1.conv", branches.point, None, stride, 0)
     total = g.node("Add", [total, branches.point_norm.node(g, point, f"{scope}.rbr_1x1.bn")], scope)
     if branches.identity_norm:
-        total = g.node("Add", [total, branches.identity_norm.node(g, x, f"{scope}.rbr_identity")], scope)
+        total = g.node(
+            "Add", [total, branches.identity_norm.node(g, x, f"{scope}.rbr_identity")], scope
+        )
     return total
 
 

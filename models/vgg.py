@@ -1,4 +1,6 @@
-"""VGG-16 and VGG-19 (Simonyan and Zisserman 2014, configurations D and E), as torchvision has them: 224 x 224, no normalization."""
+"""VGG-16 and VGG-19 (Simonyan and Zisserman 2014, configurations D and E), as torchvision has
+them: 224 x 224, no normalization."""
+
 from __future__ import annotations
 
 from models.builder import GAIN, Builder
@@ -13,7 +15,9 @@ def vgg(g: Builder, depth: int) -> None:
     x, c, index = g.input("x", 3, 224, 224), 3, 0
     for count, width in zip(DEPTHS[depth], _WIDTHS, strict=True):
         for _ in range(count):
-            x = g.relu(g.conv(x, f"features.{index}", c, width, 3, gain=relu), f"features.{index + 1}")
+            x = g.relu(
+                g.conv(x, f"features.{index}", c, width, 3, gain=relu), f"features.{index + 1}"
+            )
             c, index = width, index + 2
         x = g.node("MaxPool", [x], f"features.{index}", kernel_shape=[2, 2], strides=[2, 2])
         index += 1

@@ -1,9 +1,10 @@
 """Fuses chains around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX Runtime.
 
-optimize(source, out=None, *, precision="fp16", ..)  what the command line does; its keywords are the fields of Options
-session_options(model, ..), get_library_path(model)  for deployment; they import neither onnx nor the optimizer
-Options, Report, and the errors of onnxbolt.errors
+optimize(source, out=None, *, precision="fp16", ..)  what the command line does; its keywords are
+the fields of Options session_options(model, ..), get_library_path(model)  for deployment; they
+import neither onnx nor the optimizer Options, Report, and the errors of onnxbolt.errors
 """
+
 from __future__ import annotations
 
 import importlib
@@ -28,12 +29,33 @@ if TYPE_CHECKING:
     from onnxbolt.version import __version__
 
 __all__ = [
-    "AccuracyError", "BuildError", "CoverageError", "FrozenError", "InputError", "LibraryError", "OnnxboltError", "OnnxboltWarning",
-    "OpsetError", "Options", "Report", "ToolchainError", "__version__", "get_library_path", "optimize", "session_options",
+    "AccuracyError",
+    "BuildError",
+    "CoverageError",
+    "FrozenError",
+    "InputError",
+    "LibraryError",
+    "OnnxboltError",
+    "OnnxboltWarning",
+    "OpsetError",
+    "Options",
+    "Report",
+    "ToolchainError",
+    "__version__",
+    "get_library_path",
+    "optimize",
+    "session_options",
 ]
 
-_MODULES = {"Options": "options", "optimize": "pipeline", "Report": "report", "OnnxboltWarning": "runtime", "get_library_path": "runtime",
-            "session_options": "runtime", "__version__": "version"}
+_MODULES = {
+    "Options": "options",
+    "optimize": "pipeline",
+    "Report": "report",
+    "OnnxboltWarning": "runtime",
+    "get_library_path": "runtime",
+    "session_options": "runtime",
+    "__version__": "version",
+}
 
 
 def __getattr__(name: str) -> Any:

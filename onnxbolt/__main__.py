@@ -1,4 +1,5 @@
 """`python -m onnxbolt` is the command `onnxbolt`."""
+
 import sys
 
 from onnxbolt.cli import main

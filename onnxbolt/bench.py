@@ -1,11 +1,15 @@
-"""An optimized model against ONNX Runtime's CUDA execution provider at its best, on this machine's GPU: `onnxbolt bench`.
+"""An optimized model against ONNX Runtime's CUDA execution provider at its best, on this machine's
+GPU: `onnxbolt bench`.
 
-ONNX Runtime gets the original as it is, the original in the optimized model's precision, and whatever other model the user names (one that
-onnxruntime.transformers has optimized, say); of each the fastest of the settings that tune/sessions.py knows. The optimized model gets the
-same settings. All run interleaved, with inputs and outputs bound to the device.
+ONNX Runtime gets the original as it is, the original in the optimized model's precision, and
+whatever other model the user names (one that onnxruntime.transformers has optimized, say); of each
+the fastest of the settings that tune/sessions.py knows. The optimized model gets the same settings.
+All run interleaved, with inputs and outputs bound to the device.
 
-Fused nodes are timed one by one, as many copies of a node side by side as make launching the session negligible.
+Fused nodes are timed one by one, as many copies of a node side by side as make launching the
+session negligible.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -47,7 +51,8 @@ _ABOUT = ("source_nodes", "rule", "tensor", "stored_tensor", "stored_layout", "s
 
 @dataclass(frozen=True)
 class Side:
-    """One model with its fastest setting. Microseconds; `spread` is from the 10th to the 90th percentile, as a part of the median."""
+    """One model with its fastest setting. Microseconds; `spread` is from the 10th to the 90th
+    percentile, as a part of the median."""
 
     name: str
     setting: str
@@ -57,8 +62,8 @@ class Side:
 
 @dataclass(frozen=True)
 class NodeTime:
-    """One fused node by itself. `roofline` is the part of its time that products at the data sheet's rate, or each byte once
-    through memory, would take; whichever is more."""
+    """One fused node by itself. `roofline` is the part of its time that products at the data
+    sheet's rate, or each byte once through memory, would take; whichever is more."""
 
     name: str
     op_type: str
@@ -98,55 +103,112 @@ class Benchmark:
 
     def json(self) -> str:
         """Everything, keys sorted."""
-        return json.dumps(dataclasses.asdict(self) | {"speedup": self.speedup, "spread": self.spread}, indent=1, sort_keys=True)
+        return json.dumps(
+            dataclasses.asdict(self) | {"speedup": self.speedup, "spread": self.spread},
+            indent=1,
+            sort_keys=True,
+        )
 
 
-def bench(original: Path, optimized: Path, *, also: Sequence[Path] = (), runs: int = RUNS, inputs: Path | None = None, seed: int = 0,
-          custom_ops: Sequence[Path] = (), progress: Progress = lambda message: None) -> Benchmark:
-    """Measure on the local GPU, `runs` times each, with the libraries `custom_ops` of other operators.
+def bench(
+    original: Path,
+    optimized: Path,
+    *,
+    also: Sequence[Path] = (),
+    runs: int = RUNS,
+    inputs: Path | None = None,
+    seed: int = 0,
+    custom_ops: Sequence[Path] = (),
+    progress: Progress = lambda message: None,
+) -> Benchmark:
+    """Measure on the local GPU, `runs` times each, with the libraries `custom_ops` of other
+    operators.
 
-    Raises InputError or CudaError where there is no GPU to do so, and LibraryError where a library is missing or does not fit.
+    Raises InputError or CudaError where there is no GPU to do so, and LibraryError where a library
+    is missing or does not fit.
     """
     stream = Stream()
     if CUDA not in available_providers():
-        raise InputError("bench measures on a GPU, and this onnxruntime has no working CUDA provider: install onnxruntime-gpu")
+        raise InputError(
+            "bench measures on a GPU, and this onnxruntime has no working CUDA provider: install"
+            " onnxruntime-gpu"
+        )
     with registered(custom_ops):
         return measure(original, optimized, also, runs, inputs, seed, stream, progress)
 
 
-def measure(original: Path, optimized: Path, also: Sequence[Path], runs: int, inputs: Path | None, seed: int, stream: Stream | None,
-            progress: Progress) -> Benchmark:
-    """As `bench`, where `stream` is; without one on the CPU, with function bodies in the kernels' place."""
+def measure(
+    original: Path,
+    optimized: Path,
+    also: Sequence[Path],
+    runs: int,
+    inputs: Path | None,
+    seed: int,
+    stream: Stream | None,
+    progress: Progress,
+) -> Benchmark:
+    """As `bench`, where `stream` is; without one on the CPU, with function bodies in the
+    kernels' place."""
     check_comparison(None, None, seed)
     models = load_model(original), load_model(optimized)
-    feeds = read_feeds(inputs, models[0]) if inputs else working_feeds(models[0], Runner(models[0], CUDA if stream else CPU), seed)
+    feeds = (
+        read_feeds(inputs, models[0])
+        if inputs
+        else working_feeds(models[0], Runner(models[0], CUDA if stream else CPU), seed)
+    )
     for path, model in ((optimized, models[1]), *((path, load_model(path)) for path in also)):
         if {value.name for value in graph_inputs(model)} != feeds.keys():
-            raise InputError(f"{path}: its inputs are not those of {original} ({', '.join(feeds)}); compare models of the same function")
+            raise InputError(
+                f"{path}: its inputs are not those of {original} ({', '.join(feeds)}); compare"
+                " models of the same function"
+            )
     progress("looking for the best settings of each model")
     ours = _search(_ours(optimized, models[1]), feeds, stream, _SEARCH_RUNS)
     peers, failed = _search_each(_peers(original, *models, also), feeds, stream)
     progress(f"measuring {len(peers) + 1} models in turn, {runs} times each")
-    samples = interleave({name: found.session.measure for name, found in {"": ours, **peers}.items()}, _ROUNDS, -(-runs // _ROUNDS))
+    samples = interleave(
+        {name: found.session.measure for name, found in {"": ours, **peers}.items()},
+        _ROUNDS,
+        -(-runs // _ROUNDS),
+    )
     sides = {name: _side(found, samples[name]) for name, found in {"": ours, **peers}.items()}
     nodes = node_times(models[1], ours.source.library, feeds, stream)
     return Benchmark(sides.pop(""), tuple(sides.values()), failed, nodes)
 
 
 def _ours(path: Path, model: ModelProto) -> Source:
-    return Source(f"{path.name} (onnxbolt)", path, get_library_path(path) if metadata(model).get("onnxbolt.digest") else None)
+    return Source(
+        f"{path.name} (onnxbolt)",
+        path,
+        get_library_path(path) if metadata(model).get("onnxbolt.digest") else None,
+    )
 
 
-def _peers(path: Path, original: ModelProto, optimized: ModelProto, also: Sequence[Path]) -> list[Source]:
+def _peers(
+    path: Path, original: ModelProto, optimized: ModelProto, also: Sequence[Path]
+) -> list[Source]:
     found = [Source(path.name, path)]
     precision = metadata(optimized).get("onnxbolt.precision", "")
-    if precision in LOW and any(tensor.data_type == TensorProto.FLOAT for tensor in original.graph.initializer):
-        found.append(Source(f"{path.name} in {precision}", rounded_original(original, precision).SerializeToString()))
-    return [*found, *(Source(other.name if other.name != path.name else str(other), other) for other in also)]
+    if precision in LOW and any(
+        tensor.data_type == TensorProto.FLOAT for tensor in original.graph.initializer
+    ):
+        found.append(
+            Source(
+                f"{path.name} in {precision}",
+                rounded_original(original, precision).SerializeToString(),
+            )
+        )
+    return [
+        *found,
+        *(Source(other.name if other.name != path.name else str(other), other) for other in also),
+    ]
 
 
-def _search_each(sources: Sequence[Source], feeds: Arrays, stream: Stream | None) -> tuple[dict[str, Found], dict[str, str]]:
-    """The best of each source that runs, and why others do not. Raises InputError where none runs."""
+def _search_each(
+    sources: Sequence[Source], feeds: Arrays, stream: Stream | None
+) -> tuple[dict[str, Found], dict[str, str]]:
+    """The best of each source that runs, and why others do not. Raises InputError where none
+    runs."""
     found: dict[str, Found] = {}
     failed: dict[str, str] = {}
     for source in sources:
@@ -171,11 +233,15 @@ def _side(found: Found, sample: Sample) -> Side:
     return Side(found.source.label, str(found.setting), sample.median, sample.spread)
 
 
-# --- nodes ------------------------------------------------------------------------------------------------------------------
+# --- nodes
+# ------------------------------------------------------------------------------------------------------------------
 
 
-def node_times(model: ModelProto, library: Path | None, feeds: Arrays, stream: Stream | None) -> tuple[NodeTime, ...]:
-    """Every fused node of `model`, in its order, for inputs of the shapes of `feeds`; equal nodes are measured once."""
+def node_times(
+    model: ModelProto, library: Path | None, feeds: Arrays, stream: Stream | None
+) -> tuple[NodeTime, ...]:
+    """Every fused node of `model`, in its order, for inputs of the shapes of `feeds`; equal
+    nodes are measured once."""
     graph, weighted = _with_sizes(model, feeds), weighted_ops(model)
     measured: dict[str, float] = {}
     times = []
@@ -194,8 +260,12 @@ def _with_sizes(model: ModelProto, feeds: Arrays) -> gs.Graph:
     for value in sized.graph.input:
         if value.name in feeds:
             element = value.type.tensor_type.elem_type
-            value.CopyFrom(helper.make_tensor_value_info(value.name, element, feeds[value.name].shape))
-    del sized.graph.value_info[:]  # what it says of other tensors may be symbolic, as what outputs say
+            value.CopyFrom(
+                helper.make_tensor_value_info(value.name, element, feeds[value.name].shape)
+            )
+    del sized.graph.value_info[
+        :
+    ]  # what it says of other tensors may be symbolic, as what outputs say
     for value in sized.graph.output:
         value.type.tensor_type.ClearField("shape")
     graph = import_model(sized)
@@ -212,7 +282,9 @@ def _likeness(node: gs.Node) -> str:
     return repr((node.op, sorted(attributes.items()), [list(t.shape) for t in node.inputs]))
 
 
-def _time(model: ModelProto, graph: gs.Graph, node: gs.Node, library: Path | None, stream: Stream | None) -> float:
+def _time(
+    model: ModelProto, graph: gs.Graph, node: gs.Node, library: Path | None, stream: Stream | None
+) -> float:
     inputs = list({t.name: t for t in node.inputs if not isinstance(t, gs.Constant)}.values())
     single = extract(graph, inputs, node.outputs)
     assert single is not None  # a node's own tensors are a cut
@@ -228,24 +300,37 @@ def _node_time(node: gs.Node, us: float, weighted: OpSpec | None) -> NodeTime:
     arch = archs.get(arch_number(gpu.local_arch() or "sm_90a"))
     output = [int(size) for size in node.outputs[0].shape]
     maker = producer(node.inputs[0])
-    read = real_channels(maker.attrs) if maker is not None and maker.outputs[0] is node.inputs[0] else None
-    positions, values = weighted.products(output, [t.shape for t in node.inputs], node.attrs, read) if weighted else ([], 0)
+    read = (
+        real_channels(maker.attrs)
+        if maker is not None and maker.outputs[0] is node.inputs[0]
+        else None
+    )
+    positions, values = (
+        weighted.products(output, [t.shape for t in node.inputs], node.attrs, read)
+        if weighted
+        else ([], 0)
+    )
     flops = 2 * math.prod(positions) * values
-    multiplied = node.inputs[1 if weighted else 0]  # a first convolution may read x in fp32, and multiplies it as its weight
+    multiplied = node.inputs[
+        1 if weighted else 0
+    ]  # a first convolution may read x in fp32, and multiplies it as its weight
     rate = arch.flops.get(DType.of(multiplied.dtype) or DType.F32, math.inf)
     least = max(flops / rate, _moved(node) / arch.bandwidth) * 1e6
     return NodeTime(node.name, node.op, tuple(output), us, flops / us * 1e-6, least / us)
 
 
 def _moved(node: gs.Node) -> float:
-    """Bytes that a node reads and writes: of tensors that lie in a Concat's result its own channels (docs/node-format.md)."""
+    """Bytes that a node reads and writes: of tensors that lie in a Concat's result its own
+    channels (docs/node-format.md)."""
     size, (x, *_), (y, *_) = float(_bytes([*node.inputs, *node.outputs])), node.inputs, node.outputs
     if "channels" in node.attrs:
         begin, end = node.attrs["channels"]
         size -= _bytes([x]) * (1 - (end - begin) / x.shape[-1])
     if "around" in node.attrs:
         size -= _bytes([y]) * sum(node.attrs["around"]) / y.shape[-1]
-    return size - (_bytes([node.inputs[-1]]) if node.op.endswith("_into") else 0)  # whose memory the output has
+    return size - (
+        _bytes([node.inputs[-1]]) if node.op.endswith("_into") else 0
+    )  # whose memory the output has
 
 
 def _bytes(tensors: Sequence[gs.Tensor]) -> int:

@@ -1,8 +1,10 @@
 """Values from outside, looked at where they enter: a model's metadata, a lock file, a database.
 
-Every function returns its value, or raises ValueError, which names it. Templates and command lines see nothing but values that passed here:
-names (`NAME`), numbers in their ranges, and entries of tables.
+Every function returns its value, or raises ValueError, which names it. Templates and command lines
+see nothing but values that passed here: names (`NAME`), numbers in their ranges, and entries of
+tables.
 """
+
 from __future__ import annotations
 
 import json
@@ -10,9 +12,13 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,1023}")  # of an op type: an identifier in C++, safe in a file name
+NAME = re.compile(
+    r"[A-Za-z][A-Za-z0-9_]{0,1023}"
+)  # of an op type: an identifier in C++, safe in a file name
 _SURROGATE = re.compile("[\ud800-\udfff]")  # what JSON can say, and UTF-8 cannot
-LONGEST_TEXT = 100_000  # characters of one text in a lock file or a database: a compiler's message, a key
+LONGEST_TEXT = (
+    100_000  # characters of one text in a lock file or a database: a compiler's message, a key
+)
 _INFINITE = 1e300  # all that is measured is far below; a larger integer is no float
 _SHOWN = 60  # characters of a refused value that its message repeats
 
@@ -27,7 +33,9 @@ def name(what: str, value: object) -> str:
 def text(what: str, value: object) -> str:
     """A text that is shown and compared, but never rendered into a source or a command."""
     if not isinstance(value, str) or len(value) > LONGEST_TEXT or _SURROGATE.search(value):
-        raise ValueError(f"{what} {_shown(value)}: a text of at most {LONGEST_TEXT} characters is expected")
+        raise ValueError(
+            f"{what} {_shown(value)}: a text of at most {LONGEST_TEXT} characters is expected"
+        )
     return value
 
 
@@ -41,7 +49,9 @@ def integer(what: str, value: object, least: int, most: int) -> int:
 def number(what: str, value: object) -> float:
     """A time, a deviation, an error: finite and not negative."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _INFINITE:
-        raise ValueError(f"{what} {_shown(value)}: a finite number that is not negative is expected")
+        raise ValueError(
+            f"{what} {_shown(value)}: a finite number that is not negative is expected"
+        )
     return float(value)
 
 
@@ -60,7 +70,8 @@ def entry(what: str, value: object, table: Collection[str]) -> str:
 
 
 def parsed_json(text: str) -> Any:
-    """The value of a JSON text. What is nested too deeply for the parser is a ValueError as well."""
+    """The value of a JSON text. What is nested too deeply for the parser is a ValueError as
+    well."""
     try:
         return json.loads(text)
     except RecursionError as error:

@@ -1,8 +1,10 @@
 """The command line: each command is a few lines over the library.
 
-Exit codes: 0 success, 1 error, 2 wrong usage, 3 accuracy gate failed, 4 too slow or too little fused, 5 miss under --frozen,
-130 interrupted. An error is one line on stderr; a group of commands without a command prints its help there.
+Exit codes: 0 success, 1 error, 2 wrong usage, 3 accuracy gate failed, 4 too slow or too little
+fused, 5 miss under --frozen, 130 interrupted. An error is one line on stderr; a group of commands
+without a command prints its help there.
 """
+
 from __future__ import annotations
 
 import json
@@ -19,7 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxbolt.cli_base import FILE, SEED, Finite, Group, custom_ops, emit, log_format, messages, show
+from onnxbolt.cli_base import (
+    FILE,
+    SEED,
+    Finite,
+    Group,
+    custom_ops,
+    emit,
+    log_format,
+    messages,
+    show,
+)
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
 from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
@@ -40,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _leaving_on_signals(), flags():
             code = commands.main(arguments, prog_name="onnxbolt", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its message is the group's help
+    except (
+        click.exceptions.NoArgsIsHelpError
+    ) as error:  # a group without a command: its message is the group's help
         show(error.format_message(), err=True)
         return USAGE
     except click.UsageError as error:
@@ -51,17 +65,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OnnxboltError as error:
         return _fail(str(error), error.exit_code)
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), OnnxboltError.exit_code)
+        return _fail(
+            f"{error.filename}: {error.strerror}" if error.filename else str(error),
+            OnnxboltError.exit_code,
+        )
     return code if isinstance(code, int) else 0
 
 
 @contextmanager
 def _leaving_on_signals() -> Iterator[None]:
-    """What ends a job (a CI's time limit, a closed terminal) unwinds the stack, so that nothing half-written stays behind."""
+    """What ends a job (a CI's time limit, a closed terminal) unwinds the stack, so that nothing
+    half-written stays behind."""
+
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():  # signals are not for others to handle
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # signals are not for others to handle
         yield
         return
     before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -88,11 +109,27 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
     """The flags of commands that compare two models."""
     for option in (
         custom_ops,
-        click.option("--strict", is_flag=True, help="Exit with 3 also where no inputs can judge the model and its parts."),
-        click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs."),
-        click.option("--rtol", type=Finite(min=0), help="With --atol: a further elementwise condition |y - y0| <= atol + rtol |y0|."),
+        click.option(
+            "--strict",
+            is_flag=True,
+            help="Exit with 3 also where no inputs can judge the model and its parts.",
+        ),
+        click.option(
+            "--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs."
+        ),
+        click.option(
+            "--rtol",
+            type=Finite(min=0),
+            help="With --atol: a further elementwise condition |y - y0| <= atol + rtol |y0|.",
+        ),
         click.option("--atol", type=Finite(min=0), help="See --rtol."),
-        click.option("--inputs", type=FILE, help="Compare on these inputs (.npz, one array per graph input) instead of random ones."),
+        click.option(
+            "--inputs",
+            type=FILE,
+            help=(
+                "Compare on these inputs (.npz, one array per graph input) instead of random ones."
+            ),
+        ),
     ):
         function = option(function)
     return function
@@ -101,43 +138,130 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def commands() -> None:
-    """Fuse chains around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX Runtime."""
+    """Fuse chains around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX
+    Runtime."""
 
 
 @commands.command()
 @click.argument("source", metavar="IN.onnx", type=FILE)
 @click.argument("out", metavar="OUT.onnx", type=FILE)
-@click.option("--precision", type=click.Choice(PRECISIONS), default="fp16", show_default=True,
-              help="Type of weights and compute; keep: as in the model, fp32 on TF32 tensor cores.")
-@click.option("--fuse", type=click.Choice(FUSE), default="winning", show_default=True,
-              help="Which fusions to keep: those that beat ONNX Runtime's own kernels (measured, else predicted), or all.")
-@click.option("--arch", "archs", type=click.Choice(ARCHS), multiple=True, callback=_once,
-              help="GPU architecture; may be given several times; they decide together what is fused. "
-                   "Default: the local GPU's, else sm_80 and sm_90a.")
-@click.option("--tune", is_flag=True, help="Measure kernels and ONNX Runtime on the local GPU first; Ctrl-C keeps the best so far.")
-@click.option("--budget", type=TIME, metavar="TIME", help="With --tune: at most so long, compiling included, e.g. 90s or 10m.")
-@click.option("--trials", type=click.IntRange(1), default=TRIALS, show_default=True, help="With --tune: candidates of each problem.")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="fp16",
+    show_default=True,
+    help="Type of weights and compute; keep: as in the model, fp32 on TF32 tensor cores.",
+)
+@click.option(
+    "--fuse",
+    type=click.Choice(FUSE),
+    default="winning",
+    show_default=True,
+    help=(
+        "Which fusions to keep: those that beat ONNX Runtime's own kernels (measured, else"
+        " predicted), or all."
+    ),
+)
+@click.option(
+    "--arch",
+    "archs",
+    type=click.Choice(ARCHS),
+    multiple=True,
+    callback=_once,
+    help=(
+        "GPU architecture; may be given several times; they decide together what is fused. "
+        "Default: the local GPU's, else sm_80 and sm_90a."
+    ),
+)
+@click.option(
+    "--tune",
+    is_flag=True,
+    help="Measure kernels and ONNX Runtime on the local GPU first; Ctrl-C keeps the best so far.",
+)
+@click.option(
+    "--budget",
+    type=TIME,
+    metavar="TIME",
+    help="With --tune: at most so long, compiling included, e.g. 90s or 10m.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(1),
+    default=TRIALS,
+    show_default=True,
+    help="With --tune: candidates of each problem.",
+)
 @sized
-@click.option("--no-library", is_flag=True, help="Write the model alone and compile nothing; see `onnxbolt build`.")
+@click.option(
+    "--no-library",
+    is_flag=True,
+    help="Write the model alone and compile nothing; see `onnxbolt build`.",
+)
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @click.option("--keep-failed", is_flag=True, help="Write the output although verification failed.")
-@click.option("--require-fused", type=Finite(0, 100), metavar="PERCENT",
-              help="Exit with 4, and write nothing, where fused nodes do less of the FLOPs of all products and convolutions.")
-@click.option("--report", "reports", metavar="FILE.json|FILE.md", type=FILE, multiple=True, callback=_once,
-              help="Write the report there too; may be given several times.")
-@click.option("--save-as-external-data", is_flag=True, help="Write weights to OUT.onnx.data; always above 2 GB.")
-@click.option("--lock", metavar="FILE", type=FILE, help="Write what was chosen there, or update it; what it holds of measurements is used.")
-@click.option("--frozen", is_flag=True, help="Take every choice from the lock file alone; exit 5 where it lacks one.")
-@click.option("--ort-version", default="", metavar="VERSION",
-              help="ONNX Runtime that will run the model, e.g. 1.31: its CUDA kernels decide what stays in fp32. "
-                   "Default: the installed one.")
-@click.option("--freeze-initializers/--no-freeze-initializers", default=None,
-              help="Make initializers that are graph inputs, too, constants, and take them from the inputs. "
-                   "Default: where all initializers are inputs.")
+@click.option(
+    "--require-fused",
+    type=Finite(0, 100),
+    metavar="PERCENT",
+    help=(
+        "Exit with 4, and write nothing, where fused nodes do less of the FLOPs of all products and"
+        " convolutions."
+    ),
+)
+@click.option(
+    "--report",
+    "reports",
+    metavar="FILE.json|FILE.md",
+    type=FILE,
+    multiple=True,
+    callback=_once,
+    help="Write the report there too; may be given several times.",
+)
+@click.option(
+    "--save-as-external-data",
+    is_flag=True,
+    help="Write weights to OUT.onnx.data; always above 2 GB.",
+)
+@click.option(
+    "--lock",
+    metavar="FILE",
+    type=FILE,
+    help="Write what was chosen there, or update it; what it holds of measurements is used.",
+)
+@click.option(
+    "--frozen",
+    is_flag=True,
+    help="Take every choice from the lock file alone; exit 5 where it lacks one.",
+)
+@click.option(
+    "--ort-version",
+    default="",
+    metavar="VERSION",
+    help=(
+        "ONNX Runtime that will run the model, e.g. 1.31: its CUDA kernels decide what stays in"
+        " fp32. Default: the installed one."
+    ),
+)
+@click.option(
+    "--freeze-initializers/--no-freeze-initializers",
+    default=None,
+    help=(
+        "Make initializers that are graph inputs, too, constants, and take them from the inputs. "
+        "Default: where all initializers are inputs."
+    ),
+)
 @click.option("--dry-run", is_flag=True, help="Plan and report; write and compile nothing.")
 @_comparison
-def optimize(source: Path, out: Path, reports: tuple[Path, ...], dry_run: bool, quiet: bool, no_library: bool, no_verify: bool,
-             **values: Any) -> int:
+def optimize(
+    source: Path,
+    out: Path,
+    reports: tuple[Path, ...],
+    dry_run: bool,
+    quiet: bool,
+    no_library: bool,
+    no_verify: bool,
+    **values: Any,
+) -> int:
     """Fuse IN.onnx, write OUT.onnx and, beside it, its library OUT.onnxbolt.so."""
     from onnxbolt import pipeline
     from onnxbolt.tune.progress import reporter
@@ -151,10 +275,17 @@ def optimize(source: Path, out: Path, reports: tuple[Path, ...], dry_run: bool, 
     if values["budget"] is not None and not values["tune"]:
         raise click.UsageError("--budget is for --tune.")
     _check_results(source, None if dry_run else out, reports, values["lock"])
-    options = Options(library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values)
+    options = Options(
+        library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values
+    )
     try:
-        report = pipeline.optimize(source, None if dry_run else out, options=options, progress=messages(quiet),
-                                   watch=reporter(log_format(), quiet))
+        report = pipeline.optimize(
+            source,
+            None if dry_run else out,
+            options=options,
+            progress=messages(quiet),
+            watch=reporter(log_format(), quiet),
+        )
     except RejectedError as error:
         _show(error.report, reports, quiet)
         raise
@@ -162,7 +293,9 @@ def optimize(source: Path, out: Path, reports: tuple[Path, ...], dry_run: bool, 
     return INTERRUPTED if report.tuning and report.tuning.ended_by == "interrupt" else 0
 
 
-def _check_results(source: Path, out: Path | None, reports: Sequence[Path], lock: Path | None) -> None:
+def _check_results(
+    source: Path, out: Path | None, reports: Sequence[Path], lock: Path | None
+) -> None:
     """Before the work, not behind it."""
     from onnxbolt.output import check_apart
     from onnxbolt.report.files import check_suffix
@@ -192,18 +325,36 @@ def build(model: Path, quiet: bool) -> None:
     path = library.build_for(model, progress=messages(quiet))
     if not quiet:
         sha256 = sha256_of(path)
-        emit("library", lambda: f"{path}\nSHA-256 {sha256}", partial(json.dumps, {"path": str(path), "sha256": sha256}))
+        emit(
+            "library",
+            lambda: f"{path}\nSHA-256 {sha256}",
+            partial(json.dumps, {"path": str(path), "sha256": sha256}),
+        )
 
 
 @commands.command()
 @click.argument("original", metavar="ORIGINAL.onnx", type=FILE)
 @click.argument("optimized", metavar="OPTIMIZED.onnx", type=FILE)
-@click.option("--report", "reports", metavar="FILE.json|FILE.md", type=FILE, multiple=True,
-              help="Write every row there too; may be given several times.")
+@click.option(
+    "--report",
+    "reports",
+    metavar="FILE.json|FILE.md",
+    type=FILE,
+    multiple=True,
+    help="Write every row there too; may be given several times.",
+)
 @sized
 @_comparison
-def verify(original: Path, optimized: Path, reports: tuple[Path, ...], strict: bool, quiet: bool, **values: Any) -> int:
-    """Compare two models on the same inputs: segment by segment, each fused node with float64, and every output."""
+def verify(
+    original: Path,
+    optimized: Path,
+    reports: tuple[Path, ...],
+    strict: bool,
+    quiet: bool,
+    **values: Any,
+) -> int:
+    """Compare two models on the same inputs: segment by segment, each fused node with float64,
+    and every output."""
     from onnxbolt.report import files
     from onnxbolt.report.verification import Verification
     from onnxbolt.verify import verify as compare

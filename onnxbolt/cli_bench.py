@@ -1,4 +1,5 @@
 """`onnxbolt bench`: is it faster, and by how much."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -12,23 +13,62 @@ from onnxbolt.errors import SpeedError
 @click.command(cls=Command)
 @click.argument("original", metavar="ORIGINAL.onnx", type=FILE)
 @click.argument("optimized", metavar="OPTIMIZED.onnx", type=FILE)
-@click.option("--also", metavar="MODEL.onnx", type=FILE, multiple=True,
-              help="Another form of the original for ONNX Runtime, such as onnxruntime.transformers makes; the fastest counts.")
+@click.option(
+    "--also",
+    metavar="MODEL.onnx",
+    type=FILE,
+    multiple=True,
+    help=(
+        "Another form of the original for ONNX Runtime, such as onnxruntime.transformers makes; the"
+        " fastest counts."
+    ),
+)
 @click.option("--min-speedup", type=Finite(min=0), help="Exit with 4 below it.")
-@click.option("--runs", type=click.IntRange(min=1), default=200, show_default=True, help="Measurements of each model.")
-@click.option("--inputs", type=FILE, help="Run on these inputs (.npz, one array per graph input) instead of random ones.")
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Measurements of each model.",
+)
+@click.option(
+    "--inputs",
+    type=FILE,
+    help="Run on these inputs (.npz, one array per graph input) instead of random ones.",
+)
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs.")
 @custom_ops
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def bench(original: Path, optimized: Path, also: tuple[Path, ...], min_speedup: float | None, runs: int, inputs: Path | None, seed: int,
-          custom_ops: tuple[Path, ...], as_json: bool, quiet: bool) -> None:
-    """Time OPTIMIZED.onnx against ORIGINAL.onnx with ONNX Runtime's CUDA execution provider at its best, on this machine's GPU."""
+def bench(
+    original: Path,
+    optimized: Path,
+    also: tuple[Path, ...],
+    min_speedup: float | None,
+    runs: int,
+    inputs: Path | None,
+    seed: int,
+    custom_ops: tuple[Path, ...],
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Time OPTIMIZED.onnx against ORIGINAL.onnx with ONNX Runtime's CUDA execution provider at
+    its best, on this machine's GPU."""
     from onnxbolt import bench as benchmark
 
     silent = quiet or as_json
-    result = benchmark.bench(original, optimized, also=also, runs=runs, inputs=inputs, seed=seed, custom_ops=custom_ops,
-                             progress=(lambda message: None) if silent else lambda message: show(message, err=True))
+    result = benchmark.bench(
+        original,
+        optimized,
+        also=also,
+        runs=runs,
+        inputs=inputs,
+        seed=seed,
+        custom_ops=custom_ops,
+        progress=(lambda message: None) if silent else lambda message: show(message, err=True),
+    )
     if not quiet:
         emit("benchmark", result.json if as_json else result.text, result.json)
     if min_speedup is not None and result.speedup < min_speedup:
-        raise SpeedError(f"the speed-up is {result.speedup:.3f}, less than --min-speedup {min_speedup:g}")
+        raise SpeedError(
+            f"the speed-up is {result.speedup:.3f}, less than --min-speedup {min_speedup:g}"
+        )

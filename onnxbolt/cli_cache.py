@@ -1,4 +1,5 @@
 """`onnxbolt cache`: the database of measurements, and what was compiled."""
+
 from __future__ import annotations
 
 import json
@@ -15,12 +16,17 @@ _CENTURY = 36500  # days; more of them lead beyond the calendar
 
 @click.group(cls=Group)
 def cache() -> None:
-    """What tuning has measured, and with --compiled what was compiled: in the cache directory (ONNXBOLT_CACHE_DIR)."""
+    """What tuning has measured, and with --compiled what was compiled: in the cache directory
+    (ONNXBOLT_CACHE_DIR)."""
 
 
 @cache.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--compiled", is_flag=True, help="What was compiled instead, the least recently used first; ONNXBOLT_CACHE_SIZE limits it.")
+@click.option(
+    "--compiled",
+    is_flag=True,
+    help="What was compiled instead, the least recently used first; ONNXBOLT_CACHE_SIZE limits it.",
+)
 def cache_list(as_json: bool, compiled: bool, quiet: bool) -> None:
     """One line per problem and machine, with the best configuration."""
     from onnxbolt.tune import listing
@@ -33,7 +39,11 @@ def cache_list(as_json: bool, compiled: bool, quiet: bool) -> None:
     with Database() as database:
         found = listing.entries(database)
     if not quiet:
-        show(json.dumps([entry.summary() for entry in found], indent=2) if as_json else listing.table_of(found))
+        show(
+            json.dumps([entry.summary() for entry in found], indent=2)
+            if as_json
+            else listing.table_of(found)
+        )
 
 
 @cache.command("show")
@@ -47,7 +57,11 @@ def cache_show(prefix: str, as_json: bool, quiet: bool) -> None:
     with Database() as database:
         entry = listing.find(database, prefix)
     if not quiet:
-        show(json.dumps(listing.details_as_json(entry), indent=2) if as_json else listing.details_of(entry))
+        show(
+            json.dumps(listing.details_as_json(entry), indent=2)
+            if as_json
+            else listing.details_of(entry)
+        )
 
 
 @cache.command("export")
@@ -75,12 +89,26 @@ def cache_merge(path: Path, quiet: bool) -> None:
 
 
 @cache.command("clear")
-@click.option("--gpu", metavar="NAME", help="Only measurements made on this GPU, named as `cache list` names it.")
-@click.option("--older-than", metavar="DAYS", type=Finite(min=0, max=_CENTURY),
-              help="Only measurements of more than so many days ago; with --compiled: what was not used since.")
-@click.option("--compiled", is_flag=True, help="Delete what was compiled instead; measurements stay.")
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="Only measurements made on this GPU, named as `cache list` names it.",
+)
+@click.option(
+    "--older-than",
+    metavar="DAYS",
+    type=Finite(min=0, max=_CENTURY),
+    help=(
+        "Only measurements of more than so many days ago; with --compiled: what was not used since."
+    ),
+)
+@click.option(
+    "--compiled", is_flag=True, help="Delete what was compiled instead; measurements stay."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def cache_clear(gpu: str | None, older_than: float | None, compiled: bool, yes: bool, quiet: bool) -> None:
+def cache_clear(
+    gpu: str | None, older_than: float | None, compiled: bool, yes: bool, quiet: bool
+) -> None:
     """Forget measurements: all, or those that the options name."""
     from onnxbolt.codegen import cache as compiled_cache
     from onnxbolt.tune.database import Database
@@ -92,7 +120,10 @@ def cache_clear(gpu: str | None, older_than: float | None, compiled: bool, yes: 
         _ask(yes, f"Delete what was compiled in {compiled_cache.objects().parent}?")
         removed = compiled_cache.clear(before.timestamp() if before else None)
         if not quiet:
-            show(f"{len(removed)} compiled entries deleted, {sum(entry.size for entry in removed) / 2**20:.1f} MiB")
+            show(
+                f"{len(removed)} compiled entries deleted,"
+                f" {sum(entry.size for entry in removed) / 2**20:.1f} MiB"
+            )
         return
     with Database() as database:
         _ask(yes, f"Forget measurements in {database.path}?")
@@ -105,5 +136,7 @@ def _ask(yes: bool, question: str) -> None:
     """Go on where the user says so."""
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("clear asks before it forgets; there is nobody to ask, so give --yes.")
+            raise click.UsageError(
+                "clear asks before it forgets; there is nobody to ask, so give --yes."
+            )
         click.confirm(question, abort=True)

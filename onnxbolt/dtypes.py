@@ -1,4 +1,5 @@
 """One table of the element types that kernels know: ONNX, numpy, CUTLASS and command-line names."""
+
 from __future__ import annotations
 
 import enum
@@ -60,7 +61,15 @@ class DType(enum.Enum):
 
 
 _TABLE = {
-    DType.F16: _Row(TensorProto.FLOAT16, np.dtype(np.float16), "cutlass::half_t", "cutlass::half_t", 2),
-    DType.BF16: _Row(TensorProto.BFLOAT16, np.dtype(ml_dtypes.bfloat16), "cutlass::bfloat16_t", "cutlass::bfloat16_t", 2),
+    DType.F16: _Row(
+        TensorProto.FLOAT16, np.dtype(np.float16), "cutlass::half_t", "cutlass::half_t", 2
+    ),
+    DType.BF16: _Row(
+        TensorProto.BFLOAT16,
+        np.dtype(ml_dtypes.bfloat16),
+        "cutlass::bfloat16_t",
+        "cutlass::bfloat16_t",
+        2,
+    ),
     DType.F32: _Row(TensorProto.FLOAT, np.dtype(np.float32), "float", "cutlass::tfloat32_t", 4),
 }

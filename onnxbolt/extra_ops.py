@@ -1,7 +1,9 @@
-"""Custom-op libraries of others, which a user names for a model that needs them: every session that onnxbolt makes registers them.
+"""Custom-op libraries of others, which a user names for a model that needs them: every session that
+onnxbolt makes registers them.
 
 A library is code. These are the only ones of others that `optimize` loads (SECURITY.md).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +23,11 @@ _libraries: ContextVar[tuple[str, ...]] = ContextVar("libraries", default=())
 
 @contextmanager
 def registered(libraries: Sequence[str | Path]) -> Iterator[None]:
-    """Within it `register` registers `libraries`, too. Raises LibraryError for a file that ONNX Runtime does not load as such a library."""
-    paths = tuple(str(Path(path).resolve()) for path in libraries)  # a bare name would be looked for among the system's libraries
+    """Within it `register` registers `libraries`, too. Raises LibraryError for a file that ONNX
+    Runtime does not load as such a library."""
+    paths = tuple(
+        str(Path(path).resolve()) for path in libraries
+    )  # a bare name would be looked for among the system's libraries
     for given, path in zip(libraries, paths, strict=True):
         _check(given, path)
     token = _libraries.set(_libraries.get() + paths)
@@ -47,4 +52,7 @@ def _check(given: str | Path, path: str) -> None:
         ort.SessionOptions().register_custom_ops_library(path)
     except Exception as error:  # the base of all that ONNX Runtime raises
         why = " ".join(str(error).split())
-        raise LibraryError(f"{option('custom_ops', str(given))}: ONNX Runtime does not load it as a custom-op library ({why})") from error
+        raise LibraryError(
+            f"{option('custom_ops', str(given))}: ONNX Runtime does not load it as a custom-op"
+            f" library ({why})"
+        ) from error

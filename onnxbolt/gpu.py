@@ -1,4 +1,5 @@
 """The local GPU, asked through the driver alone: no CUDA toolkit, no framework."""
+
 from __future__ import annotations
 
 import ctypes
@@ -26,21 +27,35 @@ def compute_capability() -> tuple[int, int] | None:
 
 @cache
 def name() -> str | None:
-    """Device 0 as the driver names it, "NVIDIA H200" say; None where there is no driver or no device."""
+    """Device 0 as the driver names it, "NVIDIA H200" say; None where there is no driver or no
+    device."""
     if compute_capability() is None:
         return None
-    driver, text, device = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(256), ctypes.c_int()
-    if driver.cuDeviceGet(ctypes.byref(device), 0) or driver.cuDeviceGetName(text, len(text), device):
+    driver, text, device = (
+        ctypes.CDLL("libcuda.so.1"),
+        ctypes.create_string_buffer(256),
+        ctypes.c_int(),
+    )
+    if driver.cuDeviceGet(ctypes.byref(device), 0) or driver.cuDeviceGetName(
+        text, len(text), device
+    ):
         return None
     return text.value.decode(errors="replace")
 
 
 def local_arch() -> str | None:
-    """The architecture to build for on this machine: the GPU's own, or the nearest lower one of its generation."""
+    """The architecture to build for on this machine: the GPU's own, or the nearest lower one of
+    its generation."""
     capability = compute_capability()
     if capability is None:
         return None
     major, minor = capability
-    held = [arch for arch in ARCHS if arch_number(arch) // 10 == major and arch_number(arch) % 10 <= minor]
-    exact_only = [arch for arch in held if not arch.endswith("a") or minor == arch_number(arch) % 10]
+    held = [
+        arch
+        for arch in ARCHS
+        if arch_number(arch) // 10 == major and arch_number(arch) % 10 <= minor
+    ]
+    exact_only = [
+        arch for arch in held if not arch.endswith("a") or minor == arch_number(arch) % 10
+    ]
     return max(exact_only, key=arch_number, default=None)

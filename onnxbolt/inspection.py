@@ -1,4 +1,5 @@
 """What an optimized model holds: its fused nodes with configuration, FLOPs and provenance."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -38,7 +39,9 @@ class Flops:
 
     def __str__(self) -> str:
         thousands = min(int(math.log10(max(self.count, 1))) // 3, 4)
-        return " x ".join([f"{self.count / 1000**thousands:.3g} {' KMGT'[thousands]}".rstrip(), *self.symbols])
+        return " x ".join(
+            [f"{self.count / 1000**thousands:.3g} {' KMGT'[thousands]}".rstrip(), *self.symbols]
+        )
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,32 @@ class Inspection:
 
     def text(self, columns: int | None = None) -> str:
         """A table for the terminal, one line per configuration."""
-        table = Table("op type", "output", "FLOPs", "configuration", "stands for", "from", "rule", box=None, pad_edge=False)
+        table = Table(
+            "op type",
+            "output",
+            "FLOPs",
+            "configuration",
+            "stands for",
+            "from",
+            "rule",
+            box=None,
+            pad_edge=False,
+        )
         for node in self.nodes:
-            configs = "\n".join(f"{describe(config)}, {node.config_source}" for config in node.configs)
+            configs = "\n".join(
+                f"{describe(config)}, {node.config_source}" for config in node.configs
+            )
             shape = "x".join(map(str, node.shape)) if node.shape is not None else "?"
-            add_row(table, node.op_type, shape, str(node.flops or ""), configs, node.tensor, ", ".join(node.source_nodes), node.rule)
+            add_row(
+                table,
+                node.op_type,
+                shape,
+                str(node.flops or ""),
+                configs,
+                node.tensor,
+                ", ".join(node.source_nodes),
+                node.rule,
+            )
         console = literal_console(columns or width(WIDTH))
         with console.capture() as captured:
             for key, value in self.metadata.items():
@@ -83,10 +107,16 @@ class Inspection:
             if self.library:
                 console.print(f"library: {self.library}", soft_wrap=True)
             if not self.metadata:
-                console.print("not a model that onnxbolt has optimized: `onnxbolt optimize` makes one of it", soft_wrap=True)
+                console.print(
+                    "not a model that onnxbolt has optimized: `onnxbolt optimize` makes one of it",
+                    soft_wrap=True,
+                )
             elif not self.nodes:
-                console.print("no fused nodes: nothing in the model was worth fusing, or could be; the report of `optimize` says why",
-                              soft_wrap=True)
+                console.print(
+                    "no fused nodes: nothing in the model was worth fusing, or could be; the report"
+                    " of `optimize` says why",
+                    soft_wrap=True,
+                )
             else:
                 console.print(f"fused nodes: {len(self.nodes)}")
                 console.print(table)
@@ -99,10 +129,22 @@ def describe(config: KernelConfig) -> str:
     parts = [f"sm_{config.arch}", config.family.name, tile]
     parts += [f"warp {warp}"] if any(config.warp) else []
     parts += [f"{config.stages} stages"] if config.stages else []
-    parts += [f"cluster {config.cluster[0]}x{config.cluster[1]} {config.schedule.name.lower()}"] if config.schedule else []
+    parts += (
+        [f"cluster {config.cluster[0]}x{config.cluster[1]} {config.schedule.name.lower()}"]
+        if config.schedule
+        else []
+    )
     parts += [f"{config.consumers} consumers"] if config.consumers else []
-    parts += ["swapped"] if config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0] else []
-    parts += ["to NCHW"] if config.family in (Family.CONV_SM90, Family.HALO_SM90) and config.align_c == 1 else []
+    parts += (
+        ["swapped"]
+        if config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0]
+        else []
+    )
+    parts += (
+        ["to NCHW"]
+        if config.family in (Family.CONV_SM90, Family.HALO_SM90) and config.align_c == 1
+        else []
+    )
     parts += ["weights resident"] if config.resident else []
     parts += [f"split {config.split_k}"] if config.split_k > 1 else []
     end = "" if config.max_m >= UNBOUNDED else config.max_m
@@ -111,21 +153,43 @@ def describe(config: KernelConfig) -> str:
 
 
 def _named(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value.name.lower() if isinstance(value, enum.Enum) else value for name, value in fields}
+    return {
+        name: value.name.lower() if isinstance(value, enum.Enum) else value
+        for name, value in fields
+    }
 
 
 def inspect_model(model: ModelProto, path: Path | None = None) -> Inspection:
-    """Read the fused nodes of `model`, and look at the library that belongs beside it where it lies at `path`; nothing of that runs.
+    """Read the fused nodes of `model`, and look at the library that belongs beside it where it lies
+    at `path`; nothing of that runs.
 
-    Raises InputError for a node of a format that this version does not know, and for nodes that onnxbolt would not have written.
+    Raises InputError for a node of a format that this version does not know, and for nodes that
+    onnxbolt would not have written.
     """
     try:
         nodes = _fused_nodes(model)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, onnx.shape_inference.InferenceError) as error:
-        raise InputError(f"the model's fused nodes are not as onnxbolt writes them ({error}). Run: onnxbolt optimize") from error
-    # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes do not
-    own = {key: value for key, value in metadata(model).items() if key.startswith("onnxbolt.") and key != "onnxbolt.ops"}
-    library = beside(get_library_path(path), own.get("onnxbolt.digest", "")) if path and nodes else None
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        onnx.shape_inference.InferenceError,
+    ) as error:
+        raise InputError(
+            f"the model's fused nodes are not as onnxbolt writes them ({error}). Run: onnxbolt"
+            " optimize"
+        ) from error
+    # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes
+    # do not
+    own = {
+        key: value
+        for key, value in metadata(model).items()
+        if key.startswith("onnxbolt.") and key != "onnxbolt.ops"
+    }
+    library = (
+        beside(get_library_path(path), own.get("onnxbolt.digest", "")) if path and nodes else None
+    )
     return Inspection(own, nodes, library)
 
 
@@ -133,37 +197,60 @@ def _fused_nodes(model: ModelProto) -> tuple[FusedNode, ...]:
     shapes = _shapes(model)
     weighted = weighted_ops(model)
     fused = [node for node in model.graph.node if node.domain == DOMAIN]
-    real = {name: count for node in fused for name, prefix in zip(node.output, ("", "stored_"), strict=False)
-            if (count := real_channels(_values(node), prefix)) is not None}
-    return tuple(_fused_node(node, shapes, weighted.get(node.op_type), real.get(node.input[0])) for node in fused)
+    real = {
+        name: count
+        for node in fused
+        for name, prefix in zip(node.output, ("", "stored_"), strict=False)
+        if (count := real_channels(_values(node), prefix)) is not None
+    }
+    return tuple(
+        _fused_node(node, shapes, weighted.get(node.op_type), real.get(node.input[0]))
+        for node in fused
+    )
 
 
 def _shapes(model: ModelProto) -> dict[str, Shape]:
     """The shape of every tensor for which it is known."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
-    shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    shapes: dict[str, Shape] = {
+        tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer
+    }
     for value in (*inferred.input, *inferred.value_info, *inferred.output):
         tensor = value.type.tensor_type
         if tensor.HasField("shape"):
-            shapes[value.name] = tuple(d.dim_param or (d.dim_value if d.HasField("dim_value") else "?") for d in tensor.shape.dim)
+            shapes[value.name] = tuple(
+                d.dim_param or (d.dim_value if d.HasField("dim_value") else "?")
+                for d in tensor.shape.dim
+            )
     return shapes
 
 
 def _values(node: NodeProto) -> dict[str, Any]:
-    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return {
+        attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
+    }
 
 
-def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | None, read: int | None) -> FusedNode:
+def _fused_node(
+    node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | None, read: int | None
+) -> FusedNode:
     """`read`: the channels of x without padding, where it has some."""
     values = _values(node)
     if values.get("format") != FORMAT:
-        raise InputError(f"node {node.name}: format {values.get('format')} is not the {FORMAT} that this version reads; update onnxbolt")
+        raise InputError(
+            f"node {node.name}: format {values.get('format')} is not the {FORMAT} that this version"
+            " reads; update onnxbolt"
+        )
     shape = shapes.get(node.output[0])
     return FusedNode(
         name=node.name,
         op_type=node.op_type,
         shape=shape,
-        flops=_flops(weighted, shape, [shapes.get(name) for name in node.input], values, read) if weighted else None,
+        flops=(
+            _flops(weighted, shape, [shapes.get(name) for name in node.input], values, read)
+            if weighted
+            else None
+        ),
         configs=tuple(configs_of_node(node)),
         config_source=_text(values.get("config_source", b"")),
         tensor=_text(values.get("tensor", b"")),
@@ -173,13 +260,23 @@ def _fused_node(node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | No
     )
 
 
-def _flops(op: OpSpec, output: Shape | None, inputs: Sequence[Shape | None], attributes: Mapping[str, Any],
-           read: int | None) -> Flops | None:
+def _flops(
+    op: OpSpec,
+    output: Shape | None,
+    inputs: Sequence[Shape | None],
+    attributes: Mapping[str, Any],
+    read: int | None,
+) -> Flops | None:
     """Two per multiply-add, padded channels left out."""
     if output is None or (MEAN in op.chain and not inputs[0]):
         return None
-    positions, values = op.products(output, [shape or () for shape in inputs], attributes, read)  # those of weights are known
-    return Flops(2 * values * math.prod(s for s in positions if isinstance(s, int)), tuple(s for s in positions if isinstance(s, str)))
+    positions, values = op.products(
+        output, [shape or () for shape in inputs], attributes, read
+    )  # those of weights are known
+    return Flops(
+        2 * values * math.prod(s for s in positions if isinstance(s, int)),
+        tuple(s for s in positions if isinstance(s, str)),
+    )
 
 
 def _text(value: bytes) -> str:

@@ -1,4 +1,5 @@
 """The custom-op library of a model: its manifest, its generated sources, and building it."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -18,18 +19,31 @@ from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.epilogues import MEAN, STORE
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import Family
-from onnxbolt.opspec import DOMAIN, WEIGHTED, OpSpec, by_name, configs_of_node, ops_from_json, ops_to_json
+from onnxbolt.opspec import (
+    DOMAIN,
+    WEIGHTED,
+    OpSpec,
+    by_name,
+    configs_of_node,
+    ops_from_json,
+    ops_to_json,
+)
 from onnxbolt.runtime import get_library_path
 from onnxbolt.version import __version__
 
 FORMAT = 1
-MOST_KERNELS = 2000  # of one library; large models with tables for symbolic dimensions have some hundreds
-_UNIT_SIZE = 6  # kernels per translation unit: CUTLASS's headers cost as much as two kernels, and units compile in parallel
+MOST_KERNELS = (
+    2000  # of one library; large models with tables for symbolic dimensions have some hundreds
+)
+# kernels per translation unit: CUTLASS's headers cost as much as two kernels, and units compile in
+# parallel
+_UNIT_SIZE = 6
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a library holds. `digest` is over all of its sources and ties it to the models that it serves."""
+    """What a library holds. `digest` is over all of its sources and ties it to the models that
+    it serves."""
 
     ops: tuple[OpSpec, ...]
     instances: tuple[Instance, ...]
@@ -38,12 +52,18 @@ class Manifest:
 
 
 def make_manifest(ops: Iterable[OpSpec], instances: Iterable[Instance]) -> Manifest:
-    """Sorted and without repetition, hence the same for the same sets; archs are those of the instances."""
-    unique = sorted(set(instances), key=lambda instance: (*_target(instance), instance_name(instance)))
+    """Sorted and without repetition, hence the same for the same sets; archs are those of the
+    instances."""
+    unique = sorted(
+        set(instances), key=lambda instance: (*_target(instance), instance_name(instance))
+    )
     archs = tuple(sorted({instance.config.arch for instance in unique}))
     manifest = Manifest(by_name(ops), tuple(unique), archs, "")
-    parts = {"ops": ops_to_json(manifest.ops), "generated": sources_digest(generated_sources(manifest).values()),
-             "kernels": kernel_sources_digest()}
+    parts = {
+        "ops": ops_to_json(manifest.ops),
+        "generated": sources_digest(generated_sources(manifest).values()),
+        "kernels": kernel_sources_digest(),
+    }
     return dataclasses.replace(manifest, digest=text_digest(parts.items()))
 
 
@@ -52,38 +72,61 @@ def generated_sources(manifest: Manifest) -> dict[str, str]:
     return {unit.name: unit.text for unit in _generated_units(manifest)}
 
 
-def build(manifest: Manifest, out_path: Path, progress: Progress | None = None, compiled: Mapping[Instance, Path] | None = None) -> None:
-    """Compile and link the library at `out_path`, which appears whole or not at all. Raises BuildError, ToolchainError.
+def build(
+    manifest: Manifest,
+    out_path: Path,
+    progress: Progress | None = None,
+    compiled: Mapping[Instance, Path] | None = None,
+) -> None:
+    """Compile and link the library at `out_path`, which appears whole or not at all. Raises
+    BuildError, ToolchainError.
 
-    `compiled` holds objects of instances that need not be compiled again, by the same toolchain; what else is in them comes along.
+    `compiled` holds objects of instances that need not be compiled again, by the same toolchain;
+    what else is in them comes along.
     """
     toolchain, compiled = find_toolchain(), compiled or {}
-    missing = dataclasses.replace(manifest, instances=tuple(i for i in manifest.instances if i not in compiled))
+    missing = dataclasses.replace(
+        manifest, instances=tuple(i for i in manifest.instances if i not in compiled)
+    )
     objects = compile_units(units(missing), toolchain, progress)
-    link([*objects, *sorted({compiled[i] for i in manifest.instances if i in compiled})], out_path, toolchain)
+    link(
+        [*objects, *sorted({compiled[i] for i in manifest.instances if i in compiled})],
+        out_path,
+        toolchain,
+    )
     if progress:
         progress(f"linked {out_path.name}")
 
 
 def units(manifest: Manifest) -> list[Unit]:
-    """Everything that is compiled for a library, what takes longest first, so that the cores finish together."""
-    fixed = [Unit(path.name, path.read_text()) for path in sorted(resource_dir("custom_ops").glob("*.cc"))]
+    """Everything that is compiled for a library, what takes longest first, so that the cores
+    finish together."""
+    fixed = [
+        Unit(path.name, path.read_text())
+        for path in sorted(resource_dir("custom_ops").glob("*.cc"))
+    ]
     return sorted([*_generated_units(manifest), *fixed], key=lambda unit: -unit.arch)
 
 
 def build_for(model: Path | str, progress: Progress | None = None) -> Path:
     """Build the library of a written model beside it and return its path.
 
-    Raises InputError where the model has no fused nodes or was written by another version of onnxbolt.
+    Raises InputError where the model has no fused nodes or was written by another version of
+    onnxbolt.
     """
     from onnxbolt.graph.importer import load_model
 
     proto = load_model(Path(model))
     manifest = manifest_of_model(proto)
     if not manifest.ops:
-        raise InputError(f"{model} has no fused nodes, so it needs no library. Run: onnxbolt optimize")
+        raise InputError(
+            f"{model} has no fused nodes, so it needs no library. Run: onnxbolt optimize"
+        )
     if manifest.digest != metadata(proto).get("onnxbolt.digest"):
-        raise InputError(f"{model} was written by another version of onnxbolt, whose kernels this one lacks. Run: onnxbolt optimize")
+        raise InputError(
+            f"{model} was written by another version of onnxbolt, whose kernels this one lacks."
+            " Run: onnxbolt optimize"
+        )
     path = default_library_path(model)
     build(manifest, path, progress)
     return path
@@ -100,19 +143,30 @@ def manifest_of_model(model: ModelProto) -> Manifest:
     nodes = [node for node in _nodes(model.graph) if node.domain == DOMAIN]
     ops = {op.name: op for op in ops_from_json(metadata(model).get("onnxbolt.ops", "[]"))}
     if unknown := sorted({node.op_type for node in nodes} - set(ops)):
-        raise InputError(f"the model's metadata does not describe its op types {', '.join(unknown)}. Run: onnxbolt optimize")
-    instances = {ops[node.op_type].instance(config) for node in nodes for config in configs_of_node(node)}
+        raise InputError(
+            f"the model's metadata does not describe its op types {', '.join(unknown)}. Run:"
+            " onnxbolt optimize"
+        )
+    instances = {
+        ops[node.op_type].instance(config) for node in nodes for config in configs_of_node(node)
+    }
     if len(instances) > MOST_KERNELS:
-        raise InputError(f"the model asks for {len(instances)} kernels, which would take days to compile; {MOST_KERNELS} are the most")
+        raise InputError(
+            f"the model asks for {len(instances)} kernels, which would take days to compile;"
+            f" {MOST_KERNELS} are the most"
+        )
     return make_manifest((ops[name] for name in {node.op_type for node in nodes}), instances)
 
 
 def metadata_of(manifest: Manifest, precision: str, archs: Sequence[int]) -> dict[str, str]:
     """What a written model says of itself in metadata_props (docs/architecture.md)."""
     return {
-        "onnxbolt.format": str(FORMAT), "onnxbolt.version": __version__,
-        "onnxbolt.digest": manifest.digest if manifest.ops else "", "onnxbolt.precision": precision,
-        "onnxbolt.archs": ",".join(str(arch) for arch in archs), "onnxbolt.ops": ops_to_json(manifest.ops),
+        "onnxbolt.format": str(FORMAT),
+        "onnxbolt.version": __version__,
+        "onnxbolt.digest": manifest.digest if manifest.ops else "",
+        "onnxbolt.precision": precision,
+        "onnxbolt.archs": ",".join(str(arch) for arch in archs),
+        "onnxbolt.ops": ops_to_json(manifest.ops),
     }
 
 
@@ -123,7 +177,11 @@ def metadata(model: ModelProto) -> dict[str, str]:
 
 def weighted_ops(model: ModelProto) -> dict[str, OpSpec]:
     """The op types of a written model whose input 1 is a weight, by name."""
-    return {op.name: op for op in ops_from_json(metadata(model).get("onnxbolt.ops", "[]")) if op.kind in WEIGHTED}
+    return {
+        op.name: op
+        for op in ops_from_json(metadata(model).get("onnxbolt.ops", "[]"))
+        if op.kind in WEIGHTED
+    }
 
 
 def _target(instance: Instance) -> tuple[Family, int]:
@@ -143,18 +201,33 @@ def _parts(instances: list[Instance]) -> Iterator[list[Instance]]:
     """Runs of nearly equal length, at most _UNIT_SIZE."""
     size = math.ceil(len(instances) / math.ceil(len(instances) / _UNIT_SIZE))
     for i in range(0, len(instances), size):
-        yield instances[i:i + size]
+        yield instances[i : i + size]
 
 
 def _manifest_source(manifest: Manifest) -> str:
-    ops = [{"name": op.name, "kind": _camel(op.kind), "element": op.element.onnx, "output": op.output.onnx,
-            "epilogue": ",".join(op.steps), "operands": op.operands,
-            "planes": op.planes.onnx if op.planes else 0, "stores": STORE in op.chain, "to_nchw": op.to_nchw,
-            "means": MEAN in op.chain}
-           for op in manifest.ops]
+    ops = [
+        {
+            "name": op.name,
+            "kind": _camel(op.kind),
+            "element": op.element.onnx,
+            "output": op.output.onnx,
+            "epilogue": ",".join(op.steps),
+            "operands": op.operands,
+            "planes": op.planes.onnx if op.planes else 0,
+            "stores": STORE in op.chain,
+            "to_nchw": op.to_nchw,
+            "means": MEAN in op.chain,
+        }
+        for op in manifest.ops
+    ]
     # descending: the library takes the first architecture that a device runs
-    return render("library/manifest.cc.j2", ops=ops, archs=sorted(manifest.archs, reverse=True), format=FORMAT,
-                  digest=manifest.digest)
+    return render(
+        "library/manifest.cc.j2",
+        ops=ops,
+        archs=sorted(manifest.archs, reverse=True),
+        format=FORMAT,
+        digest=manifest.digest,
+    )
 
 
 def _camel(kind: str) -> str:

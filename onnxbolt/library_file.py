@@ -1,9 +1,12 @@
-"""A model's library as a file: what it says of itself, read without loading it, and loading it when it is the right one.
+"""A model's library as a file: what it says of itself, read without loading it, and loading it when
+it is the right one.
 
-Loading a library runs its code. So its manifest, JSON in the ELF section `.onnxbolt` (templates/library/manifest.cc.j2), is read from the
-file first, by the tables at whose head the file's header points (System V ABI, "Object Files"); what does not match is never loaded.
-Deployment needs no more than Python's standard library for that.
+Loading a library runs its code. So its manifest, JSON in the ELF section `.onnxbolt`
+(templates/library/manifest.cc.j2), is read from the file first, by the tables at whose head the
+file's header points (System V ABI, "Object Files"); what does not match is never loaded. Deployment
+needs no more than Python's standard library for that.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -37,15 +40,19 @@ class LibraryManifest:
 
 
 class Library:
-    """A library file; nothing of it runs before `probe`. Raises LibraryError, which ends in `remedy`, where it is none that can be used.
+    """A library file; nothing of it runs before `probe`. Raises LibraryError, which ends in
+    `remedy`, where it is none that can be used.
 
-    With `sha256`, as `given_sum` has it, the file's bytes have that sum, and `loadable` names a copy of these very bytes, which nobody can
-    change: exchanging the file between the check and the loading is of no use.
+    With `sha256`, as `given_sum` has it, the file's bytes have that sum, and `loadable` names a
+    copy of these very bytes, which nobody can change: exchanging the file between the check and the
+    loading is of no use.
     """
 
     def __init__(self, path: Path, remedy: str, sha256: str | None = None) -> None:
         self.path, self.remedy = path, remedy
-        self.loadable = str(path.resolve())  # a bare name would be looked for among the system's libraries
+        self.loadable = str(
+            path.resolve()
+        )  # a bare name would be looked for among the system's libraries
         try:
             content = path.read_bytes() if path.is_file() else b""
             if sha256 is not None:
@@ -54,7 +61,9 @@ class Library:
             if sha256 is not None:
                 self.loadable = _private_copy(content)
         except (OSError, ValueError) as error:
-            raise LibraryError(f"{path} is damaged, or no library of onnxbolt: {error}. {remedy}") from error
+            raise LibraryError(
+                f"{path} is damaged, or no library of onnxbolt: {error}. {remedy}"
+            ) from error
 
     @property
     def digest(self) -> str:
@@ -62,7 +71,8 @@ class Library:
         return self.manifest.digest
 
     def probe(self, device: int = 0) -> tuple[int, str]:
-        """Load the library, and ask it for the architecture whose kernels GPU `device` would run, 80 say; or 0, and why there is none."""
+        """Load the library, and ask it for the architecture whose kernels GPU `device` would
+        run, 80 say; or 0, and why there is none."""
         try:
             probe = ctypes.CDLL(self.loadable).onnxbolt_probe
         except (OSError, AttributeError) as error:
@@ -75,13 +85,16 @@ class Library:
     def _check_sum(self, content: bytes, expected: str) -> None:
         found = hashlib.sha256(content).hexdigest()
         if found != expected:
-            raise LibraryError(f"{self.path} has SHA-256 {found}, not {expected}: it is not what was asked for. Deploy that library, "
-                               "or pass this sum if you trust it")
+            raise LibraryError(
+                f"{self.path} has SHA-256 {found}, not {expected}: it is not what was asked for."
+                " Deploy that library, or pass this sum if you trust it"
+            )
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What lies where a model's library belongs, found out without loading it; `problem` says why it cannot be used."""
+    """What lies where a model's library belongs, found out without loading it; `problem` says
+    why it cannot be used."""
 
     name: str
     sha256: str = ""
@@ -91,8 +104,14 @@ class Beside:
     def __str__(self) -> str:
         if not self.sha256:
             return self.problem
-        return f"{self.name} {self.problem}" if self.problem else (
-            f"{self.name}, kernels for {', '.join(f'sm_{arch}' for arch in self.archs)}, SHA-256 {self.sha256}")
+        return (
+            f"{self.name} {self.problem}"
+            if self.problem
+            else (
+                f"{self.name}, kernels for {', '.join(f'sm_{arch}' for arch in self.archs)},"
+                f" SHA-256 {self.sha256}"
+            )
+        )
 
 
 def beside(path: Path, digest: str) -> Beside:
@@ -103,7 +122,9 @@ def beside(path: Path, digest: str) -> Beside:
         content = path.read_bytes()
         manifest = read_manifest(content)
     except (OSError, ValueError) as error:
-        return Beside(path.name, sha256_of(path), problem=f"is damaged, or no library of onnxbolt: {error}")
+        return Beside(
+            path.name, sha256_of(path), problem=f"is damaged, or no library of onnxbolt: {error}"
+        )
     sums = hashlib.sha256(content).hexdigest()
     if manifest.digest != digest:
         return Beside(path.name, sums, manifest.archs, "is the library of another model")
@@ -111,9 +132,13 @@ def beside(path: Path, digest: str) -> Beside:
 
 
 def given_sum(value: object) -> str:
-    """The argument library_sha256 in lower case. Raises InputError where it is not 64 hexadecimal digits."""
+    """The argument library_sha256 in lower case. Raises InputError where it is not 64
+    hexadecimal digits."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value.lower()):
-        raise InputError(f"library_sha256={ascii(value)[:80]} is no SHA-256 sum, 64 hexadecimal digits; onnxbolt inspect prints one")
+        raise InputError(
+            f"library_sha256={ascii(value)[:80]} is no SHA-256 sum, 64 hexadecimal digits; onnxbolt"
+            " inspect prints one"
+        )
     return value.lower()
 
 
@@ -124,15 +149,26 @@ def sha256_of(path: Path) -> str:
 
 
 def read_manifest(file: bytes) -> LibraryManifest:
-    """What the bytes of a library say. Raises ValueError for anything else: each number of the file is checked before it is used."""
+    """What the bytes of a library say. Raises ValueError for anything else: each number of the
+    file is checked before it is used."""
     text = _section(file)
     try:
         values = json.loads(text.rstrip(b"\0"))
-        manifest = LibraryManifest(values["format"], values["digest"], tuple(values["archs"]), tuple(values["ops"]))
+        manifest = LibraryManifest(
+            values["format"], values["digest"], tuple(values["archs"]), tuple(values["ops"])
+        )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError("its manifest is no JSON of onnxbolt's") from error
-    sound = type(manifest.format) is int and isinstance(manifest.digest, str) and _SHA256.fullmatch(manifest.digest)
-    if not sound or not all(type(arch) is int for arch in manifest.archs) or not all(isinstance(op, str) for op in manifest.ops):
+    sound = (
+        type(manifest.format) is int
+        and isinstance(manifest.digest, str)
+        and _SHA256.fullmatch(manifest.digest)
+    )
+    if (
+        not sound
+        or not all(type(arch) is int for arch in manifest.archs)
+        or not all(isinstance(op, str) for op in manifest.ops)
+    ):
         raise ValueError("its manifest is none of onnxbolt's")
     return manifest
 
@@ -142,24 +178,37 @@ def _section(file: bytes) -> bytes:
     if len(file) < _HEADER or file[:6] != b"\x7fELF\x02\x01":
         raise ValueError("it is no 64-bit ELF file")
     segments, sections = struct.unpack_from("<QQ", file, 32)
-    segment_size, segment_count, section_size, section_count, names = struct.unpack_from("<5H", file, 54)
-    if section_size != _SECTION_HEADER or (segment_count and segment_size != _SEGMENT_HEADER) or names >= section_count:
+    segment_size, segment_count, section_size, section_count, names = struct.unpack_from(
+        "<5H", file, 54
+    )
+    if (
+        section_size != _SECTION_HEADER
+        or (segment_count and segment_size != _SEGMENT_HEADER)
+        or names >= section_count
+    ):
         raise ValueError("its header is damaged")
     _within(file, segments, segment_size * segment_count)
     _within(file, sections, section_size * section_count)
     for i in range(segment_count):  # loading a file that is cut off ends the process
         offset, _, _, size = struct.unpack_from("<4Q", file, segments + i * _SEGMENT_HEADER + 8)
         _within(file, offset, size)
-    headers = [struct.unpack_from("<IIQQQQ", file, sections + i * _SECTION_HEADER) for i in range(section_count)]
+    headers = [
+        struct.unpack_from("<IIQQQQ", file, sections + i * _SECTION_HEADER)
+        for i in range(section_count)
+    ]
     start, size = headers[names][4:]
     _within(file, start, size)
     for name, kind, _, _, offset, length in headers:
         begin = start + name
-        if kind != _NO_BITS and name + len(_SECTION) < size and file[begin:begin + len(_SECTION) + 1] == _SECTION + b"\0":
+        if (
+            kind != _NO_BITS
+            and name + len(_SECTION) < size
+            and file[begin : begin + len(_SECTION) + 1] == _SECTION + b"\0"
+        ):
             if length > _LONGEST:
                 raise ValueError("its manifest is too long")
             _within(file, offset, length)
-            return file[offset:offset + length]
+            return file[offset : offset + length]
     raise ValueError("it has no manifest")
 
 
@@ -175,7 +224,8 @@ _copying = threading.Lock()
 def _private_copy(content: bytes) -> str:
     """The path of a copy in memory, sealed against changes; the same for the same content.
 
-    Its descriptor stays open as long as the process lives, as a loaded library does: the linker knows libraries by their paths.
+    Its descriptor stays open as long as the process lives, as a loaded library does: the linker
+    knows libraries by their paths.
     """
     key = hashlib.sha256(content).digest()
     with _copying:
@@ -183,6 +233,10 @@ def _private_copy(content: bytes) -> str:
             descriptor = os.memfd_create("onnxbolt", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(content)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            fcntl.fcntl(
+                descriptor,
+                fcntl.F_ADD_SEALS,
+                fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL,
+            )
             _copies[key] = f"/proc/self/fd/{descriptor}"
         return _copies[key]

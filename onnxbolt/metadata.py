@@ -1,8 +1,10 @@
-"""A model's metadata_props, read without onnx: a few lines of protobuf's wire format that step over everything else.
+"""A model's metadata_props, read without onnx: a few lines of protobuf's wire format that step over
+everything else.
 
-ModelProto is fields of (tag, value); metadata_props is its field 14, each a StringStringEntryProto (key 1, value 2). See
-onnx.proto, and "Encoding" in protobuf's documentation.
+ModelProto is fields of (tag, value); metadata_props is its field 14, each a StringStringEntryProto
+(key 1, value 2). See onnx.proto, and "Encoding" in protobuf's documentation.
 """
+
 from __future__ import annotations
 
 import mmap
@@ -17,12 +19,18 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 
 
 def read_metadata(model: Source) -> dict[str, str]:
-    """The entries of a model, given as a path or as the file's bytes. Raises InputError where it is no whole ONNX file."""
+    """The entries of a model, given as a path or as the file's bytes. Raises InputError where it
+    is no whole ONNX file."""
     if isinstance(model, bytes):
         return _entries(model, "the model")
     try:
-        with open(model, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            return _entries(view, str(model))  # skipping over a mapped file reads only what lies between the skips
+        with (
+            open(model, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view,
+        ):
+            return _entries(
+                view, str(model)
+            )  # skipping over a mapped file reads only what lies between the skips
     except OSError as error:
         raise InputError(f"{model} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -42,7 +50,8 @@ def _entries(data: bytes | mmap.mmap, name: str) -> dict[str, str]:
 
 
 def _fields(data: bytes | mmap.mmap, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Number, start and end of each field between two positions; IndexError where the bytes are no message."""
+    """Number, start and end of each field between two positions; IndexError where the bytes are
+    no message."""
     while position < stop:
         tag, position = _varint(data, position)
         kind = tag & 7

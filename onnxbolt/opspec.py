@@ -1,4 +1,6 @@
-"""Op types of domain com.onnxbolt: what the library has to know of them, and how a model says it (metadata entry onnxbolt.ops)."""
+"""Op types of domain com.onnxbolt: what the library has to know of them, and how a model says it
+(metadata entry onnxbolt.ops)."""
+
 from __future__ import annotations
 
 import itertools
@@ -21,19 +23,29 @@ from onnxbolt.kernels.soundness import FOR_CONV, FOR_GEMM, config_from
 DOMAIN = "com.onnxbolt"
 # each kind of op, and the families whose kernels compute it
 KINDS: Mapping[str, frozenset[Family]] = {
-    **dict.fromkeys(("conv", "conv1d", "conv_chain"), FOR_CONV | FOR_GEMM), **dict.fromkeys(("gemm", "gemm_chain"), FOR_GEMM),
+    **dict.fromkeys(("conv", "conv1d", "conv_chain"), FOR_CONV | FOR_GEMM),
+    **dict.fromkeys(("gemm", "gemm_chain"), FOR_GEMM),
     **dict.fromkeys(("max_pool", "average_pool", "global_average_pool"), frozenset({Family.POOL})),
     **dict.fromkeys(("to_nhwc", "to_nchw"), frozenset({Family.LAYOUT})),
-    "elementwise": frozenset({Family.ELEMENTWISE}), "squeeze_excite": frozenset({Family.SQUEEZE_EXCITE}),
+    "elementwise": frozenset({Family.ELEMENTWISE}),
+    "squeeze_excite": frozenset({Family.SQUEEZE_EXCITE}),
     "resize": frozenset({Family.RESIZE}),
 }
 _TYPES = frozenset(dtype.value for dtype in DType)
-WEIGHTED = ("conv", "conv1d", "gemm", "gemm_chain", "conv_chain", "squeeze_excite")  # kinds whose input 1 is a weight
+WEIGHTED = (
+    "conv",
+    "conv1d",
+    "gemm",
+    "gemm_chain",
+    "conv_chain",
+    "squeeze_excite",
+)  # kinds whose input 1 is a weight
 
 
 @dataclass(frozen=True)
 class OpSpec:
-    """An op type: what the library has to know of it beyond a node's attributes. Raises InputError for one that no library could hold."""
+    """An op type: what the library has to know of it beyond a node's attributes. Raises
+    InputError for one that no library could hold."""
 
     name: str  # as checks.NAME has it
     kind: str  # one of KINDS
@@ -52,32 +64,55 @@ class OpSpec:
             for step in self.chain:
                 checks.entry("step", step, EPILOGUES)
         except ValueError as error:
-            raise InputError(f"the model describes an op type that this version of onnxbolt cannot have ({error})") from error
-        if max(layer.count("v") for layer in self.operands.split("w")) > MAX_VECTORS or self.operands.count("t") > MAX_TENSORS:
-            raise InputError(f"op {self.name} takes more than {MAX_VECTORS} vectors or {MAX_TENSORS} tensors")
+            raise InputError(
+                "the model describes an op type that this version of onnxbolt cannot have"
+                f" ({error})"
+            ) from error
+        if (
+            max(layer.count("v") for layer in self.operands.split("w")) > MAX_VECTORS
+            or self.operands.count("t") > MAX_TENSORS
+        ):
+            raise InputError(
+                f"op {self.name} takes more than {MAX_VECTORS} vectors or {MAX_TENSORS} tensors"
+            )
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The steps that the kernel computes: the chain without its cast, which is the kernel's output type."""
+        """The steps that the kernel computes: the chain without its cast, which is the kernel's
+        output type."""
         return tuple(step for step in self.chain if step not in CASTS.values())
 
     @property
     def operands(self) -> str:
-        """One letter for each input behind x and weight: v, a vector, t, a tensor, or w, the weight of a further product; at the
-        end y, what earlier nodes wrote of the output."""
+        """One letter for each input behind x and weight: v, a vector, t, a tensor, or w, the
+        weight of a further product; at the end y, what earlier nodes wrote of the output."""
         chain = "".join(EPILOGUES[step].operand[:1] for step in self.chain)
         if self.kind == "squeeze_excite":
             chain = "vwv"  # the bias, the second weight and its bias
         return chain + "y" * self.into
 
-    def products(self, y: Sequence[Any], shapes: Sequence[Sequence[Any]], attributes: Mapping[str, Any],
-                 read: int | None = None) -> tuple[list[Any], int]:
-        """Of a node with weights: the sizes at whose every position each weight is multiplied once, and the values of these weights.
+    def products(
+        self,
+        y: Sequence[Any],
+        shapes: Sequence[Sequence[Any]],
+        attributes: Mapping[str, Any],
+        read: int | None = None,
+    ) -> tuple[list[Any], int]:
+        """Of a node with weights: the sizes at whose every position each weight is multiplied once,
+        and the values of these weights.
 
-        `y` is the output's shape, `shapes` are those of all inputs; `attributes` are the node's, `read` the channels of x without padding
-        where it has some. Padding of x and of the output does not count.
+        `y` is the output's shape, `shapes` are those of all inputs; `attributes` are the node's,
+        `read` the channels of x without padding where it has some. Padding of x and of the output
+        does not count.
         """
-        weights = [list(shapes[1]), *(list(shape) for letter, shape in zip(self.operands, shapes[2:], strict=True) if letter == "w")]
+        weights = [
+            list(shapes[1]),
+            *(
+                list(shape)
+                for letter, shape in zip(self.operands, shapes[2:], strict=True)
+                if letter == "w"
+            ),
+        ]
         if read is not None and attributes.get("group", 1) == 1:
             weights[0][-1] = min(weights[0][-1], read)
         written = real_channels(attributes) or weights[-1][0] - attributes.get("padding", 0)
@@ -89,7 +124,8 @@ class OpSpec:
         return positions, sum(math.prod(weight) for weight in weights)
 
     def instance(self, config: KernelConfig) -> Instance:
-        """The kernel that a node of this type needs for one row of its configurations. Raises InputError where no kernel is both."""
+        """The kernel that a node of this type needs for one row of its configurations. Raises
+        InputError where no kernel is both."""
         try:
             if config.family not in KINDS[self.kind]:
                 raise ValueError(f"a kernel of {config.family.name} for the kind {self.kind}")
@@ -99,9 +135,14 @@ class OpSpec:
 
 
 def real_channels(attributes: Mapping[str, Any], output: str = "") -> int | None:
-    """The channels of a fused node's output without padding, of its second one by "stored_"; None where all that are stored are real."""
+    """The channels of a fused node's output without padding, of its second one by "stored_";
+    None where all that are stored are real."""
     channels = attributes.get(f"{output}channel_map")
-    return sum(channel >= 0 for channel in channels) if channels and "around" not in attributes else None
+    return (
+        sum(channel >= 0 for channel in channels)
+        if channels and "around" not in attributes
+        else None
+    )
 
 
 def by_name(ops: Iterable[OpSpec]) -> tuple[OpSpec, ...]:
@@ -114,10 +155,21 @@ def by_name(ops: Iterable[OpSpec]) -> tuple[OpSpec, ...]:
 
 
 def ops_to_json(ops: Iterable[OpSpec]) -> str:
-    """The metadata entry onnxbolt.ops: what of the op types cannot be read from the nodes' attributes."""
-    rows = [{"name": op.name, "kind": op.kind, "element": op.element.value, "output": op.output.value, "chain": list(op.chain),
-             **({"planes": op.planes.value} if op.planes else {}), **({"into": True} if op.into else {}),
-             **({"to_nchw": True} if op.to_nchw else {})} for op in by_name(ops)]
+    """The metadata entry onnxbolt.ops: what of the op types cannot be read from the nodes'
+    attributes."""
+    rows = [
+        {
+            "name": op.name,
+            "kind": op.kind,
+            "element": op.element.value,
+            "output": op.output.value,
+            "chain": list(op.chain),
+            **({"planes": op.planes.value} if op.planes else {}),
+            **({"into": True} if op.into else {}),
+            **({"to_nchw": True} if op.to_nchw else {}),
+        }
+        for op in by_name(ops)
+    ]
     return json.dumps(rows, separators=(",", ":"))
 
 
@@ -129,7 +181,9 @@ def ops_from_json(text: str) -> tuple[OpSpec, ...]:
             raise ValueError("a list is expected")
         return tuple(_from_row(row) for row in rows)
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"the model's metadata entry onnxbolt.ops is damaged ({error}). Run: onnxbolt optimize") from error
+        raise InputError(
+            f"the model's metadata entry onnxbolt.ops is damaged ({error}). Run: onnxbolt optimize"
+        ) from error
 
 
 def _from_row(row: Any) -> OpSpec:
@@ -138,7 +192,9 @@ def _from_row(row: Any) -> OpSpec:
     element, output = (DType(checks.entry(key, row[key], _TYPES)) for key in ("element", "output"))
     planes = DType(checks.entry("planes", row["planes"], _TYPES)) if "planes" in row else None
     into, to_nchw = (checks.boolean(key, row.get(key, False)) for key in ("into", "to_nchw"))
-    return OpSpec(row["name"], row["kind"], element, output, tuple(row["chain"]), planes, into, to_nchw)
+    return OpSpec(
+        row["name"], row["kind"], element, output, tuple(row["chain"]), planes, into, to_nchw
+    )
 
 
 def configs_of_node(node: NodeProto) -> list[KernelConfig]:
@@ -148,13 +204,18 @@ def configs_of_node(node: NodeProto) -> list[KernelConfig]:
         if attribute is not None and attribute.type != AttributeProto.INTS:
             raise ValueError("it is no list of integers")
         numbers = list(attribute.ints) if attribute is not None else []
-        return [config_from(numbers[i:i + ROW_WIDTH]) for i in range(0, len(numbers), ROW_WIDTH)]
+        return [config_from(numbers[i : i + ROW_WIDTH]) for i in range(0, len(numbers), ROW_WIDTH)]
     except ValueError as error:
-        raise InputError(f"node {node.name}: attribute configs is damaged ({error}). Run: onnxbolt optimize") from error
+        raise InputError(
+            f"node {node.name}: attribute configs is damaged ({error}). Run: onnxbolt optimize"
+        ) from error
 
 
 def _image(x: Sequence[int], weight: Sequence[int], attributes: Mapping[str, Any]) -> list[int]:
-    """Height and width of what a convolution makes of x [N, H, W, C]: of the image that a mean is over, which has a fixed size."""
+    """Height and width of what a convolution makes of x [N, H, W, C]: of the image that a mean
+    is over, which has a fixed size."""
     strides, pads, dilations = (attributes[name] for name in ("strides", "pads", "dilations"))
-    spans = [x[1 + i] + pads[i] + pads[i + 2] - dilations[i] * (weight[1 + i] - 1) - 1 for i in (0, 1)]
+    spans = [
+        x[1 + i] + pads[i] + pads[i + 2] - dilations[i] * (weight[1 + i] - 1) - 1 for i in (0, 1)
+    ]
     return [span // stride + 1 for span, stride in zip(spans, strides, strict=True)]

@@ -1,4 +1,5 @@
 """What a user can choose, in one frozen place; the only module that reads environment variables."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -20,14 +21,17 @@ from onnxbolt.spelling import option
 PRECISIONS = ("fp16", "bf16", "keep")
 FUSE = ("winning", "all")
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")
-TRIALS = 24  # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
+TRIALS = (
+    24  # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
+)
 
 LONGEST = 2**31 - 1  # dimension: kernels count in 32 bits
 Shapes = Mapping[str, tuple[int, ...]]  # by the name of a graph input
 
 
 class Choices(TypedDict, total=False):
-    """The fields of `Options` as keyword arguments of a function; tests/test_options.py holds the two to each other."""
+    """The fields of `Options` as keyword arguments of a function; tests/test_options.py holds
+    the two to each other."""
 
     precision: str
     fuse: str
@@ -57,31 +61,32 @@ class Choices(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `optimize` and `tune`, which take them as keyword arguments; the command line's flags have the same names.
+    """Options of `optimize` and `tune`, which take them as keyword arguments; the command line's
+    flags have the same names.
 
-    precision   "fp16", "bf16" or "keep": type of weights and compute; keep: as in the model, fp32 on TF32 tensor cores
-    fuse        "winning": fusions that beat ONNX Runtime's own kernels (measured, else predicted); "all": all of them
-    archs       one architecture ("sm_90a") or several, which decide together what is fused; default: the local GPU's, else sm_80 and sm_90a
-    library     False: write the model alone and compile nothing
-    verify      False: do not compare the result with the original
-    inputs      .npz with one array per graph input, for verification; default: random inputs
-    atol, rtol  a further condition of verification on each element: |y - y0| <= atol + rtol |y0|
-    strict      fail where verification finds no inputs that can judge the whole model
-    custom_ops  libraries of other custom operators that the model needs, one or several: every session registers them
-    keep_failed            write the output although verification failed
-    require_fused          fail where fused nodes do less than so many percent of the FLOPs of all products and convolutions
-    save_as_external_data  write weights to OUT.onnx.data; always above 2 GB
-    seed        of the random inputs
-    tune        measure kernels and ONNX Runtime on the local GPU first
-    budget      with tune: at most so many seconds, compiling included
-    trials      with tune: candidates of each problem
-    min_shapes, opt_shapes, max_shapes  sizes by the name of a graph input, for symbolic dimensions: the least and the largest that kernels
+    precision   "fp16", "bf16" or "keep": type of weights and compute; keep: as in the model, fp32
+    on TF32 tensor cores fuse        "winning": fusions that beat ONNX Runtime's own kernels
+    (measured, else predicted); "all": all of them archs       one architecture ("sm_90a") or
+    several, which decide together what is fused; default: the local GPU's, else sm_80 and sm_90a
+    library     False: write the model alone and compile nothing verify      False: do not compare
+    the result with the original inputs      .npz with one array per graph input, for verification;
+    default: random inputs atol, rtol  a further condition of verification on each element: |y - y0|
+    <= atol + rtol |y0| strict      fail where verification finds no inputs that can judge the whole
+    model custom_ops  libraries of other custom operators that the model needs, one or several:
+    every session registers them keep_failed            write the output although verification
+    failed require_fused          fail where fused nodes do less than so many percent of the FLOPs
+    of all products and convolutions save_as_external_data  write weights to OUT.onnx.data; always
+    above 2 GB seed        of the random inputs tune        measure kernels and ONNX Runtime on the
+    local GPU first budget      with tune: at most so many seconds, compiling included trials
+    with tune: candidates of each problem min_shapes, opt_shapes, max_shapes  sizes by the name of a
+    graph input, for symbolic dimensions: the least and the largest that kernels
                 are chosen for, and the one that decides what is fused
-    freeze_initializers    True: make initializers that are also graph inputs constants, and take them from the inputs; default: where
+    freeze_initializers    True: make initializers that are also graph inputs constants, and take
+    them from the inputs; default: where
                 all initializers are inputs
     lock        file with every choice, written or updated; what it holds of measurements is used
-    frozen      take every choice from the lock file alone
-    ort_version version of ONNX Runtime that will run the model, such as "1.31": its CUDA kernels decide what stays in fp32;
+    frozen      take every choice from the lock file alone ort_version version of ONNX Runtime that
+    will run the model, such as "1.31": its CUDA kernels decide what stays in fp32;
                 default: the installed one, else the newest that is known
 
     Raises InputError for a value that cannot be used.
@@ -113,8 +118,18 @@ class Options:
     freeze_initializers: bool | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "archs", (self.archs,) if isinstance(self.archs, str) else tuple(self.archs))
-        object.__setattr__(self, "custom_ops", (self.custom_ops,) if isinstance(self.custom_ops, str | Path) else tuple(self.custom_ops))
+        object.__setattr__(
+            self, "archs", (self.archs,) if isinstance(self.archs, str) else tuple(self.archs)
+        )
+        object.__setattr__(
+            self,
+            "custom_ops",
+            (
+                (self.custom_ops,)
+                if isinstance(self.custom_ops, str | Path)
+                else tuple(self.custom_ops)
+            ),
+        )
         for name, allowed in (("precision", PRECISIONS), ("fuse", FUSE)):
             if (given := getattr(self, name)) not in allowed:
                 raise InputError(f"{option(name, given)}: choose one of {', '.join(allowed)}")
@@ -124,19 +139,31 @@ class Options:
         if len(set(self.archs)) != len(self.archs):
             raise InputError(f"{option('archs', self.archs)}: each architecture once")
         if self.frozen and self.lock is None:
-            raise InputError(f"{option('frozen', True)} needs {option('lock')}: the lock file is what it reads")
+            raise InputError(
+                f"{option('frozen', True)} needs {option('lock')}: the lock file is what it reads"
+            )
         if self.frozen and self.tune:
-            raise InputError(f"{option('frozen', True)} takes every choice from the lock file, {option('tune', True)} measures: "
-                             "choose one of them")
+            raise InputError(
+                f"{option('frozen', True)} takes every choice from the lock file,"
+                f" {option('tune', True)} measures: choose one of them"
+            )
         if self.budget is not None and not self.budget > 0:
             raise InputError(f"{option('budget', self.budget)}: give a time that is not zero")
         for name in ("min_shapes", "opt_shapes", "max_shapes"):
-            if not all(1 <= size <= LONGEST for shape in (getattr(self, name) or {}).values() for size in shape):
+            if not all(
+                1 <= size <= LONGEST
+                for shape in (getattr(self, name) or {}).values()
+                for size in shape
+            ):
                 raise InputError(f"{option(name)}: sizes are from 1 to {LONGEST}")
         if self.require_fused is not None and not 0 <= self.require_fused <= 100:
-            raise InputError(f"{option('require_fused', self.require_fused)}: give a share in percent, 0 to 100")
+            raise InputError(
+                f"{option('require_fused', self.require_fused)}: give a share in percent, 0 to 100"
+            )
         if self.trials < 1:
-            raise InputError(f"{option('trials', self.trials)}: at least one candidate of each problem")
+            raise InputError(
+                f"{option('trials', self.trials)}: at least one candidate of each problem"
+            )
         check_comparison(self.atol, self.rtol, self.seed)
 
 
@@ -144,7 +171,9 @@ def check_comparison(atol: float | None, rtol: float | None, seed: int) -> None:
     """Raises InputError for what no comparison can be made with."""
     for name, bound in (("atol", atol), ("rtol", rtol)):
         if bound is not None and not 0 <= bound < math.inf:
-            raise InputError(f"{option(name, bound)}: give a number that is finite and not negative")
+            raise InputError(
+                f"{option(name, bound)}: give a number that is finite and not negative"
+            )
     if seed < 0:
         raise InputError(f"{option('seed', seed)}: give a number that is not negative")
 
@@ -153,11 +182,20 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def takes_options(function: Function) -> Function:
-    """Let help() and inspect.signature show the fields of `Options` in place of `function`'s `**choices`."""
+    """Let help() and inspect.signature show the fields of `Options` in place of `function`'s
+    `**choices`."""
     own = inspect.signature(function)
-    named = [parameter for parameter in own.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
-    fields = [inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-              for field in dataclasses.fields(Options)]
+    named = [
+        parameter
+        for parameter in own.parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    fields = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
+        )
+        for field in dataclasses.fields(Options)
+    ]
     function.__signature__ = own.replace(parameters=[*named, *fields])  # type: ignore[attr-defined]
     function.__doc__ = f"{inspect.getdoc(function)}\n\n{inspect.getdoc(Options)}"
     return function
@@ -169,26 +207,44 @@ def arch_number(arch: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """'10m', '90s', '1h30m' or '45' as seconds. Raises InputError for anything else, and for no time at all."""
+    """'10m', '90s', '1h30m' or '45' as seconds. Raises InputError for anything else, and for no
+    time at all."""
     parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
-    total = sum(float(number or 0) * unit for number, unit in zip(parts.groups(), (3600, 60, 1), strict=True)) if parts else 0.0
+    total = (
+        sum(
+            float(number or 0) * unit
+            for number, unit in zip(parts.groups(), (3600, 60, 1), strict=True)
+        )
+        if parts
+        else 0.0
+    )
     if not total:
         raise InputError(f"{text!r} is no time; write it as 90s, 10m or 1h30m")
     return total
 
 
 def shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """'x:[1,3,224,224],y:[1,10]', as Polygraphy writes shapes, or 'x:1x3x224x224,y:1x10', as trtexec does, by name.
+    """'x:[1,3,224,224],y:[1,10]', as Polygraphy writes shapes, or 'x:1x3x224x224,y:1x10', as
+    trtexec does, by name.
 
     Raises InputError for anything else, and for sizes that no dimension has.
     """
     found: dict[str, tuple[int, ...]] = {}
     for part in re.split(r",(?![^\[]*\])", text):  # commas outside of brackets
-        match = re.fullmatch(r"\s*([^\s\[\]]+):(?:\[\s*(\d{1,10}(?:\s*,\s*\d{1,10})*)?\s*\]|(\d{1,10}(?:x\d{1,10})*))\s*", part)
-        sizes = tuple(int(size) for size in re.findall(r"\d+", match[2] or match[3] or "")) if match else (0,)
+        match = re.fullmatch(
+            r"\s*([^\s\[\]]+):(?:\[\s*(\d{1,10}(?:\s*,\s*\d{1,10})*)?\s*\]|(\d{1,10}(?:x\d{1,10})*))\s*",
+            part,
+        )
+        sizes = (
+            tuple(int(size) for size in re.findall(r"\d+", match[2] or match[3] or ""))
+            if match
+            else (0,)
+        )
         if match is None or not all(1 <= size <= LONGEST for size in sizes):
-            raise InputError(f"{text!r} is no list of shapes; write it as x:1x3x224x224,y:1x10 or x:[1,3,224,224],y:[1,10], "
-                             f"with sizes from 1 to {LONGEST}")
+            raise InputError(
+                f"{text!r} is no list of shapes; write it as x:1x3x224x224,y:1x10 or"
+                f" x:[1,3,224,224],y:[1,10], with sizes from 1 to {LONGEST}"
+            )
         if match[1] in found:
             raise InputError(f"{text!r} has two shapes of {match[1]}: give one")
         found[match[1]] = sizes
@@ -206,7 +262,8 @@ def cache_directory() -> Path:
 
 
 def cache_size() -> int:
-    """ONNXBOLT_CACHE_SIZE in bytes, such as 500MB or 2GiB; 2 GiB by default. Raises InputError for anything else."""
+    """ONNXBOLT_CACHE_SIZE in bytes, such as 500MB or 2GiB; 2 GiB by default. Raises InputError
+    for anything else."""
     text = os.environ.get("ONNXBOLT_CACHE_SIZE") or "2GiB"
     parts = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)\s*(B|[KMGT]i?B)", text.strip())
     if parts is None:

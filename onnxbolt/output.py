@@ -1,4 +1,6 @@
-"""Where the result goes: everything is written beside its place first, and moved there when all of it is good."""
+"""Where the result goes: everything is written beside its place first, and moved there when all
+of it is good."""
+
 from __future__ import annotations
 
 import os
@@ -19,14 +21,18 @@ from onnxbolt.spelling import option
 
 
 class Output:
-    """A staging directory beside `out` for the model, its external data and its library; `commit` moves them into place.
+    """A staging directory beside `out` for the model, its external data and its library; `commit`
+    moves them into place.
 
-    Leaving the context without `commit` leaves nothing behind. Without `out`, files stay in a temporary directory.
-    Raises InputError where `out` is the source or a file with its data, is no file, or cannot be written to, and where `lock`, which is
-    written behind it, would take a model's place.
+    Leaving the context without `commit` leaves nothing behind. Without `out`, files stay in a
+    temporary directory. Raises InputError where `out` is the source or a file with its data, is no
+    file, or cannot be written to, and where `lock`, which is written behind it, would take a
+    model's place.
     """
 
-    def __init__(self, source: object, out: str | Path | None, lock: str | Path | None = None) -> None:
+    def __init__(
+        self, source: object, out: str | Path | None, lock: str | Path | None = None
+    ) -> None:
         self.path = None if out is None else Path(out)
         self._name = self.path.name if self.path else "model.onnx"
         if self.path is None:
@@ -35,9 +41,13 @@ class Output:
         if self.path.is_dir():
             raise InputError(f"{self.path} is a directory; name the file to write")
         if not self.path.parent.is_dir():
-            raise InputError(f"{self.path}: directory {self.path.parent} does not exist; create it first")
+            raise InputError(
+                f"{self.path}: directory {self.path.parent} does not exist; create it first"
+            )
         if self.path.exists() and not self.path.is_file():
-            raise InputError(f"{self.path} is a device or a pipe, whose place a file would take; choose a file")
+            raise InputError(
+                f"{self.path} is a device or a pipe, whose place a file would take; choose a file"
+            )
         self._source = source
         self._spare(self.path)
 
@@ -46,10 +56,17 @@ class Output:
             parent = self.path.parent if self.path else None
             self._staging = Path(tempfile.mkdtemp(prefix=f".{self._name}.", dir=parent))
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be written: {error.strerror}; choose another place") from error
+            raise InputError(
+                f"{self.path}: cannot be written: {error.strerror}; choose another place"
+            ) from error
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         shutil.rmtree(self._staging, ignore_errors=True)
 
     @property
@@ -77,7 +94,10 @@ class Output:
             for staged in sorted(places, key=lambda file: file == self.model):
                 os.replace(staged, places[staged])
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be written: {error.strerror}; make room or choose another place") from error
+            raise InputError(
+                f"{self.path}: cannot be written: {error.strerror}; make room or choose another"
+                " place"
+            ) from error
 
     @cached_property
     def _read(self) -> set[Path]:
@@ -86,19 +106,31 @@ class Output:
     def _spare(self, place: Path) -> None:
         """Raises InputError where the source would lose a file to what is written there."""
         if place.exists() and _is_among(place, self._read):
-            raise InputError(f"{place} is the input itself or holds its weights; an original is never overwritten, choose another output")
+            raise InputError(
+                f"{place} is the input itself or holds its weights; an original is never"
+                " overwritten, choose another output"
+            )
 
 
 def check_apart(argument: str, path: Path | None, source: object, out: str | Path | None) -> None:
-    """Raises InputError where a further result, which `argument` names, cannot be written to `path`, or would take the place of a model's
-    file: of the source, or of what lies at `out` and beside it then."""
+    """Raises InputError where a further result, which `argument` names, cannot be written to
+    `path`, or would take the place of a model's file: of the source, or of what lies at `out`
+    and beside it then."""
     if path is None:
         return
     if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"{option(argument, path)}: there is no directory for this file; name a file in one that exists")
+        raise InputError(
+            f"{option(argument, path)}: there is no directory for this file; name a file in one"
+            " that exists"
+        )
     written = set() if out is None else {Path(out), data_file(Path(out)), get_library_path(out)}
-    if path.resolve() in {place.resolve() for place in written} or (path.exists() and _is_among(path, _files(source))):
-        raise InputError(f"{option(argument, path)}: a model is read from there or written to it; choose another place")
+    if path.resolve() in {place.resolve() for place in written} or (
+        path.exists() and _is_among(path, _files(source))
+    ):
+        raise InputError(
+            f"{option(argument, path)}: a model is read from there or written to it; choose another"
+            " place"
+        )
 
 
 def _files(model: object) -> set[Path]:

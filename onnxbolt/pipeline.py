@@ -1,4 +1,5 @@
 """The table of contents: one line per stage."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -43,54 +44,111 @@ logger = logging.getLogger(__name__)
 
 
 @takes_options
-def optimize(source: Source, out: str | Path | None = None, *, options: Options | None = None,
-             progress: Callable[[str], None] | None = None, watch: Progress | None = None, **choices: Unpack[Choices]) -> Report:
-    """Fuse `source`, and write the new model to `out` with its library beside it; without `out` nothing is written.
+def optimize(
+    source: Source,
+    out: str | Path | None = None,
+    *,
+    options: Options | None = None,
+    progress: Callable[[str], None] | None = None,
+    watch: Progress | None = None,
+    **choices: Unpack[Choices],
+) -> Report:
+    """Fuse `source`, and write the new model to `out` with its library beside it; without `out`
+    nothing is written.
 
-    The other keywords are fields of `Options` and take the place of those in `options`; `watch` sees how tuning goes on. An interrupt
-    while tuning (KeyboardInterrupt) ends the tuning alone: what it found is used, and Report.tuning says so.
-    Raises InputError for what cannot be used as given, BuildError where compiling fails, AccuracyError where the answers differ by more
-    than their limits (then no output is left, but for Options.keep_failed), CoverageError where less is fused than Options.require_fused
-    asks for (then no output is left either), FrozenError where the lock file lacks what is to be frozen.
+    The other keywords are fields of `Options` and take the place of those in `options`; `watch`
+    sees how tuning goes on. An interrupt while tuning (KeyboardInterrupt) ends the tuning alone:
+    what it found is used, and Report.tuning says so. Raises InputError for what cannot be used as
+    given, BuildError where compiling fails, AccuracyError where the answers differ by more than
+    their limits (then no output is left, but for Options.keep_failed), CoverageError where less is
+    fused than Options.require_fused asks for (then no output is left either), FrozenError where the
+    lock file lacks what is to be frozen.
     """
     options = dataclasses.replace(options or Options(), **choices)
     lock = lockfile.open_for(options)
     kernels = kernels_of(options.ort_version or (lock.onnxruntime if options.frozen else ""))
     names = options.archs or (lock.archs if options.frozen else default_archs())
     archs = [arch_number(name) for name in names]
-    with (registered(options.custom_ops), Output(source, out, None if options.frozen else options.lock) as output,
-          opened(source) as given):
+    with (
+        registered(options.custom_ops),
+        Output(source, out, None if options.frozen else options.lock) as output,
+        opened(source) as given,
+    ):
         original, notes = frozen(given, options.freeze_initializers)
         try:
             graph = import_model(original)
         except LiftError as reason:
-            return _written_as_it_is(given, output, Report.unchanged(str(reason), archs).between(source, output.path), options)
+            return _written_as_it_is(
+                given,
+                output,
+                Report.unchanged(str(reason), archs).between(source, output.path),
+                options,
+            )
         infer(graph)
         changes = [*inlining.left(original), *notes, *graph.notes, *canonicalize(graph)]
         kept = precision.convert(graph, options.precision, kernels)
         subject = Subject(graph, original, options.precision, ranges_of(graph, options), kernels)
-        chosen, tuning = plan_with_timings(subject, archs, options, lock.timings(options.frozen), progress, watch)
+        chosen, tuning = plan_with_timings(
+            subject, archs, options, lock.timings(options.frozen), progress, watch
+        )
         rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
         restore(graph)
         kept += widen(graph, kernels)
         manifest = library.make_manifest(rewriter.ops, rewriter.instances)
-        model, large = export_apart(graph, list(rewriter.functions.values()), library.metadata_of(manifest, options.precision, archs))
-        point = {value.name: shape for value in original.graph.input if (shape := subject.ranges.opt.shapes.get(value.name))}
-        report = Report.of(original, model, manifest, chosen, kept, changes, rewriter.shared_weights, options, archs, point)
-        report = dataclasses.replace(report.between(source, output.path), tuning=tuning, onnxruntime=kernels.release)
+        model, large = export_apart(
+            graph,
+            list(rewriter.functions.values()),
+            library.metadata_of(manifest, options.precision, archs),
+        )
+        point = {
+            value.name: shape
+            for value in original.graph.input
+            if (shape := subject.ranges.opt.shapes.get(value.name))
+        }
+        report = Report.of(
+            original,
+            model,
+            manifest,
+            chosen,
+            kept,
+            changes,
+            rewriter.shared_weights,
+            options,
+            archs,
+            point,
+        )
+        report = dataclasses.replace(
+            report.between(source, output.path), tuning=tuning, onnxruntime=kernels.release
+        )
         predictions = {node.name: node.predicted for node in report.fused if node.predicted}
-        report = dataclasses.replace(report, whole=estimates(graph, predictions, archs, subject.ranges.opt))
+        report = dataclasses.replace(
+            report, whole=estimates(graph, predictions, archs, subject.ranges.opt)
+        )
         if short := report.short_of(options.require_fused):
             raise CoverageError(short, report)
         if report.nothing_fused:
             logger.warning("nothing was fused: %s", report.nothing_fused)
         output.write(model, large, options.save_as_external_data)
         if options.library and manifest.ops:
-            library.build(manifest, output.library, progress, compiled(manifest.instances) if options.tune else None)
+            library.build(
+                manifest,
+                output.library,
+                progress,
+                compiled(manifest.instances) if options.tune else None,
+            )
             report = dataclasses.replace(report, library_sha256=sha256_of(output.library))
         if options.verify:
-            found = verify(original, output.model, inputs=options.inputs, atol=options.atol, rtol=options.rtol, seed=options.seed,
-                           min_shapes=options.min_shapes, opt_shapes=options.opt_shapes, max_shapes=options.max_shapes)
+            found = verify(
+                original,
+                output.model,
+                inputs=options.inputs,
+                atol=options.atol,
+                rtol=options.rtol,
+                seed=options.seed,
+                min_shapes=options.min_shapes,
+                opt_shapes=options.opt_shapes,
+                max_shapes=options.max_shapes,
+            )
             report = report.verified(found)
         if report.passed or options.keep_failed:
             output.commit()
@@ -101,8 +159,11 @@ def optimize(source: Source, out: str | Path | None = None, *, options: Options 
     return report
 
 
-def _written_as_it_is(original: ModelProto, output: Output, report: Report, options: Options) -> Report:
-    """For a model that the stages cannot work on: nothing but its metadata changes, so that it is deployed like any other."""
+def _written_as_it_is(
+    original: ModelProto, output: Output, report: Report, options: Options
+) -> Report:
+    """For a model that the stages cannot work on: nothing but its metadata changes, so that it
+    is deployed like any other."""
     if short := report.short_of(options.require_fused):
         raise CoverageError(short, report)
     logger.warning("nothing was fused: %s", report.nothing_fused)
@@ -116,8 +177,14 @@ def _written_as_it_is(original: ModelProto, output: Output, report: Report, opti
 
 
 @takes_options
-def tune(source: Source, *, options: Options | None = None, progress: Callable[[str], None] | None = None,
-         watch: Progress | None = None, **choices: Unpack[Choices]) -> Tuning:
+def tune(
+    source: Source,
+    *,
+    options: Options | None = None,
+    progress: Callable[[str], None] | None = None,
+    watch: Progress | None = None,
+    **choices: Unpack[Choices],
+) -> Tuning:
     """Measure what `optimize` would with Options.tune, and remember it; nothing is written.
 
     Raises InputError for what cannot be used as given, and where there is no GPU.

@@ -1,4 +1,6 @@
-"""The only change to the graph after canonicalization: fused nodes take the place of their chains, in the assigned forms."""
+"""The only change to the graph after canonicalization: fused nodes take the place of their
+chains, in the assigned forms."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,9 +30,15 @@ from onnxbolt.opspec import OpSpec
 FORMAT = 1
 
 
-def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]], archs: Sequence[int],
-            sources: dict[int, str] | None = None) -> Rewriter:
-    """Replace nodes in place. `configs` holds each candidate's rows by the id of its anchor's node, `sources` where they are from."""
+def rewrite(
+    graph: gs.Graph,
+    assignment: Assignment,
+    configs: dict[int, list[KernelConfig]],
+    archs: Sequence[int],
+    sources: dict[int, str] | None = None,
+) -> Rewriter:
+    """Replace nodes in place. `configs` holds each candidate's rows by the id of its anchor's
+    node, `sources` where they are from."""
     found = chains(graph, assignment)
     concats = slices(graph, assignment, found)
     rewriter = Rewriter(graph, assignment, configs, archs, sources, concats)
@@ -38,7 +46,11 @@ def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[Ker
     inside = {id(node) for chain in found for node in chain.nodes}
     for node in list(graph.nodes):
         candidate = assignment.last.get(id(node))
-        captured = [tensor for tensor in (candidate.outputs if candidate else node.outputs) if tensor.name in graph.captured]
+        captured = [
+            tensor
+            for tensor in (candidate.outputs if candidate else node.outputs)
+            if tensor.name in graph.captured
+        ]
         carry = assignment.carries.get(id(node))
         concats.finish(node, rewriter)
         if candidate is not None:
@@ -57,20 +69,43 @@ def rewrite(graph: gs.Graph, assignment: Assignment, configs: dict[int, list[Ker
     for tensor in graph.outputs:
         rewriter.settle(tensor)
     graph.nodes = rewriter.nodes
-    remove(graph, [cast for cast in rewriter.passed if not cast.outputs[0].outputs and not pinned(graph, cast.outputs[0])])
+    remove(
+        graph,
+        [
+            cast
+            for cast in rewriter.passed
+            if not cast.outputs[0].outputs and not pinned(graph, cast.outputs[0])
+        ],
+    )
     return rewriter
 
 
 class Rewriter:
-    """Writes the new node list; `get` and `produce` are how nodes name a tensor in a stored form."""
+    """Writes the new node list; `get` and `produce` are how nodes name a tensor in a stored
+    form."""
 
-    def __init__(self, graph: gs.Graph, assignment: Assignment, configs: dict[int, list[KernelConfig]], archs: Sequence[int],
-                 sources: dict[int, str] | None, concats: Slices) -> None:
-        self.graph, self.assignment, self.configs, self.archs, self.sources = graph, assignment, configs, archs, sources or {}
+    def __init__(
+        self,
+        graph: gs.Graph,
+        assignment: Assignment,
+        configs: dict[int, list[KernelConfig]],
+        archs: Sequence[int],
+        sources: dict[int, str] | None,
+        concats: Slices,
+    ) -> None:
+        self.graph, self.assignment, self.configs, self.archs, self.sources = (
+            graph,
+            assignment,
+            configs,
+            archs,
+            sources or {},
+        )
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
-        self.passed: list[gs.Node] = []  # Casts that a reader does itself; those without other readers go
+        self.passed: list[
+            gs.Node
+        ] = []  # Casts that a reader does itself; those without other readers go
         self._slices, self.excerpts = concats.by_tensor(), concats.excerpts
         self._packed: list[gs.Constant] = []
         self._stored: dict[tuple[str, Form], gs.Tensor] = {}
@@ -94,7 +129,8 @@ class Rewriter:
         return found
 
     def produce(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
-        """The variable that a new node writes for `tensor` in `form`; the original variable is the plain form."""
+        """The variable that a new node writes for `tensor` in `form`; the original variable is
+        the plain form."""
         stored = tensor if form == PLAIN else self.variable(tensor, form)
         self._stored[tensor.name, form] = stored
         return stored
@@ -102,39 +138,73 @@ class Rewriter:
     def variable(self, tensor: gs.Tensor, form: Form) -> gs.Variable:
         """A new variable for `tensor` as stored in `form`."""
         suffix = "__nhwc" if form.last else "__stored"
-        return gs.Variable(fresh(self.graph, tensor.name + suffix), tensor.dtype, stored_shape(tensor.shape, form))
+        return gs.Variable(
+            fresh(self.graph, tensor.name + suffix), tensor.dtype, stored_shape(tensor.shape, form)
+        )
 
     def scratch(self, tensor: gs.Tensor, dtype: np.dtype | type) -> gs.Variable:
         """A new variable of another element type, its shape left to inference."""
-        return gs.Variable(fresh(self.graph, f"{tensor.name}__{np.dtype(dtype).name}"), np.dtype(dtype))
+        return gs.Variable(
+            fresh(self.graph, f"{tensor.name}__{np.dtype(dtype).name}"), np.dtype(dtype)
+        )
 
     def before_cast(self, stored: gs.Tensor) -> gs.Tensor:
         """What a Cast has made `stored` of, where kernels read its type; else `stored` itself.
 
-        A Cast there and back stays a pair: ONNX Runtime removes it, rounding and all, and so it does in the original.
+        A Cast there and back stays a pair: ONNX Runtime removes it, rounding and all, and so it
+        does in the original.
         """
         cast = producer(stored)
-        if cast is None or cast.op != "Cast" or cast.domain or DType.of(cast.inputs[0].dtype) is None:
+        if (
+            cast is None
+            or cast.op != "Cast"
+            or cast.domain
+            or DType.of(cast.inputs[0].dtype) is None
+        ):
             return stored
         before = producer(cast.inputs[0])
-        if before is not None and before.op == "Cast" and before.inputs[0].dtype == cast.outputs[0].dtype:
+        if (
+            before is not None
+            and before.op == "Cast"
+            and before.inputs[0].dtype == cast.outputs[0].dtype
+        ):
             return stored
         self.passed.append(cast)
         return cast.inputs[0]
 
     def constant(self, base: str, values: np.ndarray) -> gs.Constant:
         """A new initializer; small equal ones are shared."""
-        key = (values.dtype.str, values.shape, values.tobytes()) if values.size <= 64 else (id(values),)
+        key = (
+            (values.dtype.str, values.shape, values.tobytes())
+            if values.size <= 64
+            else (id(values),)
+        )
         if key not in self._constants:
             self._constants[key] = gs.Constant(fresh(self.graph, f"{base}__packed"), values)
         return self._constants[key]
 
     # nodes
 
-    def add(self, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], attributes: dict[str, object],
-            about: gs.Tensor, source: gs.Node | None = None, domain: str = "") -> gs.Node:
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[gs.Tensor],
+        outputs: Sequence[gs.Tensor],
+        attributes: dict[str, object],
+        about: gs.Tensor,
+        source: gs.Node | None = None,
+        domain: str = "",
+    ) -> gs.Node:
         """Append a new node; `about` names it, `source` is where it comes from."""
-        node = Node(op, fresh(self.graph, f"{about.name}/{op}"), attributes, inputs, outputs, domain, getattr(source, "provenance", ()))
+        node = Node(
+            op,
+            fresh(self.graph, f"{about.name}/{op}"),
+            attributes,
+            inputs,
+            outputs,
+            domain,
+            getattr(source, "provenance", ()),
+        )
         self.nodes.append(node)
         return node
 
@@ -146,7 +216,13 @@ class Rewriter:
                 node.inputs[i] = plain
         self.nodes.append(node)
 
-    def replace(self, node: gs.Node, inputs: Sequence[gs.Tensor], form: Form, changes: dict[str, object] | None = None) -> None:
+    def replace(
+        self,
+        node: gs.Node,
+        inputs: Sequence[gs.Tensor],
+        form: Form,
+        changes: dict[str, object] | None = None,
+    ) -> None:
         """The same op on stored forms."""
         outputs = [self.produce(tensor, form) for tensor in node.outputs]
         node.attrs.update(changes or {})
@@ -166,23 +242,49 @@ class Rewriter:
         node.inputs.clear()
         node.outputs.clear()
 
-    def own(self, signature: Signature, source: gs.Node, inputs: Sequence[gs.Tensor], y: gs.Tensor, form: Form,
-            attributes: dict[str, object], rule: str, covered: Sequence[gs.Node], configs: Sequence[KernelConfig] = (),
-            config_source: str = "predicted", stored: gs.Tensor | None = None, place: Slice | None = None) -> gs.Node:
-        """Append a node of our domain for `y`, in its place in a Concat's result where it has one, and for `stored` in its own form."""
+    def own(
+        self,
+        signature: Signature,
+        source: gs.Node,
+        inputs: Sequence[gs.Tensor],
+        y: gs.Tensor,
+        form: Form,
+        attributes: dict[str, object],
+        rule: str,
+        covered: Sequence[gs.Node],
+        configs: Sequence[KernelConfig] = (),
+        config_source: str = "predicted",
+        stored: gs.Tensor | None = None,
+        place: Slice | None = None,
+    ) -> gs.Node:
+        """Append a node of our domain for `y`, in its place in a Concat's result where it has
+        one, and for `stored` in its own form."""
         if isinstance(inputs[0], Read):
             signature, inputs, attributes = inputs[0].by(signature, inputs, attributes)
         if (place := place or self._slices.get(y.name)) is not None:
             signature, inputs, attributes = place.written_by(signature, inputs, attributes)
             if part := self._original(place.tensor):
-                attributes = {**attributes, "part_tensor": part, "part_channel_map": list(place.form.channels or ())}
-            y, form, covered = place.whole.tensor, place.whole.form, (*covered, *place.whole.completed)
+                attributes = {
+                    **attributes,
+                    "part_tensor": part,
+                    "part_channel_map": list(place.form.channels or ()),
+                }
+            y, form, covered = (
+                place.whole.tensor,
+                place.whole.form,
+                (*covered, *place.whole.completed),
+            )
         if signature not in self.functions:
             self.functions[signature] = build(signature, self.graph.opset)
         attributes = {
-            "format": FORMAT, **attributes, "config_source": config_source,
-            "source_nodes": [name for node in covered for name in getattr(node, "provenance", (node.name,))],
-            "rule": rule, "tensor": self._original(y) if place is None or place.whole.completed else "",
+            "format": FORMAT,
+            **attributes,
+            "config_source": config_source,
+            "source_nodes": [
+                name for node in covered for name in getattr(node, "provenance", (node.name,))
+            ],
+            "rule": rule,
+            "tensor": self._original(y) if place is None or place.whole.completed else "",
             "layout": "NHWC" if form.last else "",
             "configs": [number for config in configs for number in config.row()],
             "channel_map": list(form.channels or ()),
@@ -197,7 +299,10 @@ class Rewriter:
             place.whole.written += outputs
         if stored is not None:
             rows = self.assignment.form(stored)
-            attributes |= {"stored_tensor": self._original(stored), "stored_layout": "NHWC" if rows.last else ""}
+            attributes |= {
+                "stored_tensor": self._original(stored),
+                "stored_layout": "NHWC" if rows.last else "",
+            }
             attributes |= {"stored_channel_map": list(rows.channels)} if rows.channels else {}
             outputs.append(self.produce(stored, rows))
         return self.add(spec.name, inputs, outputs, attributes, y, source, DOMAIN)
@@ -210,19 +315,38 @@ class Rewriter:
     @property
     def ops(self) -> list[OpSpec]:
         """What the library has to know of the op types that are used."""
-        return sorted((self._spec(signature) for signature in self.functions), key=lambda op: op.name)
+        return sorted(
+            (self._spec(signature) for signature in self.functions), key=lambda op: op.name
+        )
 
     @property
     def shared_weights(self) -> list[str]:
         """Weights that are stored twice: packed, and as they were for nodes that stay."""
-        return sorted({weight.name for weight in self._packed if any(node in self.nodes for node in weight.outputs)})
+        return sorted(
+            {
+                weight.name
+                for weight in self._packed
+                if any(node in self.nodes for node in weight.outputs)
+            }
+        )
 
     def _spec(self, signature: Signature) -> OpSpec:
         name, chain = self.functions[signature].name, tuple(step.name for step in signature.steps)
         kind = "conv1d" if signature.kind == "conv" and signature.rank == 3 else signature.kind
         kind += "_chain" if PRODUCT in chain else ""
-        output = next((dtype for dtype, cast in CASTS.items() if chain[-1:] == (cast,)), signature.dtype)
-        return OpSpec(name, kind, signature.dtype, output, chain, signature.planes, signature.into, signature.to_nchw)
+        output = next(
+            (dtype for dtype, cast in CASTS.items() if chain[-1:] == (cast,)), signature.dtype
+        )
+        return OpSpec(
+            name,
+            kind,
+            signature.dtype,
+            output,
+            chain,
+            signature.planes,
+            signature.into,
+            signature.to_nchw,
+        )
 
     def fuse(self, candidate: Candidate) -> None:
         """One fused node in the place of a chain."""
@@ -235,16 +359,34 @@ class Rewriter:
         x, planes = self.get(anchor.x, reads), None
         if self.assignment.reads_planes(candidate):
             source = self.before_cast(x)
-            x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x  # what kernels read
+            x = (
+                source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x
+            )  # what kernels read
             planes = DType.of(x.dtype)
-        forms = (*(packed.inner_form(candidate, width) for width in candidate.widths[:-1]), writes)  # of each layer's result
+        forms = (
+            *(packed.inner_form(candidate, width) for width in candidate.widths[:-1]),
+            writes,
+        )  # of each layer's result
         columns = packed.weight_columns(candidate, reads)
         padding = (columns.channels or ()).count(-1) if columns != reads else 0
-        inputs = [x, self._weight(anchor, anchor.weight, columns, forms[0]), *self._operands(candidate, forms)]
+        inputs = [
+            x,
+            self._weight(anchor, anchor.weight, columns, forms[0]),
+            *self._operands(candidate, forms),
+        ]
         steps = tuple(link.step for link in candidate.links)
-        signature = Signature(anchor.kind, anchor.dtype, len(anchor.x.shape) if anchor.kind == "conv" else 0, steps,
-                              padding, planes, to_nchw=self.assignment.writes_planes(candidate))
-        attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
+        signature = Signature(
+            anchor.kind,
+            anchor.dtype,
+            len(anchor.x.shape) if anchor.kind == "conv" else 0,
+            steps,
+            padding,
+            planes,
+            to_nchw=self.assignment.writes_planes(candidate),
+        )
+        attributes: dict[str, object] = {
+            "epilogue_params": [p for step in steps for p in step.params]
+        }
         if anchor.kind == "conv":
             attributes.update(conv_attributes(anchor.node))
         if anchor.depthwise and writes.channels is not None:
@@ -254,19 +396,44 @@ class Rewriter:
         y, stored = output, candidate.stored
         if (plain := self.assignment.both.get(output.name)) is not None:
             signature, attributes = in_both_forms(signature, attributes, plain, writes)
-            self.passed += [node for node in output.outputs if any(t is plain for t in node.outputs)]  # a Cast, whose work is done
+            self.passed += [
+                node for node in output.outputs if any(t is plain for t in node.outputs)
+            ]  # a Cast, whose work is done
             y, writes, stored = plain, PLAIN, output
-        self.own(signature, anchor.node, inputs, y, writes, attributes, candidate.rule, candidate.nodes,
-                 self.configs.get(id(anchor.node), ()), self.sources.get(id(anchor.node), "predicted"), stored)
+        self.own(
+            signature,
+            anchor.node,
+            inputs,
+            y,
+            writes,
+            attributes,
+            candidate.rule,
+            candidate.nodes,
+            self.configs.get(id(anchor.node), ()),
+            self.sources.get(id(anchor.node), "predicted"),
+            stored,
+        )
 
     def fuse_elementwise(self, chain: Candidate) -> None:
         """One node in the place of elementwise ones that follow each other."""
         form, steps = self.assignment.form(chain.output), tuple(link.step for link in chain.links)
         signature = Signature(chain.anchor.kind, chain.anchor.dtype, 0, steps)
-        attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
+        attributes: dict[str, object] = {
+            "epilogue_params": [p for step in steps for p in step.params]
+        }
         inputs = [self.get(chain.anchor.x, form), *self._operands(chain, (form,))]
         configs = [elementwise.config(arch) for arch in self.archs]
-        self.own(signature, chain.anchor.node, inputs, chain.output, form, attributes, chain.rule, chain.nodes, configs)
+        self.own(
+            signature,
+            chain.anchor.node,
+            inputs,
+            chain.output,
+            form,
+            attributes,
+            chain.rule,
+            chain.nodes,
+            configs,
+        )
 
     def settle(self, tensor: gs.Tensor) -> None:
         """A graph output, or what a subgraph reads, exists under its name as ONNX has it."""
@@ -275,10 +442,15 @@ class Rewriter:
             self.add("Identity", [plain], [tensor], {}, tensor)
             self._stored[tensor.name, PLAIN] = tensor
 
-    def _weight(self, anchor: Anchor, weight: gs.Constant, reads: Form, writes: Form) -> gs.Constant:
+    def _weight(
+        self, anchor: Anchor, weight: gs.Constant, reads: Form, writes: Form
+    ) -> gs.Constant:
         key = (id(weight), anchor.kind, reads.channels, writes.channels, anchor.groups)
         if key not in self._constants:
-            self._constants[key] = Weight(fresh(self.graph, f"{weight.name}__packed"), packed.weight(anchor, weight, reads, writes))
+            self._constants[key] = Weight(
+                fresh(self.graph, f"{weight.name}__packed"),
+                packed.weight(anchor, weight, reads, writes),
+            )
             self._packed.append(weight)
         return self._constants[key]
 
@@ -289,10 +461,17 @@ class Rewriter:
         for link in candidate.links:
             if link.step.row.operand == "vector":
                 assert link.operand is not None  # patterns give vector steps an operand
-                found.append(self.constant(link.operand.name, packed.vector(link.operand, candidate.widths[layer], forms[layer])))
+                found.append(
+                    self.constant(
+                        link.operand.name,
+                        packed.vector(link.operand, candidate.widths[layer], forms[layer]),
+                    )
+                )
             elif link.step.row.operand == "tensor":
                 found.append(self.get(link.operand, forms[layer]))
             elif link.step.row.operand == "weight":
-                found.append(self._weight(candidate.anchor, link.operand, forms[layer], forms[layer + 1]))
+                found.append(
+                    self._weight(candidate.anchor, link.operand, forms[layer], forms[layer + 1])
+                )
                 layer += 1
         return found

@@ -1,16 +1,20 @@
-"""Deployment: session options that use a model's library where this machine can, with one script for every machine.
+"""Deployment: session options that use a model's library where this machine can, with one script
+for every machine.
 
-| state                                                              | what session_options does                            |
+| state                                                              | what session_options does
+|
 |--------------------------------------------------------------------|------------------------------------------------------|
-| the library holds kernels for this GPU                             | registers it                                         |
-| no library; no GPU; old driver; architecture not held; an          | registers nothing, function bodies run; one          |
-| onnxruntime without CUDA, or whose CUDA provider does not load;    | OnnxboltWarning, or LibraryError if strict           |
-| onnxbolt.enable set to "0"                                         |                                                      |
-| providers without CUDA                                             | sets onnxbolt.enable to "0"; function bodies run     |
-| damaged library, another model's library, bytes of another sum     | LibraryError; nothing of it was loaded               |
+| the library holds kernels for this GPU                             | registers it
+| | no library; no GPU; old driver; architecture not held; an          | registers nothing, function
+bodies run; one          | | onnxruntime without CUDA, or whose CUDA provider does not load;    |
+OnnxboltWarning, or LibraryError if strict           | | onnxbolt.enable set to "0"
+|                                                      | | providers without CUDA
+| sets onnxbolt.enable to "0"; function bodies run     | | damaged library, another model's library,
+bytes of another sum     | LibraryError; nothing of it was loaded               |
 
 Imports neither onnx nor the optimizer, and onnxruntime only when it is used.
 """
+
 from __future__ import annotations
 
 import functools
@@ -27,15 +31,23 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 CUDA = "CUDAExecutionProvider"
-ENABLE, DEVICE = "onnxbolt.enable", "onnxbolt.device"  # session configuration entries that the library reads
-# what ONNX Runtime 1.31 does for convolutions on the CPU ends in a segmentation fault on fp16 products behind a Transpose, of which
-# torchvision's vision transformers have many
+ENABLE, DEVICE = (
+    "onnxbolt.enable",
+    "onnxbolt.device",
+)  # session configuration entries that the library reads
+# what ONNX Runtime 1.31 does for convolutions on the CPU ends in a segmentation fault on fp16
+# products behind a Transpose, of which torchvision's vision transformers have many
 _OFF, _CPU_CHANNELS = "optimization.disable_specified_optimizers", "NchwcTransformer"
 _NO_PROVIDER = "this onnxruntime's CUDA provider does not load"
-_REMEDY = "are CUDA and cuDNN installed, in the versions that onnxruntime-gpu names? See the error that onnxruntime printed"
+_REMEDY = (
+    "are CUDA and cuDNN installed, in the versions that onnxruntime-gpu names? See the error that"
+    " onnxruntime printed"
+)
 # y = Abs(x) for one float as an ONNX file (opset 13)
-_SMALLEST = (b'\x08\x08:4\n\r\n\x01x\x12\x01y"\x03Abs:\x00\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
-             b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\r")
+_SMALLEST = (
+    b'\x08\x08:4\n\r\n\x01x\x12\x01y"\x03Abs:\x00\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
+    b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\r"
+)
 Provider = str | tuple[str, dict[str, Any]]
 
 
@@ -48,14 +60,24 @@ def get_library_path(model: Path | str) -> Path:
     return Path(model).with_suffix(".onnxbolt.so")
 
 
-def session_options(model: Source, *, providers: Sequence[Provider] | None = None, strict: bool = False, library: Path | str | None = None,
-                    library_sha256: str | None = None, options: ort.SessionOptions | None = None) -> ort.SessionOptions:
-    """`options` (new ones by default) with the model's library registered where this machine can use it.
+def session_options(
+    model: Source,
+    *,
+    providers: Sequence[Provider] | None = None,
+    strict: bool = False,
+    library: Path | str | None = None,
+    library_sha256: str | None = None,
+    options: ort.SessionOptions | None = None,
+) -> ort.SessionOptions:
+    """`options` (new ones by default) with the model's library registered where this machine can
+    use it.
 
-    `model` is a path or the bytes of the file; `library` is by default the file beside the model; `providers` are those that the
-    session will get (by default all that onnxruntime has). Loading a library runs its code: `library_sha256`, the sum in hex that `onnxbolt
-    optimize` reports, says which bytes may be loaded, and others never are. Raises LibraryError for a library that does not fit or, if
-    `strict`, is not used, and InputError for a file that is no ONNX model and for a sum that is none.
+    `model` is a path or the bytes of the file; `library` is by default the file beside the model;
+    `providers` are those that the session will get (by default all that onnxruntime has). Loading a
+    library runs its code: `library_sha256`, the sum in hex that `onnxbolt optimize` reports, says
+    which bytes may be loaded, and others never are. Raises LibraryError for a library that does not
+    fit or, if `strict`, is not used, and InputError for a file that is no ONNX model and for a sum
+    that is none.
     """
     import onnxruntime as ort
 
@@ -73,26 +95,35 @@ def session_options(model: Source, *, providers: Sequence[Provider] | None = Non
         options.add_session_config_entry(ENABLE, "0")
         return options
     device = int(wanted.get(CUDA, {}).get("device_id", 0))
-    reason = _why_not(options, available) or _load(model, library, expected, digest, device, options)
+    reason = _why_not(options, available) or _load(
+        model, library, expected, digest, device, options
+    )
     if reason and strict:
         raise LibraryError(f"the fused kernels cannot be used: {reason}")
     if reason:
-        warnings.warn(f"the fused kernels are not used, the nodes' function bodies run: {reason}", OnnxboltWarning, stacklevel=2)
+        warnings.warn(
+            f"the fused kernels are not used, the nodes' function bodies run: {reason}",
+            OnnxboltWarning,
+            stacklevel=2,
+        )
     return options
 
 
 def keep_channels(options: ort.SessionOptions) -> None:
-    """Leave out ONNX Runtime's reordering of channels for its CPU kernels, on which some fp16 models crash."""
+    """Leave out ONNX Runtime's reordering of channels for its CPU kernels, on which some fp16
+    models crash."""
     if not _entry(options, _OFF):
         options.add_session_config_entry(_OFF, _CPU_CHANNELS)
 
 
 @functools.cache
 def cuda_failure(device: int = 0) -> str:
-    """Why ONNX Runtime's CUDA provider, though onnxruntime lists it, does not run on GPU `device`; empty where it does.
+    """Why ONNX Runtime's CUDA provider, though onnxruntime lists it, does not run on GPU `device`;
+    empty where it does.
 
-    The list says what onnxruntime was compiled with. Whether CUDA's and cuDNN's libraries are there shows when a session is made, and ONNX
-    Runtime then goes on without the provider; only the kernels that need it fail.
+    The list says what onnxruntime was compiled with. Whether CUDA's and cuDNN's libraries are there
+    shows when a session is made, and ONNX Runtime then goes on without the provider; only the
+    kernels that need it fail.
     """
     import numpy as np
     import onnxruntime as ort
@@ -101,7 +132,11 @@ def cuda_failure(device: int = 0) -> str:
     options.log_severity_level = 4
     try:
         with warnings.catch_warnings(action="ignore"):
-            session = ort.InferenceSession(_SMALLEST, options, providers=[(CUDA, {"device_id": str(device)}), "CPUExecutionProvider"])
+            session = ort.InferenceSession(
+                _SMALLEST,
+                options,
+                providers=[(CUDA, {"device_id": str(device)}), "CPUExecutionProvider"],
+            )
             session.run(None, {"x": np.ones(1, np.float32)})
     except Exception as error:  # onnxruntime's own exceptions have no other base class
         return f"{_NO_PROVIDER}: {' '.join(str(error).split())[:300]}"
@@ -129,8 +164,16 @@ def _entry(options: ort.SessionOptions, key: str) -> str:
         return ""
 
 
-def _load(model: Source, library: Path | str | None, sha256: str | None, digest: str, device: int, options: ort.SessionOptions) -> str:
-    """Register the library, or say why this machine cannot use it. It is loaded when it is known to be the model's."""
+def _load(
+    model: Source,
+    library: Path | str | None,
+    sha256: str | None,
+    digest: str,
+    device: int,
+    options: ort.SessionOptions,
+) -> str:
+    """Register the library, or say why this machine cannot use it. It is loaded when it is known
+    to be the model's."""
     if library is not None:
         path = Path(library)
     elif isinstance(model, bytes):
@@ -141,8 +184,10 @@ def _load(model: Source, library: Path | str | None, sha256: str | None, digest:
         return f"{path} does not exist. Run: onnxbolt build {_name(model)}"
     found = Library(path, f"Run: onnxbolt build {_name(model)}", sha256)
     if found.digest != digest:
-        raise LibraryError(f"{path} is the library of another model than {_name(model)} (digest {found.digest[:12]}, the model's is "
-                           f"{digest[:12]}). {found.remedy}")
+        raise LibraryError(
+            f"{path} is the library of another model than {_name(model)} (digest"
+            f" {found.digest[:12]}, the model's is {digest[:12]}). {found.remedy}"
+        )
     arch, reason = found.probe(device)
     reason = reason if not arch else cuda_failure(device)
     if reason:

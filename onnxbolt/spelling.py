@@ -1,4 +1,6 @@
-"""How messages name an option: precision='fp8' for callers from Python, --precision fp8 on the command line."""
+"""How messages name an option: precision='fp8' for callers from Python, --precision fp8 on the
+command line."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -21,7 +23,8 @@ def flags() -> Iterator[None]:
 
 
 def option(name: str, value: object = None) -> str:
-    """The option that Python calls `name`, with its value unless that is None, as the caller would write it.
+    """The option that Python calls `name`, with its value unless that is None, as the caller would
+    write it.
 
     option("precision", "bf16")   precision='bf16'   --precision bf16
     option("frozen", True)        frozen=True        --frozen
@@ -30,8 +33,20 @@ def option(name: str, value: object = None) -> str:
     """
     if not _on_command_line.get():
         shown = str(value) if isinstance(value, Path) else value
-        return name if value is None else f"{name}={shown:g}" if isinstance(shown, float) else f"{name}={shown!r}"
+        return (
+            name
+            if value is None
+            else f"{name}={shown:g}"
+            if isinstance(shown, float)
+            else f"{name}={shown!r}"
+        )
     flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
     if value is False:
         return flag.replace("--", "--no-", 1)
-    return flag if value is None or value is True else f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}"
+    return (
+        flag
+        if value is None or value is True
+        else f"{flag} {value:g}"
+        if isinstance(value, float)
+        else f"{flag} {value}"
+    )

@@ -1,4 +1,6 @@
-"""Tables as text: as wide as the terminal, and what a model's author named is shown letter by letter."""
+"""Tables as text: as wide as the terminal, and what a model's author named is shown letter by
+letter."""
+
 from __future__ import annotations
 
 import io
@@ -21,14 +23,20 @@ def width(usual: int) -> int:
 
 
 def literal_console(width: int) -> Console:
-    """A console to capture text from. Rich's markup, emoji codes and highlighting are off, also in cells of tables: names such as
-    "[/decoder]" or "layer:key:out" are the model's own."""
+    """A console to capture text from. Rich's markup, emoji codes and highlighting are off, also
+    in cells of tables: names such as "[/decoder]" or "layer:key:out" are the model's own."""
     return Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False)
 
 
 def add_row(table: Table, *cells: str) -> None:
-    """Add a row; where a table is too wide, cells without spaces keep their ends, others are wrapped."""
-    table.add_row(*(cell if " " in cell or "\n" in cell or len(cell) <= _LEAST else _Name(cell) for cell in cells))
+    """Add a row; where a table is too wide, cells without spaces keep their ends, others are
+    wrapped."""
+    table.add_row(
+        *(
+            cell if " " in cell or "\n" in cell or len(cell) <= _LEAST else _Name(cell)
+            for cell in cells
+        )
+    )
 
 
 class _Name:
@@ -38,7 +46,9 @@ class _Name:
         self.name = name
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(min(_LEAST, options.max_width), min(cell_len(self.name), options.max_width))
+        return Measurement(
+            min(_LEAST, options.max_width), min(cell_len(self.name), options.max_width)
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         shown = self.name

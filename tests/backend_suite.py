@@ -1,8 +1,11 @@
-"""onnx's backend suite through `optimize`: what plain ONNX Runtime computes as the suite expects, the optimized model must, too.
+"""onnx's backend suite through `optimize`: what plain ONNX Runtime computes as the suite expects,
+the optimized model must, too.
 
-`python -m tests.backend_suite` runs all cases (minutes) and exits with 1 where one regressed; tests/test_backend_suite.py runs a part.
-The cases come with the package onnx: those of single nodes, and the small models that it stores. Kind "real" is left out: downloads.
+`python -m tests.backend_suite` runs all cases (minutes) and exits with 1 where one regressed;
+tests/test_backend_suite.py runs a part. The cases come with the package onnx: those of single
+nodes, and the small models that it stores. Kind "real" is left out: downloads.
 """
+
 from __future__ import annotations
 
 import random
@@ -31,7 +34,9 @@ from onnxbolt.verify.session import uses
 from onnxbolt.verify.widen import widened
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
-DataSet = tuple[Sequence[Any], Sequence[Any]]  # inputs in the order of the graph's, and the outputs that they should give
+DataSet = tuple[
+    Sequence[Any], Sequence[Any]
+]  # inputs in the order of the graph's, and the outputs that they should give
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one case; `plain` and `ours` say what went wrong, nothing where all is well."""
+    """The outcome of one case; `plain` and `ours` say what went wrong, nothing where all is
+    well."""
 
     name: str
     plain: str = ""
@@ -64,21 +70,30 @@ class Verdict:
 def cases(kinds: Iterable[str] = KINDS) -> Iterator[Case]:
     """All cases, in the order of their names."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # numpy's, of infinities that the suite computes with
+        warnings.simplefilter(
+            "ignore", RuntimeWarning
+        )  # numpy's, of infinities that the suite computes with
         found = [test for kind in kinds for test in load_model_tests(kind=kind)]
     for test in sorted(found, key=lambda test: (test.kind, test.name)):
         if test.model is not None:
             yield Case(test.name, test.model, test.data_sets, test.rtol, test.atol)
         elif test.model_dir is not None:
             model = onnx.load(Path(test.model_dir) / "model.onnx")
-            yield Case(test.name, model, list(_stored(Path(test.model_dir), model)), test.rtol, test.atol)
+            yield Case(
+                test.name, model, list(_stored(Path(test.model_dir), model)), test.rtol, test.atol
+            )
 
 
 def _stored(directory: Path, model: ModelProto) -> Iterator[DataSet]:
     for folder in sorted(directory.glob("test_data_set_*")):
         inputs, outputs = (
-            [_value(path, value.type) for index, value in enumerate(values) if (path := folder / f"{kind}_{index}.pb").exists()]
-            for kind, values in (("input", model.graph.input), ("output", model.graph.output)))
+            [
+                _value(path, value.type)
+                for index, value in enumerate(values)
+                if (path := folder / f"{kind}_{index}.pb").exists()
+            ]
+            for kind, values in (("input", model.graph.input), ("output", model.graph.output))
+        )
         yield inputs, outputs
 
 
@@ -91,7 +106,8 @@ def _value(path: Path, kind: onnx.TypeProto) -> Any:
 
 
 def judge(case: Case, precision: str = "keep") -> Verdict:
-    """Run the case as it is, then optimized. In fp16 and bf16 (widened, for the CPU) it must run alone, since rounding differs."""
+    """Run the case as it is, then optimized. In fp16 and bf16 (widened, for the CPU) it must run
+    alone, since rounding differs."""
     try:
         names = _check(case, case.model, (), exact=True)
     except Exception as error:  # ONNX Runtime's classes derive from this alone; what it cannot do is no case of ours
@@ -99,30 +115,50 @@ def judge(case: Case, precision: str = "keep") -> Verdict:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "out.onnx"
         try:
-            report = onnxbolt.optimize(case.model, path, precision=precision, fuse="all", archs=("sm_80",), library=False, verify=False)
-            written, widen = onnx.load(path), precision == "bf16" and not uses(case.model, [TensorProto.BFLOAT16])
-            _check(case, widened(written)[0] if widen else written, names, exact=precision == "keep")
+            report = onnxbolt.optimize(
+                case.model,
+                path,
+                precision=precision,
+                fuse="all",
+                archs=("sm_80",),
+                library=False,
+                verify=False,
+            )
+            written, widen = (
+                onnx.load(path),
+                precision == "bf16" and not uses(case.model, [TensorProto.BFLOAT16]),
+            )
+            _check(
+                case, widened(written)[0] if widen else written, names, exact=precision == "keep"
+            )
         except Exception as error:  # whatever it is, it counts
             return Verdict(case.name, ours=_line(error))
     return Verdict(case.name, fused=len(report.fused), passed_through=report.passed_through)
 
 
 def _check(case: Case, model: ModelProto, names: Sequence[str], exact: bool) -> Sequence[str]:
-    """Run the model on the case's data, which belong to inputs of these names (default: the model's own), and say for which they are.
+    """Run the model on the case's data, which belong to inputs of these names (default: the model's
+    own), and say for which they are.
 
     Raises where an answer is another than the suite's.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4
     keep_channels(options)
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     present = {value.name for value in session.get_inputs()}
     names = names or [value.name for value in session.get_inputs()]
     for inputs, expected in case.data:
-        feeds = {name: _fed(value) for name, value in zip(names, inputs, strict=False) if name in present}
+        feeds = {
+            name: _fed(value) for name, value in zip(names, inputs, strict=False) if name in present
+        }
         outputs = session.run(None, feeds)
         if exact:
-            Runner.assert_similar_outputs([_array(value) for value in expected], outputs, case.rtol, case.atol)
+            Runner.assert_similar_outputs(
+                [_array(value) for value in expected], outputs, case.rtol, case.atol
+            )
     return names
 
 
@@ -131,7 +167,9 @@ def _fed(value: Any) -> Any:
     value = _array(value)
     if isinstance(value, np.ndarray) and value.dtype.isbuiltin != 1:
         bits = value.view({1: np.uint8, 2: np.uint16}[value.dtype.itemsize])
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(onnx.helper.np_dtype_to_tensor_dtype(value.dtype)))
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            bits, int(onnx.helper.np_dtype_to_tensor_dtype(value.dtype))
+        )
     return value
 
 
@@ -156,7 +194,10 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     """What `python -m tests.backend_suite` prints."""
     right = [verdict for verdict in verdicts if not verdict.plain]
     lines = [
-        f"{len(verdicts)} cases, {len(right)} of them right in plain ONNX Runtime {ort.__version__}",
+        (
+            f"{len(verdicts)} cases, {len(right)} of them right in plain ONNX Runtime"
+            f" {ort.__version__}"
+        ),
         f"right after onnxbolt: {sum(not verdict.ours for verdict in right)}",
         f"with fused nodes: {sum(verdict.fused > 0 for verdict in right)}",
     ]

@@ -1,4 +1,6 @@
-"""What all tests share: a cache of compiled kernels that is not the user's, and the zoo's models."""
+"""What all tests share: a cache of compiled kernels that is not the user's, and the zoo's
+models."""
+
 from __future__ import annotations
 
 import os
@@ -27,14 +29,16 @@ class OneThread(onnxruntime.SessionOptions):
 
 
 def pytest_configure() -> None:
-    """Workers of pytest-xdist keep every core busy already: further threads would spin beside them."""
+    """Workers of pytest-xdist keep every core busy already: further threads would spin beside
+    them."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         onnxruntime.SessionOptions = OneThread
 
 
 @pytest.fixture(scope="session")
 def zoo() -> Callable[[str], onnx.ModelProto]:
-    """zoo("resnet50.ts") draws that graph's weights and returns the runnable model, up to 0.5 GB."""
+    """zoo("resnet50.ts") draws that graph's weights and returns the runnable model, up to 0.5
+    GB."""
     return lambda name: materialize(onnx.load(ZOO / f"{name}.onnx", load_external_data=False))
 
 

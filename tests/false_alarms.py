@@ -1,13 +1,16 @@
-"""Every graph of tests/zoo and every model of models/, optimized in each precision and verified with several seeds: nothing may fail.
+"""Every graph of tests/zoo and every model of models/, optimized in each precision and verified
+with several seeds: nothing may fail.
 
     python -m tests.false_alarms [--only PATTERN] [--precision P] [--seeds N] [--jobs N] [--minutes M] [--into PATH] [--keep-old]
 
-Results go to tests/false_alarms.json as they come, one entry per model, precision and seed, with a digest of the code that made it. What
-the file has of this code is not run again, so that the table can be made in parts; with --keep-old entries of other code count as well.
-Each model in one precision is a process of its own; those that took longest before come first. With a GPU kernels are compiled and
-verified, else (or with CUDA_VISIBLE_DEVICES set to nothing) function bodies. The exit code is 1 where a verdict is not PASSED or a run is
-missing.
+Results go to tests/false_alarms.json as they come, one entry per model, precision and seed, with a
+digest of the code that made it. What the file has of this code is not run again, so that the table
+can be made in parts; with --keep-old entries of other code count as well. Each model in one
+precision is a process of its own; those that took longest before come first. With a GPU kernels are
+compiled and verified, else (or with CUDA_VISIBLE_DEVICES set to nothing) function bodies. The exit
+code is 1 where a verdict is not PASSED or a run is missing.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -60,12 +63,14 @@ class Task:
 
 def sources() -> dict[str, Callable[[], ModelProto]]:
     """What makes each model, by name."""
+
     def stored(path: Path) -> ModelProto:
         return materialize(onnx.load(path, load_external_data=False))
 
     graphs = sorted((ROOT / "tests/zoo").glob("*.onnx"))
-    return ({f"zoo/{path.stem}": functools.partial(stored, path) for path in graphs}
-            | {f"models/{name}": functools.partial(models.build, name, batch=1) for name in models.NAMES})
+    return {f"zoo/{path.stem}": functools.partial(stored, path) for path in graphs} | {
+        f"models/{name}": functools.partial(models.build, name, batch=1) for name in models.NAMES
+    }
 
 
 def code() -> str:
@@ -74,54 +79,100 @@ def code() -> str:
     for folder in ("onnxbolt", "custom_ops", "templates"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and path.suffix != ".pyc":
-                digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+                digest.update(
+                    path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes()
+                )
     return digest.hexdigest()[:12]
 
 
 def entry(result: VerifyResult, seconds: float) -> dict[str, object]:
-    """What the table keeps: the verdict, the processor time of verification, for each level how near the nearest tensor is to its limit,
-    and what did not pass."""
+    """What the table keeps: the verdict, the processor time of verification, for each level how
+    near the nearest tensor is to its limit, and what did not pass."""
     nearest = {}
     for level in ("segment", "node", "model"):
         parts = [row.error / row.limit for row in result.at(level) if row.limit]
-        nearest[level] = {"tensors": len(result.at(level)), "nearest": round(max(parts, default=0.0), 3)}
-    failures = [f"{row.level} {row.name}, {row.where}: {row.verdict}" for row in result.rows if not row.passed]
-    return {"verdict": result.verdict, "seconds": round(seconds, 1), **nearest, "failures": failures}
+        nearest[level] = {
+            "tensors": len(result.at(level)),
+            "nearest": round(max(parts, default=0.0), 3),
+        }
+    failures = [
+        f"{row.level} {row.name}, {row.where}: {row.verdict}"
+        for row in result.rows
+        if not row.passed
+    ]
+    return {
+        "verdict": result.verdict,
+        "seconds": round(seconds, 1),
+        **nearest,
+        "failures": failures,
+    }
 
 
-def tasks(table: Table, names: Iterable[str], precisions: Iterable[str], seeds: int, digest: str | None) -> list[Task]:
-    """All that `table` lacks, the longest first, as entries of any code have it. Entries count whose code is `digest` (None: all)."""
+def tasks(
+    table: Table, names: Iterable[str], precisions: Iterable[str], seeds: int, digest: str | None
+) -> list[Task]:
+    """All that `table` lacks, the longest first, as entries of any code have it. Entries count
+    whose code is `digest` (None: all)."""
+
     def has(key: str) -> bool:
         return key in table and digest in (None, table[key]["code"])
 
-    wanted = [Task(name, precision, tuple(range(seeds))) for name in names for precision in precisions]
-    lacking = [Task(task.name, task.precision, tuple(seed for seed in task.seeds if not has(task.key(seed)))) for task in wanted]
+    wanted = [
+        Task(name, precision, tuple(range(seeds))) for name in names for precision in precisions
+    ]
+    lacking = [
+        Task(
+            task.name, task.precision, tuple(seed for seed in task.seeds if not has(task.key(seed)))
+        )
+        for task in wanted
+    ]
     return sorted((task for task in lacking if task.seeds), key=lambda task: -_seconds(table, task))
 
 
 def _seconds(table: Table, task: Task) -> float:
-    """How long a run of this model took, in any precision where not in this one; infinite where none is known."""
-    known = {key: float(found["seconds"]) for key, found in table.items() if key.startswith(f"{task.name} ")}
-    own = [seconds for key, seconds in known.items() if key.startswith(f"{task.name} {task.precision} ")]
+    """How long a run of this model took, in any precision where not in this one; infinite where
+    none is known."""
+    known = {
+        key: float(found["seconds"])
+        for key, found in table.items()
+        if key.startswith(f"{task.name} ")
+    }
+    own = [
+        seconds
+        for key, seconds in known.items()
+        if key.startswith(f"{task.name} {task.precision} ")
+    ]
     return max(own or known.values(), default=math.inf)
 
 
 def work(task: Task, digest: str, threads: int, until: float, results: Connection) -> None:
-    """Optimize the task's model once, verify it with each seed, and send key and entry of each run. `until` is of time.time()."""
+    """Optimize the task's model once, verify it with each seed, and send key and entry of each
+    run. `until` is of time.time()."""
     _limit_threads(threads)
     source = sources()[task.name]()
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "out.onnx"
-        optimize(source, out, precision=task.precision, fuse="all", library=local_arch() is not None, verify=False)
+        optimize(
+            source,
+            out,
+            precision=task.precision,
+            fuse="all",
+            library=local_arch() is not None,
+            verify=False,
+        )
         for seed in task.seeds:
             if time.time() < until:
                 start = time.process_time()
                 result = verify(source, out, seed=seed)
-                results.send((task.key(seed), {"code": digest, **entry(result, time.process_time() - start)}))
+                results.send(
+                    (task.key(seed), {"code": digest, **entry(result, time.process_time() - start)})
+                )
 
 
 def _limit_threads(count: int) -> None:
-    """Let each session of this process have `count` threads: ONNX Runtime starts one per core, which spin."""
+    """Let each session of this process have `count` threads: ONNX Runtime starts one per core,
+    which spin."""
+
     class Options(ort.SessionOptions):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -130,9 +181,15 @@ def _limit_threads(count: int) -> None:
     ort.SessionOptions = Options
 
 
-def run(todo: Sequence[Task], jobs: int, until: float, start: Callable[[Task, Connection], multiprocessing.process.BaseProcess],
-        save: Callable[[str, dict[str, Any]], None]) -> None:
-    """`start` a process for each task, `jobs` at a time and none after `until` (of time.time()); `save` each result as it comes."""
+def run(
+    todo: Sequence[Task],
+    jobs: int,
+    until: float,
+    start: Callable[[Task, Connection], multiprocessing.process.BaseProcess],
+    save: Callable[[str, dict[str, Any]], None],
+) -> None:
+    """`start` a process for each task, `jobs` at a time and none after `until` (of time.time());
+    `save` each result as it comes."""
     left, running = list(todo), dict[Connection, tuple[Task, multiprocessing.process.BaseProcess]]()
     while running or (left and time.time() < until):
         while left and len(running) < jobs and time.time() < until:
@@ -147,7 +204,10 @@ def run(todo: Sequence[Task], jobs: int, until: float, start: Callable[[Task, Co
                 task, process = running.pop(results)
                 process.join()
                 if process.exitcode:
-                    print(f"{task.name} {task.precision}: the process ended with {process.exitcode}", flush=True)
+                    print(
+                        f"{task.name} {task.precision}: the process ended with {process.exitcode}",
+                        flush=True,
+                    )
 
 
 def summary(table: Table, wanted: Iterable[Task], digest: str | None) -> tuple[str, bool]:
@@ -161,28 +221,58 @@ def summary(table: Table, wanted: Iterable[Task], digest: str | None) -> tuple[s
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="names of models, such as 'zoo/resnet50.*'")
-    parser.add_argument("--precision", action="append", choices=PRECISIONS, help="this one alone; may be repeated")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="*", metavar="PATTERN", help="names of models, such as 'zoo/resnet50.*'"
+    )
+    parser.add_argument(
+        "--precision", action="append", choices=PRECISIONS, help="this one alone; may be repeated"
+    )
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes side by side, which share the cores")
-    parser.add_argument("--minutes", type=float, default=math.inf, metavar="M", help="nothing is begun after these")
-    parser.add_argument("--into", type=Path, default=TABLE, metavar="PATH", help="the table's file (default: %(default)s)")
-    parser.add_argument("--keep-old", action="store_true", help="do not run again what other code has run")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes side by side, which share the cores",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, metavar="M", help="nothing is begun after these"
+    )
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=TABLE,
+        metavar="PATH",
+        help="the table's file (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--keep-old", action="store_true", help="do not run again what other code has run"
+    )
     return parser.parse_args()
 
 
 def main() -> int:
     options = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not killed at once: the processes end with this one
-    until, digest, threads = time.time() + 60 * options.minutes, code(), max(len(os.sched_getaffinity(0)) // options.jobs, 1)
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(1)
+    )  # not killed at once: the processes end with this one
+    until, digest, threads = (
+        time.time() + 60 * options.minutes,
+        code(),
+        max(len(os.sched_getaffinity(0)) // options.jobs, 1),
+    )
     table: Table = json.loads(options.into.read_text()) if options.into.exists() else {}
     counted = None if options.keep_old else digest
     names = [name for name in sources() if fnmatch.fnmatch(name, options.only)]
     os.environ["OPENBLAS_NUM_THREADS"] = str(threads)  # read by numpy when a process starts
 
     def start(task: Task, results: Connection) -> multiprocessing.process.BaseProcess:
-        process = multiprocessing.get_context("spawn").Process(target=work, args=(task, digest, threads, until, results), daemon=True)
+        process = multiprocessing.get_context("spawn").Process(
+            target=work, args=(task, digest, threads, until, results), daemon=True
+        )
         process.start()
         return process
 

@@ -1,4 +1,6 @@
-"""FLOPs of a model's Conv, Gemm and constant-weight MatMul, by node name: what can be fused, for measuring coverage."""
+"""FLOPs of a model's Conv, Gemm and constant-weight MatMul, by node name: what can be fused, for
+measuring coverage."""
+
 from __future__ import annotations
 
 import math
@@ -9,21 +11,39 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 
 
 def fusable_flops(model: ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, int]:
-    """Two per multiply-add, of every node that counts; the shapes are those of a run with `feeds`."""
+    """Two per multiply-add, of every node that counts; the shapes are those of a run with
+    `feeds`."""
     constants = constant_names(model)
     nodes = [node for node in model.graph.node if _counts(node, constants)]
     weights = {t.name: list(t.dims) for t in model.graph.initializer}
-    weights |= {n.output[0]: list(a.t.dims) for n in model.graph.node if n.op_type == "Constant" for a in n.attribute if a.HasField("t")}
+    weights |= {
+        n.output[0]: list(a.t.dims)
+        for n in model.graph.node
+        if n.op_type == "Constant"
+        for a in n.attribute
+        if a.HasField("t")
+    }
     outputs = run_outputs(model, [node.output[0] for node in nodes], feeds)
-    return {node.name: _flops(node, list(y.shape), weights[node.input[1]]) for node, y in zip(nodes, outputs, strict=True)}
+    return {
+        node.name: _flops(node, list(y.shape), weights[node.input[1]])
+        for node, y in zip(nodes, outputs, strict=True)
+    }
 
 
-def run_outputs(model: ModelProto, names: list[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+def run_outputs(
+    model: ModelProto, names: list[str], feeds: dict[str, np.ndarray]
+) -> list[np.ndarray]:
     """Values of inner tensors of a model, by ONNX Runtime on the CPU."""
     own = len(model.graph.output)
-    model.graph.output.extend(ValueInfoProto(name=name) for name in names if name not in {v.name for v in model.graph.output})
+    model.graph.output.extend(
+        ValueInfoProto(name=name)
+        for name in names
+        if name not in {v.name for v in model.graph.output}
+    )
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
     finally:
         del model.graph.output[own:]
     return list(session.run(names, feeds))
@@ -41,7 +61,11 @@ def constant_names(model: ModelProto) -> set[str]:
 def _counts(node: NodeProto, constants: set[str]) -> bool:
     if node.op_type == "Conv":
         return True
-    return node.op_type in ("Gemm", "MatMul") and node.input[1] in constants and node.input[0] not in constants
+    return (
+        node.op_type in ("Gemm", "MatMul")
+        and node.input[1] in constants
+        and node.input[0] not in constants
+    )
 
 
 def _flops(node: NodeProto, output: list[int], weight: list[int]) -> int:

@@ -1,8 +1,10 @@
-"""A library for a machine without GPU: the product's C++ side, kernels for the CPU, and a CUDA runtime that tests fill in.
+"""A library for a machine without GPU: the product's C++ side, kernels for the CPU, and a CUDA
+runtime that tests fill in.
 
-It is built through the product's own cache and toolchain; what differs is the units that hold the kernels, the provider
-that its ops are registered for, and the CUDA runtime that it is linked with.
+It is built through the product's own cache and toolchain; what differs is the units that hold the
+kernels, the provider that its ops are registered for, and the CUDA runtime that it is linked with.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -29,70 +31,204 @@ from onnxbolt.opspec import OpSpec
 
 HOST = Path(__file__).with_name("custom_ops") / "host"
 OPSET = 17
-ARGUMENTS = {Family.GEMM_2X: "GemmArguments", Family.CONV_2X: "ConvArguments", Family.POOL: "PoolArguments",
-             Family.FIRST_SM90: "ConvArguments", Family.LAYOUT: "LayoutArguments", Family.ELEMENTWISE: "ElementwiseArguments",
-             Family.SQUEEZE_EXCITE: "SqueezeExciteArguments", Family.CHAIN_SM90: "ChainArguments",
-             Family.CHAIN_STORED_SM90: "ChainArguments", Family.CHAIN_CONV_SM90: "ConvChainArguments", Family.RESIZE: "ResizeArguments",
-             Family.GEMM_ROWS_SM90: "GemmArguments", Family.CONV_SM90: "host::MeanArguments"}
+ARGUMENTS = {
+    Family.GEMM_2X: "GemmArguments",
+    Family.CONV_2X: "ConvArguments",
+    Family.POOL: "PoolArguments",
+    Family.FIRST_SM90: "ConvArguments",
+    Family.LAYOUT: "LayoutArguments",
+    Family.ELEMENTWISE: "ElementwiseArguments",
+    Family.SQUEEZE_EXCITE: "SqueezeExciteArguments",
+    Family.CHAIN_SM90: "ChainArguments",
+    Family.CHAIN_STORED_SM90: "ChainArguments",
+    Family.CHAIN_CONV_SM90: "ConvChainArguments",
+    Family.RESIZE: "ResizeArguments",
+    Family.GEMM_ROWS_SM90: "GemmArguments",
+    Family.CONV_SM90: "host::MeanArguments",
+}
 
 
 def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
     """A row that serves every m."""
     warp = (64, 32, 32) if family in (Family.GEMM_2X, Family.CONV_2X) else (0, 0, 0)
-    return KernelConfig(arch, changes.pop("min_m", 0), changes.pop("max_m", UNBOUNDED), family, (128, 64, 32), warp, **changes)  # type: ignore[arg-type]
+    return KernelConfig(
+        arch,
+        changes.pop("min_m", 0),
+        changes.pop("max_m", UNBOUNDED),
+        family,
+        (128, 64, 32),
+        warp,
+        **changes,
+    )  # type: ignore[arg-type]
 
 
 class Fused:
     """An op type of the tests: its description, its body, and its family of kernels."""
 
-    def __init__(self, kind: str, *steps: Step, rank: int = 0, family: Family = Family.POOL, padding: int = 0,
-                 planes: DType | None = None, sampling: Sampling | None = None, part: Part = Part.WHOLE,
-                 sliced: bool = False, to_nchw: bool = False) -> None:
+    def __init__(
+        self,
+        kind: str,
+        *steps: Step,
+        rank: int = 0,
+        family: Family = Family.POOL,
+        padding: int = 0,
+        planes: DType | None = None,
+        sampling: Sampling | None = None,
+        part: Part = Part.WHOLE,
+        sliced: bool = False,
+        to_nchw: bool = False,
+    ) -> None:
         self.family = family
         plain = kind.removesuffix("1d").removesuffix("_chain")
-        self.body = build_body(Signature(plain, DType.F32, rank, steps, padding, planes, sampling, part, sliced, to_nchw), OPSET)
-        self.spec = OpSpec(self.body.name, kind, DType.F32, DType.F32, tuple(step.name for step in steps), planes, part is Part.NEXT,
-                           to_nchw)
+        self.body = build_body(
+            Signature(
+                plain, DType.F32, rank, steps, padding, planes, sampling, part, sliced, to_nchw
+            ),
+            OPSET,
+        )
+        self.spec = OpSpec(
+            self.body.name,
+            kind,
+            DType.F32,
+            DType.F32,
+            tuple(step.name for step in steps),
+            planes,
+            part is Part.NEXT,
+            to_nchw,
+        )
 
 
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_2X)
 GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_ROWS_SM90, padding=3)
-GEMM_ADD = Fused("gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.GEMM_2X)
+GEMM_ADD = Fused(
+    "gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.GEMM_2X
+)
 CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=Family.CONV_2X)
-FIRST = Fused("conv", Step("Bias"), Step("Relu"), rank=4, family=Family.FIRST_SM90, planes=DType.F32)
-LAST, LAST_1D = (Fused(kind, Step("Bias"), Step("Relu"), rank=rank, family=Family.CONV_2X, to_nchw=True)
-                 for kind, rank in (("conv", 4), ("conv1d", 3)))
+FIRST = Fused(
+    "conv", Step("Bias"), Step("Relu"), rank=4, family=Family.FIRST_SM90, planes=DType.F32
+)
+LAST, LAST_1D = (
+    Fused(kind, Step("Bias"), Step("Relu"), rank=rank, family=Family.CONV_2X, to_nchw=True)
+    for kind, rank in (("conv", 4), ("conv1d", 3))
+)
 MEAN_STEPS = (Step("Bias"), Step("Add"), Step("Relu"), Step(MEAN))
 CONV_MEAN = Fused("conv", *MEAN_STEPS, rank=4, family=Family.CONV_SM90)
 _LAYERS = (Step("Bias"), Step("Relu"), Step(PRODUCT), Step("Bias"))
-BOTH, BOTH_1D = (Fused(kind, Step("Bias"), Step("Relu"), Step(STORE), rank=rank, family=Family.CONV_2X, padding=3, to_nchw=True)
-                 for kind, rank in (("conv", 4), ("conv1d", 3)))
+BOTH, BOTH_1D = (
+    Fused(
+        kind,
+        Step("Bias"),
+        Step("Relu"),
+        Step(STORE),
+        rank=rank,
+        family=Family.CONV_2X,
+        padding=3,
+        to_nchw=True,
+    )
+    for kind, rank in (("conv", 4), ("conv1d", 3))
+)
 GEMM_CHAIN = Fused("gemm_chain", *_LAYERS, Step("Relu"), family=Family.CHAIN_SM90)
-GEMM_CHAIN_PADDED = Fused("gemm_chain", *_LAYERS, Step("Add"), Step("Relu"), family=Family.CHAIN_SM90, padding=3)
-CONV_CHAIN = Fused("conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, family=Family.CHAIN_CONV_SM90)
-_STORED = (Step("Bias"), Step("Add"), Step("Relu"), Step(STORE), Step(PRODUCT), Step("Bias"), Step("Relu"))
+GEMM_CHAIN_PADDED = Fused(
+    "gemm_chain", *_LAYERS, Step("Add"), Step("Relu"), family=Family.CHAIN_SM90, padding=3
+)
+CONV_CHAIN = Fused(
+    "conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, family=Family.CHAIN_CONV_SM90
+)
+_STORED = (
+    Step("Bias"),
+    Step("Add"),
+    Step("Relu"),
+    Step(STORE),
+    Step(PRODUCT),
+    Step("Bias"),
+    Step("Relu"),
+)
 GEMM_STORED = Fused("gemm_chain", *_STORED, family=Family.CHAIN_STORED_SM90)
 CONV_STORED = Fused("conv_chain", *_STORED, rank=4, family=Family.CHAIN_STORED_SM90)
 _INNER = tuple(step for step in _STORED if step.name != STORE)  # with a residual between the layers
 GEMM_INNER = Fused("gemm_chain", *_INNER, family=Family.CHAIN_STORED_SM90)
 CONV_INNER = Fused("conv_chain", *_INNER, rank=4, family=Family.CHAIN_STORED_SM90)
 CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=Family.CONV_2X)
-MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = Fused("max_pool"), Fused("average_pool"), Fused("global_average_pool")
-TO_NHWC, TO_NCHW = (Fused(kind, rank=4, family=Family.LAYOUT, padding=3) for kind in ("to_nhwc", "to_nchw"))
+MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = (
+    Fused("max_pool"),
+    Fused("average_pool"),
+    Fused("global_average_pool"),
+)
+TO_NHWC, TO_NCHW = (
+    Fused(kind, rank=4, family=Family.LAYOUT, padding=3) for kind in ("to_nhwc", "to_nchw")
+)
 TO_NLC = Fused("to_nhwc", rank=3, family=Family.LAYOUT)
-ELEMENTWISE = Fused("elementwise", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.ELEMENTWISE)
-SQUEEZE_EXCITE = Fused("squeeze_excite", Step("LeakyRelu", (0.25,)), Step("LeakyRelu", (0.5,)), rank=4, family=Family.SQUEEZE_EXCITE)
-NEAREST = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("nearest", "asymmetric", "floor", "sizes"))
-LINEAR = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"))
-CUBIC = Fused("resize", rank=4, family=Family.RESIZE, sampling=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"))
-ALL = (SQUEEZE_EXCITE, ELEMENTWISE, GEMM, GEMM_ADD, CONV, FIRST, LAST, LAST_1D, CONV_1D, MAX_POOL, AVERAGE_POOL, GLOBAL_POOL, TO_NHWC,
-       TO_NCHW, TO_NLC, NEAREST, LINEAR, CUBIC, GEMM_CHAIN, GEMM_CHAIN_PADDED, CONV_CHAIN, GEMM_STORED, CONV_STORED, GEMM_INNER, CONV_INNER,
-       GEMM_ROWS)
+ELEMENTWISE = Fused(
+    "elementwise", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.ELEMENTWISE
+)
+SQUEEZE_EXCITE = Fused(
+    "squeeze_excite",
+    Step("LeakyRelu", (0.25,)),
+    Step("LeakyRelu", (0.5,)),
+    rank=4,
+    family=Family.SQUEEZE_EXCITE,
+)
+NEAREST = Fused(
+    "resize",
+    rank=4,
+    family=Family.RESIZE,
+    sampling=Sampling("nearest", "asymmetric", "floor", "sizes"),
+)
+LINEAR = Fused(
+    "resize",
+    rank=4,
+    family=Family.RESIZE,
+    sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"),
+)
+CUBIC = Fused(
+    "resize",
+    rank=4,
+    family=Family.RESIZE,
+    sampling=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"),
+)
+ALL = (
+    SQUEEZE_EXCITE,
+    ELEMENTWISE,
+    GEMM,
+    GEMM_ADD,
+    CONV,
+    FIRST,
+    LAST,
+    LAST_1D,
+    CONV_1D,
+    MAX_POOL,
+    AVERAGE_POOL,
+    GLOBAL_POOL,
+    TO_NHWC,
+    TO_NCHW,
+    TO_NLC,
+    NEAREST,
+    LINEAR,
+    CUBIC,
+    GEMM_CHAIN,
+    GEMM_CHAIN_PADDED,
+    CONV_CHAIN,
+    GEMM_STORED,
+    CONV_STORED,
+    GEMM_INNER,
+    CONV_INNER,
+    GEMM_ROWS,
+)
 
 
-def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = (), operands: Sequence[Sequence[int | str]] = (), *,
-                rank: int = 0, rows: Sequence[KernelConfig] | None = None, digest: str = "", **attributes: object) -> ModelProto:
-    """One fused node between graph inputs x, tensor operands and its outputs; weight and vector operands are initializers."""
+def fused_model(
+    fused: Fused,
+    x: Sequence[int | str],
+    weight: Sequence[int] = (),
+    operands: Sequence[Sequence[int | str]] = (),
+    *,
+    rank: int = 0,
+    rows: Sequence[KernelConfig] | None = None,
+    digest: str = "",
+    **attributes: object,
+) -> ModelProto:
+    """One fused node between graph inputs x, tensor operands and its outputs; weight and vector
+    operands are initializers."""
     random = np.random.default_rng(0)
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)]
     names, initializers = ["x"], []
@@ -101,13 +237,20 @@ def fused_model(fused: Fused, x: Sequence[int | str], weight: Sequence[int] = ()
     for i, shape in enumerate(operands):
         names.append(name := f"operand{i}" if weight else f"input{i}")
         if len(shape) == 1 or (weight and i == 0):
-            initializers.append(numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
+            initializers.append(
+                numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
+            )
         else:
             inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
     rows = rows or [config(fused.family)]
     attributes = {"format": 1, "configs": [n for row in rows for n in row.row()], **attributes}
-    node = helper.make_node(fused.spec.name, names, list(fused.body.output), "the node", domain=DOMAIN, **attributes)
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * (rank or len(x))) for name in node.output]
+    node = helper.make_node(
+        fused.spec.name, names, list(fused.body.output), "the node", domain=DOMAIN, **attributes
+    )
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * (rank or len(x)))
+        for name in node.output
+    ]
     graph = helper.make_graph([node], "graph", inputs, outputs, initializers)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, functions=[fused.body], opset_imports=opsets, ir_version=8)
@@ -122,13 +265,25 @@ class HostLibrary:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
         self._library = ctypes.CDLL(str(path))
-        self._library.host_launches.restype = self._library.host_last_split_k.restype = ctypes.c_int64
+        self._library.host_launches.restype = self._library.host_last_split_k.restype = (
+            ctypes.c_int64
+        )
         self._library.host_copies.restype = ctypes.c_int64
 
-    def machine(self, *, error: int = 0, driver: int = 13000, runtime: int = 13000, count: int = 1, sm: int = 80,
-                shared_memory: int = 166912) -> None:
+    def machine(
+        self,
+        *,
+        error: int = 0,
+        driver: int = 13000,
+        runtime: int = 13000,
+        count: int = 1,
+        sm: int = 80,
+        shared_memory: int = 166912,
+    ) -> None:
         """What the CUDA runtime says of this machine; without arguments, one A100."""
-        self._library.host_set_machine((ctypes.c_int * 7)(error, driver, runtime, count, sm // 10, sm % 10, shared_memory))
+        self._library.host_set_machine(
+            (ctypes.c_int * 7)(error, driver, runtime, count, sm // 10, sm % 10, shared_memory)
+        )
 
     def limit(self, rows: int = 2**62) -> None:
         """Make kernels refuse more rows of a product, or more images."""
@@ -159,23 +314,50 @@ class HostLibrary:
         return [int(self._library.host_last_pad(side)) for side in range(4)]
 
 
-def host_library(path: Path, ops: Sequence[Fused] = ALL, archs: Sequence[int] = (80,), shared_memory: int = 0,
-                 provider: str = "CPUExecutionProvider", without: Sequence[Fused] = ()) -> HostLibrary:
-    """Build a library with one kernel for each op type and architecture, but for those op types that are to be `without`."""
+def host_library(
+    path: Path,
+    ops: Sequence[Fused] = ALL,
+    archs: Sequence[int] = (80,),
+    shared_memory: int = 0,
+    provider: str = "CPUExecutionProvider",
+    without: Sequence[Fused] = (),
+) -> HostLibrary:
+    """Build a library with one kernel for each op type and architecture, but for those op types
+    that are to be `without`."""
     kernels = [(op, config(op.family, arch)) for op in ops if op not in without for arch in archs]
-    manifest = make_manifest((op.spec for op in ops), {Instance(c, DType.F32, DType.F32, op.spec.steps) for op, c in kernels})
+    manifest = make_manifest(
+        (op.spec for op in ops),
+        {Instance(c, DType.F32, DType.F32, op.spec.steps) for op, c in kernels},
+    )
     text = '#include "kernels.h"\nusing namespace onnxbolt;\n'
     for i, (op, row) in enumerate(kernels):
         numbers = ", ".join(str(number) for number in row.row())
         key = ",".join(op.spec.steps)
-        text += f'static host::HostKernel<{ARGUMENTS[row.family]}> kernel{i}("{key}", {shared_memory}, {{{numbers}}});\n'
-    units = [Unit("manifest.cc", generated_sources(manifest)["manifest.cc"]), _host_unit("kernels.cc", text)]
+        text += (
+            f'static host::HostKernel<{ARGUMENTS[row.family]}> kernel{i}("{key}", {shared_memory},'
+            f" {{{numbers}}});\n"
+        )
+    units = [
+        Unit("manifest.cc", generated_sources(manifest)["manifest.cc"]),
+        _host_unit("kernels.cc", text),
+    ]
     units += [_host_unit(name, (HOST / name).read_text()) for name in ("cuda.cc", "control.cc")]
     define = f'#define ONNXBOLT_PROVIDER "{provider}"\n'
-    units += [Unit(source.name, define + source.read_text()) for source in sorted(resource_dir("custom_ops").glob("*.cc"))]
+    units += [
+        Unit(source.name, define + source.read_text())
+        for source in sorted(resource_dir("custom_ops").glob("*.cc"))
+    ]
     toolchain = find_toolchain()
     objects = [str(file) for file in compile_units(units, toolchain)]
-    command = [str(toolchain.nvcc), "-shared", "-nodlink", "-cudart=none", *objects, "-o", str(path)]
+    command = [
+        str(toolchain.nvcc),
+        "-shared",
+        "-nodlink",
+        "-cudart=none",
+        *objects,
+        "-o",
+        str(path),
+    ]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, f"{shlex.join(command)}\n{result.stderr}"
     return HostLibrary(path, manifest)

@@ -1,11 +1,14 @@
-"""The CUDA kernels that ONNX Runtime registers, read from its own registry, on a machine without a GPU too.
+"""The CUDA kernels that ONNX Runtime registers, read from its own registry, on a machine without a
+GPU too.
 
     python -m tests.ort_kernels onnxruntime_gpu-*.whl     # renews onnxbolt/precision/cuda_kernels.csv
 
-`get_all_opkernel_def` loads every provider of the build, and crashes where one does not load. CUDA's needs NVIDIA's libraries, of which
-empty ones do: functions that return 0 (success). In TensorRT's place stands a provider without kernels. The registry is read by a process
-of its own, which such libraries cannot harm.
+`get_all_opkernel_def` loads every provider of the build, and crashes where one does not load.
+CUDA's needs NVIDIA's libraries, of which empty ones do: functions that return 0 (success). In
+TensorRT's place stands a provider without kernels. The registry is read by a process of its own,
+which such libraries cannot harm.
 """
+
 from __future__ import annotations
 
 import json
@@ -24,7 +27,9 @@ from onnxbolt.precision import kernel_table
 
 FOREIGN = re.compile(r"lib(cu|nv)")  # libraries of NVIDIA
 CUDA, TENSORRT = (f"libonnxruntime_providers_{name}.so" for name in ("cuda", "tensorrt"))
-CALLED = re.compile(r"(?m)^ +U (?!Provider_)(\w+)(?:@(\S+))?$")  # not weak, and not of ONNX Runtime itself
+CALLED = re.compile(
+    r"(?m)^ +U (?!Provider_)(\w+)(?:@(\S+))?$"
+)  # not weak, and not of ONNX Runtime itself
 DRIVER = re.compile(r"\0(cu[A-Z][A-Za-z]+(?:_v\d)?)(?=\0)")
 READER = """
 import json, sys
@@ -34,8 +39,9 @@ json.dump([(k.op_name, k.version_range, k.type_constraints) for k in kernels], o
 """
 
 
-# Objects as C++ lays them out, by their tables of virtual functions: a provider (whose first two functions make a factory) makes a factory,
-# which makes an execution provider, which answers with a registry: an empty std::multimap. Destructors come first in the latter two.
+# Objects as C++ lays them out, by their tables of virtual functions: a provider (whose first two
+# functions make a factory) makes a factory, which makes an execution provider, which answers with a
+# registry: an empty std::multimap. Destructors come first in the latter two.
 PROVIDER = """
 static void *registry[512] = {[3] = &registry[1], [4] = &registry[1]};
 static void *nothing(void) { return 0; }
@@ -57,12 +63,16 @@ class UnreadableError(Exception):
 
 
 def registered(site: Path) -> set[kernel_table.Kernel]:
-    """The CUDA kernels of the onnxruntime-gpu in `site` (a directory that holds the package `onnxruntime`).
+    """The CUDA kernels of the onnxruntime-gpu in `site` (a directory that holds the package
+    `onnxruntime`).
 
-    Raises UnreadableError where a file, a tool or a provider is missing, or where ONNX Runtime crashes.
+    Raises UnreadableError where a file, a tool or a provider is missing, or where ONNX Runtime
+    crashes.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        copy, libraries, answer = (Path(scratch, name) for name in ("site", "libraries", "answer.json"))
+        copy, libraries, answer = (
+            Path(scratch, name) for name in ("site", "libraries", "answer.json")
+        )
         libraries.mkdir()
         try:
             _linked(site, copy)
@@ -72,25 +82,37 @@ def registered(site: Path) -> set[kernel_table.Kernel]:
         except OSError as error:
             raise UnreadableError(str(error)) from error
         except subprocess.CalledProcessError as error:
-            raise UnreadableError(f"{Path(error.cmd[0]).name} ended with {error.returncode} {error.stderr.strip()}".strip()) from error
+            raise UnreadableError(
+                f"{Path(error.cmd[0]).name} ended with {error.returncode} {error.stderr.strip()}".strip()
+            ) from error
         rows = json.loads(answer.read_text())
-    found = {kernel for op, (since, until), types in rows for kernel in kernels(op, since, until, types)}
+    found = {
+        kernel for op, (since, until), types in rows for kernel in kernels(op, since, until, types)
+    }
     if not found:
         raise UnreadableError("ONNX Runtime registers no CUDA kernels")
     return found
 
 
-def kernels(op: str, since: int, until: int, types: dict[str, list[str]]) -> set[kernel_table.Kernel]:
-    """One for each type that the operator's data may have; none for operators that only ONNX Runtime knows."""
+def kernels(
+    op: str, since: int, until: int, types: dict[str, list[str]]
+) -> set[kernel_table.Kernel]:
+    """One for each type that the operator's data may have; none for operators that only ONNX
+    Runtime knows."""
     try:
         allowed = types.get(kernel_table.deciding_parameter(op, since), [])
     except onnx.defs.SchemaError:
         return set()
-    return {kernel_table.Kernel(op, since, until, dtype.value) for dtype, name in kernel_table.TYPES.items() if name in allowed}
+    return {
+        kernel_table.Kernel(op, since, until, dtype.value)
+        for dtype, name in kernel_table.TYPES.items()
+        if name in allowed
+    }
 
 
 def _linked(site: Path, copy: Path) -> None:
-    """The package `onnxruntime` in `copy`, by links, with a provider for TensorRT that has no kernels."""
+    """The package `onnxruntime` in `copy`, by links, with a provider for TensorRT that has no
+    kernels."""
     package = site / "onnxruntime"
     capi = copy / "onnxruntime" / "capi"
     capi.mkdir(parents=True)
@@ -104,27 +126,49 @@ def _linked(site: Path, copy: Path) -> None:
 
 def _stand_ins(provider: Path, to: Path) -> None:
     """Empty libraries in place of those that `provider` is linked with."""
-    needed = [name for name in re.findall(r"NEEDED.*\[(.*)\]", _run("readelf", "-d", str(provider))) if FOREIGN.match(name)]
+    needed = [
+        name
+        for name in re.findall(r"NEEDED.*\[(.*)\]", _run("readelf", "-d", str(provider)))
+        if FOREIGN.match(name)
+    ]
     called: dict[str, set[str]] = defaultdict(set, {name: set() for name in needed})
     for name, library in CALLED.findall(_run("nm", "-D", "--undefined-only", str(provider))):
         if needed and (library in needed or not library):
             called[library or needed[0]].add(name)
-    called["libcuda.so.1"].update(DRIVER.findall(provider.read_bytes().decode("latin-1")))  # looked up by name when it is loaded
+    called["libcuda.so.1"].update(
+        DRIVER.findall(provider.read_bytes().decode("latin-1"))
+    )  # looked up by name when it is loaded
     for library, names in called.items():
         _compile(to, library, names)
 
 
 def _run(*command: str, environment: dict[str, str] | None = None) -> str:
     """What a command prints."""
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    ).stdout
 
 
 def _compile(to: Path, library: str, names: set[str]) -> None:
     source, versions = to / "source.c", to / "versions.map"
-    source.write_text("int stand_in;\n" + "".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(names)))
-    versions.write_text(f"{library} {{ global: *; }};\n")  # the providers ask for symbols of this version
-    _run("gcc", "-shared", "-fPIC", "-w", "-fno-builtin", f"-Wl,-soname,{library}", f"-Wl,--version-script={versions}",
-         "-o", str(to / library), str(source))
+    source.write_text(
+        "int stand_in;\n" + "".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(names))
+    )
+    versions.write_text(
+        f"{library} {{ global: *; }};\n"
+    )  # the providers ask for symbols of this version
+    _run(
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-fno-builtin",
+        f"-Wl,-soname,{library}",
+        f"-Wl,--version-script={versions}",
+        "-o",
+        str(to / library),
+        str(source),
+    )
 
 
 def _of_wheel(wheel: Path) -> tuple[str, set[kernel_table.Kernel]]:
@@ -136,7 +180,9 @@ def _of_wheel(wheel: Path) -> tuple[str, set[kernel_table.Kernel]]:
 
 def main(wheels: list[str]) -> None:
     """Write the table of the releases in `wheels`."""
-    kernel_table.PATH.write_text(kernel_table.text(dict(_of_wheel(Path(wheel)) for wheel in wheels)))
+    kernel_table.PATH.write_text(
+        kernel_table.text(dict(_of_wheel(Path(wheel)) for wheel in wheels))
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
-"""What must not change while the code is rearranged: exported models, predicted times, and kernels' machine code.
+"""What must not change while the code is rearranged: exported models, predicted times, and kernels'
+machine code.
 
     python -m tests.same_results invent                                  # writes tests/same_results.jsonl and .lock, once
     python -m tests.same_results record [--only PATTERN] [--jobs N]      # writes tests/same_results.json
     python -m tests.same_results compare [--only PATTERN] [--jobs N]     # exit code 1 where anything differs
     python -m tests.same_results rekey      # the recorded kernels' measurements hold for today's, if their machine code is the same
 
-Models: every graph of tests/zoo and every model of models/, fp16 and keep, sm_80 and sm_90a. The file has a digest of each exported
-model without the entries that name the version and the sources, and the sum of its kernels' predicted times. Kernels: one unit of each
-family; the file has a digest of the instructions that nvcc makes of it. Plans: of two models with measurements that an earlier commit
-stored (same_results.jsonl, an export of a database; the times are invented) and with the lock file that it wrote of one
-(same_results.lock). A pattern is one of model names, "kernels/*" or "plans/*".
+Models: every graph of tests/zoo and every model of models/, fp16 and keep, sm_80 and sm_90a. The
+file has a digest of each exported model without the entries that name the version and the sources,
+and the sum of its kernels' predicted times. Kernels: one unit of each family; the file has a digest
+of the instructions that nvcc makes of it. Plans: of two models with measurements that an earlier
+commit stored (same_results.jsonl, an export of a database; the times are invented) and with the
+lock file that it wrote of one (same_results.lock). A pattern is one of model names, "kernels/*" or
+"plans/*".
 """
+
 from __future__ import annotations
 
 import argparse
@@ -58,36 +62,61 @@ SOURCES = ("onnxbolt.digest", "onnxbolt.version")  # metadata entries that name 
 TOLERANCE = 1e-9  # of predicted times, relative
 
 
-def exported(name: str, precision: str, arch: str, lock: Path | None = None, frozen: bool = False) -> dict[str, Any]:
+def exported(
+    name: str, precision: str, arch: str, lock: Path | None = None, frozen: bool = False
+) -> dict[str, Any]:
     """A digest of the optimized model, and the sum of its predicted times in microseconds."""
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "out.onnx"
-        report = optimize(sources()[name](), out, precision=precision, archs=arch, library=False, verify=False, lock=lock, frozen=frozen)
+        report = optimize(
+            sources()[name](),
+            out,
+            precision=precision,
+            archs=arch,
+            library=False,
+            verify=False,
+            lock=lock,
+            frozen=frozen,
+        )
         model = onnx.load(out)
     kept = [entry for entry in model.metadata_props if entry.key not in SOURCES]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
     model.producer_version = ""
     times = [prediction.ours_us for node in report.fused for prediction in node.predicted]
-    return {"model": hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest(), "fused": len(report.fused),
-            "predicted_us": math.fsum(times)}
+    return {
+        "model": hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest(),
+        "fused": len(report.fused),
+        "predicted_us": math.fsum(times),
+    }
 
 
 def measured(name: str, known: Path | None) -> dict[str, Any]:
-    """The same, fp16 on sm_90a, with what a database knows of this machine; without one every kernel is given a time first."""
-    with tempfile.TemporaryDirectory() as directory, Database(Path(directory) / "tuning.sqlite") as database:
+    """The same, fp16 on sm_90a, with what a database knows of this machine; without one every
+    kernel is given a time first."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Database(Path(directory) / "tuning.sqlite") as database,
+    ):
         if known:
             database.merge(known)
 
         @contextlib.contextmanager
-        def memory(subject: Subject, archs: Sequence[int], locked: Timings) -> Iterator[stage._Memory]:
+        def memory(
+            subject: Subject, archs: Sequence[int], locked: Timings
+        ) -> Iterator[stage._Memory]:
             yield (stage._Memory if known else _Invented)(subject, database, machine())
 
         with unittest.mock.patch.object(stage, "_memory", memory):
-            found = exported(name, "fp16", "sm_90a", lock=None if known else Path(directory) / "lock")
+            found = exported(
+                name, "fp16", "sm_90a", lock=None if known else Path(directory) / "lock"
+            )
         if not known:
             database.export(Path(directory) / "export")
-            lines = [*MEASUREMENTS.read_text().splitlines(), *(Path(directory) / "export").read_text().splitlines()]
+            lines = [
+                *MEASUREMENTS.read_text().splitlines(),
+                *(Path(directory) / "export").read_text().splitlines(),
+            ]
             MEASUREMENTS.write_text("".join(f"{line}\n" for line in dict.fromkeys(lines)))
             if name == MEASURED[0]:
                 shutil.copy(Path(directory) / "lock", LOCK)
@@ -95,13 +124,22 @@ def measured(name: str, known: Path | None) -> dict[str, Any]:
 
 
 class _Invented(stage._Memory):
-    """A database that has a time for the kernels that are predicted to be fastest, whatever is asked for."""
+    """A database that has a time for the kernels that are predicted to be fastest, whatever is
+    asked for."""
 
-    def extend(self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]) -> Timings:
+    def extend(
+        self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]
+    ) -> Timings:
         for problem in dict.fromkeys(problems):
             if not self.database.measurements(key := kernel_key(problem, self.machine)):
-                self.database.add(*(Measurement(key, config, Status.OK, true_us(problem, config), 0.01, 20, 1e-4, 1980)
-                                    for _, config in ranked(problem, get(self.machine.arch))[:5]))
+                self.database.add(
+                    *(
+                        Measurement(
+                            key, config, Status.OK, true_us(problem, config), 0.01, 20, 1e-4, 1980
+                        )
+                        for _, config in ranked(problem, get(self.machine.arch))[:5]
+                    )
+                )
         return super().extend(timings, problems, found)
 
 
@@ -112,11 +150,19 @@ def machine() -> Machine:
 
 def machine_code(unit: dict[str, Any]) -> str:
     """A digest of the instructions of all kernels of a unit, whatever they are called."""
-    instances = [Instance(config_from(row), DType(element), DType(out), tuple(chain))
-                 for row, (element, out), chain in zip(unit["rows"], unit["types"], unit["chains"], strict=True)]
+    instances = [
+        Instance(config_from(row), DType(element), DType(out), tuple(chain))
+        for row, (element, out), chain in zip(
+            unit["rows"], unit["types"], unit["chains"], strict=True
+        )
+    ]
     arch = instances[0].config.arch
-    cubin = compile_units([Unit(f"unit_sm{arch}.cu", render_unit(instances), arch)], watchful(DeviceToolchain))[0]
-    code = sorted(hashlib.sha256(content).hexdigest() for _, content in instructions(cubin.read_bytes()))
+    cubin = compile_units(
+        [Unit(f"unit_sm{arch}.cu", render_unit(instances), arch)], watchful(DeviceToolchain)
+    )[0]
+    code = sorted(
+        hashlib.sha256(content).hexdigest() for _, content in instructions(cubin.read_bytes())
+    )
     return hashlib.sha256("".join(code).encode()).hexdigest()
 
 
@@ -124,7 +170,11 @@ def tasks(only: str) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]
     """Name, function and arguments of all that is recorded and fits the pattern."""
     for name in sources():
         if fnmatch.fnmatch(name, only):
-            yield from ((f"{name} {precision} {arch}", exported, (name, precision, arch)) for precision in PRECISIONS for arch in ARCHS)
+            yield from (
+                (f"{name} {precision} {arch}", exported, (name, precision, arch))
+                for precision in PRECISIONS
+                for arch in ARCHS
+            )
     for name, unit in units().items():
         if fnmatch.fnmatch(f"kernels/{name}", only):
             yield f"kernels/{name}", machine_code, (unit,)
@@ -150,18 +200,25 @@ def differences(recorded: dict[str, Any], found: dict[str, Any]) -> Iterator[str
         elif isinstance(value, dict):
             before = recorded[name]
             if not math.isclose(value["predicted_us"], before["predicted_us"], rel_tol=TOLERANCE):
-                yield f"{name}: {value['predicted_us']} us are predicted, not {before['predicted_us']}"
+                yield (
+                    f"{name}: {value['predicted_us']} us are predicted, not"
+                    f" {before['predicted_us']}"
+                )
             if value["model"] != before["model"]:
                 yield f"{name}: another model, {value['fused']} fused nodes of {before['fused']}"
 
 
 def rekey(recorded: dict[str, Any]) -> list[str]:
-    """Write which sources' measurements hold for today's kernels. Returns what differs; then nothing is written."""
+    """Write which sources' measurements hold for today's kernels. Returns what differs; then
+    nothing is written."""
     found = dict(map(_run, tasks("kernels/*")))
     lines = sorted(differences(recorded, found))
     if not lines:
         equal = {json.loads(LOCK.read_text())["kernels"]} - {kernel_sources_digest()}
-        EQUAL.write_text(json.dumps({"kernels": kernel_sources_digest(), "equal": sorted(equal)}, indent=1) + "\n")
+        EQUAL.write_text(
+            json.dumps({"kernels": kernel_sources_digest(), "equal": sorted(equal)}, indent=1)
+            + "\n"
+        )
     return lines
 
 
@@ -171,9 +228,13 @@ def _run(task: tuple[str, Callable[..., Any], tuple[Any, ...]]) -> tuple[str, An
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=("invent", "record", "compare", "rekey"))
-    parser.add_argument("--only", default="*", help="a pattern of model names, such as 'zoo/resnet50.*', or kernels")
+    parser.add_argument(
+        "--only", default="*", help="a pattern of model names, such as 'zoo/resnet50.*', or kernels"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     chosen = parser.parse_args()
     document = json.loads(RECORD.read_text())
@@ -192,12 +253,21 @@ def main() -> int:
             print(name, flush=True)
             if chosen.command == "record":
                 document["found"] = dict(sorted((document["found"] | found).items()))
-                document["commit"] = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+                document["commit"] = subprocess.run(
+                    ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+                ).stdout.strip()
                 RECORD.write_text(json.dumps(document, indent=1) + "\n")
     if chosen.command == "record":
         return 0
     lines = sorted(differences(document["found"], found))
-    print("\n".join([*lines, f"{len(found)} compared, {len(lines)} differ from commit {document['commit'][:12]}"]))
+    print(
+        "\n".join(
+            [
+                *lines,
+                f"{len(found)} compared, {len(lines)} differ from commit {document['commit'][:12]}",
+            ]
+        )
+    )
     return 1 if lines else 0
 
 

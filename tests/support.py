@@ -1,4 +1,6 @@
-"""A small model builder, and the middle of the pipeline as one call, for the tests of matching, layout and rewriting."""
+"""A small model builder, and the middle of the pipeline as one call, for the tests of matching,
+layout and rewriting."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,18 +27,30 @@ from onnxbolt.rewrite import rewrite
 
 
 class Net:
-    """Builds a model node by node; methods answer with the name of the output. `types` holds those of inputs that are no floats."""
+    """Builds a model node by node; methods answer with the name of the output. `types` holds
+    those of inputs that are no floats."""
 
-    def __init__(self, shapes: dict[str, Sequence[int | str]], opset: int = 17, seed: int = 0, types: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        shapes: dict[str, Sequence[int | str]],
+        opset: int = 17,
+        seed: int = 0,
+        types: dict[str, int] | None = None,
+    ) -> None:
         self.rng = np.random.default_rng(seed)
         types = dict.fromkeys(shapes, TensorProto.FLOAT) | (types or {})
-        self.inputs = [helper.make_tensor_value_info(name, types[name], list(shape)) for name, shape in shapes.items()]
+        self.inputs = [
+            helper.make_tensor_value_info(name, types[name], list(shape))
+            for name, shape in shapes.items()
+        ]
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.opset = opset
 
     def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: object) -> str:
-        names = [f"{op.lower()}{len(self.nodes)}{'_' + str(i) if i else ''}" for i in range(outputs)]
+        names = [
+            f"{op.lower()}{len(self.nodes)}{'_' + str(i) if i else ''}" for i in range(outputs)
+        ]
         self.nodes.append(helper.make_node(op, list(inputs), names, names[0], **attributes))
         return names[0]
 
@@ -53,22 +67,35 @@ class Net:
     def normal(self, *shape: int, scale: float = 1.0) -> str:
         return self.const(self.rng.standard_normal(shape) * scale)
 
-    def conv(self, x: str, c: int, k: int, r: int = 1, bias: bool = True, **attributes: object) -> str:
+    def conv(
+        self, x: str, c: int, k: int, r: int = 1, bias: bool = True, **attributes: object
+    ) -> str:
         group = int(attributes.get("group", 1))  # type: ignore[call-overload]
         weight = self.normal(k, c // group, r, r, scale=(2 / (c // group * r * r)) ** 0.5)
         return self.node("Conv", x, weight, *([self.normal(k)] if bias else []), **attributes)
 
     def linear(self, x: str, k: int, n: int) -> str:
-        return self.node("Add", self.node("MatMul", x, self.normal(k, n, scale=k**-0.5)), self.normal(n))
+        return self.node(
+            "Add", self.node("MatMul", x, self.normal(k, n, scale=k**-0.5)), self.normal(n)
+        )
 
     def batchnorm(self, x: str, c: int) -> str:
         positive = self.const(self.rng.uniform(0.5, 1.5, c))
-        return self.node("BatchNormalization", x, positive, self.normal(c), self.normal(c), self.const(self.rng.uniform(0.5, 1.5, c)))
+        return self.node(
+            "BatchNormalization",
+            x,
+            positive,
+            self.normal(c),
+            self.normal(c),
+            self.const(self.rng.uniform(0.5, 1.5, c)),
+        )
 
     def model(self, *outputs: str) -> onnx.ModelProto:
         values = [onnx.ValueInfoProto(name=name) for name in outputs]  # inference finds their types
         graph = helper.make_graph(self.nodes, "net", self.inputs, values, self.initializers)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8
+        )
         import_domains(model)
         inferred = onnx.shape_inference.infer_shapes(model)
         del model.graph.output[:]
@@ -90,7 +117,9 @@ def matched(model: onnx.ModelProto) -> tuple[list[Candidate], list[Refusal]]:
     return partition(candidates), refusals
 
 
-def fused(model: onnx.ModelProto, precision: str = "keep", fuse: str = "all", arch: int = 80) -> onnx.ModelProto:
+def fused(
+    model: onnx.ModelProto, precision: str = "keep", fuse: str = "all", arch: int = 80
+) -> onnx.ModelProto:
     """The optimized model, without a library."""
     graph = prepare(model, precision)
     chosen = plan(graph, cover(graph, [arch])[0], [arch], fuse)
@@ -104,22 +133,32 @@ def fused(model: onnx.ModelProto, precision: str = "keep", fuse: str = "all", ar
 def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     outputs: list[np.ndarray] = session.run(None, feeds)
     return outputs
 
 
 def feeds_of(model: onnx.ModelProto, batch: int = 2) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
-    return {v.name: rng.standard_normal([d.dim_value or batch for d in v.type.tensor_type.shape.dim]).astype(np.float32)
-            for v in model.graph.input}
+    return {
+        v.name: (
+            rng.standard_normal(
+                [d.dim_value or batch for d in v.type.tensor_type.shape.dim]
+            ).astype(np.float32)
+        )
+        for v in model.graph.input
+    }
 
 
 def ops(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
-def assert_same(model: onnx.ModelProto, limit: float = 1e-5, precision: str = "keep", arch: int = 80) -> onnx.ModelProto:
+def assert_same(
+    model: onnx.ModelProto, limit: float = 1e-5, precision: str = "keep", arch: int = 80
+) -> onnx.ModelProto:
     """The fused model answers as the original does; the fused model is handed back."""
     optimized = fused(model, precision, arch=arch)
     feeds = feeds_of(model)

@@ -1,4 +1,5 @@
 """The package's public names, and nothing else."""
+
 from __future__ import annotations
 
 import importlib.metadata
@@ -9,11 +10,28 @@ import onnxbolt
 
 
 def test_public_names() -> None:
-    assert dir(onnxbolt) == sorted(onnxbolt.__all__) == [
-        "AccuracyError", "BuildError", "CoverageError", "FrozenError", "InputError", "LibraryError", "OnnxboltError",
-        "OnnxboltWarning", "OpsetError", "Options", "Report", "ToolchainError", "__version__",
-        "get_library_path", "optimize", "session_options",
-    ]
+    assert (
+        dir(onnxbolt)
+        == sorted(onnxbolt.__all__)
+        == [
+            "AccuracyError",
+            "BuildError",
+            "CoverageError",
+            "FrozenError",
+            "InputError",
+            "LibraryError",
+            "OnnxboltError",
+            "OnnxboltWarning",
+            "OpsetError",
+            "Options",
+            "Report",
+            "ToolchainError",
+            "__version__",
+            "get_library_path",
+            "optimize",
+            "session_options",
+        ]
+    )
 
 
 @pytest.mark.parametrize("name", onnxbolt.__all__)

@@ -1,4 +1,6 @@
-"""The part of onnx's backend suite that is run always; `python -m tests.backend_suite` runs all of it."""
+"""The part of onnx's backend suite that is run always; `python -m tests.backend_suite` runs all
+of it."""
+
 from __future__ import annotations
 
 import functools
@@ -14,11 +16,46 @@ from onnxbolt.graph.importer import WORKING_OPSET
 from onnxbolt.graph.lift import default_opset
 from tests.backend_suite import Case, cases, judge, sample, summary
 
-REWRITTEN = frozenset({  # what canonicalization, precision or layouts change
-    "Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv", "Dropout", "Elu", "Expand", "Flatten", "Gelu", "Gemm",
-    "GlobalAveragePool", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "MatMul", "MaxPool", "Mish", "Mul", "PRelu", "Pad",
-    "ReduceMean", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Softplus", "Split", "Squeeze", "Sum", "Tanh", "Transpose", "Unsqueeze",
-})
+REWRITTEN = frozenset(
+    {  # what canonicalization, precision or layouts change
+        "Add",
+        "AveragePool",
+        "BatchNormalization",
+        "Clip",
+        "Concat",
+        "Conv",
+        "Dropout",
+        "Elu",
+        "Expand",
+        "Flatten",
+        "Gelu",
+        "Gemm",
+        "GlobalAveragePool",
+        "HardSigmoid",
+        "HardSwish",
+        "Identity",
+        "LeakyRelu",
+        "MatMul",
+        "MaxPool",
+        "Mish",
+        "Mul",
+        "PRelu",
+        "Pad",
+        "ReduceMean",
+        "Relu",
+        "Reshape",
+        "Resize",
+        "Sigmoid",
+        "Slice",
+        "Softplus",
+        "Split",
+        "Squeeze",
+        "Sum",
+        "Tanh",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
 
 
 @functools.cache
@@ -43,13 +80,21 @@ def test_no_regression(chosen: Callable[[Case], bool], least: int) -> None:
 
 
 def test_no_regression_in_a_sample_of_the_others() -> None:
-    verdicts = [judge(case) for case in sample([case for case in all_cases() if not is_old(case) and not is_rewritten(case)], 150)]
+    verdicts = [
+        judge(case)
+        for case in sample(
+            [case for case in all_cases() if not is_old(case) and not is_rewritten(case)], 150
+        )
+    ]
     assert not any(verdict.regressed for verdict in verdicts), summary(verdicts)
     assert sum(not verdict.plain for verdict in verdicts) >= 100
 
 
 def test_every_case_in_fp16_runs() -> None:
-    verdicts = [judge(case, "fp16") for case in sample([case for case in all_cases() if is_rewritten(case)], 60)]
+    verdicts = [
+        judge(case, "fp16")
+        for case in sample([case for case in all_cases() if is_rewritten(case)], 60)
+    ]
     assert not any(verdict.regressed for verdict in verdicts), summary(verdicts)
 
 
@@ -60,7 +105,9 @@ def test_a_wrong_model_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         report = optimize(model, out, **choices)
         written = onnx.load(out)
         written.graph.node[-1].output[0] = "right"
-        written.graph.node.append(helper.make_node("Neg", ["right"], [written.graph.output[0].name]))
+        written.graph.node.append(
+            helper.make_node("Neg", ["right"], [written.graph.output[0].name])
+        )
         onnx.save(written, out)
         return report
 

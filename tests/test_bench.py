@@ -1,4 +1,5 @@
 """`onnxbolt bench`, on the CPU: function bodies in place of kernels, a clock in place of events."""
+
 from __future__ import annotations
 
 import json
@@ -28,17 +29,27 @@ def models(tmp_path: Path) -> tuple[Path, Path]:
     y = net.linear(net.node("Flatten", y), 512, 8)
     original, optimized = tmp_path / "original.onnx", tmp_path / "optimized.onnx"
     onnx.save(net.model(y), original)
-    onnxbolt.optimize(original, optimized, fuse="all", library=False, verify=False, archs=("sm_90a",))
+    onnxbolt.optimize(
+        original, optimized, fuse="all", library=False, verify=False, archs=("sm_90a",)
+    )
     return original, optimized
 
 
-def measured(models: tuple[Path, Path], also: tuple[Path, ...] = (), inputs: Path | None = None) -> Benchmark:
+def measured(
+    models: tuple[Path, Path], also: tuple[Path, ...] = (), inputs: Path | None = None
+) -> Benchmark:
     return measure(*models, also, 20, inputs, 0, None, lambda message: None)
 
 
-def test_every_form_of_the_original_is_a_peer_and_the_fastest_counts(models: tuple[Path, Path]) -> None:
+def test_every_form_of_the_original_is_a_peer_and_the_fastest_counts(
+    models: tuple[Path, Path],
+) -> None:
     result = measured(models, (models[0],))
-    assert [side.name for side in result.peers] == ["original.onnx", "original.onnx in fp16", str(models[0])]
+    assert [side.name for side in result.peers] == [
+        "original.onnx",
+        "original.onnx in fp16",
+        str(models[0]),
+    ]
     assert result.ours.name == "optimized.onnx (onnxbolt)"
     assert result.speedup == min(side.us for side in result.peers) / result.ours.us
     lines = result.text().splitlines()
@@ -50,7 +61,10 @@ def test_every_fused_node_has_a_time_and_equal_ones_the_same(models: tuple[Path,
     nodes = node_times(onnx.load(models[1]), None, {"x": np.zeros((2, 16, 8, 8), np.float32)}, None)
     fused = [node.name for node in onnx.load(models[1]).graph.node if node.domain == "com.onnxbolt"]
     assert [node.name for node in nodes] == fused
-    by_op = {op: [node for node in nodes if node.op_type.startswith(op)] for op in ("FusedConv", "FusedGemm", "MaxPool")}
+    by_op = {
+        op: [node for node in nodes if node.op_type.startswith(op)]
+        for op in ("FusedConv", "FusedGemm", "MaxPool")
+    }
     assert [len(found) for found in by_op.values()] == [3, 1, 1]
     assert by_op["FusedConv"][1].us == by_op["FusedConv"][2].us != by_op["FusedConv"][0].us
     first = by_op["FusedConv"][0]
@@ -61,32 +75,51 @@ def test_every_fused_node_has_a_time_and_equal_ones_the_same(models: tuple[Path,
 def test_nodes_move_their_own_channels_of_a_concat_s_result() -> None:
     net = Net({"x": (1, 8, 9, 9)})
     narrow = net.node("Relu", net.conv("x", 8, 8))
-    joined = net.node("Concat", narrow, net.node("MaxPool", narrow, kernel_shape=[3, 3], pads=[1] * 4), net.conv("x", 8, 16), axis=1)
+    joined = net.node(
+        "Concat",
+        narrow,
+        net.node("MaxPool", narrow, kernel_shape=[3, 3], pads=[1] * 4),
+        net.conv("x", 8, 16),
+        axis=1,
+    )
     graph = import_model(fused(net.model(net.conv(joined, 32, 8))))
     infer(graph)
     moved = {node.op: _moved(node) for node in graph.nodes if "around" in node.attrs}
-    assert list(moved) == ["FusedConv_Bias_Relu_f32_part", "MaxPool_nhwc_f32_sliced_into", "FusedConv_Bias_f32_into"]
+    assert list(moved) == [
+        "FusedConv_Bias_Relu_f32_part",
+        "MaxPool_nhwc_f32_sliced_into",
+        "FusedConv_Bias_f32_into",
+    ]
     pixels, weights = 9 * 9 * 4, [4 * 8 * (8 + 1), 0, 4 * 16 * (8 + 1)]
-    assert list(moved.values()) == [channels * pixels + weight for channels, weight in zip((8 + 8, 8 + 8, 8 + 16), weights, strict=True)]
+    assert list(moved.values()) == [
+        channels * pixels + weight
+        for channels, weight in zip((8 + 8, 8 + 8, 8 + 16), weights, strict=True)
+    ]
 
 
 def test_a_symbolic_batch_takes_the_size_of_the_inputs(tmp_path: Path) -> None:
     net = Net({"x": ("N", 64)})
     original, optimized = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(net.model(net.node("Relu", net.linear("x", 64, 32))), original)
-    onnxbolt.optimize(original, optimized, fuse="all", library=False, verify=False, archs=("sm_90a",))
+    onnxbolt.optimize(
+        original, optimized, fuse="all", library=False, verify=False, archs=("sm_90a",)
+    )
     np.savez(tmp_path / "x.npz", x=np.ones((24, 64), np.float32))
     (node,) = measured((original, optimized), inputs=tmp_path / "x.npz").nodes
     assert node.shape == (24, 32)
 
 
-def test_models_of_other_inputs_and_originals_that_do_not_run_are_errors(models: tuple[Path, Path], tmp_path: Path) -> None:
+def test_models_of_other_inputs_and_originals_that_do_not_run_are_errors(
+    models: tuple[Path, Path], tmp_path: Path
+) -> None:
     net = Net({"other": (2, 2)})
     onnx.save(net.model(net.node("Relu", "other")), tmp_path / "other.onnx")
     with pytest.raises(InputError, match=r"other\.onnx: its inputs are not those of"):
         measured(models, (tmp_path / "other.onnx",))
     net = Net({"x": (2, 2)})
-    onnx.save(net.model(net.node("NobodyKnows", "x", domain="com.example")), tmp_path / "unknown.onnx")
+    onnx.save(
+        net.model(net.node("NobodyKnows", "x", domain="com.example")), tmp_path / "unknown.onnx"
+    )
     with pytest.raises(InputError):
         measured((tmp_path / "unknown.onnx", models[1]))
 
@@ -100,27 +133,39 @@ def test_names_are_shown_letter_by_letter(name: str) -> None:
     assert text.count(name) == 5  # both models, what failed, the node, the last line
 
 
-def test_without_a_gpu_there_is_one_clear_line(models: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_there_is_one_clear_line(
+    models: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", *map(str, models)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: no NVIDIA driver here")
 
 
 @pytest.mark.parametrize(("least", "code"), [("1.9", 0), ("2.1", 4)])
-def test_below_the_least_speedup_the_exit_code_is_4(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], least: str,
-                                                    code: int) -> None:
+def test_below_the_least_speedup_the_exit_code_is_4(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], least: str, code: int
+) -> None:
     node = NodeTime("conv", "FusedConv_f16", (1, 2, 2, 8), 1.0, 100.0, 0.5)
     peers = Side("peer", "", 2.0, 0.01), Side("slow", "", 3.0, 0.01)
-    result = Benchmark(Side("ours", "", 1.0, 0.01), peers, {"bf16": "ONNX Runtime does not run bf16: no kernel"}, (node,))
+    result = Benchmark(
+        Side("ours", "", 1.0, 0.01),
+        peers,
+        {"bf16": "ONNX Runtime does not run bf16: no kernel"},
+        (node,),
+    )
     monkeypatch.setattr(bench, "bench", lambda *_, **__: result)
     assert main(["bench", "a.onnx", "b.onnx", "--min-speedup", least]) == code
     printed = capsys.readouterr()
-    assert printed.out.splitlines()[-1].startswith("speed-up 2.000 +- 0.028 over ONNX Runtime (peer;")
+    assert printed.out.splitlines()[-1].startswith(
+        "speed-up 2.000 +- 0.028 over ONNX Runtime (peer;"
+    )
     assert "does not run bf16: no kernel" in printed.out
     assert ("less than --min-speedup 2.1" in printed.err) == (code == 4)
 
 
-def test_log_format_json_prints_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_format_json_prints_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     side = Side("ours", "", 1.0, 0.01)
     monkeypatch.setattr(bench, "bench", lambda *_, **__: Benchmark(side, (side,), {}, ()))
     assert main(["bench", "a.onnx", "b.onnx", "--log-format", "json"]) == 0

@@ -1,4 +1,6 @@
-"""Whatever is wrong with what the user gave: one clear line, the right exit code, and no file left behind."""
+"""Whatever is wrong with what the user gave: one clear line, the right exit code, and no file
+left behind."""
+
 from __future__ import annotations
 
 import json
@@ -26,11 +28,18 @@ def optimized(small_model: Path) -> Path:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
 
 
-def fails(capsys: pytest.CaptureFixture[str], directory: Path, *arguments: str | Path) -> tuple[int, str]:
-    """Run a command that must fail: its exit code and its one line; `directory` must be as before."""
+def fails(
+    capsys: pytest.CaptureFixture[str], directory: Path, *arguments: str | Path
+) -> tuple[int, str]:
+    """Run a command that must fail: its exit code and its one line; `directory` must be as
+    before."""
     before = files(directory)
     code = main([str(argument) for argument in arguments])
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
@@ -38,9 +47,13 @@ def fails(capsys: pytest.CaptureFixture[str], directory: Path, *arguments: str |
     return code, line.removeprefix("error: ")
 
 
-def test_optimize_writes_a_model_and_reports_it(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_optimize_writes_a_model_and_reports_it(
+    small_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, report = small_model.with_name("fast.onnx"), small_model.with_name("report.json")
-    assert main(["optimize", str(small_model), str(out), *MODEL_ALONE, "--report", str(report)]) == 0
+    assert (
+        main(["optimize", str(small_model), str(out), *MODEL_ALONE, "--report", str(report)]) == 0
+    )
     printed = capsys.readouterr().out
     assert "fp16" in printed.splitlines()[0]
     assert printed.rstrip().splitlines()[-1].startswith("PASSED")
@@ -50,7 +63,10 @@ def test_optimize_writes_a_model_and_reports_it(small_model: Path, capsys: pytes
 
 def test_dry_run_writes_nothing(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = files(small_model.parent)
-    assert main(["optimize", str(small_model), str(small_model.with_name("fast.onnx")), "--dry-run"]) == 0
+    assert (
+        main(["optimize", str(small_model), str(small_model.with_name("fast.onnx")), "--dry-run"])
+        == 0
+    )
     assert files(small_model.parent) == before
     assert "fp16" in capsys.readouterr().out
 
@@ -61,14 +77,27 @@ def test_same_input_and_options_give_the_same_bytes(small_model: Path, optimized
     assert again.read_bytes() == optimized.read_bytes()
 
 
-def test_verify_passes_and_says_so_in_its_last_line(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_passes_and_says_so_in_its_last_line(
+    small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["verify", str(small_model), str(optimized)]) == 0
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("PASSED")
 
 
 def test_verify_writes_reports(small_model: Path, optimized: Path, tmp_path: Path) -> None:
     places = tmp_path / "found.json", tmp_path / "found.md"
-    assert main(["verify", str(small_model), str(optimized), "--quiet", *(f"--report={place}" for place in places)]) == 0
+    assert (
+        main(
+            [
+                "verify",
+                str(small_model),
+                str(optimized),
+                "--quiet",
+                *(f"--report={place}" for place in places),
+            ]
+        )
+        == 0
+    )
     found = json.loads(places[0].read_text())
     assert (found["passed"], found["judged"], found["original"]) == (True, True, str(small_model))
     assert found["verdict"].startswith("PASSED: ")
@@ -79,42 +108,70 @@ def test_verify_writes_reports(small_model: Path, optimized: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("place", ["found.txt", "fast.onnx", "missing/found.json"])
-def test_no_report_is_written_there(place: str, small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, line = fails(capsys, small_model.parent, "verify", small_model, optimized, "--report", small_model.parent / place)
+def test_no_report_is_written_there(
+    place: str, small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, line = fails(
+        capsys,
+        small_model.parent,
+        "verify",
+        small_model,
+        optimized,
+        "--report",
+        small_model.parent / place,
+    )
     assert code == 1
     assert line.startswith("--report")
 
 
-def lines_of_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, object]]:
+def lines_of_json(
+    capsys: pytest.CaptureFixture[str], *arguments: str | Path
+) -> list[dict[str, object]]:
     """What a command prints on the standard output with --log-format json."""
     assert main([*map(str, arguments), "--log-format", "json"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_log_format_json_prints_nothing_else(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str],
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_format_json_prints_nothing_else(
+    small_model: Path,
+    optimized: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     capsys.readouterr()
-    (report,) = lines_of_json(capsys, "optimize", small_model, small_model.with_name("x.onnx"), *MODEL_ALONE)
+    (report,) = lines_of_json(
+        capsys, "optimize", small_model, small_model.with_name("x.onnx"), *MODEL_ALONE
+    )
     assert (report["event"], report["verification"]["passed"]) == ("report", True)  # type: ignore[index]
     (found,) = lines_of_json(capsys, "verify", small_model, optimized)
     assert (found["event"], found["passed"]) == ("verification", True)
     (nodes,) = lines_of_json(capsys, "inspect", optimized)
     assert nodes["event"] == "inspection"
-    monkeypatch.setattr("onnxbolt.library.build_for", lambda model, progress: model)  # any file in the library's place
+    monkeypatch.setattr(
+        "onnxbolt.library.build_for", lambda model, progress: model
+    )  # any file in the library's place
     (built,) = lines_of_json(capsys, "build", optimized)
     assert (built["event"], built["path"]) == ("library", str(optimized))
 
 
-def test_verify_fails_with_exit_code_3(small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_fails_with_exit_code_3(
+    small_model: Path, optimized: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = onnx.load(optimized)
     weight = next(t for t in model.graph.initializer if len(t.dims) == 2)
-    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * np.float16(1.5), weight.name))
+    weight.CopyFrom(
+        onnx.numpy_helper.from_array(
+            onnx.numpy_helper.to_array(weight) * np.float16(1.5), weight.name
+        )
+    )
     onnx.save(model, optimized)
     assert main(["verify", str(small_model), str(optimized)]) == 3
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("FAILED")
 
 
-def test_inspect_prints_a_table_or_json(optimized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_prints_a_table_or_json(
+    optimized: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", str(optimized)]) == 0
     assert "FusedGemm" in capsys.readouterr().out
     assert main(["inspect", "--json", str(optimized)]) == 0
@@ -139,32 +196,66 @@ def test_not_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: b
 
 def test_cut_off_file(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small_model.write_bytes(small_model.read_bytes()[:-1000])
-    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"))
+    code, line = fails(
+        capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx")
+    )
     assert code == 1
     assert "cut off" in line
 
 
 def test_missing_external_data(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    onnx.save(onnx.load(small_model), small_model, save_as_external_data=True, location="weights.bin")
+    onnx.save(
+        onnx.load(small_model), small_model, save_as_external_data=True, location="weights.bin"
+    )
     small_model.with_name("weights.bin").unlink()
-    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"))
+    code, line = fails(
+        capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx")
+    )
     assert code == 1
     assert "weights.bin" in line
 
 
-@pytest.mark.parametrize("flags", [("--arch", "sm_91"), ("--precision", "fp8"), ("--fuse", "some"), ("--nonsense",)])
-def test_wrong_option_is_wrong_usage(small_model: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]) -> None:
-    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), *flags)
+@pytest.mark.parametrize(
+    "flags", [("--arch", "sm_91"), ("--precision", "fp8"), ("--fuse", "some"), ("--nonsense",)]
+)
+def test_wrong_option_is_wrong_usage(
+    small_model: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    code, line = fails(
+        capsys,
+        small_model.parent,
+        "optimize",
+        small_model,
+        small_model.with_name("out.onnx"),
+        *flags,
+    )
     assert code == 2
     assert flags[-1] in line
 
 
-@pytest.mark.parametrize(("flag", "value"), [
-    ("--seed", "-1"), ("--atol", "inf"), ("--atol", "nan"), ("--rtol", "-0.1"), ("--max-shapes", f"in0:[{2**63},3]"),
-    ("--min-shapes", f"in0:[{'9' * 5000}]"),
-])
-def test_numbers_out_of_range_are_wrong_usage(small_model: Path, capsys: pytest.CaptureFixture[str], flag: str, value: str) -> None:
-    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), flag, value)
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--seed", "-1"),
+        ("--atol", "inf"),
+        ("--atol", "nan"),
+        ("--rtol", "-0.1"),
+        ("--max-shapes", f"in0:[{2**63},3]"),
+        ("--min-shapes", f"in0:[{'9' * 5000}]"),
+    ],
+)
+def test_numbers_out_of_range_are_wrong_usage(
+    small_model: Path, capsys: pytest.CaptureFixture[str], flag: str, value: str
+) -> None:
+    code, line = fails(
+        capsys,
+        small_model.parent,
+        "optimize",
+        small_model,
+        small_model.with_name("out.onnx"),
+        flag,
+        value,
+    )
     assert code == 2
     assert flag in line
 
@@ -172,12 +263,27 @@ def test_numbers_out_of_range_are_wrong_usage(small_model: Path, capsys: pytest.
 def test_an_architecture_given_twice_counts_once(small_model: Path) -> None:
     once, twice = small_model.with_name("once.onnx"), small_model.with_name("twice.onnx")
     for out, flags in ((once, ["--arch", "sm_80"]), (twice, ["--arch", "sm_80"] * 2)):
-        assert main(["optimize", str(small_model), str(out), *flags, *MODEL_ALONE, "--no-verify", "--quiet"]) == 0
+        assert (
+            main(
+                [
+                    "optimize",
+                    str(small_model),
+                    str(out),
+                    *flags,
+                    *MODEL_ALONE,
+                    "--no-verify",
+                    "--quiet",
+                ]
+            )
+            == 0
+        )
     assert once.read_bytes() == twice.read_bytes()
 
 
 @pytest.mark.parametrize("group", [(), ("cache",)])
-def test_a_group_without_a_command_prints_its_help(group: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_without_a_command_prints_its_help(
+    group: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(group) == 2
     printed = capsys.readouterr()
     assert main((*group, "--help")) == 0
@@ -185,9 +291,15 @@ def test_a_group_without_a_command_prints_its_help(group: tuple[str, ...], capsy
     assert "Commands:\n" in printed.err
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(("--version",), 0), (("inspect", "none.onnx"), 1)])
-def test_the_package_runs_as_the_command(arguments: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str],
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("--version",), 0), (("inspect", "none.onnx"), 1)]
+)
+def test_the_package_runs_as_the_command(
+    arguments: tuple[str, ...],
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert main(arguments) == code
     expected = capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["onnxbolt", *arguments])
@@ -203,9 +315,13 @@ def test_output_equal_to_input(small_model: Path, capsys: pytest.CaptureFixture[
     assert "small.onnx" in line
 
 
-def test_directory_of_output_is_missing(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directory_of_output_is_missing(
+    small_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = small_model.parent / "nowhere" / "out.onnx"
-    code, line = fails(capsys, small_model.parent, "optimize", small_model, out, *MODEL_ALONE, "--no-verify")
+    code, line = fails(
+        capsys, small_model.parent, "optimize", small_model, out, *MODEL_ALONE, "--no-verify"
+    )
     assert code == 1
     assert "nowhere" in line
 
@@ -218,7 +334,16 @@ def test_full_disk(small_model: Path) -> None:
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({FILE_LIMIT}, {FILE_LIMIT}));"
         "sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", script, "optimize", small_model, small_model.with_name("out.onnx"), *MODEL_ALONE, "--no-verify"]
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        "optimize",
+        small_model,
+        small_model.with_name("out.onnx"),
+        *MODEL_ALONE,
+        "--no-verify",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
@@ -226,20 +351,40 @@ def test_full_disk(small_model: Path) -> None:
     assert files(small_model.parent) == before
 
 
-def test_no_compiler(small_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_compiler(
+    small_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setattr("onnxbolt.codegen.nvcc._wheel_root", lambda: None)
-    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), "--fuse", "all")
+    code, line = fails(
+        capsys,
+        small_model.parent,
+        "optimize",
+        small_model,
+        small_model.with_name("out.onnx"),
+        "--fuse",
+        "all",
+    )
     assert code == 1
     assert "onnxbolt[cuda]" in line
     assert "--no-library" in line
 
 
-def test_no_host_compiler(small_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_host_compiler(
+    small_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CUDA_HOME", raising=False)
-    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), "--fuse", "all")
+    code, line = fails(
+        capsys,
+        small_model.parent,
+        "optimize",
+        small_model,
+        small_model.with_name("out.onnx"),
+        "--fuse",
+        "all",
+    )
     assert code == 1
     assert "g++" in line
     assert "--no-library" in line
@@ -247,14 +392,38 @@ def test_no_host_compiler(small_model: Path, monkeypatch: pytest.MonkeyPatch, ca
 
 def test_failed_gate_leaves_no_file(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strict = ("--atol", "0", "--rtol", "0")
-    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"), *MODEL_ALONE, *strict)
+    code, line = fails(
+        capsys,
+        small_model.parent,
+        "optimize",
+        small_model,
+        small_model.with_name("out.onnx"),
+        *MODEL_ALONE,
+        *strict,
+    )
     assert code == 3
     assert "--keep-failed" in line
 
 
 def test_failed_gate_is_reported(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, report = small_model.with_name("out.onnx"), small_model.with_name("report.md")
-    assert main(["optimize", str(small_model), str(out), *MODEL_ALONE, "--atol", "0", "--rtol", "0", "--report", str(report)]) == 3
+    assert (
+        main(
+            [
+                "optimize",
+                str(small_model),
+                str(out),
+                *MODEL_ALONE,
+                "--atol",
+                "0",
+                "--rtol",
+                "0",
+                "--report",
+                str(report),
+            ]
+        )
+        == 3
+    )
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("FAILED")
     assert "FAILED" in report.read_text()
     assert not out.exists()
@@ -262,7 +431,23 @@ def test_failed_gate_is_reported(small_model: Path, capsys: pytest.CaptureFixtur
 
 def test_keep_failed_writes_the_output(small_model: Path) -> None:
     out = small_model.with_name("out.onnx")
-    assert main(["optimize", str(small_model), str(out), *MODEL_ALONE, "--atol", "0", "--rtol", "0", "--keep-failed", "--quiet"]) == 3
+    assert (
+        main(
+            [
+                "optimize",
+                str(small_model),
+                str(out),
+                *MODEL_ALONE,
+                "--atol",
+                "0",
+                "--rtol",
+                "0",
+                "--keep-failed",
+                "--quiet",
+            ]
+        )
+        == 3
+    )
     onnx.checker.check_model(out)
 
 
@@ -270,15 +455,21 @@ def test_inputs_that_do_not_fit(small_model: Path, capsys: pytest.CaptureFixture
     inputs = small_model.with_name("x.npz")
     np.savez(inputs, other=np.zeros(3, np.float32))
     out = small_model.with_name("out.onnx")
-    code, line = fails(capsys, small_model.parent, "optimize", small_model, out, *MODEL_ALONE, "--inputs", inputs)
+    code, line = fails(
+        capsys, small_model.parent, "optimize", small_model, out, *MODEL_ALONE, "--inputs", inputs
+    )
     assert code == 1
     assert "in0" in line
 
 
-def test_interrupt(monkeypatch: pytest.MonkeyPatch, small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt(
+    monkeypatch: pytest.MonkeyPatch, small_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("onnxbolt.pipeline.optimize", interrupted)
-    code, line = fails(capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx"))
+    code, line = fails(
+        capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx")
+    )
     assert (code, line) == (130, "interrupted")

@@ -1,4 +1,5 @@
 """`onnxbolt cache`: what was measured is shown, carried to other machines and forgotten."""
+
 from __future__ import annotations
 
 import hashlib
@@ -16,11 +17,30 @@ from onnxbolt.tune.records import Machine, Measurement, Problem, Status, canonic
 H200 = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
 A100 = Machine("NVIDIA A100", 80, 400, "13.0", "4.2.0", "t0")
 GEMM = GemmProblem(1024, 1000, 1000, DType.F16, DType.F16, ("Bias",))
-CONV = ConvProblem(8, 28, 28, 64, 64, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, ("Bias", "Relu"))
+CONV = ConvProblem(
+    8,
+    28,
+    28,
+    64,
+    64,
+    3,
+    3,
+    28,
+    28,
+    (1, 1, 1, 1),
+    (1, 1),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F16,
+    ("Bias", "Relu"),
+)
 
 
 def config(stages: int) -> KernelConfig:
-    return KernelConfig(90, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), stages)
+    return KernelConfig(
+        90, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), stages
+    )
 
 
 def digest(problem: Problem, machine: Machine) -> str:
@@ -34,10 +54,17 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
     database = Database()
     database.add(
         Measurement(kernel_key(GEMM, H200), config(3), Status.OK, 10.24, 0.1, 20, 1e-4, 1980),
-        Measurement(kernel_key(GEMM, H200), config(4), Status.CRASHED, detail="illegal address [/x]"),
+        Measurement(
+            kernel_key(GEMM, H200), config(4), Status.CRASHED, detail="illegal address [/x]"
+        ),
         Measurement(kernel_key(CONV, H200), config(3), Status.OK, 7.5, 0.1, 20, 1e-4, 1980),
         Measurement(kernel_key(GEMM, A100), config(3), Status.OK, 25.0, 0.1, 20, 1e-4, 1410),
-        Measurement(canonical({"session": "ort", "region": "abc", "machine": {"gpu": "NVIDIA H200"}}), None, Status.OK, 99.0),
+        Measurement(
+            canonical({"session": "ort", "region": "abc", "machine": {"gpu": "NVIDIA H200"}}),
+            None,
+            Status.OK,
+            99.0,
+        ),
     )
     return database
 
@@ -50,7 +77,14 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_list_describes_every_task(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "list").splitlines()
     (line,) = [line for line in lines if digest(GEMM, H200)[:10] in line]
-    for part in ("gemm 1024x1000x1000, f16, Bias", "NVIDIA H200", "2 (1 failed)", "10.24", " 200 ", "sm_90 GEMM_2X 128x128x32"):
+    for part in (
+        "gemm 1024x1000x1000, f16, Bias",
+        "NVIDIA H200",
+        "2 (1 failed)",
+        "10.24",
+        " 200 ",
+        "sm_90 GEMM_2X 128x128x32",
+    ):
         assert part in line
     assert any("region abc, ort" in line and "99.00" in line for line in lines)
     assert lines[-1] == "4 tasks, 5 measurements"
@@ -59,18 +93,27 @@ def test_list_describes_every_task(database: Database, capsys: pytest.CaptureFix
 def test_list_as_json(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(printed(capsys, "list", "--json"))
     (row,) = [row for row in rows if row["id"] == digest(GEMM, H200)]
-    assert (row["measurements"], row["failures"], row["best_us"], row["tflops"]) == (2, 1, 10.24, pytest.approx(200))
+    assert (row["measurements"], row["failures"], row["best_us"], row["tflops"]) == (
+        2,
+        1,
+        10.24,
+        pytest.approx(200),
+    )
     assert KernelConfig.from_row(row["config"]) == config(3)
     assert row["key"]["machine"]["gpu"] == "NVIDIA H200"
 
 
-def test_list_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path))
     assert printed(capsys, "list").splitlines()[-1] == "0 tasks, 0 measurements"
     assert json.loads(printed(capsys, "list", "--json")) == []
 
 
-def test_show_has_every_measurement_failures_too(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_has_every_measurement_failures_too(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = printed(capsys, "show", digest(GEMM, H200)[:8])
     assert "gemm 1024x1000x1000" in text
     assert "10.24" in text
@@ -80,13 +123,19 @@ def test_show_has_every_measurement_failures_too(database: Database, capsys: pyt
 
 
 @pytest.mark.parametrize(("prefix", "what"), [("xyz", "no task"), ("", "4 tasks")])
-def test_show_needs_one_task(database: Database, capsys: pytest.CaptureFixture[str], prefix: str, what: str) -> None:
+def test_show_needs_one_task(
+    database: Database, capsys: pytest.CaptureFixture[str], prefix: str, what: str
+) -> None:
     assert main(["cache", "show", prefix]) == 1
     assert what in capsys.readouterr().err
 
 
-def test_export_and_merge_carry_everything(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_and_merge_carry_everything(
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     path = tmp_path / "measurements.jsonl"
     assert printed(capsys, "export", str(path)) == f"5 measurements in {path}\n"
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "another machine"))
@@ -97,14 +146,24 @@ def test_export_and_merge_carry_everything(database: Database, tmp_path: Path, m
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_clear_by_gpu_by_age_and_all(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, "clear", "--gpu", "NVIDIA A100", "--yes") == "1 measurements forgotten; 4 left\n"
-    assert printed(capsys, "clear", "--older-than", "1", "--yes") == "0 measurements forgotten; 4 left\n"
+def test_clear_by_gpu_by_age_and_all(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        printed(capsys, "clear", "--gpu", "NVIDIA A100", "--yes")
+        == "1 measurements forgotten; 4 left\n"
+    )
+    assert (
+        printed(capsys, "clear", "--older-than", "1", "--yes")
+        == "0 measurements forgotten; 4 left\n"
+    )
     assert printed(capsys, "clear", "--yes") == "4 measurements forgotten; 0 left\n"
 
 
 @pytest.mark.parametrize("days", ["800000", "1e400", "inf", "nan", "-1"])
-def test_days_beyond_the_calendar_are_wrong_usage(days: str, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+def test_days_beyond_the_calendar_are_wrong_usage(
+    days: str, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["cache", "clear", "--yes", "--older-than", days]) == 2
     assert "--older-than" in capsys.readouterr().err
     assert len(database) == 5
@@ -116,7 +175,15 @@ def test_clear_asks(database: Database, capsys: pytest.CaptureFixture[str]) -> N
     assert len(database) == 5
 
 
-def test_quiet_prints_nothing(database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_nothing(
+    database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = str(tmp_path / "x")
-    for arguments in (["list"], ["show", digest(CONV, H200)], ["export", file], ["merge", file], ["clear", "--yes"]):
+    for arguments in (
+        ["list"],
+        ["show", digest(CONV, H200)],
+        ["export", file],
+        ["merge", file],
+        ["clear", "--yes"],
+    ):
         assert printed(capsys, *arguments, "--quiet") == ""

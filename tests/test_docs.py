@@ -1,4 +1,6 @@
-"""What the documentation names exists: files, links, options of the command line, attributes of fused nodes."""
+"""What the documentation names exists: files, links, options of the command line, attributes of
+fused nodes."""
+
 from __future__ import annotations
 
 import re
@@ -41,15 +43,25 @@ def options_of(command: click.Command) -> Iterator[click.Option]:
 def test_links_and_paths_exist(page: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
-    paths = [code for code in in_backticks(page) if code.startswith(FOLDERS) and re.fullmatch(r"[\w./]+", code)]
+    paths = [
+        code
+        for code in in_backticks(page)
+        if code.startswith(FOLDERS) and re.fullmatch(r"[\w./]+", code)
+    ]
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_options_exist(page: Path) -> None:
     others = {"--no-deps", "--strict", "--batch"}  # of pip, mypy and python -m models
-    known = others | {flag for option in options_of(commands) for flag in (*option.opts, *option.secondary_opts)}
-    named = {flag for code in in_backticks(page) for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)}
+    known = others | {
+        flag for option in options_of(commands) for flag in (*option.opts, *option.secondary_opts)
+    }
+    named = {
+        flag
+        for code in in_backticks(page)
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)
+    }
     assert named <= known
 
 
@@ -63,7 +75,16 @@ def test_attributes_and_columns_are_documented(small_model: Path) -> None:
     onnxbolt.optimize(small_model, out, fuse="all", library=False, verify=False)
     text = (ROOT / "docs/node-format.md").read_text()
     model = onnx.load(out)
-    attributes = {attribute.name for node in model.graph.node if node.domain == "com.onnxbolt" for attribute in node.attribute}
-    assert {name for name in attributes | {entry.key for entry in model.metadata_props} if f"`{name}`" not in text} == set()
+    attributes = {
+        attribute.name
+        for node in model.graph.node
+        if node.domain == "com.onnxbolt"
+        for attribute in node.attribute
+    }
+    assert {
+        name
+        for name in attributes | {entry.key for entry in model.metadata_props}
+        if f"`{name}`" not in text
+    } == set()
     *_, last = re.findall(r"^\| ([0-9, to]+) \|", text, re.MULTILINE)
     assert last == str(ROW_WIDTH - 1)

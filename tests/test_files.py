@@ -1,4 +1,6 @@
-"""Files and directories: the cache belongs to one user, and nothing is read that is too large or has no end."""
+"""Files and directories: the cache belongs to one user, and nothing is read that is too large or
+has no end."""
+
 from __future__ import annotations
 
 import os
@@ -14,7 +16,9 @@ from onnxbolt.options import cache_directory
 from onnxbolt.verify import feeds
 
 
-def test_the_cache_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_made_for_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "a" / "cache"))
     before = os.umask(0)
     try:
@@ -25,8 +29,9 @@ def test_the_cache_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o757, 0o722, 0o1777])
-def test_a_cache_that_others_may_write_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cache_that_others_may_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(mode)
@@ -38,12 +43,16 @@ def test_a_cache_that_others_may_write_to_is_refused(tmp_path: Path, monkeypatch
     assert main(["cache", "list"]) == 0
 
 
-def test_a_cache_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner = tmp_path.stat().st_uid
     if owner == 0:  # whom everybody trusts
         os.chown(tmp_path, 12345, -1)
     monkeypatch.setattr("os.geteuid", lambda: 54321)
-    with pytest.raises(InputError, match=rf"belongs to another user \(id {owner or 12345}\).*the remedy"):
+    with pytest.raises(
+        InputError, match=rf"belongs to another user \(id {owner or 12345}\).*the remedy"
+    ):
         private_directory(tmp_path, "the remedy")
 
 
@@ -57,22 +66,34 @@ def test_large_files_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(InputError, match=r"1099511627776 bytes are more than such a file has \(1000 at most\)"):
+    with pytest.raises(
+        InputError, match=r"1099511627776 bytes are more than such a file has \(1000 at most\)"
+    ):
         read_whole(path, 1000)
-    for command in (["cache", "merge", path], ["optimize", path, tmp_path / "out.onnx", "--lock", path]):
+    for command in (
+        ["cache", "merge", path],
+        ["optimize", path, tmp_path / "out.onnx", "--lock", path],
+    ):
         assert main([str(word) for word in command]) == 1
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="is no regular file"):
         check_size(tmp_path / "pipe", 1000)
 
 
-def test_an_archive_is_not_unpacked_beyond_its_limit(small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_archive_is_not_unpacked_beyond_its_limit(
+    small_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     np.savez_compressed(tmp_path / "bomb.npz", dense=np.zeros(10_000_000))
     assert (tmp_path / "bomb.npz").stat().st_size < 100_000
     monkeypatch.setattr(feeds, "_LARGEST_INPUTS", 10**7)
     monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("it was read"))
-    assert main(["verify", str(small_model), str(small_model), "--inputs", str(tmp_path / "bomb.npz")]) == 1
+    assert (
+        main(["verify", str(small_model), str(small_model), "--inputs", str(tmp_path / "bomb.npz")])
+        == 1
+    )
     assert "its arrays take 80000128 bytes" in capsys.readouterr().err
 
 

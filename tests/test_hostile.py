@@ -1,4 +1,6 @@
-"""No model, lock file or database runs code, hangs, or leaves a file: `python -m tests.hostile` tries ten times as many."""
+"""No model, lock file or database runs code, hangs, or leaves a file: `python -m tests.hostile`
+tries ten times as many."""
+
 from __future__ import annotations
 
 import itertools
@@ -32,8 +34,12 @@ WORDS = hostile_strings(Path("/nowhere/ran"))
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:<>,. ")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(WORDS),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(models.FULL)) | st.text(), inner, max_size=8),
-    max_leaves=12)
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(sorted(models.FULL)) | st.text(), inner, max_size=8)
+    ),
+    max_leaves=12,
+)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 LOCK_PARTS = sorted(json.loads(locks.LOCK.text()).keys() - {"schema"})
 
@@ -43,7 +49,10 @@ def test_an_op_types_name_compiles_no_code(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     model = models.with_op_type(hostile_strings(marker)[0])
     onnx.save(model, tmp_path / "evil.onnx")
-    with recomputed_digests(), pytest.raises(InputError, match=r"op type .* letters, digits and underscores are expected"):
+    with (
+        recomputed_digests(),
+        pytest.raises(InputError, match=r"op type .* letters, digits and underscores are expected"),
+    ):
         build_for(tmp_path / "evil.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["evil.onnx"]
 
@@ -61,7 +70,9 @@ def test_hostile_values_of_a_model_are_refused(tmp_path: Path) -> None:
     for i, (name, make) in enumerate(itertools.islice(models.hostile_models(marker), 0, None, 4)):
         onnx.save(make(), tmp_path / "evil.onnx")
         command = "build" if i % 5 else "inspect"
-        if found := complaint([command, tmp_path / "evil.onnx"], tmp_path, marker, may_pass=command == "inspect"):
+        if found := complaint(
+            [command, tmp_path / "evil.onnx"], tmp_path, marker, may_pass=command == "inspect"
+        ):
             complaints[name] = found
     assert complaints == {}
     assert i > 100
@@ -69,20 +80,28 @@ def test_hostile_values_of_a_model_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["external", "enormous", "deep"])
 def test_models_out_of_an_archive(tmp_path: Path, kind: str) -> None:
-    """Data outside of the model's directory, shapes of terabytes, and nesting end in one line, if not in a plan."""
+    """Data outside of the model's directory, shapes of terabytes, and nesting end in one line,
+    if not in a plan."""
     directory, complaints = tmp_path / "archive", {}
     directory.mkdir()
-    found = {"external": lambda: archives.external_models(directory), "enormous": archives.enormous_models, "deep": archives.deep_models}
+    found = {
+        "external": lambda: archives.external_models(directory),
+        "enormous": archives.enormous_models,
+        "deep": archives.deep_models,
+    }
     for name, model in found[kind]():
         onnx.save(model, directory / "evil.onnx")
         command = ["optimize", directory / "evil.onnx", directory / "out.onnx", "--dry-run"]
-        if said := complaint(command, directory, tmp_path / "ran", may_pass=kind != "external" or "shape" in name):
+        if said := complaint(
+            command, directory, tmp_path / "ran", may_pass=kind != "external" or "shape" in name
+        ):
             complaints[name] = said
     assert complaints == {}
 
 
 def test_hostile_lock_files(tmp_path: Path) -> None:
-    """A text that is shown alone may be anything; whatever else is not as onnxbolt writes it is refused."""
+    """A text that is shown alone may be anything; whatever else is not as onnxbolt writes it is
+    refused."""
     path, accepted = tmp_path / "hostile.lock", 0
     for _, text in locks.hostile_locks(WORDS, share=7):
         path.write_text(text)
@@ -102,7 +121,9 @@ def test_hostile_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     files.mkdir()
     for name, text in locks.hostile_exports(WORDS, share=9):
         (files / "other.jsonl").write_text(text)
-        if found := complaint(["cache", "merge", files / "other.jsonl"], files, marker, may_pass=True):
+        if found := complaint(
+            ["cache", "merge", files / "other.jsonl"], files, marker, may_pass=True
+        ):
             complaints[name] = found
     for name, path in locks.hostile_databases(WORDS, files, share=9):
         if found := complaint(["cache", "merge", path], files, marker, may_pass=True):
@@ -119,14 +140,39 @@ def test_templates_render_no_hostile_string(word: str) -> None:
     """A second wall: what a check forgot is an error where a source is made of it."""
     if set(word) <= _SAFE:
         return
-    row = {"name": "n", "kind": "kGemm", "element": 1, "output": 1, "epilogue": "", "operands": "", "planes": 0, "stores": False,
-           "to_nchw": False, "means": False}
+    row = {
+        "name": "n",
+        "kind": "kGemm",
+        "element": 1,
+        "output": 1,
+        "epilogue": "",
+        "operands": "",
+        "planes": 0,
+        "stores": False,
+        "to_nchw": False,
+        "means": False,
+    }
     for field in ("name", "kind", "epilogue", "operands"):
         with pytest.raises(ValueError, match="is not rendered"):
-            render("library/manifest.cc.j2", ops=[{**row, field: word}], archs=[80], format=1, digest="")
+            render(
+                "library/manifest.cc.j2",
+                ops=[{**row, field: word}],
+                archs=[80],
+                format=1,
+                digest="",
+            )
     with pytest.raises(ValueError, match="is not rendered"):
         render("library/manifest.cc.j2", ops=[row], archs=[80], format=1, digest=word)
-    kernel = {"name": "n", "key": "", "row": "", "element": "float", "output": "float", "steps": "", "stores": False, "layers": ""}
+    kernel = {
+        "name": "n",
+        "key": "",
+        "row": "",
+        "element": "float",
+        "output": "float",
+        "steps": "",
+        "stores": False,
+        "layers": "",
+    }
     for field in ("name", "key", "row", "element", "output", "steps"):
         with pytest.raises(ValueError, match="is not rendered"):
             render("conv_sm90/unit.cu.j2", header="conv_sm90.h", kernels=[{**kernel, field: word}])
@@ -134,26 +180,56 @@ def test_templates_render_no_hostile_string(word: str) -> None:
 
 def test_units_have_harmless_names_and_texts() -> None:
     manifest = make_manifest([fx.GEMM.spec], [fx.GEMM.spec.instance(row) for row in models.ROWS])
-    assert all(checks.NAME.fullmatch(name.replace(".", "_")) for name in generated_sources(manifest))
-    assert "system" not in render_unit([Instance(fx.config(Family.GEMM_2X), DType.F16, DType.F16, ("Bias",))])
+    assert all(
+        checks.NAME.fullmatch(name.replace(".", "_")) for name in generated_sources(manifest)
+    )
+    assert "system" not in render_unit(
+        [Instance(fx.config(Family.GEMM_2X), DType.F16, DType.F16, ("Bias",))]
+    )
 
 
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)
-@given(st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(models.FULL, JSON)) | JSON, max_size=3))
+@given(
+    st.lists(
+        st.fixed_dictionaries({}, optional=dict.fromkeys(models.FULL, JSON)) | JSON, max_size=3
+    )
+)
 def test_random_op_types_are_sound_or_refused(rows: object) -> None:
     try:
         ops = ops_from_json(json.dumps(rows))
     except InputError:
         return
     for op in ops:
-        render("library/manifest.cc.j2", ops=[{"name": op.name, "kind": op.kind, "element": 1, "output": 1, "epilogue": ",".join(op.steps),
-                                               "operands": op.operands, "planes": 0, "stores": False, "to_nchw": False, "means": False}],
-               archs=[80], format=1, digest="")
+        render(
+            "library/manifest.cc.j2",
+            ops=[
+                {
+                    "name": op.name,
+                    "kind": op.kind,
+                    "element": 1,
+                    "output": 1,
+                    "epilogue": ",".join(op.steps),
+                    "operands": op.operands,
+                    "planes": 0,
+                    "stores": False,
+                    "to_nchw": False,
+                    "means": False,
+                }
+            ],
+            archs=[80],
+            format=1,
+            digest="",
+        )
 
 
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)
-@given(st.lists(INT64 | st.integers(0, 200), max_size=60), st.dictionaries(st.integers(0, 24), st.integers(0, 300)))
-def test_random_configurations_are_sound_or_refused(numbers: list[int], changes: dict[int, int]) -> None:
+@given(
+    st.lists(INT64 | st.integers(0, 200), max_size=60),
+    st.dictionaries(st.integers(0, 24), st.integers(0, 300)),
+)
+def test_random_configurations_are_sound_or_refused(
+    numbers: list[int], changes: dict[int, int]
+) -> None:
     row = models.ROWS[0].row()
     for column, value in changes.items():
         row[column] = value
@@ -167,8 +243,12 @@ def test_random_configurations_are_sound_or_refused(numbers: list[int], changes:
 
 
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)
-@given(st.fixed_dictionaries({"schema": st.just(3)}, optional=dict.fromkeys(LOCK_PARTS, JSON)) | JSON)
-def test_random_lock_files_are_refused(tmp_path_factory: pytest.TempPathFactory, values: object) -> None:
+@given(
+    st.fixed_dictionaries({"schema": st.just(3)}, optional=dict.fromkeys(LOCK_PARTS, JSON)) | JSON
+)
+def test_random_lock_files_are_refused(
+    tmp_path_factory: pytest.TempPathFactory, values: object
+) -> None:
     path = tmp_path_factory.getbasetemp() / "random.lock"
     path.write_text(json.dumps(values))
     with pytest.raises(InputError):
@@ -177,10 +257,18 @@ def test_random_lock_files_are_refused(tmp_path_factory: pytest.TempPathFactory,
 
 @pytest.mark.parametrize("module", ["ninja", "onnxbolt", "json", "resource"])
 def test_no_module_of_the_current_directory_is_run(tmp_path: Path, module: str) -> None:
-    """Archives bring models together with other files, and users go there: `python -m` would look there first."""
+    """Archives bring models together with other files, and users go there: `python -m` would
+    look there first."""
     (tmp_path / f"{module}.py").write_text("open('ran', 'w'); raise SystemExit(0)")
-    program = ("from onnxbolt.codegen.artifacts import Unit, compile_units\nfrom onnxbolt.codegen.nvcc import find_toolchain\n"
-               "print(compile_units([Unit('a.cc', 'int hostile_directory;')], find_toolchain()))")
-    subprocess.run([sys.executable, "-P", "-c", program], cwd=tmp_path, check=True, env={
-        **os.environ, "PYTHONPATH": str(ROOT), "ONNXBOLT_CACHE_DIR": str(tmp_path / "cache")})
+    program = (
+        "from onnxbolt.codegen.artifacts import Unit, compile_units\nfrom onnxbolt.codegen.nvcc"
+        " import find_toolchain\nprint(compile_units([Unit('a.cc', 'int hostile_directory;')],"
+        " find_toolchain()))"
+    )
+    subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        cwd=tmp_path,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "ONNXBOLT_CACHE_DIR": str(tmp_path / "cache")},
+    )
     assert not (tmp_path / "ran").exists()

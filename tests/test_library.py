@@ -1,4 +1,6 @@
-"""The manifest and what is generated from it: the same for the same input, whole from a written model, and a library that loads."""
+"""The manifest and what is generated from it: the same for the same input, whole from a written
+model, and a library that loads."""
+
 from __future__ import annotations
 
 import ctypes
@@ -22,13 +24,21 @@ from onnxbolt.library_file import Library, LibraryManifest
 from onnxbolt.opspec import OpSpec, ops_from_json, ops_to_json
 from tests import library_fixtures as fx
 
-GEMM = OpSpec("FusedGemm_Bias_Add_Relu_CastF32_f16", "gemm", DType.F16, DType.F32, ("Bias", "Add", "Relu", "CastF32"))
+GEMM = OpSpec(
+    "FusedGemm_Bias_Add_Relu_CastF32_f16",
+    "gemm",
+    DType.F16,
+    DType.F32,
+    ("Bias", "Add", "Relu", "CastF32"),
+)
 POOL = OpSpec("AveragePool_nhwc_f16", "average_pool", DType.F16, DType.F16)
 HOSTILE_NAME = "a $(touch ran) `touch ran`; touch ran '\" \\"
 
 
 def instances(count: int, arch: int = 80) -> list[Instance]:
-    config = dataclasses.replace(fx.config(Family.GEMM_2X, arch), warp=(64, 32, 32), instruction=(16, 8, 16))
+    config = dataclasses.replace(
+        fx.config(Family.GEMM_2X, arch), warp=(64, 32, 32), instruction=(16, 8, 16)
+    )
     return [GEMM.instance(dataclasses.replace(config, stages=3 + i)) for i in range(count)]
 
 
@@ -42,8 +52,12 @@ def test_manifest_does_not_depend_on_order() -> None:
 
 
 def test_digest_covers_kernels_and_ops() -> None:
-    manifests = [make_manifest([GEMM], instances(2)), make_manifest([GEMM], instances(3)), make_manifest([GEMM, POOL], instances(2)),
-                 make_manifest([dataclasses.replace(GEMM, name="Other")], instances(2))]
+    manifests = [
+        make_manifest([GEMM], instances(2)),
+        make_manifest([GEMM], instances(3)),
+        make_manifest([GEMM, POOL], instances(2)),
+        make_manifest([dataclasses.replace(GEMM, name="Other")], instances(2)),
+    ]
     assert len({manifest.digest for manifest in manifests}) == len(manifests)
 
 
@@ -55,17 +69,35 @@ def test_digest_covers_the_sources_that_are_not_generated(monkeypatch: pytest.Mo
 
 def test_units_hold_one_target_and_few_kernels() -> None:
     sources = generated_sources(make_manifest([GEMM], [*instances(13), *instances(2, arch=86)]))
-    kernels = {name: text.count("Registered<") for name, text in sources.items() if name.endswith(".cu")}
-    assert kernels == {"gemm_2x_sm80_0.cu": 5, "gemm_2x_sm80_1.cu": 5, "gemm_2x_sm80_2.cu": 3, "gemm_2x_sm86_0.cu": 2}
+    kernels = {
+        name: text.count("Registered<") for name, text in sources.items() if name.endswith(".cu")
+    }
+    assert kernels == {
+        "gemm_2x_sm80_0.cu": 5,
+        "gemm_2x_sm80_1.cu": 5,
+        "gemm_2x_sm80_2.cu": 3,
+        "gemm_2x_sm86_0.cu": 2,
+    }
 
 
 def test_manifest_source_describes_the_ops() -> None:
     manifest = make_manifest([GEMM, POOL], instances(1))
     text = generated_sources(manifest)["manifest.cc"]
-    assert '{"FusedGemm_Bias_Add_Relu_CastF32_f16", Kind::kGemm, 10, 1, "Bias,Add,Relu", "vt", 0, false, false, false},' in text
-    assert '{"AveragePool_nhwc_f16", Kind::kAveragePool, 10, 10, "", "", 0, false, false, false},' in text
+    assert (
+        '{"FusedGemm_Bias_Add_Relu_CastF32_f16", Kind::kGemm, 10, 1, "Bias,Add,Relu", "vt", 0,'
+        " false, false, false}," in text
+    )
+    assert (
+        '{"AveragePool_nhwc_f16", Kind::kAveragePool, 10, 10, "", "", 0, false, false, false},'
+        in text
+    )
     summary = json.loads(text.split('R"json(')[1].split(')json"')[0])
-    assert summary == {"format": 1, "digest": manifest.digest, "archs": [80], "ops": [POOL.name, GEMM.name]}
+    assert summary == {
+        "format": 1,
+        "digest": manifest.digest,
+        "archs": [80],
+        "ops": [POOL.name, GEMM.name],
+    }
 
 
 def test_op_with_two_meanings() -> None:
@@ -82,8 +114,16 @@ def test_ops_survive_json() -> None:
     assert ops_from_json(ops_to_json([GEMM, POOL, GEMM])) == (POOL, GEMM)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '[{"name": "x"}]', ops_to_json([GEMM]).replace('"f16"', '"f8"'),
-                                  ops_to_json([GEMM]).replace('"Relu"', '"Unheard"')])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        '[{"name": "x"}]',
+        ops_to_json([GEMM]).replace('"f16"', '"f8"'),
+        ops_to_json([GEMM]).replace('"Relu"', '"Unheard"'),
+    ],
+)
 def test_damaged_ops(text: str) -> None:
     with pytest.raises(InputError):
         ops_from_json(text)
@@ -91,7 +131,10 @@ def test_damaged_ops(text: str) -> None:
 
 def written(manifest: library.Manifest | None = None) -> onnx.ModelProto:
     """A model with one fused node, as `optimize` writes it."""
-    rows = [fx.config(Family.GEMM_2X, max_m=64), dataclasses.replace(fx.config(Family.GEMM_2X, 86), min_m=65)]
+    rows = [
+        fx.config(Family.GEMM_2X, max_m=64),
+        dataclasses.replace(fx.config(Family.GEMM_2X, 86), min_m=65),
+    ]
     model = fx.fused_model(fx.GEMM, ["M", 8], (16, 8), [[16]], rows=rows)
     made = manifest or make_manifest([fx.GEMM.spec], [fx.GEMM.spec.instance(row) for row in rows])
     onnx.helper.set_model_props(model, library.metadata_of(made, "keep", (80, 86)))
@@ -111,7 +154,9 @@ def test_manifest_sees_subgraphs() -> None:
     model = written()
     branch = onnx.helper.make_graph(list(model.graph.node), "branch", [], [model.graph.output[0]])
     del model.graph.node[:]
-    model.graph.node.append(onnx.helper.make_node("If", ["condition"], ["z"], then_branch=branch, else_branch=branch))
+    model.graph.node.append(
+        onnx.helper.make_node("If", ["condition"], ["z"], then_branch=branch, else_branch=branch)
+    )
     assert manifest_of_model(model).ops == (fx.GEMM.spec,)
 
 
@@ -122,7 +167,9 @@ def test_op_that_metadata_lacks() -> None:
         manifest_of_model(model)
 
 
-@pytest.mark.parametrize("numbers", [[80, 0], [*fx.config(Family.POOL).row()[:3], 99, *fx.config(Family.POOL).row()[4:]]])
+@pytest.mark.parametrize(
+    "numbers", [[80, 0], [*fx.config(Family.POOL).row()[:3], 99, *fx.config(Family.POOL).row()[4:]]]
+)
 def test_damaged_configs(numbers: list[int]) -> None:
     model = written()
     attribute = next(a for a in model.graph.node[0].attribute if a.name == "configs")
@@ -154,7 +201,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, library.Manife
     lines: list[str] = []
     build(manifest, path, lines.append)
     assert lines[-1] == "linked out.onnxbolt.so"
-    assert [file.name for file in directory.iterdir()] == ["out.onnxbolt.so"]  # nvcc hands its arguments to a shell
+    assert [file.name for file in directory.iterdir()] == [
+        "out.onnxbolt.so"
+    ]  # nvcc hands its arguments to a shell
     assert not Path("ran").exists()
     return path, manifest
 
@@ -162,7 +211,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, library.Manife
 def test_library_tells_what_it_is(real: tuple[Path, library.Manifest]) -> None:
     path, manifest = real
     loaded = Library(path, "")
-    assert loaded.manifest == LibraryManifest(1, manifest.digest, (80,), (fx.ELEMENTWISE.spec.name,))
+    assert loaded.manifest == LibraryManifest(
+        1, manifest.digest, (80,), (fx.ELEMENTWISE.spec.name,)
+    )
     short = ctypes.create_string_buffer(5)
     assert isinstance(loaded.probe(99)[1], str)
     ctypes.CDLL(str(path)).onnxbolt_probe(99, short, ctypes.c_size_t(len(short)))
@@ -183,6 +234,10 @@ def test_bodies_run_with_the_library_on_the_cpu(real: tuple[Path, library.Manife
     options = ort.SessionOptions()
     options.add_session_config_entry("onnxbolt.enable", "0")
     options.register_custom_ops_library(str(real[0]))
-    y, = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)
-    expected, = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    (y,) = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    ).run(None, feeds)
+    (expected,) = ort.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    ).run(None, feeds)
     np.testing.assert_array_equal(y, expected)

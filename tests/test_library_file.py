@@ -1,4 +1,6 @@
-"""What a library says of itself is read from the file: nothing of it runs before it is known to be the right one."""
+"""What a library says of itself is read from the file: nothing of it runs before it is known to
+be the right one."""
+
 from __future__ import annotations
 
 import hashlib
@@ -31,20 +33,26 @@ int onnxbolt_probe(int device, char* reason, size_t size) { snprintf(reason, siz
 
 
 def manifest(**changes: object) -> str:
-    return json.dumps({"format": 1, "digest": DIGEST, "archs": [80], "ops": ["FusedGemm_f16"], **changes})
+    return json.dumps(
+        {"format": 1, "digest": DIGEST, "archs": [80], "ops": ["FusedGemm_f16"], **changes}
+    )
 
 
 def compiled(path: Path, marker: Path, text: str) -> Path:
     """A library that says `text` of itself, and makes a file when it is loaded."""
     (path.parent / "evil.c").write_text(SOURCE % (json.dumps(text), marker))
-    subprocess.run(["gcc", "-shared", "-fPIC", str(path.parent / "evil.c"), "-o", str(path)], check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", str(path.parent / "evil.c"), "-o", str(path)], check=True
+    )
     return path
 
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A small sound library."""
-    return compiled(tmp_path_factory.mktemp("sound") / "x.so", Path("/nowhere/ran"), manifest()).read_bytes()
+    return compiled(
+        tmp_path_factory.mktemp("sound") / "x.so", Path("/nowhere/ran"), manifest()
+    ).read_bytes()
 
 
 @pytest.fixture
@@ -56,11 +64,15 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", [manifest(digest="b" * 64), manifest(digest=1), "no JSON", "[" * 100_000, "{}", ""])
+@pytest.mark.parametrize(
+    "text", [manifest(digest="b" * 64), manifest(digest=1), "no JSON", "[" * 100_000, "{}", ""]
+)
 def test_a_library_that_does_not_match_is_not_loaded(model: Path, text: str) -> None:
     marker = model.with_name("ran")
     compiled(get_library_path(model), marker, text)
-    with pytest.raises(LibraryError, match=r"library of another model|is damaged, or no library of onnxbolt"):
+    with pytest.raises(
+        LibraryError, match=r"library of another model|is damaged, or no library of onnxbolt"
+    ):
         session_options(model)
     assert not marker.exists()
 
@@ -100,12 +112,19 @@ def test_the_same_bytes_are_loaded_once(tmp_path: Path, content: bytes) -> None:
     assert len({Library(path, "", sha256_of(path)).loadable for path in paths}) == 1
 
 
-def test_onnxruntime_takes_the_private_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnxruntime_takes_the_private_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
     monkeypatch.setattr(runtime, "cuda_failure", lambda device: "")
     built = fx.host_library(tmp_path / "out.onnxbolt.so", [fx.GEMM])
-    onnx.save(fx.fused_model(fx.GEMM, [4, 8], (16, 8), [[16]], digest=built.manifest.digest), tmp_path / "out.onnx")
-    options = session_options(tmp_path / "out.onnx", library_sha256=sha256_of(built.path), strict=True)
+    onnx.save(
+        fx.fused_model(fx.GEMM, [4, 8], (16, 8), [[16]], digest=built.manifest.digest),
+        tmp_path / "out.onnx",
+    )
+    options = session_options(
+        tmp_path / "out.onnx", library_sha256=sha256_of(built.path), strict=True
+    )
     ort.InferenceSession(tmp_path / "out.onnx", options, providers=["CPUExecutionProvider"])
 
 
@@ -115,7 +134,10 @@ def test_inspect_loads_nothing(model: Path, capsys: pytest.CaptureFixture[str]) 
     assert "library: none beside the model; Run: onnxbolt build" in capsys.readouterr().out
     library = compiled(get_library_path(model), marker, manifest())
     assert main(["inspect", str(model)]) == 0
-    assert f"library: out.onnxbolt.so, kernels for sm_80, SHA-256 {sha256_of(library)}" in capsys.readouterr().out
+    assert (
+        f"library: out.onnxbolt.so, kernels for sm_80, SHA-256 {sha256_of(library)}"
+        in capsys.readouterr().out
+    )
     assert main(["inspect", "--json", str(model)]) == 0
     assert json.loads(capsys.readouterr().out)["library"]["sha256"] == sha256_of(library)
     compiled(library, marker, manifest(digest="b" * 64))
@@ -130,15 +152,23 @@ def test_inspect_loads_nothing(model: Path, capsys: pytest.CaptureFixture[str]) 
 @settings(max_examples=300, derandomize=True, deadline=None, database=None)
 @given(st.data())
 def test_damaged_elf_files_are_refused(content: bytes, data: st.DataObject) -> None:
-    """Any number of the header and of the section table: nothing but a ValueError, or the manifest."""
+    """Any number of the header and of the section table: nothing but a ValueError, or the
+    manifest."""
     tables = struct.unpack_from("<QQ", content, 32)
-    ranges = [(16, 64), *((table, table + 200) for table in tables), (len(content) - 700, len(content))]
+    ranges = [
+        (16, 64),
+        *((table, table + 200) for table in tables),
+        (len(content) - 700, len(content)),
+    ]
     damaged = bytearray(content)
     for _ in range(data.draw(st.integers(1, 4))):
         begin, end = data.draw(st.sampled_from(ranges))
         at = data.draw(st.integers(begin, min(end, len(content) - 8)))
-        damaged[at:at + 8] = data.draw(st.sampled_from([b"\xff" * 8, b"\0" * 8, b"\xff" * 7 + b"\x7f"]) | st.binary(min_size=8, max_size=8))
-    for file in (bytes(damaged), content[:data.draw(st.integers(0, len(content) - 1))]):
+        damaged[at : at + 8] = data.draw(
+            st.sampled_from([b"\xff" * 8, b"\0" * 8, b"\xff" * 7 + b"\x7f"])
+            | st.binary(min_size=8, max_size=8)
+        )
+    for file in (bytes(damaged), content[: data.draw(st.integers(0, len(content) - 1))]):
         try:
             assert read_manifest(file).digest == DIGEST
         except ValueError:

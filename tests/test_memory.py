@@ -1,4 +1,5 @@
 """Memory that optimizing and verifying a large model takes, as a multiple of its weights."""
+
 from __future__ import annotations
 
 import subprocess
@@ -33,16 +34,25 @@ def perceptron(layers: int, width: int) -> ModelProto:
     """A model without the data of its weights w0, w1, .."""
     nodes, initializers, x = [], [], "x"
     for i in range(layers):
-        initializers.append(TensorProto(name=f"w{i}", dims=[width, width], data_type=TensorProto.FLOAT))
-        nodes += [helper.make_node("MatMul", [x, f"w{i}"], [f"m{i}"]), helper.make_node("Relu", [f"m{i}"], [f"r{i}"])]
+        initializers.append(
+            TensorProto(name=f"w{i}", dims=[width, width], data_type=TensorProto.FLOAT)
+        )
+        nodes += [
+            helper.make_node("MatMul", [x, f"w{i}"], [f"m{i}"]),
+            helper.make_node("Relu", [f"m{i}"], [f"r{i}"]),
+        ]
         x = f"r{i}"
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, width]) for name in ("x", x)]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, width]) for name in ("x", x)
+    ]
     graph = helper.make_graph(nodes, "perceptron", ends[:1], ends[1:], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def drawn(width: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal((width, width), np.float32) * np.float32((2 / width) ** 0.5)
+    return np.random.default_rng(0).standard_normal((width, width), np.float32) * np.float32(
+        (2 / width) ** 0.5
+    )
 
 
 def written(path: Path, layers: int, width: int, external: bool) -> int:
@@ -62,10 +72,21 @@ def written(path: Path, layers: int, width: int, external: bool) -> int:
 
 
 @pytest.mark.parametrize(("precision", "external"), [("fp16", True), ("keep", False)])
-def test_a_large_model_takes_few_times_its_size(tmp_path: Path, precision: str, external: bool) -> None:
+def test_a_large_model_takes_few_times_its_size(
+    tmp_path: Path, precision: str, external: bool
+) -> None:
     size = written(tmp_path / "in.onnx", LAYERS, WIDTH, external)
-    command = [sys.executable, "-c", MEASURED, tmp_path / "in.onnx", tmp_path / "out.onnx", precision]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    command = [
+        sys.executable,
+        "-c",
+        MEASURED,
+        tmp_path / "in.onnx",
+        tmp_path / "out.onnx",
+        precision,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
+    )
     assert int(done.stdout) <= MOST * size
 
 
@@ -111,10 +132,18 @@ def test_pieces_of_a_file_are_what_protobuf_writes(tmp_path: Path, external: boo
     assert pieces == whole.SerializeToString(deterministic=True)
 
 
-@pytest.mark.parametrize(("entry", "value"), [
-    ("location", "/etc/passwd"), ("location", "../in.onnx.data"), ("location", "none"), ("offset", "-4"), ("offset", str(1 << 62)),
-    ("length", "5"), ("offset", "x"),
-])
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("location", "/etc/passwd"),
+        ("location", "../in.onnx.data"),
+        ("location", "none"),
+        ("offset", "-4"),
+        ("offset", str(1 << 62)),
+        ("length", "5"),
+        ("offset", "x"),
+    ],
+)
 def test_places_of_large_weights_are_checked(tmp_path: Path, entry: str, value: str) -> None:
     directory = tmp_path / "model"
     directory.mkdir()

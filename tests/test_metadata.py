@@ -1,4 +1,6 @@
-"""metadata_props read from the file's bytes: the same as onnx reads, and clear errors for what is no model."""
+"""metadata_props read from the file's bytes: the same as onnx reads, and clear errors for what
+is no model."""
+
 from __future__ import annotations
 
 import subprocess
@@ -16,22 +18,39 @@ from onnxbolt.metadata import read_metadata
 
 def model(**entries: str) -> onnx.ModelProto:
     weight = numpy_helper.from_array(np.arange(1000, dtype=np.float64), "w")
-    graph = helper.make_graph([helper.make_node("Identity", ["w"], ["y"])], "g", [],
-                              [helper.make_tensor_value_info("y", onnx.TensorProto.DOUBLE, [1000])], [weight])
-    made = helper.make_model(graph, producer_name="someone", doc_string="words", model_version=2**40)
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["w"], ["y"])],
+        "g",
+        [],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.DOUBLE, [1000])],
+        [weight],
+    )
+    made = helper.make_model(
+        graph, producer_name="someone", doc_string="words", model_version=2**40
+    )
     helper.set_model_props(made, entries)
     return made
 
 
-@pytest.mark.parametrize("entries", [{}, {"a": "1"}, {"onnxbolt.digest": "f" * 64, "": "", "empty": "", "größe": "μ" * 300}])
+@pytest.mark.parametrize(
+    "entries",
+    [{}, {"a": "1"}, {"onnxbolt.digest": "f" * 64, "": "", "empty": "", "größe": "μ" * 300}],
+)
 def test_reads_what_onnx_reads(entries: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model(**entries), path)
-    assert read_metadata(path) == read_metadata(str(path)) == read_metadata(path.read_bytes()) == entries
+    assert (
+        read_metadata(path)
+        == read_metadata(str(path))
+        == read_metadata(path.read_bytes())
+        == entries
+    )
 
 
 def test_other_wire_types_are_stepped_over() -> None:
-    fixed = bytes([0x09]) + bytes(8) + bytes([0x0D]) + bytes(4)  # fields that no ModelProto has, of 8 and of 4 bytes
+    fixed = (
+        bytes([0x09]) + bytes(8) + bytes([0x0D]) + bytes(4)
+    )  # fields that no ModelProto has, of 8 and of 4 bytes
     assert read_metadata(fixed + model(a="1").SerializeToString()) == {"a": "1"}
 
 
@@ -61,7 +80,9 @@ def test_missing_and_empty_files(tmp_path: Path) -> None:
 def test_large_file_is_not_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     size = 6 * 2**30  # sparse on disk: one unknown field of zeros before the model
-    length = bytes([(size >> shift) & 0x7F | 0x80 for shift in range(0, 28, 7)]) + bytes([size >> 28])
+    length = bytes([(size >> shift) & 0x7F | 0x80 for shift in range(0, 28, 7)]) + bytes(
+        [size >> 28]
+    )
     with path.open("wb") as file:
         file.write(bytes([0xFA, 0x3F]) + length)  # field 1023, length-delimited
         file.seek(size, 1)
@@ -70,5 +91,13 @@ def test_large_file_is_not_read_whole(tmp_path: Path) -> None:
 
 
 def test_deployment_needs_no_onnx() -> None:
-    program = "import onnxbolt, sys; onnxbolt.session_options, onnxbolt.LibraryError; print({'onnx', 'onnxruntime'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+    program = (
+        "import onnxbolt, sys; onnxbolt.session_options, onnxbolt.LibraryError; print({'onnx',"
+        " 'onnxruntime'} & set(sys.modules))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "set()"
+    )

@@ -1,4 +1,5 @@
 """The list of mutants (tests/mutants): each still applies, and its tests exist."""
+
 from __future__ import annotations
 
 import pytest

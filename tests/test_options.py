@@ -1,4 +1,6 @@
-"""Options: one list of keywords for callers, checkers and help(); wrong values are named as the caller wrote them."""
+"""Options: one list of keywords for callers, checkers and help(); wrong values are named as the
+caller wrote them."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -27,7 +29,9 @@ def test_help_lists_the_keywords(function: Callable[..., object]) -> None:
         assert parameters[field.name].default == field.default
         assert field.name in str(inspect.getdoc(Options))
         assert field.name in str(inspect.getdoc(function))
-    assert not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    assert not any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
 
 
 @pytest.mark.parametrize("function", [pipeline.optimize, pipeline.tune])
@@ -45,18 +49,21 @@ def test_one_architecture(given: str | list[str]) -> None:
     assert Options(archs=given).archs == ("sm_90a",)
 
 
-@pytest.mark.parametrize(("choices", "argument", "flag"), [
-    ({"precision": "fp8"}, "precision='fp8'", "--precision fp8"),
-    ({"fuse": "some"}, "fuse='some'", "--fuse some"),
-    ({"archs": "sm_91"}, "archs='sm_91'", "--arch sm_91"),
-    ({"frozen": True}, "frozen=True needs lock:", "--frozen needs --lock:"),
-    ({"frozen": True, "lock": "x", "tune": True}, "tune=True measures", "--tune measures"),
-    ({"budget": 0.0}, "budget=0:", "--budget 0:"),
-    ({"trials": 0}, "trials=0:", "--trials 0:"),
-    ({"min_shapes": {"x": (0,)}}, "min_shapes:", "--min-shapes:"),
-    ({"atol": -1.0}, "atol=-1:", "--atol -1:"),
-    ({"seed": -1}, "seed=-1:", "--seed -1:"),
-])
+@pytest.mark.parametrize(
+    ("choices", "argument", "flag"),
+    [
+        ({"precision": "fp8"}, "precision='fp8'", "--precision fp8"),
+        ({"fuse": "some"}, "fuse='some'", "--fuse some"),
+        ({"archs": "sm_91"}, "archs='sm_91'", "--arch sm_91"),
+        ({"frozen": True}, "frozen=True needs lock:", "--frozen needs --lock:"),
+        ({"frozen": True, "lock": "x", "tune": True}, "tune=True measures", "--tune measures"),
+        ({"budget": 0.0}, "budget=0:", "--budget 0:"),
+        ({"trials": 0}, "trials=0:", "--trials 0:"),
+        ({"min_shapes": {"x": (0,)}}, "min_shapes:", "--min-shapes:"),
+        ({"atol": -1.0}, "atol=-1:", "--atol -1:"),
+        ({"seed": -1}, "seed=-1:", "--seed -1:"),
+    ],
+)
 def test_errors_name_what_the_caller_wrote(choices: Choices, argument: str, flag: str) -> None:
     with pytest.raises(InputError) as from_python:
         Options(**choices)

@@ -1,4 +1,6 @@
-"""The faults that tests/gpu/planted_faults.py plants: each still applies, and each family has a model and the kinds that it can have."""
+"""The faults that tests/gpu/planted_faults.py plants: each still applies, and each family has a
+model and the kinds that it can have."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -24,14 +26,25 @@ def _name(fault: Fault) -> str:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=_name)
 def test_each_edit_s_text_stands_once_in_the_sources(fault: Fault) -> None:
-    texts = {edit.file: (resource_dir("custom_ops") / edit.file).read_text() for edit in fault.edits}
-    assert all(count(texts[edit.file], edit.old) == 1 and edit.new != edit.old for edit in fault.edits)
+    texts = {
+        edit.file: (resource_dir("custom_ops") / edit.file).read_text() for edit in fault.edits
+    }
+    assert all(
+        count(texts[edit.file], edit.old) == 1 and edit.new != edit.old for edit in fault.edits
+    )
 
 
 @pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
 def test_each_family_has_the_faults_that_it_can_have(family: Family) -> None:
     kinds = [fault.kind for fault in FAULTS if fault.family is family]
-    absent = {K_BLOCK: NO_PRODUCT, BIAS: NO_BIAS, STALE: NO_STALE, PIXEL: set(), SWAP: set(), ELEMENT: set()}
+    absent = {
+        K_BLOCK: NO_PRODUCT,
+        BIAS: NO_BIAS,
+        STALE: NO_STALE,
+        PIXEL: set(),
+        SWAP: set(),
+        ELEMENT: set(),
+    }
     assert sorted(kinds) == sorted(kind for kind in KINDS if family not in absent[kind])
 
 
@@ -41,7 +54,9 @@ def test_each_family_s_model_runs_a_kernel_of_it(family: Family) -> None:
     prepared = prepare(family)
     manifest = manifest_of_model(prepared.optimized)
     assert manifest == prepared.manifest
-    assert metadata(prepared.optimized)["onnxbolt.digest"] == manifest.digest  # of the sources without a fault
+    assert (
+        metadata(prepared.optimized)["onnxbolt.digest"] == manifest.digest
+    )  # of the sources without a fault
     assert family in {instance.config.family for instance in manifest.instances}
 
 
@@ -49,6 +64,10 @@ def test_a_fault_is_in_the_copy_alone(tmp_path: Path) -> None:
     fault = FAULTS[0]
     planted_faults.edited(tmp_path / "copy", fault)
     real = resource_dir("custom_ops")
-    different = {path.relative_to(real).as_posix() for path in real.rglob("*")
-                 if path.is_file() and path.read_bytes() != (tmp_path / "copy" / path.relative_to(real)).read_bytes()}
+    different = {
+        path.relative_to(real).as_posix()
+        for path in real.rglob("*")
+        if path.is_file()
+        and path.read_bytes() != (tmp_path / "copy" / path.relative_to(real)).read_bytes()
+    }
     assert different == {edit.file for edit in fault.edits}

@@ -1,4 +1,5 @@
 """What the report says, in each of its forms, and that writing it is safe."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,7 +26,9 @@ from onnxbolt.verify.result import NOT_FINITE
 
 
 def model_of(signature: str, body: str, weights: dict[str, np.ndarray]) -> ModelProto:
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {signature} {{ {body} }}')
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g {signature} {{ {body} }}'
+    )
     model.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in weights.items())
     for node in model.graph.node:
         node.name = f"{node.op_type}_{node.output[0]}"
@@ -38,8 +41,10 @@ def mixed() -> ModelProto:
     body = """a = Conv(x, w) r = Relu(a) d = Conv<group=2>(r, k) g = GlobalAveragePool(d) f = Flatten(g) m = MatMul(f, v)
               t = Transpose<perm=[1,0]>(m) s = MatMul(m, t) y = Exp(s)"""
     rng = np.random.default_rng(0)
-    weights = {name: (rng.standard_normal(shape) / 8).astype(np.float32)
-               for name, shape in {"w": (8, 8, 3, 3), "k": (6, 4, 1, 1), "v": (6, 16)}.items()}
+    weights = {
+        name: (rng.standard_normal(shape) / 8).astype(np.float32)
+        for name, shape in {"w": (8, 8, 3, 3), "k": (6, 4, 1, 1), "v": (6, 16)}.items()
+    }
     return model_of("(float[2,8,10,10] x) => (float[2,2] y)", body, weights)
 
 
@@ -49,14 +54,19 @@ def report(mixed: ModelProto) -> Report:
 
 
 def test_report_of_a_run(mixed: ModelProto, report: Report) -> None:
-    assert [node.op for node in report.fused if node.flops] == ["FusedConv_Relu_f16", "FusedGemm_f16_pad2"]
+    assert [node.op for node in report.fused if node.flops] == [
+        "FusedConv_Relu_f16",
+        "FusedGemm_f16_pad2",
+    ]
     convolution = report.fused[0]
     assert convolution.flops == 2 * (2 * 8 * 8 * 8) * (8 * 3 * 3)
     assert (convolution.tensor, convolution.source_nodes) == ("r", ("Conv_a", "Relu_r"))
     assert [p.arch for p in convolution.predicted] == [80, 90]
     assert len(convolution.configs) == 2
     assert report.coverage == coverage(products(mixed, {}), {"Conv_a", "MatMul_m"}) < 1
-    assert ("Conv_d", "grouped convolutions of such widths stay with ONNX Runtime") in [(r.node, r.reason) for r in report.refusals]
+    assert ("Conv_d", "grouped convolutions of such widths stay with ONNX Runtime") in [
+        (r.node, r.reason) for r in report.refusals
+    ]
     assert [kept.node for kept in report.kept] == ["Exp_y"]
     assert report.passed
     assert report.failure() == ""
@@ -74,25 +84,40 @@ def test_a_node_that_takes_a_concat_s_place_keeps_its_configuration_and_times() 
 
 def test_text_begins_with_the_precision_and_ends_with_the_verdict(report: Report) -> None:
     lines = report.text().splitlines()
-    assert lines[0].startswith("precision fp16: weights and compute in fp16, accumulation and epilogues in fp32")
+    assert lines[0].startswith(
+        "precision fp16: weights and compute in fp16, accumulation and epilogues in fp32"
+    )
     assert lines[-1].startswith("PASSED: function bodies only")
     assert dataclasses.replace(report, verification=None).text().endswith("not verified")
 
 
-def test_paths_are_shown_where_there_are_files(mixed: ModelProto, report: Report, tmp_path: Path) -> None:
+def test_paths_are_shown_where_there_are_files(
+    mixed: ModelProto, report: Report, tmp_path: Path
+) -> None:
     assert (report.original, report.optimized) == ("", "")
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(mixed, source)
     of_files = optimize(source, out, library=False, verify=False)
     assert f"{source} -> {out}" in of_files.text().splitlines()
-    assert f"a model in memory -> {out}" in optimize(mixed, out, library=False, verify=False).markdown().splitlines()
+    assert (
+        f"a model in memory -> {out}"
+        in optimize(mixed, out, library=False, verify=False).markdown().splitlines()
+    )
 
 
 def test_reasons_are_grouped_by_what_they_have_in_common(report: Report) -> None:
-    reasons = ("its other operand's shape is not known: a [1]", "its other operand's shape is not known: b [2]", "predicted slower")
-    refusals = tuple(Refusal(f"n{i}", "Add", reason, values={"ours_us": 2.0}) for i, reason in enumerate(reasons))
+    reasons = (
+        "its other operand's shape is not known: a [1]",
+        "its other operand's shape is not known: b [2]",
+        "predicted slower",
+    )
+    refusals = tuple(
+        Refusal(f"n{i}", "Add", reason, values={"ours_us": 2.0}) for i, reason in enumerate(reasons)
+    )
     lines = dataclasses.replace(report, refusals=refusals).markdown().splitlines()
-    assert "| Add | 2 | its other operand's shape is not known |  | n0 | a [1], ours_us 2.0 |" in lines
+    assert (
+        "| Add | 2 | its other operand's shape is not known |  | n0 | a [1], ours_us 2.0 |" in lines
+    )
     assert "| Add | 1 | predicted slower |  | n2 | ours_us 2.0 |" in lines
 
 
@@ -101,7 +126,10 @@ def test_text_of_a_large_model_stays_short(report: Report) -> None:
         report,
         fused=report.fused * 500,
         refusals=tuple(Refusal(f"node{i}", "MatMul", f"reason {i % 40}") for i in range(3000)),
-        kept=tuple(Kept(f"node{i}", "Add", f"values that fp16 may not hold: constant {i}") for i in range(3000)),
+        kept=tuple(
+            Kept(f"node{i}", "Add", f"values that fp16 may not hold: constant {i}")
+            for i in range(3000)
+        ),
     )
     text = many.text()
     assert len(text.splitlines()) < 80
@@ -110,7 +138,10 @@ def test_text_of_a_large_model_stays_short(report: Report) -> None:
 
 
 def test_layers_apart_are_not_left_to_onnx_runtime(report: Report) -> None:
-    refusals = Refusal("a", "MatMul", "its second operand varies"), Refusal("b", "MatMul", "predicted slower", apart=True)
+    refusals = (
+        Refusal("a", "MatMul", "its second operand varies"),
+        Refusal("b", "MatMul", "predicted slower", apart=True),
+    )
     text = dataclasses.replace(report, refusals=refusals).text()
     assert "left to ONNX Runtime: 1" in text
     assert "not in one kernel with a neighbouring layer: 1" in text
@@ -125,7 +156,11 @@ def test_names_with_markup_are_shown_as_they_are(report: Report) -> None:
 @pytest.mark.parametrize("name", ["[/decoder]", "[dec]/y", "layer:key:0"])
 def test_names_of_tensors_are_shown_letter_by_letter(name: str, report: Report) -> None:
     row = dataclasses.replace(report.verification.rows[0], name=name)
-    strange = dataclasses.replace(report, kept=(Kept(name, "Add", "reason"),), verification=VerifyResult("fp16", (row,), (f"note {name}",)))
+    strange = dataclasses.replace(
+        report,
+        kept=(Kept(name, "Add", "reason"),),
+        verification=VerifyResult("fp16", (row,), (f"note {name}",)),
+    )
     verdict, everything = strange.verification.text(), strange.text()
     assert verdict.splitlines()[2].startswith(name)
     assert f"note {name}" in verdict
@@ -155,7 +190,9 @@ def test_measured_times_are_told_from_predicted_ones(mixed: ModelProto, report: 
     lines = measured.markdown().splitlines()
     assert "| one | 5.0 | 9.0 | 1.80 | measured | fused |" in lines
     assert "| two | 9.0 | 5.0 | 0.56 | predicted | left to ONNX Runtime |" in lines
-    assert any(line.startswith(f"| {first.name} |") and line.endswith("| sm_90 123.4 |") for line in lines)
+    assert any(
+        line.startswith(f"| {first.name} |") and line.endswith("| sm_90 123.4 |") for line in lines
+    )
     assert any("123.4" in line for line in lines if line.startswith("| FusedConv_Relu_f16 |"))
 
 
@@ -166,14 +203,27 @@ def test_every_decision_of_a_plan_is_reported(mixed: ModelProto) -> None:
 
 
 def test_each_architecture_has_its_columns(mixed: ModelProto) -> None:
-    report = optimize(mixed, precision="fp16", library=False, verify=False, archs=("sm_80", "sm_90a"))
-    assert "| sm_80 us | sm_90 us | ORT, sm_80 us | ORT, sm_90 us | sm_80 gain | sm_90 gain |" in report.markdown()
-    assert "| region | sm_80 us | ORT, sm_80 us | sm_90 us | ORT, sm_90 us | gain | times | decision |" in report.markdown()
-    assert all(region["archs"] == [80, 90] and len(region["comparisons"]) == 2 for region in json.loads(report.json())["regions"])
+    report = optimize(
+        mixed, precision="fp16", library=False, verify=False, archs=("sm_80", "sm_90a")
+    )
+    assert (
+        "| sm_80 us | sm_90 us | ORT, sm_80 us | ORT, sm_90 us | sm_80 gain | sm_90 gain |"
+        in report.markdown()
+    )
+    assert (
+        "| region | sm_80 us | ORT, sm_80 us | sm_90 us | ORT, sm_90 us | gain | times | decision |"
+        in report.markdown()
+    )
+    assert all(
+        region["archs"] == [80, 90] and len(region["comparisons"]) == 2
+        for region in json.loads(report.json())["regions"]
+    )
 
 
 def test_json_writes_nan_as_null(report: Report) -> None:
-    row = Row("t", "output", "CPU", float("nan"), 0.0, float("nan"), float("nan"), reason="shape").judged()
+    row = Row(
+        "t", "output", "CPU", float("nan"), 0.0, float("nan"), float("nan"), reason="shape"
+    ).judged()
     values = json.loads(report.verified(VerifyResult("fp16", (row,))).json())
     assert values["verification"]["rows"][0]["error"] is None
 
@@ -193,18 +243,30 @@ def test_places_that_cannot_be_written(name: str, report: Report, tmp_path: Path
 
 
 def test_failure_names_the_worst_tensor(report: Report) -> None:
-    rows = tuple(Row(name, "output", "CPU", error, 1e-2, 0.0, 1.0).judged() for name, error in (("a", 0.5), ("b", 0.001), ("c", 0.9)))
+    rows = tuple(
+        Row(name, "output", "CPU", error, 1e-2, 0.0, 1.0).judged()
+        for name, error in (("a", 0.5), ("b", 0.001), ("c", 0.9))
+    )
     failed = report.verified(VerifyResult("fp16", rows))
     assert not failed.passed
-    assert failed.failure().startswith("2 of 3 tensors differ from the original by more than allowed, e.g. output c: error 9.00e-01")
+    assert failed.failure().startswith(
+        "2 of 3 tensors differ from the original by more than allowed, e.g. output c: error"
+        " 9.00e-01"
+    )
 
 
 def test_strict_names_what_was_not_judged(report: Report) -> None:
-    row = dataclasses.replace(Row("a", "segment", "CPU", 0.5, 1.0, 0.0, 1.0, level="segment"), unjudged="its limit is too wide")
+    row = dataclasses.replace(
+        Row("a", "segment", "CPU", 0.5, 1.0, 0.0, 1.0, level="segment"),
+        unjudged="its limit is too wide",
+    )
     found = VerifyResult("fp16", (row,))
     assert dataclasses.replace(report, strict=False).verified(found).passed
-    assert dataclasses.replace(report, strict=True).verified(found).failure() == (
-        "a part of the model was not judged: segment a: its limit is too wide; give inputs that can with inputs")
+    assert (
+        dataclasses.replace(report, strict=True).verified(found).failure()
+        == "a part of the model was not judged: segment a: its limit is too wide; give inputs that"
+        " can with inputs"
+    )
 
 
 def test_nothing_compared_is_a_failure(report: Report) -> None:
@@ -214,16 +276,33 @@ def test_nothing_compared_is_a_failure(report: Report) -> None:
 KEEP = "precision='keep' rounds products to TF32 alone, "
 
 
-@pytest.mark.parametrize(("precision", "reason", "remedies"), [
-    ("fp16", NOT_FINITE, f"fp16 ends at 65504, precision='bf16' has the range of fp32, {KEEP}"),
-    ("fp16", "", KEEP), ("bf16", NOT_FINITE, KEEP), ("keep", "", "")])
-def test_failure_says_what_helps(precision: str, reason: str, remedies: str, report: Report) -> None:
+@pytest.mark.parametrize(
+    ("precision", "reason", "remedies"),
+    [
+        ("fp16", NOT_FINITE, f"fp16 ends at 65504, precision='bf16' has the range of fp32, {KEEP}"),
+        ("fp16", "", KEEP),
+        ("bf16", NOT_FINITE, KEEP),
+        ("keep", "", ""),
+    ],
+)
+def test_failure_says_what_helps(
+    precision: str, reason: str, remedies: str, report: Report
+) -> None:
     row = Row("a", "output", "CPU", 0.5, 1e-2, 0.0, 1.0, reason=reason).judged()
-    assert report.verified(VerifyResult(precision, (row,))).failure().endswith(f"; {remedies}keep_failed=True keeps the file")
+    assert (
+        report.verified(VerifyResult(precision, (row,)))
+        .failure()
+        .endswith(f"; {remedies}keep_failed=True keeps the file")
+    )
 
 
 def test_coverage_counts_the_flops_of_all_products(mixed: ModelProto) -> None:
-    convolution, grouped, product, square = 2 * (2 * 8 * 8 * 8) * (8 * 3 * 3), 2 * (2 * 6 * 8 * 8) * 4, 2 * (2 * 16) * 6, 2 * (2 * 2) * 16
+    convolution, grouped, product, square = (
+        2 * (2 * 8 * 8 * 8) * (8 * 3 * 3),
+        2 * (2 * 6 * 8 * 8) * 4,
+        2 * (2 * 16) * 6,
+        2 * (2 * 2) * 16,
+    )
     total, work = convolution + grouped + product + square, products(mixed, {})
     assert coverage(work, {"Conv_a"}) == pytest.approx(convolution / total)
     assert coverage(work, {"Conv_d"}) == pytest.approx(grouped / total)
@@ -238,7 +317,9 @@ def test_coverage_of_weights_that_are_computed_from_constants() -> None:
 
 
 def test_a_model_without_products_has_no_share() -> None:
-    report = optimize(model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)", {}), library=False)
+    report = optimize(
+        model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)", {}), library=False
+    )
     assert report.coverage is None
     assert json.loads(report.json())["coverage"] is None
     assert "fused: 0 nodes, FLOPs n/a: no products or convolutions" in report.text()
@@ -247,7 +328,13 @@ def test_a_model_without_products_has_no_share() -> None:
 
 def test_one_line_says_what_the_whole_model_gains(report: Report) -> None:
     lines = report.text().splitlines()
-    (line,) = [line for line in lines if line.startswith("whole model, predicted against ONNX Runtime's CUDA execution provider: ")]
+    (line,) = [
+        line
+        for line in lines
+        if line.startswith(
+            "whole model, predicted against ONNX Runtime's CUDA execution provider: "
+        )
+    ]
     assert line in report.markdown().splitlines()
     assert [estimate.arch for estimate in report.whole] == [80, 90]
     for estimate in report.whole:
@@ -257,4 +344,7 @@ def test_one_line_says_what_the_whole_model_gains(report: Report) -> None:
         assert estimate.ort_us - estimate.ours_us <= saved  # less the changes of layout
         assert f"{estimate.gain:.2f} times as fast on sm_{estimate.arch}" in line
     measured = Tuning(whole=WholeModel(50.0, 100.0))
-    assert "at its best: 2.00 times as fast (50.0 us instead of 100.0)" in dataclasses.replace(report, tuning=measured).text()
+    assert (
+        "at its best: 2.00 times as fast (50.0 us instead of 100.0)"
+        in dataclasses.replace(report, tuning=measured).text()
+    )

@@ -1,4 +1,5 @@
 """Fused nodes carry what runtime, inspection and verification read; weights are stored once."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,14 +20,19 @@ def test_a_fused_node_carries_format_configuration_and_provenance() -> None:
     net = Net({"x": (1, 8, 6, 6)})
     conv = net.conv("x", 8, 16, 3)
     output = net.node("Clip", conv, net.const(0.0), net.const(6.0))
-    (node,) = [n for n in assert_same(net.model(output)).graph.node if n.op_type.startswith("Fused")]
+    (node,) = [
+        n for n in assert_same(net.model(output)).graph.node if n.op_type.startswith("Fused")
+    ]
     found = attributes(node)
     assert found["format"] == 1
     assert found["epilogue_params"] == [0.0, 6.0]
     assert found["strides"] == [1, 1]
     assert found["tensor"].decode() == output  # type: ignore[attr-defined]
     assert found["layout"] == b"NHWC"
-    assert found["source_nodes"] == [b"conv2", b"clip3"] or found["source_nodes"] == [conv.encode(), output.encode()]
+    assert found["source_nodes"] == [b"conv2", b"clip3"] or found["source_nodes"] == [
+        conv.encode(),
+        output.encode(),
+    ]
     row = KernelConfig.from_row(found["configs"])  # type: ignore[arg-type]
     assert len(found["configs"]) == ROW_WIDTH  # type: ignore[arg-type]
     assert (row.arch, row.family) == (80, Family.CONV_2X)
@@ -76,8 +82,12 @@ def test_an_output_in_the_middle_exists_under_its_name_as_onnx_has_it() -> None:
 def test_what_a_subgraph_reads_is_still_produced() -> None:
     net = Net({"x": (2, 8, 6, 6)})
     y = net.node("Relu", net.conv("x", 8, 8))
-    branch = onnx.helper.make_graph([onnx.helper.make_node("Neg", [y], ["inner"])], "then", [],
-                                    [onnx.helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, [2, 8, 6, 6])])
+    branch = onnx.helper.make_graph(
+        [onnx.helper.make_node("Neg", [y], ["inner"])],
+        "then",
+        [],
+        [onnx.helper.make_tensor_value_info("inner", onnx.TensorProto.FLOAT, [2, 8, 6, 6])],
+    )
     condition = net.const(np.array(True), np.bool_)
     net.node("If", condition, then_branch=branch, else_branch=branch)
     z = net.nodes[-1].output[0]
@@ -92,5 +102,9 @@ def test_small_equal_constants_are_one_initializer() -> None:
     rewriter = rewrite(graph, chosen.assignment, chosen.configs, [80])
     first = rewriter.constant("c", np.zeros((2, 3), np.float32))
     assert rewriter.constant("c", np.zeros((2, 3), np.float32)) is first
-    for other in (np.zeros((3, 2), np.float32), np.zeros((2, 3), np.int32), np.ones((2, 3), np.float32)):
+    for other in (
+        np.zeros((3, 2), np.float32),
+        np.zeros((2, 3), np.int32),
+        np.ones((2, 3), np.float32),
+    ):
         assert rewriter.constant("c", other) is not first

@@ -1,4 +1,6 @@
-"""One deployment script for every machine: a test for each row of the table in onnxbolt/runtime.py."""
+"""One deployment script for every machine: a test for each row of the table in
+onnxbolt/runtime.py."""
+
 from __future__ import annotations
 
 import shutil
@@ -39,7 +41,9 @@ def library(built: fx.HostLibrary) -> Iterator[fx.HostLibrary]:
 def model(library: fx.HostLibrary, tmp_path: Path) -> Path:
     """A written model without its library."""
     path = tmp_path / "out.onnx"
-    onnx.save(fx.fused_model(fx.GEMM, [4, 8], (16, 8), [[16]], digest=library.manifest.digest), path)
+    onnx.save(
+        fx.fused_model(fx.GEMM, [4, 8], (16, 8), [[16]], digest=library.manifest.digest), path
+    )
     return path
 
 
@@ -60,9 +64,9 @@ def _cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def uses_kernels(model: Path, options: ort.SessionOptions, library: fx.HostLibrary) -> bool:
     """Run the model, compare with its bodies, and tell whether a kernel ran."""
     before = library.launches
-    y, = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, FEEDS)
+    (y,) = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, FEEDS)
     used = library.launches > before
-    body, = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, FEEDS)
+    (body,) = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, FEEDS)
     np.testing.assert_allclose(y, body, rtol=1e-5, atol=1e-5)
     return used
 
@@ -80,11 +84,18 @@ def falls_back(model: Path, reason: str, library: fx.HostLibrary, **arguments: o
         session_options(model, strict=True, **arguments)
 
 
-def test_cuda_provider_that_does_not_load(deployed: Path, library: fx.HostLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As onnxruntime-gpu without cuDNN: the provider is listed, and a session goes on without it."""
+def test_cuda_provider_that_does_not_load(
+    deployed: Path, library: fx.HostLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As onnxruntime-gpu without cuDNN: the provider is listed, and a session goes on without
+    it."""
     monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
     runtime.cuda_failure.cache_clear()
-    falls_back(deployed, "this onnxruntime's CUDA provider does not load: are CUDA and cuDNN installed", library)
+    falls_back(
+        deployed,
+        "this onnxruntime's CUDA provider does not load: are CUDA and cuDNN installed",
+        library,
+    )
 
 
 def test_cuda_provider_whose_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +104,11 @@ def test_cuda_provider_whose_failure_is_an_error(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(ort, "InferenceSession", session)
     runtime.cuda_failure.cache_clear()
-    assert runtime.cuda_failure(0) == "this onnxruntime's CUDA provider does not load: CUDA_PATH is set but CUDA was not able to be loaded"
+    assert (
+        runtime.cuda_failure(0)
+        == "this onnxruntime's CUDA provider does not load: CUDA_PATH is set but CUDA was not able"
+        " to be loaded"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -106,9 +121,17 @@ def _ask_again() -> Iterator[None]:
 class TestTable:
     def test_held_gpu_runs_kernels(self, deployed: Path, library: fx.HostLibrary) -> None:
         assert uses_kernels(deployed, session_options(deployed, strict=True), library)
-        assert uses_kernels(deployed, onnxbolt.session_options(str(deployed), providers=[(CUDA, {"device_id": 0})], strict=True), library)
+        assert uses_kernels(
+            deployed,
+            onnxbolt.session_options(
+                str(deployed), providers=[(CUDA, {"device_id": 0})], strict=True
+            ),
+            library,
+        )
 
-    def test_relative_path(self, deployed: Path, library: fx.HostLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_relative_path(
+        self, deployed: Path, library: fx.HostLibrary, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.chdir(deployed.parent)
         assert uses_kernels(deployed, session_options(deployed.name, strict=True), library)
 
@@ -138,21 +161,31 @@ class TestTable:
         library.machine(sm=75)
         falls_back(deployed, "GPU 0 is sm_75", library)
 
-    def test_the_library_is_told_the_device_of_the_providers(self, deployed: Path, library: fx.HostLibrary) -> None:
+    def test_the_library_is_told_the_device_of_the_providers(
+        self, deployed: Path, library: fx.HostLibrary
+    ) -> None:
         library.machine(count=2)
         options = session_options(deployed, providers=[(CUDA, {"device_id": 1})], strict=True)
         assert options.get_session_config_entry("onnxbolt.device") == "1"
 
-    def test_device_of_the_providers_is_asked(self, deployed: Path, library: fx.HostLibrary) -> None:
+    def test_device_of_the_providers_is_asked(
+        self, deployed: Path, library: fx.HostLibrary
+    ) -> None:
         falls_back(deployed, "there is no GPU 3", library, providers=[(CUDA, {"device_id": "3"})])
 
-    @pytest.mark.parametrize("providers", [["CPUExecutionProvider"], [("CPUExecutionProvider", {})], []])
-    def test_providers_without_cuda(self, deployed: Path, library: fx.HostLibrary, providers: list[str]) -> None:
+    @pytest.mark.parametrize(
+        "providers", [["CPUExecutionProvider"], [("CPUExecutionProvider", {})], []]
+    )
+    def test_providers_without_cuda(
+        self, deployed: Path, library: fx.HostLibrary, providers: list[str]
+    ) -> None:
         options = session_options(deployed, providers=providers, strict=True)
         assert options.get_session_config_entry("onnxbolt.enable") == "0"
         assert not uses_kernels(deployed, options, library)
 
-    def test_kernel_missing_for_a_held_architecture(self, deployed: Path, library: fx.HostLibrary) -> None:
+    def test_kernel_missing_for_a_held_architecture(
+        self, deployed: Path, library: fx.HostLibrary
+    ) -> None:
         model = onnx.load(deployed)
         attribute = next(a for a in model.graph.node[0].attribute if a.name == "configs")
         attribute.ints[13] = 7  # stages
@@ -165,14 +198,20 @@ class TestTable:
         model = onnx.load(deployed)
         onnx.helper.set_model_props(model, {"onnxbolt.digest": "0" * 64})
         onnx.save(model, deployed)
-        with pytest.raises(LibraryError, match=r"library of another model than .*out\.onnx .*Run: onnxbolt build"):
+        with pytest.raises(
+            LibraryError, match=r"library of another model than .*out\.onnx .*Run: onnxbolt build"
+        ):
             session_options(deployed)
 
     @pytest.mark.parametrize("share", [0.0, 0.0001, 0.3, 0.9, 0.9999])
-    def test_library_that_is_cut_off(self, model: Path, library: fx.HostLibrary, share: float) -> None:
+    def test_library_that_is_cut_off(
+        self, model: Path, library: fx.HostLibrary, share: float
+    ) -> None:
         whole = library.path.read_bytes()
-        get_library_path(model).write_bytes(whole[:int(share * len(whole))])
-        with pytest.raises(LibraryError, match=r"out\.onnxbolt\.so is damaged.*Run: onnxbolt build"):
+        get_library_path(model).write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(
+            LibraryError, match=r"out\.onnxbolt\.so is damaged.*Run: onnxbolt build"
+        ):
             session_options(model)
 
     def test_library_that_is_no_library(self, model: Path) -> None:
@@ -189,13 +228,25 @@ class TestTable:
 
     def test_library_of_another_maker(self, model: Path, tmp_path: Path) -> None:
         (tmp_path / "other.c").write_text("int answer(void) { return 42; }")
-        subprocess.run(["gcc", "-shared", "-fPIC", str(tmp_path / "other.c"), "-o", str(get_library_path(model))], check=True)
+        subprocess.run(
+            [
+                "gcc",
+                "-shared",
+                "-fPIC",
+                str(tmp_path / "other.c"),
+                "-o",
+                str(get_library_path(model)),
+            ],
+            check=True,
+        )
         with pytest.raises(LibraryError, match=r"no library of onnxbolt: it has no manifest"):
             session_options(model)
 
     def test_bytes_and_a_library_elsewhere(self, model: Path, library: fx.HostLibrary) -> None:
         data = model.read_bytes()
-        assert uses_kernels(model, session_options(data, library=library.path, strict=True), library)
+        assert uses_kernels(
+            model, session_options(data, library=library.path, strict=True), library
+        )
         with pytest.raises(LibraryError, match=r"given as bytes"):
             session_options(data, strict=True)
 
@@ -210,7 +261,11 @@ def test_model_without_fused_nodes(small_model: Path) -> None:
 
 
 def test_library_path() -> None:
-    assert get_library_path("a/out.onnx") == onnxbolt.get_library_path(Path("a/out.onnx")) == Path("a/out.onnxbolt.so")
+    assert (
+        get_library_path("a/out.onnx")
+        == onnxbolt.get_library_path(Path("a/out.onnx"))
+        == Path("a/out.onnxbolt.so")
+    )
 
 
 @pytest.mark.usefixtures("_cuda")
@@ -242,9 +297,17 @@ def test_fp16_products_behind_a_transpose_do_not_end_the_process(tmp_path: Path)
 
 
 @pytest.mark.parametrize("wrong", ["xyz", "", "0" * 63, "0" * 65, "g" * 64, b"0" * 64])
-def test_a_sum_that_is_none_is_refused_on_every_machine(deployed: Path, wrong: object, tmp_path: Path) -> None:
+def test_a_sum_that_is_none_is_refused_on_every_machine(
+    deployed: Path, wrong: object, tmp_path: Path
+) -> None:
     """Also where nothing would be loaded: without CUDA, and for a model without fused nodes."""
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "empty", [], [])), tmp_path / "plain.onnx")
-    for path, providers in ((deployed, ["CPUExecutionProvider"]), (deployed, None), (tmp_path / "plain.onnx", None)):
+    onnx.save(
+        onnx.helper.make_model(onnx.helper.make_graph([], "empty", [], [])), tmp_path / "plain.onnx"
+    )
+    for path, providers in (
+        (deployed, ["CPUExecutionProvider"]),
+        (deployed, None),
+        (tmp_path / "plain.onnx", None),
+    ):
         with pytest.raises(InputError, match="is no SHA-256 sum, 64 hexadecimal digits"):
             session_options(path, providers=providers, library_sha256=wrong)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
 """Tables fit the terminal and keep what tells names apart."""
+
 from __future__ import annotations
 
 import sys

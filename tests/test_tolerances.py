@@ -1,4 +1,5 @@
 """The measures at their edges."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -33,7 +34,11 @@ def test_non_finite_values_are_compared_by_place_and_sign() -> None:
 
 def test_cosine_of_zero_vectors() -> None:
     zero, one = np.zeros(2), np.ones(2)
-    assert tuple(measure(*pair).cosine for pair in ((zero, zero), (zero, one), (-one, one))) == (1, 0, pytest.approx(-1))
+    assert tuple(measure(*pair).cosine for pair in ((zero, zero), (zero, one), (-one, one))) == (
+        1,
+        0,
+        pytest.approx(-1),
+    )
 
 
 def test_limit_follows_the_yardstick_only_upwards() -> None:

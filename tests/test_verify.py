@@ -1,4 +1,6 @@
-"""Verification passes what is right, fails what is not, and says which tensor; inputs that a model can run on."""
+"""Verification passes what is right, fails what is not, and says which tensor; inputs that a
+model can run on."""
+
 from __future__ import annotations
 
 import zipfile
@@ -24,24 +26,39 @@ Arrays = dict[str, np.ndarray]
 Optimized = Callable[..., ModelProto]
 
 
-def model_of(signature: str, body: str, weights: Arrays | None = None, opset: int = 17) -> ModelProto:
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> g {signature} {{ {body} }}')
-    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in (weights or {}).items())
+def model_of(
+    signature: str, body: str, weights: Arrays | None = None, opset: int = 17
+) -> ModelProto:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}]> g {signature} {{ {body} }}'
+    )
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(v), name) for name, v in (weights or {}).items()
+    )
     return model
 
 
 def drawn(seed: int, *shape: int) -> np.ndarray:
-    return (np.random.default_rng(seed).standard_normal(shape) / np.sqrt(max(np.prod(shape[1:]), 1))).astype(np.float32)
+    return (
+        np.random.default_rng(seed).standard_normal(shape) / np.sqrt(max(np.prod(shape[1:]), 1))
+    ).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
 def convolutions() -> ModelProto:
-    """Odd channels, a residual, a pooling and a product: every layout and channel map that fused nodes have."""
+    """Odd channels, a residual, a pooling and a product: every layout and channel map that fused
+    nodes have."""
     body = """a = Conv<pads=[1,1,1,1]>(x, w0, b0) h = Relu(a)
               c = Conv<pads=[1,1,1,1]>(h, w1, b1) r = Add(c, h) s = Relu(r) p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(s)
               g = GlobalAveragePool(p) f = Flatten(g) y = Gemm(f, w2, b2)"""
-    weights = {"w0": drawn(0, 13, 3, 3, 3), "b0": drawn(1, 13), "w1": drawn(2, 13, 13, 3, 3), "b1": drawn(3, 13), "w2": drawn(4, 13, 5),
-               "b2": drawn(5, 5)}
+    weights = {
+        "w0": drawn(0, 13, 3, 3, 3),
+        "b0": drawn(1, 13),
+        "w1": drawn(2, 13, 13, 3, 3),
+        "b1": drawn(3, 13),
+        "w2": drawn(4, 13, 5),
+        "b2": drawn(5, 5),
+    }
     return model_of("(float[2,3,12,12] x) => (float[2,5] y)", body, weights)
 
 
@@ -53,7 +70,9 @@ def optimized(convolutions: ModelProto, tmp_path_factory: pytest.TempPathFactory
     def make(precision: str = "fp16") -> ModelProto:
         path = directory / f"{precision}.onnx"
         if path not in made:
-            optimize(convolutions, path, precision=precision, fuse="all", library=False, verify=False)
+            optimize(
+                convolutions, path, precision=precision, fuse="all", library=False, verify=False
+            )
             made.add(path)
         return load_model(path)
 
@@ -72,7 +91,9 @@ def shift_bias(model: ModelProto, node: NodeProto, amount: float) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
-def test_right_models_pass_with_a_row_for_each_fused_node(precision: str, convolutions: ModelProto, optimized: Optimized) -> None:
+def test_right_models_pass_with_a_row_for_each_fused_node(
+    precision: str, convolutions: ModelProto, optimized: Optimized
+) -> None:
     model = optimized(precision)
     result = verify(convolutions, model, providers=[CPU])
     assert result.passed, result.text()
@@ -87,14 +108,18 @@ def test_right_models_pass_with_a_row_for_each_fused_node(precision: str, convol
 
 def test_a_bfloat16_original_passes() -> None:
     weights = {"w": drawn(0, 4, 4).astype(ml_dtypes.bfloat16)}
-    model = model_of("(bfloat16[2,4] x) => (bfloat16[2,4] y)", "a = MatMul(x, w) y = Relu(a)", weights)
+    model = model_of(
+        "(bfloat16[2,4] x) => (bfloat16[2,4] y)", "a = MatMul(x, w) y = Relu(a)", weights
+    )
     result = verify(model, model, providers=[CPU])
     assert result.passed
     assert "compared as float32" in result.notes[0]
 
 
 @pytest.mark.parametrize("start", ["FusedConv_Bias_Relu", "FusedConv_Bias_Add_Relu", "FusedGemm"])
-def test_a_shifted_bias_fails_at_its_node(start: str, convolutions: ModelProto, optimized: Optimized) -> None:
+def test_a_shifted_bias_fails_at_its_node(
+    start: str, convolutions: ModelProto, optimized: Optimized
+) -> None:
     model = optimized()
     node = fused(model, start)
     shift_bias(model, node, 1.0)
@@ -112,7 +137,9 @@ def test_exchanged_channels_fail(convolutions: ModelProto, optimized: Optimized)
     assert node.name in [row.node for row in verify(convolutions, model, providers=[CPU]).failures]
 
 
-def test_a_node_that_stands_for_no_tensor_fails(convolutions: ModelProto, optimized: Optimized) -> None:
+def test_a_node_that_stands_for_no_tensor_fails(
+    convolutions: ModelProto, optimized: Optimized
+) -> None:
     model = optimized()
     next(a for a in fused(model, "FusedGemm").attribute if a.name == "tensor").s = b"nothing"
     (row,) = verify(convolutions, model, providers=[CPU]).failures
@@ -128,11 +155,18 @@ def test_a_model_that_does_not_run_fails(convolutions: ModelProto, optimized: Op
 
 
 def test_chunks_do_not_change_the_answer(convolutions: ModelProto, optimized: Optimized) -> None:
-    small, large = (verify(convolutions, optimized("keep"), providers=[CPU], memory_limit=limit) for limit in (1, 1 << 30))
-    assert [(row.name, row.passed) for row in small.rows] == [(row.name, row.passed) for row in large.rows]
+    small, large = (
+        verify(convolutions, optimized("keep"), providers=[CPU], memory_limit=limit)
+        for limit in (1, 1 << 30)
+    )
+    assert [(row.name, row.passed) for row in small.rows] == [
+        (row.name, row.passed) for row in large.rows
+    ]
 
 
-def test_elementwise_bounds_are_a_further_condition(convolutions: ModelProto, optimized: Optimized) -> None:
+def test_elementwise_bounds_are_a_further_condition(
+    convolutions: ModelProto, optimized: Optimized
+) -> None:
     assert verify(convolutions, optimized(), atol=0.1, providers=[CPU]).passed
     result = verify(convolutions, optimized(), atol=1e-9, rtol=1e-9, providers=[CPU])
     assert "an element differs" in result.failures[0].reason
@@ -141,7 +175,11 @@ def test_elementwise_bounds_are_a_further_condition(convolutions: ModelProto, op
 def test_rounding_that_the_original_shares_is_no_fault() -> None:
     """Weights around 50 that cancel: fp16 keeps little of their difference, whoever computes it."""
     weights = {"w": 50 + drawn(0, 64, 8), "n": np.full((64, 8), -50, np.float32)}
-    model = model_of("(float[4,64] x) => (float[4,8] y)", "a = MatMul(x, w) b = MatMul(x, n) y = Add(a, b)", weights)
+    model = model_of(
+        "(float[4,64] x) => (float[4,8] y)",
+        "a = MatMul(x, w) b = MatMul(x, n) y = Add(a, b)",
+        weights,
+    )
     rounded = rounded_original(model, "fp16")
     rounded.metadata_props.add(key="onnxbolt.precision", value="fp16")
     result = verify(model, rounded, providers=[CPU])
@@ -153,8 +191,14 @@ def test_rounding_that_the_original_shares_is_no_fault() -> None:
 
 
 def test_integers_must_be_equal() -> None:
-    model, other = (model_of("(float[2,4] x) => (int64[2] y)", "h = Add(x, b) y = ArgMax<axis=1, keepdims=0>(h)", {"b": np.float32(b)})
-                    for b in ([9, 0, 0, 0], [0, 9, 0, 0]))
+    model, other = (
+        model_of(
+            "(float[2,4] x) => (int64[2] y)",
+            "h = Add(x, b) y = ArgMax<axis=1, keepdims=0>(h)",
+            {"b": np.float32(b)},
+        )
+        for b in ([9, 0, 0, 0], [0, 9, 0, 0])
+    )
     assert verify(model, model, providers=[CPU]).passed
     (row,) = verify(model, other, providers=[CPU]).at("model")
     assert row.reason == "share of unequal values 1.00e+00 is above the limit 0.00e+00"
@@ -162,7 +206,11 @@ def test_integers_must_be_equal() -> None:
 
 def test_indices_must_be_equal_even_where_rounding_makes_the_original_choose_others() -> None:
     weights = {"w": (1 + drawn(0, 16, 32) / 1000).astype(np.float32), "b": drawn(1, 32) / 1000}
-    model = model_of("(float[64,16] x) => (int64[64] y)", "a = MatMul(x, w) h = Add(a, b) y = ArgMax<axis=1, keepdims=0>(h)", weights)
+    model = model_of(
+        "(float[64,16] x) => (int64[64] y)",
+        "a = MatMul(x, w) h = Add(a, b) y = ArgMax<axis=1, keepdims=0>(h)",
+        weights,
+    )
     rounded = rounded_original(model, "fp16")
     (row,) = verify(model, rounded, providers=[CPU]).failures
     assert row.error > 0
@@ -175,14 +223,20 @@ def test_where_rounding_changes_the_shape_there_is_no_yardstick() -> None:
     """Beside 1, fp16 does not hold 1e-4: nothing passes the threshold any more."""
     body = "a = Mul(x, zero) h = Add(a, b) g = Greater(h, one) n = NonZero(g) y = Add(n, k)"
     weights = {"zero": np.float32(0), "b": np.float32(1 + np.arange(8) / 1e4), "one": np.float32(1)}
-    model, other = (model_of("(float[1,8] x) => (int64[2,N] y)", body, weights | {"k": np.int64(k)}) for k in (0, 1))
+    model, other = (
+        model_of("(float[1,8] x) => (int64[2,N] y)", body, weights | {"k": np.int64(k)})
+        for k in (0, 1)
+    )
     other.metadata_props.add(key="onnxbolt.precision", value="fp16")
     row = verify(model, other, providers=[CPU]).at("model")[0]
     assert (row.error, row.limit) == (1, 0)
 
 
 def test_infinities_must_have_their_sign() -> None:
-    model, other = (model_of("(float[4] x) => (float[4] y)", "a = Abs(x) y = Mul(a, b)", {"b": np.float32(b)}) for b in (np.inf, -np.inf))
+    model, other = (
+        model_of("(float[4] x) => (float[4] y)", "a = Abs(x) y = Mul(a, b)", {"b": np.float32(b)})
+        for b in (np.inf, -np.inf)
+    )
     assert verify(model, model, providers=[CPU]).passed
     assert verify(model, other, providers=[CPU]).failures[0].reason == "infinities or NaNs differ"
 
@@ -192,10 +246,18 @@ def test_models_with_other_inputs_are_an_error(convolutions: ModelProto) -> None
         verify(convolutions, model_of("(float[4] z) => (float[4] y)", "y = Relu(z)"))
 
 
-@pytest.mark.parametrize(("choice", "message"), [
-    ({"seed": -1}, "seed=-1"), ({"atol": np.inf}, "atol=inf"), ({"rtol": np.nan}, "rtol=nan"), ({"atol": -1.0}, "atol=-1"),
-])
-def test_choices_that_no_comparison_can_be_made_with(choice: dict[str, float], message: str, convolutions: ModelProto) -> None:
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"seed": -1}, "seed=-1"),
+        ({"atol": np.inf}, "atol=inf"),
+        ({"rtol": np.nan}, "rtol=nan"),
+        ({"atol": -1.0}, "atol=-1"),
+    ],
+)
+def test_choices_that_no_comparison_can_be_made_with(
+    choice: dict[str, float], message: str, convolutions: ModelProto
+) -> None:
     with pytest.raises(InputError, match=message):
         verify(convolutions, convolutions, providers=[CPU], **choice)
     with pytest.raises(InputError, match=message):
@@ -204,9 +266,12 @@ def test_choices_that_no_comparison_can_be_made_with(choice: dict[str, float], m
 
 class TestFeeds:
     def test_indices_stay_below_what_they_select_from(self) -> None:
-        model = model_of("(int64[N,S] ids, int64[N,S] mask, bool[N] flag, uint8[64] bytes, float16[N,4] x) => (float[N,S,2] y)",
-                         "u = Unsqueeze(ids, axis) s = Squeeze(u, axis) y = Gather(table, s)",
-                         {"table": np.zeros((7, 2), np.float32), "axis": np.int64([0])})
+        model = model_of(
+            "(int64[N,S] ids, int64[N,S] mask, bool[N] flag, uint8[64] bytes, float16[N,4] x) =>"
+            " (float[N,S,2] y)",
+            "u = Unsqueeze(ids, axis) s = Squeeze(u, axis) y = Gather(table, s)",
+            {"table": np.zeros((7, 2), np.float32), "axis": np.int64([0])},
+        )
         feeds = random_feeds(model)
         assert Bounds(model).of("ids") == 7
         assert feeds["ids"].shape == feeds["mask"].shape == (2, 16)
@@ -222,20 +287,28 @@ class TestFeeds:
         assert not np.array_equal(first, other)
 
     def test_a_model_with_a_baked_in_batch_gets_one_that_works(self) -> None:
-        model = model_of("(float[N,4] x) => (float[1,4] y)", "y = Reshape(x, s)", {"s": np.int64([1, 4])})
+        model = model_of(
+            "(float[N,4] x) => (float[1,4] y)", "y = Reshape(x, s)", {"s": np.int64([1, 4])}
+        )
         assert working_feeds(model, Runner(model, CPU), 0)["x"].shape == (1, 4)
 
     def test_a_model_that_runs_on_nothing_asks_for_inputs(self) -> None:
-        model = model_of("(float[N,4] x) => (float[3,3] y)", "y = Reshape(x, s)", {"s": np.int64([3, 3])})
+        model = model_of(
+            "(float[N,4] x) => (float[3,3] y)", "y = Reshape(x, s)", {"s": np.int64([3, 3])}
+        )
         with pytest.raises(InputError, match=r"inputs='x\.npz'"):
             working_feeds(model, Runner(model, CPU), 0)
 
     def test_a_model_that_does_not_load_is_not_asked_for_inputs(self) -> None:
-        model = model_of("(double[N,4,8] x) => (double[N,4,8] y)", "y = Conv(x, w)", {"w": np.ones((4, 4, 1))})
+        model = model_of(
+            "(double[N,4,8] x) => (double[N,4,8] y)", "y = Conv(x, w)", {"w": np.ones((4, 4, 1))}
+        )
         with pytest.raises(InputError, match=r"does not load .* verify=False\. .*Conv"):
             working_feeds(model, Runner(model, CPU), 0)
 
-    def test_inputs_from_a_file(self, convolutions: ModelProto, optimized: Optimized, tmp_path: Path) -> None:
+    def test_inputs_from_a_file(
+        self, convolutions: ModelProto, optimized: Optimized, tmp_path: Path
+    ) -> None:
         path = tmp_path / "x.npz"
         np.savez(path, x=drawn(9, 2, 3, 12, 12))
         assert verify(convolutions, optimized(), inputs=path, providers=[CPU]).passed
@@ -246,16 +319,25 @@ class TestFeeds:
         np.savez(tmp_path / "x.npz", x=x)
         assert np.array_equal(read_feeds(tmp_path / "x.npz", model)["x"], x)
 
-    def test_an_original_that_does_not_run_on_given_inputs(self, convolutions: ModelProto, tmp_path: Path) -> None:
+    def test_an_original_that_does_not_run_on_given_inputs(
+        self, convolutions: ModelProto, tmp_path: Path
+    ) -> None:
         np.savez(tmp_path / "x.npz", x=np.zeros((1, 7, 12, 12), np.float32))
-        with pytest.raises(InputError, match="the original model does not run on CPU with these inputs"):
+        with pytest.raises(
+            InputError, match="the original model does not run on CPU with these inputs"
+        ):
             verify(convolutions, convolutions, inputs=tmp_path / "x.npz", providers=[CPU])
 
-    @pytest.mark.parametrize(("arrays", "message"), [
-        ({"z": np.zeros(4, np.float32)}, "holds z; the model's inputs are x"),
-        ({"x": np.zeros((1, 3, 12, 12), np.float64)}, "x is float64, the model takes float32"),
-    ])
-    def test_files_that_do_not_fit(self, arrays: Arrays, message: str, convolutions: ModelProto, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            ({"z": np.zeros(4, np.float32)}, "holds z; the model's inputs are x"),
+            ({"x": np.zeros((1, 3, 12, 12), np.float64)}, "x is float64, the model takes float32"),
+        ],
+    )
+    def test_files_that_do_not_fit(
+        self, arrays: Arrays, message: str, convolutions: ModelProto, tmp_path: Path
+    ) -> None:
         np.savez(tmp_path / "x.npz", **arrays)
         with pytest.raises(InputError, match=message):
             verify(convolutions, convolutions, inputs=tmp_path / "x.npz")
@@ -273,7 +355,9 @@ class TestFeeds:
 
 def test_runner_exposes_any_tensor_and_shares_weights(convolutions: ModelProto) -> None:
     runner = Runner(convolutions, CPU)
-    assert not next(tensor for tensor in runner.skeleton.graph.initializer if tensor.name == "w1").raw_data
+    assert not next(
+        tensor for tensor in runner.skeleton.graph.initializer if tensor.name == "w1"
+    ).raw_data
     feeds = random_feeds(convolutions)
     values = runner.run(feeds, ["y", "h", "x"])
     assert (values["h"] >= 0).all()
@@ -284,31 +368,48 @@ def test_runner_exposes_any_tensor_and_shares_weights(convolutions: ModelProto) 
 @pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
 def test_sequences_are_compared_by_their_parts(precision: str) -> None:
     body = "h = MatMul(x, w) r = Relu(h) y = SplitToSequence<axis=1>(r)"
-    model, other = (model_of("(float[2,4] x) => (seq(float[2,1]) y)", body, {"w": drawn(seed, 4, 6)}) for seed in (0, 1))
+    model, other = (
+        model_of("(float[2,4] x) => (seq(float[2,1]) y)", body, {"w": drawn(seed, 4, 6)})
+        for seed in (0, 1)
+    )
     assert optimize(model, precision=precision, library=False, fuse="all").passed
     (row,) = (row for row in verify(model, other, providers=[CPU]).failures if row.level == "model")
     assert (row.name, row.kind) == ("y", "output")
 
 
 def test_large_weights_that_nothing_reads_are_no_obstacle() -> None:
-    model = model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)", {"unused": drawn(0, 64, 64)})
+    model = model_of(
+        "(float[2,4] x) => (float[2,4] y)", "y = Relu(x)", {"unused": drawn(0, 64, 64)}
+    )
     assert verify(model, model, providers=[CPU]).passed
 
 
 def test_widened_bfloat16_model_runs_on_the_cpu() -> None:
     weight = drawn(0, 4, 4).astype(ml_dtypes.bfloat16)
-    model = model_of("(float[2,4] x) => (float[2,4] y)", "a = Cast<to=16>(x) b = MatMul(a, w) y = Cast<to=1>(b)", {"w": weight})
+    model = model_of(
+        "(float[2,4] x) => (float[2,4] y)",
+        "a = Cast<to=16>(x) b = MatMul(a, w) y = Cast<to=1>(b)",
+        {"w": weight},
+    )
     x = drawn(1, 2, 4)
     wide, large = widened(model)
     y = Runner(wide, CPU, large=large).run({"x": x}, [])["y"]
     np.testing.assert_allclose(y, x @ weight.astype(np.float32), rtol=1e-6)
-    assert helper.tensor_dtype_to_np_dtype(model.graph.initializer[0].data_type) == ml_dtypes.bfloat16  # the original is untouched
+    assert (
+        helper.tensor_dtype_to_np_dtype(model.graph.initializer[0].data_type) == ml_dtypes.bfloat16
+    )  # the original is untouched
 
 
 def test_the_text_has_a_table_for_each_level_that_has_rows() -> None:
-    rows = tuple(Row(f"t{level}", "part", "CPU", 0.5, 1.0, 0.0, 1.0, level=level).judged() for level in ("model", "segment"))
+    rows = tuple(
+        Row(f"t{level}", "part", "CPU", 0.5, 1.0, 0.0, 1.0, level=level).judged()
+        for level in ("model", "segment")
+    )
     lines = VerifyResult("fp16", rows).text().splitlines()
-    starts = [next(i for i, line in enumerate(lines) if line.startswith(start)) for start in ("segments of the model", "the whole model")]
+    starts = [
+        next(i for i, line in enumerate(lines) if line.startswith(start))
+        for start in ("segments of the model", "the whole model")
+    ]
     assert starts == sorted(starts)
     assert lines[starts[0] + 2].startswith("tsegment")
     assert lines[starts[1] + 2].startswith("tmodel")
@@ -318,27 +419,53 @@ def test_the_text_has_a_table_for_each_level_that_has_rows() -> None:
 class TestWhatRan:
     """The last line says what computed the answers: function bodies prove nothing about kernels."""
 
-    def test_bodies_without_a_gpu(self, convolutions: ModelProto, optimized: Optimized, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_bodies_without_a_gpu(
+        self, convolutions: ModelProto, optimized: Optimized, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("onnxbolt.gpu.compute_capability", lambda: None)
         result = verify(convolutions, optimized(), providers=[CPU])
-        assert result.text().splitlines()[-1] == result.verdict == "PASSED: function bodies only: no GPU here"
+        assert (
+            result.text().splitlines()[-1]
+            == result.verdict
+            == "PASSED: function bodies only: no GPU here"
+        )
 
-    def test_bodies_with_a_gpu(self, convolutions: ModelProto, optimized: Optimized, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_bodies_with_a_gpu(
+        self, convolutions: ModelProto, optimized: Optimized, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("onnxbolt.gpu.compute_capability", lambda: (9, 0))
-        assert verify(convolutions, optimized(), providers=[CPU]).verdict == "PASSED: function bodies only: no library"
-        used = verify(convolutions, optimized(), providers=[CPU], library=Path("not_loaded_on_the_CPU.so"))
+        assert (
+            verify(convolutions, optimized(), providers=[CPU]).verdict
+            == "PASSED: function bodies only: no library"
+        )
+        used = verify(
+            convolutions, optimized(), providers=[CPU], library=Path("not_loaded_on_the_CPU.so")
+        )
         assert used.verdict == "PASSED: function bodies only: the CUDA provider was not used"
 
-    def test_kernels(self, convolutions: ModelProto, optimized: Optimized, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_kernels(
+        self, convolutions: ModelProto, optimized: Optimized, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """With a provider that stands in for CUDA's."""
         library = Path("library.so")
         monkeypatch.setattr("onnxbolt.verify.usable", lambda *_: library)
-        monkeypatch.setattr("onnxbolt.verify.runner", lambda model, provider, notes, library: Runner(model, provider))
+        monkeypatch.setattr(
+            "onnxbolt.verify.runner",
+            lambda model, provider, notes, library: Runner(model, provider),
+        )
         monkeypatch.setattr("onnxbolt.gpu.name", lambda: "NVIDIA H200")
         model = optimized()
-        assert verify(convolutions, model, providers=[CPU], library=library).verdict == "PASSED: kernels on NVIDIA H200"
+        assert (
+            verify(convolutions, model, providers=[CPU], library=library).verdict
+            == "PASSED: kernels on NVIDIA H200"
+        )
         shift_bias(model, fused(model, "FusedGemm"), 1.0)
-        assert verify(convolutions, model, providers=[CPU], library=library).verdict == "FAILED: kernels on NVIDIA H200"
+        assert (
+            verify(convolutions, model, providers=[CPU], library=library).verdict
+            == "FAILED: kernels on NVIDIA H200"
+        )
 
     def test_no_fused_nodes(self, convolutions: ModelProto) -> None:
-        assert verify(convolutions, convolutions, providers=[CPU]).verdict.startswith("PASSED: ONNX Runtime's own operators")
+        assert verify(convolutions, convolutions, providers=[CPU]).verdict.startswith(
+            "PASSED: ONNX Runtime's own operators"
+        )

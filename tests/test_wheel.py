@@ -1,4 +1,6 @@
-"""The wheel holds all that is needed: installed outside the repository, it optimizes a model and compiles its library."""
+"""The wheel holds all that is needed: installed outside the repository, it optimizes a model and
+compiles its library."""
+
 from __future__ import annotations
 
 import os
@@ -17,7 +19,9 @@ from tests.support import Net
 
 def run(*command: str | Path, cwd: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -33,23 +37,44 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path) -> Path:
-    """The interpreter of a fresh environment with the wheel; its dependencies are those of this environment."""
+    """The interpreter of a fresh environment with the wheel; its dependencies are those of this
+    environment."""
     environment = wheel.parent / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=wheel.parent)
     python = environment / "bin" / "python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=wheel.parent)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        cwd=wheel.parent,
+    )
     (own,) = environment.glob("lib/python*/site-packages")
-    # a path file's lines are searched after the environment's own packages, and .pth files in there are not followed
+    # a path file's lines are searched after the environment's own packages, and .pth files in there
+    # are not followed
     (own / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
 
 
 def test_wheel_holds_sources_of_the_library(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    sources = [path for folder in ("templates", "custom_ops") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    sources = [
+        path
+        for folder in ("templates", "custom_ops")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+    ]
     assert sources
     assert {f"onnxbolt/{path.relative_to(ROOT)}" for path in sources} <= names
-    assert not any(name.startswith(("models/", "tests/", "templates/", "custom_ops/")) for name in names)
+    assert not any(
+        name.startswith(("models/", "tests/", "templates/", "custom_ops/")) for name in names
+    )
 
 
 def test_installed_wheel_optimizes_a_model(python: Path, tmp_path: Path) -> None:
@@ -57,8 +82,20 @@ def test_installed_wheel_optimizes_a_model(python: Path, tmp_path: Path) -> None
     elsewhere = tmp_path
     net = Net({"x": (16, 64)})
     onnx.save(net.model(net.node("Relu", net.linear("x", 64, 64))), elsewhere / "small.onnx")
-    assert str(ROOT) not in run(python, "-c", "import onnxbolt; print(onnxbolt.__file__)", cwd=elsewhere)
+    assert str(ROOT) not in run(
+        python, "-c", "import onnxbolt; print(onnxbolt.__file__)", cwd=elsewhere
+    )
     command = python.with_name("onnxbolt")
-    run(command, "optimize", "small.onnx", "fast.onnx", "--fuse", "all", "--arch", "sm_80", cwd=elsewhere)
+    run(
+        command,
+        "optimize",
+        "small.onnx",
+        "fast.onnx",
+        "--fuse",
+        "all",
+        "--arch",
+        "sm_80",
+        cwd=elsewhere,
+    )
     onnx.checker.check_model(elsewhere / "fast.onnx")
     assert (elsewhere / "fast.onnxbolt.so").stat().st_size > 0

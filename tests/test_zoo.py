@@ -1,4 +1,6 @@
-"""Models of the zoo, end to end on the CPU: right answers, coverage, no stray Transposes, and faults that verification must find."""
+"""Models of the zoo, end to end on the CPU: right answers, coverage, no stray Transposes, and
+faults that verification must find."""
+
 from __future__ import annotations
 
 import random
@@ -24,7 +26,11 @@ from tests.zoo.materialize import random_inputs
 Zoo = Callable[[str], ModelProto]
 GRAPHS = sorted(path.name.removesuffix(".onnx") for path in ZOO.glob("*.onnx"))
 QUICK = ("dcnv2.dynamo", "squeezenet1_1.ts")  # in every test run
-WITH_LIBRARY = [f"{name}.{exporter}" for name in ("resnet50", "bert_base", "unet_odd_channels") for exporter in ("dynamo", "ts")]
+WITH_LIBRARY = [
+    f"{name}.{exporter}"
+    for name in ("resnet50", "bert_base", "unet_odd_channels")
+    for exporter in ("dynamo", "ts")
+]
 CHANNELS_LAST_THROUGHOUT = ("resnet50", "vgg16", "timm_repvgg")
 COVERAGE = 0.95
 FAULTS = 10
@@ -36,28 +42,38 @@ def graphs(quick: Iterable[str]) -> list[object]:
 
 @pytest.mark.parametrize("precision", ["fp16", "keep"])
 @pytest.mark.parametrize("name", graphs(QUICK))
-def test_all_fusions_are_right_and_cover_the_model(name: str, precision: str, zoo: Zoo, tmp_path: Path) -> None:
+def test_all_fusions_are_right_and_cover_the_model(
+    name: str, precision: str, zoo: Zoo, tmp_path: Path
+) -> None:
     source, out = zoo(name), tmp_path / "out.onnx"
     report = onnxbolt.optimize(source, out, precision=precision, fuse="all", library=False)
     assert report.passed
     assert sorted(tmp_path.iterdir()) == [out]
     onnx.checker.check_model(out, full_check=True)
-    onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])  # without onnxbolt, without a library
+    onnxruntime.InferenceSession(
+        out, providers=["CPUExecutionProvider"]
+    )  # without onnxbolt, without a library
 
     optimized = onnx.load(out)
     flops = fusable_flops(source, random_inputs(source))
     fused = {origin for node in inspect_model(optimized).nodes for origin in node.source_nodes}
     taken = sum(count for node, count in flops.items() if node in fused)
     assert taken / sum(flops.values()) >= COVERAGE
-    assert report.coverage == pytest.approx(taken / sum(product.flops for product in products(source, {})), abs=0.01)
+    assert report.coverage == pytest.approx(
+        taken / sum(product.flops for product in products(source, {})), abs=0.01
+    )
     if name.startswith(CHANNELS_LAST_THROUGHOUT):
         assert not between_convolutions(optimized, "Transpose")
 
 
 @pytest.mark.parametrize("precision", ["fp16", "keep"])
-@pytest.mark.parametrize("name", graphs(quick=("dcnv2.dynamo",)))  # tests/e2e/test_models.py has those of small networks
+@pytest.mark.parametrize(
+    "name", graphs(quick=("dcnv2.dynamo",))
+)  # tests/e2e/test_models.py has those of small networks
 def test_winning_fusions_are_right(name: str, precision: str, zoo: Zoo, tmp_path: Path) -> None:
-    assert onnxbolt.optimize(zoo(name), tmp_path / "out.onnx", precision=precision, library=False).passed
+    assert onnxbolt.optimize(
+        zoo(name), tmp_path / "out.onnx", precision=precision, library=False
+    ).passed
     onnx.checker.check_model(tmp_path / "out.onnx", full_check=True)
 
 
@@ -84,9 +100,12 @@ def test_verification_finds_a_fault_in_any_fused_node(name: str, zoo: Zoo, tmp_p
         broken, fault = plant(optimized, node, values)
         result = verify(source, broken)
         if result.passed:
-            # provably hidden by the activation: the node itself, on the very same inputs, answers as before
+            # provably hidden by the activation: the node itself, on the very same inputs, answers
+            # as before
             least = min(row.limit for row in result.at("model"))
-            assert fault.error() < least, f"{node.name}: a fault of {fault.error():.3g} was not found"
+            assert fault.error() < least, (
+                f"{node.name}: a fault of {fault.error():.3g} was not found"
+            )
 
 
 def inner_values(model: ModelProto, nodes: list[NodeProto]) -> dict[str, object]:
@@ -103,13 +122,28 @@ def between_convolutions(model: ModelProto, op_type: str) -> list[str]:
     def is_convolution(node: NodeProto) -> bool:
         return "Conv" in node.op_type
 
-    after = reached(model.graph.node, is_convolution, lambda node: node.input, lambda node: node.output)
-    before = reached(reversed(model.graph.node), is_convolution, lambda node: node.output, lambda node: node.input)
-    return [node.name for node in model.graph.node if node.op_type == op_type and node.name in after & before]
+    after = reached(
+        model.graph.node, is_convolution, lambda node: node.input, lambda node: node.output
+    )
+    before = reached(
+        reversed(model.graph.node),
+        is_convolution,
+        lambda node: node.output,
+        lambda node: node.input,
+    )
+    return [
+        node.name
+        for node in model.graph.node
+        if node.op_type == op_type and node.name in after & before
+    ]
 
 
-def reached(nodes: Iterable[NodeProto], start: Callable[[NodeProto], bool], reads: Callable[[NodeProto], Iterable[str]],
-            writes: Callable[[NodeProto], Iterable[str]]) -> set[str]:
+def reached(
+    nodes: Iterable[NodeProto],
+    start: Callable[[NodeProto], bool],
+    reads: Callable[[NodeProto], Iterable[str]],
+    writes: Callable[[NodeProto], Iterable[str]],
+) -> set[str]:
     """Names of the nodes that lie behind a starting node, in the order of `nodes`."""
     tensors: set[str] = set()
     names = set()

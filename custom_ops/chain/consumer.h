@@ -1,5 +1,5 @@
-// A consumer warpgroup of a chain: the first product's rows from shared memory, or, where TMA cannot read them, from registers; the
-// others' from the registers that the one before left.
+// A consumer warpgroup of a chain: the first product's rows from shared memory, or, where TMA
+// cannot read them, from registers; the others' from the registers that the one before left.
 #pragma once
 #include "chain/next_product.h"
 #include "chain/output.h"
@@ -17,26 +17,36 @@ class ChainConsumer {
   using Element = typename K::Element;
 
   CUTLASS_DEVICE ChainConsumer(const ChainParams& params, ChainMemory<K> memory, int group)
-      : params_(params), memory_(memory), barriers_(memory.barriers()), group_(group), ring_(K::kIsResident ? group : 0),
-        thread_(threadIdx.x % 128), output_(params, memory.epilogue(group), 0, 1 + group) {}
+      : params_(params),
+        memory_(memory),
+        barriers_(memory.barriers()),
+        group_(group),
+        ring_(K::kIsResident ? group : 0),
+        thread_(threadIdx.x % 128),
+        output_(params, memory.epilogue(group), 0, 1 + group) {}
 
   CUTLASS_DEVICE void run() {
     LoadVectors<K, 128 * K::kGroups>(params_, memory_, threadIdx.x - 128);
     SyncConsumers(K::kGroups);
-    WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are stored
+    WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are
+                            // stored
     bool first = true;
-    for (ChainTiles<K> tiles(ring_); tiles.first < params_.tiles; tiles.first += tiles.step, first = false) {
+    for (ChainTiles<K> tiles(ring_); tiles.first < params_.tiles;
+         tiles.first += tiles.step, first = false) {
       Accumulators<K::columns(0)> sums;
       if (K::kIsResident && first) barriers_.weights[0].wait(0);
-      if constexpr (K::kRowsByTma) multiply_tile(sums);
-      else multiply_fragments(sums);
+      if constexpr (K::kRowsByTma)
+        multiply_tile(sums);
+      else
+        multiply_fragments(sums);
       continue_from<0>(sums, tiles.first * K::kStageRows + (group_ - ring_) * 64, first);
     }
     output_.drain();
   }
 
  private:
-  // The first layer's main loop. A stage is given back when the products behind its own are under way.
+  // The first layer's main loop. A stage is given back when the products behind its own are under
+  // way.
   CUTLASS_DEVICE void multiply_tile(Accumulators<K::columns(0)>& sums) {
     constexpr int kBoxes = K::boxes(0);
     int previous = 0;
@@ -70,10 +80,13 @@ class ChainConsumer {
   CUTLASS_DEVICE uint64_t first_weights(int box) const {
     constexpr int kBoxBytes = K::box_bytes(0);
     const char* resident = memory_.template weights<0>() + box * kBoxBytes;
-    return OperandDescriptor(K::kIsResident ? resident : memory_.stage(ring_, cursor_.stage) + K::kRowsBytes, K::row_bytes(0));
+    return OperandDescriptor(
+        K::kIsResident ? resident : memory_.stage(ring_, cursor_.stage) + K::kRowsBytes,
+        K::row_bytes(0));
   }
 
-  // The same where TMA does not read the rows: while one box is multiplied, the next one is on its way to registers.
+  // The same where TMA does not read the rows: while one box is multiplied, the next one is on its
+  // way to registers.
   CUTLASS_DEVICE void multiply_fragments(Accumulators<K::columns(0)>& sums) {
     using Fragments = RowFragments<K>;
     constexpr int kBoxes = K::boxes(0);
@@ -88,7 +101,8 @@ class ChainConsumer {
       BeginProducts();
 #pragma unroll
       for (int step = 0; step < Fragments::kSteps; ++step)
-        Product::template multiply<Element>(sums, rows[box % 2][step], first_weights(box) + 2 * step, box + step > 0);
+        Product::template multiply<Element>(sums, rows[box % 2][step],
+                                            first_weights(box) + 2 * step, box + step > 0);
       CommitProducts();
       const int multiplied = cursor_.stage;
       cursor_.advance();
@@ -100,7 +114,8 @@ class ChainConsumer {
     }
   }
 
-  CUTLASS_DEVICE void read_box(const RowFragments<K>& fragments, typename RowFragments<K>::Registers& rows) {
+  CUTLASS_DEVICE void read_box(const RowFragments<K>& fragments,
+                               typename RowFragments<K>::Registers& rows) {
     barriers_.full[ring_][cursor_.stage].wait(cursor_.parity);
     fragments.read(memory_.stage(ring_, cursor_.stage), rows);
   }
@@ -122,11 +137,12 @@ class ChainConsumer {
       output_.store(sums, row);
     } else {
       Operand<K::columns(L)> operand;
-      FinishAsOperand<typename K::template ChainOf<L>, Element, K::columns(L)>(sums, memory_.template vectors<L>(),
-                                                                             params_.operands[L].params, operand);
+      FinishAsOperand<typename K::template ChainOf<L>, Element, K::columns(L)>(
+          sums, memory_.template vectors<L>(), params_.operands[L].params, operand);
       if (first) barriers_.weights[L + 1].wait(0);
       Accumulators<K::columns(L + 1)> next;
-      MultiplyOperand<Element, K::columns(L), K::columns(L + 1)>(operand, memory_.template weights<L + 1>(), K::box_bytes(L + 1), next);
+      MultiplyOperand<Element, K::columns(L), K::columns(L + 1)>(
+          operand, memory_.template weights<L + 1>(), K::box_bytes(L + 1), next);
       continue_from<L + 1>(next, row, first);
     }
   }

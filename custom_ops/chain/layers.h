@@ -7,8 +7,8 @@
 
 namespace onnxbolt {
 
-// A configuration has the first layer's columns and depth as the tile's, those of the others in the places of the warp's shape:
-// zeros included.
+// A configuration has the first layer's columns and depth as the tile's, those of the others in the
+// places of the warp's shape: zeros included.
 template <class Config, class... Chains>
 struct ChainLayers {
   using Row = Config;
@@ -34,8 +34,8 @@ struct ChainLayers {
 
   // Whether `columns` and `depth` are above zero and multiples of `multiple` from `layer` on.
   static constexpr bool is_whole(int multiple, int layer = 0) {
-    return layer == kLayers || (columns(layer) > 0 && columns(layer) % multiple == 0 && depth(layer) % multiple == 0 &&
-                                is_whole(multiple, layer + 1));
+    return layer == kLayers || (columns(layer) > 0 && columns(layer) % multiple == 0 &&
+                                depth(layer) % multiple == 0 && is_whole(multiple, layer + 1));
   }
 
   // Gives each layer its own of the parameters, which follow one another in the first layer's.
@@ -46,12 +46,15 @@ struct ChainLayers {
     return chain;
   }
 
-  // What the layers must be for a kernel that keeps what lies between them to itself. nullptr where all is well.
+  // What the layers must be for a kernel that keeps what lies between them to itself. nullptr where
+  // all is well.
   static const char* check_layers(const ChainArguments& chain) {
     if (chain.layers != kLayers) return "the kernel is for another number of layers";
-    if (chain.stored != nullptr) return "the first layer's result is to be stored, and the kernel does not store it";
+    if (chain.stored != nullptr)
+      return "the first layer's result is to be stored, and the kernel does not store it";
     for (int layer = 0; layer < kLayers; ++layer) {
-      if (chain.n[layer] < 1 || chain.n[layer] > columns(layer)) return "a layer is wider than the kernel";
+      if (chain.n[layer] < 1 || chain.n[layer] > columns(layer))
+        return "a layer is wider than the kernel";
       for (int v = 0; v < vectors(layer); ++v) {
         if (chain.epilogue[layer].vectors[v] == nullptr) return "an epilogue vector is missing";
       }
@@ -60,8 +63,10 @@ struct ChainLayers {
   }
 
   static_assert(kLayers >= 1 && kLayers <= kMaxLayers);
-  static_assert((0 + ... + Chains::kParams) <= kMaxParams, "all layers together have at most kMaxParams parameters");
-  static_assert((0 + ... + Chains::kTensors) == ChainOf<kLast>::kTensors, "inner layers of a chain have no residual");
+  static_assert((0 + ... + Chains::kParams) <= kMaxParams,
+                "all layers together have at most kMaxParams parameters");
+  static_assert((0 + ... + Chains::kTensors) == ChainOf<kLast>::kTensors,
+                "inner layers of a chain have no residual");
 };
 
 }  // namespace onnxbolt

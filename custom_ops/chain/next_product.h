@@ -1,5 +1,6 @@
-// From one layer of a chain to the next, without shared memory: accumulators go through their layer's epilogue and become, where they
-// are, the operand of the next product. All functions are a warpgroup's, and all of its threads call them.
+// From one layer of a chain to the next, without shared memory: accumulators go through their
+// layer's epilogue and become, where they are, the operand of the next product. All functions are a
+// warpgroup's, and all of its threads call them.
 #pragma once
 #include "epilogue/chain.h"
 #include "sm90/tensor_map.h"
@@ -12,11 +13,12 @@ namespace sm90 {
 template <int Columns>
 using Operand = uint32_t[Columns / 4];
 
-// A layer's epilogue of 16 columns: of four values in each half (see Accumulators). `vectors` are the layer's, [kVectors][Columns];
-// `operands` has the tensors' values, where the chain has any.
+// A layer's epilogue of 16 columns: of four values in each half (see Accumulators). `vectors` are
+// the layer's, [kVectors][Columns]; `operands` has the tensors' values, where the chain has any.
 template <class Chain, class Result, int Columns>
-CUTLASS_DEVICE cutlass::Array<Result, 8> FinishColumns(const Accumulators<Columns>& sums, int block, const float* vectors,
-                                                       const float* params, typename Chain::template Operands<8> operands = {}) {
+CUTLASS_DEVICE cutlass::Array<Result, 8> FinishColumns(
+    const Accumulators<Columns>& sums, int block, const float* vectors, const float* params,
+    typename Chain::template Operands<8> operands = {}) {
   cutlass::Array<float, 8> x;
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = sums[8 * block + i];
@@ -35,13 +37,14 @@ CUTLASS_DEVICE cutlass::Array<Result, 8> FinishColumns(const Accumulators<Column
 
 // An inner layer's result, rounded to the element type.
 template <class Chain, class Element, int Columns>
-CUTLASS_DEVICE void FinishAsOperand(const Accumulators<Columns>& sums, const float* vectors, const float* params,
-                                    Operand<Columns>& operand) {
+CUTLASS_DEVICE void FinishAsOperand(const Accumulators<Columns>& sums, const float* vectors,
+                                    const float* params, Operand<Columns>& operand) {
 #pragma unroll
   for (int block = 0; block < Columns / 16; ++block) {
     const auto finished = FinishColumns<Chain, Element, Columns>(sums, block, vectors, params);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) operand[4 * block + i] = reinterpret_cast<const uint32_t*>(&finished)[i];
+    for (int i = 0; i < 4; ++i)
+      operand[4 * block + i] = reinterpret_cast<const uint32_t*>(&finished)[i];
   }
 }
 
@@ -52,9 +55,11 @@ CUTLASS_DEVICE void PinOperand(uint32_t (&operand)[Size]) {
   for (uint32_t& word : operand) asm volatile("" : "+r"(word)::"memory");
 }
 
-// Begins sums = operand weights^T; `weights` are rows of Depth elements, in boxes of one swizzled row each: box(i) is where one begins.
+// Begins sums = operand weights^T; `weights` are rows of Depth elements, in boxes of one swizzled
+// row each: box(i) is where one begins.
 template <class Element, int Depth, int Columns, class Boxes>
-CUTLASS_DEVICE void BeginOperandProducts(Operand<Depth>& operand, const Boxes& box, Accumulators<Columns>& sums) {
+CUTLASS_DEVICE void BeginOperandProducts(Operand<Depth>& operand, const Boxes& box,
+                                         Accumulators<Columns>& sums) {
   constexpr int kBox = BoxColumns<Element>(Depth), kSteps = kBox / 16;
   PinAccumulators(sums);
   BeginProducts();
@@ -63,16 +68,19 @@ CUTLASS_DEVICE void BeginOperandProducts(Operand<Depth>& operand, const Boxes& b
     const uint64_t weights = OperandDescriptor(box(i), kBox * sizeof(Element));
 #pragma unroll
     for (int k = 0; k < kSteps; ++k)  // addresses in descriptors count 16 bytes
-      WgmmaFromRegisters<Columns>::template multiply<Element>(sums, operand + 4 * (i * kSteps + k), weights + 2 * k, i + k > 0);
+      WgmmaFromRegisters<Columns>::template multiply<Element>(sums, operand + 4 * (i * kSteps + k),
+                                                              weights + 2 * k, i + k > 0);
   }
   CommitProducts();
 }
 
 // The same to its end, of boxes that lie `box_bytes` apart.
 template <class Element, int Depth, int Columns>
-CUTLASS_DEVICE void MultiplyOperand(Operand<Depth>& operand, const char* weights, int box_bytes, Accumulators<Columns>& sums) {
+CUTLASS_DEVICE void MultiplyOperand(Operand<Depth>& operand, const char* weights, int box_bytes,
+                                    Accumulators<Columns>& sums) {
   PinOperand(operand);
-  BeginOperandProducts<Element, Depth, Columns>(operand, [&](int i) { return weights + i * box_bytes; }, sums);
+  BeginOperandProducts<Element, Depth, Columns>(
+      operand, [&](int i) { return weights + i * box_bytes; }, sums);
   WaitForProducts<0>();
   PinAccumulators(sums);
 }

@@ -16,12 +16,14 @@ __device__ void LoadWeights(const ChainParams& params, ChainMemory<K> memory) {
     Barrier& loaded = memory.barriers().weights[L];
     loaded.arrive_and_expect(kBoxes * kBytes);
     for (int i = 0; i < kBoxes; ++i)
-      Load2D(params.weights[L], loaded, memory.template weights<L>() + i * kBytes, i * kBox, 0, Cache::kEvictLast);
+      Load2D(params.weights[L], loaded, memory.template weights<L>() + i * kBytes, i * kBox, 0,
+             Cache::kEvictLast);
     LoadWeights<K, L + 1>(params, memory);
   }
 }
 
-// The weights, then tiles of rows for all rings in turn, box by box. One thread where TMA reads the rows, else a warpgroup.
+// The weights, then tiles of rows for all rings in turn, box by box. One thread where TMA reads the
+// rows, else a warpgroup.
 template <class K>
 __device__ void ProduceChain(const ChainParams& params, ChainMemory<K> memory) {
   const bool leads = K::kRowsByTma || threadIdx.x % 128 == 0;
@@ -29,8 +31,10 @@ __device__ void ProduceChain(const ChainParams& params, ChainMemory<K> memory) {
   WaitForPredecessors();
   typename K::Barriers& barriers = memory.barriers();
   constexpr int kBoxes = K::boxes(0), kBox = K::box(0);
-  // Rows are read once, but where as much is written, hastening them out of L2 costs more (17.3 to 15.2 us at 128320: 96 to 32 to 96).
-  constexpr Cache kRows = 4 * K::columns(K::kLast) <= K::kDepth ? Cache::kEvictFirst : Cache::kNormal;
+  // Rows are read once, but where as much is written, hastening them out of L2 costs more (17.3
+  // to 15.2 us at 128320: 96 to 32 to 96).
+  constexpr Cache kRows =
+      4 * K::columns(K::kLast) <= K::kDepth ? Cache::kEvictFirst : Cache::kNormal;
   RingCursor<K::kStages> cursor;
   for (ChainTiles<K> tiles(0); tiles.first < params.tiles; tiles.first += tiles.step) {
     for (int box = 0; box < kBoxes; ++box, cursor.advance()) {
@@ -42,7 +46,8 @@ __device__ void ProduceChain(const ChainParams& params, ChainMemory<K> memory) {
         Barrier& full = barriers.full[ring][cursor.stage];
         char* stage = memory.stage(ring, cursor.stage);
         if (leads && K::kLoadBytes > 0) full.arrive_and_expect(K::kLoadBytes);
-        if (leads && !K::kIsResident) Load2D(params.weights[0], full, stage + K::kRowsBytes, box * kBox, 0, Cache::kEvictLast);
+        if (leads && !K::kIsResident)
+          Load2D(params.weights[0], full, stage + K::kRowsBytes, box * kBox, 0, Cache::kEvictLast);
         if constexpr (K::kRowsByTma) {
           Load2D(params.a, full, stage, box * kBox, tile * K::kStageRows, kRows);
         } else {
@@ -55,7 +60,8 @@ __device__ void ProduceChain(const ChainParams& params, ChainMemory<K> memory) {
   if constexpr (!K::kRowsByTma) WaitForCopies();
 }
 
-// One thread: the residual of each unit of all groups' tiles, into the buffer from which the unit will be stored.
+// One thread: the residual of each unit of all groups' tiles, into the buffer from which the unit
+// will be stored.
 template <class K>
 __device__ void ProduceResiduals(const ChainParams& params, ChainMemory<K> memory) {
   using Finish = typename K::Finish;
@@ -68,11 +74,13 @@ __device__ void ProduceResiduals(const ChainParams& params, ChainMemory<K> memor
         const int tile = tiles.first + (K::kIsResident ? group * gridDim.x : 0);
         if (tile >= params.tiles) break;
         const EpilogueMemory<Finish> epilogue = memory.epilogue(group);
-        const int stage = cursors[group].stage, row = tile * K::kStageRows + (K::kIsResident ? 0 : group * 64);
+        const int stage = cursors[group].stage,
+                  row = tile * K::kStageRows + (K::kIsResident ? 0 : group * 64);
         epilogue.residual_free[stage].wait(cursors[group].parity ^ 1);
         epilogue.residual_loaded[stage].arrive_and_expect(Finish::kUnitBytes);
-        Load2D(params.residual, epilogue.residual_loaded[stage], epilogue.staging + stage * Finish::kUnitBytes, unit * Finish::kUnitColumns,
-               row, Cache::kNormal);
+        Load2D(params.residual, epilogue.residual_loaded[stage],
+               epilogue.staging + stage * Finish::kUnitBytes, unit * Finish::kUnitColumns, row,
+               Cache::kNormal);
         cursors[group].advance();
       }
     }

@@ -11,7 +11,8 @@ namespace chain_small {
 template <int Count>
 using Values = cutlass::Array<float, Count>;
 
-// The tile's rows are the block's threads. align_a and align_c: elements of an access to rows of A, and of D and its residuals.
+// The tile's rows are the block's threads. align_a and align_c: elements of an access to rows of A,
+// and of D and its residuals.
 template <class Config, class ElementType, class OutputType, class... Chains>
 struct Shape : ChainLayers<Config, Chains...> {
   using Layers = ChainLayers<Config, Chains...>;
@@ -23,9 +24,14 @@ struct Shape : ChainLayers<Config, Chains...> {
   static constexpr int kThreads = Row::at(kTileM);
   static constexpr int kAlignIn = Row::at(kAlignA), kAlignOut = Row::at(kAlignC);
 
-  // In floats: a layer's weights [depth][columns], behind them its vectors [columns] one after the other.
-  static constexpr int layer_constants(int layer) { return columns(layer) * (depth(layer) + vectors(layer)); }
-  static constexpr int offset(int layer) { return layer == 0 ? 0 : offset(layer - 1) + layer_constants(layer - 1); }
+  // In floats: a layer's weights [depth][columns], behind them its vectors [columns] one after the
+  // other.
+  static constexpr int layer_constants(int layer) {
+    return columns(layer) * (depth(layer) + vectors(layer));
+  }
+  static constexpr int offset(int layer) {
+    return layer == 0 ? 0 : offset(layer - 1) + layer_constants(layer - 1);
+  }
   static constexpr int kConstants = offset(Layers::kLayers);
 
   static_assert(Layers::is_whole(4), "weights are read four at a time");
@@ -36,7 +42,8 @@ struct Shape : ChainLayers<Config, Chains...> {
 template <class K, int L = 0>
 __device__ void LoadConstants(const ChainArguments& chain, float* constants) {
   if constexpr (L < K::kLayers) {
-    constexpr int kColumns = K::columns(L), kDepth = K::depth(L), kVectors = K::vectors(L), kOffset = K::offset(L);
+    constexpr int kColumns = K::columns(L), kDepth = K::depth(L), kVectors = K::vectors(L),
+                  kOffset = K::offset(L);
     const auto* weights = static_cast<const typename K::Element*>(chain.weights[L]);
     const int columns = static_cast<int>(chain.n[L]), depth = static_cast<int>(chain.depth(L));
     const int pitch = static_cast<int>(chain.weight_pitch(L));
@@ -55,7 +62,8 @@ __device__ void LoadConstants(const ChainArguments& chain, float* constants) {
 }
 
 template <class Element, int Align>
-using Access = cutlass::AlignedArray<Element, Align, (Align * sizeof(Element) < 16 ? Align * sizeof(Element) : 16)>;
+using Access = cutlass::AlignedArray<Element, Align,
+                                     (Align * sizeof(Element) < 16 ? Align * sizeof(Element) : 16)>;
 
 // `count` values from `at` on, zeros behind them.
 template <class Element, int Align, int Count>
@@ -74,7 +82,8 @@ __device__ Values<Count> LoadRow(const void* data, int64_t at, int count) {
 }
 
 template <class Output, int Align, int Count>
-__device__ void StoreRow(const cutlass::Array<Output, Count>& values, void* data, int64_t at, int count) {
+__device__ void StoreRow(const cutlass::Array<Output, Count>& values, void* data, int64_t at,
+                         int count) {
   Output* to = static_cast<Output*>(data) + at;
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < Count; i += Align) {
@@ -105,7 +114,8 @@ __device__ Values<Columns> Multiply(const Values<Depth>& x, const float* weights
 
 // Layer L and those behind it; `x` is what the layer before left of the row.
 template <class K, int L, int Depth>
-__device__ void ComputeFrom(const ChainArguments& chain, const float* constants, int64_t row, const Values<Depth>& x) {
+__device__ void ComputeFrom(const ChainArguments& chain, const float* constants, int64_t row,
+                            const Values<Depth>& x) {
   using Chain = typename K::template ChainOf<L>;
   using Element = typename K::Element;
   constexpr int kColumns = K::columns(L), kOffset = K::offset(L);
@@ -120,15 +130,18 @@ __device__ void ComputeFrom(const ChainArguments& chain, const float* constants,
   const int columns = static_cast<int>(chain.n[L]);
   CUTLASS_PRAGMA_UNROLL
   for (int t = 0; t < Chain::kTensors; ++t)
-    operands.tensors[t] = LoadRow<Element, K::kAlignOut, kColumns>(epilogue.tensors[t], row * epilogue.tensor_pitch[t], columns);
+    operands.tensors[t] = LoadRow<Element, K::kAlignOut, kColumns>(
+        epilogue.tensors[t], row * epilogue.tensor_pitch[t], columns);
   const Values<kColumns> sums = Multiply<Depth, kColumns>(x, constants + kOffset);
   if constexpr (L == K::kLast) {
     using Output = typename K::Output;
     const auto y = Chain::template finish<Output>(sums, operands, epilogue.params);
     StoreRow<Output, K::kAlignOut>(y, chain.d, row * chain.ldd, columns);
   } else {
-    const auto y = Chain::template finish<Element>(sums, operands, epilogue.params);  // as the tensor between the layers would hold it
-    ComputeFrom<K, L + 1>(chain, constants, row, cutlass::NumericArrayConverter<float, Element, kColumns>{}(y));
+    const auto y = Chain::template finish<Element>(
+        sums, operands, epilogue.params);  // as the tensor between the layers would hold it
+    ComputeFrom<K, L + 1>(chain, constants, row,
+                          cutlass::NumericArrayConverter<float, Element, kColumns>{}(y));
   }
 }
 

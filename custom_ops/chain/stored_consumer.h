@@ -13,15 +13,21 @@ class StoredConsumer {
   using Element = typename K::Element;
 
   CUTLASS_DEVICE StoredConsumer(const StoredParams& params, StoredMemory<K> memory, int group)
-      : params_(params), memory_(memory), barriers_(memory.barriers()), group_(group), thread_(threadIdx.x % 128),
-        store_(memory.store(group), params.operands[0], 1 + group), finish_(memory.finish(group), params.operands[1], 1 + group) {}
+      : params_(params),
+        memory_(memory),
+        barriers_(memory.barriers()),
+        group_(group),
+        thread_(threadIdx.x % 128),
+        store_(memory.store(group), params.operands[0], 1 + group),
+        finish_(memory.finish(group), params.operands[1], 1 + group) {}
 
   CUTLASS_DEVICE void run() {
     store_.fetch_vectors(0, params_.columns[0]);
     finish_.fetch_vectors(0, params_.columns[1]);
     store_.keep_vectors();
     finish_.keep_vectors();
-    WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are stored
+    WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are
+                            // stored
     for (int round = 0; round < params_.rounds; ++round, rows_.advance()) {
       const int row = FirstRow<K>(round, group_);
       Accumulators<K::kColumns> sums;
@@ -32,7 +38,8 @@ class StoredConsumer {
   }
 
  private:
-  // The second product of a block runs under the first one of the next. Weights are given back behind both.
+  // The second product of a block runs under the first one of the next. Weights are given back
+  // behind both.
   CUTLASS_DEVICE void multiply_tile(Accumulators<K::kColumns>& sums, const MatrixOutput& to) {
     Operand<K::kBlockColumns> operand;
     barriers_.rows_full[group_][rows_.stage].wait(rows_.parity);
@@ -71,14 +78,16 @@ class StoredConsumer {
     CommitProducts();
   }
 
-  CUTLASS_DEVICE void multiply_block(Operand<K::kBlockColumns>& operand, Accumulators<K::kColumns>& sums, bool accumulate) const {
+  CUTLASS_DEVICE void multiply_block(Operand<K::kBlockColumns>& operand,
+                                     Accumulators<K::kColumns>& sums, bool accumulate) const {
     const uint64_t b = OperandDescriptor(memory_.next_weights(weights_.stage), K::kNextRowBytes);
     PinOperand(operand);
     PinAccumulators(sums);
     BeginProducts();
 #pragma unroll
     for (int k = 0; k < K::kBlockColumns / 16; ++k)
-      WgmmaFromRegisters<K::kColumns>::template multiply<Element>(sums, operand + 4 * k, b + 2 * k, accumulate || k > 0);
+      WgmmaFromRegisters<K::kColumns>::template multiply<Element>(sums, operand + 4 * k, b + 2 * k,
+                                                                  accumulate || k > 0);
     CommitProducts();
   }
 
@@ -87,8 +96,8 @@ class StoredConsumer {
     constexpr int kValues = Finish::kUnitColumns / 2;
 #pragma unroll
     for (int unit = 0; unit < Finish::kUnits; ++unit)
-      finish_.finish_unit(reinterpret_cast<const float(&)[kValues]>(sums[unit * kValues]), 0, unit * Finish::kUnitColumns,
-                          params_.columns[1], to);
+      finish_.finish_unit(reinterpret_cast<const float (&)[kValues]>(sums[unit * kValues]), 0,
+                          unit * Finish::kUnitColumns, params_.columns[1], to);
   }
 
   // The one phase of resident weights stays complete.

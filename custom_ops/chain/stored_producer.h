@@ -1,5 +1,5 @@
-// What fills shared memory where a chain's first result is stored: three threads, one for each kind of buffers. All warpgroups have as
-// many rounds, with rows beyond the last one as zeros.
+// What fills shared memory where a chain's first result is stored: three threads, one for each kind
+// of buffers. All warpgroups have as many rounds, with rows beyond the last one as zeros.
 #pragma once
 #include "chain/stored_shape.h"
 #include "dependent_launch.h"
@@ -20,7 +20,8 @@ __device__ void LoadRows(const StoredParams& params, StoredMemory<K> memory) {
       full.arrive_and_expect(K::kRowsBytes);
       char* to = memory.rows(group, at.stage);
       for (int box = 0; box < K::kBoxes; ++box)
-        Load2D(params.rows, full, to + box * K::kBoxBytes, box * K::kBox, FirstRow<K>(round, group), Cache::kNormal);
+        Load2D(params.rows, full, to + box * K::kBoxBytes, box * K::kBox, FirstRow<K>(round, group),
+               Cache::kNormal);
     }
   }
 }
@@ -38,7 +39,8 @@ __device__ void LoadBlocks(const StoredParams& params, StoredMemory<K> memory) {
       full.arrive_and_expect(K::kWeightBytes);
       const int column = block * K::kBlockColumns;
       for (int box = 0; box < K::kBoxes; ++box)
-        Load2D(params.weights[0], full, memory.weights(at.stage) + box * K::kBoxBytes, box * K::kBox, column, Cache::kEvictLast);
+        Load2D(params.weights[0], full, memory.weights(at.stage) + box * K::kBoxBytes,
+               box * K::kBox, column, Cache::kEvictLast);
       Load2D(params.weights[1], full, memory.next_weights(at.stage), column, 0, Cache::kEvictLast);
     }
   }
@@ -56,7 +58,8 @@ __device__ void LoadResiduals(const StoredParams& params, StoredMemory<K> memory
         const EpilogueMemory<Store> to = memory.store(group);
         to.residual_free[at.stage].wait(at.parity ^ 1);
         to.residual_loaded[at.stage].arrive_and_expect(Store::kUnitBytes);
-        Load2D(params.residual, to.residual_loaded[at.stage], to.staging + at.stage * Store::kUnitBytes, block * K::kBlockColumns,
+        Load2D(params.residual, to.residual_loaded[at.stage],
+               to.staging + at.stage * Store::kUnitBytes, block * K::kBlockColumns,
                FirstRow<K>(round, group), Cache::kNormal);
       }
     }

@@ -1,9 +1,11 @@
-// Two products of which the first one's result is stored as well, or has residuals, or both: the static facts of one kernel, and what a
-// launch tells all its blocks.
+// Two products of which the first one's result is stored as well, or has residuals, or both: the
+// static facts of one kernel, and what a launch tells all its blocks.
 //
-// A warpgroup takes the first result of its 64 rows 64 columns at a time. Such a block is multiplied, finished, stored where others read
-// it, and is the second product's operand for as many values along its k, so that the first layer may be as wide as it likes. Its weights
-// are a stage of a ring that all warpgroups share: these columns of the first layer, and these values along k of the second.
+// A warpgroup takes the first result of its 64 rows 64 columns at a time. Such a block is
+// multiplied, finished, stored where others read it, and is the second product's operand for as
+// many values along its k, so that the first layer may be as wide as it likes. Its weights are a
+// stage of a ring that all warpgroups share: these columns of the first layer, and these values
+// along k of the second.
 #pragma once
 #include <algorithm>
 
@@ -28,9 +30,9 @@ struct WithBuffers : Shape {
   static constexpr bool kStores = Stores;
 };
 
-// Columns of the configuration: threadblock = (rows of all warpgroups, the first layer's columns, k), warp[0] = the second layer's
-// columns, zeros included; stages = those of the weights' ring, unless all blocks are resident. `Stores`: whether the first result is
-// an output, too.
+// Columns of the configuration: threadblock = (rows of all warpgroups, the first layer's columns,
+// k), warp[0] = the second layer's columns, zeros included; stages = those of the weights' ring,
+// unless all blocks are resident. `Stores`: whether the first result is an output, too.
 template <class Config, class ElementType, class OutputType, bool Stores, class First, class Last>
 struct StoredShape {
   using Row = Config;
@@ -38,32 +40,41 @@ struct StoredShape {
   using Output = OutputType;
 
   static constexpr int kGroups = Row::at(kConsumers), kThreads = 128 * (kGroups + 1), kRows = 64;
-  static constexpr int kDepth = Row::at(kTileK), kInner = Row::at(kTileN), kColumns = Row::at(kWarpM);
+  static constexpr int kDepth = Row::at(kTileK), kInner = Row::at(kTileN),
+                       kColumns = Row::at(kWarpM);
   static constexpr int kBlockColumns = 64, kBlocks = kInner / kBlockColumns;
   static constexpr bool kIsResident = Row::at(kResident) == 1;
 
   static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
   static_assert(kGroups >= 1 && kGroups <= 3 && Row::at(kTileM) == kGroups * kRows);
   static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
-  static_assert(kDepth % 16 == 0 && kInner % kBlockColumns == 0 && kColumns % 16 == 0, "zeros fill what is narrower");
+  static_assert(kDepth % 16 == 0 && kInner % kBlockColumns == 0 && kColumns % 16 == 0,
+                "zeros fill what is narrower");
   static_assert(Last::kTensors == 0, "tensors are the first layer's");
-  static_assert(Stores || First::kTensors > 0, "other kernels are for what is neither stored nor has residuals");
-  static_assert(First::kParams + Last::kParams <= kMaxParams, "both layers together have at most kMaxParams parameters");
+  static_assert(Stores || First::kTensors > 0,
+                "other kernels are for what is neither stored nor has residuals");
+  static_assert(First::kParams + Last::kParams <= kMaxParams,
+                "both layers together have at most kMaxParams parameters");
 
-  // Rows and the first layer's weights lie in boxes of one swizzled row along k each; both have 64 of them.
-  static constexpr int kBox = BoxColumns<Element>(kDepth), kBoxes = kDepth / kBox, kBoxBytes = kRows * kBox * sizeof(Element);
+  // Rows and the first layer's weights lie in boxes of one swizzled row along k each; both have 64
+  // of them.
+  static constexpr int kBox = BoxColumns<Element>(kDepth), kBoxes = kDepth / kBox,
+                       kBoxBytes = kRows * kBox * sizeof(Element);
   static constexpr int kRowsBytes = kBoxes * kBoxBytes;
-  static constexpr int kNextRowBytes = kBlockColumns * sizeof(Element);  // of the second layer's weights
+  static constexpr int kNextRowBytes =
+      kBlockColumns * sizeof(Element);  // of the second layer's weights
   static constexpr int kWeightBytes = kRowsBytes + kColumns * kNextRowBytes;
   static constexpr int kWeightStages = kIsResident ? kBlocks : Row::at(Column::kStages);
 
-  // Shared memory: weights, and for each warpgroup tiles of rows, units of both results, and vectors; barriers. Two tiles, where that
-  // leaves room for two units of the first; then as many units as there is room for, since residuals are loaded that far ahead.
+  // Shared memory: weights, and for each warpgroup tiles of rows, units of both results, and
+  // vectors; barriers. Two tiles, where that leaves room for two units of the first; then as many
+  // units as there is room for, since residuals are loaded that far ahead.
   using PlainStore = EpilogueShape<Element, Element, First, 1, kInner>;
   using Finish = WithBuffers<EpilogueShape<Element, Output, Last, 1, kColumns, false>, 1>;
   static constexpr int kVectorBytes = PlainStore::kVectorBytes + Finish::kVectorBytes;
   static constexpr int kGroupBytes =
-      (kSharedMemoryLimit - 1024 - kWeightStages * kWeightBytes) / kGroups - kVectorBytes - Finish::kStagingBytes;
+      (kSharedMemoryLimit - 1024 - kWeightStages * kWeightBytes) / kGroups - kVectorBytes -
+      Finish::kStagingBytes;
   static constexpr int kStages = kGroupBytes >= 2 * kRowsBytes + 2 * PlainStore::kUnitBytes ? 2 : 1;
   static constexpr int kUnits = (kGroupBytes - kStages * kRowsBytes) / PlainStore::kUnitBytes;
   static_assert(kWeightStages >= 1 && kUnits >= 2, "weights and tiles do not fit shared memory");
@@ -82,7 +93,8 @@ struct StoredShape {
     Barrier residual_loaded[kGroups][Store::kBuffers], residual_free[kGroups][Store::kBuffers];
   };
   static constexpr int kSharedMemory = kOffsetBarriers + sizeof(Barriers);
-  static_assert(kSharedMemory <= kSharedMemoryLimit, "one block has at most 227 KB of shared memory");
+  static_assert(kSharedMemory <= kSharedMemoryLimit,
+                "one block has at most 227 KB of shared memory");
 };
 
 // The block's shared memory.
@@ -92,16 +104,21 @@ struct StoredMemory {
 
   __device__ char* weights(int stage) const { return base + stage * K::kWeightBytes; }
   __device__ char* next_weights(int stage) const { return weights(stage) + K::kRowsBytes; }
-  __device__ char* rows(int group, int stage) const { return base + K::kOffsetRows + (group * K::kStages + stage) * K::kRowsBytes; }
-  __device__ typename K::Barriers& barriers() const { return *reinterpret_cast<typename K::Barriers*>(base + K::kOffsetBarriers); }
+  __device__ char* rows(int group, int stage) const {
+    return base + K::kOffsetRows + (group * K::kStages + stage) * K::kRowsBytes;
+  }
+  __device__ typename K::Barriers& barriers() const {
+    return *reinterpret_cast<typename K::Barriers*>(base + K::kOffsetBarriers);
+  }
 
   __device__ EpilogueMemory<typename K::Store> store(int group) const {
-    return {base + K::kOffsetStore + group * K::Store::kStagingBytes, vectors(group), barriers().residual_loaded[group],
-            barriers().residual_free[group]};
+    return {base + K::kOffsetStore + group * K::Store::kStagingBytes, vectors(group),
+            barriers().residual_loaded[group], barriers().residual_free[group]};
   }
   __device__ EpilogueMemory<typename K::Finish> finish(int group) const {
     constexpr int kOfStore = K::Store::kVectorBytes / sizeof(float);
-    return {base + K::kOffsetFinish + group * K::Finish::kStagingBytes, vectors(group) + kOfStore, nullptr, nullptr};
+    return {base + K::kOffsetFinish + group * K::Finish::kStagingBytes, vectors(group) + kOfStore,
+            nullptr, nullptr};
   }
 
  private:

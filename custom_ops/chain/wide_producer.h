@@ -1,4 +1,5 @@
-// What fills the rings of a chain of wide layers: one thread the weights, box by box of all layers in turn; others the rows.
+// What fills the rings of a chain of wide layers: one thread the weights, box by box of all layers
+// in turn; others the rows.
 #pragma once
 #include "chain/rows.h"
 #include "chain/wide_shape.h"
@@ -10,7 +11,8 @@ namespace sm90 {
 
 // Layer L and those behind it, of one tile.
 template <class K, int L = 0>
-__device__ void LoadLayers(const ChainParams& params, WideMemory<K> memory, RingCursor<K::kStages>& cursor) {
+__device__ void LoadLayers(const ChainParams& params, WideMemory<K> memory,
+                           RingCursor<K::kStages>& cursor) {
   if constexpr (L < K::kLayers) {
     constexpr int kBytes = K::box_bytes(L), kBoxes = K::boxes(L);
     typename K::Barriers& barriers = memory.barriers();
@@ -21,8 +23,8 @@ __device__ void LoadLayers(const ChainParams& params, WideMemory<K> memory, Ring
         full.arrive_and_expect(K::kShares * kBytes);
 #pragma unroll
         for (int share = 0; share < K::kShares; ++share)
-          Load2D(params.weights[L], full, memory.weights(cursor.stage) + share * kBytes, box * K::box(L),
-                 (pass * K::kShares + share) * K::block(L), Cache::kEvictLast);
+          Load2D(params.weights[L], full, memory.weights(cursor.stage) + share * kBytes,
+                 box * K::box(L), (pass * K::kShares + share) * K::block(L), Cache::kEvictLast);
       }
     }
     LoadLayers<K, L + 1>(params, memory, cursor);
@@ -33,7 +35,8 @@ __device__ void LoadLayers(const ChainParams& params, WideMemory<K> memory, Ring
 template <class K>
 __device__ void ProduceWeights(const ChainParams& params, WideMemory<K> memory) {
   RingCursor<K::kStages> cursor;
-  for (int tile = blockIdx.x; tile < params.tiles; tile += gridDim.x) LoadLayers<K>(params, memory, cursor);
+  for (int tile = blockIdx.x; tile < params.tiles; tile += gridDim.x)
+    LoadLayers<K>(params, memory, cursor);
 }
 
 // One thread where TMA reads the rows, else kRowThreads of them, from `thread` 0 on.

@@ -1,8 +1,9 @@
-// Functions for results of 16 bits, in few instructions: fp16 rounds by up to 2^-11 of a value, bf16 by up to 2^-8.
+// Functions for results of 16 bits, in few instructions: fp16 rounds by up to 2^-11 of a value,
+// bf16 by up to 2^-8.
 //
-// The special-function unit (exp2, reciprocal, tanh) has an eighth of the lanes, but it works beside the others: one of its results
-// and up to eight other instructions take the time of those eight. tests/custom_ops/test_approximations.py compiles this for the host
-// and holds the bounds.
+// The special-function unit (exp2, reciprocal, tanh) has an eighth of the lanes, but it works
+// beside the others: one of its results and up to eight other instructions take the time of those
+// eight. tests/custom_ops/test_approximations.py compiles this for the host and holds the bounds.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -26,7 +27,9 @@ __device__ inline float reciprocal_unit(float x) {
 __device__ inline float approximate_exp(float x) { return exp2_unit(1.4426950409f * x); }
 
 // Relative error below 2^-21; 0 from x = -87 down.
-__device__ inline float approximate_sigmoid(float x) { return reciprocal_unit(1.f + approximate_exp(-x)); }
+__device__ inline float approximate_sigmoid(float x) {
+  return reciprocal_unit(1.f + approximate_exp(-x));
+}
 
 // Relative error below 2^-10.9, the instruction's (PTX ISA: tanh.approx).
 __device__ inline float approximate_tanh(float x) {
@@ -39,34 +42,38 @@ __device__ inline float approximate_tanh(float x) {
 #endif
 }
 
-// x P(x) for a sigmoid-like P, P(-x) = 1 - P(x): max(x, 0) - |x| P(-|x|), where log2 P(-6 t) is so smooth that a polynomial of degree
-// three stands for it, and one exp2 does the rest. From |x| = 6 on P(-|x|) is 0 beside fp16's resolution; holding t there, which the
-// product's saturation does at no cost, keeps infinity finite. c0 has log2(6), the factor of t, in it.
+// x P(x) for a sigmoid-like P, P(-x) = 1 - P(x): max(x, 0) - |x| P(-|x|), where log2 P(-6 t) is so
+// smooth that a polynomial of degree three stands for it, and one exp2 does the rest. From |x| = 6
+// on P(-|x|) is 0 beside fp16's resolution; holding t there, which the product's saturation does at
+// no cost, keeps infinity finite. c0 has log2(6), the factor of t, in it.
 //
-// Every instruction counts, since an epilogue's delay the products of other warpgroups: degree four, which has a tenth of the error, and
-// a minimum instead of the saturation took GELU from 1.09 to 1.10 times a GEMM's time without epilogue (1280x3072x768 on an H200).
+// Every instruction counts, since an epilogue's delay the products of other warpgroups: degree
+// four, which has a tenth of the error, and a minimum instead of the saturation took GELU from 1.09
+// to 1.10 times a GEMM's time without epilogue (1280x3072x768 on an H200).
 __device__ inline float gate(float x, float c0, float c1, float c2, float c3) {
   const float t = __saturatef(fabsf(x) * (1.f / 6.f));
   const float log2_tail = fmaf(fmaf(fmaf(c3, t, c2), t, c1), t, c0);
   return fmaf(-t, exp2_unit(log2_tail), maximum(x, 0.f));
 }
 
-// x Phi(x), Phi the normal distribution. Absolute error below 6e-5 (equal ripple of x Phi(x)), less than fp16 rounds results above 0.25
-// by; for -inf what fp16 rounds to -0.
+// x Phi(x), Phi the normal distribution. Absolute error below 6e-5 (equal ripple of x Phi(x)), less
+// than fp16 rounds results above 0.25 by; for -inf what fp16 rounds to -0.
 __device__ inline float approximate_gelu(float x) {
   return gate(x, 1.58142843f, -6.77542089f, -17.9578466f, -5.37471500f);
 }
 
-// x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Absolute error below 7.5e-5; for -inf what fp16 rounds to -0.
+// x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Absolute error below 7.5e-5; for -inf what
+// fp16 rounds to -0.
 __device__ inline float approximate_gelu_tanh(float x) {
   return gate(x, 1.58792565f, -6.96794412f, -16.4314152f, -8.58104608f);
 }
 
-// log(1 + e^x) = max(x, 0) + log(1 + e), e = e^-|x|, whose last term is e times a polynomial of degree three. Relative error below 4e-4,
-// less than the distance of neighbours in fp16.
+// log(1 + e^x) = max(x, 0) + log(1 + e), e = e^-|x|, whose last term is e times a polynomial of
+// degree three. Relative error below 4e-4, less than the distance of neighbours in fp16.
 __device__ inline float approximate_softplus(float x) {
   const float e = approximate_exp(-fabsf(x));
-  const float slope = fmaf(fmaf(fmaf(-0.0743426446f, e, 0.254024406f), e, -0.486414010f), e, 0.999607046f);
+  const float slope =
+      fmaf(fmaf(fmaf(-0.0743426446f, e, 0.254024406f), e, -0.486414010f), e, 0.999607046f);
   return fmaf(e, slope, maximum(x, 0.f));
 }
 

@@ -1,4 +1,5 @@
-// An epilogue chain as a type: Chain<Bias, Relu, Add> applies its steps in fp32 to a fragment of the accumulator.
+// An epilogue chain as a type: Chain<Bias, Relu, Add> applies its steps in fp32 to a fragment of
+// the accumulator.
 #pragma once
 #include "cutlass/array.h"
 #include "cutlass/numeric_conversion.h"
@@ -22,36 +23,41 @@ struct Chain {
   static constexpr int kParams = (0 + ... + Steps::kParams);
   static constexpr bool kHeavy = (false || ... || Steps::kHeavy);
 
-  static_assert(kVectors <= kMaxVectors, "a chain has at most kMaxVectors vectors along the channels");
+  static_assert(kVectors <= kMaxVectors,
+                "a chain has at most kMaxVectors vectors along the channels");
   static_assert(kTensors <= kMaxTensors, "a chain has at most kMaxTensors tensor operands");
   static_assert(kParams <= kMaxParams, "a chain has at most kMaxParams parameters");
 
-  // The operands' values for one fragment of N neighbouring channels, in the order of the steps that take them.
+  // The operands' values for one fragment of N neighbouring channels, in the order of the steps
+  // that take them.
   template <int N>
   struct Operands {
     cutlass::Array<float, N> vectors[kVectors > 0 ? kVectors : 1];
     cutlass::Array<float, N> tensors[kTensors > 0 ? kTensors : 1];
   };
 
-  // For who goes on with fp32. Output: what it will be rounded to. For 16 bits, steps may be approximated to less than that rounding
-  // (steps.h).
+  // For who goes on with fp32. Output: what it will be rounded to. For 16 bits, steps may be
+  // approximated to less than that rounding (steps.h).
   template <class Output = float, int N>
-  __device__ static cutlass::Array<float, N> apply(
-      cutlass::Array<float, N> x, const Operands<N>& operands, const float* params) {
+  __device__ static cutlass::Array<float, N> apply(cutlass::Array<float, N> x,
+                                                   const Operands<N>& operands,
+                                                   const float* params) {
     apply_from<sizeof(Output) == 2, false, 0, 0, 0, N, Steps...>(x, operands, params);
     return x;
   }
 
   // The result, rounded; the last step may do that itself, for two values at once.
   template <class Output, int N>
-  __device__ static cutlass::Array<Output, N> finish(
-      cutlass::Array<float, N> x, const Operands<N>& operands, const float* params) {
+  __device__ static cutlass::Array<Output, N> finish(cutlass::Array<float, N> x,
+                                                     const Operands<N>& operands,
+                                                     const float* params) {
 #if __CUDA_ARCH__ >= 800
     if constexpr (N % 2 == 0 && Last::template kFinishes<Output>) {
       apply_from<true, true, 0, 0, 0, N, Steps...>(x, operands, params);
       cutlass::AlignedArray<Output, N, sizeof(Pair)> result;
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < N; i += 2) reinterpret_cast<Pair*>(&result)[i / 2] = Last::template finish<Output>(x[i], x[i + 1]);
+      for (int i = 0; i < N; i += 2)
+        reinterpret_cast<Pair*>(&result)[i / 2] = Last::template finish<Output>(x[i], x[i + 1]);
       return result;
     }
 #endif
@@ -61,23 +67,30 @@ struct Chain {
  private:
   using Last = typename LastOf<Step<Operand::kNone>, Steps...>::Type;
 
-  // Vector, Tensor and Param count what earlier steps have taken, so that every index is a constant.
+  // Vector, Tensor and Param count what earlier steps have taken, so that every index is a
+  // constant.
   template <bool Approximate, bool ButLast, int Vector, int Tensor, int Param, int N>
   __device__ static void apply_from(cutlass::Array<float, N>&, const Operands<N>&, const float*) {}
 
-  template <bool Approximate, bool ButLast, int Vector, int Tensor, int Param, int N, class Step, class... Rest>
-  __device__ static void apply_from(cutlass::Array<float, N>& x, const Operands<N>& operands, const float* params) {
+  template <bool Approximate, bool ButLast, int Vector, int Tensor, int Param, int N, class Step,
+            class... Rest>
+  __device__ static void apply_from(cutlass::Array<float, N>& x, const Operands<N>& operands,
+                                    const float* params) {
     if constexpr (ButLast && sizeof...(Rest) == 0) return;
-    constexpr bool kVector = Step::kOperand == Operand::kVector, kTensor = Step::kOperand == Operand::kTensor;
+    constexpr bool kVector = Step::kOperand == Operand::kVector,
+                   kTensor = Step::kOperand == Operand::kTensor;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < N; ++i) {
       float operand = 0.f;
       if constexpr (kVector) operand = operands.vectors[Vector][i];
       if constexpr (kTensor) operand = operands.tensors[Tensor][i];
-      if constexpr (Approximate && Step::kApproximable) x[i] = Step::approximate(x[i], operand, params + Param);
-      else x[i] = Step::apply(x[i], operand, params + Param);
+      if constexpr (Approximate && Step::kApproximable)
+        x[i] = Step::approximate(x[i], operand, params + Param);
+      else
+        x[i] = Step::apply(x[i], operand, params + Param);
     }
-    apply_from<Approximate, ButLast, Vector + kVector, Tensor + kTensor, Param + Step::kParams, N, Rest...>(x, operands, params);
+    apply_from<Approximate, ButLast, Vector + kVector, Tensor + kTensor, Param + Step::kParams, N,
+               Rest...>(x, operands, params);
   }
 };
 

@@ -1,4 +1,5 @@
-// The larger and the smaller of two values, or NaN where either is: fmaxf and fminf would swallow it.
+// The larger and the smaller of two values, or NaN where either is: fmaxf and fminf would swallow
+// it.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -18,7 +19,9 @@ __device__ inline float maximum(float x, float y) {
 
 __device__ inline float minimum(float x, float y) { return -maximum(-x, -y); }
 
-__device__ inline float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
+__device__ inline float clamp(float x, float low, float high) {
+  return minimum(maximum(x, low), high);
+}
 
 }  // namespace epilogue
 }  // namespace onnxbolt

@@ -1,11 +1,12 @@
-// Device functions of the steps of onnxbolt/epilogues.py: one struct per row, named by its `functor` column.
+// Device functions of the steps of onnxbolt/epilogues.py: one struct per row, named by its
+// `functor` column.
 //
-// A step maps one fp32 value, its operand and its parameters to one fp32 value. NaN passes through, as it does through the ONNX
-// operators; fminf and fmaxf would swallow it.
+// A step maps one fp32 value, its operand and its parameters to one fp32 value. NaN passes through,
+// as it does through the ONNX operators; fminf and fmaxf would swallow it.
 //
-// `apply` is as exact as fp32 allows. Where that takes long, `approximate` is for results that are rounded to 16 bits: its error
-// is below that rounding (epilogue/approximations.h). `finish` is for a chain's last step: two values, rounded to 16 bits
-// (epilogue/pairs.h).
+// `apply` is as exact as fp32 allows. Where that takes long, `approximate` is for results that are
+// rounded to 16 bits: its error is below that rounding (epilogue/approximations.h). `finish` is for
+// a chain's last step: two values, rounded to 16 bits (epilogue/pairs.h).
 #pragma once
 #include <cuda_runtime.h>
 
@@ -18,7 +19,8 @@ namespace epilogue {
 
 enum class Operand { kNone, kVector, kTensor };
 
-// What a step takes; kHeavy marks long code, for which an epilogue's outer loop is better left rolled.
+// What a step takes; kHeavy marks long code, for which an epilogue's outer loop is better left
+// rolled.
 template <Operand Kind, int Params = 0, bool Heavy = false>
 struct Step {
   static constexpr Operand kOperand = Kind;
@@ -35,7 +37,8 @@ struct HalfStep : Step<Operand::kNone, 0, Heavy> {
   static constexpr bool kFinishes = std::is_same_v<Output, cutlass::half_t>;
 };
 
-// Two ulp instead of a full division; for |divisor| > 2^126 the quotient is 0, which is where it tends to here.
+// Two ulp instead of a full division; for |divisor| > 2^126 the quotient is 0, which is where it
+// tends to here.
 __device__ inline float sigmoid(float x) { return __fdividef(1.f, 1.f + expf(-x)); }
 
 struct Bias : Step<Operand::kVector> {
@@ -47,7 +50,9 @@ struct Scale : Step<Operand::kVector> {
 };
 
 struct PRelu : Step<Operand::kVector> {
-  __device__ static float apply(float x, float slope, const float*) { return x < 0.f ? x * slope : x; }
+  __device__ static float apply(float x, float slope, const float*) {
+    return x < 0.f ? x * slope : x;
+  }
 };
 
 struct Add : Step<Operand::kTensor> {
@@ -63,21 +68,29 @@ struct Relu : Step<Operand::kNone> {
   template <class Output>
   static constexpr bool kFinishes = sizeof(Output) == 2;
   template <class Output>
-  __device__ static Pair finish(float first, float second) { return round_positive<Output>(first, second); }
+  __device__ static Pair finish(float first, float second) {
+    return round_positive<Output>(first, second);
+  }
 };
 
 struct LeakyRelu : Step<Operand::kNone, 1> {
-  __device__ static float apply(float x, float, const float* alpha) { return x < 0.f ? x * alpha[0] : x; }
+  __device__ static float apply(float x, float, const float* alpha) {
+    return x < 0.f ? x * alpha[0] : x;
+  }
 };
 
 struct Clip : Step<Operand::kNone, 2> {
-  __device__ static float apply(float x, float, const float* bounds) { return clamp(x, bounds[0], bounds[1]); }
+  __device__ static float apply(float x, float, const float* bounds) {
+    return clamp(x, bounds[0], bounds[1]);
+  }
 };
 
 struct Sigmoid : Step<Operand::kNone> {
   __device__ static float apply(float x, float, const float*) { return sigmoid(x); }
   static constexpr bool kApproximable = true;
-  __device__ static float approximate(float x, float, const float*) { return approximate_sigmoid(x); }
+  __device__ static float approximate(float x, float, const float*) {
+    return approximate_sigmoid(x);
+  }
 };
 
 struct Tanh : Step<Operand::kNone, 0, true> {
@@ -87,51 +100,79 @@ struct Tanh : Step<Operand::kNone, 0, true> {
 };
 
 struct GeluErf : HalfStep<true> {
-  __device__ static float apply(float x, float, const float*) { return 0.5f * x * (1.f + erff(x * 0.70710678f)); }
+  __device__ static float apply(float x, float, const float*) {
+    return 0.5f * x * (1.f + erff(x * 0.70710678f));
+  }
   static constexpr bool kApproximable = true;
   __device__ static float approximate(float x, float, const float*) { return approximate_gelu(x); }
   template <class>
-  __device__ static Pair finish(float first, float second) { return gelu_pair(first, second); }
+  __device__ static Pair finish(float first, float second) {
+    return gelu_pair(first, second);
+  }
 };
 
 // (1 + tanh u) / 2 = sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3).
 struct GeluTanh : HalfStep<> {
-  __device__ static float apply(float x, float, const float*) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
+  __device__ static float apply(float x, float, const float*) {
+    return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x));
+  }
   static constexpr bool kApproximable = true;
-  __device__ static float approximate(float x, float, const float*) { return approximate_gelu_tanh(x); }
+  __device__ static float approximate(float x, float, const float*) {
+    return approximate_gelu_tanh(x);
+  }
   template <class>
-  __device__ static Pair finish(float first, float second) { return gelu_tanh_pair(first, second); }
+  __device__ static Pair finish(float first, float second) {
+    return gelu_tanh_pair(first, second);
+  }
 };
 
 struct Silu : HalfStep<> {
   __device__ static float apply(float x, float, const float*) { return x * sigmoid(x); }
   static constexpr bool kApproximable = true;
-  __device__ static float approximate(float x, float, const float*) { return x * approximate_sigmoid(x); }
+  __device__ static float approximate(float x, float, const float*) {
+    return x * approximate_sigmoid(x);
+  }
   template <class>
-  __device__ static Pair finish(float first, float second) { return silu_pair(first, second); }
+  __device__ static Pair finish(float first, float second) {
+    return silu_pair(first, second);
+  }
 };
 
 struct HardSwish : Step<Operand::kNone> {
-  __device__ static float apply(float x, float, const float*) { return x * __saturatef(x * (1.f / 6.f) + 0.5f); }
+  __device__ static float apply(float x, float, const float*) {
+    return x * __saturatef(x * (1.f / 6.f) + 0.5f);
+  }
 };
 
 struct HardSigmoid : Step<Operand::kNone, 2> {
-  __device__ static float apply(float x, float, const float* p) { return clamp(p[0] * x + p[1], 0.f, 1.f); }
+  __device__ static float apply(float x, float, const float* p) {
+    return clamp(p[0] * x + p[1], 0.f, 1.f);
+  }
 };
 
 // log(1 + e^x) without overflow for large x.
 struct Softplus : HalfStep<true> {
-  __device__ static float apply(float x, float, const float*) { return (x < 0.f ? 0.f : x) + log1pf(expf(-fabsf(x))); }
+  __device__ static float apply(float x, float, const float*) {
+    return (x < 0.f ? 0.f : x) + log1pf(expf(-fabsf(x)));
+  }
   static constexpr bool kApproximable = true;
-  __device__ static float approximate(float x, float, const float*) { return approximate_softplus(x); }
+  __device__ static float approximate(float x, float, const float*) {
+    return approximate_softplus(x);
+  }
   template <class>
-  __device__ static Pair finish(float first, float second) { return softplus_pair(first, second); }
+  __device__ static Pair finish(float first, float second) {
+    return softplus_pair(first, second);
+  }
 };
 
 struct Elu : Step<Operand::kNone, 1, true> {
-  __device__ static float apply(float x, float, const float* alpha) { return x < 0.f ? alpha[0] * expm1f(x) : x; }
+  __device__ static float apply(float x, float, const float* alpha) {
+    return x < 0.f ? alpha[0] * expm1f(x) : x;
+  }
   static constexpr bool kApproximable = true;
-  __device__ static float approximate(float x, float, const float* alpha) { return x < 0.f ? alpha[0] * (approximate_exp(x) - 1.f) : x; }
+  __device__ static float approximate(float x, float, const float* alpha) {
+    return x < 0.f ? alpha[0] * (approximate_exp(x) - 1.f) : x;
+  }
 };
 
 // tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2) for e = e^x; from x = 20 on it is 1 in fp32.
@@ -145,7 +186,8 @@ struct Mish : Step<Operand::kNone> {
   __device__ static float approximate(float x, float, const float*) { return approximate_mish(x); }
 };
 
-// The mean over an image's pixels, behind all other steps. It is no function of one value: a kernel that does not know it does not compile.
+// The mean over an image's pixels, behind all other steps. It is no function of one value: a kernel
+// that does not know it does not compile.
 struct Mean : Step<Operand::kNone> {};
 
 }  // namespace epilogue

@@ -1,7 +1,8 @@
-// A chain as the single visitor of a CUTLASS 2.x epilogue: loads its operands, applies the steps, converts, stores.
+// A chain as the single visitor of a CUTLASS 2.x epilogue: loads its operands, applies the steps,
+// converts, stores.
 //
-// One node instead of a tree of CUTLASS's own: VisitorCompute hands no run-time parameters to its functor, and a node that
-// sees the whole chain keeps one set of coordinates and bounds.
+// One node instead of a tree of CUTLASS's own: VisitorCompute hands no run-time parameters to its
+// functor, and a node that sees the whole chain keeps one set of coordinates and bounds.
 #pragma once
 #include "cutlass/epilogue/threadblock/epilogue_with_visitor_callbacks.h"
 #include "cutlass/epilogue/threadblock/fusion/visitors.hpp"
@@ -15,12 +16,13 @@ namespace epilogue {
 template <class T, int N>
 using Access = cutlass::AlignedArray<T, N, (N * sizeof(T) < 16 ? N * sizeof(T) : 16)>;
 
-// ThreadMap: cutlass::epilogue::threadblock::OutputTileThreadLayout of the kernel. A batch is a group of output channels: those of
-// all batches lie side by side.
+// ThreadMap: cutlass::epilogue::threadblock::OutputTileThreadLayout of the kernel. A batch is a
+// group of output channels: those of all batches lie side by side.
 template <class ThreadMap, class Chain, class Element, class Output>
 struct ChainVisitor {
   static constexpr int kAccess = ThreadMap::kElementsPerAccess;
-  static constexpr int kColumns = ThreadMap::Iterations::kColumn, kRows = ThreadMap::Iterations::kRow;
+  static constexpr int kColumns = ThreadMap::Iterations::kColumn,
+                       kRows = ThreadMap::Iterations::kRow;
   static constexpr int kSteps = ThreadMap::Count::kTile;
   using Fragment = cutlass::Array<float, kAccess>;
 
@@ -54,7 +56,8 @@ struct ChainVisitor {
       for (int i = 0; i < Chain::kVectors * kColumns; ++i) {
         int column = cute::get<1>(coordinates(0, i % kColumns, 0, 0));
         vectors[i].clear();
-        const float* vector = params->operands.vectors[i / kColumns] + channel(coordinates(0, i % kColumns, 0, 0));
+        const float* vector =
+            params->operands.vectors[i / kColumns] + channel(coordinates(0, i % kColumns, 0, 0));
         if (column < n) vectors[i] = *reinterpret_cast<const Access<float, kAccess>*>(vector);
       }
       load_tensors(0);
@@ -68,21 +71,27 @@ struct ChainVisitor {
     }
 
     template <class Accumulator, int N>
-    CUTLASS_DEVICE Fragment visit(int step, int row, int column, int fragment, const cutlass::Array<Accumulator, N>& accumulator) {
+    CUTLASS_DEVICE Fragment visit(int step, int row, int column, int fragment,
+                                  const cutlass::Array<Accumulator, N>& accumulator) {
       typename Chain::template Operands<N> operands;
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Chain::kVectors; ++i) operands.vectors[i] = vectors[i * kColumns + column];
+      for (int i = 0; i < Chain::kVectors; ++i)
+        operands.vectors[i] = vectors[i * kColumns + column];
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Chain::kTensors; ++i) {
-        operands.tensors[i] = cutlass::NumericArrayConverter<float, Element, N>{}(tensors[i * kRows * kColumns + fragment]);
+        operands.tensors[i] = cutlass::NumericArrayConverter<float, Element, N>{}(
+            tensors[i * kRows * kColumns + fragment]);
       }
       auto coordinate = coordinates(0, column, row, step);
-      if (contains(coordinate)) store(coordinate, Chain::template finish<Output>(Fragment(accumulator), operands, params->operands.params));
+      if (contains(coordinate))
+        store(coordinate, Chain::template finish<Output>(Fragment(accumulator), operands,
+                                                         params->operands.params));
       return Fragment(accumulator);
     }
 
    private:
-    static constexpr int kFragments = Chain::kTensors * kRows * kColumns;  // of all tensors in one step
+    static constexpr int kFragments =
+        Chain::kTensors * kRows * kColumns;  // of all tensors in one step
 
     CUTLASS_DEVICE void load_tensors(int step) {
       CUTLASS_PRAGMA_UNROLL
@@ -105,14 +114,17 @@ struct ChainVisitor {
     }
 
     template <class Coordinate>
-    CUTLASS_DEVICE const Access<Element, kAccess>* source(int operand, const Coordinate& coordinate) const {
-      int64_t offset = cute::get<0>(coordinate) * params->operands.tensor_pitch[operand] + channel(coordinate);
+    CUTLASS_DEVICE const Access<Element, kAccess>* source(int operand,
+                                                          const Coordinate& coordinate) const {
+      int64_t offset =
+          cute::get<0>(coordinate) * params->operands.tensor_pitch[operand] + channel(coordinate);
       auto tensor = static_cast<const Element*>(params->operands.tensors[operand]);
       return reinterpret_cast<const Access<Element, kAccess>*>(tensor + offset);
     }
 
     template <class Coordinate>
-    CUTLASS_DEVICE void store(const Coordinate& coordinate, const cutlass::Array<Output, kAccess>& values) {
+    CUTLASS_DEVICE void store(const Coordinate& coordinate,
+                              const cutlass::Array<Output, kAccess>& values) {
       Access<Output, kAccess> access;
       static_cast<cutlass::Array<Output, kAccess>&>(access) = values;
       int64_t offset = cute::get<0>(coordinate) * params->ldd + channel(coordinate);
@@ -123,13 +135,16 @@ struct ChainVisitor {
     int m, n;
     const Params* params;
     Fragment vectors[Chain::kVectors > 0 ? Chain::kVectors * kColumns : 1];
-    cutlass::Array<Element, kAccess> tensors[kFragments > 0 ? kFragments : 1], next_tensors[kFragments > 0 ? kFragments : 1];
+    cutlass::Array<Element, kAccess> tensors[kFragments > 0 ? kFragments : 1],
+        next_tensors[kFragments > 0 ? kFragments : 1];
   };
 
   template <class ProblemShape>
   CUTLASS_DEVICE auto get_callbacks(cutlass::gemm::GemmCoord tile, int thread, ProblemShape shape) {
-    auto coordinates = cute::group_modes<3, 6>(ThreadMap::partition(cute::make_identity_tensor(shape), thread, tile));
-    return Callbacks<decltype(coordinates)>(coordinates, cute::get<0>(shape), cute::get<1>(shape), params);
+    auto coordinates = cute::group_modes<3, 6>(
+        ThreadMap::partition(cute::make_identity_tensor(shape), thread, tile));
+    return Callbacks<decltype(coordinates)>(coordinates, cute::get<0>(shape), cute::get<1>(shape),
+                                            params);
   }
 };
 

@@ -1,7 +1,8 @@
-// A chain as a CUTLASS 3.x epilogue visitor tree for sm_90: one node that applies the steps, its operands as children.
+// A chain as a CUTLASS 3.x epilogue visitor tree for sm_90: one node that applies the steps, its
+// operands as children.
 //
-// Vectors travel through shared memory (Sm90RowBroadcast). The first tensor is the epilogue's source C, which TMA brings in
-// ahead of its use; a second one is read directly.
+// Vectors travel through shared memory (Sm90RowBroadcast). The first tensor is the epilogue's
+// source C, which TMA brings in ahead of its use; a second one is read directly.
 #pragma once
 #include <utility>
 
@@ -14,7 +15,8 @@
 namespace onnxbolt {
 namespace epilogue {
 
-// The root: fp32 accumulators and the children's fragments (vectors, then tensors) to the output's element.
+// The root: fp32 accumulators and the children's fragments (vectors, then tensors) to the output's
+// element.
 template <class Chain, class Output>
 struct ChainNode : cutlass::epilogue::fusion::detail::Sm90VisitorImpl<> {
   struct Arguments {
@@ -24,7 +26,8 @@ struct ChainNode : cutlass::epilogue::fusion::detail::Sm90VisitorImpl<> {
   struct SharedStorage {};
 
   template <class ProblemShape>
-  static constexpr Params to_underlying_arguments(const ProblemShape&, const Arguments& arguments, void*) {
+  static constexpr Params to_underlying_arguments(const ProblemShape&, const Arguments& arguments,
+                                                  void*) {
     return arguments;
   }
   template <class ProblemShape>
@@ -36,8 +39,8 @@ struct ChainNode : cutlass::epilogue::fusion::detail::Sm90VisitorImpl<> {
     return 0;
   }
   template <class ProblemShape>
-  static cutlass::Status initialize_workspace(
-      const ProblemShape&, const Arguments&, void*, cudaStream_t, cutlass::CudaHostAdapter* = nullptr) {
+  static cutlass::Status initialize_workspace(const ProblemShape&, const Arguments&, void*,
+                                              cudaStream_t, cutlass::CudaHostAdapter* = nullptr) {
     return cutlass::Status::kSuccess;
   }
 
@@ -53,27 +56,34 @@ struct ChainNode : cutlass::epilogue::fusion::detail::Sm90VisitorImpl<> {
 
     template <class Accumulator, class... Inputs, int N>
     CUTLASS_DEVICE cutlass::Array<Output, N> visit(
-        const cutlass::Array<Accumulator, N>& accumulator, int, int, int, const cutlass::Array<Inputs, N>&... inputs) {
+        const cutlass::Array<Accumulator, N>& accumulator, int, int, int,
+        const cutlass::Array<Inputs, N>&... inputs) {
       typename Chain::template Operands<N> operands;
       collect(operands, std::index_sequence_for<Inputs...>{}, inputs...);
       return Chain::template finish<Output>(accumulator, operands, params->params);
     }
 
     template <int N, size_t... Index, class... Inputs>
-    CUTLASS_DEVICE static void collect(
-        typename Chain::template Operands<N>& operands, std::index_sequence<Index...>, const cutlass::Array<Inputs, N>&... inputs) {
-      ((slot<N, Index>(operands) = cutlass::NumericArrayConverter<float, Inputs, N>{}(inputs)), ...);
+    CUTLASS_DEVICE static void collect(typename Chain::template Operands<N>& operands,
+                                       std::index_sequence<Index...>,
+                                       const cutlass::Array<Inputs, N>&... inputs) {
+      ((slot<N, Index>(operands) = cutlass::NumericArrayConverter<float, Inputs, N>{}(inputs)),
+       ...);
     }
 
     template <int N, size_t Index>
-    CUTLASS_DEVICE static cutlass::Array<float, N>& slot(typename Chain::template Operands<N>& operands) {
-      if constexpr (Index < Chain::kVectors) return operands.vectors[Index];
-      else return operands.tensors[Index - Chain::kVectors];
+    CUTLASS_DEVICE static cutlass::Array<float, N>& slot(
+        typename Chain::template Operands<N>& operands) {
+      if constexpr (Index < Chain::kVectors)
+        return operands.vectors[Index];
+      else
+        return operands.tensors[Index - Chain::kVectors];
     }
   };
 
   template <bool ReferenceSrc, class... Types>
-  CUTLASS_DEVICE auto get_consumer_store_callbacks(const cutlass::epilogue::fusion::detail::ConsumerStoreArgs<Types...>&) {
+  CUTLASS_DEVICE auto get_consumer_store_callbacks(
+      const cutlass::epilogue::fusion::detail::ConsumerStoreArgs<Types...>&) {
     return StoreCallbacks(params);
   }
 };
@@ -85,7 +95,8 @@ struct ChainTree {
   using RowMajor = cute::Stride<int64_t, cute::_1, int64_t>;
   using Vector = cutlass::epilogue::fusion::Sm90RowBroadcast<0, Tile, float, float>;
   using Source = cutlass::epilogue::fusion::Sm90SrcFetch<Element>;
-  using Auxiliary = cutlass::epilogue::fusion::Sm90AuxLoad<0, void, Element, RowMajor, void, void, kAlign>;
+  using Auxiliary =
+      cutlass::epilogue::fusion::Sm90AuxLoad<0, void, Element, RowMajor, void, void, kAlign>;
   template <size_t Index>
   using Tensor = cute::conditional_t<Index == 0, Source, Auxiliary>;
   template <size_t>
@@ -95,7 +106,8 @@ struct ChainTree {
 
   template <size_t... V, size_t... T>
   static auto tree(std::index_sequence<V...>, std::index_sequence<T...>)
-      -> cutlass::epilogue::fusion::Sm90EVT<ChainNode<Chain, Output>, EachVector<V>..., Tensor<T>...>;
+      -> cutlass::epilogue::fusion::Sm90EVT<ChainNode<Chain, Output>, EachVector<V>...,
+                                            Tensor<T>...>;
   using Callbacks = decltype(tree(Vectors{}, Tensors{}));
   using ElementSource = cute::conditional_t<(Chain::kTensors > 0), Element, void>;
 
@@ -105,8 +117,9 @@ struct ChainTree {
 
  private:
   template <size_t... V, size_t... T>
-  static typename Callbacks::Arguments arguments(
-      const EpilogueArguments& operands, std::index_sequence<V...>, std::index_sequence<T...>) {
+  static typename Callbacks::Arguments arguments(const EpilogueArguments& operands,
+                                                 std::index_sequence<V...>,
+                                                 std::index_sequence<T...>) {
     typename ChainNode<Chain, Output>::Arguments node;
     for (int i = 0; i < kMaxParams; ++i) node.params[i] = operands.params[i];
     return {typename Vector::Arguments{operands.vectors[V]}..., tensor<T>(operands)..., node};
@@ -114,8 +127,12 @@ struct ChainTree {
 
   template <size_t Index>
   static typename Tensor<Index>::Arguments tensor(const EpilogueArguments& operands) {
-    if constexpr (Index == 0) return {};
-    else return {static_cast<const Element*>(operands.tensors[Index]), Element(0), {operands.tensor_pitch[Index], {}, 0}};
+    if constexpr (Index == 0)
+      return {};
+    else
+      return {static_cast<const Element*>(operands.tensors[Index]),
+              Element(0),
+              {operands.tensor_pitch[Index], {}, 0}};
   }
 };
 

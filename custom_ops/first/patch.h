@@ -1,12 +1,13 @@
-// The pixels under a tile, from an image in NCHW to shared memory: through registers, so that the next tile's are on their way while
-// this one's are multiplied.
+// The pixels under a tile, from an image in NCHW to shared memory: through registers, so that the
+// next tile's are on their way while this one's are multiplied.
 #pragma once
 #include "first/plan.h"
 
 namespace onnxbolt {
 namespace first {
 
-// Where columns of the patch begin: the image is read in aligned quads, so that up to three columns come along on the left.
+// Where columns of the patch begin: the image is read in aligned quads, so that up to three columns
+// come along on the left.
 struct Shift {
   int columns;
   bool odd;  // the patch is one element off, so that the first pixel begins at an even one
@@ -18,28 +19,33 @@ struct Shift {
   }
 };
 
-// Pixel: the element type of x. A thread takes quads, four neighbouring columns of a row, in all channels.
+// Pixel: the element type of x. A thread takes quads, four neighbouring columns of a row, in all
+// channels.
 template <class Plan, class Pixel>
 class Patch {
  public:
   using Element = typename Plan::Element;
 
   __device__ explicit Patch(const Params& params) : params_(params), shift_(params, Plan{}) {
-    aligned_ = params.w % kQuad == 0 && reinterpret_cast<uintptr_t>(params.x) % (kQuad * sizeof(Pixel)) == 0;
+    aligned_ = params.w % kQuad == 0 &&
+               reinterpret_cast<uintptr_t>(params.x) % (kQuad * sizeof(Pixel)) == 0;
   }
 
   // Starts the loads of a tile's pixels; those outside of the image are zeros.
   __device__ void fetch(const Tile& tile) {
-    const int top = tile.row * Plan::kStrideH - params_.pad_top, left = tile.column * Plan::kStrideW - params_.pad_left - shift_.columns;
+    const int top = tile.row * Plan::kStrideH - params_.pad_top,
+              left = tile.column * Plan::kStrideW - params_.pad_left - shift_.columns;
     const int plane = params_.h * params_.w;
-    const Pixel* image = static_cast<const Pixel*>(params_.x) + int64_t(tile.image) * Plan::kC * plane;
+    const Pixel* image =
+        static_cast<const Pixel*>(params_.x) + int64_t(tile.image) * Plan::kC * plane;
 #pragma unroll
     for (int i = 0; i < Plan::kLoads; ++i) {
       const Place place(i);
       const int h = top + place.row, w = left + place.column;
       const bool inside = place.exists && unsigned(h) < unsigned(params_.h);
 #pragma unroll
-      for (int channel = 0; channel < Plan::kC; ++channel) quads_[i][channel] = load(image + channel * plane + h * params_.w, w, inside);
+      for (int channel = 0; channel < Plan::kC; ++channel)
+        quads_[i][channel] = load(image + channel * plane + h * params_.w, w, inside);
     }
   }
 
@@ -52,9 +58,11 @@ class Patch {
 #pragma unroll
       for (int j = 0; j < kRun; ++j) {
         const int channel = j % Plan::kStoredC;
-        run[j] = channel < Plan::kC ? Element(float(quads_[i][channel][j / Plan::kStoredC])) : Element(0.f);
+        run[j] = channel < Plan::kC ? Element(float(quads_[i][channel][j / Plan::kStoredC]))
+                                    : Element(0.f);
       }
-      if (place.exists) store(patch + place.row * Plan::kPatchPitch + place.column * Plan::kStoredC, run);
+      if (place.exists)
+        store(patch + place.row * Plan::kPatchPitch + place.column * Plan::kStoredC, run);
     }
   }
 
@@ -82,7 +90,8 @@ class Patch {
     Quad quad;
     quad.fill(Pixel(0.f));
     if (aligned_) {
-      if (inside && unsigned(w) < unsigned(params_.w)) quad = *reinterpret_cast<const Quad*>(row + w);
+      if (inside && unsigned(w) < unsigned(params_.w))
+        quad = *reinterpret_cast<const Quad*>(row + w);
     } else {
 #pragma unroll
       for (int j = 0; j < kQuad; ++j) {
@@ -105,7 +114,8 @@ class Patch {
   }
 
   template <int Count>
-  __device__ static cutlass::AlignedArray<Element, Count> part(const cutlass::Array<Element, kRun>& run, int first) {
+  __device__ static cutlass::AlignedArray<Element, Count> part(
+      const cutlass::Array<Element, kRun>& run, int first) {
     cutlass::AlignedArray<Element, Count> elements;
 #pragma unroll
     for (int i = 0; i < Count; ++i) elements[i] = run[first + i];

@@ -1,4 +1,5 @@
-// The product of a first convolution: pixels as A, from registers, weights as B, in shared memory for as long as the block lives.
+// The product of a first convolution: pixels as A, from registers, weights as B, in shared memory
+// for as long as the block lives.
 //
 // A lane's fragment of A is read straight from the patch: no im2col is written anywhere.
 #pragma once
@@ -8,8 +9,9 @@
 namespace onnxbolt {
 namespace first {
 
-// The weights of output channels `first` .., on their way to shared memory, where they are steps of [channel][16], each row swizzled
-// as an operand of 32 bytes (wgmma.h). A thread takes chunks, some at a time, since each element arrives in a register of its own.
+// The weights of output channels `first` .., on their way to shared memory, where they are steps of
+// [channel][16], each row swizzled as an operand of 32 bytes (wgmma.h). A thread takes chunks, some
+// at a time, since each element arrives in a register of its own.
 template <class Plan>
 class Weights {
  public:
@@ -28,7 +30,8 @@ class Weights {
 
  private:
   using Chunk = cutlass::AlignedArray<Element, kChunk>;
-  static constexpr int kRowChunks = 2 * Plan::kSteps, kChunks = CeilDivide(Plan::kN * kRowChunks, Plan::kThreads);
+  static constexpr int kRowChunks = 2 * Plan::kSteps,
+                       kChunks = CeilDivide(Plan::kN * kRowChunks, Plan::kThreads);
   static constexpr int kAtOnce = std::min(kChunks, kChunksAtOnce);
 
   // Which chunk of which channel a thread's i-th is, and the part of which run of the filter.
@@ -50,13 +53,15 @@ class Weights {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const Place place(begin + i);
-      const bool exists = place.exists && place.run < Plan::kR && first_ + place.channel < params_.k;
+      const bool exists =
+          place.exists && place.run < Plan::kR && first_ + place.channel < params_.k;
       const int line = (first_ + place.channel) * Plan::kR + place.run;
       const Element* run = static_cast<const Element*>(params_.filter) + line * Plan::kS * Plan::kC;
 #pragma unroll
       for (int j = 0; j < kChunk; ++j) {
         const int k = place.part * kChunk + j, s = k / Plan::kStoredC, c = k % Plan::kStoredC;
-        chunks_[i][j] = exists && s < Plan::kS && c < Plan::kC ? run[s * Plan::kC + c] : Element(0.f);
+        chunks_[i][j] =
+            exists && s < Plan::kS && c < Plan::kC ? run[s * Plan::kC + c] : Element(0.f);
       }
     }
   }
@@ -84,7 +89,8 @@ class MainLoop {
 
   __device__ MainLoop(const Memory<Plan>& memory, int group, const Shift& shift)
       : weights_(sm90::OperandDescriptor(memory.weights(), 32)), tail_mask_(tail_mask()) {
-    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, first = shift.columns * Plan::kStoredC + shift.odd;
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32,
+              first = shift.columns * Plan::kStoredC + shift.odd;
     pixel_ = reinterpret_cast<const char*>(memory.patch(group) + first);
     pixel_ += warp * Plan::kStrideH * kRowBytes + lane / 4 * kPixelBytes + lane % 4 * 4;
   }
@@ -98,9 +104,12 @@ class MainLoop {
 
  private:
   static constexpr int kSize = sizeof(Element), kRowBytes = Plan::kPatchPitch * kSize;
-  static constexpr int kPixelBytes = Plan::kStrideW * Plan::kStoredC * kSize;  // from one output pixel to the next
-  // Fragments are registers until the products have read them: as few groups of steps as may be, nearly equal.
-  static constexpr int kGroups = CeilDivide(Plan::kSteps, kStepsAtOnce), kGroup = CeilDivide(Plan::kSteps, kGroups);
+  static constexpr int kPixelBytes =
+      Plan::kStrideW * Plan::kStoredC * kSize;  // from one output pixel to the next
+  // Fragments are registers until the products have read them: as few groups of steps as may be,
+  // nearly equal.
+  static constexpr int kGroups = CeilDivide(Plan::kSteps, kStepsAtOnce),
+                       kGroup = CeilDivide(Plan::kSteps, kGroups);
 
   __device__ void multiply_group(Sums& sums, const char* pixel, int first) const {
     uint32_t a[kGroup][4];
@@ -118,18 +127,21 @@ class MainLoop {
     for (int i = 0; i < kGroup; ++i) {
       const int step = first + i;
       if (step < Plan::kSteps)
-        sm90::WgmmaFromRegisters<Plan::kN>::template multiply<Element>(sums, a[i], weights_ + step * Plan::kStepBytes / 16, step > 0);
+        sm90::WgmmaFromRegisters<Plan::kN>::template multiply<Element>(
+            sums, a[i], weights_ + step * Plan::kStepBytes / 16, step > 0);
     }
     sm90::CommitProducts();
     sm90::WaitForProducts<0>();
     sm90::PinAccumulators(sums);
   }
 
-  // Two elements of a chunk. What a run's last chunk has of the next pixels may be infinite: zero weights would make NaN of it.
+  // Two elements of a chunk. What a run's last chunk has of the next pixels may be infinite: zero
+  // weights would make NaN of it.
   __device__ uint32_t read(const char* pixel, int chunk) const {
     if (chunk >= Plan::kChunks) return 0;
     const int run = chunk / Plan::kRunChunks, place = chunk % Plan::kRunChunks;
-    const uint32_t pair = *reinterpret_cast<const uint32_t*>(pixel + run * kRowBytes + place * kChunk * kSize);
+    const uint32_t pair =
+        *reinterpret_cast<const uint32_t*>(pixel + run * kRowBytes + place * kChunk * kSize);
     return place == Plan::kRunChunks - 1 && Plan::kTailElements < kChunk ? pair & tail_mask_ : pair;
   }
 

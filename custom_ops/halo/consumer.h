@@ -1,12 +1,14 @@
-// The main loop of a halo convolution's consumer warpgroups: 64 output channels x the positions of a tile.
+// The main loop of a halo convolution's consumer warpgroups: 64 output channels x the positions of
+// a tile.
 #pragma once
 #include "halo/block.h"
 
 namespace onnxbolt {
 namespace halo {
 
-// One consumer warpgroup's places in the rings. The products of a filter position are a group of wgmma; its stages are released when
-// the next group has been issued, so that the tensor cores never wait for an issue.
+// One consumer warpgroup's places in the rings. The products of a filter position are a group of
+// wgmma; its stages are released when the next group has been issued, so that the tensor cores
+// never wait for an issue.
 template <class Plan>
 class MainLoop {
  public:
@@ -24,7 +26,8 @@ class MainLoop {
       barriers_.input_full[input_.stage].wait(input_.parity);
       const uint64_t pixels = descriptor(memory_.input(input_.stage), params_.tile.group_pitch);
       ForEachTap(params_, phase_row, phase_column, [&](int r, int s) {
-        const int shift = (r >> params_.stride / 2) * params_.tile.row_pitch + (s >> params_.stride / 2);
+        const int shift =
+            (r >> params_.stride / 2) * params_.tile.row_pitch + (s >> params_.stride / 2);
         multiply_tap(d, pixels + shift * (Plan::kRowBytes / 16), accumulate);
         accumulate = 1;
       });
@@ -42,7 +45,8 @@ class MainLoop {
   }
 
  private:
-  static constexpr int kStep = sm90::kInstructionK<typename Plan::Element>, kSteps = Plan::kBlockK / kStep;
+  static constexpr int kStep = sm90::kInstructionK<typename Plan::Element>,
+                       kSteps = Plan::kBlockK / kStep;
 
   // What a group of products was the last to read.
   struct Stages {
@@ -55,13 +59,14 @@ class MainLoop {
 
   __device__ void multiply_tap(Accumulators& d, uint64_t pixels, int accumulate) {
     barriers_.filter_full[filter_.stage].wait(Plan::kKeepsFilter ? 0 : filter_.parity);
-    const char* rows = memory_.filter(filter_.stage) + (Plan::kInTurns ? 0 : warpgroup_ * kChannels * Plan::kRowBytes);
+    const char* rows = memory_.filter(filter_.stage) +
+                       (Plan::kInTurns ? 0 : warpgroup_ * kChannels * Plan::kRowBytes);
     const uint64_t filters = descriptor(rows, kGroup);
     sm90::BeginProducts();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      sm90::Wgmma<Plan::kPositions>::template multiply<typename Plan::Element>(d, filters + 2 * step, pixels + 2 * step,
-                                                                             step > 0 ? 1 : accumulate);
+      sm90::Wgmma<Plan::kPositions>::template multiply<typename Plan::Element>(
+          d, filters + 2 * step, pixels + 2 * step, step > 0 ? 1 : accumulate);
     }
     sm90::CommitProducts();
     sm90::WaitForProducts<1>();

@@ -1,5 +1,6 @@
-// The epilogue of a halo convolution: a warpgroup's 64 channels x positions go through the chain in registers, are transposed in
-// swizzled shared memory, chunk by chunk, and leave in accesses of 16 bytes; tensor operands come the same way.
+// The epilogue of a halo convolution: a warpgroup's 64 channels x positions go through the chain in
+// registers, are transposed in swizzled shared memory, chunk by chunk, and leave in accesses of 16
+// bytes; tensor operands come the same way.
 #pragma once
 #include "epilogue/chain.h"
 #include "halo/block.h"
@@ -17,12 +18,16 @@ __device__ void FindPlaces(const Params& params, const Memory<Plan>& memory, int
     const int line = position / tile.row_positions, column = position % tile.row_positions;
     const int image = line / tile.image_rows, row = line % tile.image_rows;
     const bool inside = column < tile.columns && row < tile.rows && image < tile.images;
-    memory.places()[position] = {(image * params.p + row) * params.q + column, inside ? Place::pack(column, row, image) : Place::nowhere()};
+    memory.places()[position] = {(image * params.p + row) * params.q + column,
+                                 inside ? Place::pack(column, row, image) : Place::nowhere()};
   }
 }
 
-// The first of the two output channels, eight apart, of a lane's accumulators; of the warpgroup's 64.
-__device__ inline int LaneChannel() { return threadIdx.x % kWarpgroupThreads / 32 * 16 + threadIdx.x % 32 / 4; }
+// The first of the two output channels, eight apart, of a lane's accumulators; of the
+// warpgroup's 64.
+__device__ inline int LaneChannel() {
+  return threadIdx.x % kWarpgroupThreads / 32 * 16 + threadIdx.x % 32 / 4;
+}
 
 // A chain's values along the channels, for a lane's two.
 template <class Chain>
@@ -41,7 +46,8 @@ struct LaneVectors {
   // For the first channel at two positions, then the second one at the same.
   __device__ void read(typename Chain::template Operands<4>& operands) const {
 #pragma unroll
-    for (int i = 0; i < Chain::kVectors; ++i) operands.vectors[i] = {values[i][0], values[i][0], values[i][1], values[i][1]};
+    for (int i = 0; i < Chain::kVectors; ++i)
+      operands.vectors[i] = {values[i][0], values[i][0], values[i][1], values[i][1]};
   }
 };
 
@@ -54,28 +60,37 @@ class Epilogue {
   using Chain = typename Plan::Chain;
 
   __device__ Epilogue(const Params& params, const Memory<Plan>& memory, int warpgroup)
-      : params_(params), places_(memory.places()), staging_(memory.staging(warpgroup)), warpgroup_(warpgroup),
+      : params_(params),
+        places_(memory.places()),
+        staging_(memory.staging(warpgroup)),
+        warpgroup_(warpgroup),
         thread_(threadIdx.x % kWarpgroupThreads) {}
 
   // There is but one layer.
   __device__ static void load_weights(const Params&, const Memory<Plan>&) {}
 
   // Before the main loop: what can be read while it runs.
-  __device__ void begin(const Tile& tile) { begin(tile, tile.channel + (Plan::kInTurns ? 0 : warpgroup_ * kChannels)); }
+  __device__ void begin(const Tile& tile) {
+    begin(tile, tile.channel + (Plan::kInTurns ? 0 : warpgroup_ * kChannels));
+  }
 
   // For the 64 output channels from `channel` on.
   __device__ void begin(const Tile& tile, int channel) {
     end_ = tile.end;
-    channel_ = tile.image < params_.n ? channel : end_;  // an odd number of tiles: a cluster's last block has none
+    channel_ = tile.image < params_.n
+                   ? channel
+                   : end_;  // an odd number of tiles: a cluster's last block has none
     first_ = (tile.image * params_.p + tile.row) * params_.q + tile.column;
-    last_ = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1, min(params_.p - tile.row, params_.tile.rows) - 1,
+    last_ = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1,
+                        min(params_.p - tile.row, params_.tile.rows) - 1,
                         min(params_.n - tile.image, params_.tile.images) - 1);
     vectors_.load(params_.epilogue, channel_, end_);
     find_output();
     fetch_first(channel_);
   }
 
-  // The next products are those of the 64 output channels from `next` on, if the tile has any: what these need is read meanwhile.
+  // The next products are those of the 64 output channels from `next` on, if the tile has any: what
+  // these need is read meanwhile.
   __device__ void store(const Accumulators& d, int next = kNoChannel) {
     next_ = next;
     LaneVectors<Chain> upcoming;
@@ -92,13 +107,18 @@ class Epilogue {
   static constexpr int kNoChannel = 1 << 30, kNowhere = -1;
   static constexpr int kPairs = Plan::kPositions / 16;  // of groups of eight positions
   static constexpr int kChunkPairs = Plan::kChunk / 16, kChunks = CeilDivide(kPairs, kChunkPairs);
-  static constexpr int kPairOutput = Plan::kOutputChunk / kChunkPairs, kPairTensor = Plan::kTensorChunk / kChunkPairs;
+  static constexpr int kPairOutput = Plan::kOutputChunk / kChunkPairs,
+                       kPairTensor = Plan::kTensorChunk / kChunkPairs;
   static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
   // Eight threads read or write 128 bytes of a position's channels, a warpgroup those of a pair.
-  static constexpr int kLanes = 8, kOutputParts = kChannels * sizeof(Output) / 128, kAccess = 16 / sizeof(Output);
-  // Chunks of the tensors that are fetched ahead: what the memory's latency asks for, where accumulators leave registers.
-  static constexpr int kFreeRegisters = Plan::kConsumerRegisters - Plan::kPositions / 2 - (sizeof(Output) == 2 ? 72 : 88);
-  static constexpr int kDepth = std::max(1, std::min(kChunks, kFreeRegisters / (4 * kTensors * kChunkPairs)));
+  static constexpr int kLanes = 8, kOutputParts = kChannels * sizeof(Output) / 128,
+                       kAccess = 16 / sizeof(Output);
+  // Chunks of the tensors that are fetched ahead: what the memory's latency asks for, where
+  // accumulators leave registers.
+  static constexpr int kFreeRegisters =
+      Plan::kConsumerRegisters - Plan::kPositions / 2 - (sizeof(Output) == 2 ? 72 : 88);
+  static constexpr int kDepth =
+      std::max(1, std::min(kChunks, kFreeRegisters / (4 * kTensors * kChunkPairs)));
   using Values = cutlass::Array<float, 4>;  // channel c at two positions, channel c + 8 at the same
   using Results = cutlass::Array<typename Plan::Output, 4>;
 
@@ -108,7 +128,8 @@ class Epilogue {
     int pixels[kChunkPairs];
   };
 
-  // A chunk comes back from shared memory, and the one before it is written, while the next one goes through the chain.
+  // A chunk comes back from shared memory, and the one before it is written, while the next one
+  // goes through the chain.
   __device__ void store_chunks(const Accumulators& d) {
     Result result;
     if constexpr (Chain::kTensors > 0) {
@@ -142,11 +163,15 @@ class Epilogue {
   __device__ char* staged_output(int pair) const {
     return staging_ + pair % (2 * kChunkPairs) * (kPairOutput + Chain::kTensors * kPairTensor);
   }
-  __device__ char* staged_tensor(int pair, int t) const { return staged_output(pair) + kPairOutput + t * kPairTensor; }
+  __device__ char* staged_tensor(int pair, int t) const {
+    return staged_output(pair) + kPairOutput + t * kPairTensor;
+  }
 
   // Where a part of this thread's position lies.
   template <class T>
-  __device__ int part_offset(int part) const { return StagedVector<T>(thread_ / kLanes, part * kLanes + thread_ % kLanes); }
+  __device__ int part_offset(int part) const {
+    return StagedVector<T>(thread_ / kLanes, part * kLanes + thread_ % kLanes);
+  }
 
   // The output pixel of this thread's position of a pair, counted from the tile's first one.
   __device__ int find_pixel(int pair) const {
@@ -156,12 +181,14 @@ class Epilogue {
 
   __device__ void find_output() {
     const int channel = channel_ + thread_ % kLanes * kAccess;
-    y_ = static_cast<char*>(params_.y) + (first_ * params_.y_pitch + channel) * static_cast<int>(sizeof(Output));
+    y_ = static_cast<char*>(params_.y) +
+         (first_ * params_.y_pitch + channel) * static_cast<int>(sizeof(Output));
     asm("" : "+l"(y_));  // or else the compiler adds params_.y, a constant, anew for each access
     __builtin_assume(__isGlobal(y_));
   }
 
-  // Where a pixel's channels begin, in bytes: a product of 32 bits each is one instruction, one of 64 bits four.
+  // Where a pixel's channels begin, in bytes: a product of 32 bits each is one instruction, one of
+  // 64 bits four.
   template <class T>
   __device__ static int64_t row_offset(int pixel, int64_t pitch) {
     return int64_t(pixel) * static_cast<int>(pitch * static_cast<int>(sizeof(T)));
@@ -180,9 +207,11 @@ class Epilogue {
       const bool valid = pixel != kNowhere && channel < end_;
 #pragma unroll
       for (int t = 0; t < Chain::kTensors; ++t) {
-        const char* tensor = static_cast<const char*>(params_.epilogue.tensors[t]) + channel * static_cast<int>(sizeof(Element));
+        const char* tensor = static_cast<const char*>(params_.epilogue.tensors[t]) +
+                             channel * static_cast<int>(sizeof(Element));
         const int64_t row = row_offset<Element>(first_ + pixel, params_.epilogue.tensor_pitch[t]);
-        fetched_[t][chunk % kDepth][i] = valid ? *reinterpret_cast<const uint4*>(tensor + row) : uint4{};
+        fetched_[t][chunk % kDepth][i] =
+            valid ? *reinterpret_cast<const uint4*>(tensor + row) : uint4{};
       }
     });
   }
@@ -193,10 +222,13 @@ class Epilogue {
     for_each_pair(chunk, [&](int pair, int i) {
 #pragma unroll
       for (int t = 0; t < Chain::kTensors; ++t)
-        *reinterpret_cast<uint4*>(staged_tensor(pair, t) + part_offset<Element>(0)) = fetched_[t][chunk % kDepth][i];
+        *reinterpret_cast<uint4*>(staged_tensor(pair, t) + part_offset<Element>(0)) =
+            fetched_[t][chunk % kDepth][i];
     });
-    if (chunk + kDepth < kChunks) fetch_tensors(chunk + kDepth, channel_);
-    else if (kDepth == kChunks && next_ < end_) fetch_tensors(chunk, next_);
+    if (chunk + kDepth < kChunks)
+      fetch_tensors(chunk + kDepth, channel_);
+    else if (kDepth == kChunks && next_ < end_)
+      fetch_tensors(chunk, next_);
   }
 
   __device__ void stage(const Accumulators& d, int chunk) {
@@ -207,7 +239,8 @@ class Epilogue {
   __device__ void stage_pair(const Accumulators& d, int pair) {
     uint32_t tensors[kTensors][4], result[4];
 #pragma unroll
-    for (int t = 0; t < Chain::kTensors; ++t) LoadTransposed(MatrixRow<Element>(staged_tensor(pair, t), 0), tensors[t]);
+    for (int t = 0; t < Chain::kTensors; ++t)
+      LoadTransposed(MatrixRow<Element>(staged_tensor(pair, t), 0), tensors[t]);
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
       const Results y = finish(d, pair * 2 + group, tensors);
@@ -218,15 +251,18 @@ class Epilogue {
         stage_wide(y, group * 8, staged_output(pair));
       }
     }
-    if constexpr (sizeof(Output) == 2) StoreTransposed(MatrixRow<Output>(staged_output(pair), 0), result);
+    if constexpr (sizeof(Output) == 2)
+      StoreTransposed(MatrixRow<Output>(staged_output(pair), 0), result);
   }
 
-  __device__ Results finish(const Accumulators& d, int group, const uint32_t (&tensors)[kTensors][4]) {
+  __device__ Results finish(const Accumulators& d, int group,
+                            const uint32_t (&tensors)[kTensors][4]) {
     typename Chain::template Operands<4> operands;
     vectors_.read(operands);
 #pragma unroll
     for (int t = 0; t < Chain::kTensors; ++t) {
-      const auto upper = Unpack<Element>(tensors[t][group % 2 * 2]), lower = Unpack<Element>(tensors[t][group % 2 * 2 + 1]);
+      const auto upper = Unpack<Element>(tensors[t][group % 2 * 2]),
+                 lower = Unpack<Element>(tensors[t][group % 2 * 2 + 1]);
       operands.tensors[t] = {upper[0], upper[1], lower[0], lower[1]};
     }
     const Values values{d[4 * group], d[4 * group + 1], d[4 * group + 2], d[4 * group + 3]};
@@ -237,8 +273,10 @@ class Epilogue {
   __device__ static void stage_wide(const Results& y, int first_position, char* staged) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int position = first_position + threadIdx.x % 4 * 2 + i % 2, channel = LaneChannel() + i / 2 * 8;
-      *reinterpret_cast<Output*>(staged + StagedVector<Output>(position, channel / 4) + channel % 4 * sizeof(Output)) = y[i];
+      const int position = first_position + threadIdx.x % 4 * 2 + i % 2,
+                channel = LaneChannel() + i / 2 * 8;
+      *reinterpret_cast<Output*>(staged + StagedVector<Output>(position, channel / 4) +
+                                 channel % 4 * sizeof(Output)) = y[i];
     }
   }
 
@@ -247,7 +285,8 @@ class Epilogue {
       result.pixels[i] = find_pixel(pair);
 #pragma unroll
       for (int part = 0; part < kOutputParts; ++part)
-        result.parts[i][part] = *reinterpret_cast<const uint4*>(staged_output(pair) + part_offset<Output>(part));
+        result.parts[i][part] =
+            *reinterpret_cast<const uint4*>(staged_output(pair) + part_offset<Output>(part));
     });
   }
 
@@ -257,7 +296,8 @@ class Epilogue {
       for (int part = 0; part < kOutputParts; ++part) {
         const int channel = channel_ + (part * kLanes + thread_ % kLanes) * kAccess;
         if (result.pixels[i] == kNowhere || channel >= end_) continue;
-        *reinterpret_cast<uint4*>(y_ + row_offset<Output>(result.pixels[i], params_.y_pitch) + part * 128) = result.parts[i][part];
+        *reinterpret_cast<uint4*>(y_ + row_offset<Output>(result.pixels[i], params_.y_pitch) +
+                                  part * 128) = result.parts[i][part];
       }
     });
   }

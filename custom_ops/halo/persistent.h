@@ -34,20 +34,23 @@ __device__ void ClearBorders(const Params& params, const Memory<Plan>& memory, i
   for (int stage = 0; stage < Plan::kInputStages; ++stage) {
     char* zeros = memory.input(stage) + begin;
 #pragma unroll 1
-    for (int i = thread * 16; i < bytes; i += Plan::kConsumerThreads * 16) *reinterpret_cast<uint4*>(zeros + i) = uint4{};
+    for (int i = thread * 16; i < bytes; i += Plan::kConsumerThreads * 16)
+      *reinterpret_cast<uint4*>(zeros + i) = uint4{};
   }
   sm90::FenceAsyncProxy();
 }
 
-// The main loops of warpgroups in turns follow one another. A wait sees one phase of a stage ahead only, so a warpgroup must not
-// look at its stages while the one before it is still at an earlier phase of theirs.
+// The main loops of warpgroups in turns follow one another. A wait sees one phase of a stage ahead
+// only, so a warpgroup must not look at its stages while the one before it is still at an earlier
+// phase of theirs.
 template <class Plan>
 struct Turns {
   Barriers& barriers;
   const int warpgroup;
   uint32_t parity;
 
-  __device__ Turns(Barriers& barriers, int warpgroup) : barriers(barriers), warpgroup(warpgroup), parity(warpgroup == 0) {}
+  __device__ Turns(Barriers& barriers, int warpgroup)
+      : barriers(barriers), warpgroup(warpgroup), parity(warpgroup == 0) {}
 
   __device__ void take() {
     if (Plan::kInTurns) barriers.turn[warpgroup].wait(parity);
@@ -55,11 +58,13 @@ struct Turns {
   }
 
   __device__ void pass() {
-    if (Plan::kInTurns && threadIdx.x % kWarpgroupThreads == 0) barriers.turn[(warpgroup + 1) % Plan::kWarpgroups].arrive();
+    if (Plan::kInTurns && threadIdx.x % kWarpgroupThreads == 0)
+      barriers.turn[(warpgroup + 1) % Plan::kWarpgroups].arrive();
   }
 };
 
-// Finish: what follows the products of a tile (halo/epilogue.h, halo/chain.h). begin(tile) comes before them, store(d) behind.
+// Finish: what follows the products of a tile (halo/epilogue.h, halo/chain.h). begin(tile) comes
+// before them, store(d) behind.
 template <class Plan, class Finish, class Params>
 __device__ void Consume(const Params& params, const Memory<Plan>& memory, int warpgroup) {
   const int thread = threadIdx.x - kWarpgroupThreads;
@@ -86,15 +91,19 @@ __device__ void Consume(const Params& params, const Memory<Plan>& memory, int wa
 
 template <class Plan>
 __device__ void SyncBlocks() {
-  if constexpr (Plan::kCluster > 1) sm90::SyncCluster();
-  else __syncthreads();
+  if constexpr (Plan::kCluster > 1)
+    sm90::SyncCluster();
+  else
+    __syncthreads();
 }
 
 template <class Plan, class Finish, class Params>
-__global__ void __launch_bounds__(Plan::kThreads, 1) HaloKernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(Plan::kThreads, 1)
+    HaloKernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) char shared[];
   const Memory<Plan> memory{shared};
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupThreads, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupThreads, 0),
+            warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (threadIdx.x == 0) {
     sm90::Prefetch(params.x);
     sm90::Prefetch(params.filter);

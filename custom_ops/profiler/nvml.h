@@ -6,7 +6,8 @@
 namespace onnxbolt {
 namespace profiler {
 
-// What NVML, the driver's management library, says of device 0. It is no part of the toolkit, hence dlopen.
+// What NVML, the driver's management library, says of device 0. It is no part of the toolkit, hence
+// dlopen.
 class Nvml {
  public:
   static const Nvml& get() {
@@ -14,7 +15,9 @@ class Nvml {
     return nvml;
   }
 
-  int power_limit() const { return static_cast<int>((Ask("nvmlDeviceGetEnforcedPowerLimit") + 500) / 1000); }
+  int power_limit() const {
+    return static_cast<int>((Ask("nvmlDeviceGetEnforcedPowerLimit") + 500) / 1000);
+  }
 
   int clock_mhz() const {
     constexpr int kSmClock = 1;  // NVML_CLOCK_SM
@@ -28,7 +31,9 @@ class Nvml {
     char bus[32];
     const auto initialize = Function<int()>("nvmlInit_v2");
     const auto find = Function<int(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
-    if (!initialize || !find || initialize() || cudaDeviceGetPCIBusId(bus, sizeof bus, 0) != cudaSuccess) return;
+    if (!initialize || !find || initialize() ||
+        cudaDeviceGetPCIBusId(bus, sizeof bus, 0) != cudaSuccess)
+      return;
     if (find(bus, &device_)) device_ = nullptr;
   }
 

@@ -10,8 +10,9 @@ namespace onnxbolt {
 namespace profiler {
 namespace {
 
-constexpr int kMaxSets = 256;  // what is smaller than L2 / 256 takes as long as a launch does, wherever its operands are
-constexpr int kFloat = 1;      // ONNX element type of vectors
+constexpr int kMaxSets =
+    256;  // what is smaller than L2 / 256 takes as long as a launch does, wherever its operands are
+constexpr int kFloat = 1;  // ONNX element type of vectors
 
 // How much memory an operand takes in each set: whole lines, so that all sets are aligned alike.
 Operand Describe(size_t elements, int type) {
@@ -26,13 +27,16 @@ void Allocate(Operand& operand, int sets) { operand.buffer = Buffer(operand.stri
 
 void Fill(Operand& operand, int type, int sets, uint32_t seed, float mean, float deviation) {
   Allocate(operand, sets);
-  for (int set = 0; set < sets; ++set) FillNormal(operand.at(set), type, operand.elements, seed * kMaxSets + set, mean, deviation);
+  for (int set = 0; set < sets; ++set)
+    FillNormal(operand.at(set), type, operand.elements, seed * kMaxSets + set, mean, deviation);
 }
 
 // Of one layer's filter.
 size_t Depth(const ConvArguments& conv) { return size_t(conv.r) * conv.s * (conv.c / conv.groups); }
 
-Answer AnswerOf(size_t count) { return {Buffer(count * sizeof(float)), Buffer(count * sizeof(float))}; }
+Answer AnswerOf(size_t count) {
+  return {Buffer(count * sizeof(float)), Buffer(count * sizeof(float))};
+}
 
 Answer MeansOf(const ConvArguments& conv, const Answer& values, float accumulation) {
   Answer means = AnswerOf(size_t(conv.n) * conv.k);
@@ -69,54 +73,70 @@ Problem::Problem(const Description& description, size_t l2_bytes) : description_
 size_t Problem::describe_operands() {
   const ConvArguments& first = description_.conv;
   const size_t rows = description_.rows();
-  x_ = Describe(size_t(first.n) * first.h * first.w * first.c, first.x_planes ? first.x_planes : description_.element);
+  x_ = Describe(size_t(first.n) * first.h * first.w * first.c,
+                first.x_planes ? first.x_planes : description_.element);
   size_t bytes = x_.stride;
   for (int layer = 0; layer < description_.layers.count; ++layer) {
     const Chain& chain = description_.layers.chains[layer];
     LayerOperands& operands = layers_[layer];
     const size_t columns = description_.columns[layer];
     const bool is_last = layer == description_.last();
-    operands.y = Describe((is_last ? description_.written_rows() : rows) * (columns - first.padding),
-                          is_last ? description_.output : description_.element);
+    operands.y =
+        Describe((is_last ? description_.written_rows() : rows) * (columns - first.padding),
+                 is_last ? description_.output : description_.element);
     const bool is_output = is_last || (layer == 0 && description_.layers.stores);
-    bytes += is_output ? operands.y.stride : 0;  // one kernel for all layers touches none of the others
-    bytes += (operands.filter = Describe(columns * Depth(description_.layer(layer)), description_.element)).stride;
-    for (int i = 0; i < chain.tensors; ++i) bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
-    for (int i = 0; i < chain.vectors; ++i) bytes += (operands.vectors[i] = Describe(columns, kFloat)).stride;
+    bytes +=
+        is_output ? operands.y.stride : 0;  // one kernel for all layers touches none of the others
+    bytes += (operands.filter =
+                  Describe(columns * Depth(description_.layer(layer)), description_.element))
+                 .stride;
+    for (int i = 0; i < chain.tensors; ++i)
+      bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
+    for (int i = 0; i < chain.vectors; ++i)
+      bytes += (operands.vectors[i] = Describe(columns, kFloat)).stride;
   }
   if (description_.both()) bytes += (rows_ = Describe(rows * first.k, description_.element)).stride;
   return bytes;
 }
 
-// A sum of products has deviation 1 where its rows have; vectors scale or shift it by about as much.
+// A sum of products has deviation 1 where its rows have; vectors scale or shift it by about as
+// much.
 void Problem::fill() {
   uint32_t seed = 0;
-  Fill(x_, description_.conv.x_planes ? description_.conv.x_planes : description_.element, sets_, ++seed, 0.f, 1.f);
+  Fill(x_, description_.conv.x_planes ? description_.conv.x_planes : description_.element, sets_,
+       ++seed, 0.f, 1.f);
   for (int layer = 0; layer < description_.layers.count; ++layer) {
     const Chain& chain = description_.layers.chains[layer];
     LayerOperands& operands = layers_[layer];
     Allocate(operands.y, sets_);
     const float deviation = 1.f / std::sqrt(static_cast<float>(Depth(description_.layer(layer))));
     Fill(operands.filter, description_.element, sets_, ++seed, 0.f, deviation);
-    for (int i = 0; i < chain.tensors; ++i) Fill(operands.tensors[i], description_.element, sets_, ++seed, 0.f, 1.f);
-    for (int i = 0; i < chain.vectors; ++i) Fill(operands.vectors[i], kFloat, sets_, ++seed, 0.4f, 0.7f);
+    for (int i = 0; i < chain.tensors; ++i)
+      Fill(operands.tensors[i], description_.element, sets_, ++seed, 0.f, 1.f);
+    for (int i = 0; i < chain.vectors; ++i)
+      Fill(operands.vectors[i], kFloat, sets_, ++seed, 0.4f, 0.7f);
   }
   if (description_.both()) Allocate(rows_, sets_);
 }
 
-// The first filter of GEMMs as kernels take it that read rows of any length: rows of 16 bytes, zeros at their ends.
+// The first filter of GEMMs as kernels take it that read rows of any length: rows of 16 bytes,
+// zeros at their ends.
 void Problem::pad_filter() {
-  const size_t size = ElementSize(description_.element), row = Depth(description_.conv) * size, pitch = RoundUp(row, 16);
+  const size_t size = ElementSize(description_.element), row = Depth(description_.conv) * size,
+               pitch = RoundUp(row, 16);
   if (!description_.is_gemm || pitch == row) return;
   const size_t rows = description_.columns[0];
   padded_filter_ = Describe(rows * pitch / size, description_.element);
   Allocate(padded_filter_, sets_);
   Check(cudaMemset(padded_filter_.at(0), 0, padded_filter_.stride * sets_), "cudaMemset");
   for (int set = 0; set < sets_; ++set)
-    Check(cudaMemcpy2D(padded_filter_.at(set), pitch, layers_[0].filter.at(set), row, row, rows, cudaMemcpyDefault), "cudaMemcpy2D");
+    Check(cudaMemcpy2D(padded_filter_.at(set), pitch, layers_[0].filter.at(set), row, row, rows,
+                       cudaMemcpyDefault),
+          "cudaMemcpy2D");
 }
 
-// Layer by layer; what lies between two is rounded to the element type, as the kernel and the layers one by one do.
+// Layer by layer; what lies between two is rounded to the element type, as the kernel and the
+// layers one by one do.
 Answer Problem::compute_reference() {
   Buffer rows;
   Answer between;
@@ -126,10 +146,12 @@ Answer Problem::compute_reference() {
     if (layer > 0) conv.x = rows.get();
     Answer result = compute_layer(conv, layer, errors);
     if (layer == description_.last())
-      return description_.layers.means ? MeansOf(conv, result, description_.limits.mean) : std::move(result);
+      return description_.layers.means ? MeansOf(conv, result, description_.limits.mean)
+                                       : std::move(result);
     const size_t count = size_t(description_.rows()) * conv.k;
     rows = Buffer(count * ElementSize(description_.element));
-    RoundTo(rows.get(), description_.element, static_cast<const float*>(result.values.get()), count);
+    RoundTo(rows.get(), description_.element, static_cast<const float*>(result.values.get()),
+            count);
     Answer& kept = layer == 0 && description_.layers.stores ? stored_reference_ : between;
     kept = std::move(result);
     errors = static_cast<const float*>(kept.errors.get());
@@ -138,7 +160,8 @@ Answer Problem::compute_reference() {
 
 Answer Problem::compute_layer(const ConvArguments& conv, int layer, const float* errors) const {
   Answer answer = AnswerOf(size_t(conv.n) * conv.p * conv.q * conv.k);
-  ComputeReference(conv, description_.element, description_.layers.chains[layer], description_.limits.rounding, errors, answer);
+  ComputeReference(conv, description_.element, description_.layers.chains[layer],
+                   description_.limits.rounding, errors, answer);
   return answer;
 }
 
@@ -149,11 +172,14 @@ Arguments Problem::arguments(int set, int first, int last) const {
   if (several && (description_.is_gemm || description_.layers.take_rows(first, last))) {
     arguments.chain = chain(set, first, last);
   } else if (description_.is_gemm) {
-    arguments.gemm = {conv.h, conv.k, conv.c, conv.x, conv.filter, conv.y, conv.c, conv.c, conv.k, conv.epilogue};
-    if (first == 0 && padded_filter_.elements > 0) arguments.gemm.b = padded_filter_.at(set), arguments.gemm.ldb = padded_pitch();
+    arguments.gemm = {conv.h, conv.k, conv.c, conv.x, conv.filter,
+                      conv.y, conv.c, conv.c, conv.k, conv.epilogue};
+    if (first == 0 && padded_filter_.elements > 0)
+      arguments.gemm.b = padded_filter_.at(set), arguments.gemm.ldb = padded_pitch();
   } else if (several) {
     arguments.conv_chain = {conv, chain(set, first, last)};
-    arguments.conv_chain.conv.y = arguments.conv_chain.chain.d, arguments.conv_chain.conv.y_pitch = arguments.conv_chain.chain.ldd;
+    arguments.conv_chain.conv.y = arguments.conv_chain.chain.d,
+    arguments.conv_chain.conv.y_pitch = arguments.conv_chain.chain.ldd;
   } else {
     arguments.conv = conv;
   }
@@ -162,22 +188,28 @@ Arguments Problem::arguments(int set, int first, int last) const {
 
 void Problem::poison(cudaStream_t stream) const {
   for (int layer = 0; layer < description_.layers.count; ++layer)
-    Check(cudaMemsetAsync(layers_[layer].y.at(0), 0xff, layers_[layer].y.stride, stream), "cudaMemsetAsync");
-  if (description_.both()) Check(cudaMemsetAsync(rows_.at(0), 0xff, rows_.stride, stream), "cudaMemsetAsync");
+    Check(cudaMemsetAsync(layers_[layer].y.at(0), 0xff, layers_[layer].y.stride, stream),
+          "cudaMemsetAsync");
+  if (description_.both())
+    Check(cudaMemsetAsync(rows_.at(0), 0xff, rows_.stride, stream), "cudaMemsetAsync");
 }
 
 Distance Problem::error() const {
   const Limits& limits = description_.limits;
-  const Operand &y = layers_[description_.last()].y, &stored = description_.both() ? rows_ : layers_[0].y;
-  const Distance error = DistanceFrom(reference_, y.at(0), description_.output, limits.output, limits.floor, y.elements);
+  const Operand &y = layers_[description_.last()].y,
+                &stored = description_.both() ? rows_ : layers_[0].y;
+  const Distance error = DistanceFrom(reference_, y.at(0), description_.output, limits.output,
+                                      limits.floor, y.elements);
   if (!description_.layers.stores) return error;
-  const Distance other = DistanceFrom(stored_reference_, stored.at(0), description_.element, limits.element, limits.floor, stored.elements);
+  const Distance other = DistanceFrom(stored_reference_, stored.at(0), description_.element,
+                                      limits.element, limits.floor, stored.elements);
   return {std::max(error.relative_l2, other.relative_l2), std::max(error.excess, other.excess)};
 }
 
 ConvArguments Problem::conv(int layer, int set) const {
   ConvArguments conv = description_.layer(layer);
-  conv.x = input(layer, set), conv.filter = layers_[layer].filter.at(set), conv.y = layers_[layer].y.at(set);
+  conv.x = input(layer, set), conv.filter = layers_[layer].filter.at(set),
+  conv.y = layers_[layer].y.at(set);
   if (description_.both()) conv.stored = rows_.at(set);
   conv.epilogue = epilogue(layer, set);
   return conv;
@@ -207,12 +239,14 @@ ChainArguments Problem::chain(int set, int first, int last) const {
 EpilogueArguments Problem::epilogue(int layer, int set) const {
   const LayerOperands& operands = layers_[layer];
   EpilogueArguments epilogue;
-  for (int i = 0; i < kMaxVectors; ++i) epilogue.vectors[i] = static_cast<const float*>(operands.vectors[i].at(set));
+  for (int i = 0; i < kMaxVectors; ++i)
+    epilogue.vectors[i] = static_cast<const float*>(operands.vectors[i].at(set));
   for (int i = 0; i < kMaxTensors; ++i) {
     epilogue.tensors[i] = operands.tensors[i].at(set);
     epilogue.tensor_pitch[i] = operands.tensors[i].buffer.get() ? description_.columns[layer] : 0;
   }
-  std::copy(description_.params + description_.layers.chains[layer].first_param, std::end(description_.params), epilogue.params);
+  std::copy(description_.params + description_.layers.chains[layer].first_param,
+            std::end(description_.params), epilogue.params);
   return epilogue;
 }
 

@@ -1,4 +1,5 @@
-// One problem on the device: random operands, as many sets of them as exceed the L2 cache, and the reference's answer.
+// One problem on the device: random operands, as many sets of them as exceed the L2 cache, and the
+// reference's answer.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -42,35 +43,42 @@ struct Operand {
   Buffer buffer;
   size_t elements = 0, stride = 0;
 
-  void* at(int set) const { return buffer.get() ? static_cast<char*>(buffer.get()) + set * stride : nullptr; }
+  void* at(int set) const {
+    return buffer.get() ? static_cast<char*>(buffer.get()) + set * stride : nullptr;
+  }
 };
 
-// One step of a chain for the reference, which decides at run time what kernels decide at compile time.
+// One step of a chain for the reference, which decides at run time what kernels decide at compile
+// time.
 struct Step {
   int code;  // its place in steps.h's table
   OperandKind kind;
   int operand, param;  // its vector or tensor and its first parameter, among those of its layer
-  float error;         // of a kernel's implementation, in parts of its argument and result, of 1 at the least
+  float error;  // of a kernel's implementation, in parts of its argument and result, of 1 at the
+                // least
 };
 
 constexpr int kMaxSteps = 16;
 
 struct Chain {
-  int size = 0, vectors = 0, tensors = 0, first_param = 0;  // the last one among the parameters of all layers
+  int size = 0, vectors = 0, tensors = 0,
+      first_param = 0;  // the last one among the parameters of all layers
   Step steps[kMaxSteps];
   float accumulation;        // error of the product's sums in parts of the sum of magnitudes
   float relative, absolute;  // error of an approximate activation at its end
 };
 
-// What limits of an answer follow from, beside those of chains: onnxbolt/tune/acceptance.py has them from verification.
+// What limits of an answer follow from, beside those of chains: onnxbolt/tune/acceptance.py has
+// them from verification.
 struct Limits {
-  float rounding;  // relative error of a step
-  float floor;     // magnitude below which rounding errors get no smaller
-  float mean;      // error of a mean's sum in parts of the sum of magnitudes
+  float rounding;         // relative error of a step
+  float floor;            // magnitude below which rounding errors get no smaller
+  float mean;             // error of a mean's sum in parts of the sum of magnitudes
   float output, element;  // relative errors of rounding to these types
 };
 
-constexpr int kMaxProducts = 8;  // of a problem; each of its kernels takes at most kMaxLayers of them
+constexpr int kMaxProducts =
+    8;  // of a problem; each of its kernels takes at most kMaxLayers of them
 
 // The chains of a problem's layers, one behind each product.
 struct Layers {
@@ -79,16 +87,19 @@ struct Layers {
   bool means = false;   // whether the output is the mean over each image, [n, k]
   Chain chains[kMaxProducts];
 
-  // Whether a kernel for several of them takes products of rows as they lie: what stores a layer's result, or has tensors in front of a
-  // further one.
+  // Whether a kernel for several of them takes products of rows as they lie: what stores a layer's
+  // result, or has tensors in front of a further one.
   bool take_rows(int first, int last) const {
-    return stores || std::any_of(chains + first, chains + last, [](const Chain& chain) { return chain.tensors > 0; });
+    return stores || std::any_of(chains + first, chains + last,
+                                 [](const Chain& chain) { return chain.tensors > 0; });
   }
 };
 
-Layers ParseLayers(const char* epilogue);  // "Bias,Add,Relu", or of two layers "Bias,Relu,Gemm,Bias"
+Layers ParseLayers(
+    const char* epilogue);  // "Bias,Add,Relu", or of two layers "Bias,Relu,Gemm,Bias"
 
-// What the caller says. A GEMM is a 1x1 convolution over an image of m x 1 pixels, and so is each layer behind the first.
+// What the caller says. A GEMM is a 1x1 convolution over an image of m x 1 pixels, and so is each
+// layer behind the first.
 struct Description {
   bool is_gemm;
   int element, output;  // ONNX element types
@@ -101,7 +112,9 @@ struct Description {
   int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
   int64_t written_rows() const { return layers.means ? conv.n : rows(); }
   int last() const { return layers.count - 1; }
-  bool both() const { return layers.stores && layers.count == 1; }  // y is written in both forms, of which the rows are what is stored
+  bool both() const {
+    return layers.stores && layers.count == 1;
+  }  // y is written in both forms, of which the rows are what is stored
   ConvArguments layer(int index) const;
 };
 
@@ -114,7 +127,8 @@ union Arguments {
   Arguments() : conv_chain{} {}
 };
 
-// What is right: values in fp32, not rounded to the type that they are stored in, and how far a kernel's may be from each before it rounds.
+// What is right: values in fp32, not rounded to the type that they are stored in, and how far a
+// kernel's may be from each before it rounds.
 struct Answer {
   Buffer values, errors;
 };
@@ -130,13 +144,16 @@ class Problem {
 
   const Description& description() const { return description_; }
   int sets() const { return sets_; }
-  // Of a kernel for the layers from `first` to `last`, as the runtime passes them to Kernel's functions.
+  // Of a kernel for the layers from `first` to `last`, as the runtime passes them to Kernel's
+  // functions.
   Arguments arguments(int set, int first, int last) const;
-  void poison(cudaStream_t stream) const;  // the first set's output, and what lies between layers, becomes NaN
+  void poison(cudaStream_t stream)
+      const;               // the first set's output, and what lies between layers, becomes NaN
   Distance error() const;  // of the first set's output, the worse one of two
 
  private:
-  // One layer's operands and its result: of the last one y, of the others what kernels for fewer layers leave for the next.
+  // One layer's operands and its result: of the last one y, of the others what kernels for fewer
+  // layers leave for the next.
   struct LayerOperands {
     Operand filter, vectors[kMaxVectors], tensors[kMaxTensors], y;
   };
@@ -149,24 +166,31 @@ class Problem {
   EpilogueArguments epilogue(int layer, int set) const;
   ConvArguments conv(int layer, int set) const;
   ChainArguments chain(int set, int first, int last) const;
-  int64_t padded_pitch() const { return static_cast<int64_t>(padded_filter_.elements / description_.columns[0]); }
-  void* input(int layer, int set) const { return layer == 0 ? x_.at(set) : layers_[layer - 1].y.at(set); }
+  int64_t padded_pitch() const {
+    return static_cast<int64_t>(padded_filter_.elements / description_.columns[0]);
+  }
+  void* input(int layer, int set) const {
+    return layer == 0 ? x_.at(set) : layers_[layer - 1].y.at(set);
+  }
 
   Description description_;
   int sets_ = 1;
   Operand x_, padded_filter_, rows_;  // the latter: y with its channels last, beside the planes
   LayerOperands layers_[kMaxProducts];
   Answer reference_;         // float [written rows, columns of the last layer]
-  Answer stored_reference_;  // that of the first layer, where its result is an output, or that of the rows
+  Answer stored_reference_;  // that of the first layer, where its result is an output, or that of
+                             // the rows
 };
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation);
 // `x_errors`: of x, float [rows, c]; nullptr where it is exact.
-void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float rounding, const float* x_errors,
-                      const Answer& answer);
-void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation, const Answer& means);  // of an output [n, p, q, k]
+void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float rounding,
+                      const float* x_errors, const Answer& answer);
+void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation,
+                  const Answer& means);  // of an output [n, p, q, k]
 void RoundTo(void* data, int element, const float* from, size_t count);
-Distance DistanceFrom(const Answer& reference, const void* y, int output, float unit, float floor, size_t count);
+Distance DistanceFrom(const Answer& reference, const void* y, int output, float unit, float floor,
+                      size_t count);
 size_t ElementSize(int type);
 
 }  // namespace profiler

@@ -1,7 +1,9 @@
-// C functions that measure kernels, for ctypes. Kernels come from libraries of candidates (kernels.cc),
-// whose pointers, streams and launches work here since all libraries of a process share the device's primary context.
+// C functions that measure kernels, for ctypes. Kernels come from libraries of candidates
+// (kernels.cc), whose pointers, streams and launches work here since all libraries of a process
+// share the device's primary context.
 //
-// Functions return nullptr, or a text that says what failed. profiler_lost tells whether the device can still be used then.
+// Functions return nullptr, or a text that says what failed. profiler_lost tells whether the device
+// can still be used then.
 #include <algorithm>
 #include <cstring>
 #include <list>
@@ -19,7 +21,8 @@ using namespace onnxbolt::profiler;
 
 namespace {
 
-constexpr float kLeastMilliseconds = 0.2f;  // of one sample: events resolve half a microsecond, and a graph starts in a few
+constexpr float kLeastMilliseconds =
+    0.2f;  // of one sample: events resolve half a microsecond, and a graph starts in a few
 constexpr int kMaxNodes = 2048;
 
 struct DeviceFacts {
@@ -57,7 +60,9 @@ int Attribute(cudaDeviceAttr attribute) {
 
 class Stream {
  public:
-  Stream() { Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }
+  Stream() {
+    Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
   ~Stream() { cudaStreamDestroy(stream_); }
   operator cudaStream_t() const { return stream_; }
   void wait(const char* what) const { Check(cudaStreamSynchronize(stream_), what); }
@@ -98,15 +103,18 @@ struct Launched {
 // Kernels with what their launches need, each for the layers behind those of the one before.
 class Candidate {
  public:
-  Candidate(const Launched* launched, int count) : sm_count_(Attribute(cudaDevAttrMultiProcessorCount)) {
+  Candidate(const Launched* launched, int count)
+      : sm_count_(Attribute(cudaDevAttrMultiProcessorCount)) {
     for (int i = 0, first = 0; i < count; first += launched[i++].layers) Add(launched[i], first);
-    if (parts_.back().last != problem->description().last()) throw Failure("the kernels are for other layers than the problem's");
+    if (parts_.back().last != problem->description().last())
+      throw Failure("the kernels are for other layers than the problem's");
   }
 
   void Launch(int set, cudaStream_t stream) const {
     for (const Part& part : parts_) {
       const Arguments arguments = problem->arguments(set, part.first, part.last);
-      Require(part.kernel->run(&arguments, onnxbolt::Launch{part.workspace.get(), part.config, stream, sm_count_}));
+      Require(part.kernel->run(
+          &arguments, onnxbolt::Launch{part.workspace.get(), part.config, stream, sm_count_}));
     }
   }
 
@@ -129,7 +137,8 @@ class Candidate {
 
   void Add(const Launched& launched, int first) {
     Part part{launched.kernel, {}, first, first + launched.layers - 1, {}};
-    if (launched.layers < 1 || launched.layers > kMaxLayers || part.last > problem->description().last())
+    if (launched.layers < 1 || launched.layers > kMaxLayers ||
+        part.last > problem->description().last())
       throw Failure("the kernels are for other layers than the problem's");
     std::copy_n(launched.config, kConfigWidth, part.config);
     Require(part.kernel->prepare());
@@ -143,30 +152,36 @@ class Candidate {
   int sm_count_;
 };
 
-// Turns every programmatic dependency of a captured graph, by which a kernel starts while the one before it ends, into a full one.
+// Turns every programmatic dependency of a captured graph, by which a kernel starts while the one
+// before it ends, into a full one.
 void Serialize(cudaGraph_t graph) {
 #if CUDART_VERSION >= 13000
   size_t count = 0;
   Check(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count), "cudaGraphGetEdges");
   std::vector<cudaGraphNode_t> from(count), to(count);
   std::vector<cudaGraphEdgeData> edges(count);
-  Check(cudaGraphGetEdges(graph, from.data(), to.data(), edges.data(), &count), "cudaGraphGetEdges");
+  Check(cudaGraphGetEdges(graph, from.data(), to.data(), edges.data(), &count),
+        "cudaGraphGetEdges");
   for (size_t i = 0; i < count; ++i) {
     if (edges[i].type != cudaGraphDependencyTypeProgrammatic) continue;
-    Check(cudaGraphRemoveDependencies(graph, &from[i], &to[i], &edges[i], 1), "cudaGraphRemoveDependencies");
-    Check(cudaGraphAddDependencies(graph, &from[i], &to[i], nullptr, 1), "cudaGraphAddDependencies");
+    Check(cudaGraphRemoveDependencies(graph, &from[i], &to[i], &edges[i], 1),
+          "cudaGraphRemoveDependencies");
+    Check(cudaGraphAddDependencies(graph, &from[i], &to[i], nullptr, 1),
+          "cudaGraphAddDependencies");
   }
 #else
   throw Failure("launches that do not overlap can be timed with CUDA 13 and later");
 #endif
 }
 
-// Launches recorded once: short kernels would otherwise be timed by how fast the host launches them.
+// Launches recorded once: short kernels would otherwise be timed by how fast the host launches
+// them.
 class Graph {
  public:
   Graph(const Candidate& candidate, int passes, bool overlap, const Stream& stream) {
     cudaGraph_t graph = nullptr;
-    Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture");
     const char* error = Guarded([&]() -> const char* {
       for (int pass = 0; pass < passes; ++pass) candidate.LaunchAll(stream);
       return nullptr;
@@ -180,7 +195,9 @@ class Graph {
     Check(instantiated, "cudaGraphInstantiate");
   }
   ~Graph() { cudaGraphExecDestroy(graph_); }
-  void Launch(cudaStream_t stream) const { Check(cudaGraphLaunch(graph_, stream), "cudaGraphLaunch"); }
+  void Launch(cudaStream_t stream) const {
+    Check(cudaGraphLaunch(graph_, stream), "cudaGraphLaunch");
+  }
 
  private:
   cudaGraphExec_t graph_ = nullptr;
@@ -194,7 +211,8 @@ int ChoosePasses(const Candidate& candidate, const Stream& stream) {
   candidate.LaunchAll(stream);
   watch.stop(stream);
   stream.wait("the kernel's launch");
-  const int needed = static_cast<int>(kLeastMilliseconds / std::max(watch.milliseconds(), 1e-3f)) + 1;
+  const int needed =
+      static_cast<int>(kLeastMilliseconds / std::max(watch.milliseconds(), 1e-3f)) + 1;
   return std::clamp(needed, 1, std::max(1, kMaxNodes / problem->sets()));
 }
 
@@ -221,7 +239,8 @@ Distance CheckAnswer(const Candidate& candidate) {
   return problem->error();
 }
 
-// Problems are kept while three quarters of the memory are free: their candidates do not all come at once.
+// Problems are kept while three quarters of the memory are free: their candidates do not all come
+// at once.
 void MakeRoom() {
   size_t free = 0, total = 0;
   for (;;) {
@@ -233,7 +252,8 @@ void MakeRoom() {
 
 void SetProblem(const std::string& name, const Description& description) {
   problem = nullptr;
-  const auto known = std::find_if(problems.begin(), problems.end(), [&](const Named& named) { return named.name == name; });
+  const auto known = std::find_if(problems.begin(), problems.end(),
+                                  [&](const Named& named) { return named.name == name; });
   if (known != problems.end()) {
     problems.splice(problems.begin(), problems, known);
   } else {
@@ -243,28 +263,37 @@ void SetProblem(const std::string& name, const Description& description) {
   problem = &problems.front().problem;
 }
 
-// `extents`, of the first layer: m, n, k of a GEMM; of a convolution the int fields of ConvArguments, in their order; x_planes is fp32
-// or 0, y_planes and padding those of the only layer. `columns`: of the layers behind it. `limits`: the fields of Limits, then of each
-// layer accumulation, relative and absolute, and the error of each of its steps.
-Description Describe(bool is_gemm, int element, int output, const char* epilogue, const int* extents, const int* columns,
-                     const float* params, const float* limits) {
+// `extents`, of the first layer: m, n, k of a GEMM; of a convolution the int fields of
+// ConvArguments, in their order; x_planes is fp32 or 0, y_planes and padding those of the only
+// layer. `columns`: of the layers behind it. `limits`: the fields of Limits, then of each layer
+// accumulation, relative and absolute, and the error of each of its steps.
+Description Describe(bool is_gemm, int element, int output, const char* epilogue,
+                     const int* extents, const int* columns, const float* params,
+                     const float* limits) {
   Description description{is_gemm, element, output, ParseLayers(epilogue), {}, {}, {}, {}};
   ConvArguments& conv = description.conv;
-  const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0};
+  const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0,
+                       0, 0,          1, 1,          1,          1, 1, 0,          0, 0};
   const int* from = is_gemm ? image : extents;
-  for (int* to : {&conv.n, &conv.h, &conv.w, &conv.c, &conv.k, &conv.r, &conv.s, &conv.p, &conv.q, &conv.pad_top, &conv.pad_left,
-                  &conv.pad_bottom, &conv.pad_right, &conv.stride_h, &conv.stride_w, &conv.dilation_h, &conv.dilation_w, &conv.groups,
-                  &conv.x_planes, &conv.y_planes, &conv.padding})
+  for (int* to :
+       {&conv.n,          &conv.h,          &conv.w,         &conv.c,        &conv.k,
+        &conv.r,          &conv.s,          &conv.p,         &conv.q,        &conv.pad_top,
+        &conv.pad_left,   &conv.pad_bottom, &conv.pad_right, &conv.stride_h, &conv.stride_w,
+        &conv.dilation_h, &conv.dilation_w, &conv.groups,    &conv.x_planes, &conv.y_planes,
+        &conv.padding})
     *to = *from++;
   conv.x_pitch = conv.c, conv.y_pitch = conv.k;
   description.columns[0] = conv.k;
   std::copy_n(columns, description.last(), description.columns + 1);
   std::copy_n(params, kMaxParams, description.params);
   Limits& all = description.limits;
-  for (float* to : {&all.rounding, &all.floor, &all.mean, &all.output, &all.element}) *to = *limits++;
-  for (Chain* chain = description.layers.chains; chain <= description.layers.chains + description.last(); ++chain) {
+  for (float* to : {&all.rounding, &all.floor, &all.mean, &all.output, &all.element})
+    *to = *limits++;
+  for (Chain* chain = description.layers.chains;
+       chain <= description.layers.chains + description.last(); ++chain) {
     for (float* to : {&chain->accumulation, &chain->relative, &chain->absolute}) *to = *limits++;
-    for (Step* step = chain->steps; step < chain->steps + chain->size; ++step) step->error = *limits++;
+    for (Step* step = chain->steps; step < chain->steps + chain->size; ++step)
+      step->error = *limits++;
   }
   return description;
 }
@@ -285,18 +314,23 @@ EXPORT const char* profiler_device(DeviceFacts* facts) {
   });
 }
 
-// What the calls below are about; makes its operands and the reference's answer unless it has them. `name` tells problems apart.
-EXPORT const char* profiler_set_problem(const char* name, int is_gemm, int element, int output, const char* epilogue,
-                                        const int* extents, const int* columns, const float* params, const float* limits) {
+// What the calls below are about; makes its operands and the reference's answer unless it has them.
+// `name` tells problems apart.
+EXPORT const char* profiler_set_problem(const char* name, int is_gemm, int element, int output,
+                                        const char* epilogue, const int* extents,
+                                        const int* columns, const float* params,
+                                        const float* limits) {
   return Guarded([&]() -> const char* {
-    SetProblem(name, Describe(is_gemm, element, output, epilogue, extents, columns, params, limits));
+    SetProblem(name,
+               Describe(is_gemm, element, output, epilogue, extents, columns, params, limits));
     return nullptr;
   });
 }
 
-// Of one launch of each: the relative L2 error, and the largest error of one value in parts of its limit; infinite where an output was
-// not written or is not finite.
-EXPORT const char* profiler_check(const Launched* kernels, int count, double* error, double* excess) {
+// Of one launch of each: the relative L2 error, and the largest error of one value in parts of its
+// limit; infinite where an output was not written or is not finite.
+EXPORT const char* profiler_check(const Launched* kernels, int count, double* error,
+                                  double* excess) {
   return Guarded([&]() -> const char* {
     const Distance found = CheckAnswer(Candidate(kernels, count));
     *error = found.relative_l2, *excess = found.excess;
@@ -304,10 +338,11 @@ EXPORT const char* profiler_check(const Launched* kernels, int count, double* er
   });
 }
 
-// Microseconds of one launch of each, one number for each sample, and the SM clock right after them. Without `overlap` a launch
-// begins when the one before it has ended, as those of kernels without programmatic dependent launch do.
-EXPORT const char* profiler_time(const Launched* kernels, int count, int samples, int overlap, double* microseconds,
-                                 int* clock_mhz) {
+// Microseconds of one launch of each, one number for each sample, and the SM clock right after
+// them. Without `overlap` a launch begins when the one before it has ended, as those of kernels
+// without programmatic dependent launch do.
+EXPORT const char* profiler_time(const Launched* kernels, int count, int samples, int overlap,
+                                 double* microseconds, int* clock_mhz) {
   return Guarded([&]() -> const char* {
     Time(Candidate(kernels, count), samples, overlap != 0, microseconds);
     *clock_mhz = Nvml::get().clock_mhz();

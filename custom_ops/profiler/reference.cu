@@ -1,5 +1,6 @@
-// The answer that kernels are measured against, naively: fp64 sums over tiles in shared memory, steps in fp64, decided at run time.
-// Beside each value stands how far a kernel's may be from it, by the limits of onnxbolt/verify (docs/accuracy.md).
+// The answer that kernels are measured against, naively: fp64 sums over tiles in shared memory,
+// steps in fp64, decided at run time. Beside each value stands how far a kernel's may be from it,
+// by the limits of onnxbolt/verify (docs/accuracy.md).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -18,19 +19,25 @@ namespace {
 template <class Function>
 void WithType(int type, const Function& function) {
   switch (type) {
-    case 1: return function(float{});
-    case 10: return function(__half{});
-    case 16: return function(__nv_bfloat16{});
-    default: throw Failure("the profiler knows no element type " + std::to_string(type));
+    case 1:
+      return function(float{});
+    case 10:
+      return function(__half{});
+    case 16:
+      return function(__nv_bfloat16{});
+    default:
+      throw Failure("the profiler knows no element type " + std::to_string(type));
   }
 }
 
 constexpr int kTile = 32, kThreadRows = 8, kPerThread = kTile / kThreadRows;
 
-// x at output pixel `row` and `k`, which counts filter positions and within them channels; zero outside of the image.
+// x at output pixel `row` and `k`, which counts filter positions and within them channels; zero
+// outside of the image.
 template <class Element>
 __device__ float Activation(const ConvArguments& conv, int64_t row, int64_t k) {
-  if (row >= int64_t(conv.n) * conv.p * conv.q || k >= int64_t(conv.r) * conv.s * conv.c) return 0.f;
+  if (row >= int64_t(conv.n) * conv.p * conv.q || k >= int64_t(conv.r) * conv.s * conv.c)
+    return 0.f;
   const int channel = k % conv.c, tap = k / conv.c, q = row % conv.q;
   const int64_t pq = row / conv.q;
   const int h = int(pq % conv.p) * conv.stride_h - conv.pad_top + tap / conv.s * conv.dilation_h;
@@ -46,13 +53,16 @@ __device__ float Activation(const ConvArguments& conv, int64_t row, int64_t k) {
 
 // Of a layer behind others, which is a product of rows.
 __device__ float ErrorOf(const ConvArguments& conv, const float* errors, int64_t row, int64_t k) {
-  return errors && row < int64_t(conv.n) * conv.p * conv.q && k < conv.c ? errors[row * conv.c + k] : 0.f;
+  return errors && row < int64_t(conv.n) * conv.p * conv.q && k < conv.c ? errors[row * conv.c + k]
+                                                                         : 0.f;
 }
 
 template <class Element>
 __device__ float Weight(const ConvArguments& conv, int channel, int64_t k) {
   const int64_t depth = int64_t(conv.r) * conv.s * (conv.c / conv.groups);
-  return channel < conv.k && k < depth ? float(static_cast<const Element*>(conv.filter)[channel * depth + k]) : 0.f;
+  return channel < conv.k && k < depth
+             ? float(static_cast<const Element*>(conv.filter)[channel * depth + k])
+             : 0.f;
 }
 
 // What one output's products add up to.
@@ -66,15 +76,16 @@ struct Sums {
 };
 
 template <class Element>
-__device__ Bounded ApplyChain(const Chain& chain, const EpilogueArguments& operands, const Sums& sums, float rounding, int64_t row,
-                              int channel) {
+__device__ Bounded ApplyChain(const Chain& chain, const EpilogueArguments& operands,
+                              const Sums& sums, float rounding, int64_t row, int channel) {
   Bounded x{sums.value, chain.accumulation * sums.magnitude + sums.carried};
   for (int i = 0; i < chain.size; ++i) {
     const Step& step = chain.steps[i];
     double operand = 0;
     if (step.kind == OperandKind::kVector) operand = operands.vectors[step.operand][channel];
     if (step.kind == OperandKind::kTensor)
-      operand = float(static_cast<const Element*>(operands.tensors[step.operand])[row * operands.tensor_pitch[step.operand] + channel]);
+      operand = float(static_cast<const Element*>(
+          operands.tensors[step.operand])[row * operands.tensor_pitch[step.operand] + channel]);
     x = BoundedStep(step.code, x, operand, operands.params + step.param, rounding, step.error);
   }
   return {x.value, x.error + chain.absolute + chain.relative * fabs(x.value)};
@@ -83,7 +94,9 @@ __device__ Bounded ApplyChain(const Chain& chain, const EpilogueArguments& opera
 struct Output {
   float *values, *errors;
 
-  __device__ void Store(int64_t index, const Bounded& x) const { values[index] = float(x.value), errors[index] = float(x.error); }
+  __device__ void Store(int64_t index, const Bounded& x) const {
+    values[index] = float(x.value), errors[index] = float(x.error);
+  }
 };
 
 // Where output pixel `row` of a channel is in y.
@@ -95,9 +108,9 @@ __device__ int64_t OutputIndex(const ConvArguments& conv, int64_t row, int chann
 
 // One block makes kTile pixels of kTile channels, one thread kPerThread pixels of one channel.
 template <class Element>
-__global__ void __launch_bounds__(kTile * kThreadRows)
-ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain, float rounding, const float* x_errors,
-                Output output) {
+__global__ void __launch_bounds__(kTile* kThreadRows)
+    ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain,
+                    float rounding, const float* x_errors, Output output) {
   __shared__ float pixels[kTile][kTile + 1], filters[kTile][kTile + 1], errors[kTile][kTile + 1];
   const int64_t first_row = int64_t(blockIdx.x) * kTile, depth = int64_t(conv.r) * conv.s * conv.c;
   const int first_channel = blockIdx.y * kTile, channel = first_channel + threadIdx.x;
@@ -120,18 +133,21 @@ ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constan
   for (int i = 0; i < kPerThread; ++i) {
     const int64_t row = first_row + threadIdx.y + i * kThreadRows;
     if (row < int64_t(conv.n) * conv.p * conv.q && channel < conv.k - conv.padding)
-      output.Store(OutputIndex(conv, row, channel), ApplyChain<Element>(chain, conv.epilogue, sums[i], rounding, row, channel));
+      output.Store(OutputIndex(conv, row, channel),
+                   ApplyChain<Element>(chain, conv.epilogue, sums[i], rounding, row, channel));
   }
 }
 
-// With groups an output channel meets the channels of its group alone, so that there is little to share: a thread makes a value.
-// Layers behind others have none.
+// With groups an output channel meets the channels of its group alone, so that there is little to
+// share: a thread makes a value. Layers behind others have none.
 template <class Element>
-__global__ void GroupedReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain, float rounding,
+__global__ void GroupedReferenceKernel(const __grid_constant__ ConvArguments conv,
+                                       const __grid_constant__ Chain chain, float rounding,
                                        Output output) {
   const int per_group = conv.c / conv.groups, depth = conv.r * conv.s * per_group;
   const int64_t count = int64_t(conv.n) * conv.p * conv.q * conv.k;
-  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x) {
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += int64_t(gridDim.x) * blockDim.x) {
     const int64_t row = i / conv.k;
     const int channel = i % conv.k, first = channel / (conv.k / conv.groups) * per_group;
     Sums sums;
@@ -144,8 +160,10 @@ __global__ void GroupedReferenceKernel(const __grid_constant__ ConvArguments con
 }
 
 // A thread makes the mean of one channel of one image.
-__global__ void MeanKernel(Output of, int64_t count, int pixels, int channels, float accumulation, Output means) {
-  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x) {
+__global__ void MeanKernel(Output of, int64_t count, int pixels, int channels, float accumulation,
+                           Output means) {
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += int64_t(gridDim.x) * blockDim.x) {
     Bounded sum{0, 0};
     for (int pixel = 0; pixel < pixels; ++pixel) {
       const int64_t at = (i / channels * pixels + pixel) * channels + i % channels;
@@ -155,17 +173,21 @@ __global__ void MeanKernel(Output of, int64_t count, int pixels, int channels, f
   }
 }
 
-// What is found of all values: sums of squares, of the difference and of the reference, and the largest error in parts of its limit.
+// What is found of all values: sums of squares, of the difference and of the reference, and the
+// largest error in parts of its limit.
 struct Found {
   double difference, norm;
-  unsigned excess;  // bits of a float that is not negative, in the order of the numbers; those of NaN are larger than all
+  unsigned excess;  // bits of a float that is not negative, in the order of the numbers; those of
+                    // NaN are larger than all
 };
 
 template <class Element>
-__global__ void DistanceKernel(const Element* y, Output reference, float unit, float floor, size_t count, Found* found) {
+__global__ void DistanceKernel(const Element* y, Output reference, float unit, float floor,
+                               size_t count, Found* found) {
   double difference = 0, norm = 0;
   unsigned excess = 0;
-  for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
+  for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += size_t(gridDim.x) * blockDim.x) {
     const double expected = reference.values[i], delta = double(float(y[i])) - expected;
     const double limit = reference.errors[i] + unit * fmax(fabs(expected), double(floor));
     excess = max(excess, __float_as_uint(fabsf(float(delta / limit))));
@@ -184,7 +206,8 @@ __global__ void DistanceKernel(const Element* y, Output reference, float unit, f
   }
 }
 
-// A counter's bits, mixed (with the constants that Wellons' hash prospector found): values do not depend on the grid.
+// A counter's bits, mixed (with the constants that Wellons' hash prospector found): values do not
+// depend on the grid.
 __device__ uint32_t Mix(uint32_t bits) {
   bits = (bits ^ (bits >> 16)) * 0x7feb352du;
   bits = (bits ^ (bits >> 15)) * 0x846ca68bu;
@@ -193,14 +216,21 @@ __device__ uint32_t Mix(uint32_t bits) {
 
 __device__ float Uniform(uint32_t bits) { return ((bits >> 8) + 0.5f) / 16777216.f; }
 
-// What a kernel multiplies: TF32 keeps ten bits, and a value that has no more is the same however it is rounded.
-__device__ void Store(float value, float* to) { *to = __uint_as_float(__float_as_uint(value) & 0xffffe000u); }
+// What a kernel multiplies: TF32 keeps ten bits, and a value that has no more is the same however
+// it is rounded.
+__device__ void Store(float value, float* to) {
+  *to = __uint_as_float(__float_as_uint(value) & 0xffffe000u);
+}
 template <class Element>
-__device__ void Store(float value, Element* to) { *to = Element(value); }
+__device__ void Store(float value, Element* to) {
+  *to = Element(value);
+}
 
 template <class Element>
-__global__ void NormalKernel(Element* data, size_t count, uint32_t seed, float mean, float deviation) {
-  for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
+__global__ void NormalKernel(Element* data, size_t count, uint32_t seed, float mean,
+                             float deviation) {
+  for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += size_t(gridDim.x) * blockDim.x) {
     const uint32_t bits = Mix(uint32_t(i) ^ Mix(uint32_t(i >> 32) ^ Mix(seed)));
     const float radius = sqrtf(-2.f * logf(Uniform(bits)));  // Box and Muller
     Store(mean + deviation * radius * cospif(2.f * Uniform(Mix(bits ^ 0x9e3779b9u))), data + i);
@@ -209,12 +239,16 @@ __global__ void NormalKernel(Element* data, size_t count, uint32_t seed, float m
 
 template <class Element>
 __global__ void RoundKernel(Element* data, const float* from, size_t count) {
-  for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) Store(from[i], data + i);
+  for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += size_t(gridDim.x) * blockDim.x)
+    Store(from[i], data + i);
 }
 
 constexpr int kBlocks = 1024, kThreads = 256;
 
-Output OutputOf(const Answer& answer) { return {static_cast<float*>(answer.values.get()), static_cast<float*>(answer.errors.get())}; }
+Output OutputOf(const Answer& answer) {
+  return {static_cast<float*>(answer.values.get()), static_cast<float*>(answer.errors.get())};
+}
 
 }  // namespace
 
@@ -230,8 +264,9 @@ bool IsCalled(const char* name, size_t length, const char* text) {
   return std::strlen(name) == length && !std::strncmp(name, text, length);
 }
 
-// A further product (PRODUCT in onnxbolt/epilogues.py) is no step of a chain: it begins the next one. Nor is what makes the result in
-// front of it an output, too (STORE), or of the last result its mean (MEAN).
+// A further product (PRODUCT in onnxbolt/epilogues.py) is no step of a chain: it begins the next
+// one. Nor is what makes the result in front of it an output, too (STORE), or of the last result
+// its mean (MEAN).
 constexpr char kProduct[] = "Gemm", kStore[] = "Store", kMean[] = "Mean";
 
 }  // namespace
@@ -246,15 +281,20 @@ Layers ParseLayers(const char* epilogue) {
     } else if (IsCalled(kMean, length, name)) {
       layers.means = true;
     } else if (IsCalled(kProduct, length, name)) {
-      if (++layers.count > kMaxProducts) throw Failure(std::string("the profiler takes fewer layers than ") + epilogue);
+      if (++layers.count > kMaxProducts)
+        throw Failure(std::string("the profiler takes fewer layers than ") + epilogue);
       layers.chains[layers.count - 1].first_param = params;
     } else {
-      const auto found = std::find_if(std::begin(kStepRows), std::end(kStepRows), [&](const StepRow& row) { return IsCalled(row.name, length, name); });
+      const auto found =
+          std::find_if(std::begin(kStepRows), std::end(kStepRows),
+                       [&](const StepRow& row) { return IsCalled(row.name, length, name); });
       Chain& chain = layers.chains[layers.count - 1];
       if (found == std::end(kStepRows) || chain.size == kMaxSteps)
         throw Failure(std::string("the profiler cannot compute the epilogue ") + epilogue);
-      const bool vector = found->kind == OperandKind::kVector, tensor = found->kind == OperandKind::kTensor;
-      chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors, params - chain.first_param};
+      const bool vector = found->kind == OperandKind::kVector,
+                 tensor = found->kind == OperandKind::kTensor;
+      chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors,
+                                   params - chain.first_param};
       chain.vectors += vector, chain.tensors += tensor, params += found->params;
       if (chain.vectors > kMaxVectors || chain.tensors > kMaxTensors || params > kMaxParams)
         throw Failure(std::string("kernels take fewer operands than the epilogue ") + epilogue);
@@ -266,43 +306,56 @@ Layers ParseLayers(const char* epilogue) {
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation) {
   WithType(element, [&](auto zero) {
-    NormalKernel<<<kBlocks, kThreads>>>(static_cast<decltype(zero)*>(data), count, seed, mean, deviation);
+    NormalKernel<<<kBlocks, kThreads>>>(static_cast<decltype(zero)*>(data), count, seed, mean,
+                                        deviation);
   });
   Check(cudaGetLastError(), "filling an operand");
 }
 
-void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float rounding, const float* x_errors,
-                      const Answer& answer) {
+void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float rounding,
+                      const float* x_errors, const Answer& answer) {
   const int64_t rows = int64_t(conv.n) * conv.p * conv.q;
-  const dim3 grid(unsigned((rows + kTile - 1) / kTile), (conv.k + kTile - 1) / kTile), block(kTile, kThreadRows);
+  const dim3 grid(unsigned((rows + kTile - 1) / kTile), (conv.k + kTile - 1) / kTile),
+      block(kTile, kThreadRows);
   WithType(element, [&](auto zero) {
-    if (conv.groups > 1) GroupedReferenceKernel<decltype(zero)><<<kBlocks, kThreads>>>(conv, chain, rounding, OutputOf(answer));
-    else ReferenceKernel<decltype(zero)><<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
+    if (conv.groups > 1)
+      GroupedReferenceKernel<decltype(zero)>
+          <<<kBlocks, kThreads>>>(conv, chain, rounding, OutputOf(answer));
+    else
+      ReferenceKernel<decltype(zero)>
+          <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
   });
   Check(cudaGetLastError(), "launching the reference");
   Check(cudaDeviceSynchronize(), "the reference");
 }
 
-void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation, const Answer& means) {
+void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation,
+                  const Answer& means) {
   const int64_t count = int64_t(conv.n) * conv.k;
-  MeanKernel<<<kBlocks, kThreads>>>(OutputOf(values), count, conv.p * conv.q, conv.k, accumulation, OutputOf(means));
+  MeanKernel<<<kBlocks, kThreads>>>(OutputOf(values), count, conv.p * conv.q, conv.k, accumulation,
+                                    OutputOf(means));
   Check(cudaGetLastError(), "launching the reference's means");
 }
 
 void RoundTo(void* data, int element, const float* from, size_t count) {
-  WithType(element, [&](auto zero) { RoundKernel<<<kBlocks, kThreads>>>(static_cast<decltype(zero)*>(data), from, count); });
+  WithType(element, [&](auto zero) {
+    RoundKernel<<<kBlocks, kThreads>>>(static_cast<decltype(zero)*>(data), from, count);
+  });
   Check(cudaGetLastError(), "rounding a layer's result");
 }
 
-Distance DistanceFrom(const Answer& reference, const void* y, int output, float unit, float floor, size_t count) {
+Distance DistanceFrom(const Answer& reference, const void* y, int output, float unit, float floor,
+                      size_t count) {
   const Buffer buffer(sizeof(Found));
   Found* const on_device = static_cast<Found*>(buffer.get());
   Found found;
   Check(cudaMemset(on_device, 0, sizeof found), "cudaMemset");
   WithType(output, [&](auto zero) {
-    DistanceKernel<<<kBlocks, kThreads>>>(static_cast<const decltype(zero)*>(y), OutputOf(reference), unit, floor, count, on_device);
+    DistanceKernel<<<kBlocks, kThreads>>>(static_cast<const decltype(zero)*>(y),
+                                          OutputOf(reference), unit, floor, count, on_device);
   });
-  Check(cudaMemcpy(&found, on_device, sizeof found, cudaMemcpyDefault), "comparing with the reference");
+  Check(cudaMemcpy(&found, on_device, sizeof found, cudaMemcpyDefault),
+        "comparing with the reference");
   float excess;
   std::memcpy(&excess, &found.excess, sizeof excess);
   const double error = std::sqrt(found.difference) / (found.norm > 0 ? std::sqrt(found.norm) : 1.0);

@@ -1,31 +1,32 @@
 // Every step of an epilogue in fp64, from the definitions of the ONNX operators.
 //
-// The reference must not call what it judges: nothing here comes from epilogue/. One row per step: its name, its operand, how many
-// parameters it has, and its value from x, the operand v and the parameters p.
+// The reference must not call what it judges: nothing here comes from epilogue/. One row per step:
+// its name, its operand, how many parameters it has, and its value from x, the operand v and the
+// parameters p.
 #pragma once
 #include <cuda_runtime.h>
 
 #include <cmath>
 
-#define ONNXBOLT_REFERENCE_STEPS(X)                                                                   \
-  X(Bias, kVector, 0, x + v)                                                                          \
-  X(Scale, kVector, 0, x * v)                                                                         \
-  X(PRelu, kVector, 0, x < 0 ? x * v : x)                                                             \
-  X(Add, kTensor, 0, x + v)                                                                           \
-  X(Mul, kTensor, 0, x * v)                                                                           \
-  X(Relu, kNone, 0, x < 0 ? 0 : x)                                                                    \
-  X(LeakyRelu, kNone, 1, x < 0 ? p[0] * x : x)                                                        \
-  X(Clip, kNone, 2, Between(x, p[0], p[1]))                                                           \
-  X(Sigmoid, kNone, 0, Logistic(x))                                                                   \
-  X(Tanh, kNone, 0, tanh(x))                                                                          \
-  X(GeluErf, kNone, 0, x * erfc(-x * M_SQRT1_2) / 2)                                                  \
-  X(GeluTanh, kNone, 0, x * (1 + tanh(M_SQRT1_2 * M_2_SQRTPI * (x + 0.044715 * x * x * x))) / 2)      \
-  X(Silu, kNone, 0, x * Logistic(x))                                                                  \
-  X(HardSwish, kNone, 0, x * Between(x / 6 + 0.5, 0, 1))                                              \
-  X(HardSigmoid, kNone, 2, Between(p[0] * x + p[1], 0, 1))                                            \
-  X(Softplus, kNone, 0, LogOfOnePlusExp(x))                                                           \
-  X(Elu, kNone, 1, x < 0 ? p[0] * expm1(x) : x)                                                       \
-  X(Mish, kNone, 0, x * tanh(LogOfOnePlusExp(x)))
+#define ONNXBOLT_REFERENCE_STEPS(X)                                                              \
+  X(Bias, kVector, 0, x + v)                                                                     \
+  X(Scale, kVector, 0, x* v)                                                                     \
+  X(PRelu, kVector, 0, x < 0 ? x * v : x)                                                        \
+  X(Add, kTensor, 0, x + v)                                                                      \
+  X(Mul, kTensor, 0, x* v)                                                                       \
+  X(Relu, kNone, 0, x < 0 ? 0 : x)                                                               \
+  X(LeakyRelu, kNone, 1, x < 0 ? p[0] * x : x)                                                   \
+  X(Clip, kNone, 2, Between(x, p[0], p[1]))                                                      \
+  X(Sigmoid, kNone, 0, Logistic(x))                                                              \
+  X(Tanh, kNone, 0, tanh(x))                                                                     \
+  X(GeluErf, kNone, 0, x* erfc(-x* M_SQRT1_2) / 2)                                               \
+  X(GeluTanh, kNone, 0, x * (1 + tanh(M_SQRT1_2 * M_2_SQRTPI * (x + 0.044715 * x * x * x))) / 2) \
+  X(Silu, kNone, 0, x* Logistic(x))                                                              \
+  X(HardSwish, kNone, 0, x* Between(x / 6 + 0.5, 0, 1))                                          \
+  X(HardSigmoid, kNone, 2, Between(p[0] * x + p[1], 0, 1))                                       \
+  X(Softplus, kNone, 0, LogOfOnePlusExp(x))                                                      \
+  X(Elu, kNone, 1, x < 0 ? p[0] * expm1(x) : x)                                                  \
+  X(Mish, kNone, 0, x* tanh(LogOfOnePlusExp(x)))
 
 namespace onnxbolt {
 namespace profiler {
@@ -48,14 +49,19 @@ constexpr StepRow kStepRows[] = {ONNXBOLT_REFERENCE_STEPS(ONNXBOLT_ROW)};
 #undef ONNXBOLT_ROW
 
 // NaN passes through all of them.
-__host__ __device__ inline double Between(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+__host__ __device__ inline double Between(double x, double low, double high) {
+  return x < low ? low : x > high ? high : x;
+}
 __host__ __device__ inline double Logistic(double x) { return 1 / (1 + exp(-x)); }
-__host__ __device__ inline double LogOfOnePlusExp(double x) { return (x < 0 ? 0 : x) + log1p(exp(-fabs(x))); }
+__host__ __device__ inline double LogOfOnePlusExp(double x) {
+  return (x < 0 ? 0 : x) + log1p(exp(-fabs(x)));
+}
 
 __host__ __device__ inline double ReferenceStep(int code, double x, double v, const float* p) {
   switch (code) {
 #define ONNXBOLT_CASE(Name, kind, params, ...) \
-  case k##Name: return __VA_ARGS__;
+  case k##Name:                                \
+    return __VA_ARGS__;
     ONNXBOLT_REFERENCE_STEPS(ONNXBOLT_CASE)
 #undef ONNXBOLT_CASE
   }
@@ -67,14 +73,16 @@ struct Bounded {
   double value, error;
 };
 
-// What a step makes of both. The error is taken at both of its ends (a step that turns between them, as GELU does, adds what is of second
-// order). The kernel adds `rounding` in parts of the result, and `own` of its implementation in parts of argument and result, of 1 at the
-// least.
-__host__ __device__ inline Bounded BoundedStep(int code, Bounded x, double v, const float* p, double rounding, double own) {
+// What a step makes of both. The error is taken at both of its ends (a step that turns between
+// them, as GELU does, adds what is of second order). The kernel adds `rounding` in parts of the
+// result, and `own` of its implementation in parts of argument and result, of 1 at the least.
+__host__ __device__ inline Bounded BoundedStep(int code, Bounded x, double v, const float* p,
+                                               double rounding, double own) {
   const double y = ReferenceStep(code, x.value, v, p);
   const double above = fabs(ReferenceStep(code, x.value + x.error, v, p) - y);
   const double below = fabs(ReferenceStep(code, x.value - x.error, v, p) - y);
-  return {y, fmax(above, below) + rounding * fabs(y) + own * fmax(fmax(fabs(x.value), fabs(y)), 1.0)};
+  return {y,
+          fmax(above, below) + rounding * fabs(y) + own * fmax(fmax(fabs(x.value), fabs(y)), 1.0)};
 }
 
 }  // namespace profiler

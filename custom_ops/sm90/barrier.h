@@ -1,14 +1,17 @@
-// What orders the threads of a block and of a cluster on sm_90 (PTX ISA: mbarrier, barrier.cluster, fence.proxy.async).
+// What orders the threads of a block and of a cluster on sm_90 (PTX ISA: mbarrier, barrier.cluster,
+// fence.proxy.async).
 #pragma once
 #include <cstdint>
 
 namespace onnxbolt {
 namespace sm90 {
 
-__device__ inline uint32_t SharedAddress(const void* pointer) { return static_cast<uint32_t>(__cvta_generic_to_shared(pointer)); }
+__device__ inline uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
 
-// An mbarrier in shared memory. Its phases alternate in parity; a wait returns once the phase of the given parity is complete,
-// so that it can look one phase ahead and no further.
+// An mbarrier in shared memory. Its phases alternate in parity; a wait returns once the phase of
+// the given parity is complete, so that it can look one phase ahead and no further.
 class Barrier {
  public:
   __device__ void init(int arrivals) {
@@ -17,17 +20,22 @@ class Barrier {
 
   // Beside its arrivals, the phase waits for that many bytes to be copied into shared memory.
   __device__ void arrive_and_expect(int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
+                 "r"(bytes)
+                 : "memory");
   }
 
-  __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
+  __device__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
 
   // At the barrier of the same name in block `rank` of the cluster.
   __device__ void arrive_at(int rank) {
     asm volatile(
         "{\n.reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(address()), "r"(rank)
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(address()),
+        "r"(rank)
         : "memory");
   }
 
@@ -38,7 +46,8 @@ class Barrier {
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@done bra over;\n"
         "bra again;\n"
-        "over:\n}" ::"r"(address()), "r"(parity)
+        "over:\n}" ::"r"(address()),
+        "r"(parity)
         : "memory");
   }
 
@@ -49,22 +58,28 @@ class Barrier {
 };
 
 // Makes initialized barriers visible to TMA and to the other blocks of the cluster.
-__device__ inline void FenceBarrierInit() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void FenceBarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 
 // Orders this thread's accesses to shared memory before later ones by TMA and wgmma.
-__device__ inline void FenceAsyncProxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void FenceAsyncProxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 // One of the block's 16 hardware barriers; 0 is __syncthreads'.
 __device__ inline void SyncThreads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// All of a block's consumer warpgroups; the barriers of single ones, and of some together, come before.
+// All of a block's consumer warpgroups; the barriers of single ones, and of some together, come
+// before.
 __device__ inline void SyncConsumers(int warpgroups) { SyncThreads(15, 128 * warpgroups); }
 
 // All threads of all blocks of the cluster, but those that have exited.
 __device__ inline void SyncCluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
 }
 
 __device__ inline int ClusterRank() {

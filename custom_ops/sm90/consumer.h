@@ -9,7 +9,8 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// The end of a tile: the sums are the output's, but for the epilogue and what other blocks have of them.
+// The end of a tile: the sums are the output's, but for the epilogue and what other blocks have of
+// them.
 template <class K>
 class TileEnd {
  public:
@@ -17,15 +18,20 @@ class TileEnd {
   using Finish = typename K::Finish;
   using Sums = Accumulators<K::kProductColumns>[K::kBlocks];  // of 64 rows each
 
-  // At the end of a block nothing runs under the last tile's epilogue but its own products: over that many k-blocks they are made 64
-  // rows at a time, so that the first rows are finished under the products of the others. Their stages and the one before are all in
-  // use until then.
+  // At the end of a block nothing runs under the last tile's epilogue but its own products: over
+  // that many k-blocks they are made 64 rows at a time, so that the first rows are finished under
+  // the products of the others. Their stages and the one before are all in use until then.
   static constexpr int kBlocksApart = K::kBlocks > 1 ? std::min(3, K::kStages - 1) : 0;
   static constexpr int kStagesBehind = 0;  // of the ring, behind those of a tile's k-blocks
-  static_assert(kBlocksApart * (K::kBlocks - 1) <= 7, "as many groups of products as a wait can leave under way");
+  static_assert(kBlocksApart * (K::kBlocks - 1) <= 7,
+                "as many groups of products as a wait can leave under way");
 
   CUTLASS_DEVICE TileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
-      : params_(params), memory_(memory), group_(group), rank_(rank), epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
+      : params_(params),
+        memory_(memory),
+        group_(group),
+        rank_(rank),
+        epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
 
   // Before and after the main loop.
   CUTLASS_DEVICE void fetch(int column) { epilogue_.fetch_vectors(column, params_.columns); }
@@ -45,7 +51,7 @@ class TileEnd {
   template <int M>
   CUTLASS_DEVICE void finish_rows(Sums& sums, const MatrixOutput& to) {
     if constexpr (kBlocksApart > 0) {
-      WaitForProducts<kBlocksApart * (K::kBlocks - 1 - M)>();
+      WaitForProducts<kBlocksApart*(K::kBlocks - 1 - M)>();
       PinAccumulators(sums[M]);
     }
 #pragma unroll
@@ -75,15 +81,22 @@ class TileEnd {
     });
   }
 
-  CUTLASS_DEVICE void finish_unit(const Sums& sums, int m, int column, int value, const MatrixOutput& to) {
-    const auto& values = reinterpret_cast<const float(&)[Finish::kUnitColumns / 2]>(sums[m][value]);
-    if constexpr (K::kPlanes) epilogue_.finish_unit(values, m * 64, column, params_.columns, PlanesOutput(params_, to));
-    else if constexpr (K::kBoth) epilogue_.finish_unit(values, m * 64, column, params_.columns, to, PlanesOutput(params_, to));
-    else if constexpr (K::kMean) epilogue_.finish_unit(values, m * 64, column, params_.columns, MeanOutput(params_, to));
-    else epilogue_.finish_unit(values, m * 64, column, params_.columns, to);
+  CUTLASS_DEVICE void finish_unit(const Sums& sums, int m, int column, int value,
+                                  const MatrixOutput& to) {
+    const auto& values =
+        reinterpret_cast<const float (&)[Finish::kUnitColumns / 2]>(sums[m][value]);
+    if constexpr (K::kPlanes)
+      epilogue_.finish_unit(values, m * 64, column, params_.columns, PlanesOutput(params_, to));
+    else if constexpr (K::kBoth)
+      epilogue_.finish_unit(values, m * 64, column, params_.columns, to, PlanesOutput(params_, to));
+    else if constexpr (K::kMean)
+      epilogue_.finish_unit(values, m * 64, column, params_.columns, MeanOutput(params_, to));
+    else
+      epilogue_.finish_unit(values, m * 64, column, params_.columns, to);
   }
 
-  // visit(unit, block of 64 rows, first column, first accumulator); unrolled, since accumulators are registers.
+  // visit(unit, block of 64 rows, first column, first accumulator); unrolled, since accumulators
+  // are registers.
   template <class Visit>
   CUTLASS_DEVICE static void for_each_unit(const Visit& visit) {
 #pragma unroll
@@ -106,8 +119,13 @@ class Consumer {
   using Sums = typename TileEnd<K>::Sums;
 
   CUTLASS_DEVICE Consumer(const typename End::Params& params, SharedMemory<K> memory, int group)
-      : params_(params), memory_(memory), barriers_(memory.barriers()), tiles_(params.schedule, params.split),
-        range_(params, params.split > 1 ? tiles_.rank : 0), group_(group), thread_(threadIdx.x % 128),
+      : params_(params),
+        memory_(memory),
+        barriers_(memory.barriers()),
+        tiles_(params.schedule, params.split),
+        range_(params, params.split > 1 ? tiles_.rank : 0),
+        group_(group),
+        thread_(threadIdx.x % 128),
         end_(params, memory, group, tiles_.rank) {}
 
   CUTLASS_DEVICE void run() {
@@ -117,13 +135,15 @@ class Consumer {
     stage_.advance(skip * stages_of_tile());
     if constexpr (K::kIsResident) barriers_.weights.wait(0);
     Sums sums;
-    for (int tile = tiles_.first + skip * tiles_.step; tile < params_.schedule.count(); tile += groups * tiles_.step) {
+    for (int tile = tiles_.first + skip * tiles_.step; tile < params_.schedule.count();
+         tile += groups * tiles_.step) {
       const Origin origin = tiles_.origin(tile);
       end_.fetch(origin.column);
       begin_turn();
       multiply(sums, fits_apart && tile + tiles_.step >= params_.schedule.count());
       if constexpr (End::kStagesBehind > 0) end_.weights_at(stage_);
-      end_.finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows), origin.column, params_.rows});
+      end_.finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows),
+                         origin.column, params_.rows});
       release_behind();
       stage_.advance((groups - 1) * stages_of_tile());
     }
@@ -131,8 +151,8 @@ class Consumer {
   }
 
  private:
-  // A barrier's wait sees one phase ahead only, and in pingpong a warpgroup skips the stages of the others' tiles: without turns
-  // it would take a phase that has not begun for one that is complete.
+  // A barrier's wait sees one phase ahead only, and in pingpong a warpgroup skips the stages of the
+  // others' tiles: without turns it would take a phase that has not begun for one that is complete.
   CUTLASS_DEVICE void begin_turn() {
     if constexpr (K::kIsPingpong) barriers_.turn[group_].wait((turns_++ & 1) ^ (group_ == 0));
   }
@@ -152,7 +172,8 @@ class Consumer {
       barriers_.full[stage_.stage].wait(stage_.parity);
       pin(sums);
       BeginProducts();
-      multiply_rows(sums, 0, K::kBlocks, stage_.stage, K::kIsResident ? block : stage_.stage, block > range_.first);
+      multiply_rows(sums, 0, K::kBlocks, stage_.stage, K::kIsResident ? block : stage_.stage,
+                    block > range_.first);
       CommitProducts();
       if (block > range_.first) {
         WaitForProducts<1>();
@@ -180,7 +201,8 @@ class Consumer {
   CUTLASS_DEVICE void wait_behind() {
     RingCursor<K::kStages> at = stage_;
 #pragma unroll
-    for (int i = 0; i < End::kStagesBehind; ++i, at.advance()) barriers_.full[at.stage].wait(at.parity);
+    for (int i = 0; i < End::kStagesBehind; ++i, at.advance())
+      barriers_.full[at.stage].wait(at.parity);
   }
 
   CUTLASS_DEVICE void release_behind() {
@@ -188,7 +210,8 @@ class Consumer {
     for (int i = 0; i < End::kStagesBehind; ++i, stage_.advance()) release(stage_.stage);
   }
 
-  // The last k-blocks of a block's last tile, whose products are left under way (see TileEnd). Nobody waits for their stages.
+  // The last k-blocks of a block's last tile, whose products are left under way (see TileEnd).
+  // Nobody waits for their stages.
   CUTLASS_DEVICE void multiply_apart(Sums& sums) {
     pin(sums);
 #pragma unroll
@@ -199,17 +222,20 @@ class Consumer {
         const int block = range_.end - i;
         if (m == 0) barriers_.full[at.stage].wait(at.parity);
         BeginProducts();
-        multiply_rows(sums, m, m + 1, at.stage, K::kIsResident ? block : at.stage, block > range_.first);
+        multiply_rows(sums, m, m + 1, at.stage, K::kIsResident ? block : at.stage,
+                      block > range_.first);
         CommitProducts();
       }
     }
   }
 
   // Blocks of 64 rows of the product, from `first` to `end`, by one k-block.
-  CUTLASS_DEVICE void multiply_rows(Sums& sums, int first, int end, int stage, int block_of_b, bool accumulate) {
+  CUTLASS_DEVICE void multiply_rows(Sums& sums, int first, int end, int stage, int block_of_b,
+                                    bool accumulate) {
     const char *pixels = memory_.a(stage), *weights = memory_.b(block_of_b);
     const char *rows = K::kSwapped ? weights : pixels, *columns = K::kSwapped ? pixels : weights;
-    const uint64_t a = OperandDescriptor(rows + (K::kIsPingpong ? 0 : group_ * K::kGroupRows * K::kBoxBytes), K::kBoxBytes);
+    const uint64_t a = OperandDescriptor(
+        rows + (K::kIsPingpong ? 0 : group_ * K::kGroupRows * K::kBoxBytes), K::kBoxBytes);
     const uint64_t b = OperandDescriptor(columns, K::kBoxBytes);
 #pragma unroll
     for (int box = 0; box < K::kBoxes; ++box) {
@@ -218,9 +244,11 @@ class Consumer {
 #pragma unroll
         for (int m = first; m < end; ++m) {
           // addresses in descriptors count 16 bytes
-          const uint64_t at_a = a + (box * K::kProductRows * K::kBoxBytes + m * 64 * K::kBoxBytes) / 16 + 2 * k;
+          const uint64_t at_a =
+              a + (box * K::kProductRows * K::kBoxBytes + m * 64 * K::kBoxBytes) / 16 + 2 * k;
           const uint64_t at_b = b + box * K::kProductColumns * K::kBoxBytes / 16 + 2 * k;
-          Wgmma<K::kProductColumns>::template multiply<typename K::Element>(sums[m], at_a, at_b, accumulate || box + k > 0);
+          Wgmma<K::kProductColumns>::template multiply<typename K::Element>(
+              sums[m], at_a, at_b, accumulate || box + k > 0);
         }
       }
     }

@@ -10,26 +10,32 @@ inline int64_t Rows(const ConvArguments& conv) { return int64_t(conv.n) * conv.p
 
 // Of the product: those pixels, or 64 of each image.
 template <class K>
-int64_t ProductRows(const ConvArguments& conv) { return K::kMean ? int64_t(conv.n) * kImageRows : Rows(conv); }
+int64_t ProductRows(const ConvArguments& conv) {
+  return K::kMean ? int64_t(conv.n) * kImageRows : Rows(conv);
+}
 
 // Whether the pixels are a matrix as they lie.
 inline bool IsMatrix(const ConvArguments& conv) {
-  return conv.r == 1 && conv.s == 1 && conv.stride_h == 1 && conv.stride_w == 1 && conv.p == conv.h && conv.q == conv.w &&
-         conv.pad_top == 0 && conv.pad_left == 0;
+  return conv.r == 1 && conv.s == 1 && conv.stride_h == 1 && conv.stride_w == 1 &&
+         conv.p == conv.h && conv.q == conv.w && conv.pad_top == 0 && conv.pad_left == 0;
 }
 
 inline Corners CornersOf(const ConvArguments& conv) {
-  return {-conv.pad_left, -conv.pad_top, conv.pad_right - conv.dilation_w * (conv.s - 1), conv.pad_bottom - conv.dilation_h * (conv.r - 1)};
+  return {-conv.pad_left, -conv.pad_top, conv.pad_right - conv.dilation_w * (conv.s - 1),
+          conv.pad_bottom - conv.dilation_h * (conv.r - 1)};
 }
 
-// The fields of an im2col tensor map and of its copies (CUDA driver API: cuTensorMapEncodeIm2col, rank 4).
+// The fields of an im2col tensor map and of its copies (CUDA driver API: cuTensorMapEncodeIm2col,
+// rank 4).
 inline const char* CheckIm2col(const ConvArguments& conv) {
   if (IsMatrix(conv)) return nullptr;
   const Corners at = CornersOf(conv);
   for (int corner : {at.lower_w, at.lower_h, at.upper_w, at.upper_h}) {
-    if (corner < -128 || corner > 127) return "padding, or the filter's reach, exceeds the 128 pixels of TMA's im2col";
+    if (corner < -128 || corner > 127)
+      return "padding, or the filter's reach, exceeds the 128 pixels of TMA's im2col";
   }
-  if (conv.dilation_h * (conv.r - 1) > 255 || conv.dilation_w * (conv.s - 1) > 255) return "the filter exceeds TMA's 256 pixels";
+  if (conv.dilation_h * (conv.r - 1) > 255 || conv.dilation_w * (conv.s - 1) > 255)
+    return "the filter exceeds TMA's 256 pixels";
   return conv.stride_h <= 8 && conv.stride_w <= 8 ? nullptr : "a stride exceeds TMA's 8";
 }
 
@@ -46,19 +52,28 @@ template <class K>
 const char* DescribeActivations(Params& params, const ConvArguments& conv) {
   using Element = typename K::Element;
   params.plane_pixels = conv.p * conv.q;
-  params.image = {Divisor(conv.p * conv.q), Divisor(conv.q), conv.s, conv.stride_h, conv.stride_w, conv.pad_top, conv.pad_left,
-                  conv.dilation_h, conv.dilation_w};
+  params.image = {Divisor(conv.p * conv.q),
+                  Divisor(conv.q),
+                  conv.s,
+                  conv.stride_h,
+                  conv.stride_w,
+                  conv.pad_top,
+                  conv.pad_left,
+                  conv.dilation_h,
+                  conv.dilation_w};
   // Without groups all columns meet all channels, those too that a cluster has beyond the last one.
   constexpr int kAllColumns = 0x7fffffff;
-  params.groups = {Divisor(conv.groups > 1 ? conv.k / conv.groups : kAllColumns), conv.c / conv.groups};
+  params.groups = {Divisor(conv.groups > 1 ? conv.k / conv.groups : kAllColumns),
+                   conv.c / conv.groups};
   if (K::kMean && IsMatrix(conv)) {
     params.a_is_matrix = true;
-    return EncodeImages(params.a, kOperandType<Element>, sizeof(Element), conv.x, conv.x_pitch, conv.c, conv.p * conv.q, conv.n, K::kBoxK,
-                        K::kTileM / kImageRows);
+    return EncodeImages(params.a, kOperandType<Element>, sizeof(Element), conv.x, conv.x_pitch,
+                        conv.c, conv.p * conv.q, conv.n, K::kBoxK, K::kTileM / kImageRows);
   }
   if (IsMatrix(conv)) return DescribeMatrix<K>(params, conv.x, Rows(conv), conv.c, conv.x_pitch);
-  const Im2colTensor tensor{conv.n, conv.h, conv.w, conv.c, conv.x_pitch * int64_t(sizeof(Element)), conv.stride_h, conv.stride_w,
-                            CornersOf(conv)};
+  const Im2colTensor tensor{
+      conv.n,        conv.h,        conv.w,         conv.c, conv.x_pitch * int64_t(sizeof(Element)),
+      conv.stride_h, conv.stride_w, CornersOf(conv)};
   return EncodeIm2col(params.a, kOperandType<Element>, sizeof(Element), conv.x, tensor, K::kBoxK,
                       K::kMean ? kImageRows : K::kTileM / K::kClusterN);
 }

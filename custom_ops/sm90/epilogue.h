@@ -1,6 +1,7 @@
-// The end of a tile: an epilogue chain on the accumulators of one consumer warpgroup, staged through swizzled shared memory and
-// stored by TMA. Columns are output channels, rows pixels; a unit is 64 rows of one box of columns. Each warp stores the 16 rows that
-// it has of a unit, so that no warp waits for another.
+// The end of a tile: an epilogue chain on the accumulators of one consumer warpgroup, staged
+// through swizzled shared memory and stored by TMA. Columns are output channels, rows pixels; a
+// unit is 64 rows of one box of columns. Each warp stores the 16 rows that it has of a unit, so
+// that no warp waits for another.
 #pragma once
 #include <cstring>
 
@@ -25,23 +26,30 @@ struct MatrixOutput {
   }
 
   // The pixel that a row of the tile is, below 0 for none: for operands that are read directly.
-  CUTLASS_DEVICE int64_t pixel(int tile_row) const { return row + tile_row < rows ? row + tile_row : -1; }
+  CUTLASS_DEVICE int64_t pixel(int tile_row) const {
+    return row + tile_row < rows ? row + tile_row : -1;
+  }
 };
 
-// The static facts. `Blocks`: 64 rows each. A first tensor operand of the output's width comes by TMA into the staging buffers,
-// where the output takes its place, unless the kernel has nothing that loads it; other tensors are read directly.
-template <class ElementType, class OutputType, class ChainType, int Blocks, int ColumnCount, bool LoadsResidual = true>
+// The static facts. `Blocks`: 64 rows each. A first tensor operand of the output's width comes by
+// TMA into the staging buffers, where the output takes its place, unless the kernel has nothing
+// that loads it; other tensors are read directly.
+template <class ElementType, class OutputType, class ChainType, int Blocks, int ColumnCount,
+          bool LoadsResidual = true>
 struct EpilogueShape {
   using Element = ElementType;
   using Output = OutputType;
   using Chain = ChainType;
   static constexpr int kBlocks = Blocks, kColumns = ColumnCount;
-  static constexpr bool kResidual = LoadsResidual && Chain::kTensors > 0 && sizeof(Element) == sizeof(Output);
+  static constexpr bool kResidual = LoadsResidual && Chain::kTensors > 0 &&
+                                    sizeof(Element) == sizeof(Output);
   static constexpr int kUnitColumns = StoredColumns<Output>(kColumns, kResidual);
   static constexpr int kRowBytes = kUnitColumns * sizeof(Output), kUnitBytes = 64 * kRowBytes;
   static constexpr int kUnitsAcross = kColumns / kUnitColumns, kUnits = kBlocks * kUnitsAcross;
-  static constexpr int kBuffers = kResidual && kUnits > 1 ? 4 : 2;  // residuals are loaded that far ahead
-  static constexpr bool kStores = true;  // else the result is a further product's operand alone, and the buffers are the residual's
+  static constexpr int kBuffers =
+      kResidual && kUnits > 1 ? 4 : 2;   // residuals are loaded that far ahead
+  static constexpr bool kStores = true;  // else the result is a further product's operand alone,
+                                         // and the buffers are the residual's
   static constexpr int kStagingBytes = kBuffers * kUnitBytes;
   static constexpr int kVectorBytes = Chain::kVectors * kColumns * static_cast<int>(sizeof(float));
   static_assert(kColumns % 8 == 0, "TMA stores rows of 16 bytes");
@@ -65,22 +73,28 @@ class Epilogue {
   using Chain = typename Shape::Chain;
 
   // `barrier`: a hardware barrier of this warpgroup's own.
-  CUTLASS_DEVICE Epilogue(const EpilogueMemory<Shape>& memory, const EpilogueArguments& operands, int barrier)
-      : memory_(memory), operands_(operands), barrier_(barrier), thread_(threadIdx.x % 128),
+  CUTLASS_DEVICE Epilogue(const EpilogueMemory<Shape>& memory, const EpilogueArguments& operands,
+                          int barrier)
+      : memory_(memory),
+        operands_(operands),
+        barrier_(barrier),
+        thread_(threadIdx.x % 128),
         warp_(__shfl_sync(~0u, thread_ / 32, 0)),
         lane_row_(chunk_offset(thread_ / 32 * 16 + thread_ % 16, thread_ % 32 / 16 * 8)),
         lane_pair_(chunk_offset(first_row(), thread_ % 4 * 2) + thread_ % 2 * 8) {}
 
-  // Begins to fetch the vectors of columns `first` to `end`, which arrive under the main loop. Those of the tile before are kept
-  // where they are the same.
+  // Begins to fetch the vectors of columns `first` to `end`, which arrive under the main loop.
+  // Those of the tile before are kept where they are the same.
   CUTLASS_DEVICE void fetch_vectors(int first, int end) {
     if (Chain::kVectors == 0 || first == first_column_) return;
     first_column_ = first;
     fetched_ = true;
 #pragma unroll
     for (int i = 0; i < kFetches; ++i) {
-      const int index = i * 128 + thread_, vector = index / Shape::kColumns, column = first + index % Shape::kColumns;
-      if (vector < Chain::kVectors) fetches_[i] = column < end ? operands_.vectors[vector][column] : 0.f;
+      const int index = i * 128 + thread_, vector = index / Shape::kColumns,
+                column = first + index % Shape::kColumns;
+      if (vector < Chain::kVectors)
+        fetches_[i] = column < end ? operands_.vectors[vector][column] : 0.f;
     }
   }
 
@@ -103,18 +117,23 @@ class Epilogue {
     keep_vectors();
   }
 
-  // Applies the chain to one unit of the tile and stores it. `values`: the unit's accumulators. `column_end`: columns of the matrix.
-  // `operand`: where not null, gets the result as a further product's operand, which lies as accumulators do.
+  // Applies the chain to one unit of the tile and stores it. `values`: the unit's accumulators.
+  // `column_end`: columns of the matrix. `operand`: where not null, gets the result as a further
+  // product's operand, which lies as accumulators do.
   template <int Size, class Destination>
-  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const Destination& to,
+  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column,
+                                  int column_end, const Destination& to,
                                   uint32_t* operand = nullptr) {
     char* buffer = memory_.staging + cursor_.stage * Shape::kUnitBytes;
     acquire_buffer();
-    for_each_part(values, buffer, unit_row, unit_column, column_end, to, [=](const auto& x, const auto& operands, int column) {
-      const auto rounded = Chain::template finish<Output>(x, operands, operands_.params);
-      if constexpr (Shape::kStores) write_staged<2 * decltype(rounded)::kElements>(buffer, column, rounded);
-      if (operand) std::memcpy(operand + column / 4, &rounded, sizeof rounded);
-    });
+    for_each_part(values, buffer, unit_row, unit_column, column_end, to,
+                  [=](const auto& x, const auto& operands, int column) {
+                    const auto rounded =
+                        Chain::template finish<Output>(x, operands, operands_.params);
+                    if constexpr (Shape::kStores)
+                      write_staged<2 * decltype(rounded)::kElements>(buffer, column, rounded);
+                    if (operand) std::memcpy(operand + column / 4, &rounded, sizeof rounded);
+                  });
     if constexpr (Shape::kStores) FenceAsyncProxy();
     __syncwarp();
     if (thread_ % 32 == 0) {
@@ -136,7 +155,8 @@ class Epilogue {
   }
 
  protected:
-  // With a residual the buffer holds it already; else the store that used the buffer before has to be done with it.
+  // With a residual the buffer holds it already; else the store that used the buffer before has to
+  // be done with it.
   CUTLASS_DEVICE void acquire_buffer() {
     if constexpr (Shape::kResidual) {
       memory_.residual_loaded[cursor_.stage].wait(cursor_.parity);
@@ -148,16 +168,22 @@ class Epilogue {
 
   CUTLASS_DEVICE void release_previous_buffer() {
     WaitForStores<1>();
-    if (units_++ > 0) memory_.residual_free[(cursor_.stage + Shape::kBuffers - 1) % Shape::kBuffers].arrive();
+    if (units_++ > 0)
+      memory_.residual_free[(cursor_.stage + Shape::kBuffers - 1) % Shape::kBuffers].arrive();
   }
 
-  // The unit's columns from `Column` on, up to 64 at a time: their values are independent of one another, which hides the latency of a
-  // chain, and take the place of accumulators. `use` gets these, four of a thread for each block of 8 columns (see Accumulators), the
-  // chain's operands for them, and the first of the columns.
+  // The unit's columns from `Column` on, up to 64 at a time: their values are independent of one
+  // another, which hides the latency of a chain, and take the place of accumulators. `use` gets
+  // these, four of a thread for each block of 8 columns (see Accumulators), the chain's operands
+  // for them, and the first of the columns.
   template <int Column = 0, class Destination, class Use>
-  CUTLASS_DEVICE void for_each_part(const float* values, char* buffer, int unit_row, int unit_column, int column_end,
-                                    const Destination& to, const Use& use) {
-    constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 64 ? 64 : kLeft >= 32 ? 32 : kLeft >= 16 ? 16 : 8;
+  CUTLASS_DEVICE void for_each_part(const float* values, char* buffer, int unit_row,
+                                    int unit_column, int column_end, const Destination& to,
+                                    const Use& use) {
+    constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 64   ? 64
+                                                                   : kLeft >= 32 ? 32
+                                                                   : kLeft >= 16 ? 16
+                                                                                 : 8;
     constexpr int kCount = kColumns / 2;
     typename Chain::template Operands<kCount> operands;
     cutlass::Array<float, kCount> x;
@@ -166,13 +192,16 @@ class Epilogue {
     const int tile_column = unit_column + Column;
     read_vectors<kCount>(operands, tile_column);
     if constexpr (Shape::kResidual) operands.tensors[0] = read_staged<kColumns>(buffer, Column);
-    if constexpr (Chain::kTensors > Shape::kResidual) read_tensors<kCount>(operands, unit_row, tile_column, column_end, to);
+    if constexpr (Chain::kTensors > Shape::kResidual)
+      read_tensors<kCount>(operands, unit_row, tile_column, column_end, to);
     use(x, operands, Column);
-    if constexpr (kLeft > kColumns) for_each_part<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to, use);
+    if constexpr (kLeft > kColumns)
+      for_each_part<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to, use);
   }
 
   template <int Count>
-  CUTLASS_DEVICE void read_vectors(typename Chain::template Operands<Count>& operands, int column) const {
+  CUTLASS_DEVICE void read_vectors(typename Chain::template Operands<Count>& operands,
+                                   int column) const {
 #pragma unroll
     for (int v = 0; v < Chain::kVectors; ++v) {
       const float* vector = memory_.vectors + v * Shape::kColumns + column + 2 * (thread_ % 4);
@@ -185,10 +214,11 @@ class Epilogue {
     }
   }
 
-  // Tensors that do not come by TMA. The matrix has an even number of columns, so that pairs are inside or outside of it.
+  // Tensors that do not come by TMA. The matrix has an even number of columns, so that pairs are
+  // inside or outside of it.
   template <int Count, class Destination>
-  CUTLASS_DEVICE void read_tensors(typename Chain::template Operands<Count>& operands, int unit_row, int column, int column_end,
-                               const Destination& to) const {
+  CUTLASS_DEVICE void read_tensors(typename Chain::template Operands<Count>& operands, int unit_row,
+                                   int column, int column_end, const Destination& to) const {
 #pragma unroll
     for (int t = Shape::kResidual; t < Chain::kTensors; ++t) {
 #pragma unroll
@@ -196,7 +226,8 @@ class Epilogue {
         const int64_t pixel = to.pixel(unit_row + first_row() + i % 4 * 4);
         const int at = to.column + column + i / 4 * 8 + thread_ % 4 * 2;
         const bool valid = at < column_end && pixel >= 0;
-        const Element* source = static_cast<const Element*>(operands_.tensors[t]) + pixel * operands_.tensor_pitch[t] + at;
+        const Element* source = static_cast<const Element*>(operands_.tensors[t]) +
+                                pixel * operands_.tensor_pitch[t] + at;
         operands.tensors[t][i] = valid ? float(source[0]) : 0.f;
         operands.tensors[t][i + 1] = valid ? float(source[1]) : 0.f;
       }
@@ -215,8 +246,9 @@ class Epilogue {
     return row * Shape::kRowBytes + swizzled * 16;
   }
 
-  // The row that this lane gives to stmatrix and ldmatrix, of matrices of 8x8: the upper two before those to the right of them.
-  // `column`: a multiple of 16, which a swizzle leaves where it is but for an exclusive or, or else the last 8 columns.
+  // The row that this lane gives to stmatrix and ldmatrix, of matrices of 8x8: the upper two before
+  // those to the right of them. `column`: a multiple of 16, which a swizzle leaves where it is but
+  // for an exclusive or, or else the last 8 columns.
   template <bool Wide>
   CUTLASS_DEVICE uint32_t matrix_row(char* buffer, int column) const {
     const uint32_t start = SharedAddress(buffer);
@@ -234,44 +266,53 @@ class Epilogue {
       for (int i = 0; i + 16 <= Columns; i += 16) {
         uint32_t* w = words + i / 4;
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(matrix_row<true>(buffer, column + i)));
+                     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                     : "r"(matrix_row<true>(buffer, column + i)));
       }
       if constexpr (Columns == 8)
         asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                     : "=r"(words[0]), "=r"(words[1]) : "r"(matrix_row<false>(buffer, column)));
+                     : "=r"(words[0]), "=r"(words[1])
+                     : "r"(matrix_row<false>(buffer, column)));
     } else {
 #pragma unroll
-      for (int i = 0; i < Columns / 2; i += 2) reinterpret_cast<float2&>(packed[i]) = *pair(buffer, column, i);
+      for (int i = 0; i < Columns / 2; i += 2)
+        reinterpret_cast<float2&>(packed[i]) = *pair(buffer, column, i);
     }
     return cutlass::NumericArrayConverter<float, Element, Columns / 2>{}(packed);
   }
 
-  // No memory clobber: what orders these stores is the fence and the warp's meeting behind the unit, and the compiler may mix the
-  // arithmetic of neighbouring columns.
+  // No memory clobber: what orders these stores is the fence and the warp's meeting behind the
+  // unit, and the compiler may mix the arithmetic of neighbouring columns.
   template <int Columns>
-  CUTLASS_DEVICE void write_staged(char* buffer, int column, const cutlass::Array<Output, Columns / 2>& values) const {
+  CUTLASS_DEVICE void write_staged(char* buffer, int column,
+                                   const cutlass::Array<Output, Columns / 2>& values) const {
     if constexpr (sizeof(Output) == 2) {
       const uint32_t* words = reinterpret_cast<const uint32_t*>(&values);
 #pragma unroll
       for (int i = 0; i + 16 <= Columns; i += 16) {
         const uint32_t* w = words + i / 4;
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(matrix_row<true>(buffer, column + i)),
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         matrix_row<true>(buffer, column + i)),
                      "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]));
       }
       if constexpr (Columns == 8)
-        asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(matrix_row<false>(buffer, column)), "r"(words[0]),
-                     "r"(words[1]));
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(
+                         matrix_row<false>(buffer, column)),
+                     "r"(words[0]), "r"(words[1]));
     } else {
 #pragma unroll
-      for (int i = 0; i < Columns / 2; i += 2) *pair(buffer, column, i) = make_float2(values[i], values[i + 1]);
+      for (int i = 0; i < Columns / 2; i += 2)
+        *pair(buffer, column, i) = make_float2(values[i], values[i + 1]);
     }
   }
 
-  // This thread's values i and i + 1, of 4 bytes each. A swizzle leaves blocks of 8 columns where they are but for an exclusive or, and is
-  // the same 8 rows below.
+  // This thread's values i and i + 1, of 4 bytes each. A swizzle leaves blocks of 8 columns where
+  // they are but for an exclusive or, and is the same 8 rows below.
   CUTLASS_DEVICE float2* pair(char* buffer, int column, int i) const {
-    const int bytes = (column + i / 4 * 8) * static_cast<int>(sizeof(float)), row_offset = i % 4 * 4 * Shape::kRowBytes;
-    return reinterpret_cast<float2*>(buffer + (kSwizzled ? lane_pair_ ^ bytes : lane_pair_ + bytes) + row_offset);
+    const int bytes = (column + i / 4 * 8) * static_cast<int>(sizeof(float)),
+              row_offset = i % 4 * 4 * Shape::kRowBytes;
+    return reinterpret_cast<float2*>(
+        buffer + (kSwizzled ? lane_pair_ ^ bytes : lane_pair_ + bytes) + row_offset);
   }
 
   static constexpr int kChunks = Shape::kRowBytes / 16;

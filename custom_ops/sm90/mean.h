@@ -1,6 +1,7 @@
-// The epilogue of a convolution whose result is each image's mean: y [n, k], what a global average pooling would make of [n, p, q, k]. The
-// tile's blocks of 64 rows hold one image each, so that no sum leaves its warpgroup: lanes add up rows, then shared memory warps, always in
-// the same order. Rows beyond an image's last pixel are left out.
+// The epilogue of a convolution whose result is each image's mean: y [n, k], what a global average
+// pooling would make of [n, p, q, k]. The tile's blocks of 64 rows hold one image each, so that no
+// sum leaves its warpgroup: lanes add up rows, then shared memory warps, always in the same order.
+// Rows beyond an image's last pixel are left out.
 #pragma once
 #include <type_traits>
 
@@ -24,7 +25,8 @@ struct SplitAtMean<epilogue::Chain<Before...>, epilogue::Mean> {
   static constexpr bool kMean = true;
 };
 template <class... Before, class Step, class... Steps>
-struct SplitAtMean<epilogue::Chain<Before...>, Step, Steps...> : SplitAtMean<epilogue::Chain<Before..., Step>, Steps...> {};
+struct SplitAtMean<epilogue::Chain<Before...>, Step, Steps...>
+    : SplitAtMean<epilogue::Chain<Before..., Step>, Steps...> {};
 
 template <class Chain>
 struct MeanOf;
@@ -36,14 +38,19 @@ class MeanOutput {
  public:
   const int column;
 
-  CUTLASS_DEVICE MeanOutput(const Params& params, const MatrixOutput& tile) : column(tile.column), params_(params), tile_(tile) {}
+  CUTLASS_DEVICE MeanOutput(const Params& params, const MatrixOutput& tile)
+      : column(tile.column), params_(params), tile_(tile) {}
 
-  CUTLASS_DEVICE bool holds_pixel(int tile_row) const { return (tile_.row + tile_row) % kImageRows < params_.plane_pixels; }
+  CUTLASS_DEVICE bool holds_pixel(int tile_row) const {
+    return (tile_.row + tile_row) % kImageRows < params_.plane_pixels;
+  }
 
   // As MatrixOutput's: for operands that are read directly.
   CUTLASS_DEVICE int64_t pixel(int tile_row) const {
     const int row = tile_.row + tile_row;
-    return holds_pixel(tile_row) && row < tile_.rows ? int64_t(row / kImageRows) * params_.plane_pixels + row % kImageRows : -1;
+    return holds_pixel(tile_row) && row < tile_.rows
+               ? int64_t(row / kImageRows) * params_.plane_pixels + row % kImageRows
+               : -1;
   }
 
   // Of the image whose rows begin at `tile_row`.
@@ -51,7 +58,8 @@ class MeanOutput {
   CUTLASS_DEVICE void store(float sum, int tile_row, int tile_column) const {
     const int row = tile_.row + tile_row, at = column + tile_column;
     if (row < tile_.rows && at < params_.columns)
-      static_cast<Output*>(params_.y)[row / kImageRows * params_.y_pitch + at] = Output(sum / params_.plane_pixels);
+      static_cast<Output*>(params_.y)[row / kImageRows * params_.y_pitch + at] =
+          Output(sum / params_.plane_pixels);
   }
 
  private:
@@ -67,35 +75,45 @@ class MeanEpilogue : public Epilogue<Shape> {
   using Base::Base;
 
   template <int Size>
-  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const MeanOutput& to) {
+  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column,
+                                  int column_end, const MeanOutput& to) {
     char* buffer = this->memory_.staging + this->cursor_.stage * Shape::kUnitBytes;
     if constexpr (Shape::kResidual) this->acquire_buffer();
     float sums[kSums];
-    this->for_each_part(values, buffer, unit_row, unit_column, column_end, to, [&](const auto& x, const auto& operands, int column) {
-      const auto results = Base::Chain::template apply<Output>(x, operands, this->operands_.params);
-      const bool upper = to.holds_pixel(unit_row + this->first_row()), lower = to.holds_pixel(unit_row + this->first_row() + 8);
+    this->for_each_part(values, buffer, unit_row, unit_column, column_end, to,
+                        [&](const auto& x, const auto& operands, int column) {
+                          const auto results = Base::Chain::template apply<Output>(
+                              x, operands, this->operands_.params);
+                          const bool upper = to.holds_pixel(unit_row + this->first_row()),
+                                     lower = to.holds_pixel(unit_row + this->first_row() + 8);
 #pragma unroll
-      for (int i = 0; i < int(results.size()); i += 4) {
-        sums[column / 4 + i / 2] = (upper ? results[i] : 0.f) + (lower ? results[i + 2] : 0.f);
-        sums[column / 4 + i / 2 + 1] = (upper ? results[i + 1] : 0.f) + (lower ? results[i + 3] : 0.f);
-      }
-    });
+                          for (int i = 0; i < int(results.size()); i += 4) {
+                            sums[column / 4 + i / 2] =
+                                (upper ? results[i] : 0.f) + (lower ? results[i + 2] : 0.f);
+                            sums[column / 4 + i / 2 + 1] =
+                                (upper ? results[i + 1] : 0.f) + (lower ? results[i + 3] : 0.f);
+                          }
+                        });
     const int first = add_up<kSums, kLanesOfRow>(sums);
     __syncwarp();  // all of its lanes have read the residual
     keep(sums, first, buffer);
-    SyncThreads(this->barrier_, 128);  // and no thread is still behind the unit before the last, which had this buffer
-    if (this->thread_ < Shape::kUnitColumns) to.template store<Output>(whole(buffer), unit_row, unit_column + this->thread_);
+    SyncThreads(
+        this->barrier_,
+        128);  // and no thread is still behind the unit before the last, which had this buffer
+    if (this->thread_ < Shape::kUnitColumns)
+      to.template store<Output>(whole(buffer), unit_row, unit_column + this->thread_);
     if constexpr (Shape::kResidual) release(this->memory_.residual_free[this->cursor_.stage]);
     this->cursor_.advance();
   }
 
  private:
   using Output = typename Base::Output;
-  static constexpr int kSums = Shape::kUnitColumns / 4;  // columns of a thread in a unit, see Accumulators
-  static constexpr int kLanesOfRow = 4;                  // of lanes, those with the same columns are that far apart
+  static constexpr int kSums =
+      Shape::kUnitColumns / 4;           // columns of a thread in a unit, see Accumulators
+  static constexpr int kLanesOfRow = 4;  // of lanes, those with the same columns are that far apart
 
-  // Over the lanes that have the same columns. With each step a lane goes on with one half of them, and leaves the other to its partner;
-  // returns which of all `Count` the first one is then.
+  // Over the lanes that have the same columns. With each step a lane goes on with one half of them,
+  // and leaves the other to its partner; returns which of all `Count` the first one is then.
   template <int Count, int Distance>
   CUTLASS_DEVICE int add_up(float* sums) const {
     if constexpr (Distance == 32) {
@@ -119,8 +137,10 @@ class MeanEpilogue : public Epilogue<Shape> {
   // How many columns a lane has in the end.
   template <int Count, int Distance>
   static constexpr int Left() {
-    if constexpr (Distance == 32) return Count;
-    else return Left<Count % 2 == 0 ? Count / 2 : Count, 2 * Distance>();
+    if constexpr (Distance == 32)
+      return Count;
+    else
+      return Left<Count % 2 == 0 ? Count / 2 : Count, 2 * Distance>();
   }
 
   // A warp's sums lie where its rows of the residual were.
@@ -131,7 +151,8 @@ class MeanEpilogue : public Epilogue<Shape> {
   CUTLASS_DEVICE void keep(const float* sums, int first, char* buffer) const {
     float* of_columns = of_warp(buffer, this->warp_) + this->thread_ % kLanesOfRow * 2;
 #pragma unroll
-    for (int i = 0; i < Left<kSums, kLanesOfRow>(); ++i) of_columns[(first + i) / 2 * 8 + (first + i) % 2] = sums[i];
+    for (int i = 0; i < Left<kSums, kLanesOfRow>(); ++i)
+      of_columns[(first + i) / 2 * 8 + (first + i) % 2] = sums[i];
   }
 
   // The unit's sum of this thread's column.

@@ -1,5 +1,6 @@
-// The persistent, warp-specialized kernel of GEMM_SM90 and CONV_SM90: a producer warpgroup feeds a ring of operand tiles by TMA,
-// one to three consumer warpgroups multiply (wgmma) and run the epilogue.
+// The persistent, warp-specialized kernel of GEMM_SM90 and CONV_SM90: a producer warpgroup feeds a
+// ring of operand tiles by TMA, one to three consumer warpgroups multiply (wgmma) and run the
+// epilogue.
 #pragma once
 #include "dependent_launch.h"
 #include "integers.h"
@@ -13,7 +14,8 @@ template <class K>
 __device__ void InitializeBarriers(typename K::Barriers& barriers) {
   for (int i = 0; i < K::kStages; ++i) {
     barriers.full[i].init(1);
-    barriers.empty[i].init(K::kGroupsOfTile * (K::kClusterM + K::kClusterN - 1));  // all blocks that multiply what is loaded here
+    barriers.empty[i].init(K::kGroupsOfTile * (K::kClusterM + K::kClusterN -
+                                               1));  // all blocks that multiply what is loaded here
   }
   barriers.weights.init(1);
   barriers.begun.init(1);
@@ -35,7 +37,8 @@ __device__ void PrefetchMaps(const Params& params) {
   if constexpr (K::Finish::kResidual) Prefetch(params.residual);
 }
 
-// Registers move from the producer to the consumers, who hold the accumulators. One consumer has enough from the start.
+// Registers move from the producer to the consumers, who hold the accumulators. One consumer has
+// enough from the start.
 template <class K>
 struct RegisterSplit {
   static constexpr bool kUsed = K::kGroups > 1;
@@ -46,7 +49,8 @@ struct RegisterSplit {
 // produce(warp) for the producer warpgroup, consume(group) for each of the others.
 template <class K, class Produce, class Consume>
 __device__ void SplitRoles(const Produce& produce, const Consume& consume) {
-  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0),
+            warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   using Split = RegisterSplit<K>;
   if (group == 0) {
     if constexpr (Split::kUsed) ReleaseRegisters<Split::kProducer>();
@@ -69,17 +73,21 @@ __device__ void Run(const Params& params, SharedMemory<K> memory) {
       [&](int group) { Consumer<K>(params, memory, group).run(); });
 }
 
-// Overlaps with its neighbours (dependent_launch.h): barriers and weights do not wait for the kernel before.
+// Overlaps with its neighbours (dependent_launch.h): barriers and weights do not wait for the
+// kernel before.
 template <class K, bool kIsImage>
-__global__ void __launch_bounds__(K::kThreads, 1) PersistentKernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(K::kThreads, 1)
+    PersistentKernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) char shared[];
   const SharedMemory<K> memory{shared};
   if (threadIdx.x == 0) {
     PrefetchMaps<K>(params);
     InitializeBarriers<K>(memory.barriers());
   }
-  if constexpr (K::kClusterSize > 1) SyncCluster();
-  else __syncthreads();
+  if constexpr (K::kClusterSize > 1)
+    SyncCluster();
+  else
+    __syncthreads();
   LaunchDependents();
   Run<K, kIsImage>(params, memory);
   if constexpr (K::kClusterSize > 1) {
@@ -88,35 +96,43 @@ __global__ void __launch_bounds__(K::kThreads, 1) PersistentKernel(const __grid_
   }
 }
 
-// How many blocks run: all tiles at once if there is room, else as many as stay, each with several tiles.
+// How many blocks run: all tiles at once if there is room, else as many as stay, each with several
+// tiles.
 template <class K>
 int GridSize(const Params& params, int sm_count) {
   const int tiles = params.schedule.count();
   if (params.split > 1) return tiles * params.split;
   int clusters = std::min(tiles, std::max(sm_count / K::kClusterSize, 1));
-  if constexpr (K::kIsResident) clusters = clusters / params.schedule.columns * params.schedule.columns;  // a block keeps its column
+  if constexpr (K::kIsResident)
+    clusters =
+        clusters / params.schedule.columns * params.schedule.columns;  // a block keeps its column
   return clusters * K::kClusterSize;
 }
 
 template <class K, bool kIsImage>
 const char* LaunchKernel(const Params& params, const Launch& launch) {
-  return LaunchDependent(PersistentKernel<K, kIsImage>, GridSize<K>(params, launch.sm_count), K::kThreads, launch.stream, params,
-                         K::Row::at(kArch), K::kSharedMemory, K::kClusterSize * params.split);
+  return LaunchDependent(PersistentKernel<K, kIsImage>, GridSize<K>(params, launch.sm_count),
+                         K::kThreads, launch.stream, params, K::Row::at(kArch), K::kSharedMemory,
+                         K::kClusterSize * params.split);
 }
 
-// Images [count, pixels, columns] whose pixels are rows of a tile: 64 of each image, zeros behind the last one.
-inline const char* EncodeImages(CUtensorMap& map, CUtensorMapDataType type, int64_t element_bytes, const void* data, int64_t pitch,
-                                int64_t columns, int64_t pixels, int64_t count, int box_columns, int box_images) {
+// Images [count, pixels, columns] whose pixels are rows of a tile: 64 of each image, zeros behind
+// the last one.
+inline const char* EncodeImages(CUtensorMap& map, CUtensorMapDataType type, int64_t element_bytes,
+                                const void* data, int64_t pitch, int64_t columns, int64_t pixels,
+                                int64_t count, int box_columns, int box_images) {
   const int64_t row = pitch * element_bytes;
-  return EncodeTiled(map, type, static_cast<int>(element_bytes), data,
-                     {{columns, 0, box_columns}, {pixels, row, kImageRows}, {count, row * pixels, box_images}});
+  return EncodeTiled(
+      map, type, static_cast<int>(element_bytes), data,
+      {{columns, 0, box_columns}, {pixels, row, kImageRows}, {count, row * pixels, box_images}});
 }
 
-// What GEMM and convolution share: the schedule, the k-blocks, the output and the residual. `depth`: channels of a tap. With means the
-// activations are described before.
+// What GEMM and convolution share: the schedule, the k-blocks, the output and the residual.
+// `depth`: channels of a tap. With means the activations are described before.
 template <class K>
-const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_t depth, int taps, void* d, int64_t pitch,
-                           const EpilogueArguments& operands, const int64_t* config) {
+const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_t depth, int taps,
+                           void* d, int64_t pitch, const EpilogueArguments& operands,
+                           const int64_t* config) {
   using Finish = typename K::Finish;
   using Output = typename K::Output;
   if (config[kSplitK] < 1 || config[kSwizzle] < 1) return "split_k and swizzle are 1 at least";
@@ -125,68 +141,92 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
   params.blocks = params.blocks_per_tap * taps;
   params.split = static_cast<int>(config[kSplitK]);
   params.operands = operands;
-  const auto tiles = [](int64_t extent, int size) { return static_cast<int>(CeilDivide(extent, size)); };
-  params.schedule = TileSchedule(tiles(rows, K::kTileM * K::kClusterM), tiles(columns, K::kTileN * K::kClusterN),
-                                 K::kIsResident ? 1 : static_cast<int>(config[kSwizzle]));
-  const auto encode = [&](CUtensorMap& map, const void* data, int64_t data_pitch, int box_columns, int box_rows) {
-    return EncodeTiled(map, kPlainType<Output>, sizeof(Output), data,
-                       {{columns, 0, box_columns}, {rows, data_pitch * int64_t(sizeof(Output)), box_rows}});
+  const auto tiles = [](int64_t extent, int size) {
+    return static_cast<int>(CeilDivide(extent, size));
+  };
+  params.schedule =
+      TileSchedule(tiles(rows, K::kTileM * K::kClusterM), tiles(columns, K::kTileN * K::kClusterN),
+                   K::kIsResident ? 1 : static_cast<int>(config[kSwizzle]));
+  const auto encode = [&](CUtensorMap& map, const void* data, int64_t data_pitch, int box_columns,
+                          int box_rows) {
+    return EncodeTiled(
+        map, kPlainType<Output>, sizeof(Output), data,
+        {{columns, 0, box_columns}, {rows, data_pitch * int64_t(sizeof(Output)), box_rows}});
   };
   if constexpr (Finish::kResidual) {
     // a cast between types of 16 bits leaves the residual in the input's type: TMA moves bytes
     const void* residual = operands.tensors[0];
     const int64_t residual_pitch = operands.tensor_pitch[0];
-    const char* error = K::kMean ? EncodeImages(params.residual, kPlainType<Output>, sizeof(Output), residual, residual_pitch, columns,
-                                                params.plane_pixels, rows / kImageRows, Finish::kUnitColumns, 1)
-                                 : encode(params.residual, residual, residual_pitch, Finish::kUnitColumns, 64);
+    const char* error =
+        K::kMean ? EncodeImages(params.residual, kPlainType<Output>, sizeof(Output), residual,
+                                residual_pitch, columns, params.plane_pixels, rows / kImageRows,
+                                Finish::kUnitColumns, 1)
+                 : encode(params.residual, residual, residual_pitch, Finish::kUnitColumns, 64);
     if (error) return error;
   }
-  if constexpr (K::kPlanes || K::kMean) return nullptr;
-  else if constexpr (K::kSwapped) return encode(params.d, d, pitch, kUnitChannels, K::kTileM);
-  else return encode(params.d, d, pitch, Finish::kUnitColumns, kStoredRows);
+  if constexpr (K::kPlanes || K::kMean)
+    return nullptr;
+  else if constexpr (K::kSwapped)
+    return encode(params.d, d, pitch, kUnitChannels, K::kTileM);
+  else
+    return encode(params.d, d, pitch, Finish::kUnitColumns, kStoredRows);
 }
 
 // Weights [columns, taps, depth], `pitch` elements from one output channel to the next.
 template <class K>
-const char* DescribeWeights(Params& params, const void* weights, int64_t columns, int taps, int64_t depth, int64_t pitch) {
+const char* DescribeWeights(Params& params, const void* weights, int64_t columns, int taps,
+                            int64_t depth, int64_t pitch) {
   using Element = typename K::Element;
   constexpr int64_t kSize = sizeof(Element);
   return EncodeTiled(params.b, kOperandType<Element>, kSize, weights,
-                     {{depth, 0, K::kBoxK}, {taps, depth * kSize, 1}, {columns, pitch * kSize, K::kTileN / K::kClusterM}});
+                     {{depth, 0, K::kBoxK},
+                      {taps, depth * kSize, 1},
+                      {columns, pitch * kSize, K::kTileN / K::kClusterM}});
 }
 
 // A where its rows are a matrix.
 template <class K>
-const char* DescribeMatrix(Params& params, const void* a, int64_t rows, int64_t depth, int64_t pitch) {
+const char* DescribeMatrix(Params& params, const void* a, int64_t rows, int64_t depth,
+                           int64_t pitch) {
   using Element = typename K::Element;
   constexpr int64_t kSize = sizeof(Element);
   params.a_is_matrix = true;
   return EncodeTiled(params.a, kOperandType<Element>, kSize, a,
                      {{depth, 0, K::kBoxK}, {rows, pitch * kSize, K::kTileM / K::kClusterN}},
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B);  // not the next k-block's columns: the first tile is waited for
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B);  // not the next k-block's columns: the
+                                                           // first tile is waited for
 }
 
-// What a problem and a row's launch choices must be for this kernel, beside their alignments. nullptr where all is well.
+// What a problem and a row's launch choices must be for this kernel, beside their alignments.
+// nullptr where all is well.
 template <class K>
 const char* CheckProblem(int64_t rows, int64_t columns, int64_t depth, int64_t taps) {
   constexpr int kWide = 16 / static_cast<int>(sizeof(typename K::Output));
-  if (!K::kPlanes && columns % kWide != 0) return "the output's rows are not multiples of 16 bytes, as TMA needs";
+  if (!K::kPlanes && columns % kWide != 0)
+    return "the output's rows are not multiples of 16 bytes, as TMA needs";
   if (rows > 0x7fffffff - K::kTileM * K::kClusterM) return "an extent is too close to 2^31";
   const int64_t blocks = CeilDivide(depth, K::kTileK) * taps;
-  if (blocks > 0x7fffffff / K::kMaxSplit) return "there are too many k-blocks for their shares to be reckoned in 32 bits";
-  if (K::kIsResident && blocks > K::kBlocksOfB) return "the weights of one block's channels do not fit its shared memory";
+  if (blocks > 0x7fffffff / K::kMaxSplit)
+    return "there are too many k-blocks for their shares to be reckoned in 32 bits";
+  if (K::kIsResident && blocks > K::kBlocksOfB)
+    return "the weights of one block's channels do not fit its shared memory";
   return nullptr;
 }
 
-// Launch choices that a row may carry: checked when it is launched, since can_implement does not see them.
+// Launch choices that a row may carry: checked when it is launched, since can_implement does not
+// see them.
 template <class K>
 const char* CheckLaunch(const Params& params, int sm_count) {
-  if (K::kIsResident && params.schedule.columns > sm_count) return "resident weights need an SM for each column of tiles";
+  if (K::kIsResident && params.schedule.columns > sm_count)
+    return "resident weights need an SM for each column of tiles";
   if (params.split == 1) return nullptr;
-  if (!K::kCanSplit) return "this kernel cannot split k: it is pingpong, swapped, resident, in clusters, or its tile is too large";
-  if (params.split > K::kMaxSplit || (K::kUnitsOfTile % params.split != 0 && params.split % K::kUnitsOfTile != 0))
+  if (!K::kCanSplit)
+    return "this kernel cannot split k: it is pingpong, swapped, resident, in clusters, or its tile is too large";
+  if (params.split > K::kMaxSplit ||
+      (K::kUnitsOfTile % params.split != 0 && params.split % K::kUnitsOfTile != 0))
     return "split_k has to divide the units of a tile, or they it; at most 8";
-  if (params.split * SplitSums<K>::kSlotBytes > K::kStages * K::kStageBytes) return "split_k is too large for this kernel's stages";
+  if (params.split * SplitSums<K>::kSlotBytes > K::kStages * K::kStageBytes)
+    return "split_k is too large for this kernel's stages";
   return params.split > params.blocks ? "split_k exceeds the number of k-blocks" : nullptr;
 }
 

@@ -1,8 +1,9 @@
-// The epilogue of an output whose columns are planes: y [n, k, p, q] with any number of channels, which is what leaves channels last. Rows
-// of the product are pixels, image by image.
+// The epilogue of an output whose columns are planes: y [n, k, p, q] with any number of channels,
+// which is what leaves channels last. Rows of the product are pixels, image by image.
 //
-// Values go from registers to memory: of one column eight lanes have eight neighbouring pixels, in fp32 a whole sector. Planes begin
-// anywhere, so that wider accesses, or TMA, would serve a part of them only.
+// Values go from registers to memory: of one column eight lanes have eight neighbouring pixels, in
+// fp32 a whole sector. Planes begin anywhere, so that wider accesses, or TMA, would serve a part of
+// them only.
 #pragma once
 #include "sm90/epilogue.h"
 #include "sm90/params.h"
@@ -20,29 +21,34 @@ struct PlanesEpilogueShape : EpilogueShape<Element, Output, Chain, Blocks, Colum
 // A tile of the planes. `tile`: where it begins, and the rows that there are.
 class PlanesOutput {
  public:
-  CUTLASS_DEVICE PlanesOutput(const Params& params, const MatrixOutput& tile) : params_(params), tile_(tile) {}
+  CUTLASS_DEVICE PlanesOutput(const Params& params, const MatrixOutput& tile)
+      : params_(params), tile_(tile) {}
 
-  // A thread's values in accumulator order (see Accumulators): two of the tile's row `row` and two of that 8 below in each block of 8
-  // columns, from the tile's `column` on.
+  // A thread's values in accumulator order (see Accumulators): two of the tile's row `row` and two
+  // of that 8 below in each block of 8 columns, from the tile's `column` on.
   template <class Output, int Count>
-  CUTLASS_DEVICE void store(const cutlass::Array<Output, Count>& values, int row, int column) const {
+  CUTLASS_DEVICE void store(const cutlass::Array<Output, Count>& values, int row,
+                            int column) const {
     store_row<0>(values, tile_.pixel(row), tile_.column + column);
     store_row<2>(values, tile_.pixel(row + 8), tile_.column + column);
   }
 
  private:
   template <int First, class Output, int Count>
-  CUTLASS_DEVICE void store_row(const cutlass::Array<Output, Count>& values, int64_t at, int column) const {
+  CUTLASS_DEVICE void store_row(const cutlass::Array<Output, Count>& values, int64_t at,
+                                int column) const {
     if (at < 0) return;
     int pixel = static_cast<int>(at);
     const int image = params_.image.pixels.split(pixel);
     const int64_t plane = params_.plane_pixels;
-    Output* y = static_cast<Output*>(params_.y) + (int64_t(image) * params_.plane_columns + column) * plane + pixel;
+    Output* y = static_cast<Output*>(params_.y) +
+                (int64_t(image) * params_.plane_columns + column) * plane + pixel;
 #pragma unroll
     for (int i = 0; i < Count; i += 4) {
       const int offset = 2 * i;  // 8 columns for 4 values
       if (column + offset < params_.plane_columns) y[offset * plane] = values[i + First];
-      if (column + offset + 1 < params_.plane_columns) y[(offset + 1) * plane] = values[i + First + 1];
+      if (column + offset + 1 < params_.plane_columns)
+        y[(offset + 1) * plane] = values[i + First + 1];
     }
   }
 
@@ -58,15 +64,20 @@ class PlanesEpilogue : public Epilogue<Shape> {
   using Base::Base;
 
   template <int Size>
-  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const PlanesOutput& to) {
-    this->for_each_part(values, nullptr, unit_row, unit_column, column_end, to, [&](const auto& x, const auto& operands, int column) {
-      const auto rounded = Base::Chain::template finish<typename Base::Output>(x, operands, this->operands_.params);
-      to.store(rounded, unit_row + this->first_row(), unit_column + column + this->thread_ % 4 * 2);
-    });
+  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column,
+                                  int column_end, const PlanesOutput& to) {
+    this->for_each_part(values, nullptr, unit_row, unit_column, column_end, to,
+                        [&](const auto& x, const auto& operands, int column) {
+                          const auto rounded = Base::Chain::template finish<typename Base::Output>(
+                              x, operands, this->operands_.params);
+                          to.store(rounded, unit_row + this->first_row(),
+                                   unit_column + column + this->thread_ % 4 * 2);
+                        });
   }
 };
 
-// Writes both forms: rows as Epilogue does, and planes of what is stored there, without the channels that are padding.
+// Writes both forms: rows as Epilogue does, and planes of what is stored there, without the
+// channels that are padding.
 template <class Shape, class PlaneType>
 class BothEpilogue : public Epilogue<Shape> {
  public:
@@ -74,11 +85,13 @@ class BothEpilogue : public Epilogue<Shape> {
   using Base::Base;
 
   template <int Size>
-  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column, int column_end, const MatrixOutput& rows,
+  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column,
+                                  int column_end, const MatrixOutput& rows,
                                   const PlanesOutput& planes) {
     using Output = typename Base::Output;
     cutlass::Array<Output, Size> rounded;
-    Base::finish_unit(values, unit_row, unit_column, column_end, rows, reinterpret_cast<uint32_t*>(&rounded));
+    Base::finish_unit(values, unit_row, unit_column, column_end, rows,
+                      reinterpret_cast<uint32_t*>(&rounded));
     const auto converted = cutlass::NumericArrayConverter<PlaneType, Output, Size>{}(rounded);
     planes.store(converted, unit_row + this->first_row(), unit_column + this->thread_ % 4 * 2);
   }

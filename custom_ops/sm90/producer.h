@@ -1,4 +1,5 @@
-// The producer warpgroup: one thread keeps the ring of operand tiles full, another brings residuals ahead of the epilogues.
+// The producer warpgroup: one thread keeps the ring of operand tiles full, another brings residuals
+// ahead of the epilogues.
 #pragma once
 #include <algorithm>
 
@@ -9,12 +10,14 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// The k-blocks of a tile one after the other: channels within filter positions (r, s), which are also counted (tap).
+// The k-blocks of a tile one after the other: channels within filter positions (r, s), which are
+// also counted (tap).
 template <class K>
 struct BlockCursor {
   int channels, filter_w, channel, tap, r, s;
 
-  __device__ BlockCursor(const Params& params, int first) : channels(params.blocks_per_tap * K::kTileK), filter_w(params.image.filter_w) {
+  __device__ BlockCursor(const Params& params, int first)
+      : channels(params.blocks_per_tap * K::kTileK), filter_w(params.image.filter_w) {
     channel = tap = r = s = 0;
     if (first == 0) return;
     tap = first / params.blocks_per_tap;
@@ -31,13 +34,15 @@ struct BlockCursor {
   }
 };
 
-// Loads tiles of A. With clusters the blocks of a column each load a part of its rows, for all of them.
+// Loads tiles of A. With clusters the blocks of a column each load a part of its rows, for all of
+// them.
 template <class K, bool kIsImage>
 class LoaderOfA {
  public:
   static constexpr int kRows = K::kTileM / K::kClusterN, kPartBytes = kRows * K::kBoxBytes;
 
-  __device__ LoaderOfA(const Params& params, int rank) : params_(params), part_(rank / K::kClusterM) {
+  __device__ LoaderOfA(const Params& params, int rank)
+      : params_(params), part_(rank / K::kClusterM) {
     if constexpr (K::kClusterN > 1) {
       for (int n = 0; n < K::kClusterN; ++n) mask_ |= 1 << (rank % K::kClusterM + n * K::kClusterM);
     }
@@ -63,25 +68,38 @@ class LoaderOfA {
       if constexpr (K::kMean) {
         load_images(full, to, c, at);
       } else if (!kIsImage || params_.a_is_matrix) {
-        if constexpr (K::kClusterN > 1) Load2D(params_.a, full, to, c, row_, Cache::kNormal, mask_);
-        else Load2D(params_.a, full, to, c, row_, Cache::kNormal);
+        if constexpr (K::kClusterN > 1)
+          Load2D(params_.a, full, to, c, row_, Cache::kNormal, mask_);
+        else
+          Load2D(params_.a, full, to, c, row_, Cache::kNormal);
       } else {
-        const Im2col from{c, w_, h_, n_, static_cast<uint16_t>(at.s * image.dilation_w), static_cast<uint16_t>(at.r * image.dilation_h)};
-        if constexpr (K::kClusterN > 1) LoadIm2col(params_.a, full, to, from, Cache::kNormal, mask_);
-        else LoadIm2col(params_.a, full, to, from, Cache::kNormal);
+        const Im2col from{c,
+                          w_,
+                          h_,
+                          n_,
+                          static_cast<uint16_t>(at.s * image.dilation_w),
+                          static_cast<uint16_t>(at.r * image.dilation_h)};
+        if constexpr (K::kClusterN > 1)
+          LoadIm2col(params_.a, full, to, from, Cache::kNormal, mask_);
+        else
+          LoadIm2col(params_.a, full, to, from, Cache::kNormal);
       }
     }
   }
 
  private:
-  // Each image's pixels in rows of its own. Where these are more, zeros follow, or pixels of the next image, which no sum takes.
-  __device__ void load_images(Barrier& full, char* to, int channel, const BlockCursor<K>& at) const {
+  // Each image's pixels in rows of its own. Where these are more, zeros follow, or pixels of the
+  // next image, which no sum takes.
+  __device__ void load_images(Barrier& full, char* to, int channel,
+                              const BlockCursor<K>& at) const {
     if (params_.a_is_matrix) return Load3D(params_.a, full, to, channel, 0, n_, Cache::kNormal);
     const ImageGeometry& image = params_.image;
-    const auto offset_w = static_cast<uint16_t>(at.s * image.dilation_w), offset_h = static_cast<uint16_t>(at.r * image.dilation_h);
+    const auto offset_w = static_cast<uint16_t>(at.s * image.dilation_w),
+               offset_h = static_cast<uint16_t>(at.r * image.dilation_h);
 #pragma unroll
     for (int i = 0; i < kRows / kImageRows; ++i)
-      LoadIm2col(params_.a, full, to + i * kImageRows * K::kBoxBytes, {channel, w_, h_, n_ + i, offset_w, offset_h}, Cache::kNormal);
+      LoadIm2col(params_.a, full, to + i * kImageRows * K::kBoxBytes,
+                 {channel, w_, h_, n_ + i, offset_w, offset_h}, Cache::kNormal);
   }
 
   const Params& params_;
@@ -95,7 +113,8 @@ class LoaderOfB {
  public:
   static constexpr int kRows = K::kTileN / K::kClusterM, kPartBytes = kRows * K::kBoxBytes;
 
-  __device__ LoaderOfB(const Params& params, int rank) : params_(params), part_(rank % K::kClusterM) {
+  __device__ LoaderOfB(const Params& params, int rank)
+      : params_(params), part_(rank % K::kClusterM) {
     if constexpr (K::kClusterM > 1) {
       for (int m = 0; m < K::kClusterM; ++m) mask_ |= 1 << (m + rank / K::kClusterM * K::kClusterM);
     }
@@ -106,8 +125,10 @@ class LoaderOfB {
     for (int box = 0; box < K::kBoxes; ++box) {
       char* to = tile + box * K::kTileN * K::kBoxBytes + part_ * kPartBytes;
       const int c = at.channel + box * K::kBoxK, row = column + part_ * kRows;
-      if constexpr (K::kClusterM > 1) Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast, mask_);
-      else Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast);
+      if constexpr (K::kClusterM > 1)
+        Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast, mask_);
+      else
+        Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast);
     }
   }
 
@@ -128,16 +149,21 @@ template <class K, bool kIsImage, class Behind = NothingBehind>
 class Producer {
  public:
   __device__ Producer(const typename Behind::Params& params, SharedMemory<K> memory)
-      : params_(params), memory_(memory), barriers_(memory.barriers()), tiles_(params.schedule, params.split),
-        range_(params, params.split > 1 ? tiles_.rank : 0), a_(params, params.split > 1 ? 0 : tiles_.rank),
+      : params_(params),
+        memory_(memory),
+        barriers_(memory.barriers()),
+        tiles_(params.schedule, params.split),
+        range_(params, params.split > 1 ? tiles_.rank : 0),
+        a_(params, params.split > 1 ? 0 : tiles_.rank),
         b_(params, params.split > 1 ? 0 : tiles_.rank) {}
 
-  // Weights are constants: their first k-blocks need not wait for the kernel before. A few suffice to hide their latency; more would
-  // be ahead of the activations in the queue of copies.
+  // Weights are constants: their first k-blocks need not wait for the kernel before. A few suffice
+  // to hide their latency; more would be ahead of the activations in the queue of copies.
   __device__ void run() {
     const int early = load_early_weights();
     WaitForPredecessors();
-    for (int tile = tiles_.first; tile < params_.schedule.count(); tile += tiles_.step) load_tile(tile, tile == tiles_.first ? early : 0);
+    for (int tile = tiles_.first; tile < params_.schedule.count(); tile += tiles_.step)
+      load_tile(tile, tile == tiles_.first ? early : 0);
   }
 
  private:
@@ -167,10 +193,12 @@ class Producer {
       if (i >= early) {
         barriers_.empty[stage_.stage].wait(stage_.parity ^ 1);
         full.arrive_and_expect(kBytesOfStage);
-        if constexpr (!K::kIsResident) b_.load(full, memory_.b(stage_.stage), cursor, origin.column);
+        if constexpr (!K::kIsResident)
+          b_.load(full, memory_.b(stage_.stage), cursor, origin.column);
       }
       a_.load(full, memory_.a(stage_.stage), cursor);
-      if (tile == tiles_.first && i == min(K::kStages, range_.count()) - 1) barriers_.begun.arrive();
+      if (tile == tiles_.first && i == min(K::kStages, range_.count()) - 1)
+        barriers_.begun.arrive();
     }
     for (int i = 0; i < Behind::kStages; ++i, stage_.advance()) {
       barriers_.empty[stage_.stage].wait(stage_.parity ^ 1);
@@ -188,8 +216,8 @@ class Producer {
   RingCursor<K::kStages> stage_;
 };
 
-// Brings the residual of each unit of this block's tiles into the buffer from which the unit will be stored. The first ones let the
-// first tile's operands go ahead, which are needed earlier.
+// Brings the residual of each unit of this block's tiles into the buffer from which the unit will
+// be stored. The first ones let the first tile's operands go ahead, which are needed earlier.
 template <class K>
 class ResidualProducer {
  public:
@@ -209,7 +237,8 @@ class ResidualProducer {
           load(turn % K::kGroups, unit, origin.row, origin.column);
         } else {
           for (int group = 0; group < K::kGroups; ++group) {
-            if (owns(group, unit)) load(group, unit, origin.row + group * K::kGroupRows, origin.column);
+            if (owns(group, unit))
+              load(group, unit, origin.row + group * K::kGroupRows, origin.column);
           }
         }
       }
@@ -228,9 +257,12 @@ class ResidualProducer {
     memory.residual_loaded[cursor.stage].arrive_and_expect(Finish::kUnitBytes);
     Barrier& loaded = memory.residual_loaded[cursor.stage];
     char* to = memory.staging + cursor.stage * Finish::kUnitBytes;
-    column += unit % Finish::kUnitsAcross * Finish::kUnitColumns, row += unit / Finish::kUnitsAcross * 64;
-    if constexpr (K::kMean) Load3D(params_.residual, loaded, to, column, 0, row / kImageRows, Cache::kNormal);
-    else Load2D(params_.residual, loaded, to, column, row, Cache::kNormal);
+    column += unit % Finish::kUnitsAcross * Finish::kUnitColumns,
+        row += unit / Finish::kUnitsAcross * 64;
+    if constexpr (K::kMean)
+      Load3D(params_.residual, loaded, to, column, 0, row / kImageRows, Cache::kNormal);
+    else
+      Load2D(params_.residual, loaded, to, column, row, Cache::kNormal);
     cursor.advance();
   }
 

@@ -16,14 +16,16 @@ struct ChannelGroups {
   __device__ int first_channel(int column) const { return columns.divide(column) * depth; }
 };
 
-// Tiles are numbered through bands of `band` rows of tiles, within a band column by column: blocks that run at the same time
-// share rows of A and of B in L2. A tile of the schedule is one of a whole cluster.
+// Tiles are numbered through bands of `band` rows of tiles, within a band column by column: blocks
+// that run at the same time share rows of A and of B in L2. A tile of the schedule is one of a
+// whole cluster.
 struct TileSchedule {
   int rows, columns, band;
   Divisor tiles_of_band;
 
   TileSchedule() = default;
-  TileSchedule(int rows, int columns, int band) : rows(rows), columns(columns), band(band), tiles_of_band(band * columns) {}
+  TileSchedule(int rows, int columns, int band)
+      : rows(rows), columns(columns), band(band), tiles_of_band(band * columns) {}
 
   __host__ __device__ int count() const { return rows * columns; }
 
@@ -39,7 +41,8 @@ struct Origin {
   int row, column;
 };
 
-// This block's tiles: first, first + step, .. below count. Split along K, the blocks of a cluster share a tile.
+// This block's tiles: first, first + step, .. below count. Split along K, the blocks of a cluster
+// share a tile.
 template <class K>
 struct Tiles {
   const TileSchedule& schedule;

@@ -1,19 +1,22 @@
-// A tile whose k-blocks are shared by the blocks of a cluster: each sums its part, then finishes some units of the tile with the
-// others' sums, which it gets through distributed shared memory. Sums are added in the order of the ranks, hence always the
-// same bits; nothing goes through device memory.
+// A tile whose k-blocks are shared by the blocks of a cluster: each sums its part, then finishes
+// some units of the tile with the others' sums, which it gets through distributed shared memory.
+// Sums are added in the order of the ranks, hence always the same bits; nothing goes through device
+// memory.
 #pragma once
 #include "sm90/shape.h"
 
 namespace onnxbolt {
 namespace sm90 {
 
-// The rank of the block that finishes a unit. With more blocks than units some have none: they only send.
+// The rank of the block that finishes a unit. With more blocks than units some have none: they only
+// send.
 template <class K>
 CUTLASS_DEVICE int OwnerOfUnit(int group, int unit, int split) {
   return (group * K::Finish::kUnits + unit) * split / (K::kGroups * K::Finish::kUnits);
 }
 
-// Exchanges the sums of one warpgroup. Every thread of all the cluster's warpgroups makes the calls, main loops done.
+// Exchanges the sums of one warpgroup. Every thread of all the cluster's warpgroups makes the
+// calls, main loops done.
 template <class K>
 class SplitSums {
  public:
@@ -28,11 +31,13 @@ class SplitSums {
 
   // Sends a unit's sums to its owner.
   CUTLASS_DEVICE void send(int unit, const float* values) const {
-    const uint32_t to = remote(SharedAddress(slot(unit, rank_)), OwnerOfUnit<K>(group_, unit, split_));
+    const uint32_t to =
+        remote(SharedAddress(slot(unit, rank_)), OwnerOfUnit<K>(group_, unit, split_));
 #pragma unroll
     for (int i = 0; i < kValues; i += 4) {
-      asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + i * 512), "f"(values[i]), "f"(values[i + 1]),
-                   "f"(values[i + 2]), "f"(values[i + 3]) : "memory");
+      asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + i * 512),
+                   "f"(values[i]), "f"(values[i + 1]), "f"(values[i + 2]), "f"(values[i + 3])
+                   : "memory");
     }
   }
 
@@ -43,7 +48,9 @@ class SplitSums {
       const float4* from = reinterpret_cast<const float4*>(slot(unit, source));
 #pragma unroll
       for (int i = 0; i < kValues; i += 4) {
-        const float4 part = source == rank_ ? make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]) : from[i * 32];
+        const float4 part =
+            source == rank_ ? make_float4(values[i], values[i + 1], values[i + 2], values[i + 3])
+                            : from[i * 32];
         sums[i] += part.x, sums[i + 1] += part.y, sums[i + 2] += part.z, sums[i + 3] += part.w;
       }
     }

@@ -1,4 +1,5 @@
-// Tensor maps: what TMA has to know of a tensor, encoded by the driver on the host. A launch encodes its own, in about a microsecond.
+// Tensor maps: what TMA has to know of a tensor, encoded by the driver on the host. A launch
+// encodes its own, in about a microsecond.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -12,28 +13,37 @@ namespace onnxbolt {
 namespace sm90 {
 
 // As operand of a product, float is rounded to TF32 on its way into shared memory.
-template <class T> constexpr CUtensorMapDataType kOperandType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-template <> constexpr CUtensorMapDataType kOperandType<cutlass::bfloat16_t> = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-template <> constexpr CUtensorMapDataType kOperandType<float> = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
-template <class T> constexpr CUtensorMapDataType kPlainType = kOperandType<T>;
-template <> constexpr CUtensorMapDataType kPlainType<float> = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+template <class T>
+constexpr CUtensorMapDataType kOperandType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+template <>
+constexpr CUtensorMapDataType kOperandType<cutlass::bfloat16_t> = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+template <>
+constexpr CUtensorMapDataType kOperandType<float> = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+template <class T>
+constexpr CUtensorMapDataType kPlainType = kOperandType<T>;
+template <>
+constexpr CUtensorMapDataType kPlainType<float> = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
 
-// Columns of a tile that lie side by side in shared memory: as many as make a swizzled row of 128, 64 or 32 bytes, else all.
+// Columns of a tile that lie side by side in shared memory: as many as make a swizzled row of 128,
+// 64 or 32 bytes, else all.
 template <class T>
 constexpr int BoxColumns(int columns) {
   for (int bytes : {128, 64, 32}) {
-    if (columns * static_cast<int>(sizeof(T)) % bytes == 0) return bytes / static_cast<int>(sizeof(T));
+    if (columns * static_cast<int>(sizeof(T)) % bytes == 0)
+      return bytes / static_cast<int>(sizeof(T));
   }
   return columns;
 }
 
-// Columns of a result that are stored at once, and of a residual that are loaded. Where swizzled rows would be short, a tile's whole rows
-// lie as they are, or equal parts of them up to 256 bytes, of which at worst two share a bank: copies of short rows are slow, loads more
-// than stores (docs/decisions/sm90-kernels.md).
+// Columns of a result that are stored at once, and of a residual that are loaded. Where swizzled
+// rows would be short, a tile's whole rows lie as they are, or equal parts of them up to 256 bytes,
+// of which at worst two share a bank: copies of short rows are slow, loads more than stores
+// (docs/decisions/sm90-kernels.md).
 template <class T>
 constexpr int StoredColumns(int columns, bool residual) {
   const int bytes = columns * static_cast<int>(sizeof(T));
-  if (sizeof(T) != 2 || bytes % (residual ? 128 : 64) == 0 || bytes == 64 || bytes == 32) return BoxColumns<T>(columns);
+  if (sizeof(T) != 2 || bytes % (residual ? 128 : 64) == 0 || bytes == 64 || bytes == 32)
+    return BoxColumns<T>(columns);
   int parts = 1;
   while (columns % (8 * parts) != 0 || bytes / parts > 256 || bytes / parts % 64 == 0) ++parts;
   return columns / parts;
@@ -42,58 +52,70 @@ constexpr int StoredColumns(int columns, bool residual) {
 // Rows of 128, 64 and 32 bytes are swizzled, others lie as they are.
 inline CUtensorMapSwizzle SwizzleOf(int row_bytes) {
   switch (row_bytes) {
-    case 128: return CU_TENSOR_MAP_SWIZZLE_128B;
-    case 64: return CU_TENSOR_MAP_SWIZZLE_64B;
-    case 32: return CU_TENSOR_MAP_SWIZZLE_32B;
-    default: return CU_TENSOR_MAP_SWIZZLE_NONE;
+    case 128:
+      return CU_TENSOR_MAP_SWIZZLE_128B;
+    case 64:
+      return CU_TENSOR_MAP_SWIZZLE_64B;
+    case 32:
+      return CU_TENSOR_MAP_SWIZZLE_32B;
+    default:
+      return CU_TENSOR_MAP_SWIZZLE_NONE;
   }
 }
 
-// One dimension, innermost first: its extent, the bytes from one index to the next (not used of the innermost), how many indices
-// a copy takes, and the distance of these.
+// One dimension, innermost first: its extent, the bytes from one index to the next (not used of the
+// innermost), how many indices a copy takes, and the distance of these.
 struct Dimension {
   int64_t extent, stride;
   int box, step = 1;
 };
 
-// Where the first tap of an im2col copy may lie: the first corner, and how far the last stays from the image's end.
+// Where the first tap of an im2col copy may lie: the first corner, and how far the last stays from
+// the image's end.
 struct Corners {
   int lower_w, lower_h, upper_w, upper_h;
 };
 
-// A function of the driver, found through the runtime, so that nothing links to the driver's library. nullptr: too old a driver.
+// A function of the driver, found through the runtime, so that nothing links to the driver's
+// library. nullptr: too old a driver.
 template <class Function>
 Function* DriverFunction(const char* name) {
   constexpr int kCuda12 = 12000;
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, kCuda12, cudaEnableDefault, &result);
-  return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Function*>(function) : nullptr;
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &function, kCuda12, cudaEnableDefault, &result);
+  return error == cudaSuccess && result == cudaDriverEntryPointSuccess
+             ? reinterpret_cast<Function*>(function)
+             : nullptr;
 }
 
-// What L2 fetches from memory at a time. Where rows are not whole lines of 128 bytes, two lines are more than a row of a copy has, and
-// neighbouring rows would fetch the same ones.
+// What L2 fetches from memory at a time. Where rows are not whole lines of 128 bytes, two lines are
+// more than a row of a copy has, and neighbouring rows would fetch the same ones.
 inline CUtensorMapL2promotion Promotion(int64_t row_bytes, CUtensorMapL2promotion most) {
   return row_bytes % 128 == 0 ? most : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
 }
 
 // A tensor as boxes. Extents outside of it read as zeros and are not written.
-inline const char* EncodeTiled(CUtensorMap& map, CUtensorMapDataType type, int element_bytes, const void* data,
-                               std::initializer_list<Dimension> dimensions,
+inline const char* EncodeTiled(CUtensorMap& map, CUtensorMapDataType type, int element_bytes,
+                               const void* data, std::initializer_list<Dimension> dimensions,
                                CUtensorMapL2promotion most = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
-  static auto* const encode = DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  static auto* const encode =
+      DriverFunction<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (!encode) return "the driver cannot encode tensor maps: CUDA 12 is needed";
   cuuint64_t extents[5], strides[5];
   cuuint32_t box[5], steps[5];
   int rank = 0;
   for (const Dimension& dimension : dimensions) {
-    extents[rank] = dimension.extent, box[rank] = dimension.box * dimension.step, steps[rank] = dimension.step;
+    extents[rank] = dimension.extent, box[rank] = dimension.box * dimension.step,
+    steps[rank] = dimension.step;
     if (rank > 0) strides[rank - 1] = dimension.stride;
     ++rank;
   }
-  const CUresult result = encode(&map, type, rank, const_cast<void*>(data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                 SwizzleOf(static_cast<int>(box[0]) * element_bytes), Promotion(strides[0], most),
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, type, rank, const_cast<void*>(data), extents, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(static_cast<int>(box[0]) * element_bytes),
+             Promotion(strides[0], most), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? nullptr : "the driver refuses the tensor map";
 }
 
@@ -105,18 +127,24 @@ struct Im2colTensor {
   Corners corners;
 };
 
-inline const char* EncodeIm2col(CUtensorMap& map, CUtensorMapDataType type, int element_bytes, const void* data,
-                                const Im2colTensor& tensor, int channels, int pixels) {
-  static auto* const encode = DriverFunction<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
+inline const char* EncodeIm2col(CUtensorMap& map, CUtensorMapDataType type, int element_bytes,
+                                const void* data, const Im2colTensor& tensor, int channels,
+                                int pixels) {
+  static auto* const encode =
+      DriverFunction<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   if (!encode) return "the driver cannot encode tensor maps: CUDA 12 is needed";
-  const cuuint64_t extents[] = {cuuint64_t(tensor.c), cuuint64_t(tensor.w), cuuint64_t(tensor.h), cuuint64_t(tensor.n)};
+  const cuuint64_t extents[] = {cuuint64_t(tensor.c), cuuint64_t(tensor.w), cuuint64_t(tensor.h),
+                                cuuint64_t(tensor.n)};
   const cuuint64_t row = tensor.pitch * tensor.w;
   const cuuint64_t strides[] = {cuuint64_t(tensor.pitch), row, row * tensor.h};
-  const int lower[] = {tensor.corners.lower_w, tensor.corners.lower_h}, upper[] = {tensor.corners.upper_w, tensor.corners.upper_h};
+  const int lower[] = {tensor.corners.lower_w, tensor.corners.lower_h},
+            upper[] = {tensor.corners.upper_w, tensor.corners.upper_h};
   const cuuint32_t steps[] = {1, cuuint32_t(tensor.stride_w), cuuint32_t(tensor.stride_h), 1};
-  const CUresult result = encode(&map, type, 4, const_cast<void*>(data), extents, strides, lower, upper, channels, pixels, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(channels * element_bytes),
-                                 Promotion(tensor.pitch, CU_TENSOR_MAP_L2_PROMOTION_L2_256B), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, type, 4, const_cast<void*>(data), extents, strides, lower, upper, channels,
+             pixels, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(channels * element_bytes),
+             Promotion(tensor.pitch, CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? nullptr : "the driver refuses the im2col tensor map";
 }
 

@@ -1,5 +1,5 @@
-// TMA copies between device and shared memory (PTX ISA: cp.async.bulk.tensor). One thread issues a copy; loads report their bytes
-// to a barrier, stores belong to the thread's bulk groups.
+// TMA copies between device and shared memory (PTX ISA: cp.async.bulk.tensor). One thread issues a
+// copy; loads report their bytes to a barrier, stores belong to the thread's bulk groups.
 #pragma once
 #include <cuda.h>
 
@@ -11,87 +11,108 @@ namespace onnxbolt {
 namespace sm90 {
 
 // What L2 should do with the lines of a load (the encodings of CUTLASS's CacheHintSm90).
-enum class Cache : uint64_t { kNormal = 0x1000000000000000, kEvictFirst = 0x12F0000000000000, kEvictLast = 0x14F0000000000000 };
+enum class Cache : uint64_t {
+  kNormal = 0x1000000000000000,
+  kEvictFirst = 0x12F0000000000000,
+  kEvictLast = 0x14F0000000000000
+};
 
-__device__ inline uint64_t Address(const CUtensorMap& map) { return reinterpret_cast<uint64_t>(&map); }
+__device__ inline uint64_t Address(const CUtensorMap& map) {
+  return reinterpret_cast<uint64_t>(&map);
+}
 
 __device__ inline void Prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(Address(map)) : "memory");
 }
 
-// Boxes of tiled tensors. `mask`: the blocks of the cluster that get the box, at this block's addresses.
-__device__ inline void Load2D(const CUtensorMap& map, Barrier& full, void* to, int x, int y, Cache cache) {
+// Boxes of tiled tensors. `mask`: the blocks of the cluster that get the box, at this block's
+// addresses.
+__device__ inline void Load2D(const CUtensorMap& map, Barrier& full, void* to, int x, int y,
+                              Cache cache) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(
-          SharedAddress(to)), "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y), "l"(cache)
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::
+          "r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y), "l"(cache)
       : "memory");
 }
 
-__device__ inline void Load2D(const CUtensorMap& map, Barrier& full, void* to, int x, int y, Cache cache, uint16_t mask) {
+__device__ inline void Load2D(const CUtensorMap& map, Barrier& full, void* to, int x, int y,
+                              Cache cache, uint16_t mask) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
-      " [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(SharedAddress(to)), "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y),
-      "h"(mask), "l"(cache)
+      " [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y), "h"(mask), "l"(cache)
       : "memory");
 }
 
-__device__ inline void Load3D(const CUtensorMap& map, Barrier& full, void* to, int x, int y, int z, Cache cache) {
+__device__ inline void Load3D(const CUtensorMap& map, Barrier& full, void* to, int x, int y, int z,
+                              Cache cache) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(SharedAddress(to)), "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y), "r"(z),
-      "l"(cache)
+      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y), "r"(z), "l"(cache)
       : "memory");
 }
 
-__device__ inline void Load3D(const CUtensorMap& map, Barrier& full, void* to, int x, int y, int z, Cache cache, uint16_t mask) {
+__device__ inline void Load3D(const CUtensorMap& map, Barrier& full, void* to, int x, int y, int z,
+                              Cache cache, uint16_t mask) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
-      " [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(SharedAddress(to)), "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y),
-      "r"(z), "h"(mask), "l"(cache)
+      " [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y), "r"(z), "h"(mask), "l"(cache)
       : "memory");
 }
 
-__device__ inline void Load4D(const CUtensorMap& map, Barrier& full, void* to, int x, int y, int z, int w, Cache cache) {
+__device__ inline void Load4D(const CUtensorMap& map, Barrier& full, void* to, int x, int y, int z,
+                              int w, Cache cache) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(SharedAddress(to)), "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y),
-      "r"(z), "r"(w), "l"(cache)
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y), "r"(z), "r"(w), "l"(cache)
       : "memory");
 }
 
-// Consecutive output pixels of a convolution at one filter position: (c, w, h, n) is where the filter's first tap meets the
-// first pixel, the offsets lead from there to the position.
+// Consecutive output pixels of a convolution at one filter position: (c, w, h, n) is where the
+// filter's first tap meets the first pixel, the offsets lead from there to the position.
 struct Im2col {
   int c, w, h, n;
   uint16_t offset_w, offset_h;
 };
 
-__device__ inline void LoadIm2col(const CUtensorMap& map, Barrier& full, void* to, const Im2col& at, Cache cache) {
+__device__ inline void LoadIm2col(const CUtensorMap& map, Barrier& full, void* to, const Im2col& at,
+                                  Cache cache) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9;" ::"r"(SharedAddress(to)), "l"(Address(map)), "r"(full.address()), "r"(at.c),
-      "r"(at.w), "r"(at.h), "r"(at.n), "h"(at.offset_w), "h"(at.offset_h), "l"(cache)
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9;" ::"r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(at.c), "r"(at.w), "r"(at.h), "r"(at.n),
+      "h"(at.offset_w), "h"(at.offset_h), "l"(cache)
       : "memory");
 }
 
-__device__ inline void LoadIm2col(const CUtensorMap& map, Barrier& full, void* to, const Im2col& at, Cache cache, uint16_t mask) {
+__device__ inline void LoadIm2col(const CUtensorMap& map, Barrier& full, void* to, const Im2col& at,
+                                  Cache cache, uint16_t mask) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
-      " [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9, %10;" ::"r"(SharedAddress(to)), "l"(Address(map)), "r"(full.address()),
-      "r"(at.c), "r"(at.w), "r"(at.h), "r"(at.n), "h"(at.offset_w), "h"(at.offset_h), "h"(mask), "l"(cache)
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9, %10;" ::"r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(at.c), "r"(at.w), "r"(at.h), "r"(at.n),
+      "h"(at.offset_w), "h"(at.offset_h), "h"(mask), "l"(cache)
       : "memory");
 }
 
 __device__ inline void Store2D(const CUtensorMap& map, const void* from, int x, int y) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(Address(map)),
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
+                   Address(map)),
                "r"(SharedAddress(from)), "r"(x), "r"(y)
                : "memory");
 }
 
-__device__ inline void Store4D(const CUtensorMap& map, const void* from, int x, int y, int z, int w) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(Address(map)),
-               "r"(SharedAddress(from)), "r"(x), "r"(y), "r"(z), "r"(w)
-               : "memory");
+__device__ inline void Store4D(const CUtensorMap& map, const void* from, int x, int y, int z,
+                               int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+          Address(map)),
+      "r"(SharedAddress(from)), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
 }
 
 // The stores since the last commit become one group.

@@ -1,6 +1,8 @@
-// wgmma with A in registers: pixels that a first convolution gathers, or what one product left there, activated and converted, as the
-// next product's operand. The accumulators of two neighbouring column blocks lie as the operand of one instruction wants its four
-// registers (PTX ISA: "Register Fragments for wgmma.mma_async.m64nNk16"), so that a chain of layers moves nothing through shared memory.
+// wgmma with A in registers: pixels that a first convolution gathers, or what one product left
+// there, activated and converted, as the next product's operand. The accumulators of two
+// neighbouring column blocks lie as the operand of one instruction wants its four registers (PTX
+// ISA: "Register Fragments for wgmma.mma_async.m64nNk16"), so that a chain of layers moves nothing
+// through shared memory.
 #pragma once
 #include <type_traits>
 
@@ -9,45 +11,56 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// multiply<Element>(d, a, b, accumulate): d = a b^T for 16 values along K, plus d where `accumulate` is not 0; a: four registers, a
-// lane's fragment of 64 x 16.
+// multiply<Element>(d, a, b, accumulate): d = a b^T for 16 values along K, plus d where
+// `accumulate` is not 0; a: four registers, a lane's fragment of 64 x 16.
 template <int Columns>
 struct WgmmaFromRegisters;
 
-#define ONNXBOLT_PRODUCT_FROM_REGISTERS(SHAPE, REGISTERS, A, B, ACCUMULATE, ...)                                      \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ACCUMULATE ", 0;\nwgmma.mma_async.sync.aligned." SHAPE " {"     \
-               REGISTERS "}, {" A "}, %" #B ", p, 1, 1, 0;\n}"                                                        \
-               : __VA_ARGS__                                                                                          \
+#define ONNXBOLT_PRODUCT_FROM_REGISTERS(SHAPE, REGISTERS, A, B, ACCUMULATE, ...)             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ACCUMULATE                              \
+               ", 0;\nwgmma.mma_async.sync.aligned." SHAPE " {" REGISTERS "}, {" A "}, %" #B \
+               ", p, 1, 1, 0;\n}"                                                            \
+               : __VA_ARGS__                                                                 \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate))
 
-#define ONNXBOLT_WGMMA_FROM_REGISTERS(COLUMNS, REGISTERS, A, B, ACCUMULATE, ...)                                               \
-  template <>                                                                                                                  \
-  struct WgmmaFromRegisters<COLUMNS> {                                                                                         \
-    template <class Element>                                                                                                   \
-    __device__ static void multiply(Accumulators<COLUMNS>& d, const uint32_t* a, uint64_t b, int accumulate) {                 \
-      if constexpr (std::is_same_v<Element, cutlass::half_t>)                                                                  \
-        ONNXBOLT_PRODUCT_FROM_REGISTERS("m64n" #COLUMNS "k16.f32.f16.f16", REGISTERS, A, B, ACCUMULATE, __VA_ARGS__);          \
-      else                                                                                                                     \
-        ONNXBOLT_PRODUCT_FROM_REGISTERS("m64n" #COLUMNS "k16.f32.bf16.bf16", REGISTERS, A, B, ACCUMULATE, __VA_ARGS__);        \
-    }                                                                                                                          \
+#define ONNXBOLT_WGMMA_FROM_REGISTERS(COLUMNS, REGISTERS, A, B, ACCUMULATE, ...)              \
+  template <>                                                                                 \
+  struct WgmmaFromRegisters<COLUMNS> {                                                        \
+    template <class Element>                                                                  \
+    __device__ static void multiply(Accumulators<COLUMNS>& d, const uint32_t* a, uint64_t b,  \
+                                    int accumulate) {                                         \
+      if constexpr (std::is_same_v<Element, cutlass::half_t>)                                 \
+        ONNXBOLT_PRODUCT_FROM_REGISTERS("m64n" #COLUMNS "k16.f32.f16.f16", REGISTERS, A, B,   \
+                                        ACCUMULATE, __VA_ARGS__);                             \
+      else                                                                                    \
+        ONNXBOLT_PRODUCT_FROM_REGISTERS("m64n" #COLUMNS "k16.f32.bf16.bf16", REGISTERS, A, B, \
+                                        ACCUMULATE, __VA_ARGS__);                             \
+    }                                                                                         \
   }
 
 ONNXBOLT_WGMMA_FROM_REGISTERS(8, "%0, %1, %2, %3", "%4, %5, %6, %7", 8, 9, ONNXBOLT_D4(0));
 ONNXBOLT_WGMMA_FROM_REGISTERS(16, ONNXBOLT_REGISTERS_0, "%8, %9, %10, %11", 12, 13, ONNXBOLT_D8(0));
-ONNXBOLT_WGMMA_FROM_REGISTERS(24, ONNXBOLT_REGISTERS_0 ", %8, %9, %10, %11", "%12, %13, %14, %15", 16, 17, ONNXBOLT_D8(0), ONNXBOLT_D4(8));
+ONNXBOLT_WGMMA_FROM_REGISTERS(24, ONNXBOLT_REGISTERS_0 ", %8, %9, %10, %11", "%12, %13, %14, %15",
+                              16, 17, ONNXBOLT_D8(0), ONNXBOLT_D4(8));
 ONNXBOLT_WGMMA_FROM_REGISTERS(32, ONNXBOLT_FIRST_16, "%16, %17, %18, %19", 20, 21, ONNXBOLT_D16(0));
-ONNXBOLT_WGMMA_FROM_REGISTERS(40, ONNXBOLT_FIRST_16 ", %16, %17, %18, %19", "%20, %21, %22, %23", 24, 25, ONNXBOLT_D16(0), ONNXBOLT_D4(16));
-ONNXBOLT_WGMMA_FROM_REGISTERS(48, ONNXBOLT_FIRST_16 ", " ONNXBOLT_REGISTERS_16, "%24, %25, %26, %27", 28, 29, ONNXBOLT_D16(0),
-                              ONNXBOLT_D8(16));
+ONNXBOLT_WGMMA_FROM_REGISTERS(40, ONNXBOLT_FIRST_16 ", %16, %17, %18, %19", "%20, %21, %22, %23",
+                              24, 25, ONNXBOLT_D16(0), ONNXBOLT_D4(16));
+ONNXBOLT_WGMMA_FROM_REGISTERS(48, ONNXBOLT_FIRST_16 ", " ONNXBOLT_REGISTERS_16,
+                              "%24, %25, %26, %27", 28, 29, ONNXBOLT_D16(0), ONNXBOLT_D8(16));
 ONNXBOLT_WGMMA_FROM_REGISTERS(64, ONNXBOLT_FIRST_32, "%32, %33, %34, %35", 36, 37, ONNXBOLT_D32(0));
-ONNXBOLT_WGMMA_FROM_REGISTERS(80, ONNXBOLT_FIRST_32 ", " ONNXBOLT_REGISTERS_32, "%40, %41, %42, %43", 44, 45, ONNXBOLT_D32(0),
-                              ONNXBOLT_D8(32));
-ONNXBOLT_WGMMA_FROM_REGISTERS(96, ONNXBOLT_FIRST_48, "%48, %49, %50, %51", 52, 53, ONNXBOLT_D32(0), ONNXBOLT_D16(32));
-ONNXBOLT_WGMMA_FROM_REGISTERS(112, ONNXBOLT_FIRST_48 ", " ONNXBOLT_REGISTERS_48, "%56, %57, %58, %59", 60, 61, ONNXBOLT_D32(0),
-                              ONNXBOLT_D16(32), ONNXBOLT_D8(48));
-ONNXBOLT_WGMMA_FROM_REGISTERS(128, ONNXBOLT_FIRST_64, "%64, %65, %66, %67", 68, 69, ONNXBOLT_D64(0));
-ONNXBOLT_WGMMA_FROM_REGISTERS(192, ONNXBOLT_FIRST_96, "%96, %97, %98, %99", 100, 101, ONNXBOLT_D64(0), ONNXBOLT_D32(64));
-ONNXBOLT_WGMMA_FROM_REGISTERS(256, ONNXBOLT_FIRST_128, "%128, %129, %130, %131", 132, 133, ONNXBOLT_D64(0), ONNXBOLT_D64(64));
+ONNXBOLT_WGMMA_FROM_REGISTERS(80, ONNXBOLT_FIRST_32 ", " ONNXBOLT_REGISTERS_32,
+                              "%40, %41, %42, %43", 44, 45, ONNXBOLT_D32(0), ONNXBOLT_D8(32));
+ONNXBOLT_WGMMA_FROM_REGISTERS(96, ONNXBOLT_FIRST_48, "%48, %49, %50, %51", 52, 53, ONNXBOLT_D32(0),
+                              ONNXBOLT_D16(32));
+ONNXBOLT_WGMMA_FROM_REGISTERS(112, ONNXBOLT_FIRST_48 ", " ONNXBOLT_REGISTERS_48,
+                              "%56, %57, %58, %59", 60, 61, ONNXBOLT_D32(0), ONNXBOLT_D16(32),
+                              ONNXBOLT_D8(48));
+ONNXBOLT_WGMMA_FROM_REGISTERS(128, ONNXBOLT_FIRST_64, "%64, %65, %66, %67", 68, 69,
+                              ONNXBOLT_D64(0));
+ONNXBOLT_WGMMA_FROM_REGISTERS(192, ONNXBOLT_FIRST_96, "%96, %97, %98, %99", 100, 101,
+                              ONNXBOLT_D64(0), ONNXBOLT_D32(64));
+ONNXBOLT_WGMMA_FROM_REGISTERS(256, ONNXBOLT_FIRST_128, "%128, %129, %130, %131", 132, 133,
+                              ONNXBOLT_D64(0), ONNXBOLT_D64(64));
 
 }  // namespace sm90
 }  // namespace onnxbolt

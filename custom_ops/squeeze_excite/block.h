@@ -27,7 +27,8 @@ struct Threads {
 // One block's work. Channels and images are the block's own unless said otherwise.
 template <class Element, class Squeeze, class Gate, int Width>
 struct Block {
-  static constexpr int kWeights = 16 / sizeof(Element);  // to an access along the squeezed channels, which are padded to it
+  static constexpr int kWeights =
+      16 / sizeof(Element);  // to an access along the squeezed channels, which are padded to it
   using Vector = Access<Element, Width>;
 
   const Params& params;
@@ -37,12 +38,14 @@ struct Block {
 
   __device__ Block(const Params& params, float* shared) : params(params) {
     const Plan& plan = params.plan;
-    const int rank = plan.blocks > 1 ? ClusterRank() : 0, vectors = params.channels / Width, end = (rank + 1) * vectors / plan.blocks;
+    const int rank = plan.blocks > 1 ? ClusterRank() : 0, vectors = params.channels / Width,
+              end = (rank + 1) * vectors / plan.blocks;
     first_channel = rank * vectors / plan.blocks * Width;
     channels = end * Width - first_channel;
     sums = shared, means = sums + plan.sums, gates = means + plan.images * plan.vector;
     shares = gates + plan.images * plan.vector, squeezed = shares + plan.images * plan.squeezed;
-    squeeze_bias = squeezed + plan.images * plan.squeezed, excite_bias = squeeze_bias + plan.squeezed;
+    squeeze_bias = squeezed + plan.images * plan.squeezed,
+    excite_bias = squeeze_bias + plan.squeezed;
     kept = reinterpret_cast<Element*>(excite_bias + plan.vector);
     first_image = blockIdx.x / plan.blocks * plan.images;
     images = min(plan.images, params.n - first_image);
@@ -50,8 +53,10 @@ struct Block {
 
   // Biases are constant, so this may happen while the kernel before still runs.
   __device__ void load_biases() {
-    for (int i = threadIdx.x; i < params.squeezed; i += blockDim.x) squeeze_bias[i] = params.squeeze_bias[i];
-    for (int i = threadIdx.x; i < channels; i += blockDim.x) excite_bias[i] = params.excite_bias[first_channel + i];
+    for (int i = threadIdx.x; i < params.squeezed; i += blockDim.x)
+      squeeze_bias[i] = params.squeeze_bias[i];
+    for (int i = threadIdx.x; i < channels; i += blockDim.x)
+      excite_bias[i] = params.excite_bias[first_channel + i];
   }
 
   // Channels that have no lane wait for another pass.
@@ -61,10 +66,14 @@ struct Block {
     const float share = 1.f / float(params.pixels);
     for (int first = 0; first < vectors; first += threads.lanes) {
       const int lane = first + threads.lane;
-      if (lane < vectors && threads.image < images) sum_pixels(threads.image, lane * Width, threads.row, threads.rows);
+      if (lane < vectors && threads.image < images)
+        sum_pixels(threads.image, lane * Width, threads.row, threads.rows);
       __syncthreads();
-      const int count = min(threads.lanes, vectors - first) * Width, row_pitch = threads.lanes * Width;
-      const auto term = [&](int sum, int row) { return sums[(sum / count * threads.rows + row) * row_pitch + sum % count]; };
+      const int count = min(threads.lanes, vectors - first) * Width,
+                row_pitch = threads.lanes * Width;
+      const auto term = [&](int sum, int row) {
+        return sums[(sum / count * threads.rows + row) * row_pitch + sum % count];
+      };
       const auto finish = [&](int sum, float total) {
         means[sum / count * params.plan.vector + first * Width + sum % count] = total * share;
       };
@@ -75,9 +84,12 @@ struct Block {
 
   // This block's share of the squeezed channels: the products with its own channels.
   __device__ void compute_shares() {
-    const Matrix<Element, Width> weights{static_cast<const Element*>(params.squeeze) + first_channel, params.channels, params.squeezed,
-                                         channels / Width};
-    const auto finish = [&](int row, int image, float sum) { shares[image * params.squeezed + row] = sum; };
+    const Matrix<Element, Width> weights{
+        static_cast<const Element*>(params.squeeze) + first_channel, params.channels,
+        params.squeezed, channels / Width};
+    const auto finish = [&](int row, int image, float sum) {
+      shares[image * params.squeezed + row] = sum;
+    };
     Multiply(weights, means, params.plan.vector, images, finish);
   }
 
@@ -87,24 +99,28 @@ struct Block {
       float sum = squeeze_bias[row % params.squeezed];
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < kMostBlocks; ++block) {
-        if (block < params.plan.blocks) sum += params.plan.blocks > 1 ? LoadFromBlock(shares + row, block) : shares[row];
+        if (block < params.plan.blocks)
+          sum += params.plan.blocks > 1 ? LoadFromBlock(shares + row, block) : shares[row];
       }
       squeezed[row] = Squeeze::apply(sum, 0.f, params.step_params);
     }
   }
 
   __device__ void compute_gates() {
-    const Matrix<Element, kWeights> weights{static_cast<const Element*>(params.excite) + int64_t(first_channel) * params.squeezed,
-                                            params.squeezed, channels, params.squeezed / kWeights};
+    const Matrix<Element, kWeights> weights{
+        static_cast<const Element*>(params.excite) + int64_t(first_channel) * params.squeezed,
+        params.squeezed, channels, params.squeezed / kWeights};
     const auto finish = [&](int row, int image, float sum) {
-      gates[image * params.plan.vector + row] = Gate::apply(sum + excite_bias[row], 0.f, params.step_params + Squeeze::kParams);
+      gates[image * params.plan.vector + row] =
+          Gate::apply(sum + excite_bias[row], 0.f, params.step_params + Squeeze::kParams);
     };
     Multiply(weights, squeezed, params.squeezed, images, finish);
   }
 
   __device__ void apply_gates() {
     const Threads threads(channels / Width, images);
-    for (int lane = threads.lane; lane < channels / Width && threads.image < images; lane += threads.lanes) {
+    for (int lane = threads.lane; lane < channels / Width && threads.image < images;
+         lane += threads.lanes) {
       gate_pixels(threads.image, lane * Width, threads.row, threads.rows);
     }
   }
@@ -112,16 +128,20 @@ struct Block {
  private:
   // `pixel` counts those of all the block's images.
   __device__ const Vector* x_at(int pixel, int channel) const {
-    const int64_t place = (int64_t(first_image) * params.pixels + pixel) * params.x_pitch + first_channel + channel;
+    const int64_t place =
+        (int64_t(first_image) * params.pixels + pixel) * params.x_pitch + first_channel + channel;
     return reinterpret_cast<const Vector*>(static_cast<const Element*>(params.x) + place);
   }
 
   __device__ Vector* y_at(int pixel, int channel) const {
-    const int64_t place = (int64_t(first_image) * params.pixels + pixel) * params.y_pitch + first_channel + channel;
+    const int64_t place =
+        (int64_t(first_image) * params.pixels + pixel) * params.y_pitch + first_channel + channel;
     return reinterpret_cast<Vector*>(static_cast<Element*>(params.y) + place);
   }
 
-  __device__ Vector* kept_at(int pixel, int channel) const { return reinterpret_cast<Vector*>(kept + pixel * channels + channel); }
+  __device__ Vector* kept_at(int pixel, int channel) const {
+    return reinterpret_cast<Vector*>(kept + pixel * channels + channel);
+  }
 
   // Pixels row, row + rows, .. of one vector of channels, a batch of them under way at a time.
   __device__ void sum_pixels(int image, int channel, int row, int rows) {
@@ -132,11 +152,13 @@ struct Block {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBatch; ++i) {
         batch[i].clear();
-        if (first + i * rows < params.pixels) batch[i] = *x_at(image * params.pixels + first + i * rows, channel);
+        if (first + i * rows < params.pixels)
+          batch[i] = *x_at(image * params.pixels + first + i * rows, channel);
       }
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBatch; ++i) {
-        if (params.plan.x_kept && first + i * rows < params.pixels) *kept_at(image * params.pixels + first + i * rows, channel) = batch[i];
+        if (params.plan.x_kept && first + i * rows < params.pixels)
+          *kept_at(image * params.pixels + first + i * rows, channel) = batch[i];
         CUTLASS_PRAGMA_UNROLL
         for (int j = 0; j < Width; ++j) sum[j] += float(batch[i][j]);
       }
@@ -145,7 +167,8 @@ struct Block {
   }
 
   __device__ void gate_pixels(int image, int channel, int row, int rows) {
-    const auto gate = *reinterpret_cast<const Access<float, Width>*>(gates + image * params.plan.vector + channel);
+    const auto gate = *reinterpret_cast<const Access<float, Width>*>(
+        gates + image * params.plan.vector + channel);
 #pragma unroll 4
     for (int p = row; p < params.pixels; p += rows) {
       const int pixel = image * params.pixels + p;

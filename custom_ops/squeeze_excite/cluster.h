@@ -14,7 +14,8 @@ __device__ inline int ClusterRank() {
   return rank;
 }
 
-// All threads of the cluster arrive; what they wrote before is seen behind WaitForCluster, which also orders the block's own threads.
+// All threads of the cluster arrive; what they wrote before is seen behind WaitForCluster, which
+// also orders the block's own threads.
 __device__ inline void ArriveAtCluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");

@@ -1,9 +1,11 @@
 """GPU architectures as facts: limits, tensor-core shapes and peak rates; one file per SM, no logic.
 
-Rates are the data sheet's dense ones for one reference GPU of the architecture. What a kernel reaches of them is the
-cost model's business (plan/cost.py). Sources: CUDA C++ Programming Guide, "Compute Capabilities" (limits), the PTX ISA
-(MMA shapes), and the data sheet or architecture whitepaper of the GPU named in `gpu` (rates).
+Rates are the data sheet's dense ones for one reference GPU of the architecture. What a kernel
+reaches of them is the cost model's business (plan/cost.py). Sources: CUDA C++ Programming Guide,
+"Compute Capabilities" (limits), the PTX ISA (MMA shapes), and the data sheet or architecture
+whitepaper of the GPU named in `gpu` (rates).
 """
+
 from __future__ import annotations
 
 import importlib
@@ -16,7 +18,9 @@ from onnxbolt.errors import InputError
 Shape = tuple[int, int, int]
 
 
-@dataclass(frozen=True, eq=False)  # one object per architecture: identity is equality, and caches can key on it
+@dataclass(
+    frozen=True, eq=False
+)  # one object per architecture: identity is equality, and caches can key on it
 class Arch:
     """One streaming-multiprocessor generation, with the GPU that stands for it in predictions."""
 
@@ -31,12 +35,16 @@ class Arch:
     registers_per_thread: int
     threads_per_sm: int
     clock: float  # Hz, at which the tensor-core rates below hold
-    flops: Mapping[DType, float]  # tensor cores, fp32 accumulation, dense, FLOP/s; its keys are the supported types
+    flops: Mapping[
+        DType, float
+    ]  # tensor cores, fp32 accumulation, dense, FLOP/s; its keys are the supported types
     fp32_flops: float  # CUDA cores, FLOP/s
     bandwidth: float  # device memory, byte/s
     l2_bandwidth: float  # L2 to all SMs, byte/s, as microbenchmarks measure it
     mma: Mapping[DType, Shape]  # mma.sync instruction (M, N, K)
-    mma_sync_share: float  # part of `flops` that mma.sync can reach; below 1 where only wgmma reaches all
+    mma_sync_share: (
+        float  # part of `flops` that mma.sync can reach; below 1 where only wgmma reaches all
+    )
     wgmma: bool  # warpgroup MMA and TMA: CUTLASS 3.x kernels
     cp_async: bool  # asynchronous copies to shared memory: more than two stages
     launch_us: float  # fixed cost of a kernel in a stream that is kept full, microseconds
@@ -60,4 +68,6 @@ def get(number: int) -> Arch:
         return ARCHS[number]
     except KeyError:
         known = ", ".join(arch.name for arch in ARCHS.values())
-        raise InputError(f"architecture {number}: not one that onnxbolt has kernels for; choose one of {known}") from None
+        raise InputError(
+            f"architecture {number}: not one that onnxbolt has kernels for; choose one of {known}"
+        ) from None

@@ -1,4 +1,5 @@
 """Turing. Reference GPU: NVIDIA T4."""
+
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 

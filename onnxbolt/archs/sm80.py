@@ -1,4 +1,5 @@
 """Ampere, data center. Reference GPU: NVIDIA A100 (SXM4, 40 GB)."""
+
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 

@@ -1,4 +1,5 @@
 """Ampere, graphics. Reference GPU: NVIDIA A10."""
+
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 

@@ -1,4 +1,5 @@
 """Ada Lovelace. Reference GPU: NVIDIA L4."""
+
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 

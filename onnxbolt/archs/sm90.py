@@ -1,8 +1,9 @@
 """Hopper. Reference GPU: NVIDIA H200 (SXM); an H100 differs in bandwidth alone (3.35 TB/s).
 
-mma.sync reaches 62% of wgmma's rate: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
-Microbenchmarking", 2024, section IV.
+mma.sync reaches 62% of wgmma's rate: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
+Architecture via Microbenchmarking", 2024, section IV.
 """
+
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 

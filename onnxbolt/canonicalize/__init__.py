@@ -1,8 +1,10 @@
 """One form for each thing, so that matching needs to know only that one.
 
-Every pass keeps the value of each tensor name of the source model that is still bound, and records in `provenance` of the
-nodes that it makes which source nodes they stand for. Passes are repeated until none finds anything to do.
+Every pass keeps the value of each tensor name of the source model that is still bound, and records
+in `provenance` of the nodes that it makes which source nodes they stand for. Passes are repeated
+until none finds anything to do.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -31,7 +33,10 @@ from onnxbolt.graph.shapes import infer
 
 PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (noops.run, "first, since an Identity before a weight hides that it is constant"),
-    (constant_fold.run, "weights and shapes that are computed become constants for all that follows"),
+    (
+        constant_fold.run,
+        "weights and shapes that are computed become constants for all that follows",
+    ),
     (pad_form.run, "a convolution has a border of zeros for nothing"),
     (conv_form.run, "kernels are told pads, not auto_pad"),
     (resize_form.run, "layouts then need not follow what computes sizes"),
@@ -40,9 +45,21 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (mean_form.run, "layouts then see a pooling, and that nothing moves behind it"),
     (sum_form.run, "matching then knows one kind of residual"),
     (gemm_form.run, "before the foldings, which then know one kind of product"),
-    (batchnorm.run, "before scale_shift, since a BatchNormalization between Conv and Mul hides the one from the other"),
+    (
+        batchnorm.run,
+        (
+            "before scale_shift, since a BatchNormalization between Conv and Mul hides the one from"
+            " the other"
+        ),
+    ),
     (scale_shift.run, "after the weights are constant and the products in form"),
-    (branches.run, "after the foldings, when each branch is one Conv, or a BatchNormalization that no Conv can take"),
+    (
+        branches.run,
+        (
+            "after the foldings, when each branch is one Conv, or a BatchNormalization that no Conv"
+            " can take"
+        ),
+    ),
     (activations.run, "before flatten, which may then pass one node rather than a decomposition"),
     (flatten.run, "last, when what stands between two Reshapes is in its shortest form"),
 ]
@@ -50,7 +67,8 @@ _MOST_ROUNDS = 10
 
 
 def canonicalize(graph: gs.Graph) -> list[str]:
-    """Bring the graph to one form, in place; returns a line for each pass that changed something, and for what it nearly changed."""
+    """Bring the graph to one form, in place; returns a line for each pass that changed
+    something, and for what it nearly changed."""
     log: list[str] = []
     count = 1
     for _ in range(_MOST_ROUNDS):

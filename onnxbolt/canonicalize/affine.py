@@ -1,20 +1,32 @@
-"""Fold y = scale * x + shift, per output channel, into the weight and bias of what computes x (used by two passes).
+"""Fold y = scale * x + shift, per output channel, into the weight and bias of what computes x (used
+by two passes).
 
     Conv:    scale * (W * x + b) + shift  =  (scale W) * x + (scale b + shift),   W [K, C/groups, ..], one scale per K
     MatMul:  scale * (x W + b) + shift    =  x (W scale) + (scale b + shift),     W [K, N], one scale per N
 
-Computed in float64 and rounded once to the weight's type; refused where the result does not fit that type.
+Computed in float64 and rounded once to the weight's type; refused where the result does not fit
+that type.
 """
+
 from __future__ import annotations
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import add_constant, add_variable, constant_values, is_float, producer, remove, sole_use
+from onnxbolt.graph.edit import (
+    add_constant,
+    add_variable,
+    constant_values,
+    is_float,
+    producer,
+    remove,
+    sole_use,
+)
 
 
 def channels(graph: gs.Graph, x: gs.Tensor) -> tuple[int, int, int] | None:
-    """(rank, channel axis, channels) of x where a Conv, MatMul or MatMul+Add with constant weights computes it; else None."""
+    """(rank, channel axis, channels) of x where a Conv, MatMul or MatMul+Add with constant
+    weights computes it; else None."""
     node = producer(x)
     if node is None or node.domain:
         return None
@@ -28,7 +40,8 @@ def channels(graph: gs.Graph, x: gs.Tensor) -> tuple[int, int, int] | None:
 
 
 def vector(values: np.ndarray, rank: int, axis: int, count: int) -> np.ndarray | None:
-    """The constant as float64 [count] along the channel axis of a tensor of `rank` (0: unknown); None where it is no such vector."""
+    """The constant as float64 [count] along the channel axis of a tensor of `rank` (0: unknown);
+    None where it is no such vector."""
     if values.ndim == 0:
         return np.full(count, np.float64(values))
     if values.ndim > max(rank, 1):
@@ -42,21 +55,33 @@ def vector(values: np.ndarray, rank: int, axis: int, count: int) -> np.ndarray |
     return np.broadcast_to(aligned.reshape(-1), (count,)).astype(np.float64)
 
 
-def fold(graph: gs.Graph, node: gs.Node, x: gs.Tensor, scale: np.ndarray, shift: np.ndarray) -> bool:
-    """Fold `node`, which computes scale * x + shift (float64 [channels]), into what computes x, if nothing else reads x."""
+def fold(
+    graph: gs.Graph, node: gs.Node, x: gs.Tensor, scale: np.ndarray, shift: np.ndarray
+) -> bool:
+    """Fold `node`, which computes scale * x + shift (float64 [channels]), into what computes x,
+    if nothing else reads x."""
     if sole_use(graph, x) is not node:
         return False
     maker = x.inputs[0]
-    return _into_conv(graph, maker, node, scale, shift) if maker.op == "Conv" else _into_product(graph, maker, node, scale, shift)
+    return (
+        _into_conv(graph, maker, node, scale, shift)
+        if maker.op == "Conv"
+        else _into_product(graph, maker, node, scale, shift)
+    )
 
 
-def _into_conv(graph: gs.Graph, conv: gs.Node, node: gs.Node, scale: np.ndarray, shift: np.ndarray) -> bool:
+def _into_conv(
+    graph: gs.Graph, conv: gs.Node, node: gs.Node, scale: np.ndarray, shift: np.ndarray
+) -> bool:
     weight = conv.inputs[1]
     given = conv.inputs[2] if len(conv.inputs) > 2 and conv.inputs[2].name else None
     old = np.zeros(len(scale)) if given is None else constant_values(given)
     if old is None:
         return False
-    scaled = rounded(weight, weight.values.astype(np.float64) * scale.reshape(-1, *[1] * (weight.values.ndim - 1)))
+    scaled = rounded(
+        weight,
+        weight.values.astype(np.float64) * scale.reshape(-1, *[1] * (weight.values.ndim - 1)),
+    )
     shifted = rounded(weight, old.astype(np.float64) * scale + shift)
     if scaled is None or shifted is None:
         return False
@@ -69,7 +94,9 @@ def _into_conv(graph: gs.Graph, conv: gs.Node, node: gs.Node, scale: np.ndarray,
     return True
 
 
-def _into_product(graph: gs.Graph, maker: gs.Node, node: gs.Node, scale: np.ndarray, shift: np.ndarray) -> bool:
+def _into_product(
+    graph: gs.Graph, maker: gs.Node, node: gs.Node, scale: np.ndarray, shift: np.ndarray
+) -> bool:
     """`maker` is a MatMul, or the Add of a constant vector after one."""
     product = _product(graph, maker)
     given = _addend(maker)
@@ -98,23 +125,39 @@ def _into_product(graph: gs.Graph, maker: gs.Node, node: gs.Node, scale: np.ndar
 
 
 def _product(graph: gs.Graph, node: gs.Node) -> gs.Node | None:
-    """The MatMul by a constant matrix that `node` is, or whose only use is `node`, an Add of a constant vector."""
+    """The MatMul by a constant matrix that `node` is, or whose only use is `node`, an Add of a
+    constant vector."""
     if node.op == "Add":
         given = _addend(node)
         other = next((t for t in node.inputs if t is not given), None)
-        maker = None if given is None or other is None or sole_use(graph, other) is not node else producer(other)
+        maker = (
+            None
+            if given is None or other is None or sole_use(graph, other) is not node
+            else producer(other)
+        )
         return _product(graph, maker) if maker is not None and maker.op == "MatMul" else None
     if node.op != "MatMul" or node.domain:
         return None
     weight = node.inputs[1]
-    return node if isinstance(weight, gs.Constant) and is_float(weight) and len(weight.shape) == 2 else None
+    return (
+        node
+        if isinstance(weight, gs.Constant) and is_float(weight) and len(weight.shape) == 2
+        else None
+    )
 
 
 def _addend(node: gs.Node) -> gs.Constant | None:
     """The constant vector that an Add adds."""
     if node.op != "Add" or node.domain:
         return None
-    return next((t for t in node.inputs if isinstance(t, gs.Constant) and is_float(t) and len(t.shape) <= 1), None)
+    return next(
+        (
+            t
+            for t in node.inputs
+            if isinstance(t, gs.Constant) and is_float(t) and len(t.shape) <= 1
+        ),
+        None,
+    )
 
 
 def rounded(weight: gs.Constant, values: np.ndarray) -> np.ndarray | None:

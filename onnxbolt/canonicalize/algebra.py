@@ -1,8 +1,10 @@
-"""Reading a decomposed activation as a formula: products and sums, whatever their order and association.
+"""Reading a decomposed activation as a formula: products and sums, whatever their order and
+association.
 
-Only tensors with a single reader are taken apart. The argument x of an activation worth recognizing is read more than
-once, or by a node that is no product, so taking apart stops at x by itself.
+Only tensors with a single reader are taken apart. The argument x of an activation worth recognizing
+is read more than once, or by a node that is no product, so taking apart stops at x by itself.
 """
+
 from __future__ import annotations
 
 import math
@@ -14,7 +16,8 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import is_float, producer, scalar, sole_use
 
-# relative; a formula's constants are recognized after rounding to the model's type, and no constant of another formula is that near
+# relative; a formula's constants are recognized after rounding to the model's type, and no constant
+# of another formula is that near
 _TOLERANCES = {np.dtype(ml_dtypes.bfloat16): 8e-3}
 _TOLERANCE = 1e-3
 
@@ -42,7 +45,8 @@ class Product:
 
 
 def product(graph: gs.Graph, node: gs.Node) -> Product:
-    """The product that `node` computes; a node that is neither Mul nor Div nor Pow gives its output as the only factor."""
+    """The product that `node` computes; a node that is neither Mul nor Div nor Pow gives its
+    output as the only factor."""
     result = Product()
     if not _is_product(node):
         result.factors.append(node.outputs[0])
@@ -89,7 +93,12 @@ def _expand(graph: gs.Graph, node: gs.Node, result: Product) -> None:
 def plus(graph: gs.Graph, tensor: gs.Tensor, constant: float) -> tuple[gs.Tensor, gs.Node] | None:
     """(z, the node) where `tensor` is z + constant and has one reader."""
     node = producer(tensor)
-    if node is None or node.op not in ("Add", "Sub") or node.domain or sole_use(graph, tensor) is None:
+    if (
+        node is None
+        or node.op not in ("Add", "Sub")
+        or node.domain
+        or sole_use(graph, tensor) is None
+    ):
         return None
     a, b = node.inputs
     for kept, other in ((a, b), (b, a)) if node.op == "Add" else ((a, b),):
@@ -102,4 +111,6 @@ def plus(graph: gs.Graph, tensor: gs.Tensor, constant: float) -> tuple[gs.Tensor
 def applied(graph: gs.Graph, tensor: gs.Tensor, op: str) -> gs.Node | None:
     """The node of type `op` whose output is `tensor`, if that has one reader."""
     node = producer(tensor)
-    return node if node is not None and node.op == op and sole_use(graph, tensor) is not None else None
+    return (
+        node if node is not None and node.op == op and sole_use(graph, tensor) is not None else None
+    )

@@ -2,9 +2,10 @@
 
     BN(x) = s x + (B - mean s)  with  s = scale / sqrt(var + epsilon)      (ONNX, BatchNormalization, inference)
 
-is affine per channel, see affine.py. Gemm is MatMul, Add by then. A BatchNormalization in training mode, with parameters that
-are no constants, or after a tensor that has other readers stays.
+is affine per channel, see affine.py. Gemm is MatMul, Add by then. A BatchNormalization in training
+mode, with parameters that are no constants, or after a tensor that has other readers stays.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -21,13 +22,16 @@ def run(graph: gs.Graph) -> int:
 
 
 def scale_and_shift(node: gs.Node) -> tuple[np.ndarray, np.ndarray] | None:
-    """A BatchNormalization as s x + shift, both float64 [channels]; None in training mode and where a parameter is no constant."""
+    """A BatchNormalization as s x + shift, both float64 [channels]; None in training mode and
+    where a parameter is no constant."""
     if node.attrs.get("training_mode", 0) or len([t for t in node.outputs if t.name]) != 1:
         return None
     parameters = [unrounded_values(tensor) for tensor in node.inputs[1:]]
     if any(values is None for values in parameters):
         return None
-    gamma, beta, mean, variance = (values.astype(np.float64) for values in parameters if values is not None)
+    gamma, beta, mean, variance = (
+        values.astype(np.float64) for values in parameters if values is not None
+    )
     scale = gamma / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
     return scale, beta - mean * scale
 

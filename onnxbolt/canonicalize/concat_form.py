@@ -3,9 +3,11 @@
     Concat(.., a, b, ..) where Split(x) = a, b  =  Concat(.., x, ..)
     Concat(.., Concat(a, b), ..)                =  Concat(.., a, b, ..)
 
-What a cross-stage block (CSPNet, YOLO) hands past its layers is then one tensor, and no copy of two parts of it. A dense block's features,
-of which each Concat adds one, are the same tensors in all Concats, so that kernels may write and read them in one place (layout/slices.py).
+What a cross-stage block (CSPNet, YOLO) hands past its layers is then one tensor, and no copy of two
+parts of it. A dense block's features, of which each Concat adds one, are the same tensors in all
+Concats, so that kernels may write and read them in one place (layout/slices.py).
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,7 +19,11 @@ from onnxbolt.graph.edit import is_float, pinned, producer
 
 def run(graph: gs.Graph) -> int:
     """Join what has been split, and flatten Concats of Concats; returns how many changed."""
-    concats = [node for node in graph.nodes if node.op == "Concat" and not node.domain and node.outputs[0].shape is not None]
+    concats = [
+        node
+        for node in graph.nodes
+        if node.op == "Concat" and not node.domain and node.outputs[0].shape is not None
+    ]
     concats = [node for node in concats if is_float(node.outputs[0])]
     return sum(_join(node) for node in concats) + _flatten_all(graph, concats)
 
@@ -27,7 +33,7 @@ def _join(concat: gs.Node) -> bool:
     while left:
         split = _split_into(left, concat)
         joined.append(split.inputs[0] if split is not None else left[0])
-        del left[:1 if split is None else len(split.outputs)]
+        del left[: 1 if split is None else len(split.outputs)]
     changed = len(joined) < len(concat.inputs)
     if changed:
         concat.inputs = joined
@@ -39,13 +45,16 @@ def _split_into(tensors: Sequence[gs.Tensor], concat: gs.Node) -> gs.Node | None
     split = producer(tensors[0])
     if split is None or split.op != "Split" or not _same_axis(split, concat):
         return None
-    first = tensors[:len(split.outputs)]
-    same = len(first) == len(split.outputs) and all(a is b for a, b in zip(first, split.outputs, strict=True))
+    first = tensors[: len(split.outputs)]
+    same = len(first) == len(split.outputs) and all(
+        a is b for a, b in zip(first, split.outputs, strict=True)
+    )
     return split if same and len(first) > 1 else None
 
 
 def _flatten_all(graph: gs.Graph, concats: Sequence[gs.Node]) -> int:
-    """The last first: those that it alone has read, which nobody reads then, stay as they are until they are pruned."""
+    """The last first: those that it alone has read, which nobody reads then, stay as they are
+    until they are pruned."""
     count, dead = 0, set[int]()
     for node in reversed(concats):
         y = node.outputs[0]

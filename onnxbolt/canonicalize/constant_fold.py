@@ -3,10 +3,11 @@
     f(constants) = its value, by onnx's reference evaluator;  Shape(x) = x's shape where inference knows it, and
     Gather(Shape(x), i) = Slice(Shape(x), ..) = dimensions of x where it knows these.
 
-Not folded: random and stateful operators, control flow, DequantizeLinear (its point is to keep weights small), what has
-a type that the evaluator lacks or a value that is not ONNX Runtime's (evaluator.py), and what would make the model much larger, like
-the Expand of a scalar.
+Not folded: random and stateful operators, control flow, DequantizeLinear (its point is to keep
+weights small), what has a type that the evaluator lacks or a value that is not ONNX Runtime's
+(evaluator.py), and what would make the model much larger, like the Expand of a scalar.
 """
+
 from __future__ import annotations
 
 import math
@@ -18,16 +19,40 @@ import onnx_graphsurgeon as gs
 from onnx.reference import ReferenceEvaluator
 
 from onnxbolt.canonicalize.evaluator import differs
-from onnxbolt.graph.edit import Derived, Weight, constant_values, derived, pinned, producer, prune, replace_uses
+from onnxbolt.graph.edit import (
+    Derived,
+    Weight,
+    constant_values,
+    derived,
+    pinned,
+    producer,
+    prune,
+    replace_uses,
+)
 from onnxbolt.graph.element_types import onnx_dtype
 from onnxbolt.graph.exporter import node_proto
 
-_NEVER = frozenset({
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout",
-    "If", "Loop", "Scan", "QuantizeLinear", "DequantizeLinear", "Identity",
-})
+_NEVER = frozenset(
+    {
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Bernoulli",
+        "Multinomial",
+        "Dropout",
+        "If",
+        "Loop",
+        "Scan",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "Identity",
+    }
+)
 _MOST_GROWTH = 2  # weights stored in fp16 and cast to fp32 are weights all the same
-_FREE_BYTES = 1 << 18  # a result up to here is folded whatever it is made of: shapes, masks, position indices
+_FREE_BYTES = (
+    1 << 18
+)  # a result up to here is folded whatever it is made of: shapes, masks, position indices
 
 
 def run(graph: gs.Graph) -> int:
@@ -43,22 +68,41 @@ def run(graph: gs.Graph) -> int:
 
 
 def _results(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray | Derived]]:
-    """The node's outputs with their values, if these are known and their names may become constants'."""
+    """The node's outputs with their values, if these are known and their names may become
+    constants'."""
     named = [tensor for tensor in node.outputs if tensor.name]
-    if node.domain or node.op in _NEVER or any(pinned(graph, tensor) for tensor in named) or not any(tensor.outputs for tensor in named):
+    if (
+        node.domain
+        or node.op in _NEVER
+        or any(pinned(graph, tensor) for tensor in named)
+        or not any(tensor.outputs for tensor in named)
+    ):
         return
     values = _from_shape(node)
-    if values is None and node.inputs and all(isinstance(t, gs.Constant) or not t.name for t in node.inputs):
+    if (
+        values is None
+        and node.inputs
+        and all(isinstance(t, gs.Constant) or not t.name for t in node.inputs)
+    ):
         yield from _evaluated(graph, node)
     elif values is not None:
         yield node.outputs[0], values
 
 
-def _evaluated(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray | Derived]]:
+def _evaluated(
+    graph: gs.Graph, node: gs.Node
+) -> Iterator[tuple[gs.Variable, np.ndarray | Derived]]:
     inputs = {tensor.name: constant_values(tensor) for tensor in node.inputs if tensor.name}
-    if any(values is None or values.dtype == object for values in inputs.values()) or _has_subgraph(node) or differs(node, graph.opset):
+    if (
+        any(values is None or values.dtype == object for values in inputs.values())
+        or _has_subgraph(node)
+        or differs(node, graph.opset)
+    ):
         return
-    allowed = max(_FREE_BYTES, _MOST_GROWTH * sum(values.nbytes for values in inputs.values() if values is not None))
+    allowed = max(
+        _FREE_BYTES,
+        _MOST_GROWTH * sum(values.nbytes for values in inputs.values() if values is not None),
+    )
     if any(_bytes(tensor) > allowed for tensor in node.outputs):
         return
     evaluator = ReferenceEvaluator(_model(graph, node))
@@ -68,16 +112,26 @@ def _evaluated(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np
     except Exception:  # whatever the evaluator cannot compute stays in the model
         return
     outputs = [tensor for tensor in node.outputs if tensor.name]
-    if all(_is_value(tensor, result, allowed) for tensor, result in zip(outputs, results, strict=True)):
+    if all(
+        _is_value(tensor, result, allowed) for tensor, result in zip(outputs, results, strict=True)
+    ):
         large = [tensor for tensor in node.inputs if isinstance(tensor, Weight) and tensor.is_large]
         if len(large) == len(outputs) == 1:
             yield outputs[0], _again(evaluator, large[0], inputs, np.asarray(results[0]))
             return
-        yield from ((tensor, np.asarray(result)) for tensor, result in zip(outputs, results, strict=True))
+        yield from (
+            (tensor, np.asarray(result)) for tensor, result in zip(outputs, results, strict=True)
+        )
 
 
-def _again(evaluator: ReferenceEvaluator, large: Weight, inputs: dict[str, np.ndarray | None], result: np.ndarray) -> np.ndarray | Derived:
-    """The result for a graph that shall not hold all of its weights: computed again when it is asked for, where it is large as well."""
+def _again(
+    evaluator: ReferenceEvaluator,
+    large: Weight,
+    inputs: dict[str, np.ndarray | None],
+    result: np.ndarray,
+) -> np.ndarray | Derived:
+    """The result for a graph that shall not hold all of its weights: computed again when it is
+    asked for, where it is large as well."""
     others = {name: values for name, values in inputs.items() if name != large.name}
 
     def evaluate(values: np.ndarray) -> np.ndarray:
@@ -88,7 +142,8 @@ def _again(evaluator: ReferenceEvaluator, large: Weight, inputs: dict[str, np.nd
 
 
 def _is_value(tensor: gs.Variable, result: object, allowed: int) -> bool:
-    """Whether the result is a tensor (not a sequence), small enough and of the type that ONNX says."""
+    """Whether the result is a tensor (not a sequence), small enough and of the type that ONNX
+    says."""
     if not isinstance(result, (np.ndarray, np.generic)) or result.nbytes > allowed:
         return False
     return tensor.dtype is None or tensor.dtype == result.dtype
@@ -100,14 +155,22 @@ def _has_subgraph(node: gs.Node) -> bool:
 
 def _bytes(tensor: gs.Variable) -> int:
     """Size of the tensor where it is known, else 0."""
-    if tensor.shape is None or not isinstance(tensor.dtype, np.dtype) or not all(isinstance(d, int) for d in tensor.shape):
+    if (
+        tensor.shape is None
+        or not isinstance(tensor.dtype, np.dtype)
+        or not all(isinstance(d, int) for d in tensor.shape)
+    ):
         return 0
     size: int = math.prod(tensor.shape) * tensor.dtype.itemsize
     return size
 
 
 def _model(graph: gs.Graph, node: gs.Node) -> onnx.ModelProto:
-    inputs = {t.name: onnx.helper.make_tensor_value_info(t.name, onnx_dtype(t.dtype), list(t.shape)) for t in node.inputs if t.name}
+    inputs = {
+        t.name: onnx.helper.make_tensor_value_info(t.name, onnx_dtype(t.dtype), list(t.shape))
+        for t in node.inputs
+        if t.name
+    }
     outputs = [onnx.ValueInfoProto(name=t.name) for t in node.outputs if t.name]
     body = onnx.helper.make_graph([node_proto(node)], "constant", list(inputs.values()), outputs)
     return onnx.helper.make_model(body, opset_imports=[onnx.helper.make_opsetid("", graph.opset)])
@@ -128,7 +191,7 @@ def _from_shape(node: gs.Node) -> np.ndarray | None:
         chosen = np.array(dimensions, object)[indices[0]]
         return _known(chosen.tolist() if isinstance(chosen, np.ndarray) else chosen)
     start, end, *rest = (int(values.reshape(-1)[0]) for values in indices if values is not None)
-    return _known(dimensions[start:end:rest[1] if len(rest) > 1 else 1])
+    return _known(dimensions[start : end : rest[1] if len(rest) > 1 else 1])
 
 
 def _dimensions(shape: gs.Node) -> list[int | str | None] | None:
@@ -136,10 +199,16 @@ def _dimensions(shape: gs.Node) -> list[int | str | None] | None:
     full = shape.inputs[0].shape
     if full is None:
         return None
-    part: list[int | str | None] = list(full)[shape.attrs.get("start", 0):shape.attrs.get("end", len(full))]
+    part: list[int | str | None] = list(full)[
+        shape.attrs.get("start", 0) : shape.attrs.get("end", len(full))
+    ]
     return part
 
 
 def _known(dimensions: object) -> np.ndarray | None:
     values = np.array(dimensions, object)
-    return values.astype(np.int64) if dimensions is not None and all(isinstance(v, int) for v in values.reshape(-1)) else None
+    return (
+        values.astype(np.int64)
+        if dimensions is not None and all(isinstance(v, int) for v in values.reshape(-1))
+        else None
+    )

@@ -4,9 +4,11 @@
     SAME = total pads of max((ceil(in / stride) - 1) * stride + (kernel - 1) * dilation + 1 - in, 0), the odd one at the end for
     SAME_UPPER and at the begin for SAME_LOWER (ONNX, Conv). With stride 1 the total does not depend on the input.
 
-MaxPool and AveragePool are padded alike. SAME says itself how many windows there are, so that ceil_mode goes; what VALID means beside it
-is not said, so that both stay. SAME stays beside dilations, which ONNX Runtime leaves out of a pooling's pads, unlike ONNX.
+MaxPool and AveragePool are padded alike. SAME says itself how many windows there are, so that
+ceil_mode goes; what VALID means beside it is not said, so that both stay. SAME stays beside
+dilations, which ONNX Runtime leaves out of a pooling's pads, unlike ONNX.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -37,32 +39,52 @@ def _attributes(node: gs.Node) -> dict[str, Any] | None:
     if not kernel or not all(isinstance(size, int) for size in kernel):
         return None
     ones = [1] * len(kernel)
-    attrs = {"dilations": node.attrs.get("dilations", ones), "group": node.attrs.get("group", 1), "kernel_shape": list(kernel),
-             "strides": node.attrs.get("strides", ones)}
+    attrs = {
+        "dilations": node.attrs.get("dilations", ones),
+        "group": node.attrs.get("group", 1),
+        "kernel_shape": list(kernel),
+        "strides": node.attrs.get("strides", ones),
+    }
     mode = auto_pad(node)
-    pads = node.attrs.get("pads", [0] * 2 * len(kernel)) if mode == "NOTSET" else _automatic(mode, attrs, node.inputs[0].shape)
+    pads = (
+        node.attrs.get("pads", [0] * 2 * len(kernel))
+        if mode == "NOTSET"
+        else _automatic(mode, attrs, node.inputs[0].shape)
+    )
     return None if pads is None else attrs | {"pads": pads}
 
 
 def _pooling(node: gs.Node) -> dict[str, Any] | None:
-    """The attributes with pads in the place of `auto_pad`; None where that is not set or stays, or a needed input size is unknown."""
+    """The attributes with pads in the place of `auto_pad`; None where that is not set or stays,
+    or a needed input size is unknown."""
     mode, kernel = auto_pad(node), node.attrs["kernel_shape"]
     if mode == "NOTSET" or (mode == "VALID" and node.attrs.get("ceil_mode", 0)):
         return None
     ones = [1] * len(kernel)
-    sampling = {name: node.attrs.get(name, ones) for name in ("strides", "dilations")} | {"kernel_shape": kernel}
+    sampling = {name: node.attrs.get(name, ones) for name in ("strides", "dilations")} | {
+        "kernel_shape": kernel
+    }
     if mode != "VALID" and list(sampling["dilations"]) != ones:
         return None
     pads = _automatic(mode, sampling, node.inputs[0].shape)
-    return None if pads is None else {k: v for k, v in node.attrs.items() if k not in ("auto_pad", "ceil_mode")} | {"pads": pads}
+    return (
+        None
+        if pads is None
+        else {k: v for k, v in node.attrs.items() if k not in ("auto_pad", "ceil_mode")}
+        | {"pads": pads}
+    )
 
 
-def _automatic(mode: str, attrs: dict[str, Any], shape: list[int | str | None] | None) -> list[int] | None:
+def _automatic(
+    mode: str, attrs: dict[str, Any], shape: list[int | str | None] | None
+) -> list[int] | None:
     if mode == "VALID":
         return [0] * 2 * len(attrs["kernel_shape"])
     totals = []
     sizes = [None] * len(attrs["kernel_shape"]) if shape is None else shape[2:]
-    for size, kernel, stride, dilation in zip(sizes, attrs["kernel_shape"], attrs["strides"], attrs["dilations"], strict=True):
+    for size, kernel, stride, dilation in zip(
+        sizes, attrs["kernel_shape"], attrs["strides"], attrs["dilations"], strict=True
+    ):
         reach = (kernel - 1) * dilation + 1
         if stride == 1:
             totals.append(reach - 1)

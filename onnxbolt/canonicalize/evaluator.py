@@ -1,15 +1,15 @@
-"""Where onnx's reference evaluator (onnx 1.23) gives another value than ONNX Runtime, so that nothing may be folded by it.
+"""Where onnx's reference evaluator (onnx 1.23) gives another value than ONNX Runtime, so that
+nothing may be folded by it.
 
-| operator | the evaluator |
-|---|---|
-| BatchNormalization before opset 14 | takes mean and variance of the input, as in training |
-| what has pads, with `auto_pad` | pads SAME_LOWER and SAME_UPPER otherwise |
-| MaxPool, AveragePool, LpPool | mixes up pads of two axes, and counts windows and their elements otherwise with `ceil_mode` |
-| Resize | rounds coordinates otherwise (nearest, align_corners, antialias) |
-| RoiAlign, LRN | takes other samples; sums other channels |
-| Unique with sorted=0 | sorts |
-| Cast, CastLike to types of 4 and 8 bits that numpy lacks | rounds and saturates otherwise |
+| operator | the evaluator | |---|---| | BatchNormalization before opset 14 | takes mean and
+variance of the input, as in training | | what has pads, with `auto_pad` | pads SAME_LOWER and
+SAME_UPPER otherwise | | MaxPool, AveragePool, LpPool | mixes up pads of two axes, and counts
+windows and their elements otherwise with `ceil_mode` | | Resize | rounds coordinates otherwise
+(nearest, align_corners, antialias) | | RoiAlign, LRN | takes other samples; sums other channels | |
+Unique with sorted=0 | sorts | | Cast, CastLike to types of 4 and 8 bits that numpy lacks | rounds
+and saturates otherwise |
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -35,7 +35,10 @@ def differs(node: gs.Node, opset: int) -> bool:
 
 def _plain_resize(node: gs.Node) -> bool:
     """Images that are interpolated; position embeddings are, and folding them matters."""
-    mode, coordinates = node.attrs.get("mode", "nearest"), node.attrs.get("coordinate_transformation_mode", "half_pixel")
+    mode, coordinates = (
+        node.attrs.get("mode", "nearest"),
+        node.attrs.get("coordinate_transformation_mode", "half_pixel"),
+    )
     special = any(node.attrs.get(name, 0) for name in ("antialias", "exclude_outside"))
     return mode in ("linear", "cubic") and coordinates in _COORDINATES and not special
 

@@ -1,8 +1,9 @@
-"""Expand in front of what broadcasts anyway: `x * gate.expand_as(x)` = x * gate, as squeeze-and-excitation and channel attention are often
-written.
+"""Expand in front of what broadcasts anyway: `x * gate.expand_as(x)` = x * gate, as
+squeeze-and-excitation and channel attention are often written.
 
 The gate of an image is then a few values for each channel, and no tensor of the image's size.
 """
+
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
@@ -14,14 +15,22 @@ _BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum
 
 def run(graph: gs.Graph) -> int:
     """Let those who need no Expand read its input; returns how many of them."""
-    return sum(_pass_by(graph, node) for node in list(graph.nodes) if node.op == "Expand" and not node.domain)
+    return sum(
+        _pass_by(graph, node)
+        for node in list(graph.nodes)
+        if node.op == "Expand" and not node.domain
+    )
 
 
 def _pass_by(graph: gs.Graph, expand: gs.Node) -> int:
     x, y = expand.inputs[0], expand.outputs[0]
     count = 0
     for reader in {id(node): node for node in y.outputs}.values():
-        if not reader.domain and reader.op in _BROADCASTING and any(_as_large(other, y) for other in reader.inputs if other is not y):
+        if (
+            not reader.domain
+            and reader.op in _BROADCASTING
+            and any(_as_large(other, y) for other in reader.inputs if other is not y)
+        ):
             reader.inputs = [x if tensor is y else tensor for tensor in reader.inputs]
             count += 1
     if count and not y.outputs and not pinned(graph, y):

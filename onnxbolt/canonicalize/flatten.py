@@ -1,11 +1,15 @@
 """Reshapes around products with constant weights.
 
-    1. Reshape(x [.., K] -> [M, K]), MatMul by [K, N], row-wise steps, Reshape([M, N] -> [.., N])  =  MatMul and the steps on x itself:
-       a product over the last axis does not care how the rows are arranged.
-    2. Reshape(x [B, ..] -> [B, K]) before a MatMul  =  Flatten(x, axis=1): one form, whose batch need not be known.
-    3. Reshape by a computed shape that is known but for one dimension  =  Reshape by a constant with -1 there; a dimension that
-       is the same symbol as x's in the same place is a 0. What computed the shape falls away.
+1. Reshape(x [.., K] -> [M, K]), MatMul by [K, N], row-wise steps, Reshape([M, N] -> [.., N])  =
+   MatMul and the steps on x itself:
+   a product over the last axis does not care how the rows are arranged.
+2. Reshape(x [B, ..] -> [B, K]) before a MatMul  =  Flatten(x, axis=1): one form, whose batch need
+   not be known.
+3. Reshape by a computed shape that is known but for one dimension  =  Reshape by a constant with -1
+   there; a dimension that
+   is the same symbol as x's in the same place is a 0. What computed the shape falls away.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -17,8 +21,24 @@ import onnx_graphsurgeon as gs
 from onnxbolt.graph.edit import add_constant, add_variable, insert, producer, remove, sole_use
 
 Shape = list[int | str | None]
-_ROWWISE = frozenset({
-    "Relu", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "Elu", "HardSigmoid", "Softplus", "Clip", "Add", "Sub", "Mul", "Div", "Cast"})
+_ROWWISE = frozenset(
+    {
+        "Relu",
+        "LeakyRelu",
+        "PRelu",
+        "Sigmoid",
+        "Tanh",
+        "Elu",
+        "HardSigmoid",
+        "Softplus",
+        "Clip",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Cast",
+    }
+)
 _INTERNAL = "onnxbolt.internal"
 
 
@@ -27,7 +47,11 @@ def run(graph: gs.Graph) -> int:
     count = 0
     for node in list(graph.nodes):
         if node.op in ("Reshape", "Flatten") and not node.domain and node.outputs:
-            count += _around_product(graph, node) or _to_flatten(graph, node) or _constant_shape(graph, node)
+            count += (
+                _around_product(graph, node)
+                or _to_flatten(graph, node)
+                or _constant_shape(graph, node)
+            )
     return count
 
 
@@ -38,9 +62,17 @@ def _around_product(graph: gs.Graph, first: gs.Node) -> bool:
     last = steps.pop()
     narrow, wide = first.outputs[0].shape, last.outputs[0].shape
     k, n = steps[0].inputs[1].shape
-    if narrow is None or wide is None or len(narrow) != 2 or x.shape[-1] != k or wide[-1] != n or not _same_rows(x.shape[:-1], wide[:-1]):
+    if (
+        narrow is None
+        or wide is None
+        or len(narrow) != 2
+        or x.shape[-1] != k
+        or wide[-1] != n
+        or not _same_rows(x.shape[:-1], wide[:-1])
+    ):
         return False
-    # inner tensors change shape, and so their names; the last one's output is what the second Reshape gave
+    # inner tensors change shape, and so their names; the last one's output is what the second
+    # Reshape gave
     steps[0].inputs[0] = x
     for step, after in itertools.pairwise(steps):
         old = step.outputs[0]
@@ -55,7 +87,8 @@ def _around_product(graph: gs.Graph, first: gs.Node) -> bool:
 
 
 def _steps(graph: gs.Graph, first: gs.Node) -> list[gs.Node]:
-    """MatMul, row-wise nodes and the closing Reshape, each the only reader of the one before; empty where it is not so."""
+    """MatMul, row-wise nodes and the closing Reshape, each the only reader of the one before;
+    empty where it is not so."""
     steps: list[gs.Node] = []
     tensor = first.outputs[0]
     while (node := sole_use(graph, tensor)) is not None:
@@ -82,7 +115,11 @@ def _is_rowwise(node: gs.Node, tensor: gs.Tensor) -> bool:
     if node.domain == _INTERNAL:
         return True
     others = [t for t in node.inputs if t is not tensor and t.name]
-    return not node.domain and node.op in _ROWWISE and all(isinstance(t, gs.Constant) and len(t.shape) <= 1 for t in others)
+    return (
+        not node.domain
+        and node.op in _ROWWISE
+        and all(isinstance(t, gs.Constant) and len(t.shape) <= 1 for t in others)
+    )
 
 
 def _same_rows(old: Shape, new: Shape) -> bool:
@@ -94,7 +131,13 @@ def _same_rows(old: Shape, new: Shape) -> bool:
 
 def _to_flatten(graph: gs.Graph, node: gs.Node) -> bool:
     x, y = node.inputs[0], node.outputs[0]
-    if node.op == "Flatten" or x.shape is None or y.shape is None or len(y.shape) != 2 or len(x.shape) < 2:
+    if (
+        node.op == "Flatten"
+        or x.shape is None
+        or y.shape is None
+        or len(y.shape) != 2
+        or len(x.shape) < 2
+    ):
         return False
     rest = x.shape[1:]
     if not all(isinstance(d, int) and d > 0 for d in rest) or y.shape[1] != math.prod(rest):
@@ -128,5 +171,7 @@ def _copied(old: Shape | None, index: int, dimension: int | str | None) -> int:
     """A known dimension; 0 for that of x in the same place; -1 for one that has to be computed."""
     if isinstance(dimension, int):
         return dimension
-    same = old is not None and index < len(old) and dimension is not None and old[index] == dimension
+    same = (
+        old is not None and index < len(old) and dimension is not None and old[index] == dimension
+    )
     return 0 if same else -1

@@ -1,7 +1,10 @@
-"""ReduceMean over height and width that drops them  =  GlobalAveragePool, Flatten: PyTorch's x.mean([2, 3]) and Keras' pooling.
+"""ReduceMean over height and width that drops them  =  GlobalAveragePool, Flatten: PyTorch's
+x.mean([2, 3]) and Keras' pooling.
 
-Layouts know the one by its kernel and the other as none at all, and a convolution's kernel can end with the pooling (plan/means.py).
+Layouts know the one by its kernel and the other as none at all, and a convolution's kernel can end
+with the pooling (plan/means.py).
 """
+
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
@@ -11,7 +14,11 @@ from onnxbolt.graph.edit import add_variable, constant_values, insert, is_float,
 
 def run(graph: gs.Graph) -> int:
     """Rewrite all of them; returns how many."""
-    means = [node for node in graph.nodes if node.op == "ReduceMean" and not node.domain and _drops_image(node)]
+    means = [
+        node
+        for node in graph.nodes
+        if node.op == "ReduceMean" and not node.domain and _drops_image(node)
+    ]
     for node in means:
         x, y = node.inputs[0], node.outputs[0]
         pooled = add_variable(graph, f"{y.name}_pooled", x)
@@ -30,4 +37,8 @@ def _drops_image(node: gs.Node) -> bool:
         values = constant_values(node.inputs[1])
         axes = None if values is None else values.reshape(-1).tolist()
     images = x.shape is not None and len(x.shape) == 4 and is_float(x)
-    return images and not node.attrs.get("keepdims", 1) and sorted(int(axis) % 4 for axis in axes or ()) == [2, 3]
+    return (
+        images
+        and not node.attrs.get("keepdims", 1)
+        and sorted(int(axis) % 4 for axis in axes or ()) == [2, 3]
+    )

@@ -4,12 +4,14 @@
     Cast(x) to x's own type = x;  Pad(x) by zeros = x;  Concat(x) = Sum(x) = Max(x) = Min(x) = Mean(x) = x;  Slice of everything = x;
     x + 0 = 0 + x = x - 0 = x;  x * 1 = 1 * x = x / 1 = x where the constant does not widen x's shape.
 
-The readers of y read x instead. Where y must keep its name (a graph output), the producer of x writes y itself, if x's name
-may go; else the node stays. Weights that PyTorch's exporter shares through Identity nodes stay shared.
+The readers of y read x instead. Where y must keep its name (a graph output), the producer of x
+writes y itself, if x's name may go; else the node stays. Weights that PyTorch's exporter shares
+through Identity nodes stay shared.
 
-Dropout's mask and MaxPool's indices that nobody reads are forgotten: exporters that name every output would hide such nodes from all that
-follows.
+Dropout's mask and MaxPool's indices that nobody reads are forgotten: exporters that name every
+output would hide such nodes from all that follows.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -52,7 +54,9 @@ def _bypass(graph: gs.Graph, node: gs.Node) -> bool:
     elif maker is not None and not pinned(graph, source):
         remove(graph, [node])
         replace_uses(source, result)
-        maker.outputs[next(i for i, tensor in enumerate(maker.outputs) if tensor is source)] = result
+        maker.outputs[next(i for i, tensor in enumerate(maker.outputs) if tensor is source)] = (
+            result
+        )
         return True
     else:
         return False
@@ -81,7 +85,8 @@ def _transpose(node: gs.Node) -> gs.Tensor | None:
 
 
 def _reshape(node: gs.Node) -> gs.Tensor | None:
-    """Same rank and all dimensions but one equal: the number of elements makes the last one equal too."""
+    """Same rank and all dimensions but one equal: the number of elements makes the last one
+    equal too."""
     old, new = node.inputs[0].shape, node.outputs[0].shape
     if old is None or new is None or len(old) != len(new) or 0 in old or 0 in new:
         return None
@@ -101,15 +106,28 @@ def _pad(node: gs.Node) -> gs.Tensor | None:
 
 def _slice(node: gs.Node) -> gs.Tensor | None:
     shape = node.inputs[0].shape
-    parts = [constant_values(tensor) if tensor.name else None for tensor in node.inputs[1:]] + [None] * 2
+    parts = [constant_values(tensor) if tensor.name else None for tensor in node.inputs[1:]] + [
+        None
+    ] * 2
     starts, ends, axes, steps = parts[:4]
-    if shape is None or starts is None or ends is None or starts.any() or (steps is not None and (steps != 1).any()):
+    if (
+        shape is None
+        or starts is None
+        or ends is None
+        or starts.any()
+        or (steps is not None and (steps != 1).any())
+    ):
         return None
-    if any(tensor.name and part is None for tensor, part in zip(node.inputs[1:], parts, strict=False)):
+    if any(
+        tensor.name and part is None for tensor, part in zip(node.inputs[1:], parts, strict=False)
+    ):
         return None
     chosen = range(len(ends)) if axes is None else axes
     endless = np.iinfo(np.int32).max  # what exporters write for "to the end"
-    whole = all(end >= endless or (isinstance(shape[axis], int) and end >= shape[axis]) for axis, end in zip(chosen, ends, strict=True))
+    whole = all(
+        end >= endless or (isinstance(shape[axis], int) and end >= shape[axis])
+        for axis, end in zip(chosen, ends, strict=True)
+    )
     return node.inputs[0] if whole else None
 
 
@@ -134,6 +152,13 @@ def _fits(constant: tuple[int, ...], shape: list[int | str | None] | None) -> bo
 
 
 _RULES: dict[str, Callable[[gs.Node], gs.Tensor | None]] = {
-    "Identity": _first, "Dropout": _dropout, "Transpose": _transpose, "Reshape": _reshape, "Cast": _cast, "Pad": _pad, "Slice": _slice,
-    **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), _only), **dict.fromkeys(_NEUTRAL, _neutral),
+    "Identity": _first,
+    "Dropout": _dropout,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Cast": _cast,
+    "Pad": _pad,
+    "Slice": _slice,
+    **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), _only),
+    **dict.fromkeys(_NEUTRAL, _neutral),
 }

@@ -1,9 +1,12 @@
-"""Resize says how its height and width change, not which sizes they get, where sizes are computed from the image's own shape.
+"""Resize says how its height and width change, not which sizes they get, where sizes are computed
+from the image's own shape.
 
-    Resize(x [N, C, H, W], sizes = [N, C, P, Q])  =  Resize(x, scales = [1, 1, P / H, Q / W]):  ONNX Runtime divides the sizes in
-    fp32 to get the scales (ONNX, Resize). Here H, W, P and Q are known and N need not be, so that exporters compute the sizes at run
-    time; what computed them falls away. A scale that would be rounded to another size is left alone.
+Resize(x [N, C, H, W], sizes = [N, C, P, Q])  =  Resize(x, scales = [1, 1, P / H, Q / W]):  ONNX
+Runtime divides the sizes in fp32 to get the scales (ONNX, Resize). Here H, W, P and Q are known and
+N need not be, so that exporters compute the sizes at run time; what computed them falls away. A
+scale that would be rounded to another size is left alone.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,19 +19,36 @@ _MOST_STEPS = 8  # between an image and the sizes that begin with its own
 
 def run(graph: gs.Graph) -> int:
     """Replace computed sizes by constant scales; returns how often."""
-    return sum(_to_scales(graph, node) for node in graph.nodes if node.op == "Resize" and not node.domain)
+    return sum(
+        _to_scales(graph, node) for node in graph.nodes if node.op == "Resize" and not node.domain
+    )
 
 
 def _to_scales(graph: gs.Graph, node: gs.Node) -> bool:
     x, y = node.inputs[0], node.outputs[0]
-    if len(node.inputs) < 4 or constant_values(node.inputs[3]) is not None or not _is_plain(node) or x.shape is None or y.shape is None:
+    if (
+        len(node.inputs) < 4
+        or constant_values(node.inputs[3]) is not None
+        or not _is_plain(node)
+        or x.shape is None
+        or y.shape is None
+    ):
         return False
-    if len(x.shape) != 4 or len(y.shape) != 4 or not all(isinstance(size, int) and size > 0 for size in (*x.shape[1:], *y.shape[1:])):
+    if (
+        len(x.shape) != 4
+        or len(y.shape) != 4
+        or not all(isinstance(size, int) and size > 0 for size in (*x.shape[1:], *y.shape[1:]))
+    ):
         return False
     if x.shape[1] != y.shape[1] or not _begins_with_batch_of(x, node.inputs[3]):
         return False
-    scales = np.array([1, 1, *(out / size for size, out in zip(x.shape[2:], y.shape[2:], strict=True))], np.float32)
-    if [int(scale * np.float32(size)) for scale, size in zip(scales[2:], x.shape[2:], strict=True)] != list(y.shape[2:]):
+    scales = np.array(
+        [1, 1, *(out / size for size, out in zip(x.shape[2:], y.shape[2:], strict=True))],
+        np.float32,
+    )
+    if [
+        int(scale * np.float32(size)) for scale, size in zip(scales[2:], x.shape[2:], strict=True)
+    ] != list(y.shape[2:]):
         return False
     nothing = gs.Variable.empty()
     node.inputs = [x, nothing, add_constant(graph, f"{y.name}_scales", scales)]
@@ -38,19 +58,28 @@ def _to_scales(graph: gs.Graph, node: gs.Node) -> bool:
 
 def _is_plain(node: gs.Node) -> bool:
     """Whether the sizes are those of all axes, of the image as a whole."""
-    return ("axes" not in node.attrs and node.attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch"
-            and node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize")
+    return (
+        "axes" not in node.attrs
+        and node.attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+        and node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize"
+    )
 
 
 def _begins_with_batch_of(x: gs.Tensor, sizes: gs.Tensor) -> bool:
-    """Whether the first of `sizes` is read from the shape of x, or of a tensor with as many images."""
+    """Whether the first of `sizes` is read from the shape of x, or of a tensor with as many
+    images."""
     for _ in range(_MOST_STEPS):
         node = producer(sizes)
         if node is None or node.domain:
             return False
         if node.op == "Shape":
             shape = node.inputs[0].shape
-            return not node.attrs.get("start", 0) and bool(shape) and x.shape[0] is not None and shape[0] == x.shape[0]
+            return (
+                not node.attrs.get("start", 0)
+                and bool(shape)
+                and x.shape[0] is not None
+                and shape[0] == x.shape[0]
+            )
         if not _keeps_first(node):
             return False
         sizes = node.inputs[0]

@@ -1,4 +1,5 @@
 """Put back the recognized activations that no kernel took."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from onnxbolt.graph.names import fresh
 
 @dataclass(frozen=True)
 class Recognition:
-    """What is needed beside the replaced nodes: names and type of x and y at the time, and the constants that they read."""
+    """What is needed beside the replaced nodes: names and type of x and y at the time, and the
+    constants that they read."""
 
     x: str
     y: str
@@ -28,45 +30,70 @@ class Recognition:
 def restore(graph: gs.Graph) -> int:
     """Replace the recognized activations that are left by ONNX; returns how many.
 
-    They become the very nodes they were, or, where precision changed the tensors' type since, the ONNX form of the epilogue
-    table in that type. A single standard operator stays itself as long as ONNX defines it for the type.
+    They become the very nodes they were, or, where precision changed the tensors' type since, the
+    ONNX form of the epilogue table in that type. A single standard operator stays itself as long as
+    ONNX defines it for the type.
     """
     internal = [node for node in graph.nodes if node.domain == INTERNAL_DOMAIN]
     for node in internal:
-        x, y, at = node.inputs[0], node.outputs[0], next(i for i, other in enumerate(graph.nodes) if other is node)
+        x, y, at = (
+            node.inputs[0],
+            node.outputs[0],
+            next(i for i, other in enumerate(graph.nodes) if other is node),
+        )
         remove(graph, [node])
         standard = len(node.expansion) == 1 and _defined(node.expansion[0].op_type, graph.opset, x)
         same = x.dtype == node.recognition.dtype
-        graph.nodes[at:at] = _originals(graph, node, x, y) if same or standard else _WrittenOut(graph, node, x).nodes_for(y)
+        graph.nodes[at:at] = (
+            _originals(graph, node, x, y)
+            if same or standard
+            else _WrittenOut(graph, node, x).nodes_for(y)
+        )
     return len(internal)
 
 
 def _defined(op: str, opset: int, x: gs.Tensor) -> bool:
     """Whether ONNX defines `op` for x's type at this opset."""
     schema = onnx.defs.get_schema(op, opset, "")
-    name = onnx.helper.tensor_dtype_to_string(onnx_dtype(x.dtype)).removeprefix("TensorProto.").lower()
-    allowed = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
+    name = (
+        onnx.helper.tensor_dtype_to_string(onnx_dtype(x.dtype)).removeprefix("TensorProto.").lower()
+    )
+    allowed = {
+        constraint.type_param_str: constraint.allowed_type_strs
+        for constraint in schema.type_constraints
+    }
     return f"tensor({name})" in allowed[schema.inputs[0].type_str]
 
 
 def _originals(graph: gs.Graph, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> list[Node]:
     recognition: Recognition = node.recognition
     tensors: dict[str, gs.Tensor] = {**recognition.constants, recognition.x: x, recognition.y: y}
-    moved = x.name != recognition.x  # another layout or shape: the inner tensors have other values than those of their names
+    moved = (
+        x.name != recognition.x
+    )  # another layout or shape: the inner tensors have other values than those of their names
     nodes = []
     for proto in node.expansion:
         for name in (*proto.input, *proto.output):
             if name not in tensors:
                 tensors[name] = gs.Variable(fresh(graph, name) if moved else name, x.dtype, x.shape)
         inputs, outputs = [tensors[n] for n in proto.input], [tensors[n] for n in proto.output]
-        made = Node(proto.op_type, proto.name, {}, inputs, outputs, proto.domain, (proto.name or proto.output[0],))
+        made = Node(
+            proto.op_type,
+            proto.name,
+            {},
+            inputs,
+            outputs,
+            proto.domain,
+            (proto.name or proto.output[0],),
+        )
         made.origin = proto
         nodes.append(made)
     return nodes
 
 
 class _WrittenOut:
-    """The ONNX form of the epilogue table as nodes of the graph; `__call__` is what epilogues.py names `Emit`."""
+    """The ONNX form of the epilogue table as nodes of the graph; `__call__` is what epilogues.py
+    names `Emit`."""
 
     def __init__(self, graph: gs.Graph, node: gs.Node, x: gs.Tensor) -> None:
         self.graph, self.node, self.x = graph, node, x
@@ -81,19 +108,40 @@ class _WrittenOut:
 
     def __call__(self, op: str, inputs: list[str] | float, **attributes: object) -> str:
         if not isinstance(inputs, list):  # emit("Const", value)
-            constant = add_constant(self.graph, f"{self.node.name}/constant", np.array(inputs, np.float64).astype(self.x.dtype))
+            constant = add_constant(
+                self.graph,
+                f"{self.node.name}/constant",
+                np.array(inputs, np.float64).astype(self.x.dtype),
+            )
             self.tensors[constant.name] = constant
             return str(constant.name)
         tensors = [self.tensors[name] for name in inputs]
         if _defined(op, self.graph.opset, self.x):
             return self._add(op, tensors, self.x.dtype, attributes)
-        wide = [self.tensors[self._add("Cast", [t], np.dtype(np.float32), {"to": int(onnx.TensorProto.FLOAT)})] for t in tensors]
+        wide = [
+            self.tensors[
+                self._add("Cast", [t], np.dtype(np.float32), {"to": int(onnx.TensorProto.FLOAT)})
+            ]
+            for t in tensors
+        ]
         result = self.tensors[self._add(op, wide, np.dtype(np.float32), attributes)]
         return self._add("Cast", [result], self.x.dtype, {"to": onnx_dtype(self.x.dtype)})
 
-    def _add(self, op: str, inputs: Sequence[gs.Tensor], dtype: np.dtype, attributes: dict[str, object]) -> str:
+    def _add(
+        self, op: str, inputs: Sequence[gs.Tensor], dtype: np.dtype, attributes: dict[str, object]
+    ) -> str:
         result = add_variable(self.graph, f"{self.node.name}/{op}_output", self.x)
         result.dtype = dtype
         self.tensors[result.name] = result
-        self.nodes.append(Node(op, fresh(self.graph, f"{self.node.name}/{op}"), attributes, inputs, [result], "", self.node.provenance))
+        self.nodes.append(
+            Node(
+                op,
+                fresh(self.graph, f"{self.node.name}/{op}"),
+                attributes,
+                inputs,
+                [result],
+                "",
+                self.node.provenance,
+            )
+        )
         return str(result.name)

@@ -4,6 +4,7 @@
 
 An Add after a MatMul stays: it is the bias of the form MatMul, Add. Two of them become one.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -25,7 +26,9 @@ _AFFINE = {  # (op, whether the constant is on the left) -> (scale, shift)
 
 def run(graph: gs.Graph) -> int:
     """Fold all that can be folded; returns how many."""
-    nodes = [node for node in graph.nodes if node.op in ("Mul", "Div", "Add", "Sub") and not node.domain]
+    nodes = [
+        node for node in graph.nodes if node.op in ("Mul", "Div", "Add", "Sub") and not node.domain
+    ]
     return sum(_fold(graph, node) for node in nodes)
 
 

@@ -1,4 +1,6 @@
-"""Sum(a, b) = Add(a, b): the residual of models that Caffe2 or MXNet exported. Sums of more stay, for which ONNX Runtime has one kernel."""
+"""Sum(a, b) = Add(a, b): the residual of models that Caffe2 or MXNet exported. Sums of more
+stay, for which ONNX Runtime has one kernel."""
+
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
@@ -6,7 +8,11 @@ import onnx_graphsurgeon as gs
 
 def run(graph: gs.Graph) -> int:
     """Turn Sums of two into Adds; returns how many."""
-    sums = [node for node in graph.nodes if node.op == "Sum" and not node.domain and len(node.inputs) == 2]
+    sums = [
+        node
+        for node in graph.nodes
+        if node.op == "Sum" and not node.domain and len(node.inputs) == 2
+    ]
     for node in sums:
         node.op, node.origin = "Add", None
     return len(sums)

@@ -1,9 +1,11 @@
 """Compiled objects: a content-addressed cache, filled by ninja on all cores.
 
-An entry is the directory <cache>/objects/<key> with the source, the compiler's log and, unless it failed, the object. The
-key covers all that decides the object: source text, the headers that it includes, exact command, compiler version. Entries
-are made elsewhere and renamed into place. Failures are entries too, so that a source that does not compile costs its time once.
+An entry is the directory <cache>/objects/<key> with the source, the compiler's log and, unless it
+failed, the object. The key covers all that decides the object: source text, the headers that it
+includes, exact command, compiler version. Entries are made elsewhere and renamed into place.
+Failures are entries too, so that a source that does not compile costs its time once.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -34,16 +36,25 @@ from onnxbolt.errors import BuildError
 Progress = Callable[[str], None]  # receives one line for each thing done
 
 _SOURCE, _OBJECT, _LOG, _LIBRARY = "unit.{}", "unit.o", "unit.log", "library.so"
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)  # ours are named from custom_ops/
+_INCLUDE = re.compile(
+    r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE
+)  # ours are named from custom_ops/
 _PATIENCE = 100  # times 0.05 s that compilers have to end
 # an end that says nothing about the source: it is not remembered
-_PASSING = re.compile(r"No space left|Cannot allocate memory|[Kk]illed|died due to signal|out of memory|Permission denied")
-_OVER_LIMIT = re.compile(r"Cannot allocate memory|out of memory|bad_alloc|CPU time limit|CPU limit|signal 24|File size limit")
+_PASSING = re.compile(
+    r"No space left|Cannot allocate memory|[Kk]illed|died due to signal|out of memory|Permission"
+    r" denied"
+)
+_OVER_LIMIT = re.compile(
+    r"Cannot allocate memory|out of memory|bad_alloc|CPU time limit|CPU limit|signal 24|File size"
+    r" limit"
+)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A translation unit: its file name (.cu or .cc), its text, and the architecture that it is for (0: host code)."""
+    """A translation unit: its file name (.cu or .cc), its text, and the architecture that it is
+    for (0: host code)."""
 
     name: str
     text: str
@@ -54,26 +65,36 @@ class Unit:
         return _SOURCE.format(self.name.rpartition(".")[2])
 
 
-def compile_units(units: Sequence[Unit], toolchain: Toolchain, progress: Progress | None = None) -> list[Path]:
-    """The object of each unit, from the cache or compiled now. Raises BuildError with command, log and source of one that fails."""
+def compile_units(
+    units: Sequence[Unit], toolchain: Toolchain, progress: Progress | None = None
+) -> list[Path]:
+    """The object of each unit, from the cache or compiled now. Raises BuildError with command,
+    log and source of one that fails."""
     done = dict(compile_each(units, toolchain, progress, keep_going=False))
     for unit in units:
         if isinstance(outcome := done.get(unit), BuildError):
             raise outcome
     objects = [outcome for unit in units if isinstance(outcome := done.get(unit), Path)]
     if len(objects) < len(units):
-        raise BuildError(f"{next(u for u in units if u not in done).name} was not compiled: ninja stopped before it. Run the command again")
+        raise BuildError(
+            f"{next(u for u in units if u not in done).name} was not compiled: ninja stopped before"
+            " it. Run the command again"
+        )
     return objects
 
 
 def compile_each(
-    units: Sequence[Unit], toolchain: Toolchain, progress: Progress | None = None, keep_going: bool = True,
+    units: Sequence[Unit],
+    toolchain: Toolchain,
+    progress: Progress | None = None,
+    keep_going: bool = True,
     stop: threading.Event | None = None,
 ) -> Iterator[tuple[Unit, Path | BuildError]]:
-    """Each unit with its object, or with its error, as soon as it is known; those of the cache come first.
+    """Each unit with its object, or with its error, as soon as it is known; those of the cache come
+    first.
 
-    Once `stop` is set, what is not compiled yet never comes.
-    Raises BuildError, behind all others, for a failure that says nothing about the source (a full disk, say).
+    Once `stop` is set, what is not compiled yet never comes. Raises BuildError, behind all others,
+    for a failure that says nothing about the source (a full disk, say).
     """
     store = cache.objects()
     store.mkdir(parents=True, exist_ok=True)
@@ -84,7 +105,9 @@ def compile_each(
         missing = {entry: of_entry[-1] for entry, of_entry in entries.items() if not entry.exists()}
         known = [cache.used(entry) for entry in entries if entry not in missing]
         cache.trim()
-        for entry in itertools.chain(known, _compile(missing, toolchain, progress, keep_going, stop) if missing else ()):
+        for entry in itertools.chain(
+            known, _compile(missing, toolchain, progress, keep_going, stop) if missing else ()
+        ):
             for unit in entries[entry]:
                 yield unit, _outcome(unit, entry, toolchain)
 
@@ -96,13 +119,20 @@ def object_path(key: str) -> Path:
 
 def link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
     """Link a shared library at `output`, which appears whole or not at all. Raises BuildError."""
-    # nvcc hands its arguments to a shell: it sees links with names of ours in a directory of its own, never the user's paths
+    # nvcc hands its arguments to a shell: it sees links with names of ours in a directory of its
+    # own, never the user's paths
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as scratch:
         names = [f"{i}.o" for i in range(len(objects))]
         for name, path in zip(names, objects, strict=True):
             Path(scratch, name).symlink_to(path.resolve())
         command = toolchain.link_command(names, _LIBRARY)
-        result = subprocess.run(limited(command), capture_output=True, text=True, cwd=scratch, env={**os.environ, "TMPDIR": "."})
+        result = subprocess.run(
+            limited(command),
+            capture_output=True,
+            text=True,
+            cwd=scratch,
+            env={**os.environ, "TMPDIR": "."},
+        )
         if result.returncode:
             log = result.stdout + result.stderr
             raise BuildError(f"{output} does not link: {_summary(log)}", shlex.join(command), log)
@@ -121,13 +151,23 @@ def text_digest(files: Iterable[tuple[str, str]]) -> str:
 def unit_key(unit: Unit, toolchain: Toolchain) -> str:
     """Equal for units that have the same object."""
     command = shlex.join(toolchain.compile_command(unit.source, _OBJECT, unit.arch))
-    headers = _headers(frozenset(_INCLUDE.findall(unit.text)), resource_dir("custom_ops"), toolchain.cutlass)
-    return text_digest([("source", unit.text), ("command", command), ("compiler", toolchain.version), ("headers", headers)])
+    headers = _headers(
+        frozenset(_INCLUDE.findall(unit.text)), resource_dir("custom_ops"), toolchain.cutlass
+    )
+    return text_digest(
+        [
+            ("source", unit.text),
+            ("command", command),
+            ("compiler", toolchain.version),
+            ("headers", headers),
+        ]
+    )
 
 
 @functools.cache
 def _headers(included: frozenset[str], root: Path, cutlass: Path) -> str:
-    """The digest of those of `root` that are included, or that these include; an object is not made anew for a change elsewhere."""
+    """The digest of those of `root` that are included, or that these include; an object is not
+    made anew for a change elsewhere."""
     found: dict[str, str] = {}
     pending = sorted(included)
     while pending:
@@ -156,9 +196,14 @@ def _only_builder(lock: FileLock, progress: Progress | None) -> Iterator[None]:
 
 
 def _compile(
-    missing: dict[Path, Unit], toolchain: Toolchain, progress: Progress | None, keep_going: bool, stop: threading.Event | None
+    missing: dict[Path, Unit],
+    toolchain: Toolchain,
+    progress: Progress | None,
+    keep_going: bool,
+    stop: threading.Event | None,
 ) -> Iterator[Path]:
-    """Fill the entries by one run of ninja, each as soon as it is done; what fails for a reason of its own is one without object."""
+    """Fill the entries by one run of ninja, each as soon as it is done; what fails for a reason
+    of its own is one without object."""
     store, failure = next(iter(missing)).parent, None
     with tempfile.TemporaryDirectory(dir=store.parent, prefix="build-") as scratch:
         made = {Path(scratch) / entry.name: entry for entry in missing}
@@ -179,28 +224,58 @@ def _compile(
 
 
 def _ninja_file(missing: dict[Path, Unit], toolchain: Toolchain) -> list[str]:
-    lines = ["rule compile", f"  command = cd $key && $line > {_LOG} 2>&1 && mv unit.tmp {_OBJECT}", "  description = $unit $key"]
+    lines = [
+        "rule compile",
+        f"  command = cd $key && $line > {_LOG} 2>&1 && mv unit.tmp {_OBJECT}",
+        "  description = $unit $key",
+    ]
     for entry, unit in missing.items():
-        line = shlex.join(toolchain.compile_command(unit.source, "unit.tmp", unit.arch)).replace("$", "$$")
-        lines += [f"build {entry.name}/{_OBJECT}: compile {entry.name}/{unit.source}",
-                  f"  key = {entry.name}", f"  line = {line}", f"  unit = {unit.name}"]
+        line = shlex.join(toolchain.compile_command(unit.source, "unit.tmp", unit.arch)).replace(
+            "$", "$$"
+        )
+        lines += [
+            f"build {entry.name}/{_OBJECT}: compile {entry.name}/{unit.source}",
+            f"  key = {entry.name}",
+            f"  line = {line}",
+            f"  unit = {unit.name}",
+        ]
     return [*lines, ""]
 
 
 def _run_ninja(
-    directory: Path, total: int, progress: Progress | None, keep_going: bool, stop: threading.Event | None
+    directory: Path,
+    total: int,
+    progress: Progress | None,
+    keep_going: bool,
+    stop: threading.Event | None,
 ) -> Iterator[str]:
     """The key of each unit when it is done, well or not, with a line of progress."""
-    cores, failures = str(len(os.sched_getaffinity(0))), "0" if keep_going else "1"  # 0: however many fail
-    # -P: Python does not look for ninja in the current directory, where a model may lie beside anything
-    command = limited([sys.executable, "-P", "-m", "ninja", "-C", str(directory), "-j", cores, "-k", failures])
+    cores, failures = (
+        str(len(os.sched_getaffinity(0))),
+        ("0" if keep_going else "1"),
+    )  # 0: however many fail
+    # -P: Python does not look for ninja in the current directory, where a model may lie beside
+    # anything
+    command = limited(
+        [sys.executable, "-P", "-m", "ninja", "-C", str(directory), "-j", cores, "-k", failures]
+    )
     if progress:
         progress(f"compiling {total} translation units")
-    # a session of its own, so that all of it can be ended: the module is a process that waits for the program
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        env={**os.environ, "TMPDIR": ".."},  # seen from a unit's directory: what an interrupted nvcc leaves behind goes with `directory`
-    ) as process:
+    # a session of its own, so that all of it can be ended: the module is a process that waits for
+    # the program
+    with (
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "TMPDIR": "..",
+            },  # seen from a unit's directory: what an interrupted nvcc leaves behind goes with `directory`
+        ) as process
+    ):
         if stop:
             threading.Thread(target=_terminate_on, args=(stop, process), daemon=True).start()
         try:
@@ -223,7 +298,8 @@ def _terminate_on(stop: threading.Event, process: subprocess.Popen[str]) -> None
 
 
 def _terminate(process: subprocess.Popen[str]) -> None:
-    """End ninja and its compilers, and wait for them: one that still writes would leave files behind."""
+    """End ninja and its compilers, and wait for them: one that still writes would leave files
+    behind."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)  # ninja ends its compilers, and itself behind them
         for _ in range(_PATIENCE):
@@ -256,7 +332,8 @@ def _failure(unit: Unit, log: str, toolchain: Toolchain, entry: Path | None = No
 
 
 def _summary(log: str) -> str:
-    """The log's first line that names an error, else its last; with the limits where one of them may be the cause."""
+    """The log's first line that names an error, else its last; with the limits where one of them
+    may be the cause."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\berror\b|undefined reference", line)]
     first = (errors or lines[-1:] or ["the compiler gave no message"])[0][:300]

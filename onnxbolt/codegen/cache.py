@@ -1,8 +1,11 @@
-"""What was compiled, on disk: objects and libraries of candidates, of which the least recently used go when they are too many.
+"""What was compiled, on disk: objects and libraries of candidates, of which the least recently used
+go when they are too many.
 
-An entry's modification time is when it was used last: whoever takes one from the cache touches it (`used`), since file systems keep no
-reliable times of reading. Entries of the last hour stay whatever their size, for a build that runs may need them.
+An entry's modification time is when it was used last: whoever takes one from the cache touches it
+(`used`), since file systems keep no reliable times of reading. Entries of the last hour stay
+whatever their size, for a build that runs may need them.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -23,7 +26,8 @@ KEPT_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class Entry:
-    """A directory with a translation unit's source, log and object, or a file beside the libraries of candidates."""
+    """A directory with a translation unit's source, log and object, or a file beside the
+    libraries of candidates."""
 
     kind: str  # "object", "library", "record" (what became of a candidate)
     path: Path
@@ -55,11 +59,15 @@ def used(path: Path) -> Path:
 
 def entries() -> list[Entry]:
     """Everything compiled that is in the cache, the least recently used first."""
-    return sorted((*_entries(objects(), "object"), *_entries(candidates())), key=lambda entry: (entry.used, entry.path))
+    return sorted(
+        (*_entries(objects(), "object"), *_entries(candidates())),
+        key=lambda entry: (entry.used, entry.path),
+    )
 
 
 def trim() -> None:
-    """Remove what was not used for longest until the rest is no larger than ONNXBOLT_CACHE_SIZE. The caller holds the lock."""
+    """Remove what was not used for longest until the rest is no larger than ONNXBOLT_CACHE_SIZE.
+    The caller holds the lock."""
     found, limit = entries(), cache_size()
     total = sum(entry.size for entry in found)
     old = [entry for entry in found if entry.used < time.time() - KEPT_SECONDS]
@@ -73,7 +81,8 @@ def trim() -> None:
 
 
 def clear(before: float | None = None) -> list[Entry]:
-    """Remove everything compiled, or what was not used since `before`, and return it; waits for builds. Raises InputError."""
+    """Remove everything compiled, or what was not used since `before`, and return it; waits for
+    builds. Raises InputError."""
     with contextlib.ExitStack() as stack:
         if cache_directory().is_dir():
             stack.enter_context(lock())
@@ -99,4 +108,9 @@ def _entries(directory: Path, kind: str = "") -> Iterator[Entry]:
         with contextlib.suppress(FileNotFoundError):  # another process removes entries, too
             files = list(path.iterdir()) if path.is_dir() else [path]
             size = sum(file.lstat().st_size for file in files)
-            yield Entry(kind or ("library" if path.suffix == ".so" else "record"), path, size, path.stat().st_mtime)
+            yield Entry(
+                kind or ("library" if path.suffix == ".so" else "record"),
+                path,
+                size,
+                path.stat().st_mtime,
+            )

@@ -1,12 +1,14 @@
 """Compilers run with limits, so that no source, whoever asked for it, takes a machine for itself.
 
-Each process of a build (nvcc, cicc, ptxas, g++, ld) may use `CPU_SECONDS` of processor time, which a busy machine does not use up faster,
-`MEMORY` bytes of address space and files of `FILE` bytes. The largest unit of a library takes some minutes and 3 GB. Limits of the user's
-own that are lower stay.
+Each process of a build (nvcc, cicc, ptxas, g++, ld) may use `CPU_SECONDS` of processor time, which
+a busy machine does not use up faster, `MEMORY` bytes of address space and files of `FILE` bytes.
+The largest unit of a library takes some minutes and 3 GB. Limits of the user's own that are lower
+stay.
 
-This file is run as a script, too: it sets the limits and becomes the command. Python's `preexec_fn` is no way to do that, since it is not
-safe in a process with threads.
+This file is run as a script, too: it sets the limits and becomes the command. Python's `preexec_fn`
+is no way to do that, since it is not safe in a process with threads.
 """
+
 from __future__ import annotations
 
 import os
@@ -20,19 +22,30 @@ _KINDS = (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
 
 def limited(command: Sequence[str]) -> list[str]:
     """The command line that runs `command` with the limits."""
-    return [sys.executable, "-I", __file__, *(str(limit) for limit in (CPU_SECONDS, MEMORY, FILE)), *command]
+    return [
+        sys.executable,
+        "-I",
+        __file__,
+        *(str(limit) for limit in (CPU_SECONDS, MEMORY, FILE)),
+        *command,
+    ]
 
 
 def described() -> str:
     """The limits in words, for a message."""
-    return f"a process of the compiler may take {CPU_SECONDS} s of processor time and {MEMORY / 2**30:.3g} GiB of memory"
+    return (
+        f"a process of the compiler may take {CPU_SECONDS} s of processor time and"
+        f" {MEMORY / 2**30:.3g} GiB of memory"
+    )
 
 
 def _become(limits: Sequence[str], command: Sequence[str]) -> None:
     for kind, text in zip(_KINDS, limits, strict=True):
         _, hard = resource.getrlimit(kind)
         limit = int(text) if hard == resource.RLIM_INFINITY else min(int(text), hard)
-        resource.setrlimit(kind, (limit, hard))  # at the soft limit of processor time a process ends by a signal that names it
+        resource.setrlimit(
+            kind, (limit, hard)
+        )  # at the soft limit of processor time a process ends by a signal that names it
     os.execvp(command[0], list(command))
 
 

@@ -1,7 +1,10 @@
-"""The CUDA toolchain: where nvcc and CUTLASS are, and the command lines that compile and link a library.
+"""The CUDA toolchain: where nvcc and CUTLASS are, and the command lines that compile and link a
+library.
 
-Looked for in this order: the toolkit of CUDA_HOME, nvcc on the PATH, the pip wheels of the extra `onnxbolt[cuda]`.
+Looked for in this order: the toolkit of CUDA_HOME, nvcc on the PATH, the pip wheels of the extra
+`onnxbolt[cuda]`.
 """
+
 from __future__ import annotations
 
 import functools
@@ -23,22 +26,35 @@ MINIMUM = (12, 8)  # CUTLASS 4.2 compiles sm_90a kernels without spills from her
 
 # what the wheels of the extra bring, one file of each
 _WHEEL_FILES = {
-    "nvidia-cuda-nvcc": "bin/nvcc", "nvidia-nvvm": "nvvm/bin/cicc", "nvidia-cuda-crt": "include/crt/host_defines.h",
-    "nvidia-cuda-runtime": "lib/libcudart_static.a", "nvidia-cuda-cccl": "include/cccl",
+    "nvidia-cuda-nvcc": "bin/nvcc",
+    "nvidia-nvvm": "nvvm/bin/cicc",
+    "nvidia-cuda-crt": "include/crt/host_defines.h",
+    "nvidia-cuda-runtime": "lib/libcudart_static.a",
+    "nvidia-cuda-cccl": "include/cccl",
 }
 
-_COMPILE = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC,-fvisibility=hidden")
-# The C++ runtime goes into the library, and nothing but the C functions of exports.map out of it: it is loaded beside anything. libgcc_s
-# does not: ONNX Runtime needs it as well, and the static one asks for the linking machine's C library (_dl_find_object of glibc 2.35).
+_COMPILE = (
+    "-std=c++17",
+    "-O3",
+    "-DNDEBUG",
+    "--expt-relaxed-constexpr",
+    "-Xcompiler=-fPIC,-fvisibility=hidden",
+)
+# The C++ runtime goes into the library, and nothing but the C functions of exports.map out of it:
+# it is loaded beside anything. libgcc_s does not: ONNX Runtime needs it as well, and the static one
+# asks for the linking machine's C library (_dl_find_object of glibc 2.35).
 _LINK = ("-shared", "-nodlink", "-cudart=static", "-Xcompiler=-static-libstdc++,-shared-libgcc")
-# where an older glibc has the functions of custom_ops/portable.cc; newer ones have empty libraries of these names
+# where an older glibc has the functions of custom_ops/portable.cc; newer ones have empty libraries
+# of these names
 _OLD_LIBRARIES = "-Xlinker=--push-state,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,-l:librt.so.1,--pop-state"
 
 
 def remedy() -> str:
     """What to do where the toolchain lacks something."""
-    return ("Install the compiler with: pip install 'onnxbolt[cuda]', choose a toolkit by CUDA_HOME, or pass "
-            f"{option('library', False)} to compile nothing")
+    return (
+        "Install the compiler with: pip install 'onnxbolt[cuda]', choose a toolkit by CUDA_HOME,"
+        f" or pass {option('library', False)} to compile nothing"
+    )
 
 
 @dataclass(frozen=True)
@@ -53,10 +69,20 @@ class Toolchain:
 
     def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
         """Compile CUDA source for `arch` (80, 90, ..), or host code where it is 0."""
-        return [str(self.nvcc), *_COMPILE, *_target(arch), *self._includes(), "-c", source, "-o", output]
+        return [
+            str(self.nvcc),
+            *_COMPILE,
+            *_target(arch),
+            *self._includes(),
+            "-c",
+            source,
+            "-o",
+            output,
+        ]
 
     def link_command(self, objects: Sequence[str], output: str) -> list[str]:
-        """Link objects into a shared library that carries the CUDA runtime and needs no driver to be loaded."""
+        """Link objects into a shared library that carries the CUDA runtime and needs no driver
+        to be loaded."""
         search = [f"-L{self.library_dir}"] if self.library_dir else []
         exports = f"-Xlinker=--version-script={resource_dir('custom_ops') / self.exports}"
         return [str(self.nvcc), *_LINK, exports, *search, *objects, "-o", output, _OLD_LIBRARIES]
@@ -70,16 +96,20 @@ def _target(arch: int) -> list[str]:
     if not arch:
         return []
     name = archs.get(arch).nvcc
-    # the tuner reads in the log where registers spill; a library takes the objects that the tuner made, so both compile alike
+    # the tuner reads in the log where registers spill; a library takes the objects that the tuner
+    # made, so both compile alike
     return [f"-gencode=arch=compute_{name},code=sm_{name}", "-Xptxas=-warn-spills"]
 
 
 def find_toolchain() -> Toolchain:
-    """The first usable toolchain. Raises ToolchainError that names what is missing and how to install it."""
+    """The first usable toolchain. Raises ToolchainError that names what is missing and how to
+    install it."""
     nvcc, library_dir = _find_nvcc()
     if shutil.which("g++") is None:
-        raise ToolchainError("no host compiler: nvcc needs g++ on the PATH. Install it (apt-get install g++), or pass "
-                             f"{option('library', False)}")
+        raise ToolchainError(
+            "no host compiler: nvcc needs g++ on the PATH. Install it (apt-get install g++), or"
+            f" pass {option('library', False)}"
+        )
     return Toolchain(nvcc, _version(nvcc), _find_cutlass(), library_dir)
 
 
@@ -88,9 +118,13 @@ def _find_nvcc() -> tuple[Path, Path | None]:
     if home := cuda_home():
         nvcc = home / "bin" / "nvcc"
         if not nvcc.is_file():
-            raise ToolchainError(f"CUDA_HOME is {home}, but {nvcc} does not exist. Correct CUDA_HOME or unset it")
+            raise ToolchainError(
+                f"CUDA_HOME is {home}, but {nvcc} does not exist. Correct CUDA_HOME or unset it"
+            )
         if not _recent(_version(nvcc)):
-            raise ToolchainError(f"CUDA_HOME is {home}, CUDA {_version(nvcc)}: {_dotted(MINIMUM)} or later is needed")
+            raise ToolchainError(
+                f"CUDA_HOME is {home}, CUDA {_version(nvcc)}: {_dotted(MINIMUM)} or later is needed"
+            )
         return nvcc, None
     on_path = shutil.which("nvcc")
     if on_path and _recent(_version(Path(on_path))):
@@ -99,12 +133,16 @@ def _find_nvcc() -> tuple[Path, Path | None]:
     if wheels:
         return wheels / "bin" / "nvcc", wheels / "lib"  # nvcc looks in lib64, the wheels have lib
     if on_path:
-        raise ToolchainError(f"{on_path} is CUDA {_version(Path(on_path))}: {_dotted(MINIMUM)} or later is needed. {remedy()}")
+        raise ToolchainError(
+            f"{on_path} is CUDA {_version(Path(on_path))}: {_dotted(MINIMUM)} or later is needed."
+            f" {remedy()}"
+        )
     raise ToolchainError(f"no CUDA compiler found. {remedy()}")
 
 
 def _wheel_root() -> Path | None:
-    """The directory that the compiler's wheels share; None where the compiler's wheel is not installed."""
+    """The directory that the compiler's wheels share; None where the compiler's wheel is not
+    installed."""
     spec = importlib.util.find_spec("nvidia")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         for root in sorted(Path(location).glob("cu[0-9]*"), reverse=True):
@@ -112,7 +150,10 @@ def _wheel_root() -> Path | None:
                 continue
             missing = [wheel for wheel, file in _WHEEL_FILES.items() if not (root / file).exists()]
             if missing:
-                raise ToolchainError(f"the CUDA compiler in {root} is incomplete: {', '.join(missing)} is missing. {remedy()}")
+                raise ToolchainError(
+                    f"the CUDA compiler in {root} is incomplete: {', '.join(missing)} is missing."
+                    f" {remedy()}"
+                )
             return root
     return None
 
@@ -130,12 +171,16 @@ def _find_cutlass() -> Path:
 @functools.cache
 def _version(nvcc: Path) -> str:
     try:
-        result = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=True)
+        result = subprocess.run(
+            [str(nvcc), "--version"], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         raise ToolchainError(f"{nvcc} does not run: {error}. {remedy()}") from error
     found = re.search(r"\bV(\d+\.\d+\.\d+)", result.stdout)
     if not found:
-        raise ToolchainError(f"{nvcc} --version names no version: {result.stdout.strip()[:200]!r}. {remedy()}")
+        raise ToolchainError(
+            f"{nvcc} --version names no version: {result.stdout.strip()[:200]!r}. {remedy()}"
+        )
     return found.group(1)
 
 

@@ -1,8 +1,10 @@
 """ONNX Runtime's own operators (domain com.microsoft) to shape inference, which does not know them.
 
-Each stands as nodes of standard operators whose outputs have the same types and shapes. Signatures: ONNX Runtime,
-docs/ContribOperators.md. An operator that is not here, or that is used in a form that is not, ends inference as any unknown one does.
+Each stands as nodes of standard operators whose outputs have the same types and shapes. Signatures:
+ONNX Runtime, docs/ContribOperators.md. An operator that is not here, or that is used in a form that
+is not, ends inference as any unknown one does.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,16 +17,22 @@ DOMAIN = "com.microsoft"
 
 
 def stand_ins(node: gs.Node) -> list[NodeProto]:
-    """Standard nodes with the types and shapes of `node`'s outputs; none where its operator is not known."""
+    """Standard nodes with the types and shapes of `node`'s outputs; none where its operator is
+    not known."""
     rule = _RULES.get(node.op) if node.domain == DOMAIN else None
     return rule(node) if rule else []
 
 
 def _like(index: int, *outputs: int) -> Callable[[gs.Node], list[NodeProto]]:
     """The outputs named are as input `index`."""
+
     def rule(node: gs.Node) -> list[NodeProto]:
         x = node.inputs[index].name
-        return [helper.make_node("Identity", [x], [node.outputs[i].name]) for i in outputs if _has(node.outputs, i)]
+        return [
+            helper.make_node("Identity", [x], [node.outputs[i].name])
+            for i in outputs
+            if _has(node.outputs, i)
+        ]
 
     return rule
 
@@ -37,24 +45,43 @@ def _attention(node: gs.Node) -> list[NodeProto]:
     if width is None:
         return []
     part = f"{node.outputs[0].name}/value"
-    return [*_first(node.inputs[1].name, width, 1, part), helper.make_node("MatMul", [node.inputs[0].name, part], [node.outputs[0].name])]
+    return [
+        *_first(node.inputs[1].name, width, 1, part),
+        helper.make_node("MatMul", [node.inputs[0].name, part], [node.outputs[0].name]),
+    ]
 
 
 def _multi_head(node: gs.Node) -> list[NodeProto]:
-    """query [B, S, Q], key, value [B, L, V] -> [B, S, V]; keys and values by heads, or packed into the query, are not known."""
+    """query [B, S, Q], key, value [B, L, V] -> [B, S, V]; keys and values by heads, or packed
+    into the query, are not known."""
     if not _has(node.inputs, 2):
         return []
-    return [helper.make_node("Einsum", [node.inputs[0].name, node.inputs[2].name], [node.outputs[0].name], equation="bsq,blv->bsv")]
+    return [
+        helper.make_node(
+            "Einsum",
+            [node.inputs[0].name, node.inputs[2].name],
+            [node.outputs[0].name],
+            equation="bsq,blv->bsv",
+        )
+    ]
 
 
 def _embedding(node: gs.Node) -> list[NodeProto]:
-    """ids [B, S], table [V, H] -> [B, S, H]; output 1, the mask's index, has a number for each sequence."""
+    """ids [B, S], table [V, H] -> [B, S, H]; output 1, the mask's index, has a number for each
+    sequence."""
     ids, table = node.inputs[0].name, node.inputs[2].name
-    return [helper.make_node("Gather", [table, ids], [node.outputs[i].name], axis=0) for i in (0, 2) if _has(node.outputs, i)]
+    return [
+        helper.make_node("Gather", [table, ids], [node.outputs[i].name], axis=0)
+        for i in (0, 2)
+        if _has(node.outputs, i)
+    ]
 
 
 def _fused_matmul(node: gs.Node) -> list[NodeProto]:
-    a, b = ("ji" if node.attrs.get("transA") else "ij"), ("kj" if node.attrs.get("transB") else "jk")
+    a, b = (
+        ("ji" if node.attrs.get("transA") else "ij"),
+        ("kj" if node.attrs.get("transB") else "jk"),
+    )
     if node.attrs.get("transBatchA") or node.attrs.get("transBatchB"):
         return []
     names, y = [node.inputs[0].name, node.inputs[1].name], [node.outputs[0].name]
@@ -66,14 +93,21 @@ def _fused_matmul(node: gs.Node) -> list[NodeProto]:
 def _half(node: gs.Node) -> list[NodeProto]:
     """x [.., 2 D], bias [2 D] -> [.., D]."""
     bias = node.inputs[1]
-    return _first(node.inputs[0].name, int(bias.shape[0]) // 2, -1, node.outputs[0].name) if isinstance(bias, gs.Constant) else []
+    return (
+        _first(node.inputs[0].name, int(bias.shape[0]) // 2, -1, node.outputs[0].name)
+        if isinstance(bias, gs.Constant)
+        else []
+    )
 
 
 def _standard(op: str, *attributes: str) -> Callable[[gs.Node], list[NodeProto]]:
     """The operator of ONNX that it extends, with the attributes that shapes depend on."""
+
     def rule(node: gs.Node) -> list[NodeProto]:
         kept = {name: node.attrs[name] for name in attributes if name in node.attrs}
-        return [helper.make_node(op, [t.name for t in node.inputs[:3]], [node.outputs[0].name], **kept)]
+        return [
+            helper.make_node(op, [t.name for t in node.inputs[:3]], [node.outputs[0].name], **kept)
+        ]
 
     return rule
 
@@ -81,7 +115,10 @@ def _standard(op: str, *attributes: str) -> Callable[[gs.Node], list[NodeProto]]
 def _first(name: str, count: int, axis: int, into: str) -> list[NodeProto]:
     """The first `count` entries of an axis."""
     bounds = {f"{into}/start": 0, f"{into}/end": count, f"{into}/axis": axis}
-    constants = [helper.make_node("Constant", [], [bound], value=_int(value)) for bound, value in bounds.items()]
+    constants = [
+        helper.make_node("Constant", [], [bound], value=_int(value))
+        for bound, value in bounds.items()
+    ]
     return [*constants, helper.make_node("Slice", [name, *bounds], [into])]
 
 
@@ -94,12 +131,17 @@ def _has(tensors: list[gs.Tensor], index: int) -> bool:
 
 
 _RULES: dict[str, Callable[[gs.Node], list[NodeProto]]] = {
-    **dict.fromkeys(("BiasAdd", "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding"), _like(0, 0)),
+    **dict.fromkeys(
+        ("BiasAdd", "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding"),
+        _like(0, 0),
+    ),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _like(0, 0, 3)),
     "Attention": _attention,
     "BiasSplitGelu": _half,
     "EmbedLayerNormalization": _embedding,
-    "FusedConv": _standard("Conv", "auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
+    "FusedConv": _standard(
+        "Conv", "auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"
+    ),
     "FusedGemm": _standard("Gemm", "transA", "transB"),
     "FusedMatMul": _fused_matmul,
     "MultiHeadAttention": _multi_head,

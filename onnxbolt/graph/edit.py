@@ -1,7 +1,9 @@
 """The graph's nodes and constants, and the few moves that every stage makes on them.
 
-Graphsurgeon compares nodes by value, which is slow and confuses unnamed twins; nodes made here are compared by identity.
+Graphsurgeon compares nodes by value, which is slow and confuses unnamed twins; nodes made here are
+compared by identity.
 """
+
 from __future__ import annotations
 
 import math
@@ -47,7 +49,8 @@ class Node(gs.Node):  # type: ignore[misc]
 
 
 class ProtoValues(LazyValues):  # type: ignore[misc]
-    """Values of a TensorProto, decoded on first use; `dtype` is the ONNX number where numpy has no such type."""
+    """Values of a TensorProto, decoded on first use; `dtype` is the ONNX number where numpy has
+    no such type."""
 
     def __init__(self, tensor: onnx.TensorProto) -> None:
         self.tensor = tensor
@@ -56,9 +59,11 @@ class ProtoValues(LazyValues):  # type: ignore[misc]
         self.array: np.ndarray | None = None
 
     def load(self) -> np.ndarray:
-        """The values as a read-only array: a change must be a new array, which the exporter can tell from this one.
+        """The values as a read-only array: a change must be a new array, which the exporter can
+        tell from this one.
 
-        Those that lie apart are mapped anew each time, so that their memory is free again when nobody holds them.
+        Those that lie apart are mapped anew each time, so that their memory is free again when
+        nobody holds them.
         """
         if self.array is not None:
             return self.array
@@ -70,9 +75,12 @@ class ProtoValues(LazyValues):  # type: ignore[misc]
 
 
 class Derived(LazyValues):  # type: ignore[misc]
-    """Large values that are computed from others each time they are asked for: nobody holds all of a model's weights at once."""
+    """Large values that are computed from others each time they are asked for: nobody holds all
+    of a model's weights at once."""
 
-    def __init__(self, compute: Callable[[], np.ndarray], dtype: np.dtype, shape: Sequence[int]) -> None:
+    def __init__(
+        self, compute: Callable[[], np.ndarray], dtype: np.dtype, shape: Sequence[int]
+    ) -> None:
         self.compute, self.dtype, self.shape = compute, dtype, tuple(shape)
         self.nbytes = math.prod(self.shape) * dtype.itemsize
 
@@ -81,7 +89,8 @@ class Derived(LazyValues):  # type: ignore[misc]
 
 
 class Weight(gs.Constant):  # type: ignore[misc]
-    """A constant whose values, where they are lazy, are loaded each time they are asked for; graphsurgeon's would keep them."""
+    """A constant whose values, where they are lazy, are loaded each time they are asked for;
+    graphsurgeon's would keep them."""
 
     @property
     def values(self) -> np.ndarray:
@@ -95,17 +104,26 @@ class Weight(gs.Constant):  # type: ignore[misc]
     def is_large(self) -> bool:
         """True if the values take much memory and are not held in memory."""
         apart = not isinstance(self._values, ProtoValues) or weights.is_apart(self._values.tensor)
-        return isinstance(self._values, LazyValues) and apart and self._values.nbytes >= weights.LARGE
+        return (
+            isinstance(self._values, LazyValues) and apart and self._values.nbytes >= weights.LARGE
+        )
 
 
 class Constant(Weight):
-    """A constant of the source model: an initializer, or the value of a Constant node (`origin`)."""
+    """A constant of the source model: an initializer, or the value of a Constant node
+    (`origin`)."""
 
     proto: onnx.TensorProto
     origin: onnx.NodeProto | None
     position: int | None
 
-    def __init__(self, name: str, proto: onnx.TensorProto, origin: onnx.NodeProto | None = None, position: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        proto: onnx.TensorProto,
+        origin: onnx.NodeProto | None = None,
+        position: int | None = None,
+    ) -> None:
         self.source_values = ProtoValues(proto)
         super().__init__(name, self.source_values)
         self.proto, self.origin, self.position = proto, origin, position
@@ -113,16 +131,25 @@ class Constant(Weight):
     @property
     def untouched(self) -> bool:
         """True if the values are still those of `proto`."""
-        return self._values is self.source_values or (self._values is self.source_values.array and self._values is not None)
+        return self._values is self.source_values or (
+            self._values is self.source_values.array and self._values is not None
+        )
 
 
-def derived(constant: gs.Constant, function: Callable[[np.ndarray], np.ndarray], dtype: np.dtype,
-            shape: Sequence[int]) -> np.ndarray | Derived:
-    """`function` of a constant's values, an array of `dtype` and `shape`: computed now, or when it is asked for where it is large."""
+def derived(
+    constant: gs.Constant,
+    function: Callable[[np.ndarray], np.ndarray],
+    dtype: np.dtype,
+    shape: Sequence[int],
+) -> np.ndarray | Derived:
+    """`function` of a constant's values, an array of `dtype` and `shape`: computed now, or when
+    it is asked for where it is large."""
     values = constant._values
     if math.prod(shape) * dtype.itemsize < weights.LARGE or not isinstance(constant, Weight):
         return function(constant.values)
-    return Derived(lambda: function(values.load() if isinstance(values, LazyValues) else values), dtype, shape)
+    return Derived(
+        lambda: function(values.load() if isinstance(values, LazyValues) else values), dtype, shape
+    )
 
 
 def pinned(graph: gs.Graph, tensor: gs.Tensor) -> bool:
@@ -176,11 +203,22 @@ def add_variable(graph: gs.Graph, base: str, like: gs.Tensor) -> gs.Variable:
     return gs.Variable(fresh(graph, base), dtype=like.dtype, shape=like.shape)
 
 
-def insert(graph: gs.Graph, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], sources: Iterable[gs.Node],
-           attrs: Mapping[str, Any] | None = None, domain: str = "", at: gs.Node | None = None) -> Node:
-    """Add a node standing for `sources`, placed before `at` (else last) so that the source's order is kept."""
+def insert(
+    graph: gs.Graph,
+    op: str,
+    inputs: Sequence[gs.Tensor],
+    outputs: Sequence[gs.Tensor],
+    sources: Iterable[gs.Node],
+    attrs: Mapping[str, Any] | None = None,
+    domain: str = "",
+    at: gs.Node | None = None,
+) -> Node:
+    """Add a node standing for `sources`, placed before `at` (else last) so that the source's
+    order is kept."""
     sources = list(sources)
-    provenance = tuple(dict.fromkeys(name for node in sources for name in getattr(node, "provenance", ())))
+    provenance = tuple(
+        dict.fromkeys(name for node in sources for name in getattr(node, "provenance", ()))
+    )
     base = sources[0].name if sources and sources[0].name else outputs[0].name
     node = Node(op, fresh(graph, f"{base}/{op}"), attrs, inputs, outputs, domain, provenance)
     index = next((i for i, other in enumerate(graph.nodes) if other is at), len(graph.nodes))
@@ -209,8 +247,17 @@ def prune(graph: gs.Graph) -> int:
     """Remove nodes whose outputs nobody reads any more; returns how many."""
     count, pending = 0, list(graph.nodes)
     while pending:
-        dead = {id(node): node for node in pending if not any(t.outputs or pinned(graph, t) for t in node.outputs if t.name)}
-        feeders = {id(p): p for node in dead.values() for t in node.inputs if (p := producer(t)) is not None and id(p) not in dead}
+        dead = {
+            id(node): node
+            for node in pending
+            if not any(t.outputs or pinned(graph, t) for t in node.outputs if t.name)
+        }
+        feeders = {
+            id(p): p
+            for node in dead.values()
+            for t in node.inputs
+            if (p := producer(t)) is not None and id(p) not in dead
+        }
         remove(graph, dead.values())
         count += len(dead)
         pending = list(feeders.values()) if dead else []
@@ -222,7 +269,12 @@ def is_float(tensor: gs.Tensor) -> bool:
     return isinstance(tensor.dtype, np.dtype) and tensor.dtype in _FLOATS
 
 
-_FLOATS = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.float64))
+_FLOATS = (
+    np.dtype(np.float16),
+    np.dtype(ml_dtypes.bfloat16),
+    np.dtype(np.float32),
+    np.dtype(np.float64),
+)
 
 
 def auto_pad(node: gs.Node) -> str:
@@ -234,6 +286,8 @@ def conv_attributes(node: gs.Node) -> dict[str, object]:
     """Explicit Conv attributes with ONNX's defaults filled in."""
     spatial = len(node.inputs[1].shape) - 2
     return {
-        "strides": list(node.attrs.get("strides", [1] * spatial)), "pads": list(node.attrs.get("pads", [0] * 2 * spatial)),
-        "dilations": list(node.attrs.get("dilations", [1] * spatial)), "group": int(node.attrs.get("group", 1)),
+        "strides": list(node.attrs.get("strides", [1] * spatial)),
+        "pads": list(node.attrs.get("pads", [0] * 2 * spatial)),
+        "dilations": list(node.attrs.get("dilations", [1] * spatial)),
+        "group": int(node.attrs.get("group", 1)),
     }

@@ -1,4 +1,5 @@
 """Element types of ONNX and of numpy."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +9,8 @@ import onnx
 
 
 def numpy_dtype(onnx_type: int) -> np.dtype | int | None:
-    """The numpy type (ml_dtypes for bfloat16 and below) of a TensorProto.DataType; the number itself where there is none."""
+    """The numpy type (ml_dtypes for bfloat16 and below) of a TensorProto.DataType; the number
+    itself where there is none."""
     if onnx_type == onnx.TensorProto.UNDEFINED:
         return None
     try:

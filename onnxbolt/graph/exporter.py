@@ -1,4 +1,5 @@
 """gs.Graph -> ModelProto: what no rule touched is copied from the source model, byte for byte."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,45 +22,80 @@ from onnxbolt.graph.weights import Weights
 FUSED_DOMAIN, INTERNAL_DOMAIN = "com.onnxbolt", "onnxbolt.internal"
 
 
-def export_model(graph: gs.Graph, functions: Sequence[FunctionProto] = (), metadata: Mapping[str, str] | None = None) -> ModelProto:
-    """The model of a graph made by `import_model`, with `functions` and `metadata` (keys of metadata_props) added.
+def export_model(
+    graph: gs.Graph,
+    functions: Sequence[FunctionProto] = (),
+    metadata: Mapping[str, str] | None = None,
+) -> ModelProto:
+    """The model of a graph made by `import_model`, with `functions` and `metadata` (keys of
+    metadata_props) added.
 
     Raises ValueError where a stage left a cycle or a node of the internal domain behind.
     """
     return weights.complete(*export_apart(graph, functions, metadata))
 
 
-def export_apart(graph: gs.Graph, functions: Sequence[FunctionProto] = (),
-                 metadata: Mapping[str, str] | None = None) -> tuple[ModelProto, Weights]:
-    """As `export_model`, but large initializers have no data; their constants are beside the model, by name."""
+def export_apart(
+    graph: gs.Graph,
+    functions: Sequence[FunctionProto] = (),
+    metadata: Mapping[str, str] | None = None,
+) -> tuple[ModelProto, Weights]:
+    """As `export_model`, but large initializers have no data; their constants are beside the
+    model, by name."""
     source: ModelProto = graph.source
     model = ModelProto()
     copy_fields(source, model, skip=("graph", "functions", "metadata_props", "opset_import"))
     model.opset_import.extend(graph.import_domains)
-    copy_fields(source.graph, model.graph, skip=(
-        "node", "initializer", "sparse_initializer", "value_info", "input", "output", "quantization_annotation"))
+    copy_fields(
+        source.graph,
+        model.graph,
+        skip=(
+            "node",
+            "initializer",
+            "sparse_initializer",
+            "value_info",
+            "input",
+            "output",
+            "quantization_annotation",
+        ),
+    )
     model.ir_version = max(source.ir_version, LEAST_IR)
-    if any(node.domain == FUSED_DOMAIN for node in graph.nodes) and not any(o.domain == FUSED_DOMAIN for o in model.opset_import):
+    if any(node.domain == FUSED_DOMAIN for node in graph.nodes) and not any(
+        o.domain == FUSED_DOMAIN for o in model.opset_import
+    ):
         model.opset_import.append(onnx.helper.make_opsetid(FUSED_DOMAIN, 1))
     new = {(f.domain, f.name) for f in functions}
-    model.functions.extend([f for f in source.functions if (f.domain, f.name) not in new] + list(functions))
+    model.functions.extend(
+        [f for f in source.functions if (f.domain, f.name) not in new] + list(functions)
+    )
     properties = {entry.key: entry.value for entry in source.metadata_props} | dict(metadata or {})
     onnx.helper.set_model_props(model, properties)
     return model, _fill(graph, model.graph)
 
 
 def _fill(graph: gs.Graph, target: GraphProto) -> Weights:
-    """Write nodes, constants and the types of what is left of them; returns the constants that were left without data."""
+    """Write nodes, constants and the types of what is left of them; returns the constants that
+    were left without data."""
     source: GraphProto = graph.source.graph
     constants = used_constants(graph)
-    target.node.extend(node_proto(item) for item in in_order(graph, [c for c in constants.values() if _is_node(c)]))
+    target.node.extend(
+        node_proto(item) for item in in_order(graph, [c for c in constants.values() if _is_node(c)])
+    )
     variables = used_variables(graph)
     alive = constants.keys() | variables.keys() | graph.captured | {t.name for t in graph.outputs}
-    initializers = {name: constant for name, constant in constants.items() if not _is_node(constant)}
-    large = {name: constant for name, constant in initializers.items() if isinstance(constant, Weight) and constant.is_large}
+    initializers = {
+        name: constant for name, constant in constants.items() if not _is_node(constant)
+    }
+    large = {
+        name: constant
+        for name, constant in initializers.items()
+        if isinstance(constant, Weight) and constant.is_large
+    }
     target.initializer.extend(_initializers(graph, initializers, large))
     target.sparse_initializer.extend(s for s in source.sparse_initializer if s.values.name in alive)
-    target.quantization_annotation.extend(a for a in source.quantization_annotation if a.tensor_name in alive)
+    target.quantization_annotation.extend(
+        a for a in source.quantization_annotation if a.tensor_name in alive
+    )
     declared = {value.name: value for value in (*source.input, *source.output)}
     target.input.extend(value_info(tensor, declared.get(tensor.name)) for tensor in graph.inputs)
     target.output.extend(value_info(tensor, declared.get(tensor.name)) for tensor in graph.outputs)
@@ -80,11 +116,16 @@ def used_constants(graph: gs.Graph) -> dict[str, gs.Constant]:
 
 def used_variables(graph: gs.Graph) -> dict[str, gs.Variable]:
     tensors = (tensor for node in graph.nodes for tensor in (*node.inputs, *node.outputs))
-    return {tensor.name: tensor for tensor in tensors if isinstance(tensor, gs.Variable) and tensor.name}
+    return {
+        tensor.name: tensor for tensor in tensors if isinstance(tensor, gs.Variable) and tensor.name
+    }
 
 
-def _initializers(graph: gs.Graph, constants: dict[str, gs.Constant], large: Weights) -> Iterator[TensorProto]:
-    """Those of the source in its order, overridable ones included, then new ones; `large` ones without data."""
+def _initializers(
+    graph: gs.Graph, constants: dict[str, gs.Constant], large: Weights
+) -> Iterator[TensorProto]:
+    """Those of the source in its order, overridable ones included, then new ones; `large` ones
+    without data."""
     overridable = {tensor.name for tensor in graph.inputs}
     for tensor in graph.source.graph.initializer:
         if tensor.name in overridable:
@@ -98,7 +139,9 @@ def _initializers(graph: gs.Graph, constants: dict[str, gs.Constant], large: Wei
 def _initializer(constant: gs.Constant, large: Weights) -> TensorProto:
     if constant.name not in large:
         return tensor_proto(constant)
-    return TensorProto(name=constant.name, dims=constant.shape, data_type=onnx_dtype(constant.dtype))
+    return TensorProto(
+        name=constant.name, dims=constant.shape, data_type=onnx_dtype(constant.dtype)
+    )
 
 
 def _is_node(constant: gs.Constant) -> bool:
@@ -110,7 +153,11 @@ def _is_node(constant: gs.Constant) -> bool:
 
 def tensor_proto(constant: gs.Constant) -> TensorProto:
     """The constant with its data: the source's own tensor where that has both."""
-    if not isinstance(constant, Constant) or not constant.untouched or weights.is_apart(constant.proto):
+    if (
+        not isinstance(constant, Constant)
+        or not constant.untouched
+        or weights.is_apart(constant.proto)
+    ):
         return onnx.numpy_helper.from_array(constant.values, constant.name)
     tensor = constant.proto
     if constant.name != tensor.name:
@@ -121,11 +168,15 @@ def tensor_proto(constant: gs.Constant) -> TensorProto:
 
 
 def node_proto(item: Any) -> NodeProto:
-    """The NodeProto of a node: its origin where it has one, with the inputs and outputs of today."""
+    """The NodeProto of a node: its origin where it has one, with the inputs and outputs of
+    today."""
     if isinstance(item, Constant) and item.origin is not None:
         return item.origin
     if item.domain == INTERNAL_DOMAIN:
-        raise ValueError(f"node {item.name!r} is {INTERNAL_DOMAIN}.{item.op}: call canonicalize.activations.restore before export")
+        raise ValueError(
+            f"node {item.name!r} is {INTERNAL_DOMAIN}.{item.op}: call"
+            " canonicalize.activations.restore before export"
+        )
     inputs, outputs = [t.name for t in item.inputs], [t.name for t in item.outputs]
     origin: NodeProto | None = getattr(item, "origin", None)
     if origin is not None and (list(origin.input), list(origin.output)) == (inputs, outputs):
@@ -153,7 +204,8 @@ def _attribute(node: gs.Node, name: str, value: Any) -> onnx.AttributeProto:
 
 
 def _list_type(node: gs.Node, name: str) -> int:
-    """The type of an empty list, which does not show it: from the operator's schema, else integers."""
+    """The type of an empty list, which does not show it: from the operator's schema, else
+    integers."""
     if onnx.defs.has(node.op, node.domain or ""):
         attributes = onnx.defs.get_schema(node.op, node.domain or "").attributes
         if name in attributes:
@@ -165,7 +217,9 @@ def value_info(tensor: gs.Tensor, source: ValueInfoProto | None) -> ValueInfoPro
     """The type of a tensor: the source's own entry as long as it is still true."""
     if source is not None and _still_true(tensor, source):
         return source
-    return onnx.helper.make_tensor_value_info(tensor.name, onnx_dtype(tensor.dtype), None if tensor.shape is None else list(tensor.shape))
+    return onnx.helper.make_tensor_value_info(
+        tensor.name, onnx_dtype(tensor.dtype), None if tensor.shape is None else list(tensor.shape)
+    )
 
 
 def _still_true(tensor: gs.Tensor, source: ValueInfoProto) -> bool:
@@ -177,11 +231,14 @@ def _still_true(tensor: gs.Tensor, source: ValueInfoProto) -> bool:
     if shape is None or tensor.shape is None:
         return True
     return len(shape) == len(tensor.shape) and all(
-        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in zip(shape, tensor.shape, strict=True))
+        a == b or not (isinstance(a, int) and isinstance(b, int))
+        for a, b in zip(shape, tensor.shape, strict=True)
+    )
 
 
 def _inner_types(graph: gs.Graph, tensors: Mapping[str, gs.Tensor]) -> Iterator[ValueInfoProto]:
-    """Types of inner tensors: the source's entries that are still true, then those of tensors that the source did not have."""
+    """Types of inner tensors: the source's entries that are still true, then those of tensors
+    that the source did not have."""
     ends = {tensor.name for tensor in (*graph.inputs, *graph.outputs)}
     for value in graph.stored_types:
         if value.name in tensors and value.name not in ends:
@@ -189,5 +246,10 @@ def _inner_types(graph: gs.Graph, tensors: Mapping[str, gs.Tensor]) -> Iterator[
             if tensor.shape is not None or _still_true(tensor, value):
                 yield value_info(tensor, value)
     for name, tensor in tensors.items():
-        if name not in graph.source_tensors and isinstance(tensor, gs.Variable) and tensor.dtype is not None and tensor.shape is not None:
+        if (
+            name not in graph.source_tensors
+            and isinstance(tensor, gs.Variable)
+            and tensor.dtype is not None
+            and tensor.shape is not None
+        ):
             yield value_info(tensor, None)

@@ -1,4 +1,5 @@
 """Fields of protobuf messages."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""ONNX file -> ModelProto -> gs.Graph, losing nothing: what onnxbolt does not understand stays the proto it was."""
+"""ONNX file -> ModelProto -> gs.Graph, losing nothing: what onnxbolt does not understand stays
+the proto it was."""
+
 from __future__ import annotations
 
 import functools
@@ -27,9 +29,11 @@ _CONSTANT_VALUES = ("value", "value_float", "value_floats", "value_int", "value_
 
 
 def load_model(path: Path | str) -> ModelProto:
-    """Read an ONNX file with its external data, which stay where they are in case of large initializers (weights.py).
+    """Read an ONNX file with its external data, which stay where they are in case of large
+    initializers (weights.py).
 
-    Raises InputError where the file or its data is missing, damaged or not ONNX, OpsetError where its versions are out of range.
+    Raises InputError where the file or its data is missing, damaged or not ONNX, OpsetError where
+    its versions are out of range.
     """
     path = Path(path)
     try:
@@ -37,14 +41,26 @@ def load_model(path: Path | str) -> ModelProto:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except DecodeError as error:
-        raise InputError(f"{path}: not an ONNX model, or cut off; export or download it again") from error
+        raise InputError(
+            f"{path}: not an ONNX model, or cut off; export or download it again"
+        ) from error
     if not model.ir_version or not model.HasField("graph") or not model.graph.output:
-        raise InputError(f"{path}: not an ONNX model, or cut off: it has no graph with outputs; export or download it again")
+        raise InputError(
+            f"{path}: not an ONNX model, or cut off: it has no graph with outputs; export or"
+            " download it again"
+        )
     check_versions(model, str(path))
-    large = {id(tensor): tensor for tensor in model.graph.initializer if weights.stored_bytes(tensor) >= weights.LARGE}
+    large = {
+        id(tensor): tensor
+        for tensor in model.graph.initializer
+        if weights.stored_bytes(tensor) >= weights.LARGE
+    }
     for tensor in all_tensors(model):
         if any(size < 0 for size in tensor.dims):
-            raise InputError(f"{path}: tensor {tensor.name!r} has the shape {list(tensor.dims)}; export the model again")
+            raise InputError(
+                f"{path}: tensor {tensor.name!r} has the shape {list(tensor.dims)}; export the"
+                " model again"
+            )
         if onnx.external_data_helper.uses_external_data(tensor):
             (_find_data if id(tensor) in large else _load_data)(tensor, path)
     open_negative(model)
@@ -57,12 +73,22 @@ def external_files(path: Path) -> set[Path]:
         model = wire.read_model(path)
     except (OSError, DecodeError):
         return set()
-    outside = (tensor for tensor in all_tensors(model) if onnx.external_data_helper.uses_external_data(tensor))
-    return {path.parent / entry.value for tensor in outside for entry in tensor.external_data if entry.key == "location"}
+    outside = (
+        tensor
+        for tensor in all_tensors(model)
+        if onnx.external_data_helper.uses_external_data(tensor)
+    )
+    return {
+        path.parent / entry.value
+        for tensor in outside
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
 
 
 def check_versions(model: ModelProto, where: str = "the model") -> None:
-    """Raise OpsetError where onnx or the installed ONNX Runtime do not know the model's opset or IR version.
+    """Raise OpsetError where onnx or the installed ONNX Runtime do not know the model's opset or IR
+    version.
 
     A model that imports no opset of the default domain passes: it is written as it is.
     """
@@ -71,16 +97,21 @@ def check_versions(model: ModelProto, where: str = "the model") -> None:
         raise OpsetError(f"{where}: it imports no opset, which ONNX requires; export it again")
     if opset is not None and not 1 <= opset <= newest:
         raise OpsetError(
-            f"{where}: opset {opset} is not supported, 1 to {newest} are (what onnx {onnx.__version__} and the installed"
-            " ONNX Runtime know); convert it with onnx.version_converter or export it again"
+            f"{where}: opset {opset} is not supported, 1 to {newest} are (what onnx"
+            f" {onnx.__version__} and the installed ONNX Runtime know); convert it with"
+            " onnx.version_converter or export it again"
         )
     if not 3 <= model.ir_version <= newest_ir:
-        raise OpsetError(f"{where}: IR version {model.ir_version} is not supported, 3 to {newest_ir} are; export the model again")
+        raise OpsetError(
+            f"{where}: IR version {model.ir_version} is not supported, 3 to {newest_ir} are; export"
+            " the model again"
+        )
 
 
 @functools.cache
 def newest_versions() -> tuple[int, int]:
-    """The newest opset and IR version that onnx and ONNX Runtime both take; ONNX Runtime tells only by refusing."""
+    """The newest opset and IR version that onnx and ONNX Runtime both take; ONNX Runtime tells
+    only by refusing."""
     opset, ir = onnx.defs.onnx_opset_version(), int(onnx.IR_VERSION)
     while ir > 3 and not _runtime_takes(_PROBED, ir):
         ir -= 1
@@ -95,12 +126,18 @@ def _runtime_takes(opset: int, ir: int) -> bool:
     except ImportError:  # an extra: without it onnx alone decides
         return True
     x, y = (onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "probe", [x], [y])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["x"], ["y"])], "probe", [x], [y]
+    )
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir
+    )
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
     except Exception as error:  # the base of all that ONNX Runtime raises
         if type(error).__module__.startswith("onnxruntime"):
             return False
@@ -137,12 +174,18 @@ def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
 def _find_data(tensor: TensorProto, path: Path) -> None:
     """Let a large initializer name the place of its data, and see that no byte is missing there."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    location, directory, size = entries.get("location", ""), path.parent.resolve(), weights.stored_bytes(tensor)
+    location, directory, size = (
+        entries.get("location", ""),
+        path.parent.resolve(),
+        weights.stored_bytes(tensor),
+    )
     try:
         file = path.resolve() if location == path.name else (directory / location).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL
         raise _no_data(tensor, path, location) from error
-    if location != path.name and not (file.is_file() and file.is_relative_to(directory) and not Path(location).is_absolute()):
+    if location != path.name and not (
+        file.is_file() and file.is_relative_to(directory) and not Path(location).is_absolute()
+    ):
         raise _no_data(tensor, path, location)
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
@@ -167,58 +210,91 @@ def _load_data(tensor: TensorProto, path: Path) -> None:
 
 
 def _no_data(tensor: TensorProto, path: Path, location: str) -> InputError:
-    return InputError(f"{path}: tensor {tensor.name!r} has its data in {path.parent / location}, which is missing or cannot be read; "
-                      "put the data file beside the model")
+    return InputError(
+        f"{path}: tensor {tensor.name!r} has its data in {path.parent / location}, which is missing"
+        " or cannot be read; put the data file beside the model"
+    )
 
 
 def _cut_off(tensor: TensorProto, path: Path, location: str) -> InputError:
-    return InputError(f"{path}: tensor {tensor.name!r}: its data file {location} is cut off; copy it again")
+    return InputError(
+        f"{path}: tensor {tensor.name!r}: its data file {location} is cut off; copy it again"
+    )
 
 
 def import_model(model: ModelProto) -> gs.Graph:
     """The model's main graph; subgraphs and functions stay protos.
 
-    Operators of opsets before WORKING_OPSET are lifted to it. Stored types and shapes are left out where inference contradicts them.
-    Beside graphsurgeon's fields the graph has `source` (the model), `captured` (names that must still be produced because
-    subgraphs, training information or quantization annotations read them), `constants` (by name, all of the source),
-    `source_tensors` (names), `taken_names`, `stored_types` (value_info that is believed) and `notes` (lines for the report); see
-    docs/architecture.md for the fields of nodes and constants.
-    Raises InputError where a node reads what nothing produces, LiftError where an old operator has no newer form.
+    Operators of opsets before WORKING_OPSET are lifted to it. Stored types and shapes are left out
+    where inference contradicts them. Beside graphsurgeon's fields the graph has `source` (the
+    model), `captured` (names that must still be produced because subgraphs, training information or
+    quantization annotations read them), `constants` (by name, all of the source), `source_tensors`
+    (names), `taken_names`, `stored_types` (value_info that is believed) and `notes` (lines for the
+    report); see docs/architecture.md for the fields of nodes and constants. Raises InputError where
+    a node reads what nothing produces, LiftError where an old operator has no newer form.
     """
     proto, notes = model.graph, list[str]()
     new = lifted(model, WORKING_OPSET)
     outputs, inner = _believed(model, notes)
     overridable = {value.name for value in proto.input} if model.ir_version >= 4 else set()
-    constants = {t.name: Constant(t.name, t) for t in proto.initializer if t.name not in overridable}
-    constants |= {name: constant for i, node in enumerate(new.nodes) for name, constant in _constant_node(node, i)}
+    constants = {
+        t.name: Constant(t.name, t) for t in proto.initializer if t.name not in overridable
+    }
+    constants |= {
+        name: constant
+        for i, node in enumerate(new.nodes)
+        for name, constant in _constant_node(node, i)
+    }
     tensors: dict[str, gs.Tensor] = dict(constants)
-    for sparse in proto.sparse_initializer:  # no stage computes with these: variables that no node produces
-        tensors[sparse.values.name] = gs.Variable(sparse.values.name, numpy_dtype(sparse.values.data_type), list(sparse.dims))
+    for (
+        sparse
+    ) in proto.sparse_initializer:  # no stage computes with these: variables that no node produces
+        tensors[sparse.values.name] = gs.Variable(
+            sparse.values.name, numpy_dtype(sparse.values.data_type), list(sparse.dims)
+        )
     for value in (*proto.input, *outputs, *inner):
         if value.name not in tensors:
             tensors[value.name] = _variable(value)
-    nodes = [_import_node(node, i, tensors, new) for i, node in enumerate(new.nodes) if not (node.output and node.output[0] in constants)]
+    nodes = [
+        _import_node(node, i, tensors, new)
+        for i, node in enumerate(new.nodes)
+        if not (node.output and node.output[0] in constants)
+    ]
     graph = gs.Graph(
-        nodes, [tensors[v.name] for v in proto.input if v.name not in constants], [tensors[v.name] for v in proto.output], name=proto.name,
-        doc_string=proto.doc_string, opset=new.opset, import_domains=new.opset_import, producer_name=model.producer_name,
-        producer_version=model.producer_version, ir_version=model.ir_version,
+        nodes,
+        [tensors[v.name] for v in proto.input if v.name not in constants],
+        [tensors[v.name] for v in proto.output],
+        name=proto.name,
+        doc_string=proto.doc_string,
+        opset=new.opset,
+        import_domains=new.opset_import,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        ir_version=model.ir_version,
     )
     graph.source, graph.constants, graph.captured = model, constants, frozenset(captured(model))
-    _check_produced(graph, overridable | {sparse.values.name for sparse in proto.sparse_initializer})
+    _check_produced(
+        graph, overridable | {sparse.values.name for sparse in proto.sparse_initializer}
+    )
     graph.source_tensors = frozenset(tensors) - new.made
     graph.taken_names = set(tensors) | set(names(proto)) | set(new.stands_for)
     graph.stored_types, graph.notes = inner, notes
     return graph
 
 
-def _believed(model: ModelProto, notes: list[str]) -> tuple[Sequence[ValueInfoProto], Sequence[ValueInfoProto]]:
-    """What the model stores of its outputs and of inner tensors; where a part of that is wrong, nothing but the outputs' types."""
+def _believed(
+    model: ModelProto, notes: list[str]
+) -> tuple[Sequence[ValueInfoProto], Sequence[ValueInfoProto]]:
+    """What the model stores of its outputs and of inner tensors; where a part of that is wrong,
+    nothing but the outputs' types."""
     outputs, inner = model.graph.output, model.graph.value_info
     wrong = stale.contradictions(model)
     if not wrong:
         return outputs, inner
-    notes.append(f"value_info: {len(wrong)} of {len(outputs) + len(inner)} stored types and shapes contradict what inference finds: "
-                 f"none of them is used; e.g. {wrong[0]}")
+    notes.append(
+        f"value_info: {len(wrong)} of {len(outputs) + len(inner)} stored types and shapes"
+        f" contradict what inference finds: none of them is used; e.g. {wrong[0]}"
+    )
     return [_without_shape(value) for value in outputs], []
 
 
@@ -232,10 +308,20 @@ def _without_shape(value: ValueInfoProto) -> ValueInfoProto:
 
 def _check_produced(graph: gs.Graph, given: set[str]) -> None:
     given = given | {tensor.name for tensor in graph.inputs}
-    readers = [(f"node {node.name or node.op}", tensor) for node in graph.nodes for tensor in node.inputs]
+    readers = [
+        (f"node {node.name or node.op}", tensor) for node in graph.nodes for tensor in node.inputs
+    ]
     for reader, tensor in [*readers, *(("the graph", tensor) for tensor in graph.outputs)]:
-        if isinstance(tensor, gs.Variable) and tensor.name and not tensor.inputs and tensor.name not in given:
-            raise InputError(f"{reader} needs the tensor {tensor.name!r}, which no node produces: the model is damaged; export it again")
+        if (
+            isinstance(tensor, gs.Variable)
+            and tensor.name
+            and not tensor.inputs
+            and tensor.name not in given
+        ):
+            raise InputError(
+                f"{reader} needs the tensor {tensor.name!r}, which no node produces: the model is"
+                " damaged; export it again"
+            )
 
 
 def _variable(value: ValueInfoProto) -> gs.Variable:
@@ -247,7 +333,8 @@ def _variable(value: ValueInfoProto) -> gs.Variable:
 
 
 def tensor_type(kind: onnx.TypeProto) -> tuple[Any, list[int | str | None] | None]:
-    """(dtype, shape) of a tensor's type: a symbolic dimension is a string, an unknown one None, an unknown rank no shape."""
+    """(dtype, shape) of a tensor's type: a symbolic dimension is a string, an unknown one None,
+    an unknown rank no shape."""
     if not kind.HasField("tensor_type"):
         return None, None
     tensor = kind.tensor_type
@@ -275,16 +362,24 @@ def _constant_node(node: NodeProto, position: int) -> Iterator[tuple[str, Consta
 
 def _scalar_or_list(attribute: AttributeProto, name: str) -> TensorProto:
     dtype = np.float32 if "float" in attribute.name else np.int64
-    return onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(attribute), dtype), name)
+    return onnx.numpy_helper.from_array(
+        np.array(onnx.helper.get_attribute_value(attribute), dtype), name
+    )
 
 
-def _import_node(proto: NodeProto, position: int, tensors: dict[str, gs.Tensor], new: Lifted) -> Node:
+def _import_node(
+    proto: NodeProto, position: int, tensors: dict[str, gs.Tensor], new: Lifted
+) -> Node:
     def tensor(name: str) -> gs.Tensor:
         return tensors.setdefault(name, gs.Variable(name)) if name else gs.Variable.empty()
 
     node = Node(
-        proto.op_type, proto.name, {a.name: _attribute(a) for a in proto.attribute}, [tensor(n) for n in proto.input],
-        [tensor(n) for n in proto.output], "" if proto.domain == "ai.onnx" else proto.domain,
+        proto.op_type,
+        proto.name,
+        {a.name: _attribute(a) for a in proto.attribute},
+        [tensor(n) for n in proto.input],
+        [tensor(n) for n in proto.output],
+        "" if proto.domain == "ai.onnx" else proto.domain,
         (new.stands_for.get(proto.name) or proto.name or next(iter(proto.output), ""),),
     )
     node.origin, node.position = proto, position
@@ -292,7 +387,8 @@ def _import_node(proto: NodeProto, position: int, tensors: dict[str, gs.Tensor],
 
 
 def _attribute(attribute: AttributeProto) -> Any:
-    """Numbers, lists, strings and tensors in Python's and numpy's types; anything else as the proto it is."""
+    """Numbers, lists, strings and tensors in Python's and numpy's types; anything else as the
+    proto it is."""
     if attribute.ref_attr_name:
         return attribute
     decode: dict[int, Callable[[], Any]] = {
@@ -316,5 +412,9 @@ def _text(value: bytes) -> str | bytes:
 
 def _array(tensor: TensorProto) -> np.ndarray | TensorProto:
     """A small tensor's values; large and external ones stay protos, nobody computes with them."""
-    known = isinstance(numpy_dtype(tensor.data_type), np.dtype) and not onnx.external_data_helper.uses_external_data(tensor)
-    return onnx.numpy_helper.to_array(tensor) if known and math.prod(tensor.dims) <= 4096 else tensor
+    known = isinstance(
+        numpy_dtype(tensor.data_type), np.dtype
+    ) and not onnx.external_data_helper.uses_external_data(tensor)
+    return (
+        onnx.numpy_helper.to_array(tensor) if known and math.prod(tensor.dims) <= 4096 else tensor
+    )

@@ -1,4 +1,6 @@
-"""Model-local functions: their bodies take the place of calls, as in ONNX Runtime, so that chains go on through them."""
+"""Model-local functions: their bodies take the place of calls, as in ONNX Runtime, so that
+chains go on through them."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -18,19 +20,26 @@ MOST_NODES = 1_000_000
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """The model without calls of its functions; `model` itself where there are none, or where a function is of another opset.
+    """The model without calls of its functions; `model` itself where there are none, or where a
+    function is of another opset.
 
-    Raises InputError where the calls stand for more than MOST_NODES: each level of functions can double them.
+    Raises InputError where the calls stand for more than MOST_NODES: each level of functions can
+    double them.
     """
     if not calls(model):
         return model
     if (count := _nodes_inlined(model)) > MOST_NODES:
-        raise InputError(f"the model's functions stand for {count} nodes, {MOST_NODES} at most are inlined: export it with less nesting")
+        raise InputError(
+            f"the model's functions stand for {count} nodes, {MOST_NODES} at most are inlined:"
+            " export it with less nesting"
+        )
     skeleton = ModelProto()
     copy_fields(model, skeleton, skip=("graph",))
     copy_fields(model.graph, skeleton.graph, skip=("initializer",))
     # the inliner needs their names alone, which it gives to no new tensor then
-    skeleton.graph.initializer.extend(TensorProto(name=tensor.name) for tensor in model.graph.initializer)
+    skeleton.graph.initializer.extend(
+        TensorProto(name=tensor.name) for tensor in model.graph.initializer
+    )
     kept = [(function.domain, function.name) for function in model.functions if _is_kept(function)]
     _give_defaults(skeleton)
     try:
@@ -49,17 +58,27 @@ def calls(model: ModelProto) -> list[FunctionProto]:
 
 def _is_kept(function: FunctionProto) -> bool:
     """Whether ONNX Runtime has a kernel for it, which it prefers to the body."""
-    return function.domain in _KEPT or (function.domain in _STANDARD and onnx.defs.has(function.name))
+    return function.domain in _KEPT or (
+        function.domain in _STANDARD and onnx.defs.has(function.name)
+    )
 
 
 def _nodes_inlined(model: ModelProto) -> int:
-    """The nodes that the main graph has when calls are inlined; 0 where a function calls itself, which the inliner refuses."""
-    bodies = {(f.domain, f.name, f.overload): [_callee(node) for node in with_inner(f.node)] for f in calls(model)}
+    """The nodes that the main graph has when calls are inlined; 0 where a function calls itself,
+    which the inliner refuses."""
+    bodies = {
+        (f.domain, f.name, f.overload): [_callee(node) for node in with_inner(f.node)]
+        for f in calls(model)
+    }
     sizes: dict[tuple[str, str, str], int] = {}
     for function in bodies:
         open_calls = [function]  # a stack, since recursion has limits
         while open_calls:
-            inner = dict.fromkeys(callee for callee in bodies[open_calls[-1]] if callee in bodies and callee not in sizes)
+            inner = dict.fromkeys(
+                callee
+                for callee in bodies[open_calls[-1]]
+                if callee in bodies and callee not in sizes
+            )
             if not inner:
                 done = open_calls.pop()
                 sizes[done] = sum(sizes.get(callee, 1) for callee in bodies[done])
@@ -75,8 +94,12 @@ def _callee(node: NodeProto) -> tuple[str, str, str]:
 
 
 def _give_defaults(model: ModelProto) -> None:
-    """Calls get the attributes that they leave to their function's defaults, since onnx's inliner does not know these."""
-    defaults = {(function.domain, function.name, function.overload): function.attribute_proto for function in model.functions}
+    """Calls get the attributes that they leave to their function's defaults, since onnx's
+    inliner does not know these."""
+    defaults = {
+        (function.domain, function.name, function.overload): function.attribute_proto
+        for function in model.functions
+    }
     for nodes in (model.graph.node, *(function.node for function in model.functions)):
         for node in with_inner(nodes):
             given = {attribute.name for attribute in node.attribute}
@@ -96,4 +119,11 @@ def with_inner(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
 def left(model: ModelProto) -> list[str]:
     """A line for the report where functions are still called."""
     names = ", ".join(sorted({function.name for function in calls(model)}))
-    return [f"functions that stay, since their opset is not the model's; nothing inside of them is fused: {names}"] if names else []
+    return (
+        [
+            "functions that stay, since their opset is not the model's; nothing inside of them is"
+            f" fused: {names}"
+        ]
+        if names
+        else []
+    )

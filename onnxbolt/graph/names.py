@@ -1,14 +1,20 @@
 """Fresh tensor and node names in a graph."""
+
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
 
 def fresh(graph: gs.Graph, base: str) -> str:
-    """`base`, or `base__2`, `base__3`, .. where it is taken; the graph remembers what it gave out."""
+    """`base`, or `base__2`, `base__3`, .. where it is taken; the graph remembers what it gave
+    out."""
     taken: set[str] | None = getattr(graph, "taken_names", None)
     if taken is None:
-        taken = set(graph.tensors(check_duplicates=False)) | {node.name for node in graph.nodes} | set(getattr(graph, "captured", ()))
+        taken = (
+            set(graph.tensors(check_duplicates=False))
+            | {node.name for node in graph.nodes}
+            | set(getattr(graph, "captured", ()))
+        )
         graph.taken_names = taken
     name, count = base, 1
     while name in taken:

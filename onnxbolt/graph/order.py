@@ -1,4 +1,5 @@
 """The order in which nodes are written."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,12 +11,15 @@ from onnx import NodeProto
 
 from onnxbolt.graph.scopes import outer_reads, subgraphs
 
-Item: TypeAlias = "gs.Node | gs.Constant"  # a Constant here is written as the Constant node that it was
+Item: TypeAlias = (
+    "gs.Node | gs.Constant"  # a Constant here is written as the Constant node that it was
+)
 Thing = TypeVar("Thing")
 
 
 def in_order(graph: gs.Graph, constant_nodes: Sequence[gs.Constant] = ()) -> list[Item]:
-    """The graph's nodes in their own order, save that each comes after what it reads; Constant nodes where the source had them.
+    """The graph's nodes in their own order, save that each comes after what it reads; Constant
+    nodes where the source had them.
 
     Raises ValueError where there is no such order.
     """
@@ -23,14 +27,21 @@ def in_order(graph: gs.Graph, constant_nodes: Sequence[gs.Constant] = ()) -> lis
 
 
 def protos_in_order(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """The same for nodes of a file: ONNX Runtime takes them in any order, onnx's inference does not.
+    """The same for nodes of a file: ONNX Runtime takes them in any order, onnx's inference does
+    not.
 
     Raises ValueError where there is no such order.
     """
-    return _ordered(list(nodes), lambda node: [name for name in node.output if name], _reads_of_proto)
+    return _ordered(
+        list(nodes), lambda node: [name for name in node.output if name], _reads_of_proto
+    )
 
 
-def _ordered(items: Sequence[Thing], writes: Callable[[Thing], Iterable[str]], reads: Callable[[Thing], Iterator[str]]) -> list[Thing]:
+def _ordered(
+    items: Sequence[Thing],
+    writes: Callable[[Thing], Iterable[str]],
+    reads: Callable[[Thing], Iterator[str]],
+) -> list[Thing]:
     producers = {name: item for item in items for name in writes(item)}
     ordered: list[Thing] = []
     placed: dict[int, bool] = {}  # False while what the item reads is being placed
@@ -39,14 +50,24 @@ def _ordered(items: Sequence[Thing], writes: Callable[[Thing], Iterable[str]], r
         while stack:
             item, names = stack[-1]
             placed.setdefault(id(item), False)
-            feeder = next((p for name in names if (p := producers.get(name)) is not None and not placed.get(id(p))), None)
+            feeder = next(
+                (
+                    p
+                    for name in names
+                    if (p := producers.get(name)) is not None and not placed.get(id(p))
+                ),
+                None,
+            )
             if feeder is None:
                 placed[id(item)] = True
                 ordered.append(item)
                 stack.pop()
             elif id(feeder) in placed:
                 name = next(iter(writes(feeder)), "")
-                raise ValueError(f"the node that computes {name!r} reads its own output through other nodes: there is a cycle")
+                raise ValueError(
+                    f"the node that computes {name!r} reads its own output through other nodes:"
+                    " there is a cycle"
+                )
             else:
                 stack.append((feeder, reads(feeder)))
     return ordered
@@ -64,7 +85,11 @@ def _in_place(nodes: Sequence[gs.Node], constants: Sequence[gs.Constant]) -> lis
 
 
 def _writes(item: Item) -> Iterable[str]:
-    return (item.name,) if isinstance(item, gs.Constant) else (tensor.name for tensor in item.outputs if tensor.name)
+    return (
+        (item.name,)
+        if isinstance(item, gs.Constant)
+        else (tensor.name for tensor in item.outputs if tensor.name)
+    )
 
 
 def _reads(item: Item) -> Iterator[str]:

@@ -1,7 +1,9 @@
-"""Initializers that are graph inputs, too: defaults that a caller may override, from IR 4 on. No kernel can be given such a weight packed.
+"""Initializers that are graph inputs, too: defaults that a caller may override, from IR 4 on. No
+kernel can be given such a weight packed.
 
 Some exporters list all of them nevertheless, as IR 3 required.
 """
+
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
@@ -13,9 +15,11 @@ from onnxbolt.spelling import option
 
 
 def frozen(model: ModelProto, wanted: bool | None) -> tuple[ModelProto, list[str]]:
-    """The model without the inputs that have initializers, and a line for the report; `model` itself and none where nothing changes.
+    """The model without the inputs that have initializers, and a line for the report; `model`
+    itself and none where nothing changes.
 
-    `wanted` is Options.freeze_initializers: None stands for models all of whose initializers are inputs.
+    `wanted` is Options.freeze_initializers: None stands for models all of whose initializers are
+    inputs.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
     listed = weights & {value.name for value in model.graph.input}
@@ -25,15 +29,28 @@ def frozen(model: ModelProto, wanted: bool | None) -> tuple[ModelProto, list[str
     copy_fields(model, result, skip=("graph",))
     copy_fields(model.graph, result.graph, skip=("input",))
     result.graph.input.extend(value for value in model.graph.input if value.name not in listed)
-    reason = "as asked for" if wanted else f"since all initializers are; {option('freeze_initializers', False)} lets callers override them"
-    return result, [f"freeze-initializers: {len(listed)} initializers that are graph inputs became constants, {reason}"]
+    reason = (
+        "as asked for"
+        if wanted
+        else (
+            f"since all initializers are; {option('freeze_initializers', False)} lets callers"
+            " override them"
+        )
+    )
+    return result, [
+        f"freeze-initializers: {len(listed)} initializers that are graph inputs became constants,"
+        f" {reason}"
+    ]
 
 
 def remedy_for(weight: gs.Tensor) -> str:
     """How a tensor that should be constant can become that."""
     if not is_input(weight):
         return "compute it before the export, so that it is an initializer"
-    return f"it is a graph input: {option('freeze_initializers', True)} makes it a constant where the model holds a value for it"
+    return (
+        f"it is a graph input: {option('freeze_initializers', True)} makes it a constant where the"
+        " model holds a value for it"
+    )
 
 
 def is_input(tensor: gs.Tensor) -> bool:

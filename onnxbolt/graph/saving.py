@@ -1,4 +1,6 @@
-"""ModelProto -> file, and a file of its weights where asked for; large weights are written one at a time."""
+"""ModelProto -> file, and a file of its weights where asked for; large weights are written one
+at a time."""
+
 from __future__ import annotations
 
 import contextlib
@@ -14,23 +16,43 @@ from onnxbolt.graph import weights, wire
 from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.weights import Weights
 
-PROTOBUF_LIMIT = 2**31 - 2**24  # bytes; protobuf refuses 2 GiB, some room is left for what is not counted
+PROTOBUF_LIMIT = (
+    2**31 - 2**24
+)  # bytes; protobuf refuses 2 GiB, some room is left for what is not counted
 _EXTERNAL_FROM, _ALIGNMENT = 1024, 4096  # bytes
 
 
-def save_model(model: ModelProto, path: Path | str, external: bool = False, large: Weights | None = None) -> None:
-    """Write the model, whole or not at all; weights go to `<path>.data` where asked for, or where a protobuf cannot hold them.
+def save_model(
+    model: ModelProto, path: Path | str, external: bool = False, large: Weights | None = None
+) -> None:
+    """Write the model, whole or not at all; weights go to `<path>.data` where asked for, or where a
+    protobuf cannot hold them.
 
-    `large` has the data that initializers of the model lack. Raises InputError where the disk is full or the place cannot be written to.
+    `large` has the data that initializers of the model lack. Raises InputError where the disk is
+    full or the place cannot be written to.
     """
     path, large = Path(path), large or {}
-    if external or sum(max(tensor.ByteSize(), weights.stored_size(tensor, large)) for tensor in model.graph.initializer) >= PROTOBUF_LIMIT:
+    if (
+        external
+        or sum(
+            max(tensor.ByteSize(), weights.stored_size(tensor, large))
+            for tensor in model.graph.initializer
+        )
+        >= PROTOBUF_LIMIT
+    ):
         data = data_file(path)
         skeleton, apart = _without_data(model, large, data.name)
-        _write([
-            (data, lambda file: _write_data(file, (weights.raw(tensor, large) for tensor in apart))),
-            (path, lambda file: file.write(skeleton.SerializeToString(deterministic=True))),
-        ])
+        _write(
+            [
+                (
+                    data,
+                    lambda file: _write_data(
+                        file, (weights.raw(tensor, large) for tensor in apart)
+                    ),
+                ),
+                (path, lambda file: file.write(skeleton.SerializeToString(deterministic=True))),
+            ]
+        )
     else:
         _write([(path, lambda file: file.writelines(wire.parts(model, large)))])
 
@@ -40,8 +62,11 @@ def data_file(path: Path) -> Path:
     return path.with_name(path.name + ".data")
 
 
-def _without_data(model: ModelProto, large: Weights, location: str) -> tuple[ModelProto, list[TensorProto]]:
-    """A copy of the model whose initializers point into the file `location`, and these initializers in its order."""
+def _without_data(
+    model: ModelProto, large: Weights, location: str
+) -> tuple[ModelProto, list[TensorProto]]:
+    """A copy of the model whose initializers point into the file `location`, and these
+    initializers in its order."""
     skeleton, moved, offset = ModelProto(), [], 0
     copy_fields(model, skeleton, skip=("graph",))
     copy_fields(model.graph, skeleton.graph, skip=("initializer",))
@@ -65,7 +90,8 @@ def _write_data(file: BinaryIO, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def _write(files: Sequence[tuple[Path, Callable[[BinaryIO], object]]]) -> None:
-    """Write all files beside their places, then move them there: a failure leaves what was there before."""
+    """Write all files beside their places, then move them there: a failure leaves what was there
+    before."""
     temporaries = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path, _ in files]
     try:
         for temporary, (_, write) in zip(temporaries, files, strict=True):
@@ -74,7 +100,10 @@ def _write(files: Sequence[tuple[Path, Callable[[BinaryIO], object]]]) -> None:
         for temporary, (path, _) in zip(temporaries, files, strict=True):
             os.replace(temporary, path)
     except OSError as error:
-        raise InputError(f"{files[-1][0]}: cannot be written: {error.strerror or error}; make room or choose another place") from error
+        raise InputError(
+            f"{files[-1][0]}: cannot be written: {error.strerror or error}; make room or choose"
+            " another place"
+        ) from error
     finally:
         for temporary in temporaries:
             with contextlib.suppress(OSError):

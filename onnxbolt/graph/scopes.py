@@ -1,4 +1,5 @@
 """Names across scopes: what subgraphs and other parts of a model read from its main graph."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,7 +16,11 @@ def subgraphs(attribute: AttributeProto) -> Iterator[GraphProto]:
 
 def outer_reads(graph: GraphProto) -> set[str]:
     """Names that a subgraph, or one inside it, reads from outside."""
-    bound = {value.name for value in graph.input} | {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    bound = (
+        {value.name for value in graph.input}
+        | {t.name for t in graph.initializer}
+        | {s.values.name for s in graph.sparse_initializer}
+    )
     reads = {value.name for value in graph.output}
     for node in graph.node:
         bound.update(node.output)
@@ -27,7 +32,8 @@ def outer_reads(graph: GraphProto) -> set[str]:
 
 
 def captured(model: ModelProto) -> Iterator[str]:
-    """Names of the main graph that are read from elsewhere: by subgraphs, training information, quantization annotations."""
+    """Names of the main graph that are read from elsewhere: by subgraphs, training information,
+    quantization annotations."""
     for node in model.graph.node:
         for attribute in node.attribute:
             for graph in subgraphs(attribute):

@@ -1,8 +1,11 @@
-"""Types and shapes of all tensors, by onnx's own inference with data propagation, of a newer opset where that knows more (newer.py).
+"""Types and shapes of all tensors, by onnx's own inference with data propagation, of a newer opset
+where that knows more (newer.py).
 
-Inference is given a skeleton of the model: large initializers are replaced by inputs of their type and shape, which
-keeps it fast and below protobuf's 2 GiB; small ones stay, since shapes are computed from their values.
+Inference is given a skeleton of the model: large initializers are replaced by inputs of their type
+and shape, which keeps it fast and below protobuf's 2 GiB; small ones stay, since shapes are
+computed from their values.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +17,14 @@ from onnx import ModelProto, NodeProto
 
 from onnxbolt.errors import InputError
 from onnxbolt.graph import contrib
-from onnxbolt.graph.exporter import INTERNAL_DOMAIN, node_proto, tensor_proto, used_constants, used_variables, value_info
+from onnxbolt.graph.exporter import (
+    INTERNAL_DOMAIN,
+    node_proto,
+    tensor_proto,
+    used_constants,
+    used_variables,
+    value_info,
+)
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.newer import newer
 from onnxbolt.graph.order import in_order
@@ -25,7 +35,8 @@ Shape = list[int | str | None]
 
 
 def infer(graph: gs.Graph) -> None:
-    """Set `dtype` and `shape` of every Variable as far as known; a symbolic dimension is a string, an unknown one None.
+    """Set `dtype` and `shape` of every Variable as far as known; a symbolic dimension is a string,
+    an unknown one None.
 
     Raises InputError where the model contradicts itself so much that onnx gives up.
     """
@@ -37,8 +48,11 @@ def infer(graph: gs.Graph) -> None:
                 _refine(node, tensor, inferred[tensor.name], meanings)
 
 
-def infer_at(graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int | str | None]]]) -> list[dict[str, Shape]]:
-    """For each of `points`, shapes of graph inputs by name, the shapes of all tensors there by name; the graph stays as it is.
+def infer_at(
+    graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int | str | None]]]
+) -> list[dict[str, Shape]]:
+    """For each of `points`, shapes of graph inputs by name, the shapes of all tensors there by
+    name; the graph stays as it is.
 
     Raises InputError as `infer` does.
     """
@@ -56,7 +70,8 @@ def infer_at(graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int | str |
 
 
 def infer_inner(graph: gs.Graph, point: Mapping[str, Sequence[int | str | None]]) -> ModelProto:
-    """The model without its weights, for inputs of the shapes of `point`; its subgraphs declare the shapes of their tensors.
+    """The model without its weights, for inputs of the shapes of `point`; its subgraphs declare the
+    shapes of their tensors.
 
     Raises InputError as `infer` does.
     """
@@ -68,7 +83,11 @@ def infer_inner(graph: gs.Graph, point: Mapping[str, Sequence[int | str | None]]
 def _resize(skeleton: ModelProto, point: Mapping[str, Sequence[int | str | None]]) -> None:
     for value in skeleton.graph.input:
         if value.name in point:
-            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, list(point[value.name])))
+            value.CopyFrom(
+                onnx.helper.make_tensor_value_info(
+                    value.name, value.type.tensor_type.elem_type, list(point[value.name])
+                )
+            )
 
 
 def _inferred(skeleton: ModelProto) -> Sequence[onnx.ValueInfoProto]:
@@ -78,12 +97,18 @@ def _inferred(skeleton: ModelProto) -> Sequence[onnx.ValueInfoProto]:
 
 def _with_shapes(skeleton: ModelProto) -> ModelProto:
     try:
-        return onnx.shape_inference.infer_shapes(newer(skeleton), check_type=False, strict_mode=False, data_prop=True)
+        return onnx.shape_inference.infer_shapes(
+            newer(skeleton), check_type=False, strict_mode=False, data_prop=True
+        )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-        raise InputError(f"the model's shapes cannot be inferred: {error}; run onnx.checker.check_model on it") from error
+        raise InputError(
+            f"the model's shapes cannot be inferred: {error}; run onnx.checker.check_model on it"
+        ) from error
 
 
-def _refine(node: gs.Node, tensor: gs.Variable, value: onnx.ValueInfoProto, meanings: Meanings) -> None:
+def _refine(
+    node: gs.Node, tensor: gs.Variable, value: onnx.ValueInfoProto, meanings: Meanings
+) -> None:
     """Take over what was inferred; a dimension that inference lost keeps what was known before."""
     dtype, shape = tensor_type(value.type)
     if dtype is None:
@@ -94,7 +119,11 @@ def _refine(node: gs.Node, tensor: gs.Variable, value: onnx.ValueInfoProto, mean
 
 
 def _merged(new: Shape, old: Shape | None) -> Shape:
-    return [_better(*pair) for pair in zip(new, old, strict=True)] if old is not None and len(old) == len(new) else new
+    return (
+        [_better(*pair) for pair in zip(new, old, strict=True)]
+        if old is not None and len(old) == len(new)
+        else new
+    )
 
 
 def _better(new: int | str | None, old: int | str | None) -> int | str | None:
@@ -105,10 +134,16 @@ def _better(new: int | str | None, old: int | str | None) -> int | str | None:
 
 def _skeleton(graph: gs.Graph) -> ModelProto:
     source: ModelProto = graph.source
-    model = ModelProto(ir_version=max(source.ir_version, LEAST_IR), opset_import=graph.import_domains, functions=source.functions)
+    model = ModelProto(
+        ir_version=max(source.ir_version, LEAST_IR),
+        opset_import=graph.import_domains,
+        functions=source.functions,
+    )
     model.graph.name = source.graph.name or "graph"
     declared = {value.name: value for value in source.graph.input}
-    model.graph.input.extend(value_info(tensor, declared.get(tensor.name)) for tensor in graph.inputs)
+    model.graph.input.extend(
+        value_info(tensor, declared.get(tensor.name)) for tensor in graph.inputs
+    )
     for constant in used_constants(graph).values():
         if np.prod(constant.shape) > LARGE:
             model.graph.input.append(value_info(constant, None))
@@ -117,7 +152,8 @@ def _skeleton(graph: gs.Graph) -> ModelProto:
     model.graph.input.extend(value_info(tensor, None) for tensor in _opaque_sources(graph))
     model.graph.node.extend(node for item in in_order(graph) for node in _stand_ins(item))
     import_domains(model)
-    # outputs without a type: what the source says of them is merged in afterwards, so that it cannot contradict inference
+    # outputs without a type: what the source says of them is merged in afterwards, so that it
+    # cannot contradict inference
     model.graph.output.extend(onnx.ValueInfoProto(name=tensor.name) for tensor in graph.outputs)
     return model
 
@@ -131,7 +167,8 @@ def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:
 
 
 def _stand_ins(node: gs.Node) -> Sequence[NodeProto]:
-    """The node itself; for a recognized activation and an operator of ONNX Runtime, nodes with outputs of the same types and shapes."""
+    """The node itself; for a recognized activation and an operator of ONNX Runtime, nodes with
+    outputs of the same types and shapes."""
     if node.domain == INTERNAL_DOMAIN:
         return [onnx.helper.make_node("Identity", [node.inputs[0].name], [node.outputs[0].name])]
     return contrib.stand_ins(node) or [node_proto(node)]

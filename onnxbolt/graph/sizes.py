@@ -1,4 +1,6 @@
-"""Dimensions below zero: older exporters write -1 for a size that is open, and ONNX Runtime takes it for that."""
+"""Dimensions below zero: older exporters write -1 for a size that is open, and ONNX Runtime
+takes it for that."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

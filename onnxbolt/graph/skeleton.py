@@ -1,8 +1,11 @@
-"""Types and shapes of a model as onnx infers them from inputs and constants alone: nothing that it says of other tensors is believed.
+"""Types and shapes of a model as onnx infers them from inputs and constants alone: nothing that it
+says of other tensors is believed.
 
-Inference is given a skeleton: large constants are replaced by inputs of their type and shape, which keeps it fast and below protobuf's
-2 GiB; small ones stay, since shapes are computed from their values.
+Inference is given a skeleton: large constants are replaced by inputs of their type and shape, which
+keeps it fast and below protobuf's 2 GiB; small ones stay, since shapes are computed from their
+values.
 """
+
 from __future__ import annotations
 
 import math
@@ -20,22 +23,33 @@ Sizes = Callable[[int, int], int]  # (axis, rank) -> a size for a dimension of a
 
 
 def inferred_types(model: ModelProto, sizes: Sizes | None = None) -> dict[str, TypeProto]:
-    """The type of each tensor that inference knows, by name, those of subgraphs included; symbolic dimensions of inputs are given `sizes`.
+    """The type of each tensor that inference knows, by name, those of subgraphs included; symbolic
+    dimensions of inputs are given `sizes`.
 
-    Raises onnx's InferenceError or ValidationError where the model contradicts itself so much that onnx gives up,
-    ValueError where its nodes read one another in a cycle.
+    Raises onnx's InferenceError or ValidationError where the model contradicts itself so much that
+    onnx gives up, ValueError where its nodes read one another in a cycle.
     """
-    skeleton = ModelProto(ir_version=max(model.ir_version, LEAST_IR), opset_import=model.opset_import, functions=model.functions)
+    skeleton = ModelProto(
+        ir_version=max(model.ir_version, LEAST_IR),
+        opset_import=model.opset_import,
+        functions=model.functions,
+    )
     graph, given = skeleton.graph, {value.name for value in model.graph.input}
     graph.name = "skeleton"
     graph.input.extend(model.graph.input)
     for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) <= LARGE and not onnx.external_data_helper.uses_external_data(tensor):
+        if math.prod(tensor.dims) <= LARGE and not onnx.external_data_helper.uses_external_data(
+            tensor
+        ):
             graph.initializer.append(tensor)
         elif tensor.name not in given:
             graph.input.append(_declared(tensor.name, tensor))
     for sparse in model.graph.sparse_initializer:
-        graph.input.append(helper.make_tensor_value_info(sparse.values.name, sparse.values.data_type, list(sparse.dims)))
+        graph.input.append(
+            helper.make_tensor_value_info(
+                sparse.values.name, sparse.values.data_type, list(sparse.dims)
+            )
+        )
     for node in protos_in_order(model.graph.node):
         if (tensor := _large_constant(node)) is None:
             graph.node.append(node)
@@ -50,7 +64,8 @@ def inferred_types(model: ModelProto, sizes: Sizes | None = None) -> dict[str, T
 
 
 def import_domains(model: ModelProto) -> None:
-    """Import the domains of nodes that nobody imports: ONNX Runtime runs such models, inference refuses them."""
+    """Import the domains of nodes that nobody imports: ONNX Runtime runs such models, inference
+    refuses them."""
     known = {"", "ai.onnx"} | {entry.domain for entry in model.opset_import}
     new = sorted({node.domain for node in model.graph.node} - known)
     model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in new)
@@ -62,7 +77,11 @@ def _declared(name: str, tensor: TensorProto) -> ValueInfoProto:
 
 def _large_constant(node: NodeProto) -> TensorProto | None:
     """The value of a Constant node that is large."""
-    if node.op_type != "Constant" or len(node.attribute) != 1 or not node.attribute[0].HasField("t"):
+    if (
+        node.op_type != "Constant"
+        or len(node.attribute) != 1
+        or not node.attribute[0].HasField("t")
+    ):
         return None
     tensor = node.attribute[0].t
     return tensor if math.prod(tensor.dims) > LARGE else None

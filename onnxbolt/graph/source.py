@@ -1,4 +1,6 @@
-"""The source model: read, seen to be usable, its functions inlined, and named as the cause where it is damaged."""
+"""The source model: read, seen to be usable, its functions inlined, and named as the cause where
+it is damaged."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -25,9 +27,9 @@ Source: TypeAlias = "str | Path | ModelProto"
 def opened(source: Source) -> Iterator[ModelProto]:
     """The source model with its data, for the stages to work on.
 
-    Raises InputError where it cannot be used. A stage's unexpected failure becomes an InputError as well if ONNX Runtime and
-    onnx.checker refuse the model: checking every model beforehand would take longer than most stages, and the checker turns down
-    much that runs.
+    Raises InputError where it cannot be used. A stage's unexpected failure becomes an InputError as
+    well if ONNX Runtime and onnx.checker refuse the model: checking every model beforehand would
+    take longer than most stages, and the checker turns down much that runs.
     """
     model = _read(source)
     try:
@@ -49,22 +51,36 @@ def _read(source: Source) -> ModelProto:
     else:
         model = load_model(Path(source))
     if any(node.domain == FUSED_DOMAIN for node in model.graph.node):
-        raise InputError("the model has been optimized by onnxbolt already: optimize its original instead")
+        raise InputError(
+            "the model has been optimized by onnxbolt already: optimize its original instead"
+        )
     try:
         return inlined(model)
     except onnx.checker.ValidationError as error:  # a function that calls itself
-        raise InputError(f"the model's functions cannot be inlined: {_line(error)}; export it again") from error
+        raise InputError(
+            f"the model's functions cannot be inlined: {_line(error)}; export it again"
+        ) from error
 
 
 def _require_data(model: ModelProto) -> None:
-    outside = next((tensor.name for tensor in model.graph.initializer if onnx.external_data_helper.uses_external_data(tensor)), None)
+    outside = next(
+        (
+            tensor.name
+            for tensor in model.graph.initializer
+            if onnx.external_data_helper.uses_external_data(tensor)
+        ),
+        None,
+    )
     if outside is not None:
-        raise InputError(f"tensor {outside!r} has its data in a file that a model in memory cannot name: pass the model's path, or load it "
-                         "with its external data")
+        raise InputError(
+            f"tensor {outside!r} has its data in a file that a model in memory cannot name: pass"
+            " the model's path, or load it with its external data"
+        )
 
 
 def _with_open_sizes(model: ModelProto) -> ModelProto:
-    """The model as `load_model` would read it, without sizes below zero; `model`, which is the caller's, where there are none."""
+    """The model as `load_model` would read it, without sizes below zero; `model`, which is the
+    caller's, where there are none."""
     if not has_negative(model):
         return model
     result = ModelProto()
@@ -75,8 +91,11 @@ def _with_open_sizes(model: ModelProto) -> ModelProto:
 
 
 def _fault(model: ModelProto) -> str:
-    """What is wrong with the model, in one line; empty where that is nothing that onnx.checker can tell (up to 2 GiB)."""
-    if damaged := _damaged_tensor(model):  # the checker begins with trifles, like an output whose shape is not declared
+    """What is wrong with the model, in one line; empty where that is nothing that onnx.checker
+    can tell (up to 2 GiB)."""
+    if damaged := _damaged_tensor(
+        model
+    ):  # the checker begins with trifles, like an output whose shape is not declared
         return damaged
     try:
         onnx.checker.check_model(model, full_check=True)
@@ -91,14 +110,19 @@ def _damaged_tensor(model: ModelProto) -> str:
     """The first tensor whose data are not those of its shape and type."""
     kinds = {number: name for name, number in TensorProto.DataType.items()}
     for tensor in all_tensors(model):
-        if tensor.data_type == TensorProto.STRING or onnx.external_data_helper.uses_external_data(tensor):
+        if tensor.data_type == TensorProto.STRING or onnx.external_data_helper.uses_external_data(
+            tensor
+        ):
             continue
         try:
             onnx.numpy_helper.to_array(tensor)
         except (KeyError, TypeError, ValueError) as error:
             kind = kinds.get(tensor.data_type, tensor.data_type)
             held = f"{len(tensor.raw_data)} bytes" if tensor.HasField("raw_data") else "other data"
-            return f"tensor {tensor.name!r} of type {kind} and shape {list(tensor.dims)} has {held}: {_line(error)}"
+            return (
+                f"tensor {tensor.name!r} of type {kind} and shape {list(tensor.dims)} has {held}:"
+                f" {_line(error)}"
+            )
     return ""
 
 
@@ -113,9 +137,15 @@ def _loads(model: ModelProto) -> bool:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # some crash (runtime.py: keep_channels)
+        options.graph_optimization_level = (
+            onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        )  # some crash (runtime.py: keep_channels)
         extra_ops.register(options)
-        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception:  # of many classes, none of them public; another failure is being handled here already
+        onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except (
+        Exception
+    ):  # of many classes, none of them public; another failure is being handled here already
         return False
     return True

@@ -1,9 +1,11 @@
 """Types and shapes that a model stores for its tensors and that are not true.
 
-Converters and edited models leave them behind: of the type before a conversion, or of the one batch that was traced before the batch became
-symbolic. ONNX Runtime hardly looks at them. Here inference at sizes that no export happens to have shows them, and where one is found, none
-of the model's is believed.
+Converters and edited models leave them behind: of the type before a conversion, or of the one batch
+that was traced before the batch became symbolic. ONNX Runtime hardly looks at them. Here inference
+at sizes that no export happens to have shows them, and where one is found, none of the model's is
+believed.
 """
+
 from __future__ import annotations
 
 import onnx
@@ -11,19 +13,31 @@ from onnx import ModelProto, TypeProto, ValueInfoProto
 
 from onnxbolt.graph.skeleton import inferred_types
 
-_BATCH, _IMAGE, _OTHER = 3, 352, 52  # tried for open dimensions; an image is divisible by 32, as networks expect
+_BATCH, _IMAGE, _OTHER = (
+    3,
+    352,
+    52,
+)  # tried for open dimensions; an image is divisible by 32, as networks expect
 
 
 def contradictions(model: ModelProto) -> list[str]:
     """A line for each stored type or shape that inference contradicts."""
-    stored = [value for value in (*model.graph.value_info, *model.graph.output) if value.type.HasField("tensor_type")]
+    stored = [
+        value
+        for value in (*model.graph.value_info, *model.graph.output)
+        if value.type.HasField("tensor_type")
+    ]
     if not stored:
         return []
     try:
         found = inferred_types(model, _size)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
         return []  # shapes.infer says so
-    return [line for value in stored if value.name in found and (line := _contradiction(value, found[value.name]))]
+    return [
+        line
+        for value in stored
+        if value.name in found and (line := _contradiction(value, found[value.name]))
+    ]
 
 
 def _size(axis: int, rank: int) -> int:
@@ -44,11 +58,16 @@ def _differ(known: TypeProto.Tensor, seen: TypeProto.Tensor) -> bool:
         return False
     if len(known.shape.dim) != len(seen.shape.dim):
         return True
-    return any(a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value
-               for a, b in zip(known.shape.dim, seen.shape.dim, strict=True))
+    return any(
+        a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value
+        for a, b in zip(known.shape.dim, seen.shape.dim, strict=True)
+    )
 
 
 def _text(kind: TypeProto.Tensor) -> str:
-    sizes = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
+    sizes = [
+        str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+        for dim in kind.shape.dim
+    ]
     name = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
     return f"{name}[{', '.join(sizes)}]" if kind.HasField("shape") else name

@@ -1,11 +1,13 @@
 """Names of symbolic dimensions: equal where sizes are equal whatever the inputs' are.
 
-onnx's inference gives each dimension that it does not know a name of its own ("unk__7"), the height of a convolution's result as well, and
-counts from the beginning in each run. Here a window that keeps a size keeps its name, windows that make a size smaller alike give it one
-name, and what is left is named after its tensor, so that no name has two meanings.
+onnx's inference gives each dimension that it does not know a name of its own ("unk__7"), the height
+of a convolution's result as well, and counts from the beginning in each run. Here a window that
+keeps a size keeps its name, windows that make a size smaller alike give it one name, and what is
+left is named after its tensor, so that no name has two meanings.
 
     a window's output = floor((size + pads - reach) / stride) + 1,  reach = (kernel - 1) * dilation + 1     (ONNX, Conv and MaxPool)
 """
+
 from __future__ import annotations
 
 import re
@@ -20,9 +22,30 @@ Size: TypeAlias = "int | str | None"
 _GENERATED = "unk__"
 _MOVED = re.compile(r"\((\w+)([+-]\d+)\)")
 _WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
-_BROADCASTING = frozenset({
-    "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu",
-    "Pow", "Sub", "Sum", "Where", "Xor"})
+_BROADCASTING = frozenset(
+    {
+        "Add",
+        "And",
+        "Div",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Max",
+        "Mean",
+        "Min",
+        "Mod",
+        "Mul",
+        "Or",
+        "PRelu",
+        "Pow",
+        "Sub",
+        "Sum",
+        "Where",
+        "Xor",
+    }
+)
 
 
 def is_generated(size: Size) -> bool:
@@ -31,20 +54,30 @@ def is_generated(size: Size) -> bool:
 
 
 class Meanings:
-    """Of the names of one run of inference; to be asked for the outputs of each node after those of the nodes that it reads."""
+    """Of the names of one run of inference; to be asked for the outputs of each node after those
+    of the nodes that it reads."""
 
     def __init__(self) -> None:
         self._known: dict[str, int | str] = {}
 
     def shape(self, node: gs.Node, output: gs.Tensor, inferred: Sequence[Size]) -> list[Size]:
         """The shape of `output`; what inference lost is as it was known before."""
-        before = output.shape if output.shape is not None and len(output.shape) == len(inferred) else [None] * len(inferred)
-        return [self._size(node, output.name, axis - len(before), *sizes) for axis, sizes in enumerate(zip(inferred, before, strict=True))]
+        before = (
+            output.shape
+            if output.shape is not None and len(output.shape) == len(inferred)
+            else [None] * len(inferred)
+        )
+        return [
+            self._size(node, output.name, axis - len(before), *sizes)
+            for axis, sizes in enumerate(zip(inferred, before, strict=True))
+        ]
 
     def _size(self, node: gs.Node, name: str, axis: int, new: Size, old: Size) -> Size:
         """Of an axis counted from the end."""
         if not isinstance(new, str) or not is_generated(new):
-            return old if new is None or (isinstance(old, int) and not isinstance(new, int)) else new
+            return (
+                old if new is None or (isinstance(old, int) and not isinstance(new, int)) else new
+            )
         certain = None if is_generated(old) else old
         if new not in self._known:
             found = certain if certain is not None else derived(node, axis)
@@ -65,14 +98,20 @@ def derived(node: gs.Node, axis: int) -> int | str | None:
 
 def _window(node: gs.Node, axis: int) -> int | str | None:
     x, attributes = node.inputs[0].shape, node.attrs
-    kernel = attributes.get("kernel_shape") or (list(node.inputs[1].shape or ())[2:] if node.op == "Conv" else [])
+    kernel = attributes.get("kernel_shape") or (
+        list(node.inputs[1].shape or ())[2:] if node.op == "Conv" else []
+    )
     size = x[axis] if x is not None and len(x) == len(kernel) + 2 and len(kernel) >= -axis else None
     if size is None or not isinstance(kernel[axis], int):
         return None
-    stride, dilation = ((attributes.get(name) or [1] * len(kernel))[axis] for name in ("strides", "dilations"))
+    stride, dilation = (
+        (attributes.get(name) or [1] * len(kernel))[axis] for name in ("strides", "dilations")
+    )
     if stride > 1 and attributes.get("ceil_mode", 0):
         return None
-    return _stepped(size, _margin(node, axis, (kernel[axis] - 1) * dilation + 1, len(kernel)), stride)
+    return _stepped(
+        size, _margin(node, axis, (kernel[axis] - 1) * dilation + 1, len(kernel)), stride
+    )
 
 
 def _margin(node: gs.Node, axis: int, reach: int, count: int) -> int:
@@ -90,7 +129,10 @@ def _stepped(size: int | str, margin: int, stride: int) -> int | str:
 
 
 def _pad(node: gs.Node, axis: int) -> int | str | None:
-    x, pads = node.inputs[0].shape, constant_values(node.inputs[1]) if len(node.inputs) > 1 else None
+    x, pads = (
+        node.inputs[0].shape,
+        (constant_values(node.inputs[1]) if len(node.inputs) > 1 else None),
+    )
     if x is None or x[axis] is None or pads is None or len(node.inputs) > 3:  # axes of their own
         return None
     return _moved(x[axis], int(pads[axis - len(x)] + pads[axis]))

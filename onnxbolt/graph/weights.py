@@ -1,8 +1,10 @@
 """Large weights stay in the files that hold them; a model in memory says where they lie.
 
-Such an initializer has ONNX's entries for external data, and an absolute path as its location, which `importer.load_model` has checked.
-`values` maps the data: the memory is free again as soon as nobody holds the array.
+Such an initializer has ONNX's entries for external data, and an absolute path as its location,
+which `importer.load_model` has checked. `values` maps the data: the memory is free again as soon as
+nobody holds the array.
 """
+
 from __future__ import annotations
 
 import math
@@ -19,15 +21,24 @@ from onnx import ModelProto, TensorProto
 from onnxbolt.graph.element_types import numpy_dtype
 
 LARGE = 1 << 20  # bytes; the data of smaller tensors are read with the model
-Weights: TypeAlias = Mapping[str, gs.Constant]  # constants by name of their initializers, which hold no data
+Weights: TypeAlias = Mapping[
+    str, gs.Constant
+]  # constants by name of their initializers, which hold no data
 _PACKED: dict[int, int] = {  # elements in a byte
-    TensorProto.INT4: 2, TensorProto.UINT4: 2, TensorProto.FLOAT4E2M1: 2, TensorProto.INT2: 4, TensorProto.UINT2: 4}
+    TensorProto.INT4: 2,
+    TensorProto.UINT4: 2,
+    TensorProto.FLOAT4E2M1: 2,
+    TensorProto.INT2: 4,
+    TensorProto.UINT2: 4,
+}
 
 
 def is_apart(tensor: TensorProto) -> bool:
     """True if the tensor's data are in a file that `importer.load_model` has found."""
     outside = tensor.data_location == TensorProto.EXTERNAL
-    return outside and any(entry.key == "location" and os.path.isabs(entry.value) for entry in tensor.external_data)
+    return outside and any(
+        entry.key == "location" and os.path.isabs(entry.value) for entry in tensor.external_data
+    )
 
 
 def put_apart(tensor: TensorProto, path: Path | str, offset: int, length: int) -> None:
@@ -56,7 +67,8 @@ def values(tensor: TensorProto) -> np.ndarray:
 
 
 def raw(tensor: TensorProto, large: Weights) -> bytes | memoryview:
-    """The tensor's data as `raw_data` holds them; computed where its name is in `large`, mapped where they lie apart."""
+    """The tensor's data as `raw_data` holds them; computed where its name is in `large`, mapped
+    where they lie apart."""
     if tensor.name in large:
         return np.ascontiguousarray(large[tensor.name].values).reshape(-1).view(np.uint8).data
     return _mapped(tensor).data if is_apart(tensor) else tensor.raw_data
@@ -66,11 +78,17 @@ def whole(tensor: TensorProto) -> TensorProto:
     """The tensor with its data; itself where it has them."""
     if not is_apart(tensor):
         return tensor
-    return TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=_mapped(tensor).tobytes())
+    return TensorProto(
+        name=tensor.name,
+        dims=tensor.dims,
+        data_type=tensor.data_type,
+        raw_data=_mapped(tensor).tobytes(),
+    )
 
 
 def complete(model: ModelProto, large: Weights) -> ModelProto:
-    """The model with all data of its initializers in itself; itself where these are there already."""
+    """The model with all data of its initializers in itself; itself where these are there
+    already."""
     if not any(lacks_data(tensor, large) for tensor in model.graph.initializer):
         return model
     copy = ModelProto()

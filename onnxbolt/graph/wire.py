@@ -1,8 +1,10 @@
 """A model's file, read and written without the data of all its large initializers in memory.
 
-`read_model` leaves them in the file, as if they were external data that lie in it; `parts` gives the file piece by piece. Protobuf has no
-means for either, so this module walks over the fields of messages: https://protobuf.dev/programming-guides/encoding.
+`read_model` leaves them in the file, as if they were external data that lie in it; `parts` gives
+the file piece by piece. Protobuf has no means for either, so this module walks over the fields of
+messages: https://protobuf.dev/programming-guides/encoding.
 """
+
 from __future__ import annotations
 
 import mmap
@@ -16,7 +18,11 @@ from onnx import ModelProto, TensorProto
 from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.weights import LARGE, Weights, lacks_data, put_apart, raw, stored_bytes
 
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # numbers of these fields of ModelProto, GraphProto and TensorProto
+_GRAPH, _INITIALIZER, _RAW_DATA = (
+    7,
+    5,
+    9,
+)  # numbers of these fields of ModelProto, GraphProto and TensorProto
 _BYTES = 2  # wire type of a field with a length
 
 
@@ -57,7 +63,11 @@ def _tensor(data: mmap.mmap, begin: int, end: int, name: str) -> bytes:
     raw = [(payload, following) for number, _, payload, following in fields if number == _RAW_DATA]
     if len(raw) != 1 or raw[0][1] - raw[0][0] < LARGE:
         return data[begin:end]
-    tensor = TensorProto.FromString(b"".join(data[field:following] for number, field, _, following in fields if number != _RAW_DATA))
+    tensor = TensorProto.FromString(
+        b"".join(
+            data[field:following] for number, field, _, following in fields if number != _RAW_DATA
+        )
+    )
     if tensor.external_data or raw[0][1] - raw[0][0] != stored_bytes(tensor):
         return data[begin:end]
     put_apart(tensor, name, raw[0][0], raw[0][1] - raw[0][0])
@@ -65,11 +75,16 @@ def _tensor(data: mmap.mmap, begin: int, end: int, name: str) -> bytes:
 
 
 def parts(model: ModelProto, large: Weights) -> Iterator[bytes | memoryview]:
-    """What `SerializeToString` gives of the model with all of its data, in pieces; `large` has the data that initializers lack."""
+    """What `SerializeToString` gives of the model with all of its data, in pieces; `large` has
+    the data that initializers lack."""
     initializers = [_Initializer.of(tensor, large) for tensor in model.graph.initializer]
     before, after = _around(model, _GRAPH)
     begin, rest = _around(model.graph, _INITIALIZER)
-    yield before + _tag(_GRAPH, len(begin) + sum(item.size for item in initializers) + len(rest)) + begin
+    yield (
+        before
+        + _tag(_GRAPH, len(begin) + sum(item.size for item in initializers) + len(rest))
+        + begin
+    )
     for item, tensor in zip(initializers, model.graph.initializer, strict=True):
         yield item.head
         if item.apart:
@@ -80,7 +95,8 @@ def parts(model: ModelProto, large: Weights) -> Iterator[bytes | memoryview]:
 
 @dataclass(frozen=True)
 class _Initializer:
-    """A tensor as a field of the graph: what comes before its data and behind them, and the whole field's size."""
+    """A tensor as a field of the graph: what comes before its data and behind them, and the
+    whole field's size."""
 
     head: bytes
     tail: bytes
@@ -119,7 +135,8 @@ def _tag(number: int, size: int) -> bytes:
 
 
 def _fields(data: mmap.mmap, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Of each field of a message: its number, and where it begins, where its payload begins, and where it ends."""
+    """Of each field of a message: its number, and where it begins, where its payload begins, and
+    where it ends."""
     at = begin
     while at < end:
         key, payload = _varint(data, at, end)

@@ -1,10 +1,12 @@
-"""Several GEMMs in one kernel on sm_90a, what lies between them in registers (Bolt, section 3.1.1; custom_ops/chain/shape.h has the
-same formulas).
+"""Several GEMMs in one kernel on sm_90a, what lies between them in registers (Bolt, section 3.1.1;
+custom_ops/chain/shape.h has the same formulas).
 
-Threadblock residence here: a block has all columns of every layer, hence at most 256 of them. Shared memory holds the weights of all
-layers (`resident`), or all but the first one's, which then come through the ring with the rows. `align_a` is 8 where TMA reads the rows
-of A, and 1 where their pitch is no multiple of 16 bytes (custom_ops/chain/rows.h).
+Threadblock residence here: a block has all columns of every layer, hence at most 256 of them.
+Shared memory holds the weights of all layers (`resident`), or all but the first one's, which then
+come through the ring with the rows. `align_a` is 8 where TMA reads the rows of A, and 1 where their
+pitch is no multiple of 16 bytes (custom_ops/chain/rows.h).
 """
+
 from __future__ import annotations
 
 import itertools
@@ -21,22 +23,30 @@ _GROUPS = (4, 3, 2, 1)  # consumer warpgroups
 _STAGES = (8, 6, 5, 4, 3, 2)  # the deepest ring that fits is the one
 _DEEPER = 10  # stages of a second one, where three or four rings are read at once
 _BOX = 64  # elements along k of one copy
-# of a consumer's thread by the formula below, by the number of consumer warpgroups: what compiles without spills (threads have 255, 224,
-# 152 and 112)
+# of a consumer's thread by the formula below, by the number of consumer warpgroups: what compiles
+# without spills (threads have 255, 224, 152 and 112)
 _REGISTERS = {1: 255, 2: 232, 3: 160, 4: 112}
 _BASE_REGISTERS = 48  # beside accumulators and operands
 _ROWS = 64  # of one product
 _CHUNK = 16  # bytes, to which rows have to be aligned for TMA, and of a copy without it
 
 
-def serves(dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...], widest: int = COLUMNS[-1]) -> bool:
-    """Whether there may be a kernel for layers with these columns, at most `widest`, and this chain of steps: residuals may stand behind
-    the last one."""
-    return dtype.bytes == 2 and 2 <= len(widths) <= MAX_LAYERS and max(widths) <= widest and fits_several(chain)
+def serves(
+    dtype: DType, widths: tuple[int, ...], chain: tuple[str, ...], widest: int = COLUMNS[-1]
+) -> bool:
+    """Whether there may be a kernel for layers with these columns, at most `widest`, and this
+    chain of steps: residuals may stand behind the last one."""
+    return (
+        dtype.bytes == 2
+        and 2 <= len(widths) <= MAX_LAYERS
+        and max(widths) <= widest
+        and fits_several(chain)
+    )
 
 
 def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """Every feasible configuration: `threadblock` is (rows, columns of the first layer, k), `warp` the other layers' columns."""
+    """Every feasible configuration: `threadblock` is (rows, columns of the first layer, k),
+    `warp` the other layers' columns."""
     served = arch.wgmma and serves(problem.dtype, (*problem.inner, problem.n), problem.chain)
     return configs(problem, arch) if served else ()
 
@@ -45,14 +55,25 @@ def configs(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """As `candidates`, for layers that there are kernels for, one or several."""
     padded = [next(n for n in COLUMNS if n >= width) for width in (*problem.inner, problem.n)]
     others = [*padded[1:], 0, 0, 0]
-    depth, align_a = first_depth(problem.k), 8 if problem.k * problem.dtype.bytes % _CHUNK == 0 else 1
+    depth, align_a = (
+        first_depth(problem.k),
+        (8 if problem.k * problem.dtype.bytes % _CHUNK == 0 else 1),
+    )
     found: list[KernelConfig] = []
     for resident, groups in itertools.product((1, 0), _GROUPS):
         rows = _ROWS if resident else _ROWS * groups
         deepest = (
             KernelConfig(
-                arch.number, 0, UNBOUNDED, Family.CHAIN_SM90, (rows, padded[0], depth),
-                (others[0], others[1], others[2]), stages=stages, align_a=align_a, consumers=groups, resident=resident,
+                arch.number,
+                0,
+                UNBOUNDED,
+                Family.CHAIN_SM90,
+                (rows, padded[0], depth),
+                (others[0], others[1], others[2]),
+                stages=stages,
+                align_a=align_a,
+                consumers=groups,
+                resident=resident,
             )
             for stages in ((_DEEPER, *_STAGES) if resident and groups > 2 else _STAGES)
         )
@@ -69,8 +90,9 @@ def first_depth(k: int) -> int:
 
 def is_feasible(config: KernelConfig, problem: GemmProblem, arch: Arch) -> bool:
     """Whether a block fits an SM and no accumulator is spilled."""
-    return (shared_memory(config, problem) <= arch.shared_memory_per_block
-            and registers(config) <= min(_REGISTERS[config.consumers], arch.registers_per_thread))
+    return shared_memory(config, problem) <= arch.shared_memory_per_block and registers(
+        config
+    ) <= min(_REGISTERS[config.consumers], arch.registers_per_thread)
 
 
 def columns(config: KernelConfig) -> tuple[int, ...]:
@@ -79,11 +101,14 @@ def columns(config: KernelConfig) -> tuple[int, ...]:
 
 
 def registers(config: KernelConfig) -> int:
-    """Of a consumer's thread: where one layer follows another, its accumulators and the operand that the one before left; in the first
-    one two boxes of rows, unless these stay in shared memory."""
+    """Of a consumer's thread: where one layer follows another, its accumulators and the operand
+    that the one before left; in the first one two boxes of rows, unless these stay in shared
+    memory."""
     widths = columns(config)
     first = widths[0] // 2 + (0 if config.align_a == 8 else 2 * _box(config) // 4)
-    return _BASE_REGISTERS + max([first, *(before // 4 + after // 2 for before, after in itertools.pairwise(widths))])
+    return _BASE_REGISTERS + max(
+        [first, *(before // 4 + after // 2 for before, after in itertools.pairwise(widths))]
+    )
 
 
 def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
@@ -95,11 +120,21 @@ def shared_memory(config: KernelConfig, problem: GemmProblem) -> int:
     row = box * size + (0 if config.align_a == 8 else _CHUNK)
     stage = config.threadblock[0] * row + (0 if config.resident else widths[0] * box * size)
     rings = config.consumers if config.resident else 1
-    staging = staging_bytes(widths[-1], problem.out, residual=config.align_a == 8 and loads_residual(problem))
-    vectors = [sum(EPILOGUES[step].operand == "vector" for step in layer) for layer in layers(problem.chain)]
+    staging = staging_bytes(
+        widths[-1], problem.out, residual=config.align_a == 8 and loads_residual(problem)
+    )
+    vectors = [
+        sum(EPILOGUES[step].operand == "vector" for step in layer)
+        for layer in layers(problem.chain)
+    ]
     all_vectors = sum(v * n for v, n in zip(vectors, widths, strict=True)) * 4
-    return (sum(weights[0 if config.resident else 1:]) + rings * config.stages * round_up(stage, 1024)
-            + config.consumers * round_up(staging, 1024) + all_vectors + _BARRIERS)
+    return (
+        sum(weights[0 if config.resident else 1 :])
+        + rings * config.stages * round_up(stage, 1024)
+        + config.consumers * round_up(staging, 1024)
+        + all_vectors
+        + _BARRIERS
+    )
 
 
 _BARRIERS = 1024  # bytes, and what aligns them

@@ -1,8 +1,11 @@
-"""Problems, configurations and launch limits: the data that planning, code generation and the C++ library share.
+"""Problems, configurations and launch limits: the data that planning, code generation and the C++
+library share.
 
-A `KernelConfig` is written to a fused node as one row of int64 numbers (`row`), in the order of its fields;
-custom_ops/kernel.h declares the same order. Names are derived from it and never parsed back.
+A `KernelConfig` is written to a fused node as one row of int64 numbers (`row`), in the order of its
+fields; custom_ops/kernel.h declares the same order. Names are derived from it and never parsed
+back.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -41,10 +44,16 @@ class Family(enum.IntEnum):
     CHAIN_SMALL = 17  # several GEMMs too narrow for tensor cores in one kernel, any architecture
     CHAIN_2X = 18  # several GEMMs in one kernel with mma.sync, sm_75 and later
     RESIZE = 19  # our NHWC resizing kernels, any architecture
-    CHAIN_WIDE_SM90 = 20  # several GEMMs of up to 512 columns in one kernel, what lies between them in shared memory; sm_90a
-    CHAIN_STORED_SM90 = 21  # two GEMMs, or 1x1 convolutions, the first one's result stored as well, or with residuals; sm_90a
+    # several GEMMs of up to 512 columns in one kernel, what lies between them in shared memory;
+    # sm_90a
+    CHAIN_WIDE_SM90 = 20
+    # two GEMMs, or 1x1 convolutions, the first one's result stored as well, or with residuals;
+    # sm_90a
+    CHAIN_STORED_SM90 = 21
     GEMM_ROWS_SM90 = 22  # GEMM whose rows TMA cannot read: CHAIN_SM90 of one layer
-    CHAIN_CONV_2X = 23  # a convolution, as CONV_2X has it, and 1x1 convolutions behind it in one kernel, sm_75 and later
+    # a convolution, as CONV_2X has it, and 1x1 convolutions behind it in one kernel, sm_75 and
+    # later
+    CHAIN_CONV_2X = 23
 
 
 class Schedule(enum.IntEnum):
@@ -66,7 +75,8 @@ class Iterator(enum.IntEnum):
 
 @dataclass(frozen=True, order=True)
 class KernelConfig:
-    """One row of a node's configuration table. Shapes in elements; m counts rows of the (implicit) GEMM."""
+    """One row of a node's configuration table. Shapes in elements; m counts rows of the
+    (implicit) GEMM."""
 
     arch: int  # 75, 80, 86, 89, 90 (90 means sm_90a)
     min_m: int  # the row serves min_m <= m <= max_m
@@ -85,14 +95,20 @@ class KernelConfig:
     iterator: Iterator = Iterator.NONE
     split_k: int = 1
     consumers: int = 0  # consumer warpgroups of a block (our sm_90a families)
-    resident: int = 0  # 1: the weights of a block's output channels stay in shared memory (our sm_90a families)
+    resident: int = (
+        0  # 1: the weights of a block's output channels stay in shared memory (our sm_90a families)
+    )
 
     def row(self) -> list[int]:
         """The configuration as numbers, in field order."""
         numbers: list[int] = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            numbers.extend(int(v) for v in value) if isinstance(value, tuple) else numbers.append(int(value))
+            (
+                numbers.extend(int(v) for v in value)
+                if isinstance(value, tuple)
+                else numbers.append(int(value))
+            )
         return numbers
 
     @classmethod
@@ -102,15 +118,35 @@ class KernelConfig:
         if len(n) != ROW_WIDTH:
             raise ValueError(f"a configuration row has {ROW_WIDTH} numbers, not {len(n)}")
         return cls(
-            n[0], n[1], n[2], Family(n[3]), (n[4], n[5], n[6]), (n[7], n[8], n[9]), (n[10], n[11], n[12]), n[13], n[14],
-            (n[15], n[16]), Schedule(n[17]), n[18], n[19], n[20], Iterator(n[21]), n[22], n[23], n[24],
+            n[0],
+            n[1],
+            n[2],
+            Family(n[3]),
+            (n[4], n[5], n[6]),
+            (n[7], n[8], n[9]),
+            (n[10], n[11], n[12]),
+            n[13],
+            n[14],
+            (n[15], n[16]),
+            Schedule(n[17]),
+            n[18],
+            n[19],
+            n[20],
+            Iterator(n[21]),
+            n[22],
+            n[23],
+            n[24],
         )
 
     def instance(self) -> KernelConfig:
         """What has to be compiled: the row without what a launch decides."""
         swizzle = 1 if self.family in SWIZZLED_AT_LAUNCH else self.swizzle
-        warp = (0, 0, 0) if self.family in TILED_AT_LAUNCH else self.warp  # how a tile lies in the image
-        return dataclasses.replace(self, min_m=0, max_m=UNBOUNDED, split_k=1, swizzle=swizzle, warp=warp)
+        warp = (
+            (0, 0, 0) if self.family in TILED_AT_LAUNCH else self.warp
+        )  # how a tile lies in the image
+        return dataclasses.replace(
+            self, min_m=0, max_m=UNBOUNDED, split_k=1, swizzle=swizzle, warp=warp
+        )
 
 
 ROW_WIDTH = 25
@@ -129,7 +165,9 @@ class GemmProblem:
     dtype: DType
     out: DType
     chain: tuple[str, ...]  # epilogue step names, see epilogues.py
-    inner: tuple[int, ...] = ()  # columns of the layers before the last, where `chain` holds further products; `n` are the last one's
+    inner: tuple[
+        int, ...
+    ] = ()  # columns of the layers before the last, where `chain` holds further products; `n` are the last one's
 
     @property
     def rows(self) -> int:
@@ -145,8 +183,10 @@ class GemmProblem:
         """Each product with its epilogue as a problem of its own."""
         widths, chains = (self.k, *self.inner, self.n), layers(self.chain)
         last = len(chains) - 1
-        return tuple(GemmProblem(self.m, n, k, self.dtype, self.out if i == last else self.dtype, chains[i])
-                     for i, (k, n) in enumerate(itertools.pairwise(widths)))
+        return tuple(
+            GemmProblem(self.m, n, k, self.dtype, self.out if i == last else self.dtype, chains[i])
+            for i, (k, n) in enumerate(itertools.pairwise(widths))
+        )
 
 
 @dataclass(frozen=True)
@@ -170,9 +210,13 @@ class ConvProblem:
     out: DType
     chain: tuple[str, ...]
     nchw: bool = False  # x is read as ONNX has it: a model's first convolution
-    inner: tuple[int, ...] = ()  # channels of the layers before the last, where `chain` holds 1x1 convolutions; `k` are the last one's
+    inner: tuple[
+        int, ...
+    ] = ()  # channels of the layers before the last, where `chain` holds 1x1 convolutions; `k` are the last one's
     y_nchw: bool = False  # y is written as ONNX has it, without padding: what leaves channels last
-    padding: int = 0  # of `k`, where `chain` ends with a Store: then y is written in both forms, and these channels are not ONNX's
+    # of `k`, where `chain` ends with a Store: then y is written in both forms, and these channels
+    # are not ONNX's
+    padding: int = 0
 
     @property
     def both_forms(self) -> bool:
@@ -182,7 +226,9 @@ class ConvProblem:
     @property
     def in_rows(self) -> ConvProblem:
         """Where y is written in both forms, the problem without the one that ONNX has."""
-        return dataclasses.replace(self, out=self.dtype, chain=self.chain[:-1], y_nchw=False, padding=0)
+        return dataclasses.replace(
+            self, out=self.dtype, chain=self.chain[:-1], y_nchw=False, padding=0
+        )
 
     @property
     def rows(self) -> int:
@@ -202,7 +248,11 @@ class ConvProblem:
     @property
     def flops(self) -> int:
         depths = (self.r * self.s * self.c // self.groups, *self.inner)
-        return 2 * self.rows * sum(n * depth for n, depth in zip((*self.inner, self.k), depths, strict=True))
+        return (
+            2
+            * self.rows
+            * sum(n * depth for n, depth in zip((*self.inner, self.k), depths, strict=True))
+        )
 
     @cached_property
     def layers(self) -> tuple[ConvProblem, ...]:
@@ -211,15 +261,36 @@ class ConvProblem:
         last = len(chains) - 1
         outs = [self.out if i == last else self.dtype for i in range(len(chains))]
         behind = [
-            ConvProblem(self.n, self.p, self.q, c, k, 1, 1, self.p, self.q, (0, 0, 0, 0), (1, 1), (1, 1), 1, self.dtype, out, chain)
+            ConvProblem(
+                self.n,
+                self.p,
+                self.q,
+                c,
+                k,
+                1,
+                1,
+                self.p,
+                self.q,
+                (0, 0, 0, 0),
+                (1, 1),
+                (1, 1),
+                1,
+                self.dtype,
+                out,
+                chain,
+            )
             for c, k, out, chain in zip(widths, widths[1:], outs[1:], chains[1:], strict=False)
         ]
-        return dataclasses.replace(self, k=widths[0], out=outs[0], chain=chains[0], inner=()), *behind
+        return (
+            dataclasses.replace(self, k=widths[0], out=outs[0], chain=chains[0], inner=()),
+            *behind,
+        )
 
 
 @dataclass(frozen=True)
 class SqueezeExciteProblem:
-    """y[N, H, W, C] = x gate(squeeze(mean(x) W1^T) W2^T), W1 [S, C], W2 [C, S]; channels as stored (padding included)."""
+    """y[N, H, W, C] = x gate(squeeze(mean(x) W1^T) W2^T), W1 [S, C], W2 [C, S]; channels as
+    stored (padding included)."""
 
     n: int
     h: int

@@ -1,9 +1,10 @@
-"""Convolution kernels: CUTLASS 2.x implicit GEMM (NHWC, KRSC) on every architecture, our own on sm_90a; depthwise convolutions have a
-family of their own.
+"""Convolution kernels: CUTLASS 2.x implicit GEMM (NHWC, KRSC) on every architecture, our own on
+sm_90a; depthwise convolutions have a family of their own.
 
-The implicit GEMM is M = N*P*Q pixels, N = K output channels, K = R*S*C (section 3.1 of "CUTLASS Convolution",
-CUTLASS's documentation).
+The implicit GEMM is M = N*P*Q pixels, N = K output channels, K = R*S*C (section 3.1 of "CUTLASS
+Convolution", CUTLASS's documentation).
 """
+
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
@@ -16,9 +17,14 @@ from onnxbolt.kernels.tiles import tiles_2x
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """Every feasible configuration for `problem` on `arch`, each for all m; empty for types without tensor cores."""
+    """Every feasible configuration for `problem` on `arch`, each for all m; empty for types
+    without tensor cores."""
     if MEAN in problem.chain:
-        return () if problem.inner or problem.nchw or problem.y_nchw or problem.depthwise else mean.candidates(problem, arch)
+        return (
+            ()
+            if problem.inner or problem.nchw or problem.y_nchw or problem.depthwise
+            else mean.candidates(problem, arch)
+        )
     if problem.inner:
         return conv_chain.candidates(problem, arch)
     if problem.nchw:
@@ -29,11 +35,24 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
         return depthwise.candidates(problem, arch)
     if not arch.supports(problem.dtype):
         return ()
-    align_c, align_k = alignment(problem.depth, problem.dtype), alignment(problem.k // problem.groups, problem.dtype)
+    align_c, align_k = (
+        alignment(problem.depth, problem.dtype),
+        alignment(problem.k // problem.groups, problem.dtype),
+    )
     configs = (
         KernelConfig(
-            arch.number, 0, UNBOUNDED, Family.CONV_2X, tile.threadblock(problem.dtype), tile.warp_shape(problem.dtype),
-            arch.mma[problem.dtype], stages, SWIZZLE, align_a=align_c, align_b=align_c, align_c=align_k,
+            arch.number,
+            0,
+            UNBOUNDED,
+            Family.CONV_2X,
+            tile.threadblock(problem.dtype),
+            tile.warp_shape(problem.dtype),
+            arch.mma[problem.dtype],
+            stages,
+            SWIZZLE,
+            align_a=align_c,
+            align_b=align_c,
+            align_c=align_k,
             iterator=iterator(problem),
         )
         for tile in tiles_2x(arch)
@@ -46,8 +65,8 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
 def iterator(problem: ConvProblem) -> Iterator:
     """How CUTLASS walks the activations.
 
-    FIXED_CHANNELS packs filter positions along k, so that 4 or 8 channels do not waste the rest of a K tile; OPTIMIZED
-    precomputes predicates per filter row and column; ANALYTIC has no limits.
+    FIXED_CHANNELS packs filter positions along k, so that 4 or 8 channels do not waste the rest of
+    a K tile; OPTIMIZED precomputes predicates per filter row and column; ANALYTIC has no limits.
     """
     if problem.groups == 1 and problem.c in (4, 8) and problem.c <= problem.dtype.alignment:
         return Iterator.FIXED_CHANNELS

@@ -1,7 +1,10 @@
-"""GEMM on sm_90a whose rows of A TMA cannot read, as a chain of one layer (chain.py) whose loader does without.
+"""GEMM on sm_90a whose rows of A TMA cannot read, as a chain of one layer (chain.py) whose loader
+does without.
 
-A block has all columns, at most 256. Rows of B are stored as multiples of 16 bytes, which TMA reads.
+A block has all columns, at most 256. Rows of B are stored as multiples of 16 bytes, which TMA
+reads.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -18,7 +21,15 @@ def serves(dtype: DType, n: int) -> bool:
 
 
 def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """Every feasible configuration: `threadblock` is (rows, columns, k); none where other kernels' TMA reads the rows."""
-    if not arch.wgmma or not serves(problem.dtype, problem.n) or problem.k % problem.dtype.alignment == 0:
+    """Every feasible configuration: `threadblock` is (rows, columns, k); none where other
+    kernels' TMA reads the rows."""
+    if (
+        not arch.wgmma
+        or not serves(problem.dtype, problem.n)
+        or problem.k % problem.dtype.alignment == 0
+    ):
         return ()
-    return tuple(dataclasses.replace(config, family=Family.GEMM_ROWS_SM90) for config in chain.configs(problem, arch))
+    return tuple(
+        dataclasses.replace(config, family=Family.GEMM_ROWS_SM90)
+        for config in chain.configs(problem, arch)
+    )

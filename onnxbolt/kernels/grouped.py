@@ -1,9 +1,12 @@
-"""Grouped convolutions on tensor cores: neighbouring groups become one, with weights of zero between them, until a tile is full.
+"""Grouped convolutions on tensor cores: neighbouring groups become one, with weights of zero
+between them, until a tile is full.
 
-A group of ResNeXt, RegNet or ShuffleNet has 4 to 112 channels, and a kernel's tile 64 output channels. Up to there, the products with
-zeros are made in any case, in the tile's rows or in its depth: fewer, wider groups are fewer tiles. Multiplied by zeros, a value that is
-not finite spreads over the channels of its merged group.
+A group of ResNeXt, RegNet or ShuffleNet has 4 to 112 channels, and a kernel's tile 64 output
+channels. Up to there, the products with zeros are made in any case, in the tile's rows or in its
+depth: fewer, wider groups are fewer tiles. Multiplied by zeros, a value that is not finite spreads
+over the channels of its merged group.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -15,7 +18,8 @@ _ACCESS = 8  # channels
 
 
 def merged(groups: int, c: int, k: int) -> int:
-    """The number of groups that kernels compute instead of `groups`, for c input and k output channels in all.
+    """The number of groups that kernels compute instead of `groups`, for c input and k output
+    channels in all.
 
     A divisor of `groups`: as many as possible become one of at most 64 channels, a multiple of 8.
     """
@@ -24,13 +28,18 @@ def merged(groups: int, c: int, k: int) -> int:
 
     def fits(together: int) -> bool:
         widths = (c // groups * together, k // groups * together)
-        return groups % together == 0 and max(widths) <= _TILE and not any(width % _ACCESS for width in widths)
+        return (
+            groups % together == 0
+            and max(widths) <= _TILE
+            and not any(width % _ACCESS for width in widths)
+        )
 
     return groups // next((together for together in range(groups, 1, -1) if fits(together)), 1)
 
 
 def serves(groups: int, c: int, k: int, dtype: DType) -> bool:
-    """True if each merged group's channels are whole accesses of 16 bytes. False where there is no such number of groups."""
+    """True if each merged group's channels are whole accesses of 16 bytes. False where there is
+    no such number of groups."""
     if groups < 1 or k % groups:
         return False
     count = merged(groups, c, k)
@@ -38,11 +47,14 @@ def serves(groups: int, c: int, k: int, dtype: DType) -> bool:
 
 
 def widened(weight: np.ndarray, groups: int, count: int) -> np.ndarray:
-    """The weight [K, C/groups, ..] of a convolution with `groups` groups for `count` of them: [K, C/count, ..]."""
+    """The weight [K, C/groups, ..] of a convolution with `groups` groups for `count` of them:
+    [K, C/count, ..]."""
     if count == groups:
         return weight
     k, width, together = weight.shape[0], weight.shape[1], groups // count
-    wide = np.zeros((count, together, k // groups, together, width, *weight.shape[2:]), weight.dtype)
+    wide = np.zeros(
+        (count, together, k // groups, together, width, *weight.shape[2:]), weight.dtype
+    )
     parts = weight.reshape(count, together, k // groups, *weight.shape[1:])
     for i in range(together):
         wide[:, i, :, i] = parts[:, i]

@@ -1,4 +1,6 @@
-"""Pooling kernels in NHWC: one kernel for every window, a thread to each vector of channels of an output pixel."""
+"""Pooling kernels in NHWC: one kernel for every window, a thread to each vector of channels of
+an output pixel."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -25,6 +27,18 @@ class PoolProblem:
 
 
 def candidates(problem: PoolProblem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """The one configuration: `threadblock` = (threads, 1, 1), `align_a` = `align_c` = channels in one access."""
+    """The one configuration: `threadblock` = (threads, 1, 1), `align_a` = `align_c` = channels
+    in one access."""
     width = alignment(problem.c, problem.dtype)
-    return (KernelConfig(arch.number, 0, UNBOUNDED, Family.POOL, (_THREADS, 1, 1), align_a=width, align_b=width, align_c=width),)
+    return (
+        KernelConfig(
+            arch.number,
+            0,
+            UNBOUNDED,
+            Family.POOL,
+            (_THREADS, 1, 1),
+            align_a=width,
+            align_b=width,
+            align_c=width,
+        ),
+    )

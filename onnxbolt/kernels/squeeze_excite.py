@@ -1,4 +1,6 @@
-"""The kernel of squeeze-and-excitation in NHWC: one for each element type and pair of activations, whatever the shape."""
+"""The kernel of squeeze-and-excitation in NHWC: one for each element type and pair of
+activations, whatever the shape."""
+
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
@@ -15,4 +17,6 @@ def candidates(problem: SqueezeExciteProblem, arch: Arch) -> tuple[KernelConfig,
 
 def config(arch: int) -> KernelConfig:
     """`threadblock` = (threads, 1, 1); how the work is divided is decided at launch."""
-    return KernelConfig(arch, 0, UNBOUNDED, Family.SQUEEZE_EXCITE, (_THREADS, 1, 1), align_a=1, align_b=1, align_c=1)
+    return KernelConfig(
+        arch, 0, UNBOUNDED, Family.SQUEEZE_EXCITE, (_THREADS, 1, 1), align_a=1, align_b=1, align_c=1
+    )

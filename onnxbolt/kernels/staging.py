@@ -1,5 +1,7 @@
-"""How our own sm_90a kernels stage what they store: units of 64 rows in shared memory, from where TMA writes them, and where it brings
-their residuals (custom_ops/sm90/epilogue.h and tensor_map.h have the same formulas)."""
+"""How our own sm_90a kernels stage what they store: units of 64 rows in shared memory, from
+where TMA writes them, and where it brings their residuals (custom_ops/sm90/epilogue.h and
+tensor_map.h have the same formulas)."""
+
 from __future__ import annotations
 
 import itertools
@@ -25,26 +27,36 @@ class Typed(Protocol):
 
 
 def staged(kernel: Typed) -> DType:
-    """Element type of a tile as it is staged: that of y, and of x where y is written in both forms."""
+    """Element type of a tile as it is staged: that of y, and of x where y is written in both
+    forms."""
     return kernel.dtype if STORE in kernel.chain else kernel.out
 
 
 def loads_residual(kernel: Typed) -> bool:
     """Whether TMA brings a residual to where the output will be staged."""
-    return any(EPILOGUES[step].operand == "tensor" for step in kernel.chain) and kernel.dtype.bytes == staged(kernel).bytes
+    return (
+        any(EPILOGUES[step].operand == "tensor" for step in kernel.chain)
+        and kernel.dtype.bytes == staged(kernel).bytes
+    )
 
 
 def staging_bytes(columns: int, out: DType, residual: bool, blocks: int = 1) -> int:
-    """Shared memory in which a warpgroup stages what it stores of `blocks` of 64 rows: as EpilogueShape of custom_ops/sm90/epilogue.h has
-    it, two units, or four where a residual comes in several, which are loaded that far ahead."""
+    """Shared memory in which a warpgroup stages what it stores of `blocks` of 64 rows: as
+    EpilogueShape of custom_ops/sm90/epilogue.h has it, two units, or four where a residual comes
+    in several, which are loaded that far ahead."""
     unit = stored_columns(columns, out, residual)
     return (MOST_BUFFERS if residual and blocks * columns > unit else 2) * 64 * unit * out.bytes
 
 
 def stored_columns(columns: int, out: DType, residual: bool) -> int:
-    """Of a unit: those of a swizzled row, or, where that were short, all of a tile or equal parts (custom_ops/sm90/tensor_map.h)."""
+    """Of a unit: those of a swizzled row, or, where that were short, all of a tile or equal
+    parts (custom_ops/sm90/tensor_map.h)."""
     row = columns * out.bytes
     if out.bytes != 2 or row % (128 if residual else 64) == 0 or row in SWIZZLED_ROWS:
         return next((width // out.bytes for width in SWIZZLED_ROWS if row % width == 0), columns)
-    parts = next(n for n in itertools.count(1) if columns % (8 * n) == 0 and row // n <= _MAX_STORED_ROW and row // n % 64)
+    parts = next(
+        n
+        for n in itertools.count(1)
+        if columns % (8 * n) == 0 and row // n <= _MAX_STORED_ROW and row // n % 64
+    )
     return columns // parts

@@ -1,10 +1,13 @@
-"""The tiles worth compiling, as tables: CUTLASS 2.x threadblock and warp shapes, 3.x tile, cluster and schedule.
+"""The tiles worth compiling, as tables: CUTLASS 2.x threadblock and warp shapes, 3.x tile, cluster
+and schedule.
 
-The choice follows Bolt (section 3.2.2): within the register file the largest warp tile, since a warp tile of WM x WN does
-WM*WN/(WM+WN) products per element read from shared memory; four or eight warps to a threadblock; small threadblocks
-where the problem is small, so that every SM has one. K is given for 2-byte types; types of 4 bytes take half of it, so
-that a tile's row has the same bytes.
+The choice follows Bolt (section 3.2.2): within the register file the largest warp tile, since a
+warp tile of WM x WN does WM*WN/(WM+WN) products per element read from shared memory; four or eight
+warps to a threadblock; small threadblocks where the problem is small, so that every SM has one. K
+is given for 2-byte types; types of 4 bytes take half of it, so that a tile's row has the same
+bytes.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -16,7 +19,8 @@ from onnxbolt.kernels.config import Schedule
 
 @dataclass(frozen=True)
 class Tile2x:
-    """A 2.x tile with the pipeline depths worth trying; a warp tile spans the whole K of its threadblock."""
+    """A 2.x tile with the pipeline depths worth trying; a warp tile spans the whole K of its
+    threadblock."""
 
     m: int
     n: int
@@ -76,7 +80,8 @@ _AMPERE = (
     # few rows or few columns
     Tile2x(128, 32, 64, (32, 32), (4,)),
     Tile2x(32, 64, 64, (16, 32), (5,)),
-    # not 64x16 (warp 16x16): CUTLASS 4.2 compiles it, and it computes wrong numbers on an H200, in GEMM and in Conv
+    # not 64x16 (warp 16x16): CUTLASS 4.2 compiles it, and it computes wrong numbers on an H200, in
+    # GEMM and in Conv
 )
 
 HOPPER = (
@@ -97,5 +102,6 @@ HOPPER = (
 
 
 def tiles_2x(arch: Arch) -> tuple[Tile2x, ...]:
-    """The 2.x table of `arch`: two stages before cp.async, deep pipelines since; shared memory limits are checked elsewhere."""
+    """The 2.x table of `arch`: two stages before cp.async, deep pipelines since; shared memory
+    limits are checked elsewhere."""
     return _AMPERE if arch.cp_async else _TURING

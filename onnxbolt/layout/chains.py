@@ -1,8 +1,11 @@
-"""Chains of elementwise nodes without a product before them, in channels last: what one kernel computes instead of one for each node.
+"""Chains of elementwise nodes without a product before them, in channels last: what one kernel
+computes instead of one for each node.
 
-DenseNet's BatchNormalization and ReLU in front of a convolution are such a chain. The steps are those of the epilogues
-(patterns/), a BatchNormalization is a Scale and a Bias. Whether a node works in channels last has been decided before (assign.py).
+DenseNet's BatchNormalization and ReLU in front of a convolution are such a chain. The steps are
+those of the epilogues (patterns/), a BatchNormalization is a Scale and a Bias. Whether a node works
+in channels last has been decided before (assign.py).
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -33,10 +36,19 @@ def chains(graph: gs.Graph, assignment: Assignment) -> list[Candidate]:
     return found
 
 
-def _from(node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[str], taken: set[int]) -> Candidate | None:
+def _from(
+    node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[str], taken: set[int]
+) -> Candidate | None:
     """The chain that begins at `node`; None where there is none that pays."""
     form = _form(node, assignment)
-    x = next((t for t in node.inputs if not isinstance(t, gs.Constant) and t.shape == node.outputs[0].shape), None)
+    x = next(
+        (
+            t
+            for t in node.inputs
+            if not isinstance(t, gs.Constant) and t.shape == node.outputs[0].shape
+        ),
+        None,
+    )
     dtype = DType.of(x.dtype) if x is not None else None
     if form is None or x is None or dtype is None:
         return None
@@ -44,8 +56,14 @@ def _from(node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[st
     links = _links(node, x, anchor, [], assignment, form)
     while links and (more := _behind(links, anchor, assignment, form, ending, taken)):
         links += more
-    chain = Candidate(anchor, tuple(links), graph.source_tensors).prefix(len(links)) if links else None
-    return chain if chain and sum(_kernels(covered) for covered in chain.nodes) >= _LEAST_KERNELS else None
+    chain = (
+        Candidate(anchor, tuple(links), graph.source_tensors).prefix(len(links)) if links else None
+    )
+    return (
+        chain
+        if chain and sum(_kernels(covered) for covered in chain.nodes) >= _LEAST_KERNELS
+        else None
+    )
 
 
 def _form(node: gs.Node, assignment: Assignment) -> Form | None:
@@ -54,7 +72,14 @@ def _form(node: gs.Node, assignment: Assignment) -> Form | None:
     return carry.writes[0] if carry and node.op in _OPS and carry.writes[0].last else None
 
 
-def _behind(links: list[Link], anchor: Anchor, assignment: Assignment, form: Form, ending: set[str], taken: set[int]) -> list[Link]:
+def _behind(
+    links: list[Link],
+    anchor: Anchor,
+    assignment: Assignment,
+    form: Form,
+    ending: set[str],
+    taken: set[int],
+) -> list[Link]:
     """What the one reader of the chain's result adds to it, unless another chain has that node."""
     tensor = links[-1].output
     if tensor.name in ending or len(tensor.outputs) != 1:
@@ -65,9 +90,21 @@ def _behind(links: list[Link], anchor: Anchor, assignment: Assignment, form: For
     return _links(reader, tensor, anchor, links, assignment, form)
 
 
-def _links(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, before: list[Link], assignment: Assignment, form: Form) -> list[Link]:
-    """The steps that `node` is; none where it is something else, or reads a tensor in another form."""
-    links = _normalization(node) if node.op in batchnorm.OPS else links_over(node, tensor, anchor, before, [])
+def _links(
+    node: gs.Node,
+    tensor: gs.Tensor,
+    anchor: Anchor,
+    before: list[Link],
+    assignment: Assignment,
+    form: Form,
+) -> list[Link]:
+    """The steps that `node` is; none where it is something else, or reads a tensor in another
+    form."""
+    links = (
+        _normalization(node)
+        if node.op in batchnorm.OPS
+        else links_over(node, tensor, anchor, before, [])
+    )
     reads = zip(node.inputs, assignment.carries[id(node)].reads, strict=True)
     same = all(read in (None, form) for _, read in reads)
     casts = any(link.step.name in CASTS.values() for link in links)
@@ -79,8 +116,10 @@ def _normalization(node: gs.Node) -> tuple[Link, Link]:
     y = node.outputs[0]
     found = scale_and_shift(node)
     assert found is not None  # the layout rule has looked
-    scale, shift = (gs.Constant(f"{y.name}.{name}", values.astype(np.float32))
-                    for name, values in zip(("scale", "shift"), found, strict=True))
+    scale, shift = (
+        gs.Constant(f"{y.name}.{name}", values.astype(np.float32))
+        for name, values in zip(("scale", "shift"), found, strict=True)
+    )
     return Link(Step("Scale"), scale, (node,), y), Link(Step("Bias"), shift, (node,), y)
 
 

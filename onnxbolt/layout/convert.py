@@ -1,10 +1,13 @@
 """Conversions between stored forms.
 
-A change between channels first and last is one node of ours, padding at the end included, and so is a Cast before it. What else
-there is (another order of channels, padding of a product's columns, types that kernels do not have) is written as standard
-nodes. To channels last: Pad in channels-first order is never needed, since the Transpose comes first and the Pad then runs along
-the innermost axis. A conversion that takes padding away is a Slice where padding is at the end, else a Gather.
+A change between channels first and last is one node of ours, padding at the end included, and so is
+a Cast before it. What else there is (another order of channels, padding of a product's columns,
+types that kernels do not have) is written as standard nodes. To channels last: Pad in
+channels-first order is never needed, since the Transpose comes first and the Pad then runs along
+the innermost axis. A conversion that takes padding away is a Slice where padding is at the end,
+else a Gather.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -25,10 +28,22 @@ if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
 
-def convert(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form, want: Form, into: gs.Tensor | None) -> gs.Tensor:
-    """Nodes that bring `stored`, which holds `tensor` in form `have`, into form `want`; the result, `into` where given."""
+def convert(
+    rewriter: Rewriter,
+    tensor: gs.Tensor,
+    stored: gs.Tensor,
+    have: Form,
+    want: Form,
+    into: gs.Tensor | None,
+) -> gs.Tensor:
+    """Nodes that bring `stored`, which holds `tensor` in form `have`, into form `want`; the
+    result, `into` where given."""
     turned = have.last != want.last
-    if turned and have.channels is want.channels is None and all(size == 1 for size in tensor.shape[2:]):
+    if (
+        turned
+        and have.channels is want.channels is None
+        and all(size == 1 for size in tensor.shape[2:])
+    ):
         return _relabel(rewriter, tensor, stored, want, into)
     if turned and len(tensor.shape) < 5 and (padding := appended(tensor, have, want)) is not None:
         return _one_kernel(rewriter, tensor, stored, want, padding)
@@ -36,7 +51,8 @@ def convert(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form
 
 
 def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:
-    """The channels of zeros at the end of the form with the channels last; None where a change to or from it is not that simple."""
+    """The channels of zeros at the end of the form with the channels last; None where a change
+    to or from it is not that simple."""
     first, last = (have, want) if want.last else (want, have)
     channels = last.channels or ()
     padding = channels.count(-1)
@@ -45,43 +61,70 @@ def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:
     return padding if simple and DType.of(tensor.dtype) is not None else None
 
 
-def in_both_forms(signature: Signature, attributes: dict[str, object], plain: gs.Tensor,
-                  form: Form) -> tuple[Signature, dict[str, object]]:
-    """A convolution's op type and attributes where it writes `plain`, its result as ONNX has it, beside what it writes in `form`."""
+def in_both_forms(
+    signature: Signature, attributes: dict[str, object], plain: gs.Tensor, form: Form
+) -> tuple[Signature, dict[str, object]]:
+    """A convolution's op type and attributes where it writes `plain`, its result as ONNX has it,
+    beside what it writes in `form`."""
     made, padding = DType.of(plain.dtype), (form.channels or ()).count(-1)
     assert made is not None  # the plan has looked
     cast = () if made is signature.dtype else (Step(CASTS[made]),)
-    both = replace(signature, steps=(*signature.steps, Step(STORE), *cast), padding=padding, to_nchw=True)
+    both = replace(
+        signature, steps=(*signature.steps, Step(STORE), *cast), padding=padding, to_nchw=True
+    )
     return both, {**attributes, "padding": padding}
 
 
-def _one_kernel(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, padding: int) -> gs.Tensor:
+def _one_kernel(
+    rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, padding: int
+) -> gs.Tensor:
     """A node of ours, which also does the work of a Cast that it would read from."""
     source, made = rewriter.before_cast(stored), DType.of(tensor.dtype)
     read = DType.of(source.dtype)
     assert read is not None  # `before_cast` has looked,
     assert made is not None  # and so has `appended`
     steps = () if read is made else (Step(CASTS[made]),)
-    signature = Signature("to_nhwc" if want.last else "to_nchw", read, len(tensor.shape), steps, padding)
+    signature = Signature(
+        "to_nhwc" if want.last else "to_nchw", read, len(tensor.shape), steps, padding
+    )
     rule = "NCHW to NHWC" if want.last else "NHWC to NCHW"
     configs = [layout.config(arch) for arch in rewriter.archs]
-    node = rewriter.own(signature, producer(source), [source], tensor, want, {"padding": padding}, rule, (), configs)
+    node = rewriter.own(
+        signature, producer(source), [source], tensor, want, {"padding": padding}, rule, (), configs
+    )
     return node.outputs[0]
 
 
-def _relabel(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, into: gs.Tensor | None) -> gs.Tensor:
+def _relabel(
+    rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, into: gs.Tensor | None
+) -> gs.Tensor:
     """One pixel per channel lies in memory as it has to."""
     ones = [1] * (len(tensor.shape) - 2)
     shape = [0, *ones, int(tensor.shape[1])] if want.last else [0, int(tensor.shape[1]), *ones]
     target = into if into is not None else rewriter.variable(tensor, want)
-    rewriter.add("Reshape", [stored, rewriter.constant(tensor.name + ".shape", np.array(shape, np.int64))], [target], {}, tensor)
+    rewriter.add(
+        "Reshape",
+        [stored, rewriter.constant(tensor.name + ".shape", np.array(shape, np.int64))],
+        [target],
+        {},
+        tensor,
+    )
     return target
 
 
-def _standard(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form, want: Form, into: gs.Tensor | None) -> gs.Tensor:
+def _standard(
+    rewriter: Rewriter,
+    tensor: gs.Tensor,
+    stored: gs.Tensor,
+    have: Form,
+    want: Form,
+    into: gs.Tensor | None,
+) -> gs.Tensor:
     steps = []
     turned = have.last != want.last
-    remapped = turned or have.channels != want.channels  # after turning, the map would be of another axis
+    remapped = (
+        turned or have.channels != want.channels
+    )  # after turning, the map would be of another axis
     if have.channels is not None and remapped:
         steps.append(("select", Form(have.last)))
     if turned:
@@ -89,10 +132,14 @@ def _standard(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Fo
     if want.channels is not None and remapped:
         steps.append(("place", want))
     for i, (kind, form) in enumerate(steps):
-        target = into if into is not None and i == len(steps) - 1 else rewriter.variable(tensor, form)
+        target = (
+            into if into is not None and i == len(steps) - 1 else rewriter.variable(tensor, form)
+        )
         if kind == "transpose":
             perms = FIRST_TO_LAST if want.last else LAST_TO_FIRST
-            rewriter.add("Transpose", [stored], [target], {"perm": list(perms[len(tensor.shape)])}, tensor)
+            rewriter.add(
+                "Transpose", [stored], [target], {"perm": list(perms[len(tensor.shape)])}, tensor
+            )
         elif kind == "select":
             _select(rewriter, tensor, stored, have, target)
         else:
@@ -101,7 +148,9 @@ def _standard(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Fo
     return stored
 
 
-def _select(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form, target: gs.Tensor) -> None:
+def _select(
+    rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form, target: gs.Tensor
+) -> None:
     channels = have.channels or ()
     count = max(channels) + 1
     axis = len(tensor.shape) - 1
@@ -114,8 +163,11 @@ def _select(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form
     rewriter.add("Gather", [stored, index], [target], {"axis": axis}, tensor)
 
 
-def _place(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, target: gs.Tensor) -> None:
-    """Zeros appended; a map with holes in the middle is reached by a Gather from the appended form."""
+def _place(
+    rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, target: gs.Tensor
+) -> None:
+    """Zeros appended; a map with holes in the middle is reached by a Gather from the appended
+    form."""
     channels = want.channels or ()
     count = max(channels) + 1
     extra = max(len(channels) - count, 1)
@@ -131,11 +183,26 @@ def _place(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form,
     else:
         _pad(rewriter, tensor, stored, padded, rank, extra)
     if not simple:
-        index = rewriter.constant(tensor.name, np.array([c if c >= 0 else count for c in channels], np.int64))
+        index = rewriter.constant(
+            tensor.name, np.array([c if c >= 0 else count for c in channels], np.int64)
+        )
         rewriter.add("Gather", [padded, index], [target], {"axis": rank - 1}, tensor)
 
 
-def _pad(rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, target: gs.Tensor, rank: int, extra: int) -> None:
+def _pad(
+    rewriter: Rewriter,
+    tensor: gs.Tensor,
+    stored: gs.Tensor,
+    target: gs.Tensor,
+    rank: int,
+    extra: int,
+) -> None:
     pads = np.zeros(2 * rank, np.int64)
     pads[-1] = extra
-    rewriter.add("Pad", [stored, rewriter.constant(tensor.name, pads)], [target], {"mode": "constant"}, tensor)
+    rewriter.add(
+        "Pad",
+        [stored, rewriter.constant(tensor.name, pads)],
+        [target],
+        {"mode": "constant"},
+        tensor,
+    )

@@ -1,5 +1,6 @@
-"""Channels that kernels read where they lie, among others: what Split and Slice take of a tensor whose channels lie last, and what lies in
-the result of a Concat (slices.py)."""
+"""Channels that kernels read where they lie, among others: what Split and Slice take of a tensor
+whose channels lie last, and what lies in the result of a Concat (slices.py)."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -27,10 +28,15 @@ class Read:
     begin: int
     end: int
 
-    def by(self, signature: Signature, inputs: Sequence[gs.Tensor],
-           attributes: dict[str, object]) -> tuple[Signature, list[gs.Tensor], dict[str, object]]:
+    def by(
+        self, signature: Signature, inputs: Sequence[gs.Tensor], attributes: dict[str, object]
+    ) -> tuple[Signature, list[gs.Tensor], dict[str, object]]:
         """The node that would have it as its x, reading it."""
-        return dataclasses.replace(signature, sliced=True), [self.variable, *inputs[1:]], {**attributes, "channels": [self.begin, self.end]}
+        return (
+            dataclasses.replace(signature, sliced=True),
+            [self.variable, *inputs[1:]],
+            {**attributes, "channels": [self.begin, self.end]},
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +56,15 @@ class Excerpt:
 
 
 def cut_axes(node: gs.Node) -> list[int] | None:
-    """The axes that a Split or a Slice cuts, as ONNX counts them; None where a parameter is no constant, or an output has no name or an
-    unknown shape."""
+    """The axes that a Split or a Slice cuts, as ONNX counts them; None where a parameter is no
+    constant, or an output has no name or an unknown shape."""
     rank = len(node.inputs[0].shape or ())
     known = all(isinstance(tensor, gs.Constant) or not tensor.name for tensor in node.inputs[1:])
-    if not rank or not known or any(not tensor.name or tensor.shape is None for tensor in node.outputs):
+    if (
+        not rank
+        or not known
+        or any(not tensor.name or tensor.shape is None for tensor in node.outputs)
+    ):
         return None
     if node.op == "Split":
         return [int(node.attrs.get("axis", 0)) % rank]
@@ -63,7 +73,8 @@ def cut_axes(node: gs.Node) -> list[int] | None:
 
 
 def excerpts(node: gs.Node) -> list[Excerpt]:
-    """Which channels each output of a Split or a Slice is; none where they are not whole accesses of 16 bytes, or more is cut."""
+    """Which channels each output of a Split or a Slice is; none where they are not whole
+    accesses of 16 bytes, or more is cut."""
     x, dtype = node.inputs[0], DType.of(node.inputs[0].dtype)
     if dtype is None or cut_axes(node) != [1]:
         return []
@@ -72,8 +83,12 @@ def excerpts(node: gs.Node) -> list[Excerpt]:
     if begin is None or not all(isinstance(width, int) and width > 0 for width in widths):
         return []
     places = list(itertools.accumulate([begin, *widths]))
-    aligned = all(place % dtype.alignment == 0 for place in (*places, x.shape[1]))  # all of them are a pixel's pitch
-    return [Excerpt(x, CHANNELS_LAST, *pair) for pair in itertools.pairwise(places)] if aligned else []
+    aligned = all(
+        place % dtype.alignment == 0 for place in (*places, x.shape[1])
+    )  # all of them are a pixel's pitch
+    return (
+        [Excerpt(x, CHANNELS_LAST, *pair) for pair in itertools.pairwise(places)] if aligned else []
+    )
 
 
 def _first_channel(node: gs.Node) -> int | None:

@@ -1,4 +1,6 @@
-"""A tensor's stored form: channels last or as ONNX has it, and which stored channel is which original one."""
+"""A tensor's stored form: channels last or as ONNX has it, and which stored channel is which
+original one."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -6,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# by rank; of rank 5 are images whose channels are split into groups, [N, g, C/g, H, W] (rules/reshape.py)
+# by rank; of rank 5 are images whose channels are split into groups, [N, g, C/g, H, W]
+# (rules/reshape.py)
 FIRST_TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 3, 4, 1, 2)}
 LAST_TO_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2), 5: (0, 3, 4, 1, 2)}
 
@@ -15,8 +18,9 @@ LAST_TO_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2), 5: (0, 3, 4, 1, 2)}
 class Form:
     """How a tensor lies in memory.
 
-    `last`: the channels (axis 1) are stored as the last axis: NHWC, NLC. `channels`: for each place of the stored last
-    axis the original index, -1 for a zero of padding; None where that axis is stored as it is.
+    `last`: the channels (axis 1) are stored as the last axis: NHWC, NLC. `channels`: for each place
+    of the stored last axis the original index, -1 for a zero of padding; None where that axis is
+    stored as it is.
     """
 
     last: bool = False
@@ -32,7 +36,8 @@ CHANNELS_LAST = Form(last=True)
 
 
 def padded_channels(count: int, multiple: int) -> tuple[int, ...] | None:
-    """The map of `count` channels followed by padding up to a multiple, None where nothing is needed."""
+    """The map of `count` channels followed by padding up to a multiple, None where nothing is
+    needed."""
     extra = -count % multiple
     return tuple(range(count)) + (-1,) * extra if extra else None
 
@@ -44,12 +49,17 @@ def concatenated(parts: Sequence[tuple[tuple[int, ...] | None, int]]) -> tuple[i
     whole: list[int] = []
     offset = 0
     for channels, count in parts:
-        whole.extend(c + offset if c >= 0 else -1 for c in (channels if channels is not None else range(count)))
+        whole.extend(
+            c + offset if c >= 0 else -1
+            for c in (channels if channels is not None else range(count))
+        )
         offset += count
     return tuple(whole)
 
 
-def take(values: np.ndarray, channels: tuple[int, ...] | None, axis: int, fill: float = 0.0) -> np.ndarray:
+def take(
+    values: np.ndarray, channels: tuple[int, ...] | None, axis: int, fill: float = 0.0
+) -> np.ndarray:
     """`values` with `axis` stored by the map; padding holds `fill`."""
     if channels is None:
         return values
@@ -61,7 +71,9 @@ def take(values: np.ndarray, channels: tuple[int, ...] | None, axis: int, fill: 
     return taken
 
 
-def stored_shape(shape: Sequence[int | str | None] | None, form: Form) -> list[int | str | None] | None:
+def stored_shape(
+    shape: Sequence[int | str | None] | None, form: Form
+) -> list[int | str | None] | None:
     """The shape as stored, of a tensor whose ONNX shape is `shape`."""
     if shape is None:
         return None

@@ -1,8 +1,11 @@
-"""Concats that nobody computes: what they join is written into its channels of the result by the nodes that compute it.
+"""Concats that nobody computes: what they join is written into its channels of the result by the
+nodes that compute it.
 
-A Concat along channels that lie last reads all that kernels have just written, and writes it again. Ours read and write pixels of any
-pitch, so that they may as well write to where their channels end up, and read from there (docs/decisions/concat.md).
+A Concat along channels that lie last reads all that kernels have just written, and writes it again.
+Ours read and write pixels of any pitch, so that they may as well write to where their channels end
+up, and read from there (docs/decisions/concat.md).
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,7 +28,9 @@ from onnxbolt.match.types import Candidate, Refusal
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
-Node = tuple[Signature, list[gs.Tensor], dict[str, object]]  # what a node of our domain is made of: its op type, inputs, attributes
+Node = tuple[
+    Signature, list[gs.Tensor], dict[str, object]
+]  # what a node of our domain is made of: its op type, inputs, attributes
 
 
 @dataclass
@@ -40,13 +45,15 @@ class Whole:
 
     @property
     def completed(self) -> list[gs.Node]:
-        """The Concat, where the next node to write is the last one, which takes its place; else none."""
+        """The Concat, where the next node to write is the last one, which takes its place; else
+        none."""
         return [self.concat] if len(self.written) + 1 == self.count else []
 
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """Where a tensor lies in the result of a Concat: one of its inputs, or several that another Concat joins; channels as stored."""
+    """Where a tensor lies in the result of a Concat: one of its inputs, or several that another
+    Concat joins; channels as stored."""
 
     whole: Whole
     tensor: gs.Tensor
@@ -60,16 +67,23 @@ class Slice:
         """It as others read it."""
         return Read(self.whole.written[-1], self.before, self.before + self.width)
 
-    def written_by(self, signature: Signature, inputs: Sequence[gs.Tensor], attributes: dict[str, object]) -> Node:
+    def written_by(
+        self, signature: Signature, inputs: Sequence[gs.Tensor], attributes: dict[str, object]
+    ) -> Node:
         """The node that would compute it by itself, writing into the result."""
         written, others = self.whole.written[-1:], [0] * (len(self.tensor.shape) - 1)
         around = [*others, self.before, *others, self.after]  # as pads of ONNX's Pad
         part = Part.NEXT if written else Part.FIRST
-        return dataclasses.replace(signature, part=part), [*inputs, *written], {**attributes, "around": around}
+        return (
+            dataclasses.replace(signature, part=part),
+            [*inputs, *written],
+            {**attributes, "around": around},
+        )
 
 
 class _Users:
-    """What nodes of our domain will write, and who of them reads a tensor as its x, as it lies; all by name."""
+    """What nodes of our domain will write, and who of them reads a tensor as its x, as it lies;
+    all by name."""
 
     def __init__(self, assignment: Assignment, chains: Sequence[Candidate]) -> None:
         self._written: dict[str, Form] = {}
@@ -79,14 +93,19 @@ class _Users:
         for key, carry in assignment.carries.items():
             if carry.ours:
                 node = assignment.carried[key]
-                self._written.update((tensor.name, form) for tensor, form in zip(node.outputs, carry.writes, strict=True))
+                self._written.update(
+                    (tensor.name, form)
+                    for tensor, form in zip(node.outputs, carry.writes, strict=True)
+                )
                 self._readers[node.inputs[0].name].add(key)
 
     def _add(self, candidate: Candidate, assignment: Assignment) -> None:
         x = candidate.anchor.x
         if candidate.out is candidate.anchor.dtype:
             self._written[candidate.output.name] = assignment.form(candidate.output)
-        reads = assignment.fused_reads.get(id(candidate.anchor.node), assignment.form(candidate.output))
+        reads = assignment.fused_reads.get(
+            id(candidate.anchor.node), assignment.form(candidate.output)
+        )
         if reads == assignment.form(x) and all(link.operand is not x for link in candidate.links):
             self._readers[x.name] |= {id(node) for node in candidate.nodes}
 
@@ -95,7 +114,8 @@ class _Users:
         return self._written.get(tensor.name) == form
 
     def reads(self, node: gs.Node, tensor: gs.Tensor) -> bool:
-        """Whether `node` becomes one of ours, or part of one, that reads `tensor` alone through its x."""
+        """Whether `node` becomes one of ours, or part of one, that reads `tensor` alone through
+        its x."""
         return id(node) in self._readers.get(tensor.name, ())
 
 
@@ -103,13 +123,20 @@ class _Users:
 class Slices:
     """All that lies in results of Concats, and what is read where it lies."""
 
-    parts: dict[int, list[Slice]] = field(default_factory=dict)  # the inputs of each such Concat, by its id
-    views: dict[int, Slice] = field(default_factory=dict)  # results of Concats that lie in another's, by the Concat's id
-    excerpts: dict[str, Excerpt] = field(default_factory=dict)  # what Split and Slice need not copy, by name
+    parts: dict[int, list[Slice]] = field(
+        default_factory=dict
+    )  # the inputs of each such Concat, by its id
+    views: dict[int, Slice] = field(
+        default_factory=dict
+    )  # results of Concats that lie in another's, by the Concat's id
+    excerpts: dict[str, Excerpt] = field(
+        default_factory=dict
+    )  # what Split and Slice need not copy, by name
     refusals: list[Refusal] = field(default_factory=list)
 
     def finish(self, concat: gs.Node, rewriter: Rewriter) -> None:
-        """What is left to do for a Concat once its inputs are computed: copying those that could not be written in place."""
+        """What is left to do for a Concat once its inputs are computed: copying those that could
+        not be written in place."""
         if id(concat) in self.views:
             rewriter.drop(concat)
         for place in self.parts.get(id(concat), ()):
@@ -117,8 +144,18 @@ class Slices:
             if place.in_place or dtype is None:
                 continue
             configs = [elementwise.config(arch) for arch in rewriter.archs]
-            rewriter.own(Signature("elementwise", dtype), concat, [rewriter.get(place.tensor, place.form)], place.tensor, place.form, {},
-                         "Concat in NHWC", (), configs, place=place)
+            rewriter.own(
+                Signature("elementwise", dtype),
+                concat,
+                [rewriter.get(place.tensor, place.form)],
+                place.tensor,
+                place.form,
+                {},
+                "Concat in NHWC",
+                (),
+                configs,
+                place=place,
+            )
 
     def by_tensor(self) -> dict[str, Slice]:
         """Those that no node of their own writes."""
@@ -127,15 +164,23 @@ class Slices:
 
 
 def slices(graph: gs.Graph, assignment: Assignment, chains: Sequence[Candidate]) -> Slices:
-    """The Concats whose inputs are written into the result; the last ones first, which hold what those before them hold."""
+    """The Concats whose inputs are written into the result; the last ones first, which hold what
+    those before them hold."""
     found, users = Slices(), _Users(assignment, chains)
-    nodes = [node for node in graph.nodes if node.op == "Concat" and _joins_channels(node, assignment)]
-    concats, refused = [_Concat(graph, node, assignment, users) for node in nodes], dict[int, Refusal]()
+    nodes = [
+        node for node in graph.nodes if node.op == "Concat" and _joins_channels(node, assignment)
+    ]
+    concats, refused = (
+        [_Concat(graph, node, assignment, users) for node in nodes],
+        dict[int, Refusal](),
+    )
     for concat in reversed(concats):
         if id(concat.node) in found.views:
             continue
         here, views = concat.in_place(concats)
-        parts = [dataclasses.replace(part, in_place=part.tensor.name in here) for part in concat.parts]
+        parts = [
+            dataclasses.replace(part, in_place=part.tensor.name in here) for part in concat.parts
+        ]
         if reason := concat.obstacle or _loss(parts):
             refused[id(concat.node)] = Refusal(concat.node.name, "Concat", reason, concat.out.name)
         else:
@@ -146,40 +191,70 @@ def slices(graph: gs.Graph, assignment: Assignment, chains: Sequence[Candidate])
     return found
 
 
-def _excerpts(graph: gs.Graph, assignment: Assignment, users: _Users) -> Iterator[tuple[str, Excerpt]]:
+def _excerpts(
+    graph: gs.Graph, assignment: Assignment, users: _Users
+) -> Iterator[tuple[str, Excerpt]]:
     """Outputs of Split and Slice that kernels of ours alone read, as their x."""
     for key, carry in assignment.carries.items():
         node = assignment.carried[key]
-        for tensor, excerpt in zip(node.outputs, excerpts(node), strict=True) if node.op in ("Slice", "Split") and carry.ours else ():
-            if not pinned(graph, tensor) and all(users.reads(user, tensor) for user in tensor.outputs):
+        for tensor, excerpt in (
+            zip(node.outputs, excerpts(node), strict=True)
+            if node.op in ("Slice", "Split") and carry.ours
+            else ()
+        ):
+            if not pinned(graph, tensor) and all(
+                users.reads(user, tensor) for user in tensor.outputs
+            ):
                 yield tensor.name, excerpt
 
 
 def _joins_channels(node: gs.Node, assignment: Assignment) -> bool:
     """Whether it is a Concat of channels that are stored last."""
     carry = assignment.carries.get(id(node))
-    return carry is not None and carry.writes[0].last and node.attrs["axis"] % len(node.outputs[0].shape) == 1
+    return (
+        carry is not None
+        and carry.writes[0].last
+        and node.attrs["axis"] % len(node.outputs[0].shape) == 1
+    )
 
 
 def _loss(parts: list[Slice]) -> str:
-    """Why a Concat would cost less: it is one launch and two passes over everything, a copy one launch and two passes over its part."""
-    widths = {kind: [part.width for part in parts if part.in_place is kind] for kind in (True, False)}
+    """Why a Concat would cost less: it is one launch and two passes over everything, a copy one
+    launch and two passes over its part."""
+    widths = {
+        kind: [part.width for part in parts if part.in_place is kind] for kind in (True, False)
+    }
     if len(widths[False]) <= len(widths[True]) and sum(widths[False]) <= sum(widths[True]):
         return ""
-    copied = f"{len(widths[False])} of {len(parts)} inputs, {sum(widths[False])} of {sum(part.width for part in parts)} channels"
-    return f"too much would have to be copied, which other kernels than ours compute or read: {copied}"
+    copied = (
+        f"{len(widths[False])} of {len(parts)} inputs, {sum(widths[False])} of"
+        f" {sum(part.width for part in parts)} channels"
+    )
+    return (
+        f"too much would have to be copied, which other kernels than ours compute or read: {copied}"
+    )
 
 
 class _Concat:
-    """A Concat of channels that are stored last, where its inputs would lie, and what makes that impossible, if anything does."""
+    """A Concat of channels that are stored last, where its inputs would lie, and what makes that
+    impossible, if anything does."""
 
-    def __init__(self, graph: gs.Graph, node: gs.Node, assignment: Assignment, users: _Users) -> None:
+    def __init__(
+        self, graph: gs.Graph, node: gs.Node, assignment: Assignment, users: _Users
+    ) -> None:
         self.node, self.out, self._graph, self._users = node, node.outputs[0], graph, users
         self.parts: list[Slice] = []
         carry = assignment.carries[id(node)]
-        inputs = [(tensor, form, _width(tensor, form)) for tensor, form in zip(node.inputs, carry.reads, strict=True)]
+        inputs = [
+            (tensor, form, _width(tensor, form))
+            for tensor, form in zip(node.inputs, carry.reads, strict=True)
+        ]
         self.obstacle = self._obstacle([width for *_, width in inputs])
-        whole, before, total = Whole(node, self.out, carry.writes[0], len(inputs)), 0, sum(width for *_, width in inputs)
+        whole, before, total = (
+            Whole(node, self.out, carry.writes[0], len(inputs)),
+            0,
+            sum(width for *_, width in inputs),
+        )
         for tensor, form, width in inputs if not self.obstacle else ():
             assert form is not None  # else it had no width
             self.parts.append(Slice(whole, tensor, form, before, width, total - before - width))
@@ -192,29 +267,51 @@ class _Concat:
         return "a subgraph reads the result" if self.out.name in self._graph.captured else ""
 
     def in_place(self, others: list[_Concat]) -> tuple[set[str], dict[int, Slice]]:
-        """The inputs whose nodes write to where they lie here, and the Concats whose results are then there, too."""
+        """The inputs whose nodes write to where they lie here, and the Concats whose results are
+        then there, too."""
         names = [part.tensor.name for part in self.parts]
-        here = {part.tensor.name for part in self.parts if self._users.writes(part.tensor, part.form)}
-        here -= {part.tensor.name for part in self.parts if pinned(self._graph, part.tensor) or names.count(part.tensor.name) > 1}
+        here = {
+            part.tensor.name for part in self.parts if self._users.writes(part.tensor, part.form)
+        }
+        here -= {
+            part.tensor.name
+            for part in self.parts
+            if pinned(self._graph, part.tensor) or names.count(part.tensor.name) > 1
+        }
         while True:
-            views = {id(other.node): view for other in others if other is not self and (view := self._view(other, here))}
-            able = {part.tensor.name for part in self.parts if all(
-                user is self.node or id(user) in views or self._users.reads(user, part.tensor) for user in part.tensor.outputs)}
+            views = {
+                id(other.node): view
+                for other in others
+                if other is not self and (view := self._view(other, here))
+            }
+            able = {
+                part.tensor.name
+                for part in self.parts
+                if all(
+                    user is self.node or id(user) in views or self._users.reads(user, part.tensor)
+                    for user in part.tensor.outputs
+                )
+            }
             if here <= able:
                 return here, views
             here &= able
 
     def _view(self, other: _Concat, here: set[str]) -> Slice | None:
-        """Where the result of `other` lies in this one's: some of its inputs, in their order, and read by kernels of ours alone."""
+        """Where the result of `other` lies in this one's: some of its inputs, in their order,
+        and read by kernels of ours alone."""
         names, wanted = ([part.tensor.name for part in concat.parts] for concat in (self, other))
         if not wanted or not here.issuperset(wanted) or pinned(self._graph, other.out):
             return None
         start = names.index(wanted[0])
-        if names[start:start + len(wanted)] != wanted or not all(self._users.reads(user, other.out) for user in other.out.outputs):
+        if names[start : start + len(wanted)] != wanted or not all(
+            self._users.reads(user, other.out) for user in other.out.outputs
+        ):
             return None
         first, last = self.parts[start], self.parts[start + len(wanted) - 1]
         width = last.before + last.width - first.before
-        return Slice(first.whole, other.out, other.parts[0].whole.form, first.before, width, last.after)
+        return Slice(
+            first.whole, other.out, other.parts[0].whole.form, first.before, width, last.after
+        )
 
 
 def _width(tensor: gs.Tensor, form: Form | None) -> int:

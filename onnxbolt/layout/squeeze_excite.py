@@ -1,4 +1,5 @@
 """Nodes of squeeze-and-excitation: their weights and biases are stored as their channels are."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -18,16 +19,30 @@ def fuse(rewriter: Rewriter, candidate: Candidate) -> None:
     """One node in the place of the chain."""
     anchor, form = candidate.anchor, rewriter.assignment.form(candidate.output)
     steps = tuple(link.step for link in candidate.links)
-    inputs = [rewriter.get(anchor.x, form), *(rewriter.constant(name, values) for name, values in operands(anchor, form))]
+    inputs = [
+        rewriter.get(anchor.x, form),
+        *(rewriter.constant(name, values) for name, values in operands(anchor, form)),
+    ]
     attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
-    rewriter.own(Signature(anchor.kind, anchor.dtype, 4, steps), anchor.node, inputs, candidate.output, form, attributes, candidate.rule,
-                 candidate.nodes, rewriter.configs.get(id(anchor.node), ()))
+    rewriter.own(
+        Signature(anchor.kind, anchor.dtype, 4, steps),
+        anchor.node,
+        inputs,
+        candidate.output,
+        form,
+        attributes,
+        candidate.rule,
+        candidate.nodes,
+        rewriter.configs.get(id(anchor.node), ()),
+    )
 
 
 def operands(anchor: Anchor, form: Form) -> list[tuple[str, np.ndarray]]:
-    """Names and values of [S, C], float32 [S], [C, S] and float32 [C]; S is padded to accesses of 16 bytes.
+    """Names and values of [S, C], float32 [S], [C, S] and float32 [C]; S is padded to accesses of
+    16 bytes.
 
-    Padded squeezed channels hold what their activation makes of zero, and meet zeros in the second weight.
+    Padded squeezed channels hold what their activation makes of zero, and meet zeros in the second
+    weight.
     """
     squeeze_bias, excite, excite_bias = anchor.constants
     assert excite is not None  # the pattern has looked
@@ -36,8 +51,10 @@ def operands(anchor: Anchor, form: Form) -> list[tuple[str, np.ndarray]]:
     first = take(take(_matrix(anchor.weight), form.channels, 1), squeezed, 0)
     second = take(take(_matrix(excite), squeezed, 1), form.channels, 0)
     return [
-        (anchor.weight.name, first), (f"{anchor.weight.name}.bias", take(_vector(squeeze_bias, count), squeezed, 0)),
-        (excite.name, second), (f"{excite.name}.bias", take(_vector(excite_bias, channels), form.channels, 0)),
+        (anchor.weight.name, first),
+        (f"{anchor.weight.name}.bias", take(_vector(squeeze_bias, count), squeezed, 0)),
+        (excite.name, second),
+        (f"{excite.name}.bias", take(_vector(excite_bias, channels), form.channels, 0)),
     ]
 
 
@@ -47,4 +64,6 @@ def _matrix(weight: gs.Constant) -> np.ndarray:
 
 
 def _vector(bias: gs.Constant | None, count: int) -> np.ndarray:
-    return np.zeros(count, np.float32) if bias is None else bias.values.astype(np.float32).reshape(-1)
+    return (
+        np.zeros(count, np.float32) if bias is None else bias.values.astype(np.float32).reshape(-1)
+    )

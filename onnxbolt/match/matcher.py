@@ -1,28 +1,44 @@
-"""Candidates and refusals of a graph: from each anchor the chain is followed as far as the patterns go.
+"""Candidates and refusals of a graph: from each anchor the chain is followed as far as the patterns
+go.
 
-Chains of different anchors may overlap (both convolutions before a residual Add can take it); `partition` chooses.
+Chains of different anchors may overlap (both convolutions before a residual Add can take it);
+`partition` chooses.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, PRODUCT, STORE, Step
+from onnxbolt.epilogues import (
+    CASTS,
+    MAX_PARAMS,
+    MAX_STEPS,
+    MAX_TENSORS,
+    MAX_VECTORS,
+    PRODUCT,
+    STORE,
+    Step,
+)
 from onnxbolt.kernels import chain_small, chain_stored, chain_wide, conv_chain
 from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
 from onnxbolt.patterns import anchors, steps
 
 UNKNOWN = "its result is no tensor of the original, so nothing could verify it"
 _STEPS = MAX_STEPS - 4  # layout assignment may add a Store and casts
-_FULL = f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} tensors, {MAX_PARAMS} parameters and {_STEPS} steps at most"
+_FULL = (
+    f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} tensors, {MAX_PARAMS}"
+    f" parameters and {_STEPS} steps at most"
+)
 
 
 def match(graph: gs.Graph, several: bool = False) -> tuple[list[Candidate], list[Refusal]]:
-    """Every anchor's longest chain, in the graph's order, and why the other anchors stay as they were.
+    """Every anchor's longest chain, in the graph's order, and why the other anchors stay as they
+    were.
 
-    `several`: a chain may go on over further products, for kernels that compute several, past a value that is used elsewhere too, where
-    they store it (`plan.cuts` decides where it pays).
+    `several`: a chain may go on over further products, for kernels that compute several, past a
+    value that is used elsewhere too, where they store it (`plan.cuts` decides where it pays).
     """
     pinned = {tensor.name for tensor in graph.outputs} | set(graph.captured)
     candidates: list[Candidate] = []
@@ -37,9 +53,17 @@ def match(graph: gs.Graph, several: bool = False) -> tuple[list[Candidate], list
         elif found is not None:
             anchor, links = found
             if inner := _pinned_inside(anchor, links, pinned):
-                refusals.append(Refusal(node.name, node.op, "a value inside of it is an output of the graph", inner))
+                refusals.append(
+                    Refusal(
+                        node.name, node.op, "a value inside of it is an output of the graph", inner
+                    )
+                )
                 continue
-            chain = links if anchor.kind == "squeeze_excite" else _follow(anchor, links, pinned, several, refusals)
+            chain = (
+                links
+                if anchor.kind == "squeeze_excite"
+                else _follow(anchor, links, pinned, several, refusals)
+            )
             candidate = Candidate(anchor, chain, graph.source_tensors).prefix(len(chain))
             if candidate is None:
                 refusals.append(Refusal(node.name, node.op, UNKNOWN, node.outputs[0].name))
@@ -51,11 +75,19 @@ def match(graph: gs.Graph, several: bool = False) -> tuple[list[Candidate], list
 def _pinned_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> str:
     """The name of a tensor between an anchor's own links that has to be produced."""
     nodes = (anchor.node, *(node for link in links for node in link.nodes)) if links else ()
-    inner = (tensor.name for node in nodes for tensor in node.outputs if tensor is not links[-1].output)
+    inner = (
+        tensor.name for node in nodes for tensor in node.outputs if tensor is not links[-1].output
+    )
     return next((name for name in inner if name in pinned), "")
 
 
-def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], several: bool, refusals: list[Refusal]) -> tuple[Link, ...]:
+def _follow(
+    anchor: Anchor,
+    links: tuple[Link, ...],
+    pinned: set[str],
+    several: bool,
+    refusals: list[Refusal],
+) -> tuple[Link, ...]:
     chain = list(links)
     tensor, layer = anchor.node.outputs[0], anchor
     while found := _next(layer, chain, tensor, pinned, several, refusals):
@@ -69,11 +101,18 @@ def _follow(anchor: Anchor, links: tuple[Link, ...], pinned: set[str], several: 
     return tuple(chain)
 
 
-def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str], several: bool,
-          refusals: list[Refusal]) -> tuple[Link, ...]:
+def _next(
+    anchor: Anchor,
+    chain: list[Link],
+    tensor: gs.Tensor,
+    pinned: set[str],
+    several: bool,
+    refusals: list[Refusal],
+) -> tuple[Link, ...]:
     """What the node behind `tensor` adds.
 
-    A value that is used elsewhere, or is a graph output, has to be produced: it ends the chain, or is stored in front of a product.
+    A value that is used elsewhere, or is a graph output, has to be produced: it ends the chain, or
+    is stored in front of a product.
     """
     if chain and chain[-1].step.name in CASTS.values():
         return ()
@@ -83,7 +122,8 @@ def _next(anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str]
 
 
 def _past(anchor: Anchor, chain: list[Link], tensor: gs.Tensor) -> tuple[Link, ...]:
-    """The first product that reads a value which others read, too; nothing is refused here, since the value may well end its chain."""
+    """The first product that reads a value which others read, too; nothing is refused here,
+    since the value may well end its chain."""
     store = Link(Step(STORE), None, (), tensor)
     for reader in tensor.outputs:
         found = links_over(reader, tensor, anchor, [*chain, store], [])
@@ -94,7 +134,11 @@ def _past(anchor: Anchor, chain: list[Link], tensor: gs.Tensor) -> tuple[Link, .
 
 def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
     """Whether a kernel for several products may serve."""
-    inner = [anchor.behind(link.operand).channels for link in chain if link.step.name == PRODUCT and link.operand is not None]
+    inner = [
+        anchor.behind(link.operand).channels
+        for link in chain
+        if link.step.name == PRODUCT and link.operand is not None
+    ]
     widths, steps = (anchor.channels, *inner), tuple(link.step.name for link in chain)
     if anchor.pointwise and chain_stored.serves(anchor.dtype, widths, steps):
         return True
@@ -104,15 +148,22 @@ def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
     return small or chain_wide.serves(anchor.dtype, widths, steps)
 
 
-def links_over(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence[Link], refusals: list[Refusal]) -> tuple[Link, ...]:
-    """The links by which `node` continues `chain` from `tensor`; none where no pattern takes it, or the kernel's arguments are full.
+def links_over(
+    node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence[Link], refusals: list[Refusal]
+) -> tuple[Link, ...]:
+    """The links by which `node` continues `chain` from `tensor`; none where no pattern takes it, or
+    the kernel's arguments are full.
 
     Refusals read "general: details".
     """
     for pattern in steps().get((node.domain or "", node.op), ()):
         found = pattern.match(node, tensor, anchor)
         if isinstance(found, str):
-            refusals.append(Refusal(node.name, node.op, f"not in the epilogue before it, since {found}", tensor.name))
+            refusals.append(
+                Refusal(
+                    node.name, node.op, f"not in the epilogue before it, since {found}", tensor.name
+                )
+            )
         elif found is not None:
             links = found if isinstance(found, tuple) else (found,)
             if fits([*chain, *links]):
@@ -122,8 +173,8 @@ def links_over(node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence
 
 
 def fits(chain: Sequence[Link]) -> bool:
-    """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and parameters: vectors of each layer by itself, tensors
-    of the last one, or of those before it."""
+    """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and
+    parameters: vectors of each layer by itself, tensors of the last one, or of those before it."""
     if len(chain) > _STEPS:
         return False
     operands = [link.step.row.operand for link in chain]
@@ -131,5 +182,7 @@ def fits(chain: Sequence[Link]) -> bool:
     begin = len(operands) - operands[::-1].index("weight") if "weight" in operands else 0
     inner, last = operands[:begin], operands[begin:]
     stored = any(link.step.name == STORE for link in chain)
-    tensors = operands.count("tensor") <= MAX_TENSORS and not ("tensor" in last and (stored or "tensor" in inner))
+    tensors = operands.count("tensor") <= MAX_TENSORS and not (
+        "tensor" in last and (stored or "tensor" in inner)
+    )
     return tensors and last.count("vector") <= MAX_VECTORS and params <= MAX_PARAMS

@@ -1,4 +1,5 @@
 """Chooses among overlapping chains: every node belongs to one candidate at most."""
+
 from __future__ import annotations
 
 from onnxbolt.match.types import Candidate
@@ -7,11 +8,19 @@ from onnxbolt.match.types import Candidate
 def partition(candidates: list[Candidate]) -> list[Candidate]:
     """Disjoint candidates, in the given order.
 
-    Where two chains meet at a node (a residual Add behind two convolutions), the longer one keeps it, and of two equal
-    ones the later: then the other's result is computed early and read as the residual. The loser ends before the node, or
-    goes where its result would then be no tensor of the source.
+    Where two chains meet at a node (a residual Add behind two convolutions), the longer one keeps
+    it, and of two equal ones the later: then the other's result is computed early and read as the
+    residual. The loser ends before the node, or goes where its result would then be no tensor of
+    the source.
     """
-    order = sorted(range(len(candidates)), key=lambda i: (candidates[i].anchor.kind != "squeeze_excite", -len(candidates[i].links), -i))
+    order = sorted(
+        range(len(candidates)),
+        key=lambda i: (
+            candidates[i].anchor.kind != "squeeze_excite",
+            -len(candidates[i].links),
+            -i,
+        ),
+    )
     chosen: dict[int, Candidate] = {}
     owned: set[int] = set()
     for i in order:

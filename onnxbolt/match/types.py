@@ -1,4 +1,5 @@
 """What matching hands on: candidates and refusals, as data."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -13,11 +14,13 @@ from onnxbolt.kernels import grouped
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """Where a chain begins: a convolution or a product with a constant weight, or the first of elementwise nodes.
+    """Where a chain begins: a convolution or a product with a constant weight, or the first of
+    elementwise nodes.
 
-    `weight` is [K, C, *spatial] for "conv", [K, N] for "gemm" and None for "elementwise"; `dtype` is the element type of x and weight.
-    Of "squeeze_excite", whose chain are its two activations, `node` is the mean, `weight` the first product's [S, C, 1, 1], and
-    `constants` are its bias, the second weight [C, S, 1, 1] and its bias (None where there is none).
+    `weight` is [K, C, *spatial] for "conv", [K, N] for "gemm" and None for "elementwise"; `dtype`
+    is the element type of x and weight. Of "squeeze_excite", whose chain are its two activations,
+    `node` is the mean, `weight` the first product's [S, C, 1, 1], and `constants` are its bias, the
+    second weight [C, S, 1, 1] and its bias (None where there is none).
     """
 
     kind: str
@@ -39,13 +42,19 @@ class Anchor:
 
     @property
     def grouped(self) -> bool:
-        """A convolution with groups of several channels, which stay together: these are stored as they are."""
+        """A convolution with groups of several channels, which stay together: these are stored
+        as they are."""
         return self.groups > 1 and not self.depthwise
 
     @property
     def kernel_groups(self) -> int:
-        """The groups that kernels compute, neighbours merged; of a depthwise convolution without the padding's."""
-        return grouped.merged(self.groups, int(self.weight.shape[1]) * self.groups, self.channels) if self.kind == "conv" else 1
+        """The groups that kernels compute, neighbours merged; of a depthwise convolution without
+        the padding's."""
+        return (
+            grouped.merged(self.groups, int(self.weight.shape[1]) * self.groups, self.channels)
+            if self.kind == "conv"
+            else 1
+        )
 
     @property
     def keeps_channels(self) -> bool:
@@ -54,10 +63,13 @@ class Anchor:
 
     @property
     def pointwise(self) -> bool:
-        """Whether it is a product of rows as they lie: a GEMM, or a 1x1 convolution of every pixel."""
+        """Whether it is a product of rows as they lie: a GEMM, or a 1x1 convolution of every
+        pixel."""
         if self.kind != "conv":
             return self.kind == "gemm"
-        moves = any(stride != 1 for stride in self.node.attrs.get("strides", ())) or any(self.node.attrs.get("pads", ()))
+        moves = any(stride != 1 for stride in self.node.attrs.get("strides", ())) or any(
+            self.node.attrs.get("pads", ())
+        )
         return self.groups == 1 and tuple(self.weight.shape[2:]) == (1, 1) and not moves
 
     @property
@@ -80,7 +92,8 @@ class Anchor:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """One step of a chain: what it reads besides the chain, the nodes it covers, the tensor it produces."""
+    """One step of a chain: what it reads besides the chain, the nodes it covers, the tensor it
+    produces."""
 
     step: Step
     operand: gs.Tensor | None
@@ -90,9 +103,11 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A chain that one kernel can compute: the anchor, then links in order. `originals` are the names of the source's tensors.
+    """A chain that one kernel can compute: the anchor, then links in order. `originals` are the
+    names of the source's tensors.
 
-    `layers`: of several products each by itself, for where one kernel for all of them loses; none where one cannot be by itself.
+    `layers`: of several products each by itself, for where one kernel for all of them loses; none
+    where one cannot be by itself.
     """
 
     anchor: Anchor
@@ -106,13 +121,18 @@ class Candidate:
 
     @property
     def stored(self) -> gs.Tensor | None:
-        """The result in front of a further product that is an output, too; None where there is none."""
+        """The result in front of a further product that is an output, too; None where there is
+        none."""
         return next((link.output for link in self.links if link.step.name == STORE), None)
 
     @property
     def tensors(self) -> list[gs.Tensor]:
         """What the chain reads that is shaped like a layer's result, always the same layer's."""
-        return [link.operand for link in self.links if link.step.row.operand == "tensor" and link.operand is not None]
+        return [
+            link.operand
+            for link in self.links
+            if link.step.row.operand == "tensor" and link.operand is not None
+        ]
 
     @property
     def outputs(self) -> tuple[gs.Tensor, ...]:
@@ -137,13 +157,22 @@ class Candidate:
 
     @property
     def ends(self) -> list[int]:
-        """The positions among the links before which a kernel may end: further products, and behind all of them."""
-        return [*(i for i, link in enumerate(self.links) if link.step.name == PRODUCT), len(self.links)]
+        """The positions among the links before which a kernel may end: further products, and
+        behind all of them."""
+        return [
+            *(i for i, link in enumerate(self.links) if link.step.name == PRODUCT),
+            len(self.links),
+        ]
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Channels of each layer's result, in the original: one, or several where the chain holds further products."""
-        products = [link.operand for link in self.links if link.step.name == PRODUCT and link.operand is not None]
+        """Channels of each layer's result, in the original: one, or several where the chain
+        holds further products."""
+        products = [
+            link.operand
+            for link in self.links
+            if link.step.name == PRODUCT and link.operand is not None
+        ]
         return (self.anchor.channels, *map(self.anchor.columns, products))
 
     @property
@@ -159,7 +188,8 @@ class Candidate:
 
     @property
     def stands_for(self) -> str:
-        """The tensor of the source that the output is, by which verification judges it; "" where there is none."""
+        """The tensor of the source that the output is, by which verification judges it; "" where
+        there is none."""
         return self.original(self.output)
 
     def original(self, tensor: gs.Tensor) -> str:
@@ -168,24 +198,41 @@ class Candidate:
         return name if name in self.originals else ""
 
     def prefix(self, count: int) -> Candidate | None:
-        """The longest chain of at most `count` links whose outputs stand for tensors of the source; None where there is none."""
-        own = sum(link.nodes == (self.anchor.node,) for link in self.links)  # links inside the anchor's node
+        """The longest chain of at most `count` links whose outputs stand for tensors of the
+        source; None where there is none."""
+        own = sum(
+            link.nodes == (self.anchor.node,) for link in self.links
+        )  # links inside the anchor's node
         if self.anchor.kind == "squeeze_excite":  # whole or not at all
             own = len(self.links)
-        shorter = (dataclasses.replace(self, links=self.links[:n], layers=()) for n in range(count, own - 1, -1))
-        whole = (candidate for candidate in shorter if candidate.chain[-1:] != (STORE,))  # what comes last is stored anyway
-        return next((candidate for candidate in whole if all(map(candidate.original, candidate.outputs))), None)
+        shorter = (
+            dataclasses.replace(self, links=self.links[:n], layers=())
+            for n in range(count, own - 1, -1)
+        )
+        whole = (
+            candidate for candidate in shorter if candidate.chain[-1:] != (STORE,)
+        )  # what comes last is stored anyway
+        return next(
+            (candidate for candidate in whole if all(map(candidate.original, candidate.outputs))),
+            None,
+        )
 
     def before(self, node: gs.Node) -> Candidate | None:
         """The longest prefix of the chain that does not cover `node`; None where there is none."""
         if node is self.anchor.node:
             return None
-        return self.prefix(next((i for i, link in enumerate(self.links) if any(n is node for n in link.nodes)), len(self.links)))
+        return self.prefix(
+            next(
+                (i for i, link in enumerate(self.links) if any(n is node for n in link.nodes)),
+                len(self.links),
+            )
+        )
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A near miss: which node stays as it was, or apart from another layer, the first condition that failed, and what it would take.
+    """A near miss: which node stays as it was, or apart from another layer, the first condition
+    that failed, and what it would take.
 
     The reason is general up to a colon, if it has one; after it come names and numbers.
     """
@@ -195,5 +242,9 @@ class Refusal:
     reason: str
     tensor: str = ""
     remedy: str = ""
-    values: dict[str, float] = field(default_factory=dict)  # e.g. both predicted times, microseconds
-    apart: bool = False  # refused is one kernel with a neighbouring layer; the node may well be fused
+    values: dict[str, float] = field(
+        default_factory=dict
+    )  # e.g. both predicted times, microseconds
+    apart: bool = (
+        False  # refused is one kernel with a neighbouring layer; the node may well be fused
+    )

@@ -1,9 +1,11 @@
 """One declarative pattern per file, collected by themselves.
 
-A module of this package holds `ANCHORS`, a tuple of `AnchorPattern`, or `STEPS`, a tuple of `StepPattern`. Patterns name
-the ONNX ops that they begin at, so at most one anchor pattern and a few step patterns look at a node; where several
-step patterns accept a node, the first by module name wins, and tests keep them disjoint.
+A module of this package holds `ANCHORS`, a tuple of `AnchorPattern`, or `STEPS`, a tuple of
+`StepPattern`. Patterns name the ONNX ops that they begin at, so at most one anchor pattern and a
+few step patterns look at a node; where several step patterns accept a node, the first by module
+name wins, and tests keep them disjoint.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -20,7 +22,8 @@ from onnxbolt.match.types import Anchor, Link, Refusal
 
 @dataclass(frozen=True)
 class AnchorPattern:
-    """Where a chain may begin: `match(node)` gives the anchor and the links that belong to it, or says why not; None: nothing near."""
+    """Where a chain may begin: `match(node)` gives the anchor and the links that belong to it,
+    or says why not; None: nothing near."""
 
     ops: tuple[str, ...]
     match: Callable[[gs.Node], tuple[Anchor, tuple[Link, ...]] | Refusal | None]
@@ -28,9 +31,11 @@ class AnchorPattern:
 
 @dataclass(frozen=True)
 class StepPattern:
-    """What one node adds: `match(node, tensor, anchor)` continues the chain from `tensor` over `node`, or answers None, or a reason.
+    """What one node adds: `match(node, tensor, anchor)` continues the chain from `tensor` over
+    `node`, or answers None, or a reason.
 
-    A node that is several steps gives as many links, all covering it. `domain` is the operators' own, "" ONNX's.
+    A node that is several steps gives as many links, all covering it. `domain` is the operators'
+    own, "" ONNX's.
     """
 
     ops: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""A conversion of the result to another element type of the kernels (ONNX Cast); it ends the chain."""
+"""A conversion of the result to another element type of the kernels (ONNX Cast); it ends the
+chain."""
+
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs

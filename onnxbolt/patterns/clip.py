@@ -1,4 +1,5 @@
 """Clip with constant bounds, ReLU6 among them (ONNX Clip, opset 11 and later)."""
+
 from __future__ import annotations
 
 import math

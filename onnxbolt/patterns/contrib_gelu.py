@@ -1,4 +1,6 @@
-"""GELU as ONNX Runtime's own optimizer writes it, with or without the bias before it (com.microsoft: BiasGelu, FastGelu, Gelu)."""
+"""GELU as ONNX Runtime's own optimizer writes it, with or without the bias before it
+(com.microsoft: BiasGelu, FastGelu, Gelu)."""
+
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs

@@ -1,4 +1,5 @@
 """Conv with a constant weight, 1-D and 2-D (ONNX Conv)."""
+
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
@@ -21,7 +22,11 @@ def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
     assert dtype is not None  # _refusal has looked
     anchor = Anchor("conv", node, x, weight, dtype)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    links = (Link(Step("Bias"), bias, (node,), node.outputs[0]),) if bias is not None and bias.name else ()
+    links = (
+        (Link(Step("Bias"), bias, (node,), node.outputs[0]),)
+        if bias is not None and bias.name
+        else ()
+    )
     return anchor, links
 
 
@@ -40,13 +45,24 @@ def _refusal(node: gs.Node) -> Refusal | None:
         return because(f"no kernel for its element type: {x.dtype}", x.name)
     groups = int(node.attrs.get("group", 1))
     dense_or_depthwise = groups == 1 or tuple(weight.shape[:2]) == (groups, 1)
-    if not dense_or_depthwise and not grouped.serves(groups, weight.shape[1] * groups, weight.shape[0], dtype):
-        return because("grouped convolutions of such widths stay with ONNX Runtime", weight.name,
-                       f"groups whose channels are multiples of {dtype.alignment}, or can be merged to such")
+    if not dense_or_depthwise and not grouped.serves(
+        groups, weight.shape[1] * groups, weight.shape[0], dtype
+    ):
+        return because(
+            "grouped convolutions of such widths stay with ONNX Runtime",
+            weight.name,
+            f"groups whose channels are multiples of {dtype.alignment}, or can be merged to such",
+        )
     if auto_pad(node) != "NOTSET":
-        return because("auto_pad with an unknown input size", x.name, "give the model a static height and width")
+        return because(
+            "auto_pad with an unknown input size",
+            x.name,
+            "give the model a static height and width",
+        )
     if len(node.inputs) > 2 and node.inputs[2].name and not isinstance(node.inputs[2], gs.Constant):
-        return because("its bias is computed at run time", node.inputs[2].name, remedy_for(node.inputs[2]))
+        return because(
+            "its bias is computed at run time", node.inputs[2].name, remedy_for(node.inputs[2])
+        )
     if x.shape is None or not isinstance(x.shape[1], int):
         return because("the input's rank or channels are unknown", x.name)
     if 0 in x.shape or 0 in weight.shape:
@@ -55,19 +71,39 @@ def _refusal(node: gs.Node) -> Refusal | None:
 
 
 def _transposed(node: gs.Node) -> Refusal:
-    return Refusal(node.name, node.op, "ConvTranspose stays with ONNX Runtime", node.outputs[0].name,
-                   "nearest-neighbour Resize followed by Conv")
+    return Refusal(
+        node.name,
+        node.op,
+        "ConvTranspose stays with ONNX Runtime",
+        node.outputs[0].name,
+        "nearest-neighbour Resize followed by Conv",
+    )
 
 
 def _layer(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> tuple[Link, ...] | str | None:
     """A 1x1 convolution behind a convolution's chain: a further product of each pixel."""
-    if anchor.kind != "conv" or node.inputs[0] is not tensor or not isinstance(node.inputs[1], gs.Constant):
+    if (
+        anchor.kind != "conv"
+        or node.inputs[0] is not tensor
+        or not isinstance(node.inputs[1], gs.Constant)
+    ):
         return None
     weight, attributes = node.inputs[1], node.attrs
-    pointwise = tuple(weight.shape[2:]) == (1, 1) and len(anchor.weight.shape) == 4 and attributes.get("group", 1) == 1
-    every_pixel = all(stride == 1 for stride in attributes.get("strides", ())) and not any(attributes.get("pads", ()))
+    pointwise = (
+        tuple(weight.shape[2:]) == (1, 1)
+        and len(anchor.weight.shape) == 4
+        and attributes.get("group", 1) == 1
+    )
+    every_pixel = all(stride == 1 for stride in attributes.get("strides", ())) and not any(
+        attributes.get("pads", ())
+    )
     found = _match(node)
-    if anchor.groups > 1 or not (pointwise and every_pixel) or isinstance(found, Refusal) or found[0].dtype is not anchor.dtype:
+    if (
+        anchor.groups > 1
+        or not (pointwise and every_pixel)
+        or isinstance(found, Refusal)
+        or found[0].dtype is not anchor.dtype
+    ):
         return None
     return Link(Step(PRODUCT), weight, (node,), node.outputs[0]), *found[1]
 

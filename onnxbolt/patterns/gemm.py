@@ -1,7 +1,9 @@
-"""MatMul of activations [.., K] by a constant [K, N], a GEMM of M = the product of the leading dimensions (ONNX MatMul).
+"""MatMul of activations [.., K] by a constant [K, N], a GEMM of M = the product of the leading
+dimensions (ONNX MatMul).
 
 Gemm arrives in this form from canonicalization.
 """
+
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
@@ -39,7 +41,13 @@ def _remedy(weight: gs.Tensor) -> str:
 
 def _general(node: gs.Node) -> Refusal:
     weight = node.inputs[1]
-    return Refusal(node.name, node.op, "its second operand is computed at run time", weight.name, _remedy(weight))
+    return Refusal(
+        node.name,
+        node.op,
+        "its second operand is computed at run time",
+        weight.name,
+        _remedy(weight),
+    )
 
 
 def _layer(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | None:

@@ -1,10 +1,12 @@
-"""Squeeze-and-excitation (Hu et al. 2018): x times a gate per channel, which two small products make of the mean over the image.
+"""Squeeze-and-excitation (Hu et al. 2018): x times a gate per channel, which two small products
+make of the mean over the image.
 
     Mul(x, gate(Conv(squeeze(Conv(mean(x))))))
 
-The mean is a GlobalAveragePool, or a ReduceMean over height and width; both convolutions are 1x1 with constant weights; behind each is
-an activation of the epilogue table.
+The mean is a GlobalAveragePool, or a ReduceMean over height and width; both convolutions are 1x1
+with constant weights; behind each is an activation of the epilogue table.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -33,7 +35,8 @@ class _Layer:
 
 
 def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:
-    """None where the mean is no squeeze; a Refusal where the two products are there, but something is not as kernels need it."""
+    """None where the mean is no squeeze; a Refusal where the two products are there, but
+    something is not as kernels need it."""
     x, y = node.inputs[0], node.outputs[0]
     if not is_mean(node) or not isinstance(x, gs.Variable) or x.shape is None or len(x.shape) != 4:
         return None
@@ -44,13 +47,22 @@ def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:
         return None
     excite = _layer(second, squeeze.output)
     mul = _reader(excite.output) if excite is not None else None
-    if excite is None or mul is None or mul.op != "Mul" or not any(tensor is x for tensor in mul.inputs):
-        return Refusal(node.name, node.op, "its gate does not multiply the tensor that it averages", x.name)
+    if (
+        excite is None
+        or mul is None
+        or mul.op != "Mul"
+        or not any(tensor is x for tensor in mul.inputs)
+    ):
+        return Refusal(
+            node.name, node.op, "its gate does not multiply the tensor that it averages", x.name
+        )
     if reason := _reason(x, squeeze, excite):
         return Refusal(node.name, node.op, reason, x.name)
     dtype = DType.of(x.dtype)
     assert dtype is not None  # _reason has looked
-    anchor = Anchor("squeeze_excite", node, x, squeeze.weight, dtype, (squeeze.bias, excite.weight, excite.bias))
+    anchor = Anchor(
+        "squeeze_excite", node, x, squeeze.weight, dtype, (squeeze.bias, excite.weight, excite.bias)
+    )
     last = Link(excite.link.step, None, (*excite.link.nodes, mul), mul.outputs[0])
     return anchor, (squeeze.link, last)
 
@@ -65,7 +77,11 @@ def is_mean(node: gs.Node) -> bool:
     if axes is None and len(node.inputs) > 1:
         values = constant_values(node.inputs[1])
         axes = None if values is None else values.reshape(-1).tolist()
-    return bool(axes) and sorted(int(axis) % 4 for axis in axes) == [2, 3] and bool(node.attrs.get("keepdims", 1))
+    return (
+        bool(axes)
+        and sorted(int(axis) % 4 for axis in axes) == [2, 3]
+        and bool(node.attrs.get("keepdims", 1))
+    )
 
 
 def _reader(tensor: gs.Tensor) -> gs.Node | None:
@@ -76,7 +92,12 @@ def _reader(tensor: gs.Tensor) -> gs.Node | None:
 def _product(tensor: gs.Tensor) -> gs.Node | None:
     """The 1x1 convolution that alone reads `tensor`."""
     node = _reader(tensor)
-    if node is None or node.op != "Conv" or node.domain or not isinstance(node.inputs[1], gs.Constant):
+    if (
+        node is None
+        or node.op != "Conv"
+        or node.domain
+        or not isinstance(node.inputs[1], gs.Constant)
+    ):
         return None
     one_by_one = tuple(node.inputs[1].shape[2:]) == (1, 1) and not any(node.attrs.get("pads", ()))
     return node if one_by_one and node.attrs.get("group", 1) == 1 else None
@@ -92,14 +113,20 @@ def _layer(node: gs.Node, x: gs.Tensor) -> _Layer | None:
     anchor = Anchor("conv", node, x, weight, DType.F32)  # for patterns, which ask it for channels
     for pattern in steps().get((after.domain or "", after.op), ()):
         link = pattern.match(after, y, anchor)
-        if isinstance(link, Link) and not link.step.row.operand and not link.step.name.startswith("Cast"):
+        if (
+            isinstance(link, Link)
+            and not link.step.row.operand
+            and not link.step.name.startswith("Cast")
+        ):
             return _Layer(weight, bias, Link(link.step, None, (node, after), link.output))
     return None
 
 
 def _reason(x: gs.Tensor, squeeze: _Layer, excite: _Layer) -> str:
     """Why no kernel serves; "" where one does."""
-    if DType.of(x.dtype) is None or any(layer.weight.dtype != x.dtype for layer in (squeeze, excite)):
+    if DType.of(x.dtype) is None or any(
+        layer.weight.dtype != x.dtype for layer in (squeeze, excite)
+    ):
         return f"no kernel for its element type: {x.dtype}"
     if not isinstance(x.shape[1], int) or 0 in x.shape:
         return "the input's channels are unknown, or it is empty"

@@ -1,4 +1,6 @@
-"""What it costs that a tensor changes its layout, and where the convolution before writes it as it is wanted."""
+"""What it costs that a tensor changes its layout, and where the convolution before writes it as
+it is wanted."""
+
 from __future__ import annotations
 
 import math
@@ -35,38 +37,63 @@ def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:
 
 
 def padding_us(candidate: Candidate, forms: Assignment, archs: Sequence[int], at: Point) -> float:
-    """On all `archs` together: a copy of a product's rows with zeros behind each, where its kernel reads them so, and nobody else does."""
+    """On all `archs` together: a copy of a product's rows with zeros behind each, where its
+    kernel reads them so, and nobody else does."""
     anchor, x = candidate.anchor, candidate.anchor.x
     if anchor.kind != "gemm" or len(x.outputs) > 1:
         return 0.0
-    reads = x_form(forms, candidate) if len(candidate.widths) > 1 else forms.fused_reads.get(id(anchor.node))
+    reads = (
+        x_form(forms, candidate)
+        if len(candidate.widths) > 1
+        else forms.fused_reads.get(id(anchor.node))
+    )
     if reads is None or reads == forms.form(x):
         return 0.0
     rows, columns = math.prod(at.sizes(x)[:-1]), int(x.shape[-1]) + len(reads.channels or ())
-    return sum(elementwise_us(rows * columns * anchor.dtype.bytes, ARCHS[number]) for number in archs)
+    return sum(
+        elementwise_us(rows * columns * anchor.dtype.bytes, ARCHS[number]) for number in archs
+    )
 
 
 def written_plain(assignment: Assignment, archs: Sequence[int], at: Point) -> frozenset[str]:
-    """Names of what convolutions write as ONNX has it, where nobody reads it with its channels last: if all of `archs` have kernels for
-    that, and it is predicted to be faster than a kernel and a change of layout, in the geometric mean over them."""
+    """Names of what convolutions write as ONNX has it, where nobody reads it with its channels
+    last: if all of `archs` have kernels for that, and it is predicted to be faster than a kernel
+    and a change of layout, in the geometric mean over them.
+    """
     return frozenset(c.output.name for c in assignment.leaving if _pays(c, assignment, archs, at))
 
 
-def written_in_both_forms(assignment: Assignment, archs: Sequence[int], at: Point) -> dict[str, gs.Tensor]:
-    """What convolutions write as ONNX has it, too, by name of the result that others read with its channels last: by the same rule."""
-    return {c.output.name: plain for c, plain in _parting(assignment) if _both_pay(c, plain, assignment, archs, at)}
+def written_in_both_forms(
+    assignment: Assignment, archs: Sequence[int], at: Point
+) -> dict[str, gs.Tensor]:
+    """What convolutions write as ONNX has it, too, by name of the result that others read with
+    its channels last: by the same rule."""
+    return {
+        c.output.name: plain
+        for c, plain in _parting(assignment)
+        if _both_pay(c, plain, assignment, archs, at)
+    }
 
 
 def _parting(assignment: Assignment) -> Iterator[tuple[Candidate, gs.Tensor]]:
     """Convolutions whose result is read in both forms, each with what is read as ONNX has it."""
     for c in assignment.candidates:
-        if c.anchor.kind == "conv" and c.out is c.anchor.dtype and c.output.name in assignment.read_as_stored:
+        if (
+            c.anchor.kind == "conv"
+            and c.out is c.anchor.dtype
+            and c.output.name in assignment.read_as_stored
+        ):
             yield from ((c, plain) for plain in islice(_read_plain(c.output, assignment), 1))
 
 
 def _read_plain(result: gs.Tensor, assignment: Assignment) -> Iterator[gs.Tensor]:
-    """The result, and what Casts make of it, where one change of layout brings that into ONNX's form."""
-    casts = [node.outputs[0] for node in result.outputs if node.op == "Cast" and id(node) in assignment.carries]
+    """The result, and what Casts make of it, where one change of layout brings that into ONNX's
+    form."""
+    casts = [
+        node.outputs[0]
+        for node in result.outputs
+        if node.op == "Cast" and id(node) in assignment.carries
+    ]
     for tensor in (result, *(casts if len(result.outputs) > 1 else ())):
         wanted = (tensor.name, PLAIN) in assignment.conversions
         if wanted and appended(tensor, assignment.form(tensor), PLAIN) is not None:
@@ -78,10 +105,20 @@ def _pays(candidate: Candidate, assignment: Assignment, archs: Sequence[int], at
     if last is None:
         return False
     first = replace(last, k=candidate.widths[-1], y_nchw=True)
-    return _is_faster(first, last, [conversion_us(candidate.output, PLAIN, Region(assignment, number, at)) for number in archs], archs)
+    return _is_faster(
+        first,
+        last,
+        [
+            conversion_us(candidate.output, PLAIN, Region(assignment, number, at))
+            for number in archs
+        ],
+        archs,
+    )
 
 
-def _both_pay(candidate: Candidate, plain: gs.Tensor, assignment: Assignment, archs: Sequence[int], at: Point) -> bool:
+def _both_pay(
+    candidate: Candidate, plain: gs.Tensor, assignment: Assignment, archs: Sequence[int], at: Point
+) -> bool:
     rows = _alone(candidate, assignment, at)
     if rows is None or rows.p * rows.q == 1:  # one pixel per channel is only relabelled
         return False
@@ -91,17 +128,28 @@ def _both_pay(candidate: Candidate, plain: gs.Tensor, assignment: Assignment, ar
 
 
 def _alone(candidate: Candidate, assignment: Assignment, at: Point) -> ConvProblem | None:
-    """What a kernel for one convolution solves that reads x with its channels last; None where it is another kernel's."""
+    """What a kernel for one convolution solves that reads x with its channels last; None where
+    it is another kernel's."""
     problem = problem_of(candidate, assignment, at)
-    return problem if isinstance(problem, ConvProblem) and not problem.inner and not problem.nchw else None
+    return (
+        problem
+        if isinstance(problem, ConvProblem) and not problem.inner and not problem.nchw
+        else None
+    )
 
 
-def _is_faster(one: ConvProblem, other: ConvProblem, changes: Sequence[float], archs: Sequence[int]) -> bool:
-    """True if all of `archs` have kernels for `one`, and these are predicted to be faster than those for the `other` and a change of
-    layout, which takes `changes` microseconds, in the geometric mean."""
+def _is_faster(
+    one: ConvProblem, other: ConvProblem, changes: Sequence[float], archs: Sequence[int]
+) -> bool:
+    """True if all of `archs` have kernels for `one`, and these are predicted to be faster than
+    those for the `other` and a change of layout, which takes `changes` microseconds, in the
+    geometric mean."""
     if not all(supports(one, number) for number in archs):
         return False
     if not all(supports(other, number) for number in archs):
         return True
-    ratios = ((predict(other, number)[1] + change) / predict(one, number)[1] for number, change in zip(archs, changes, strict=True))
+    ratios = (
+        (predict(other, number)[1] + change) / predict(one, number)[1]
+        for number, change in zip(archs, changes, strict=True)
+    )
     return math.prod(ratios) > 1

@@ -1,8 +1,11 @@
-"""Which candidates are fused, and with which configurations: by measured times where there are any, else by prediction.
+"""Which candidates are fused, and with which configurations: by measured times where there are any,
+else by prediction.
 
-A fusion is kept where it beats what ONNX Runtime does with the same nodes: a region of convolutions in one layout as a
-whole, with the layout changes at its borders, a GEMM by itself, with the padding of its input.
+A fusion is kept where it beats what ONNX Runtime does with the same nodes: a region of convolutions
+in one layout as a whole, with the layout changes at its borders, a GEMM by itself, with the padding
+of its input.
 """
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -27,13 +30,17 @@ from onnxbolt.plan.verdicts import Judge, Verdict, frozen, joint_regions
 from onnxbolt.tune.timings import NOTHING, Choice, Timings
 
 _NO_COMMON_KERNEL = "its layers have no kernel together for its input as it is stored"
-_NO_KERNEL_FOR_MEAN = "the mean behind it is not in its kernel, since there is none for tensors as they are stored"
-_SAME = 1.03  # an instance that another problem needs anyway is taken where it is at most this much slower
+_NO_KERNEL_FOR_MEAN = (
+    "the mean behind it is not in its kernel, since there is none for tensors as they are stored"
+)
+# an instance that another problem needs anyway is taken where it is at most this much slower
+_SAME = 1.03
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Microseconds for one fused node on one architecture, and what its kernel was measured to take, where it was."""
+    """Microseconds for one fused node on one architecture, and what its kernel was measured to
+    take, where it was."""
 
     arch: int
     ours_us: float
@@ -48,8 +55,8 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cover of the graph. Dictionaries are keyed by the id of the anchor's node; `used` holds what was decided, in the form in
-    which a plan asks for it."""
+    """The cover of the graph. Dictionaries are keyed by the id of the anchor's node; `used`
+    holds what was decided, in the form in which a plan asks for it."""
 
     assignment: Assignment
     tables: dict[int, list[Choice]]  # for each architecture its rows, by ascending m
@@ -76,12 +83,17 @@ class Plan:
 
     @property
     def workload(self) -> list[Problem]:
-        """Every problem as often as it counts for the tuner: a node once at each point, at the opt point as often as at all others."""
-        return [p for opt, *others in self.sizes.values() for p in (*[opt] * max(len(others), 1), *others)]
+        """Every problem as often as it counts for the tuner: a node once at each point, at the
+        opt point as often as at all others."""
+        return [
+            p
+            for opt, *others in self.sizes.values()
+            for p in (*[opt] * max(len(others), 1), *others)
+        ]
 
     @property
     def sources(self) -> dict[int, str]:
-        """"predicted" or "measured"; where the rows of a node differ in that, one word for each."""
+        """ "predicted" or "measured"; where the rows of a node differ in that, one word for each."""
         return {key: _sources(rows) for key, rows in self.tables.items()}
 
 
@@ -90,8 +102,14 @@ def _sources(rows: list[Choice]) -> str:
     return words[0] if len(set(words)) == 1 else ",".join(words)
 
 
-def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], fuse: str, timings: Timings = NOTHING,
-         ranges: Ranges = FIXED) -> Plan:
+def plan(
+    graph: gs.Graph,
+    candidates: Sequence[Candidate],
+    archs: Sequence[int],
+    fuse: str,
+    timings: Timings = NOTHING,
+    ranges: Ranges = FIXED,
+) -> Plan:
     """Choose among disjoint candidates for all of `archs` together; `fuse` is "winning" or "all".
 
     What is fused is decided at the opt point of `ranges`, kernels are chosen at each of its points.
@@ -108,11 +126,19 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
         losing = judge.losing(found)
         if not losing:
             break
-        lost += [region for joint in found for region in joint if any(id(c) in losing for c in region.candidates)]
+        lost += [
+            region
+            for joint in found
+            for region in joint
+            if any(id(c) in losing for c in region.candidates)
+        ]
         chosen = [kept for c in chosen for kept in losing.get(id(c), (c,))]
         chosen, assignment = _assigned(graph, chosen, archs, ranges.opt, refusals)
     refusals += slices(graph, assignment, chains(graph, assignment)).refusals
-    sizes = {id(c.anchor.node): tuple(problem_of(c, assignment, point) for point in ranges.points) for c in chosen}
+    sizes = {
+        id(c.anchor.node): tuple(problem_of(c, assignment, point) for point in ranges.points)
+        for c in chosen
+    }
     distinct = list(dict.fromkeys(problem for problems in sizes.values() for problem in problems))
     _require_choices(timings, [(problem, number) for problem in distinct for number in archs])
     tables: dict[int, list[Choice]] = defaultdict(list)
@@ -126,25 +152,49 @@ def plan(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int],
             opt = sizes[key][0]
             theirs = ort_us(problem_of(candidate, None, ranges.opt), ARCHS[number])
             predictions[key].append(_prediction(opt, picked[opt], theirs, ARCHS[number]))
-    return Plan(assignment, dict(tables), sizes, dict(predictions), refusals, used, lost, tuple(judge.verdicts.values()))
+    return Plan(
+        assignment,
+        dict(tables),
+        sizes,
+        dict(predictions),
+        refusals,
+        used,
+        lost,
+        tuple(judge.verdicts.values()),
+    )
 
 
 def _prediction(problem: Problem, choice: Choice, theirs: float, arch: Arch) -> Prediction:
-    return Prediction(arch.number, fused_us(problem, choice.config, arch), theirs, choice.us if choice.measured else None)
+    return Prediction(
+        arch.number,
+        fused_us(problem, choice.config, arch),
+        theirs,
+        choice.us if choice.measured else None,
+    )
 
 
-def choices(problems: Sequence[Problem], arch: Arch, timings: Timings = NOTHING) -> dict[Problem, Choice]:
-    """What was measured to be best for each problem, else the fastest predicted, or one within 3% of it that is compiled anyway.
+def choices(
+    problems: Sequence[Problem], arch: Arch, timings: Timings = NOTHING
+) -> dict[Problem, Choice]:
+    """What was measured to be best for each problem, else the fastest predicted, or one within 3%
+    of it that is compiled anyway.
 
-    Each instance costs seconds of nvcc, so problems share instances; the most expensive problem chooses first.
+    Each instance costs seconds of nvcc, so problems share instances; the most expensive problem
+    chooses first.
     """
-    picked = {problem: choice for problem in problems if (choice := timings.choice(problem, arch.number))}
+    picked = {
+        problem: choice for problem in problems if (choice := timings.choice(problem, arch.number))
+    }
     compiled = {_instance(problem, choice.config) for problem, choice in picked.items()}
     unknown = [problem for problem in problems if problem not in picked]
     timed = {problem: ranked(problem, arch) for problem in unknown}
     for problem in sorted(timed, key=lambda p: (-timed[p][0][0], repr(p))):
         best = timed[problem][0][0]
-        shared = ((us, c) for us, c in timed[problem] if us <= _SAME * best and _instance(problem, c) in compiled)
+        shared = (
+            (us, c)
+            for us, c in timed[problem]
+            if us <= _SAME * best and _instance(problem, c) in compiled
+        )
         us, config = next(shared, timed[problem][0])
         picked[problem] = Choice(config, us, measured=False)
         compiled.add(_instance(problem, config))
@@ -152,7 +202,11 @@ def choices(problems: Sequence[Problem], arch: Arch, timings: Timings = NOTHING)
 
 
 def _require_choices(timings: Timings, needed: Sequence[tuple[Problem, int]]) -> None:
-    missing = {f"sm_{arch} {describe_problem(problem)}" for problem, arch in needed if (problem, arch) not in timings.choices}
+    missing = {
+        f"sm_{arch} {describe_problem(problem)}"
+        for problem, arch in needed
+        if (problem, arch) not in timings.choices
+    }
     if timings.frozen and missing:
         raise frozen(missing, "problems")
 
@@ -161,21 +215,41 @@ def _instance(problem: Problem, config: KernelConfig) -> tuple[object, ...]:
     return config.instance(), problem.dtype, problem.out, problem.chain
 
 
-def _assigned(graph: gs.Graph, chosen: list[Candidate], archs: Sequence[int], at: Point,
-              refusals: list[Refusal]) -> tuple[list[Candidate], Assignment]:
-    """The candidates and their tensors' forms; layers that have no common kernel for what is stored are by themselves."""
+def _assigned(
+    graph: gs.Graph,
+    chosen: list[Candidate],
+    archs: Sequence[int],
+    at: Point,
+    refusals: list[Refusal],
+) -> tuple[list[Candidate], Assignment]:
+    """The candidates and their tensors' forms; layers that have no common kernel for what is
+    stored are by themselves."""
     planes = all(ARCHS[number].wgmma for number in archs)  # a node has one layout for all of them
     while True:
         assignment = assign(graph, chosen, planes)
-        to_plain, both = written_plain(assignment, archs, at), written_in_both_forms(assignment, archs, at)
+        to_plain, both = (
+            written_plain(assignment, archs, at),
+            written_in_both_forms(assignment, archs, at),
+        )
         if to_plain or both:
             assignment = assign(graph, chosen, planes, to_plain, both)
         joint = [c for c in chosen if len(c.widths) > 1 or MEAN in c.chain]
-        apart = {id(c) for c in joint if not all(supports(problem_of(c, assignment, at), n) for n in archs)}
+        apart = {
+            id(c)
+            for c in joint
+            if not all(supports(problem_of(c, assignment, at), n) for n in archs)
+        }
         if not apart:
             return chosen, assignment
-        reasons = [(c, _NO_KERNEL_FOR_MEAN if MEAN in c.chain else _NO_COMMON_KERNEL) for c in chosen if id(c) in apart]
-        refusals += [Refusal(c.anchor.node.name, c.anchor.node.op, reason, c.output.name, apart=True) for c, reason in reasons]
+        reasons = [
+            (c, _NO_KERNEL_FOR_MEAN if MEAN in c.chain else _NO_COMMON_KERNEL)
+            for c in chosen
+            if id(c) in apart
+        ]
+        refusals += [
+            Refusal(c.anchor.node.name, c.anchor.node.op, reason, c.output.name, apart=True)
+            for c, reason in reasons
+        ]
         chosen = [kept for c in chosen for kept in (c.layers if id(c) in apart else (c,))]
 
 
@@ -184,7 +258,17 @@ def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusa
     layers = (problem,) if isinstance(problem, SqueezeExciteProblem) else problem.layers
     for number in archs:
         if not supports(problem, number) and not all(supports(layer, number) for layer in layers):
-            reason = f"{ARCHS[number].name} has no tensor-core kernel for {candidate.anchor.dtype.value}"
-            refusals.append(Refusal(candidate.anchor.node.name, candidate.anchor.node.op, reason, candidate.output.name, "another --arch"))
+            reason = (
+                f"{ARCHS[number].name} has no tensor-core kernel for {candidate.anchor.dtype.value}"
+            )
+            refusals.append(
+                Refusal(
+                    candidate.anchor.node.name,
+                    candidate.anchor.node.op,
+                    reason,
+                    candidate.output.name,
+                    "another --arch",
+                )
+            )
             return False
     return True

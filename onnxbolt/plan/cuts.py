@@ -1,8 +1,11 @@
-"""Where chains of GEMMs or convolutions are cut: which neighbouring layers one kernel computes (Bolt, section 3.1.1).
+"""Where chains of GEMMs or convolutions are cut: which neighbouring layers one kernel computes
+(Bolt, section 3.1.1).
 
-A kernel for several layers saves the bytes between them and launches, and pays with what it can keep resident. Dynamic programming
-over each chain: the cheapest way from a layer on is one kernel for some layers and the cheapest way from there on.
+A kernel for several layers saves the bytes between them and launches, and pays with what it can
+keep resident. Dynamic programming over each chain: the cheapest way from a layer on is one kernel
+for some layers and the cheapest way from there on.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -31,15 +34,25 @@ from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.tune.timings import NOTHING, Choice, Cut, Timings
 
 _APART = "not in one kernel with the layer before it, which {} to be slower"
-_APART_STORED = "not in one kernel with the layer before it that stores what others read of it, which {} to be slower"
+_APART_STORED = (
+    "not in one kernel with the layer before it that stores what others read of it, which {} to be"
+    " slower"
+)
 _DECIDED = "not in one kernel with the layer before it, as was decided before"
-_NO_KERNEL = "not in one kernel with the layer before it, since no kernel takes both at these widths"
-_ONE_RESIDUAL = "not in one kernel with the layer before it, since kernels for both take the residuals of one of them"
+_NO_KERNEL = (
+    "not in one kernel with the layer before it, since no kernel takes both at these widths"
+)
+_ONE_RESIDUAL = (
+    "not in one kernel with the layer before it, since kernels for both take the residuals of one"
+    " of them"
+)
 
 
 class Cover(NamedTuple):
-    """Disjoint candidates of a graph, why other nodes stay as they were, or apart from the layer before them, and the decisions behind
-    that and the measured choices that they follow from, in the form in which `Timings` hold them."""
+    """Disjoint candidates of a graph, why other nodes stay as they were, or apart from the layer
+    before them, and the decisions behind that and the measured choices that they follow from, in
+    the form in which `Timings` hold them.
+    """
 
     candidates: list[Candidate]
     refusals: list[Refusal]
@@ -47,8 +60,11 @@ class Cover(NamedTuple):
     choices: dict[tuple[Problem, int], Choice]
 
 
-def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Timings = NOTHING) -> Cover:
-    """The cheapest cover by `timings`, where they tell, and by prediction; a cut that they hold stays.
+def cover(
+    graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Timings = NOTHING
+) -> Cover:
+    """The cheapest cover by `timings`, where they tell, and by prediction; a cut that they hold
+    stays.
 
     A kernel for several products has to exist for all of `archs`.
     Raises FrozenError where `timings` are frozen and lack a cut.
@@ -56,25 +72,45 @@ def cover(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Tim
     candidates, refusals = match(graph, several=True)
     chains = _Chains(graph, candidates, archs, at, timings)
     found, shortened = chains.disjoint(refusals)
-    cuts = [cut for candidate in found if candidate not in shortened and (cut := chains.cut_behind(candidate)) is not None]
-    said, covered = {cut.node for cut in cuts}, {node.name for candidate in found for node in candidate.nodes if node.name}
-    refusals = [refusal for refusal in refusals if refusal.node not in covered]  # by one chain, while another has it
-    refusals += (*cuts, *(refusal for refusal in used_elsewhere(graph, found, archs, at) if refusal.node not in said))
-    layered = [dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found]
+    cuts = [
+        cut
+        for candidate in found
+        if candidate not in shortened and (cut := chains.cut_behind(candidate)) is not None
+    ]
+    said, covered = (
+        {cut.node for cut in cuts},
+        {node.name for candidate in found for node in candidate.nodes if node.name},
+    )
+    refusals = [
+        refusal for refusal in refusals if refusal.node not in covered
+    ]  # by one chain, while another has it
+    refusals += (
+        *cuts,
+        *(
+            refusal
+            for refusal in used_elsewhere(graph, found, archs, at)
+            if refusal.node not in said
+        ),
+    )
+    layered = [
+        dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found
+    ]
     chosen, pooled = where_faster(graph, layered, archs, at, timings, chains.cuts)
     return Cover(chosen, [*refusals, *pooled], chains.cuts, chains.measured())
 
 
 def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> list[Candidate]:
-    """Disjoint candidates as another plan has them, whose outputs are `ends`; what ends nowhere there has one layer."""
+    """Disjoint candidates as another plan has them, whose outputs are `ends`; what ends nowhere
+    there has one layer."""
     candidates = match(graph, several=True)[0]
     chains = _Chains(graph, candidates, archs, AS_IS, NOTHING)
     return until(graph, partition(list(chains.kernels_until(ends))), ends)
 
 
 def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[Problem]:
-    """Of each chain what every kernel would solve that may be in a cover, as often as the graph has it; as stored. Of convolutions with a
-    global average pooling behind them those that decide whether one kernel computes both."""
+    """Of each chain what every kernel would solve that may be in a cover, as often as the graph
+    has it; as stored. Of convolutions with a global average pooling behind them those that
+    decide whether one kernel computes both."""
     chains = _Chains(graph, match(graph, several=True)[0], archs, at, NOTHING)
     return [*chains.problems.values(), *measurable(graph, chains.disjoint([])[0], archs, at)]
 
@@ -85,20 +121,32 @@ class _Chains:
     Every further product begins a candidate of its own, too: what is cut off is there already.
     """
 
-    def __init__(self, graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point, timings: Timings) -> None:
+    def __init__(
+        self,
+        graph: gs.Graph,
+        candidates: Sequence[Candidate],
+        archs: Sequence[int],
+        at: Point,
+        timings: Timings,
+    ) -> None:
         self._starting = {id(candidate.anchor.node): candidate for candidate in candidates}
         self._archs, self._at, self._timings = archs, at, timings
-        self._further = {id(node) for c in candidates for node in c.products}  # products behind others
+        self._further = {
+            id(node) for c in candidates for node in c.products
+        }  # products behind others
         self._forms = _forms_apart(graph, candidates, archs)
         self._known: dict[int, tuple[float, Candidate | None]] = {}
-        self._keys: dict[int, str] = {}  # by candidate of `_starting`; a key is made of the one behind
+        self._keys: dict[
+            int, str
+        ] = {}  # by candidate of `_starting`; a key is made of the one behind
         self.problems = self._segments()
         self._times = [KernelTimes(self.problems.values(), arch, timings) for arch in archs]
         self.cuts: dict[str, Cut] = {}
 
     def disjoint(self, refusals: list[Refusal]) -> tuple[list[Candidate], list[Candidate]]:
-        """The kernels of the cheapest cover, and those of them that end early since another one has the nodes behind: products there that
-        this one does not go on to begin kernels of their own."""
+        """The kernels of the cheapest cover, and those of them that end early since another one
+        has the nodes behind: products there that this one does not go on to begin kernels of
+        their own."""
         whole = kernels = list(self._first_kernels(refusals))
         found = partition(kernels)
         while again := self._restarted(kernels, found):
@@ -106,11 +154,15 @@ class _Chains:
             whole, found = whole + again, partition(kernels)
         return found, [candidate for candidate in found if candidate not in whole]
 
-    def _restarted(self, kernels: Sequence[Candidate], found: Sequence[Candidate]) -> list[Candidate]:
+    def _restarted(
+        self, kernels: Sequence[Candidate], found: Sequence[Candidate]
+    ) -> list[Candidate]:
         """What begins with the products of `kernels` that none of `found` has."""
         covered = {id(node) for candidate in found for node in candidate.nodes}
         products = dict.fromkeys(id(node) for kernel in kernels for node in kernel.products)
-        chains = [self._starting[key] for key in products if key not in covered and key in self._starting]
+        chains = [
+            self._starting[key] for key in products if key not in covered and key in self._starting
+        ]
         return [kernel for chain in chains if (kernel := self._first_kernel(chain)) is not None]
 
     def _first_kernels(self, refusals: list[Refusal]) -> Iterator[Candidate]:
@@ -132,14 +184,19 @@ class _Chains:
         for key, candidate in self._starting.items():
             if key in inside:
                 continue
-            kernels = [kernel for end in candidate.ends if (kernel := candidate.prefix(end)) is not None]
+            kernels = [
+                kernel for end in candidate.ends if (kernel := candidate.prefix(end)) is not None
+            ]
             if kernels:
-                kernel = next((kernel for kernel in kernels if kernel.output.name in ends), kernels[0])
+                kernel = next(
+                    (kernel for kernel in kernels if kernel.output.name in ends), kernels[0]
+                )
                 inside |= {id(node) for node in kernel.products}
                 yield kernel
 
     def _first_kernel(self, candidate: Candidate) -> Candidate | None:
-        """As it was decided before, else the cheapest; None where nothing of it stands for a tensor of the source."""
+        """As it was decided before, else the cheapest; None where nothing of it stands for a
+        tensor of the source."""
         ends = candidate.ends
         if len(ends) == 1:
             return candidate.prefix(ends[0])
@@ -147,8 +204,10 @@ class _Chains:
         if (known := self._timings.cuts.get(key)) is not None and known.layers <= len(ends):
             first = candidate.prefix(ends[known.layers - 1])
         elif self._timings.frozen:
-            raise FrozenError(f"the lock file lacks how many layers of {self._describe(candidate)} one kernel computes. "
-                              "Run once without freezing and commit the lock file")
+            raise FrozenError(
+                f"the lock file lacks how many layers of {self._describe(candidate)} one kernel"
+                " computes. Run once without freezing and commit the lock file"
+            )
         else:
             first = self.best(candidate)[1]
         if first is not None:
@@ -156,45 +215,80 @@ class _Chains:
         return first
 
     def best(self, candidate: Candidate) -> tuple[float, Candidate | None]:
-        """The time from this candidate's first product to its end, and the candidate as far as one kernel computes it.
+        """The time from this candidate's first product to its end, and the candidate as far as one
+        kernel computes it.
 
-        Where no cover is possible, that is its first layer alone; None where nothing of that stands for a tensor of the source.
+        Where no cover is possible, that is its first layer alone; None where nothing of that stands
+        for a tensor of the source.
         """
         key = id(candidate.anchor.node)
         if key not in self._known:
-            for each in reversed(list(self._unknown(candidate))):  # from the end, since recursion has limits, and chains have none
-                self._known[id(each.anchor.node)] = min((self._ending(each, end) for end in each.ends), key=lambda found: found[0])
+            for each in reversed(
+                list(self._unknown(candidate))
+            ):  # from the end, since recursion has limits, and chains have none
+                self._known[id(each.anchor.node)] = min(
+                    (self._ending(each, end) for end in each.ends), key=lambda found: found[0]
+                )
         return self._known[key]  # of equal times the shortest
 
     def _unknown(self, candidate: Candidate) -> Iterator[Candidate]:
-        return itertools.takewhile(lambda each: id(each.anchor.node) not in self._known, self._from(candidate))
+        return itertools.takewhile(
+            lambda each: id(each.anchor.node) not in self._known, self._from(candidate)
+        )
 
     def cut_behind(self, candidate: Candidate) -> Refusal | None:
-        """That the layer behind a candidate is not in its kernel, with both times where there is a kernel for both."""
+        """That the layer behind a candidate is not in its kernel, with both times where there is
+        a kernel for both."""
         whole = self._starting[id(candidate.anchor.node)]
         if len(candidate.widths) == len(whole.widths):
             return None
-        end, *later = whole.ends[len(candidate.widths) - 1:]
+        end, *later = whole.ends[len(candidate.widths) - 1 :]
         apart = self._ending(whole, end)[0]
-        together, longer = min(((self._ending(whole, longer)[0], longer) for longer in later), key=lambda found: found[0])
+        together, longer = min(
+            ((self._ending(whole, longer)[0], longer) for longer in later),
+            key=lambda found: found[0],
+        )
         product, stores = whole.links[end].nodes[0], STORE in whole.chain
         if math.isinf(together) and stores:
             return None  # see used_elsewhere
         if math.isinf(together):
-            return Refusal(product.name, product.op, self._why_none(whole, len(candidate.widths) + 1), candidate.output.name, apart=True)
-        measured = all(self._is_measured(kernel) for kernel in (candidate, whole.prefix(longer)) if kernel is not None)
+            return Refusal(
+                product.name,
+                product.op,
+                self._why_none(whole, len(candidate.widths) + 1),
+                candidate.output.name,
+                apart=True,
+            )
+        measured = all(
+            self._is_measured(kernel)
+            for kernel in (candidate, whole.prefix(longer))
+            if kernel is not None
+        )
         slower = _APART_STORED if stores else _APART
-        reason = slower.format("was measured" if measured else "is predicted") if apart <= together else _DECIDED
+        reason = (
+            slower.format("was measured" if measured else "is predicted")
+            if apart <= together
+            else _DECIDED
+        )
         values = {"together_us": together, "apart_us": apart}
-        return Refusal(product.name, product.op, reason, candidate.output.name, values=values, apart=True)
+        return Refusal(
+            product.name, product.op, reason, candidate.output.name, values=values, apart=True
+        )
 
     def measured(self) -> dict[tuple[Problem, int], Choice]:
         """What was measured of the kernels that may be in a cover, by problem and architecture."""
-        choices = {(problem, arch): self._timings.choice(problem, arch) for problem in self.problems.values() for arch in self._archs}
-        return {key: choice for key, choice in choices.items() if choice is not None and choice.measured}
+        choices = {
+            (problem, arch): self._timings.choice(problem, arch)
+            for problem in self.problems.values()
+            for arch in self._archs
+        }
+        return {
+            key: choice for key, choice in choices.items() if choice is not None and choice.measured
+        }
 
     def _why_none(self, whole: Candidate, layers: int) -> str:
-        """Why no kernel computes the first `layers` of a chain, and what a block lacks for it, where that is known."""
+        """Why no kernel computes the first `layers` of a chain, and what a block lacks for it,
+        where that is known."""
         joint = whole.prefix(whole.ends[layers - 1])
         if joint is not None and has_inner_residual(joint.chain) and self._takes_more(joint):
             return _ONE_RESIDUAL
@@ -202,15 +296,23 @@ class _Chains:
         return f"{_NO_KERNEL}: {_columns(whole, layers)}{lacking}"
 
     def layers(self, candidate: Candidate) -> tuple[Candidate, ...]:
-        """The layers of a candidate as candidates; none where it has only one, or one of them does not end where the next begins."""
+        """The layers of a candidate as candidates; none where it has only one, or one of them
+        does not end where the next begins."""
         nodes = [candidate.anchor.node, *candidate.products]
-        found = [layer for node in nodes if (layer := _first_layer(self._starting.get(id(node)))) is not None]
+        found = [
+            layer
+            for node in nodes
+            if (layer := _first_layer(self._starting.get(id(node)))) is not None
+        ]
         ends = [*(node.inputs[0] for node in nodes[1:]), candidate.output]
-        complete = len(found) == len(nodes) > 1 and all(layer.output is end for layer, end in zip(found, ends, strict=True))
+        complete = len(found) == len(nodes) > 1 and all(
+            layer.output is end for layer, end in zip(found, ends, strict=True)
+        )
         return tuple(found) if complete else ()
 
     def _ending(self, candidate: Candidate, end: int) -> tuple[float, Candidate | None]:
-        """The time where the first kernel ends before the link at `end`; infinite where it cannot."""
+        """The time where the first kernel ends before the link at `end`; infinite where it
+        cannot."""
         first = candidate.prefix(end)
         if first is None:
             return math.inf, None
@@ -220,18 +322,26 @@ class _Chains:
         return (self._one_kernel_us(first) if end == len(candidate.links) else math.inf), first
 
     def _behind(self, candidate: Candidate) -> Candidate | None:
-        """What begins with the product that reads a candidate's result, where it could be in a kernel with a layer before it: a chain goes
-        on behind a candidate that has all the layers that one kernel can have."""
+        """What begins with the product that reads a candidate's result, where it could be in a
+        kernel with a layer before it: a chain goes on behind a candidate that has all the layers
+        that one kernel can have."""
         readers = [reader for reader in candidate.output.outputs if id(reader) in self._further]
-        rest = self._starting.get(id(readers[0])) if readers else None  # of several one at most is behind a result that is stored
+        rest = (
+            self._starting.get(id(readers[0])) if readers else None
+        )  # of several one at most is behind a result that is stored
         return rest if rest is not None and rest.anchor.x is candidate.output else None
 
     def _one_kernel_us(self, candidate: Candidate) -> float:
-        """On all architectures together; infinite where one has no kernel, or the last product by itself can take more steps."""
+        """On all architectures together; infinite where one has no kernel, or the last product
+        by itself can take more steps."""
         if self._takes_more(candidate):
             return math.inf
         problem = self._problem(candidate)
-        padding = 0.0 if self._forms is None else padding_us(candidate, self._forms, self._archs, self._at)
+        padding = (
+            0.0
+            if self._forms is None
+            else padding_us(candidate, self._forms, self._archs, self._at)
+        )
         return sum(times.us(problem) for times in self._times) + padding
 
     def _takes_more(self, candidate: Candidate) -> bool:
@@ -244,7 +354,8 @@ class _Chains:
         return all(times.is_measured(self._problem(candidate)) for times in self._times)
 
     def _problem(self, candidate: Candidate) -> Problem:
-        """As stored where each layer has a kernel of its own, but for what one kernel for several reads."""
+        """As stored where each layer has a kernel of its own, but for what one kernel for
+        several reads."""
         node, forms = candidate.anchor.node, self._forms
         if forms is None or id(node) not in forms.fused_reads:
             return problem_of(candidate, None, self._at)
@@ -253,14 +364,19 @@ class _Chains:
         return problem_of(candidate, forms, self._at)
 
     def _segments(self) -> dict[tuple[int, int], Problem]:
-        """Where there are chains: what each kernel would solve, by its first product and its end."""
+        """Where there are chains: what each kernel would solve, by its first product and its
+        end."""
         found = {}
         for key, candidate in self._starting.items():
             for end in candidate.ends if key in self._further or len(candidate.widths) > 1 else ():
                 kernel = candidate.prefix(end)
                 if kernel is not None and not self._takes_more(kernel):
                     found[key, end] = self._problem(kernel)
-        return {place: problem for place, problem in found.items() if all(supports(problem, arch) for arch in self._archs)}
+        return {
+            place: problem
+            for place, problem in found.items()
+            if all(supports(problem, arch) for arch in self._archs)
+        }
 
     def _key(self, candidate: Candidate) -> str:
         """Of all that a cut follows from."""
@@ -285,8 +401,11 @@ class _Chains:
         return describe_problem(self._problem(candidate))
 
 
-def _forms_apart(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int]) -> Assignment | None:
-    """How tensors are stored where each layer has a kernel of its own; None where there are no chains."""
+def _forms_apart(
+    graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int]
+) -> Assignment | None:
+    """How tensors are stored where each layer has a kernel of its own; None where there are no
+    chains."""
     if all(len(candidate.widths) == 1 for candidate in candidates):
         return None
     layers = [layer for candidate in candidates if (layer := _first_layer(candidate)) is not None]

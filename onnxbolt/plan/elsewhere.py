@@ -1,5 +1,7 @@
-"""Results that are used elsewhere too, and lie between layers whose kernels do not store them (kernels/chain_stored.py does, for two
-products), so that the layer behind has a kernel of its own. What that costs is reported."""
+"""Results that are used elsewhere too, and lie between layers whose kernels do not store them
+(kernels/chain_stored.py does, for two products), so that the layer behind has a kernel of its
+own. What that costs is reported."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -16,13 +18,18 @@ from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point
 
 _REASON = "not in one kernel with the layer before it, whose result is used elsewhere too"
-_REMEDY = "kernels that store a result between layers take two products of rows as they lie, the stored ones of 16 bytes or multiples"
+_REMEDY = (
+    "kernels that store a result between layers take two products of rows as they lie, the stored"
+    " ones of 16 bytes or multiples"
+)
 _US = 1e6
 
 
-def used_elsewhere(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point) -> Iterator[Refusal]:
-    """Of each layer whose input is another's result, and is used elsewhere: predicted microseconds of both in one kernel that would store
-    that result, and apart."""
+def used_elsewhere(
+    graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point
+) -> Iterator[Refusal]:
+    """Of each layer whose input is another's result, and is used elsewhere: predicted
+    microseconds of both in one kernel that would store that result, and apart."""
     pinned = {tensor.name for tensor in graph.outputs} | set(graph.captured)
     producers = {candidate.output.name: candidate for candidate in candidates}
     for behind in candidates:
@@ -33,11 +40,14 @@ def used_elsewhere(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequ
         times = _times(joint, before, behind, archs, at) if joint is not None else None
         if times is not None:
             node = behind.anchor.node
-            yield Refusal(node.name, node.op, _REASON, before.stands_for, _REMEDY, times, apart=True)
+            yield Refusal(
+                node.name, node.op, _REASON, before.stands_for, _REMEDY, times, apart=True
+            )
 
 
 def _joined(before: Candidate, behind: Candidate) -> Candidate | None:
-    """Both as one chain, as if nothing else read what lies between; None where no kernel's chain could go on there."""
+    """Both as one chain, as if nothing else read what lies between; None where no kernel's chain
+    could go on there."""
     weights = [link.operand for link in before.links if link.step.name == PRODUCT]
     anchor = before.anchor.behind(weights[-1]) if weights else before.anchor
     product = links_over(behind.anchor.node, before.output, anchor, before.links, [])
@@ -48,11 +58,20 @@ def _joined(before: Candidate, behind: Candidate) -> Candidate | None:
     return dataclasses.replace(before, links=tuple(links), layers=()) if fits(links) else None
 
 
-def _times(joint: Candidate, before: Candidate, behind: Candidate, archs: Sequence[int], at: Point) -> dict[str, float] | None:
+def _times(
+    joint: Candidate, before: Candidate, behind: Candidate, archs: Sequence[int], at: Point
+) -> dict[str, float] | None:
     """On all architectures together; None where one has no kernel."""
     problems = [problem_of(candidate, None, at) for candidate in (joint, before, behind)]
     if not all(supports(problem, number) for problem in problems for number in archs):
         return None
     stored = problems[1].rows * before.widths[-1] * before.anchor.dtype.bytes
-    together = sum(predict(problems[0], number)[1] + stored / get(number).bandwidth * _US for number in archs)
-    return {"together_us": together, "apart_us": sum(predict(problem, number)[1] for problem in problems[1:] for number in archs)}
+    together = sum(
+        predict(problems[0], number)[1] + stored / get(number).bandwidth * _US for number in archs
+    )
+    return {
+        "together_us": together,
+        "apart_us": sum(
+            predict(problem, number)[1] for problem in problems[1:] for number in archs
+        ),
+    }

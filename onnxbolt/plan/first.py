@@ -1,6 +1,7 @@
-"""Predicted microseconds of a model's first convolution: bound by its output, or by shared memory, which fragments, weights and the
-output pass through.
+"""Predicted microseconds of a model's first convolution: bound by its output, or by shared memory,
+which fragments, weights and the output pass through.
 """
+
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
@@ -10,15 +11,27 @@ from onnxbolt.kernels.config import ConvProblem, KernelConfig
 PROLOGUE_US = 2.0  # weights into shared memory
 _US = 1e6
 _SHARED_BYTES_PER_CLOCK = 128
-_TILE_US, _SHARED_EFFICIENCY = 0.02, 0.65  # a tile's pixels, and what the rest reaches of shared memory's bandwidth
-_GROUPS, _IDLE = 4, 0.05  # each warpgroup that a block has less than this many leaves that much of the time unused
+_TILE_US, _SHARED_EFFICIENCY = (
+    0.02,
+    0.65,
+)  # a tile's pixels, and what the rest reaches of shared memory's bandwidth
+_GROUPS, _IDLE = (
+    4,
+    0.05,
+)  # each warpgroup that a block has less than this many leaves that much of the time unused
 
 
 def compute_us(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
-    """The most loaded SM's time, device memory aside; with a 1x1 convolution behind, whose weights pass shared memory as well."""
+    """The most loaded SM's time, device memory aside; with a 1x1 convolution behind, whose
+    weights pass shared memory as well."""
     rows, columns, depth = config.threadblock
     output = config.instruction[2] if problem.inner else columns
-    tiles = problem.n * ceil_divide(problem.p, rows // 16) * ceil_divide(problem.q, 16) * ceil_divide(problem.k, output)
+    tiles = (
+        problem.n
+        * ceil_divide(problem.p, rows // 16)
+        * ceil_divide(problem.q, 16)
+        * ceil_divide(problem.k, output)
+    )
     product = depth * (64 + columns) * problem.dtype.bytes + 2 * 64 * output * problem.out.bytes
     product += columns * output * problem.dtype.bytes if problem.inner else 0
     passing = product / (_SHARED_BYTES_PER_CLOCK * _SHARED_EFFICIENCY * arch.clock) * _US

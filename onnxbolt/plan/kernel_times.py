@@ -1,10 +1,14 @@
-"""What a kernel takes, for deciding how many layers it shall have: measured times where they can be compared, else predicted ones.
+"""What a kernel takes, for deciding how many layers it shall have: measured times where they can be
+compared, else predicted ones.
 
-Measured and predicted times are two yardsticks. Predictions for kernels of one kind, for one layer or for several, err in the same
-direction, so that a measured time beside a predicted one would prefer the kind that is predicted too fast. Hence a problem without
-a measurement counts with its prediction times the bias of its kind: the geometric mean of measured over predicted time of those
-that have both. Where nothing of one kind was measured, its bias is unknown, and predictions decide alone.
+Measured and predicted times are two yardsticks. Predictions for kernels of one kind, for one layer
+or for several, err in the same direction, so that a measured time beside a predicted one would
+prefer the kind that is predicted too fast. Hence a problem without a measurement counts with its
+prediction times the bias of its kind: the geometric mean of measured over predicted time of those
+that have both. Where nothing of one kind was measured, its bias is unknown, and predictions decide
+alone.
 """
+
 from __future__ import annotations
 
 import math
@@ -18,7 +22,9 @@ from onnxbolt.plan.problems import Problem
 from onnxbolt.tune.timings import Timings
 
 _Kind = tuple[type, bool]
-_ALONE_US = 0.5  # predictions of GEMM_SM90, fitted to wide products, lack so much for layers as narrow as those of chains: 24 on one H200
+# predictions of GEMM_SM90, fitted to wide products, lack so much for layers as narrow as those of
+# chains: 24 on one H200
+_ALONE_US = 0.5
 
 
 class KernelTimes:
@@ -32,8 +38,16 @@ class KernelTimes:
                 known, measured = errors[_kind(problem)], self._measured(problem)
                 known += [] if measured is None else [math.log(measured / self._predicted(problem))]
         # of kernels for GEMMs and for convolutions by themselves, since no chain has both
-        comparable = {of for of, _ in errors if all(known for (other, _), known in errors.items() if other is of)}
-        self._bias = {kind: math.exp(statistics.fmean(known)) for kind, known in errors.items() if kind[0] in comparable}
+        comparable = {
+            of
+            for of, _ in errors
+            if all(known for (other, _), known in errors.items() if other is of)
+        }
+        self._bias = {
+            kind: math.exp(statistics.fmean(known))
+            for kind, known in errors.items()
+            if kind[0] in comparable
+        }
 
     def us(self, problem: Problem) -> float:
         """Infinite where there is no kernel, or none that was tried runs right."""

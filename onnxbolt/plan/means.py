@@ -1,8 +1,10 @@
-"""Global average poolings that the convolution before them computes itself (kernels/mean.py), so that its own result is not written.
+"""Global average poolings that the convolution before them computes itself (kernels/mean.py), so
+that its own result is not written.
 
-Whether that is faster than two kernels is decided as a chain is cut: by measured times where there are any, else by prediction; a pooling's
-is always predicted.
+Whether that is faster than two kernels is decided as a chain is cut: by measured times where there
+are any, else by prediction; a pooling's is always predicted.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -27,7 +29,10 @@ from onnxbolt.plan.ranges import Point
 from onnxbolt.tune.timings import Cut, Timings
 
 _APART = "not in the epilogue before it"
-_REMEDY = f"kernels of sm_90a alone average images, of up to {MAX_PIXELS} pixels and channels whose rows are multiples of 16 bytes"
+_REMEDY = (
+    f"kernels of sm_90a alone average images, of up to {MAX_PIXELS} pixels and channels whose rows"
+    " are multiples of 16 bytes"
+)
 _TOGETHER = 2  # layers of a cut: the convolution and the pooling
 
 
@@ -45,12 +50,23 @@ class Pair(NamedTuple):
         """What a kernel for both solves, and one for the convolution."""
         return problem_of(self.together, None, at), problem_of(self.alone, None, at)
 
-    def refusal(self, reason: str, remedy: str = "", values: dict[str, float] | None = None) -> Refusal:
-        return Refusal(self.pooling.name, self.pooling.op, f"{_APART}, {reason}", self.alone.output.name, remedy, values or {}, apart=True)
+    def refusal(
+        self, reason: str, remedy: str = "", values: dict[str, float] | None = None
+    ) -> Refusal:
+        return Refusal(
+            self.pooling.name,
+            self.pooling.op,
+            f"{_APART}, {reason}",
+            self.alone.output.name,
+            remedy,
+            values or {},
+            apart=True,
+        )
 
 
 def with_mean(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
-    """`candidate` with the global average pooling that alone reads its result, and a Cast behind that; None where there is none."""
+    """`candidate` with the global average pooling that alone reads its result, and a Cast behind
+    that; None where there is none."""
     node = sole_use(graph, candidate.output) if candidate.anchor.kind == "conv" else None
     if node is None or not is_mean(node) or len(candidate.output.shape or ()) != 4:
         return None
@@ -61,16 +77,27 @@ def with_mean(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
     if behind is not None and behind.op == "Cast":
         links += links_over(behind, node.outputs[0], candidate.anchor, links, [])
     found = dataclasses.replace(candidate, links=links, layers=()).prefix(len(links))
-    return dataclasses.replace(found, layers=(candidate,)) if found is not None and MEAN in found.chain else None
+    return (
+        dataclasses.replace(found, layers=(candidate,))
+        if found is not None and MEAN in found.chain
+        else None
+    )
 
 
-def until(graph: gs.Graph, candidates: Sequence[Candidate], ends: Container[str]) -> list[Candidate]:
+def until(
+    graph: gs.Graph, candidates: Sequence[Candidate], ends: Container[str]
+) -> list[Candidate]:
     """The candidates, with the pooling where that is one of the outputs `ends`."""
     averaged = ((candidate, with_mean(graph, candidate)) for candidate in candidates)
-    return [longer if longer is not None and longer.output.name in ends else candidate for candidate, longer in averaged]
+    return [
+        longer if longer is not None and longer.output.name in ends else candidate
+        for candidate, longer in averaged
+    ]
 
 
-def measurable(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point) -> Iterator[Problem]:
+def measurable(
+    graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point
+) -> Iterator[Problem]:
     """What the kernels solve whose times decide."""
     for candidate in candidates:
         together = with_mean(graph, candidate)
@@ -78,9 +105,16 @@ def measurable(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence
             yield from pair.problems(at)
 
 
-def where_faster(graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point, timings: Timings,
-                 cuts: dict[str, Cut]) -> tuple[list[Candidate], list[Refusal]]:
-    """The candidates, with the pooling where one kernel for both is faster, and why others stay apart; `cuts` gets the decisions.
+def where_faster(
+    graph: gs.Graph,
+    candidates: Sequence[Candidate],
+    archs: Sequence[int],
+    at: Point,
+    timings: Timings,
+    cuts: dict[str, Cut],
+) -> tuple[list[Candidate], list[Refusal]]:
+    """The candidates, with the pooling where one kernel for both is faster, and why others stay
+    apart; `cuts` gets the decisions.
 
     Raises FrozenError where `timings` are frozen and lack one.
     """
@@ -103,22 +137,35 @@ def _lacks(pair: Pair, archs: Sequence[int], at: Point) -> Refusal | None:
         return pair.refusal("since its images have no fixed size", _REMEDY)
     if all(supports(pair.problems(at)[0], number) for number in archs):
         return None
-    return pair.refusal(f"which has no kernel for both: {math.prod(pixels)} pixels of {pair.alone.widths[-1]} channels", _REMEDY)
+    return pair.refusal(
+        f"which has no kernel for both: {math.prod(pixels)} pixels of {pair.alone.widths[-1]}"
+        " channels",
+        _REMEDY,
+    )
 
 
-def _slower(pair: Pair, archs: Sequence[int], at: Point, timings: Timings, cuts: dict[str, Cut]) -> Refusal | None:
+def _slower(
+    pair: Pair, archs: Sequence[int], at: Point, timings: Timings, cuts: dict[str, Cut]
+) -> Refusal | None:
     """That a kernel for both is slower, or was decided against before; None where it is taken."""
     both, alone = pair.problems(at)
     key = chain_key(both, archs)
     times = [KernelTimes((both, alone), number, timings) for number in archs]
-    values = {"together_us": sum(each.us(both) for each in times),
-              "apart_us": sum(each.us(alone) for each in times) + sum(_pooling_us(pair, alone, number) for number in archs)}
+    values = {
+        "together_us": sum(each.us(both) for each in times),
+        "apart_us": (
+            sum(each.us(alone) for each in times)
+            + sum(_pooling_us(pair, alone, number) for number in archs)
+        ),
+    }
     faster = values["together_us"] <= values["apart_us"]
     if (known := timings.cuts.get(key)) is not None:
         taken = known.layers == _TOGETHER
     elif timings.frozen:
-        raise FrozenError(f"the lock file lacks whether one kernel computes {describe_problem(both)}. "
-                          "Run once without freezing and commit the lock file")
+        raise FrozenError(
+            f"the lock file lacks whether one kernel computes {describe_problem(both)}. "
+            "Run once without freezing and commit the lock file"
+        )
     else:
         taken = faster
     cuts[key] = Cut(_TOGETHER if taken else 1, describe_problem(both))
@@ -131,4 +178,6 @@ def _slower(pair: Pair, archs: Sequence[int], at: Point, timings: Timings, cuts:
 
 def _pooling_us(pair: Pair, alone: Problem, number: int) -> float:
     read = alone.rows * pair.alone.widths[-1]
-    return pool_us(read, read // math.prod(pair.pooling.inputs[0].shape[2:]), alone.dtype, get(number))
+    return pool_us(
+        read, read // math.prod(pair.pooling.inputs[0].shape[2:]), alone.dtype, get(number)
+    )

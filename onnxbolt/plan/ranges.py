@@ -1,9 +1,11 @@
-"""The sizes that a plan is for. Where the graph's inputs have symbolic dimensions, these are points from the least to the largest.
+"""The sizes that a plan is for. Where the graph's inputs have symbolic dimensions, these are points
+from the least to the largest.
 
-What is fused is decided at one of them, the opt point. Kernels are chosen at each, and a node carries a table of them by m, the
-rows of its (implicit) GEMM: a kernel serves the sizes above the point before its own up to its own. The first and the last one
-serve what lies outside, too.
+What is fused is decided at one of them, the opt point. Kernels are chosen at each, and a node
+carries a table of them by m, the rows of its (implicit) GEMM: a kernel serves the sizes above the
+point before its own up to its own. The first and the last one serve what lies outside, too.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -20,10 +22,13 @@ from onnxbolt.options import Options, Shapes
 from onnxbolt.spelling import option
 from onnxbolt.tune.timings import Choice
 
-# Without options: batches. One that is served by itself and one that fills a GPU, and the geometric mean of both.
+# Without options: batches. One that is served by itself and one that fills a GPU, and the geometric
+# mean of both.
 LEAST, OPT, MOST = 1, 8, 64
 IMAGE = 224  # height and width of an input of rank 4
-UNKNOWN = 8  # any other dimension that is not known, or eight times that, 64 .., as long as a tensor would be empty
+# any other dimension that is not known, or eight times that, 64 .., as long as a tensor would be
+# empty
+UNKNOWN = 8
 _LONGEST = UNKNOWN * 8**5  # 6 s of sound
 
 
@@ -39,8 +44,11 @@ class Point:
         return found
 
     def sizes(self, tensor: gs.Tensor) -> list[int]:
-        """The shape with UNKNOWN in the place of what is not known; what would be empty there counts as 1."""
-        return [max(size, 1) if isinstance(size, int) else UNKNOWN for size in self.shape(tensor) or ()]
+        """The shape with UNKNOWN in the place of what is not known; what would be empty there
+        counts as 1."""
+        return [
+            max(size, 1) if isinstance(size, int) else UNKNOWN for size in self.shape(tensor) or ()
+        ]
 
 
 AS_IS = Point()
@@ -62,7 +70,8 @@ FIXED = Ranges()
 
 
 def ranges_of(graph: gs.Graph, options: Options) -> Ranges:
-    """The points that `options` ask for, else batches of powers of two from LEAST to MOST; FIXED where no input is symbolic.
+    """The points that `options` ask for, else batches of powers of two from LEAST to MOST; FIXED
+    where no input is symbolic.
 
     Raises InputError where the options' shapes do not fit the inputs, or each other.
     """
@@ -80,12 +89,16 @@ def doubling(least: Shapes, most: Shapes) -> Iterator[Shapes]:
     point = least
     yield point
     while point != most:
-        point = {name: tuple(min(2 * size, end) for size, end in zip(shape, most[name], strict=True)) for name, shape in point.items()}
+        point = {
+            name: tuple(min(2 * size, end) for size, end in zip(shape, most[name], strict=True))
+            for name, shape in point.items()
+        }
         yield point
 
 
 def usual(graph: gs.Graph, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
-    """Batches, and other dimensions so long that something is left: of eight samples of sound the first window takes none."""
+    """Batches, and other dimensions so long that something is left: of eight samples of sound
+    the first window takes none."""
     length = UNKNOWN
     if _batches(inputs, OPT) != _batches(inputs, OPT, _LONGEST):
         while length < _LONGEST and _empty(graph, _batches(inputs, OPT, length)):
@@ -95,62 +108,112 @@ def usual(graph: gs.Graph, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
 
 def _empty(graph: gs.Graph, at: Shapes) -> bool:
     """Whether a tensor whose size is open is empty where inputs have these shapes."""
-    tensors, shapes = [tensor for node in graph.nodes for tensor in node.outputs], infer_at(graph, [at])[0]
-    sizes = [pair for tensor in tensors for pair in zip(tensor.shape or (), shapes.get(tensor.name, ()), strict=False)]
-    return any(isinstance(size, int) and size < 1 and not isinstance(known, int) for known, size in sizes)
+    tensors, shapes = (
+        [tensor for node in graph.nodes for tensor in node.outputs],
+        infer_at(graph, [at])[0],
+    )
+    sizes = [
+        pair
+        for tensor in tensors
+        for pair in zip(tensor.shape or (), shapes.get(tensor.name, ()), strict=False)
+    ]
+    return any(
+        isinstance(size, int) and size < 1 and not isinstance(known, int) for known, size in sizes
+    )
 
 
 def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNOWN) -> Shapes:
-    """The first dimension is the batch, and whatever has the same name; inputs of rank 4 are images; others have `length`."""
+    """The first dimension is the batch, and whatever has the same name; inputs of rank 4 are
+    images; others have `length`."""
     ranked = {name: shape for name, shape in inputs.items() if shape is not None}
     names = {shape[0] for shape in ranked.values() if shape and isinstance(shape[0], str)}
 
-    sequences = {dim for shape in ranked.values() if len(shape) != 4 for dim in shape}  # a mask of rank 4 is of their length, too
+    sequences = {
+        dim for shape in ranked.values() if len(shape) != 4 for dim in shape
+    }  # a mask of rank 4 is of their length, too
 
     def size(axis: int, known: int | str | None, rank: int) -> int:
-        other = IMAGE if rank == 4 and axis > 1 and (known is None or known not in sequences) else length
+        other = (
+            IMAGE
+            if rank == 4 and axis > 1 and (known is None or known not in sequences)
+            else length
+        )
         return known if isinstance(known, int) else batch if axis == 0 or known in names else other
 
-    return {name: tuple(size(axis, known, len(shape)) for axis, known in enumerate(shape)) for name, shape in ranked.items()}
+    return {
+        name: tuple(size(axis, known, len(shape)) for axis, known in enumerate(shape))
+        for name, shape in ranked.items()
+    }
 
 
-# --- what the user asks for -------------------------------------------------------------------------------------------------
+# --- what the user asks for
+# -------------------------------------------------------------------------------------------------
 
 
 def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:
-    """Least, opt and largest shapes of all inputs; as in trtexec, what is not given is as opt, and opt as the largest."""
-    asked = {"opt_shapes": options.opt_shapes, "max_shapes": options.max_shapes, "min_shapes": options.min_shapes}
-    given = {name: _complete(name, shapes, inputs) for name, shapes in asked.items() if shapes is not None}
+    """Least, opt and largest shapes of all inputs; as in trtexec, what is not given is as opt,
+    and opt as the largest."""
+    asked = {
+        "opt_shapes": options.opt_shapes,
+        "max_shapes": options.max_shapes,
+        "min_shapes": options.min_shapes,
+    }
+    given = {
+        name: _complete(name, shapes, inputs)
+        for name, shapes in asked.items()
+        if shapes is not None
+    }
     if not given:
         return None
     opt = next(iter(given.values()))
-    least, middle, most = (given.get(name, opt) for name in ("min_shapes", "opt_shapes", "max_shapes"))
+    least, middle, most = (
+        given.get(name, opt) for name in ("min_shapes", "opt_shapes", "max_shapes")
+    )
     for name in {**least, **middle, **most}:
-        if len({len(shapes.get(name, ())) for shapes in (least, middle, most)}) > 1:  # of an input whose rank the model leaves open
-            raise InputError(f"input {name}: give as many dimensions with each of {', '.join(map(option, given))}")
-        if not all(a <= b <= c for a, b, c in zip(least[name], middle[name], most[name], strict=True)):
-            raise InputError(f"input {name}: {option('min_shapes')} {_text(least[name])}, {option('opt_shapes')} {_text(middle[name])} and "
-                             f"{option('max_shapes')} {_text(most[name])} have to be in this order in every dimension")
+        if (
+            len({len(shapes.get(name, ())) for shapes in (least, middle, most)}) > 1
+        ):  # of an input whose rank the model leaves open
+            raise InputError(
+                f"input {name}: give as many dimensions with each of"
+                f" {', '.join(map(option, given))}"
+            )
+        if not all(
+            a <= b <= c for a, b, c in zip(least[name], middle[name], most[name], strict=True)
+        ):
+            raise InputError(
+                f"input {name}: {option('min_shapes')} {_text(least[name])}, {option('opt_shapes')}"
+                f" {_text(middle[name])} and {option('max_shapes')} {_text(most[name])} have to be"
+                " in this order in every dimension"
+            )
     return [least, middle, most]
 
 
 def _complete(argument: str, given: Shapes, inputs: Mapping[str, Shape | None]) -> Shapes:
-    """The shapes of all inputs: what is given, and what follows for others from the names of dimensions."""
+    """The shapes of all inputs: what is given, and what follows for others from the names of
+    dimensions."""
     known: dict[str, int] = {}
     for name, shape in given.items():
         if name not in inputs:
-            raise InputError(f"{option(argument)} {name}:{_text(shape)}: the model has no such input; its inputs are {', '.join(inputs)}")
+            raise InputError(
+                f"{option(argument)} {name}:{_text(shape)}: the model has no such input; its inputs"
+                f" are {', '.join(inputs)}"
+            )
         declared = inputs[name]
         if declared is not None and not _fits(shape, declared, known):
             bound = "".join(f", with {dim} = {size}" for dim, size in known.items())
-            raise InputError(f"{option(argument)} {name}:{_text(shape)} does not fit: the model says {_text(declared)}{bound}")
+            raise InputError(
+                f"{option(argument)} {name}:{_text(shape)} does not fit: the model says"
+                f" {_text(declared)}{bound}"
+            )
     complete = {name: tuple(shape) for name, shape in given.items()}
     for name, dims in inputs.items():
         if name not in given and dims is not None:
             sizes = [known.get(dim) if isinstance(dim, str) else dim for dim in dims]
             if None in sizes:
-                raise InputError(f"{option(argument)}: the input {name} is {_text(dims)}; give its shape, too, as in "
-                                 "x:[1,3,224,224],y:[1,10]")
+                raise InputError(
+                    f"{option(argument)}: the input {name} is {_text(dims)}; give its shape, too,"
+                    " as in x:[1,3,224,224],y:[1,10]"
+                )
             complete[name] = tuple(size for size in sizes if size is not None)
     return complete
 
@@ -159,7 +222,10 @@ def _fits(shape: Sequence[int], declared: Shape, known: dict[str, int]) -> bool:
     """Whether the shape is one that the model allows; `known` gets the sizes of names."""
     if len(shape) != len(declared):
         return False
-    wanted = [known.setdefault(dim, size) if isinstance(dim, str) else dim for size, dim in zip(shape, declared, strict=True)]
+    wanted = [
+        known.setdefault(dim, size) if isinstance(dim, str) else dim
+        for size, dim in zip(shape, declared, strict=True)
+    ]
     return all(dim is None or dim == size for size, dim in zip(shape, wanted, strict=True))
 
 
@@ -167,21 +233,32 @@ def _text(shape: Sequence[int | str | None]) -> str:
     return f"[{','.join('?' if size is None else str(size) for size in shape)}]"
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------------
+# --- tables
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def table(rows: Iterable[tuple[int, Choice]]) -> list[Choice]:
-    """Choices by the m that they were made for, as rows that serve every m from 0 to UNBOUNDED; of one m the first choice counts.
+    """Choices by the m that they were made for, as rows that serve every m from 0 to UNBOUNDED; of
+    one m the first choice counts.
 
-    Neighbours with the same configuration are one row, which is measured where all of them are; its time is that of the largest.
+    Neighbours with the same configuration are one row, which is measured where all of them are; its
+    time is that of the largest.
     """
     chosen: dict[int, Choice] = {}
     for m, choice in rows:
         chosen.setdefault(min(m, UNBOUNDED), choice)
-    runs = [list(run) for _, run in itertools.groupby(sorted(chosen), key=lambda m: chosen[m].config)]
+    runs = [
+        list(run) for _, run in itertools.groupby(sorted(chosen), key=lambda m: chosen[m].config)
+    ]
     found: list[Choice] = []
     for run in runs:
         least = found[-1].config.max_m + 1 if found else 0
-        config = dataclasses.replace(chosen[run[-1]].config, min_m=least, max_m=UNBOUNDED if run is runs[-1] else run[-1])
-        found.append(dataclasses.replace(chosen[run[-1]], config=config, measured=all(chosen[m].measured for m in run)))
+        config = dataclasses.replace(
+            chosen[run[-1]].config, min_m=least, max_m=UNBOUNDED if run is runs[-1] else run[-1]
+        )
+        found.append(
+            dataclasses.replace(
+                chosen[run[-1]], config=config, measured=all(chosen[m].measured for m in run)
+            )
+        )
     return found

@@ -1,4 +1,6 @@
-"""Regions: the sets of fused nodes that are kept or left to ONNX Runtime as a whole, since they share their layout changes."""
+"""Regions: the sets of fused nodes that are kept or left to ONNX Runtime as a whole, since they
+share their layout changes."""
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -19,7 +21,8 @@ from onnxbolt.tune.records import canonical, plain
 
 @dataclass(frozen=True)
 class Part:
-    """A region of which some candidates are left to ONNX Runtime: those of one problem, or all on one side of a cut."""
+    """A region of which some candidates are left to ONNX Runtime: those of one problem, or all
+    on one side of a cut."""
 
     kind: str  # "without", "first" or "last": what is fused
     left_out: tuple[int, ...]  # positions among the region's candidates
@@ -28,7 +31,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Region:
-    """Fused nodes that stand or fall together, the ordinary nodes between them, and the conversions at their borders; all at one point."""
+    """Fused nodes that stand or fall together, the ordinary nodes between them, and the
+    conversions at their borders; all at one point."""
 
     assignment: Assignment
     arch: int
@@ -44,17 +48,26 @@ class Region:
 
     @cached_property
     def key(self) -> str:
-        """A digest of all that its time follows from, names left out: the same region in another model has the same key."""
+        """A digest of all that its time follows from, names left out: the same region in another
+        model has the same key."""
         between = [[node.op, self.at.shape(node.outputs[0])] for node in self.carried]
-        borders = [[self.at.shape(tensor), str(tensor.dtype), plain(self.assignment.form(tensor)), plain(form)]
-                   for tensor, form in self.conversions]
+        borders = [
+            [
+                self.at.shape(tensor),
+                str(tensor.dtype),
+                plain(self.assignment.form(tensor)),
+                plain(form),
+            ]
+            for tensor, form in self.conversions
+        ]
         parts = (self._texts, map(canonical, between), map(canonical, borders))
         text = canonical([self.arch, *map(sorted, parts)])
         return sha256(text.encode()).hexdigest()[:32]
 
     @cached_property
     def parts(self) -> list[Part]:
-        """Every way to fuse it in part that may be measured; none where a single problem is all of it."""
+        """Every way to fuse it in part that may be measured; none where a single problem is all
+        of it."""
         problems, count = self.problems, len(self.candidates)
         if len(set(problems)) < 2:
             return []
@@ -74,7 +87,8 @@ class Region:
         return sha256(canonical([self.key, part.kind, left_out]).encode()).hexdigest()[:32]
 
     def crossing(self, cut: int) -> list[gs.Tensor]:
-        """The tensors that candidates from `cut` on, and what is carried with them, read from those before."""
+        """The tensors that candidates from `cut` on, and what is carried with them, read from
+        those before."""
         places = self._places
         found = {}
         for node in self._nodes:
@@ -85,7 +99,8 @@ class Region:
         return list(found.values())
 
     def place(self, tensor: gs.Tensor) -> int:
-        """The position of the candidate that writes `tensor`, else of the first one that reads it; carried nodes are where they read."""
+        """The position of the candidate that writes `tensor`, else of the first one that reads
+        it; carried nodes are where they read."""
         places, source = self._places, producer(tensor)
         if source is not None and id(source) in places:
             return places[id(source)]
@@ -93,16 +108,29 @@ class Region:
 
     @cached_property
     def _texts(self) -> list[str]:
-        texts = {problem: canonical([type(problem).__name__, plain(problem)]) for problem in set(self.problems)}
+        texts = {
+            problem: canonical([type(problem).__name__, plain(problem)])
+            for problem in set(self.problems)
+        }
         return [texts[problem] for problem in self.problems]
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        """Of each node: the position of its candidate, or the last one of those that a carried node reads from."""
-        found = {id(node): i for i, candidate in enumerate(self.candidates) for node in candidate.nodes}
+        """Of each node: the position of its candidate, or the last one of those that a carried
+        node reads from."""
+        found = {
+            id(node): i for i, candidate in enumerate(self.candidates) for node in candidate.nodes
+        }
         for node in self.carried:
             sources = [producer(tensor) for tensor in node.inputs]
-            found[id(node)] = max((found[id(source)] for source in sources if source is not None and id(source) in found), default=0)
+            found[id(node)] = max(
+                (
+                    found[id(source)]
+                    for source in sources
+                    if source is not None and id(source) in found
+                ),
+                default=0,
+            )
         return found
 
     @property
@@ -138,7 +166,9 @@ def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region
             groups.join(_tensor(ends[0]), _tensor(tensor))
     found: dict[object, Region] = {}
     for candidate in assignment.candidates:
-        found.setdefault(groups.root(("candidate", id(candidate))), Region(assignment, arch, at)).candidates.append(candidate)
+        found.setdefault(
+            groups.root(("candidate", id(candidate))), Region(assignment, arch, at)
+        ).candidates.append(candidate)
     for node in assignment.carried.values():
         if (root := groups.root(_tensor(node.outputs[0]))) in found:
             found[root].carried.append(node)
@@ -149,11 +179,17 @@ def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region
     return list(found.values())
 
 
-def _ends(assignment: Assignment, tensor: gs.Tensor, form: Form, name: str) -> list[tuple[str, object]]:
+def _ends(
+    assignment: Assignment, tensor: gs.Tensor, form: Form, name: str
+) -> list[tuple[str, object]]:
     """The region that a conversion belongs to: the tensor's own, else its readers'."""
     if assignment.form(tensor).last:
         return [("tensor", name)]
-    readers = [c for c in assignment.candidates if c.anchor.x is tensor or any(link.operand is tensor for link in c.links)]
+    readers = [
+        c
+        for c in assignment.candidates
+        if c.anchor.x is tensor or any(link.operand is tensor for link in c.links)
+    ]
     return [("candidate", id(c)) for c in readers]
 
 

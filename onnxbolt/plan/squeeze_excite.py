@@ -1,4 +1,6 @@
-"""Predicted microseconds of squeeze-and-excitation: small tensors, so that most of it is waiting for one another."""
+"""Predicted microseconds of squeeze-and-excitation: small tensors, so that most of it is waiting
+for one another."""
+
 from __future__ import annotations
 
 from onnxbolt.archs import Arch
@@ -15,11 +17,16 @@ _LIBRARY_KERNELS, _LIBRARY_KERNEL_US, _LIBRARY_BANDWIDTH = 8, 1.0, 0.6
 def fused_us(problem: SqueezeExciteProblem, arch: Arch) -> float:
     """Our kernel."""
     weights = 2 * problem.s * problem.c * problem.dtype.bytes * problem.n / _IMAGES
-    return arch.launch_us + _FIXED_US + (_size(problem) / (_BANDWIDTH * arch.bandwidth) + weights / arch.l2_bandwidth) * _US
+    return (
+        arch.launch_us
+        + _FIXED_US
+        + (_size(problem) / (_BANDWIDTH * arch.bandwidth) + weights / arch.l2_bandwidth) * _US
+    )
 
 
 def ort_us(problem: SqueezeExciteProblem, arch: Arch) -> float:
-    """What ONNX Runtime's CUDA provider takes for the same nodes: the image is read twice and written once."""
+    """What ONNX Runtime's CUDA provider takes for the same nodes: the image is read twice and
+    written once."""
     moved = 1.5 * _size(problem) / (_LIBRARY_BANDWIDTH * arch.bandwidth) * _US
     return _LIBRARY_KERNELS * (arch.launch_us + _LIBRARY_KERNEL_US) + moved
 

@@ -1,4 +1,6 @@
-"""What ONNX Runtime's CUDA provider does with an epilogue: which steps it runs as kernels of their own."""
+"""What ONNX Runtime's CUDA provider does with an epilogue: which steps it runs as kernels of
+their own."""
+
 from __future__ import annotations
 
 import itertools
@@ -7,12 +9,17 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MEAN
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 
-# Elementwise kernels that ONNX Runtime launches for a step, where not one: compositions that it has no fused kernel for.
+# Elementwise kernels that ONNX Runtime launches for a step, where not one: compositions that it has
+# no fused kernel for.
 _ORT_KERNELS = {"HardSwish": 2, "Mish": 3}
 # A bias and the GELU behind it are one kernel (BiasGelu, FastGelu).
 _ORT_BIAS_FUSED = ("GeluErf", "GeluTanh")
-# In fp32 alone cuDNN and cuBLASLt kernels with these epilogues are used (FusedConv, Gemm with bias).
-_ORT_FUSED_F32 = {"conv": (("Bias", "Add", "Relu"), ("Bias", "Relu"), ("Bias",)), "gemm": (("Bias",),)}
+# In fp32 alone cuDNN and cuBLASLt kernels with these epilogues are used (FusedConv, Gemm with
+# bias).
+_ORT_FUSED_F32 = {
+    "conv": (("Bias", "Add", "Relu"), ("Bias", "Relu"), ("Bias",)),
+    "gemm": (("Bias",),),
+}
 
 
 def unfused_steps(problem: ConvProblem | GemmProblem) -> tuple[str, ...]:
@@ -21,9 +28,13 @@ def unfused_steps(problem: ConvProblem | GemmProblem) -> tuple[str, ...]:
     if problem.dtype is DType.F32:
         for fused in _ORT_FUSED_F32["conv" if isinstance(problem, ConvProblem) else "gemm"]:
             if chain[: len(fused)] == fused:
-                return chain[len(fused):]
+                return chain[len(fused) :]
     fuses_bias = isinstance(problem, ConvProblem)  # the provider's option fuse_conv_bias
-    kept = [step for step, after in itertools.pairwise((*chain, "")) if not (step == "Bias" and (fuses_bias or after in _ORT_BIAS_FUSED))]
+    kept = [
+        step
+        for step, after in itertools.pairwise((*chain, ""))
+        if not (step == "Bias" and (fuses_bias or after in _ORT_BIAS_FUSED))
+    ]
     return tuple(step for step in kept for _ in range(_ORT_KERNELS.get(step, 1)))
 
 

@@ -1,8 +1,10 @@
-"""Which regions are fused: on every architecture of the plan each is compared with ONNX Runtime, and all of them decide together.
+"""Which regions are fused: on every architecture of the plan each is compared with ONNX Runtime,
+and all of them decide together.
 
-A model has one graph for all of its architectures. A region is fused where that gains in the geometric mean over them, each gain being
-measured where it was, else predicted.
+A model has one graph for all of its architectures. A region is fused where that gains in the
+geometric mean over them, each gain being measured where it was, else predicted.
 """
+
 from __future__ import annotations
 
 import math
@@ -26,7 +28,8 @@ Joint = tuple[Region, ...]  # the same region on each architecture
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was decided of a region, or of fusing it in part; a comparison for each architecture, in the order of the plan's."""
+    """What was decided of a region, or of fusing it in part; a comparison for each architecture,
+    in the order of the plan's."""
 
     region: str  # in words
     archs: tuple[int, ...]
@@ -35,13 +38,22 @@ class Verdict:
     @property
     def fused(self) -> bool:
         """As it was decided before, else whether it gains by more than the noise."""
-        before = [comparison.decided for comparison in self.comparisons if comparison.decided is not None]
-        return all(before) if before else math.prod(comparison.certain_gain for comparison in self.comparisons) > 1
+        before = [
+            comparison.decided for comparison in self.comparisons if comparison.decided is not None
+        ]
+        return (
+            all(before)
+            if before
+            else math.prod(comparison.certain_gain for comparison in self.comparisons) > 1
+        )
 
     @property
     def gain(self) -> float:
         """The geometric mean over the architectures of how many times faster fusing is."""
-        return float(math.prod(comparison.gain for comparison in self.comparisons) ** (1 / len(self.comparisons)))
+        return float(
+            math.prod(comparison.gain for comparison in self.comparisons)
+            ** (1 / len(self.comparisons))
+        )
 
     @property
     def measured(self) -> bool:
@@ -56,28 +68,41 @@ class Verdict:
     def values(self) -> dict[str, float]:
         """The times, for a report; named by architecture where there are several."""
         several = len(self.archs) > 1
-        return {f"sm_{arch} {name}" if several else name: getattr(comparison, name)
-                for arch, comparison in zip(self.archs, self.comparisons, strict=True) for name in ("ours_us", "ort_us")}
+        return {
+            f"sm_{arch} {name}" if several else name: getattr(comparison, name)
+            for arch, comparison in zip(self.archs, self.comparisons, strict=True)
+            for name in ("ours_us", "ort_us")
+        }
 
 
 @dataclass
 class Judge:
-    """Decides one round of regions after the other. `used` gets all comparisons, `verdicts` what was made of them by the region's key."""
+    """Decides one round of regions after the other. `used` gets all comparisons, `verdicts` what
+    was made of them by the region's key."""
 
     timings: Timings
     used: Timings
     refusals: list[Refusal]
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    settled: dict[int, Verdict] = field(default_factory=dict)  # by id of the candidate: measured winners
+    settled: dict[int, Verdict] = field(
+        default_factory=dict
+    )  # by id of the candidate: measured winners
 
     def losing(self, found: Sequence[Joint]) -> dict[int, tuple[Candidate, ...]]:
-        """Ids of the candidates of regions that lose, and of those that a region is faster without, each recorded with its times.
+        """Ids of the candidates of regions that lose, and of those that a region is faster without,
+        each recorded with its times.
 
-        To each belongs what is offered instead: of a kernel for several layers these by themselves, unless the whole model decided.
-        What remains of a region that lost some nodes is judged by the times of the region without them, not by prediction.
-        Raises FrozenError where timings are frozen and lack a region.
+        To each belongs what is offered instead: of a kernel for several layers these by themselves,
+        unless the whole model decided. What remains of a region that lost some nodes is judged by
+        the times of the region without them, not by prediction. Raises FrozenError where timings
+        are frozen and lack a region.
         """
-        missing = {region.description for joint in found for region in joint if region.key not in self.timings.comparisons}
+        missing = {
+            region.description
+            for joint in found
+            for region in joint
+            if region.key not in self.timings.comparisons
+        }
         if self.timings.frozen and missing:
             raise frozen(missing, "regions")
         losing: dict[int, tuple[Candidate, ...]] = {}
@@ -89,7 +114,14 @@ class Judge:
                 part, winner = in_part
                 kept = [c for i, c in enumerate(candidates) if i not in part.left_out]
                 refused = [candidates[i] for i in part.left_out]
-                self.refusals += [_slower(c, "its region with it against the region without", _against(verdict, winner)) for c in refused]
+                self.refusals += [
+                    _slower(
+                        c,
+                        "its region with it against the region without",
+                        _against(verdict, winner),
+                    )
+                    for c in refused
+                ]
             elif not verdict.fused:
                 kept, refused = [], list(candidates)
                 self.refusals += [_slower(c, _together(joint[0]), verdict) for c in refused]
@@ -103,16 +135,30 @@ class Judge:
         comparisons = [self.timings.comparisons.get(region.key) for region in joint]
         if before is not None and not any(comparisons):
             comparisons = list(before.comparisons)
-        return self._noted([region.key for region in joint], Verdict(
-            joint[0].words, _numbers(joint), tuple(known or _predicted(region) for known, region in zip(comparisons, joint, strict=True))))
+        return self._noted(
+            [region.key for region in joint],
+            Verdict(
+                joint[0].words,
+                _numbers(joint),
+                tuple(
+                    known or _predicted(region)
+                    for known, region in zip(comparisons, joint, strict=True)
+                ),
+            ),
+        )
 
     def _settled(self, joint: Joint) -> Verdict | None:
         judged = [self.settled.get(id(c)) for c in joint[0].candidates]
         return judged[0] if all(judged) else None
 
     def _best_part(self, joint: Joint) -> tuple[Part, Verdict] | None:
-        """The fastest of the ways to fuse the region in part that were measured to win against fusing all of it and nothing."""
-        return max(((part, verdict) for part, verdict in self._parts(joint) if verdict.fused), key=lambda pair: pair[1].gain, default=None)
+        """The fastest of the ways to fuse the region in part that were measured to win against
+        fusing all of it and nothing."""
+        return max(
+            ((part, verdict) for part, verdict in self._parts(joint) if verdict.fused),
+            key=lambda pair: pair[1].gain,
+            default=None,
+        )
 
     def _parts(self, joint: Joint) -> Iterator[tuple[Part, Verdict]]:
         """Those that were measured on any architecture."""
@@ -120,15 +166,21 @@ class Judge:
             keys = [region.key_of(part) for region in joint]
             known = [self.timings.comparisons.get(key) for key in keys]
             if any(known):
-                comparisons = tuple(one or _predicted(region, part) for one, region in zip(known, joint, strict=True))
+                comparisons = tuple(
+                    one or _predicted(region, part)
+                    for one, region in zip(known, joint, strict=True)
+                )
                 words = f"{joint[0].words}, but for {len(part.left_out)} of them"
                 yield part, self._noted(keys, Verdict(words, _numbers(joint), comparisons))
 
     def _noted(self, keys: Sequence[str], verdict: Verdict) -> Verdict:
-        """`used` says of each architecture what was decided, whatever that one by itself would have."""
+        """`used` says of each architecture what was decided, whatever that one by itself would
+        have."""
         for key, comparison in zip(keys, verdict.comparisons, strict=True):
             other = comparison.fused != verdict.fused
-            self.used.comparisons[key] = replace(comparison, decided=verdict.fused) if other else comparison
+            self.used.comparisons[key] = (
+                replace(comparison, decided=verdict.fused) if other else comparison
+            )
         self.verdicts[keys[0]] = verdict
         return verdict
 
@@ -142,8 +194,10 @@ def frozen(missing: set[str], what: str) -> FrozenError:
     """The error for decisions that a lock file lacks."""
     named = sorted(missing)
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return FrozenError(f"the lock file lacks {len(named)} {what}: {'; '.join(named[:_NAMED])}{more}. "
-                       "Run once without freezing and commit the lock file")
+    return FrozenError(
+        f"the lock file lacks {len(named)} {what}: {'; '.join(named[:_NAMED])}{more}. "
+        "Run once without freezing and commit the lock file"
+    )
 
 
 def _numbers(joint: Joint) -> tuple[int, ...]:
@@ -154,27 +208,57 @@ def _together(region: Region) -> str:
     first, count = region.candidates[0], len(region.candidates)
     if count > 1:
         return f"its region of {count} fused nodes and its layout changes together"
-    return f"its {len(first.widths)} layers in one kernel" if len(first.widths) > 1 else "it and its conversions together"
+    return (
+        f"its {len(first.widths)} layers in one kernel"
+        if len(first.widths) > 1
+        else "it and its conversions together"
+    )
 
 
 def _against(whole: Verdict, part: Verdict) -> Verdict:
     """The region with all of its nodes, and in part, for who is left out."""
     pairs = zip(whole.comparisons, part.comparisons, strict=True)
-    return replace(whole, comparisons=tuple(replace(all_of_it, ort_us=some.ours_us, ort_mad=some.ours_mad) for all_of_it, some in pairs))
+    return replace(
+        whole,
+        comparisons=tuple(
+            replace(all_of_it, ort_us=some.ours_us, ort_mad=some.ours_mad)
+            for all_of_it, some in pairs
+        ),
+    )
 
 
 def _slower(candidate: Candidate, what: str, verdict: Verdict) -> Refusal:
     node = candidate.anchor.node
-    reason = verdict.reason or f"{'measured' if verdict.measured else 'predicted'} slower than ONNX Runtime"
-    return Refusal(node.name, node.op, f"{reason}, {what}", candidate.output.name, "--fuse all", verdict.values())
+    reason = (
+        verdict.reason
+        or f"{'measured' if verdict.measured else 'predicted'} slower than ONNX Runtime"
+    )
+    return Refusal(
+        node.name,
+        node.op,
+        f"{reason}, {what}",
+        candidate.output.name,
+        "--fuse all",
+        verdict.values(),
+    )
 
 
 def _predicted(region: Region, part: Part | None = None) -> Comparison:
-    """Both sides predicted: a measured kernel beside a predicted ONNX Runtime would compare two yardsticks."""
+    """Both sides predicted: a measured kernel beside a predicted ONNX Runtime would compare two
+    yardsticks."""
     ours = [predict(problem, region.arch)[1] for problem in region.problems]
     theirs = [ort_us(problem_of(c, None, region.at), ARCHS[region.arch]) for c in region.candidates]
     borders = sum(conversion_us(tensor, form, region) for tensor, form in region.conversions)
     if part is None:
-        return Comparison(sum(ours) + borders, 0.0, sum(theirs), 0.0, measured=False, region=region.description)
+        return Comparison(
+            sum(ours) + borders, 0.0, sum(theirs), 0.0, measured=False, region=region.description
+        )
     mixed = sum(theirs[i] if i in part.left_out else ours[i] for i in range(len(ours)))
-    return Comparison(mixed + borders, 0.0, min(sum(ours) + borders, sum(theirs)), 0.0, measured=False, region=region.description)
+    return Comparison(
+        mixed + borders,
+        0.0,
+        min(sum(ours) + borders, sum(theirs)),
+        0.0,
+        measured=False,
+        region=region.description,
+    )

@@ -1,4 +1,6 @@
-"""The predicted time of the whole model: fused nodes, and what ONNX Runtime runs beside them, which costs the same without fusing."""
+"""The predicted time of the whole model: fused nodes, and what ONNX Runtime runs beside them,
+which costs the same without fusing."""
+
 from __future__ import annotations
 
 import math
@@ -15,13 +17,16 @@ from onnxbolt.plan.choose import Prediction
 from onnxbolt.plan.cost import elementwise_us
 from onnxbolt.plan.ranges import Point
 
-_FREE = frozenset({"Constant", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"})  # no kernel, or of a few numbers
+_FREE = frozenset(
+    {"Constant", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"}
+)  # no kernel, or of a few numbers
 _US = 1e6
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Microseconds of one run on an architecture, kernels one after the other; `ort_us` by ONNX Runtime's CUDA execution provider."""
+    """Microseconds of one run on an architecture, kernels one after the other; `ort_us` by ONNX
+    Runtime's CUDA execution provider."""
 
     arch: int
     ours_us: float
@@ -32,8 +37,14 @@ class Estimate:
         return self.ort_us / self.ours_us if self.ours_us else 1.0
 
 
-def estimates(graph: gs.Graph, predictions: Mapping[str, Sequence[Prediction]], archs: Sequence[int], at: Point) -> tuple[Estimate, ...]:
-    """For each of `archs`, of a rewritten graph; `predictions` are those of fused nodes, by name."""
+def estimates(
+    graph: gs.Graph,
+    predictions: Mapping[str, Sequence[Prediction]],
+    archs: Sequence[int],
+    at: Point,
+) -> tuple[Estimate, ...]:
+    """For each of `archs`, of a rewritten graph; `predictions` are those of fused nodes, by
+    name."""
     found = []
     for number in archs:
         fused = [p for several in predictions.values() for p in several if p.arch == number]
@@ -56,14 +67,26 @@ def _node_us(node: gs.Node, arch: Arch, at: Point) -> float:
     """A kernel as fast as memory, or as the tensor cores multiply."""
     if node.op in _FREE:
         return 0.0
-    moved = elementwise_us(sum(_bytes(tensor, at) for tensor in (*node.inputs, *node.outputs) if tensor.name), arch)
+    moved = elementwise_us(
+        sum(_bytes(tensor, at) for tensor in (*node.inputs, *node.outputs) if tensor.name), arch
+    )
     if node.domain or node.op not in ("Conv", "Gemm", "MatMul"):
         return moved
     weight = at.sizes(node.inputs[1])
-    depth = math.prod(weight[1:]) if node.op == "Conv" else weight[-1 if node.attrs.get("transB") else -2] if len(weight) > 1 else 1
+    depth = (
+        math.prod(weight[1:])
+        if node.op == "Conv"
+        else weight[-1 if node.attrs.get("transB") else -2]
+        if len(weight) > 1
+        else 1
+    )
     rate = arch.flops.get(DType.of(node.inputs[1].dtype) or DType.F32) or arch.fp32_flops
-    return max(moved, arch.launch_us + 2 * math.prod(at.sizes(node.outputs[0])) * depth / rate * _US)
+    return max(
+        moved, arch.launch_us + 2 * math.prod(at.sizes(node.outputs[0])) * depth / rate * _US
+    )
 
 
 def _bytes(tensor: gs.Tensor, at: Point) -> int:
-    return math.prod(at.sizes(tensor)) * (tensor.dtype.itemsize if isinstance(tensor.dtype, np.dtype) else 4)
+    return math.prod(at.sizes(tensor)) * (
+        tensor.dtype.itemsize if isinstance(tensor.dtype, np.dtype) else 4
+    )

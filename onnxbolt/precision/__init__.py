@@ -1,8 +1,10 @@
 """Stage 3: fp32 parts of a graph become fp16 or bf16 where that is safe.
 
-Weights and compute are 16-bit, graph inputs and outputs keep their types. Which operations stay in fp32, and why, is
-data (`Kept`): see `ops` for the tables, `decide` for the rules, `apply` for the change itself.
+Weights and compute are 16-bit, graph inputs and outputs keep their types. Which operations stay in
+fp32, and why, is data (`Kept`): see `ops` for the tables, `decide` for the rules, `apply` for the
+change itself.
 """
+
 from __future__ import annotations
 
 import onnx
@@ -22,10 +24,11 @@ LOW = {"fp16": DType.F16, "bf16": DType.BF16}
 
 
 def convert(graph: gs.Graph, precision: str, kernels: Kernels | None = None) -> list[Kept]:
-    """Convert `graph` in place ("fp16", "bf16"; "keep": no change) and say which nodes stay in fp32.
+    """Convert `graph` in place ("fp16", "bf16"; "keep": no change) and say which nodes stay in
+    fp32.
 
-    `kernels` are those of the ONNX Runtime that will run the model, by default of the installed one.
-    Tensors' dtypes have to be known (shapes.infer) and are right afterwards.
+    `kernels` are those of the ONNX Runtime that will run the model, by default of the installed
+    one. Tensors' dtypes have to be known (shapes.infer) and are right afterwards.
     """
     if precision not in LOW:
         return []
@@ -38,7 +41,8 @@ def convert(graph: gs.Graph, precision: str, kernels: Kernels | None = None) -> 
 
 
 def rounded_original(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
-    """The model itself, only its types changed: the error that rounding alone makes, by which verification judges."""
+    """The model itself, only its types changed: the error that rounding alone makes, by which
+    verification judges."""
     return complete(*rounded_apart(model, precision))
 
 

@@ -1,4 +1,6 @@
-"""Carry a decision out: constants and tensors change type, Casts stand at the borders, one per tensor."""
+"""Carry a decision out: constants and tensors change type, Casts stand at the borders, one per
+tensor."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -17,9 +19,16 @@ class Conversion:
     fresh names, and say in `original` whose value they are."""
 
     def __init__(self, graph: gs.Graph, decision: Decision, constants: Constants) -> None:
-        self.graph, self.decision, self.constants, self.low = graph, decision, constants, decision.low
+        self.graph, self.decision, self.constants, self.low = (
+            graph,
+            decision,
+            constants,
+            decision.low,
+        )
         self.fixed: set[str] = {t.name for t in (*graph.inputs, *graph.outputs)} | graph.captured
-        self.floats = {t.name for node in graph.nodes for t in (*node.inputs, *node.outputs) if is_float(t)}
+        self.floats = {
+            t.name for node in graph.nodes for t in (*node.inputs, *node.outputs) if is_float(t)
+        }
         self.lowered: set[str] = set()  # variables that are 16-bit now
         self.copies: dict[str, gs.Tensor] = {}  # name -> the same value in the other type
         self.keeps_fp32 = self._constants_read_in_fp32()
@@ -34,19 +43,25 @@ class Conversion:
             if id(node) in self.decision.converted:
                 self._attributes(node)
                 for index, tensor in enumerate(node.outputs):
-                    if tensor.name in self.floats and may_be_low(node, index, self.low, self.decision.opset, inputs=False):
+                    if tensor.name in self.floats and may_be_low(
+                        node, index, self.low, self.decision.opset, inputs=False
+                    ):
                         self._output(node, index, tensor)
         self.graph.nodes = self.nodes
         _drop_idle_casts(self.graph, self.low, self.fixed)
 
     def _constants_read_in_fp32(self) -> set[str]:
         return self.fixed | {
-            t.name for node in self.graph.nodes for i, t in enumerate(node.inputs)
+            t.name
+            for node in self.graph.nodes
+            for i, t in enumerate(node.inputs)
             if isinstance(t, gs.Constant) and is_float(t) and not self._wants_low(node, i)
         }
 
     def _wants_low(self, node: gs.Node, index: int) -> bool:
-        return id(node) in self.decision.converted and may_be_low(node, index, self.low, self.decision.opset)
+        return id(node) in self.decision.converted and may_be_low(
+            node, index, self.low, self.decision.opset
+        )
 
     def _input(self, node: gs.Node, index: int, tensor: gs.Tensor) -> None:
         wants_low = self._wants_low(node, index)
@@ -62,7 +77,9 @@ class Conversion:
             _lower(constant, constant, self.constants)
             return
         if constant.name not in self.copies:
-            copy = add_constant(self.graph, f"{constant.name}_{self.low.value}", self.constants.converted(constant))
+            copy = add_constant(
+                self.graph, f"{constant.name}_{self.low.value}", self.constants.converted(constant)
+            )
             self.copies[constant.name] = copy
             _lower(copy, constant, self.constants)
         node.inputs[index] = self.copies[constant.name]
@@ -89,22 +106,33 @@ class Conversion:
         return copy
 
     def _cast(self, source: gs.Tensor, target: gs.Variable, to: DType) -> None:
-        self.nodes.append(Node("Cast", fresh(self.graph, f"{target.name}_cast"), {"to": to.onnx}, [source], [target]))
+        self.nodes.append(
+            Node(
+                "Cast",
+                fresh(self.graph, f"{target.name}_cast"),
+                {"to": to.onnx},
+                [source],
+                [target],
+            )
+        )
 
     def _attributes(self, node: gs.Node) -> None:
         """Types that attributes name."""
         if node.op == "Cast" and node.outputs[0].name in self.floats:
             node.attrs["to"] = self.low.onnx
         elif node.op == "ConstantOfShape" and node.outputs[0].name in self.floats:
-            node.attrs["value"] = rounded(np.asarray(node.attrs.get("value", np.zeros(1))), self.low)  # ONNX: 0.0 where it is absent
+            node.attrs["value"] = rounded(
+                np.asarray(node.attrs.get("value", np.zeros(1))), self.low
+            )  # ONNX: 0.0 where it is absent
         else:
             return
         node.origin = None
 
 
 def _lower(target: gs.Constant, constant: gs.Constant, constants: Constants) -> None:
-    """Give `target` the 16-bit values of `constant`. Vectors keep the values from before, too: what is computed of them later, such as
-    scale and shift of a BatchNormalization, is then rounded once."""
+    """Give `target` the 16-bit values of `constant`. Vectors keep the values from before, too:
+    what is computed of them later, such as scale and shift of a BatchNormalization, is then
+    rounded once."""
     if len(constant.shape) == 1 and constant.dtype == np.float32:
         target.unrounded = constant.values
     target.values = constants.converted(constant)
@@ -114,7 +142,11 @@ def _drop_idle_casts(graph: gs.Graph, low: DType, fixed: set[str]) -> None:
     """Casts that mixed models had between 16 and 32 bits have the same type at both ends now."""
     idle = []
     for node in graph.nodes:
-        if node.op == "Cast" and node.inputs[0].dtype == node.outputs[0].dtype == low.numpy and node.outputs[0].name not in fixed:
+        if (
+            node.op == "Cast"
+            and node.inputs[0].dtype == node.outputs[0].dtype == low.numpy
+            and node.outputs[0].name not in fixed
+        ):
             replace_uses(node.outputs[0], node.inputs[0])
             idle.append(node)
     remove(graph, idle)

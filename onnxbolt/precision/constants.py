@@ -1,4 +1,5 @@
 """Constants in 16 bits: converted once, and checked for what the conversion would lose."""
+
 from __future__ import annotations
 
 import math
@@ -26,11 +27,14 @@ class Constants:
         """The values in the 16-bit type."""
         if constant.name not in self._converted:
             low = self.low
-            self._converted[constant.name] = derived(constant, lambda values: rounded(values, low), low.numpy, constant.shape)
+            self._converted[constant.name] = derived(
+                constant, lambda values: rounded(values, low), low.numpy, constant.shape
+            )
         return self._converted[constant.name]
 
     def hazard(self, constant: gs.Constant) -> str:
-        """Why the constant must stay fp32; empty where it need not. bf16 has fp32's range but for rounding, so only fp16 has hazards."""
+        """Why the constant must stay fp32; empty where it need not. bf16 has fp32's range but
+        for rounding, so only fp16 has hazards."""
         if self.low is not DType.F16 or 0 in constant.shape:
             return ""
         if constant.name not in self._hazards:
@@ -39,13 +43,15 @@ class Constants:
         return self._hazards[constant.name]
 
     def spreads(self, constant: gs.Constant) -> bool:
-        """Whether what is computed from a hazardous constant is hazardous too: large values are, and so is a scalar that
-        guards against a division by zero; small weights among others are not."""
+        """Whether what is computed from a hazardous constant is hazardous too: large values are,
+        and so is a scalar that guards against a division by zero; small weights among others are
+        not."""
         return math.prod(constant.shape) == 1 or _largest_finite(constant.values) > LARGEST
 
 
 def rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """The nearest values (even) of a 16-bit type. What is finite stays so: masks multiply fp32's lowest value by zero."""
+    """The nearest values (even) of a 16-bit type. What is finite stays so: masks multiply fp32's
+    lowest value by zero."""
     with np.errstate(over="ignore"):
         low = values.astype(dtype.numpy)
     beyond = np.isinf(low) & np.isfinite(values)

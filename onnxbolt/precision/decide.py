@@ -1,9 +1,11 @@
 """Which nodes stay in fp32, and why.
 
-One walk in the order of the data. A node stays for one of five reasons: its op (table `KEPT`, no kernel, another domain),
-a constant that 16 bits cannot hold, values that another such node hands on, integers turned into floats (fp16 counts
-exactly only up to 2048), or because it stands between nodes that stay, where it would only cost Casts.
+One walk in the order of the data. A node stays for one of five reasons: its op (table `KEPT`, no
+kernel, another domain), a constant that 16 bits cannot hold, values that another such node hands
+on, integers turned into floats (fp16 counts exactly only up to 2048), or because it stands between
+nodes that stay, where it would only cost Casts.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -30,7 +32,8 @@ BETWEEN = "stands between operations that stay in fp32"
 
 @dataclass(frozen=True)
 class Kept:
-    """A node that stays in fp32. The reason is general up to a colon, if it has one; after it come names and numbers."""
+    """A node that stays in fp32. The reason is general up to a colon, if it has one; after it
+    come names and numbers."""
 
     node: str
     op: str
@@ -43,8 +46,13 @@ def is_float(tensor: gs.Tensor) -> bool:
 
 
 def reads_any(node: gs.Node) -> bool:
-    """Whether the node takes floats of any type and writes none: what comes in decides, and nothing has to be converted."""
-    return domain_of(node) == "" and node.op in ops.ANY_INPUT and not any(is_float(t) for t in node.outputs)
+    """Whether the node takes floats of any type and writes none: what comes in decides, and
+    nothing has to be converted."""
+    return (
+        domain_of(node) == ""
+        and node.op in ops.ANY_INPUT
+        and not any(is_float(t) for t in node.outputs)
+    )
 
 
 def domain_of(node: gs.Node) -> str:
@@ -54,16 +62,26 @@ def domain_of(node: gs.Node) -> str:
 
 @lru_cache(maxsize=4096)
 def _slots(op: str, opset: int, low: DType, inputs: bool) -> tuple[tuple[bool, ...], bool]:
-    """For each formal parameter of an ONNX op whether its type may be `low`; and whether the last one repeats."""
+    """For each formal parameter of an ONNX op whether its type may be `low`; and whether the
+    last one repeats."""
     schema = onnx.defs.get_schema(op, opset, "")
-    allowed = {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in schema.type_constraints}
+    allowed = {
+        constraint.type_param_str: set(constraint.allowed_type_strs)
+        for constraint in schema.type_constraints
+    }
     formals = schema.inputs if inputs else schema.outputs
-    fits = tuple(_TYPE[low] in allowed.get(formal.type_str, {formal.type_str}) for formal in formals)
-    return fits, bool(formals) and formals[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    fits = tuple(
+        _TYPE[low] in allowed.get(formal.type_str, {formal.type_str}) for formal in formals
+    )
+    return (
+        fits,
+        bool(formals) and formals[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic,
+    )
 
 
 def may_be_low(node: gs.Node, index: int, low: DType, opset: int, inputs: bool = True) -> bool:
-    """Whether ONNX (or our own kernel, whatever the opset) lets input or output `index` be of type `low`."""
+    """Whether ONNX (or our own kernel, whatever the opset) lets input or output `index` be of
+    type `low`."""
     if domain_of(node) == INTERNAL_DOMAIN:
         return True
     if inputs and index in ops.FP32_INPUTS.get(node.op, ()):
@@ -75,25 +93,48 @@ def may_be_low(node: gs.Node, index: int, low: DType, opset: int, inputs: bool =
 
 
 class Decision:
-    """The walk's state; `reasons` maps id(node) to why it stays in fp32, for nodes that touch fp32 at all."""
+    """The walk's state; `reasons` maps id(node) to why it stays in fp32, for nodes that touch
+    fp32 at all."""
 
     def __init__(self, graph: gs.Graph, low: DType, constants: Constants, kernels: Kernels) -> None:
-        self.low, self.constants, self.opset, self.kernels = low, constants, int(graph.opset), kernels
+        self.low, self.constants, self.opset, self.kernels = (
+            low,
+            constants,
+            int(graph.opset),
+            kernels,
+        )
         self.reasons: dict[int, str] = {}
         self.converted: set[int] = set()
-        self._carried: dict[str, str] = {}  # tensor name -> what it carries that 16 bits cannot hold
-        self._counting: set[str] = set()  # names of tensors that are integers in fp32, or made of such alone
-        nodes = [node for node in in_order(graph) if any(is_float(t) for t in (*node.inputs, *node.outputs)) and not reads_any(node)]
+        self._carried: dict[
+            str, str
+        ] = {}  # tensor name -> what it carries that 16 bits cannot hold
+        self._counting: set[str] = (
+            set()
+        )  # names of tensors that are integers in fp32, or made of such alone
+        nodes = [
+            node
+            for node in in_order(graph)
+            if any(is_float(t) for t in (*node.inputs, *node.outputs)) and not reads_any(node)
+        ]
         for node in nodes:
             self._visit(node)
         self._absorb(nodes)
 
     def kept(self, graph: gs.Graph) -> list[Kept]:
         """The decision as data, in the graph's order."""
-        return [Kept(node.name, node.op, self.reasons[id(node)]) for node in graph.nodes if id(node) in self.reasons]
+        return [
+            Kept(node.name, node.op, self.reasons[id(node)])
+            for node in graph.nodes
+            if id(node) in self.reasons
+        ]
 
     def _visit(self, node: gs.Node) -> None:
-        reason = self._structural(node) or self._constant(node) or self._received(node) or self._squares(node)
+        reason = (
+            self._structural(node)
+            or self._constant(node)
+            or self._received(node)
+            or self._squares(node)
+        )
         counts = not reason and self._counts(node)
         if counts:
             reason = COUNTS
@@ -128,7 +169,10 @@ class Decision:
 
     def _is_declared(self, node: gs.Node) -> bool:
         def any_of(tensors: list[gs.Tensor], inputs: bool) -> bool:
-            return any(is_float(t) and may_be_low(node, i, self.low, self.opset, inputs) for i, t in enumerate(tensors))
+            return any(
+                is_float(t) and may_be_low(node, i, self.low, self.opset, inputs)
+                for i, t in enumerate(tensors)
+            )
 
         return any_of(node.inputs, True) or any_of(node.outputs, False)
 
@@ -143,14 +187,22 @@ class Decision:
             if not isinstance(weight, gs.Constant) or len(weight.shape) not in (3, 4):
                 return False
             depthwise = tuple(weight.shape[:2]) == (groups, 1)
-            return groups == 1 or depthwise or grouped.serves(groups, weight.shape[1] * groups, weight.shape[0], self.low)
+            return (
+                groups == 1
+                or depthwise
+                or grouped.serves(groups, weight.shape[1] * groups, weight.shape[0], self.low)
+            )
         if node.op in ops.POOLING:
             shape = node.inputs[0].shape
             return len(node.outputs) == 1 and shape is not None and len(shape) == 4
         if node.op not in ops.EPILOGUES_ONLY or not node.inputs[0].inputs:
             return False
         source = node.inputs[0].inputs[0]
-        return len(node.inputs[0].outputs) == 1 and source.op in ops.ANCHORS and id(source) in self.converted
+        return (
+            len(node.inputs[0].outputs) == 1
+            and source.op in ops.ANCHORS
+            and id(source) in self.converted
+        )
 
     def _constant(self, node: gs.Node) -> str:
         for constant in self._data_constants(node):
@@ -163,7 +215,11 @@ class Decision:
         if domain_of(node) not in ("", INTERNAL_DOMAIN) or node.op in ops.KEPT:
             return
         for index, tensor in enumerate(node.inputs):
-            if isinstance(tensor, gs.Constant) and is_float(tensor) and may_be_low(node, index, self.low, self.opset):
+            if (
+                isinstance(tensor, gs.Constant)
+                and is_float(tensor)
+                and may_be_low(node, index, self.low, self.opset)
+            ):
                 yield tensor
 
     def _received(self, node: gs.Node) -> str:
@@ -171,15 +227,30 @@ class Decision:
         return f"values that fp16 may not hold: {cause}" if cause else ""
 
     def _squares(self, node: gs.Node) -> str:
-        same = node.op == "Mul" and self.low is DType.F16 and node.inputs[0].name == node.inputs[1].name
+        same = (
+            node.op == "Mul"
+            and self.low is DType.F16
+            and node.inputs[0].name == node.inputs[1].name
+        )
         return "squares its input" if same else ""
 
     def _counts(self, node: gs.Node) -> bool:
-        if node.op == "Cast" and any(is_float(t) for t in node.outputs) and not is_float(node.inputs[0]):
+        if (
+            node.op == "Cast"
+            and any(is_float(t) for t in node.outputs)
+            and not is_float(node.inputs[0])
+        ):
             source = node.inputs[0].dtype
-            return not isinstance(source, np.dtype) or source.name not in (*ops.EXACT, self.low.numpy.name)
+            return not isinstance(source, np.dtype) or source.name not in (
+                *ops.EXACT,
+                self.low.numpy.name,
+            )
         variables = [t.name for t in node.inputs if is_float(t) and not isinstance(t, gs.Constant)]
-        return node.op not in ops.ANCHORS and bool(variables) and all(name in self._counting for name in variables)
+        return (
+            node.op not in ops.ANCHORS
+            and bool(variables)
+            and all(name in self._counting for name in variables)
+        )
 
     def _cause(self, node: gs.Node) -> str:
         """What this node's outputs may carry beyond fp16's range."""
@@ -189,7 +260,9 @@ class Decision:
         for tensor in node.inputs:
             if tensor.name in self._carried:
                 return self._carried[tensor.name]
-        if (domain_of(node) == "" and node.op in ops.WIDENING and not _shrinks(node)) or self._squares(node):
+        if (
+            domain_of(node) == "" and node.op in ops.WIDENING and not _shrinks(node)
+        ) or self._squares(node):
             return f"the result of {node.op} {node.name}"
         return ""
 
@@ -197,7 +270,9 @@ class Decision:
         """Whether the outputs are within range whatever comes in."""
         if node.op in ops.BOUNDING:
             return True
-        if node.op == "Div":  # a large divisor makes small results; a sum of large values divides them back into range
+        if (
+            node.op == "Div"
+        ):  # a large divisor makes small results; a sum of large values divides them back into range
             numerator, denominator = (self._is_wide(t) for t in node.inputs)
             return denominator or not numerator
         if node.op == "Clip" and not any(self._is_wide(t) for t in node.inputs[1:]):
@@ -215,7 +290,12 @@ class Decision:
         before = {id(n) for n in nodes if id(n) in self.reasons}
         after = set(before)
         for node in nodes:
-            sources = [s for t in node.inputs if is_float(t) and not isinstance(t, gs.Constant) for s in t.inputs or [None]]
+            sources = [
+                s
+                for t in node.inputs
+                if is_float(t) and not isinstance(t, gs.Constant)
+                for s in t.inputs or [None]
+            ]
             if _light(node) and sources and all(id(s) in before for s in sources):
                 before.add(id(node))
         for node in reversed(nodes):
@@ -234,6 +314,9 @@ def _light(node: gs.Node) -> bool:
 
 
 def _shrinks(node: gs.Node) -> bool:
-    """A power whose exponent is known to be at most 1 in magnitude above zero, or negative: square roots and their reciprocals."""
+    """A power whose exponent is known to be at most 1 in magnitude above zero, or negative:
+    square roots and their reciprocals."""
     exponent = node.inputs[1] if node.op == "Pow" else None
-    return isinstance(exponent, gs.Constant) and bool(np.all(np.asarray(exponent.values, dtype=np.float64) <= 1))
+    return isinstance(exponent, gs.Constant) and bool(
+        np.all(np.asarray(exponent.values, dtype=np.float64) <= 1)
+    )

@@ -1,8 +1,11 @@
-"""Which operators ONNX Runtime's CUDA provider implements in which floating-point type, release by release.
+"""Which operators ONNX Runtime's CUDA provider implements in which floating-point type, release by
+release.
 
-`cuda_kernels.csv` is read out of the releases' own registries (`python -m tests.ort_kernels WHEEL..`). A row: an operator of ai.onnx, the
-opset versions that a kernel is registered for, a type, and the first and the last release that have this kernel.
+`cuda_kernels.csv` is read out of the releases' own registries (`python -m tests.ort_kernels
+WHEEL..`). A row: an operator of ai.onnx, the opset versions that a kernel is registered for, a
+type, and the first and the last release that have this kernel.
 """
+
 from __future__ import annotations
 
 import csv
@@ -30,7 +33,8 @@ _COLUMNS = ("op", "since", "until", "type", "first", "last")
 
 @dataclass(frozen=True, order=True)
 class Kernel:
-    """A registration: `since` is the first opset version that it is for, `until` the last one, OPEN where it names none."""
+    """A registration: `since` is the first opset version that it is for, `until` the last one,
+    OPEN where it names none."""
 
     op: str
     since: int
@@ -40,7 +44,8 @@ class Kernel:
     def serves(self, version: int) -> bool:
         """True if ONNX Runtime takes the kernel for an operator of opset version `version`.
 
-        A kernel without a last version is for exactly the version that it names, since nobody knew later ones when it was written.
+        A kernel without a last version is for exactly the version that it names, since nobody knew
+        later ones when it was written.
         """
         return version == self.since or (self.since < version <= self.until != OPEN)
 
@@ -55,8 +60,9 @@ class Kernels:
     def has(self, op: str, opset: int, dtype: DType) -> bool:
         """True if there is a kernel for `op` of ai.onnx at `opset` in `dtype`.
 
-        Where the release has no kernel in any type for the operator's version, those for its other versions decide: the node runs on the
-        CPU until ONNX Runtime registers the version, and its type is not the reason.
+        Where the release has no kernel in any type for the operator's version, those for its other
+        versions decide: the node runs on the CPU until ONNX Runtime registers the version, and its
+        type is not the reason.
         """
         if op in ops.FUNCTIONS:
             return True
@@ -74,23 +80,31 @@ class Kernels:
 
 
 def kernels_of(version: str = "") -> Kernels:
-    """The kernels of a version of ONNX Runtime ("1.31" or "1.31.1"), by default of the installed one, else of the newest that is known.
+    """The kernels of a version of ONNX Runtime ("1.31" or "1.31.1"), by default of the installed
+    one, else of the newest that is known.
 
-    A version later than all known ones counts as the newest known. Raises InputError for an earlier one and for what is no version.
+    A version later than all known ones counts as the newest known. Raises InputError for an earlier
+    one and for what is no version.
     """
     first, *_, last = releases()
     chosen = version or installed() or last
     found = min(release(chosen), last, key=_number)
     if _number(found) < _number(first):
-        raise InputError(f"{option('ort_version', chosen)}: ONNX Runtime's kernels are known from {first} to {last}")
+        raise InputError(
+            f"{option('ort_version', chosen)}: ONNX Runtime's kernels are known from {first} to"
+            f" {last}"
+        )
     return _kernels_of(found)
 
 
 def release(version: str) -> str:
-    """"1.31" of "1.31.1". Raises InputError for what is no version."""
+    """ "1.31" of "1.31.1". Raises InputError for what is no version."""
     match = re.match(r"(\d{1,3}\.\d{1,3})(\.|$)", version)
     if match is None:
-        raise InputError(f"{option('ort_version', version)}: give a version of ONNX Runtime such as {releases()[-1]}")
+        raise InputError(
+            f"{option('ort_version', version)}: give a version of ONNX Runtime such as"
+            f" {releases()[-1]}"
+        )
     return match[1]
 
 
@@ -111,8 +125,16 @@ def releases() -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def _kernels_of(wanted: str) -> Kernels:
-    rows = [row for row in _rows() if _number(row["first"]) <= _number(wanted) <= _number(row["last"])]
-    return Kernels(wanted, frozenset(Kernel(row["op"], int(row["since"]), int(row["until"] or OPEN), row["type"]) for row in rows))
+    rows = [
+        row for row in _rows() if _number(row["first"]) <= _number(wanted) <= _number(row["last"])
+    ]
+    return Kernels(
+        wanted,
+        frozenset(
+            Kernel(row["op"], int(row["since"]), int(row["until"] or OPEN), row["type"])
+            for row in rows
+        ),
+    )
 
 
 @lru_cache(maxsize=1)
@@ -124,15 +146,24 @@ def _number(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.split("."))
 
 
-# --- writing the table, for tests/ort_kernels.py --------------------------------------------------------------------------
+# --- writing the table, for tests/ort_kernels.py
+# --------------------------------------------------------------------------
 
 
 def deciding_parameter(op: str, version: int) -> str:
-    """The type parameter of an operator's data, such as "T": that of its first input, else output, that may be fp32 and is not a count."""
+    """The type parameter of an operator's data, such as "T": that of its first input, else
+    output, that may be fp32 and is not a count."""
     schema = onnx.defs.get_schema(op, version, "")
-    floats = {c.type_param_str for c in schema.type_constraints if TYPES[DType.F32] in c.allowed_type_strs}
-    data = [formal for i, formal in enumerate(schema.inputs) if i not in ops.FP32_INPUTS.get(op, ())]
-    return next((str(formal.type_str) for formal in (*data, *schema.outputs) if formal.type_str in floats), "")
+    floats = {
+        c.type_param_str for c in schema.type_constraints if TYPES[DType.F32] in c.allowed_type_strs
+    }
+    data = [
+        formal for i, formal in enumerate(schema.inputs) if i not in ops.FP32_INPUTS.get(op, ())
+    ]
+    return next(
+        (str(formal.type_str) for formal in (*data, *schema.outputs) if formal.type_str in floats),
+        "",
+    )
 
 
 def text(found: Mapping[str, Iterable[Kernel]]) -> str:
@@ -146,5 +177,9 @@ def text(found: Mapping[str, Iterable[Kernel]]) -> str:
                 of_kernel[-1][1] = name
             else:
                 of_kernel.append([name, name])
-    rows = [(k.op, k.since, "" if k.until == OPEN else k.until, k.dtype, *span) for k in sorted(spans) for span in spans[k]]
+    rows = [
+        (k.op, k.since, "" if k.until == OPEN else k.until, k.dtype, *span)
+        for k in sorted(spans)
+        for span in spans[k]
+    ]
     return "\n".join(",".join(map(str, row)) for row in (_COLUMNS, *rows)) + "\n"

@@ -1,4 +1,6 @@
-"""Casts behind views move in front of them: to whoever computes the values, which may write the other type itself."""
+"""Casts behind views move in front of them: to whoever computes the values, which may write the
+other type itself."""
+
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
@@ -11,7 +13,8 @@ VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def lift_casts(graph: gs.Graph) -> int:
-    """Swap each Cast to fp32 with the view that it alone reads, as often as there is one; returns how often."""
+    """Swap each Cast to fp32 with the view that it alone reads, as often as there is one;
+    returns how often."""
     count = 0
     for cast in [node for node in graph.nodes if _widens(node)]:
         while (view := _view_before(graph, cast)) is not None:
@@ -23,12 +26,19 @@ def lift_casts(graph: gs.Graph) -> int:
 def _widens(node: gs.Node) -> bool:
     if node.op != "Cast" or node.domain:
         return False
-    return DType.of(node.outputs[0].dtype) is DType.F32 and DType.of(node.inputs[0].dtype) is not None
+    return (
+        DType.of(node.outputs[0].dtype) is DType.F32 and DType.of(node.inputs[0].dtype) is not None
+    )
 
 
 def _view_before(graph: gs.Graph, cast: gs.Node) -> gs.Node | None:
     view = producer(cast.inputs[0])
-    if view is None or view.domain or view.op not in VIEWS or sole_use(graph, cast.inputs[0]) is not cast:
+    if (
+        view is None
+        or view.domain
+        or view.op not in VIEWS
+        or sole_use(graph, cast.inputs[0]) is not cast
+    ):
         return None
     return None if producer(view.inputs[0]) is None else view
 
@@ -40,5 +50,7 @@ def _swap(graph: gs.Graph, view: gs.Node, cast: gs.Node) -> None:
     wide.original = getattr(x, "original", x.name)
     cast.inputs, cast.outputs = [x], [wide]
     view.inputs[0], view.outputs = wide, [result]
-    at, behind = (next(i for i, node in enumerate(graph.nodes) if node is wanted) for wanted in (view, cast))
+    at, behind = (
+        next(i for i, node in enumerate(graph.nodes) if node is wanted) for wanted in (view, cast)
+    )
     graph.nodes[at], graph.nodes[behind] = cast, view

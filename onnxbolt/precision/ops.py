@@ -1,26 +1,116 @@
 """Which operations may run in 16 bits: the tables that `decide` reads.
 
-SAFE is a judgement of numerics: in 16 bits these operations lose no more than the rounding of what they read and write.
-LayerNormalization, Softmax, ReduceMean, ReduceSum, Attention, pooling and products are among them because their kernels read
-16 bits and accumulate in fp32. Whether ONNX Runtime has such a kernel is for `kernel_table` to say: a node in a 16-bit type without
-one would run on the CPU between two copies.
+SAFE is a judgement of numerics: in 16 bits these operations lose no more than the rounding of what
+they read and write. LayerNormalization, Softmax, ReduceMean, ReduceSum, Attention, pooling and
+products are among them because their kernels read 16 bits and accumulate in fp32. Whether ONNX
+Runtime has such a kernel is for `kernel_table` to say: a node in a 16-bit type without one would
+run on the CPU between two copies.
 """
+
 from __future__ import annotations
 
 # any type: they move values and compute nothing
-MOVEMENT = frozenset({
-    "Compress", "Concat", "ConstantOfShape", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
-    "Identity", "Pad", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze",
-    "TensorScatter", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
-})
-SAFE = frozenset({
-    "Abs", "Add", "ArgMax", "ArgMin", "Attention", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Clip", "Conv", "ConvTranspose",
-    "Div", "Einsum", "Elu", "Equal", "Erf", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "Greater", "GreaterOrEqual",
-    "GroupNormalization", "HardSigmoid", "HardSwish", "InstanceNormalization", "IsNaN", "LayerNormalization", "LeakyRelu", "Less",
-    "LessOrEqual", "LogSoftmax", "MatMul", "Max", "MaxPool", "Min", "Mish", "Mod", "Mul", "Neg", "OneHot", "PRelu",
-    "RMSNormalization", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Resize", "Round", "Selu", "Sigmoid", "Sign",
-    "Softmax", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu", "TopK",
-}) | MOVEMENT
+MOVEMENT = frozenset(
+    {
+        "Compress",
+        "Concat",
+        "ConstantOfShape",
+        "DepthToSpace",
+        "Dropout",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "Pad",
+        "Reshape",
+        "ReverseSequence",
+        "ScatterElements",
+        "ScatterND",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "TensorScatter",
+        "Tile",
+        "Transpose",
+        "Trilu",
+        "Unsqueeze",
+        "Where",
+    }
+)
+SAFE = (
+    frozenset(
+        {
+            "Abs",
+            "Add",
+            "ArgMax",
+            "ArgMin",
+            "Attention",
+            "AveragePool",
+            "BatchNormalization",
+            "Cast",
+            "Ceil",
+            "Clip",
+            "Conv",
+            "ConvTranspose",
+            "Div",
+            "Einsum",
+            "Elu",
+            "Equal",
+            "Erf",
+            "Floor",
+            "Gelu",
+            "Gemm",
+            "GlobalAveragePool",
+            "GlobalMaxPool",
+            "Greater",
+            "GreaterOrEqual",
+            "GroupNormalization",
+            "HardSigmoid",
+            "HardSwish",
+            "InstanceNormalization",
+            "IsNaN",
+            "LayerNormalization",
+            "LeakyRelu",
+            "Less",
+            "LessOrEqual",
+            "LogSoftmax",
+            "MatMul",
+            "Max",
+            "MaxPool",
+            "Min",
+            "Mish",
+            "Mod",
+            "Mul",
+            "Neg",
+            "OneHot",
+            "PRelu",
+            "RMSNormalization",
+            "ReduceMax",
+            "ReduceMean",
+            "ReduceMin",
+            "ReduceSum",
+            "Relu",
+            "Resize",
+            "Round",
+            "Selu",
+            "Sigmoid",
+            "Sign",
+            "Softmax",
+            "Softplus",
+            "Softsign",
+            "Sqrt",
+            "Sub",
+            "Sum",
+            "Tanh",
+            "ThresholdedRelu",
+            "TopK",
+        }
+    )
+    | MOVEMENT
+)
 # ONNX defines them by other operators, as which ONNX Runtime runs them where it has no kernel
 FUNCTIONS = frozenset({"GroupNormalization", "HardSwish", "Mish"})
 
@@ -28,7 +118,9 @@ _SUMS = "adds up many terms, which may leave half precision's range"
 _STATE = "carries its state through every step, so that roundings add up"
 _SCALES = "its scales are calibrated in fp32"
 _BODY = "its body is typed for fp32"
-COMBINES = "adds or multiplies what it scatters, which ONNX Runtime's CPU provider does in fp32 alone"
+COMBINES = (
+    "adds or multiplies what it scatters, which ONNX Runtime's CPU provider does in fp32 alone"
+)
 KEPT = {
     "CumSum": _SUMS,
     "Cos": "turns a rounded angle into an error of its own size",
@@ -59,17 +151,37 @@ KEPT = {
 }
 # of the kept ones: what follows has to be in fp32 too, since the result itself may be out of range
 WIDENING = frozenset({"CumSum", "Exp", "Pow", "ReduceProd", "ReduceSumSquare"})
-# whatever comes in, what goes out is small (or no float): an fp32 region that was needed for range ends here
-BOUNDING = frozenset({
-    "ArgMax", "ArgMin", "Cos", "Erf", "GroupNormalization", "HardSigmoid", "InstanceNormalization", "LayerNormalization", "Log",
-    "LpNormalization", "MeanVarianceNormalization", "RMSNormalization", "Reciprocal", "Sigmoid", "Sign", "Sin", "Softmax", "Softsign",
-    "Tanh",
-})
+# whatever comes in, what goes out is small (or no float): an fp32 region that was needed for range
+# ends here
+BOUNDING = frozenset(
+    {
+        "ArgMax",
+        "ArgMin",
+        "Cos",
+        "Erf",
+        "GroupNormalization",
+        "HardSigmoid",
+        "InstanceNormalization",
+        "LayerNormalization",
+        "Log",
+        "LpNormalization",
+        "MeanVarianceNormalization",
+        "RMSNormalization",
+        "Reciprocal",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Softmax",
+        "Softsign",
+        "Tanh",
+    }
+)
 ANCHORS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 # activations that some releases of ONNX Runtime have in no 16-bit form, but an epilogue of ours has
 EPILOGUES_ONLY = frozenset({"Clip", "Elu", "HardSigmoid", "LeakyRelu", "PRelu", "Softplus"})
 POOLING = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool"})
-# float inputs by position that are coordinates or counts, not data: fp32 even where ONNX allows another type
+# float inputs by position that are coordinates or counts, not data: fp32 even where ONNX allows
+# another type
 FP32_INPUTS = {"OneHot": (0, 1), "Resize": (1, 2)}
 # they read a float tensor of any type and write none of the same type
 ANY_INPUT = frozenset({"Cast", "CastLike", "Shape", "Size"})

@@ -1,7 +1,10 @@
-"""Nodes left in bf16 after rewriting, for which ONNX Runtime has no bf16 kernel, go back to fp32, between Casts.
+"""Nodes left in bf16 after rewriting, for which ONNX Runtime has no bf16 kernel, go back to fp32,
+between Casts.
 
-Precision is decided before it is known which candidates are worth fusing; our own kernels take bf16 where ONNX Runtime's do not.
+Precision is decided before it is known which candidates are worth fusing; our own kernels take bf16
+where ONNX Runtime's do not.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -36,7 +39,9 @@ def _stranded(node: gs.Node, opset: int, kernels: Kernels) -> bool:
     writes = [i for i, t in enumerate(node.outputs) if _is_narrow(t)]
     if not reads and not writes:
         return False
-    declared = all(_declared(node, i, opset, True) for i in reads) and all(_declared(node, i, opset, False) for i in writes)
+    declared = all(_declared(node, i, opset, True) for i in reads) and all(
+        _declared(node, i, opset, False) for i in writes
+    )
     return not kernels.has(node.op, opset, DType.BF16) or not declared
 
 
@@ -49,13 +54,35 @@ def _wrap(graph: gs.Graph, node: gs.Node) -> None:
         if not _is_narrow(tensor):
             continue
         if isinstance(tensor, gs.Constant):
-            node.inputs[i] = gs.Constant(fresh(graph, f"{tensor.name}_fp32"), tensor.values.astype(np.float32))
+            node.inputs[i] = gs.Constant(
+                fresh(graph, f"{tensor.name}_fp32"), tensor.values.astype(np.float32)
+            )
         else:
-            wide = gs.Variable(fresh(graph, f"{tensor.name}_fp32"), np.dtype(np.float32), tensor.shape)
-            graph.nodes.append(Node("Cast", fresh(graph, f"{wide.name}/Cast"), {"to": DType.F32.onnx}, [tensor], [wide]))
+            wide = gs.Variable(
+                fresh(graph, f"{tensor.name}_fp32"), np.dtype(np.float32), tensor.shape
+            )
+            graph.nodes.append(
+                Node(
+                    "Cast",
+                    fresh(graph, f"{wide.name}/Cast"),
+                    {"to": DType.F32.onnx},
+                    [tensor],
+                    [wide],
+                )
+            )
             node.inputs[i] = wide
     for i, tensor in enumerate(list(node.outputs)):
         if _is_narrow(tensor):
-            wide = gs.Variable(fresh(graph, f"{tensor.name}_fp32"), np.dtype(np.float32), tensor.shape)
+            wide = gs.Variable(
+                fresh(graph, f"{tensor.name}_fp32"), np.dtype(np.float32), tensor.shape
+            )
             node.outputs[i] = wide
-            graph.nodes.append(Node("Cast", fresh(graph, f"{tensor.name}/Cast"), {"to": DType.BF16.onnx}, [wide], [tensor]))
+            graph.nodes.append(
+                Node(
+                    "Cast",
+                    fresh(graph, f"{tensor.name}/Cast"),
+                    {"to": DType.BF16.onnx},
+                    [wide],
+                    [tensor],
+                )
+            )

@@ -1,4 +1,6 @@
-"""What a run did, as data: fused nodes and their predicted times, what was turned down and why, what stayed in fp32."""
+"""What a run did, as data: fused nodes and their predicted times, what was turned down and why,
+what stayed in fp32."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -62,7 +64,9 @@ class Report:
     kept: tuple[Kept, ...]
     changes: tuple[str, ...]  # what canonicalization did
     shared_weights: tuple[str, ...]  # stored twice: packed, and as they were for nodes that stay
-    coverage: float | None  # share of the FLOPs of all products and convolutions in fused nodes; None where the model has none
+    coverage: (
+        float | None
+    )  # share of the FLOPs of all products and convolutions in fused nodes; None where the model has none
     nothing_fused: str  # why, where nothing was
     digest: str
     verification: VerifyResult | None = None
@@ -79,26 +83,68 @@ class Report:
     format: int = FORMAT
 
     @classmethod
-    def of(cls, original: ModelProto, model: ModelProto, manifest: Manifest, chosen: Plan, kept: Sequence[Kept],
-           changes: Sequence[str], shared_weights: Sequence[str], options: Options, archs: Sequence[int],
-           point: Mapping[str, Sequence[int | str | None]]) -> Report:
-        """Gather it from what the stages handed on; `point` has the sizes of graph inputs at which FLOPs are counted."""
+    def of(
+        cls,
+        original: ModelProto,
+        model: ModelProto,
+        manifest: Manifest,
+        chosen: Plan,
+        kept: Sequence[Kept],
+        changes: Sequence[str],
+        shared_weights: Sequence[str],
+        options: Options,
+        archs: Sequence[int],
+        point: Mapping[str, Sequence[int | str | None]],
+    ) -> Report:
+        """Gather it from what the stages handed on; `point` has the sizes of graph inputs at
+        which FLOPs are counted."""
         work = products(original, point)
         flops = {product.node: product.flops for product in work if not product.body}
         candidates = {(c.rule, _sources(c)): c for c in chosen.candidates}
-        rows = (_fused(node, candidates, chosen, flops) for node in model.graph.node if node.domain == DOMAIN)
-        fused = tuple(row for row in rows if row.source_nodes)  # a change of layout replaces no node
+        rows = (
+            _fused(node, candidates, chosen, flops)
+            for node in model.graph.node
+            if node.domain == DOMAIN
+        )
+        fused = tuple(
+            row for row in rows if row.source_nodes
+        )  # a change of layout replaces no node
         sources = {source for node in fused for source in node.source_nodes}
         refusals = (*chosen.refusals, *left_out(work, sources, chosen.refusals))
         why = "" if fused else nothing_fused(work, refusals)
-        return cls(options.precision, options.fuse, tuple(archs), fused, refusals, tuple(kept), tuple(changes),
-                   tuple(shared_weights), coverage(work, sources), why, manifest.digest, regions=chosen.verdicts,
-                   strict=options.strict)
+        return cls(
+            options.precision,
+            options.fuse,
+            tuple(archs),
+            fused,
+            refusals,
+            tuple(kept),
+            tuple(changes),
+            tuple(shared_weights),
+            coverage(work, sources),
+            why,
+            manifest.digest,
+            regions=chosen.verdicts,
+            strict=options.strict,
+        )
 
     @classmethod
     def unchanged(cls, reason: str, archs: Sequence[int]) -> Report:
         """Of a model that was written as it is."""
-        return cls("keep", "winning", tuple(archs), (), (), (), (), (), None, reason, "", passed_through=reason)
+        return cls(
+            "keep",
+            "winning",
+            tuple(archs),
+            (),
+            (),
+            (),
+            (),
+            (),
+            None,
+            reason,
+            "",
+            passed_through=reason,
+        )
 
     def between(self, original: object, optimized: Path | None) -> Report:
         """The report with the models' paths; a model in memory has none."""
@@ -113,9 +159,14 @@ class Report:
         """One line where fused nodes do less than `percent` of the FLOPs, else nothing."""
         if percent is None or (self.coverage is not None and 100 * self.coverage >= percent):
             return ""
-        share = "there is none" if self.coverage is None else f"{self.coverage:.1%} are in fused nodes"
+        share = (
+            "there is none" if self.coverage is None else f"{self.coverage:.1%} are in fused nodes"
+        )
         why = f"; {self.nothing_fused}" if self.nothing_fused else ""
-        return f"of the FLOPs of products and convolutions {share}, less than {option('require_fused', percent)}{why}"
+        return (
+            f"of the FLOPs of products and convolutions {share}, less than"
+            f" {option('require_fused', percent)}{why}"
+        )
 
     @property
     def passed(self) -> bool:
@@ -130,18 +181,38 @@ class Report:
         failures = self.verification.failures
         if not failures:
             unjudged = self.verification.unjudged
-            what = "a part of the model" if unjudged and unjudged[0].level != "model" else "the whole model"
-            why = f"{unjudged[0].kind} {unjudged[0].name}: {unjudged[0].unjudged}" if unjudged else "there was nothing to compare"
+            what = (
+                "a part of the model"
+                if unjudged and unjudged[0].level != "model"
+                else "the whole model"
+            )
+            why = (
+                f"{unjudged[0].kind} {unjudged[0].name}: {unjudged[0].unjudged}"
+                if unjudged
+                else "there was nothing to compare"
+            )
             return f"{what} was not judged: {why}; give inputs that can with {option('inputs')}"
         worst = max(failures, key=lambda row: math.inf if math.isnan(row.error) else row.error)
-        remedies = [f"{option('precision', 'keep')} rounds products to TF32 alone"] if self.verification.precision != "keep" else []
-        if self.verification.precision == "fp16" and any(row.reason == NOT_FINITE for row in failures):
-            remedies.insert(0, f"fp16 ends at 65504, {option('precision', 'bf16')} has the range of fp32")
-        return (f"{len(failures)} of {len(self.verification.rows)} tensors differ from the original by more than allowed, e.g. "
-                f"{worst.kind} {worst.name}: {worst.reason}; {', '.join([*remedies, option('keep_failed', True) + ' keeps the file'])}")
+        remedies = (
+            [f"{option('precision', 'keep')} rounds products to TF32 alone"]
+            if self.verification.precision != "keep"
+            else []
+        )
+        if self.verification.precision == "fp16" and any(
+            row.reason == NOT_FINITE for row in failures
+        ):
+            remedies.insert(
+                0, f"fp16 ends at 65504, {option('precision', 'bf16')} has the range of fp32"
+            )
+        return (
+            f"{len(failures)} of {len(self.verification.rows)} tensors differ from the original by"
+            f" more than allowed, e.g. {worst.kind} {worst.name}: {worst.reason};"
+            f" {', '.join([*remedies, option('keep_failed', True) + ' keeps the file'])}"
+        )
 
     def text(self) -> str:
-        """For the terminal: grouped by op type and reason; the last line is PASSED or FAILED where it was verified."""
+        """For the terminal: grouped by op type and reason; the last line is PASSED or FAILED
+        where it was verified."""
         return render.text(self)
 
     def json(self) -> str:
@@ -161,16 +232,29 @@ def _sources(candidate: Candidate) -> tuple[str, ...]:
     return tuple(name for node in candidate.nodes for name in node.provenance)
 
 
-def _fused(node: NodeProto, candidates: Mapping[tuple[str, tuple[str, ...]], Candidate], chosen: Plan,
-           flops: Mapping[str, int]) -> Fused:
+def _fused(
+    node: NodeProto,
+    candidates: Mapping[tuple[str, tuple[str, ...]], Candidate],
+    chosen: Plan,
+    flops: Mapping[str, int],
+) -> Fused:
     values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    rule, sources = values["rule"].decode(), tuple(name.decode() for name in values.get("source_nodes", ()))
+    rule, sources = (
+        values["rule"].decode(),
+        tuple(name.decode() for name in values.get("source_nodes", ())),
+    )
     row = Fused(node.name, node.op_type, values["tensor"].decode(), rule, sources)
-    starts = (sources[:count] for count in range(len(sources), 0, -1))  # a Concat that the node replaces, too, is named behind its own
-    candidate = next((candidates[rule, start] for start in starts if (rule, start) in candidates), None)
+    starts = (
+        sources[:count] for count in range(len(sources), 0, -1)
+    )  # a Concat that the node replaces, too, is named behind its own
+    candidate = next(
+        (candidates[rule, start] for start in starts if (rule, start) in candidates), None
+    )
     if candidate is None:  # a pooling
         return row
     key = id(candidate.anchor.node)
     configs = tuple(describe(config) for config in configs_of_node(node))
     work = sum(flops.get(source, 0) for source in sources)
-    return dataclasses.replace(row, flops=work, configs=configs, predicted=tuple(chosen.predictions[key]))
+    return dataclasses.replace(
+        row, flops=work, configs=configs, predicted=tuple(chosen.predictions[key])
+    )

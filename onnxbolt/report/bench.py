@@ -1,4 +1,5 @@
 """A benchmark as text."""
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -24,8 +25,11 @@ def text(benchmark: Benchmark) -> str:
         if benchmark.nodes:
             console.print(_nodes(benchmark))
     peer = benchmark.peer
-    return (f"{captured.get().rstrip()}\nspeed-up {benchmark.speedup:.3f} +- {benchmark.spread * benchmark.speedup:.3f} over ONNX Runtime "
-            f"({peer.name}; {peer.setting})")
+    return (
+        f"{captured.get().rstrip()}\nspeed-up {benchmark.speedup:.3f} +-"
+        f" {benchmark.spread * benchmark.speedup:.3f} over ONNX Runtime ({peer.name};"
+        f" {peer.setting})"
+    )
 
 
 def _models(benchmark: Benchmark) -> Table:
@@ -40,14 +44,34 @@ def _us(side: Side) -> float:
 
 
 def _nodes(benchmark: Benchmark) -> Table:
-    table = Table("op type", "output", "nodes", "us each", "us", "TFLOP/s", "of the roofline", "e.g.", box=None, pad_edge=False)
+    table = Table(
+        "op type",
+        "output",
+        "nodes",
+        "us each",
+        "us",
+        "TFLOP/s",
+        "of the roofline",
+        "e.g.",
+        box=None,
+        pad_edge=False,
+    )
     groups: dict[tuple[object, ...], list[NodeTime]] = defaultdict(list)
     for node in benchmark.nodes:
         groups[node.op_type, node.shape, node.us].append(node)
     for alike in sorted(groups.values(), key=lambda alike: -sum(node.us for node in alike)):
         first, total = alike[0], sum(node.us for node in alike)
-        add_row(table, first.op_type, "x".join(map(str, first.shape)), str(len(alike)), f"{first.us:.1f}", f"{total:.1f}",
-                      f"{first.tflops:.0f}" if first.tflops else "", f"{first.roofline:.0%}", first.name)
+        add_row(
+            table,
+            first.op_type,
+            "x".join(map(str, first.shape)),
+            str(len(alike)),
+            f"{first.us:.1f}",
+            f"{total:.1f}",
+            f"{first.tflops:.0f}" if first.tflops else "",
+            f"{first.roofline:.0%}",
+            first.name,
+        )
     total = sum(node.us for node in benchmark.nodes)
     share = f"{total / benchmark.ours.us:.0%} of the model's time"
     table.add_row("total", "", str(len(benchmark.nodes)), "", f"{total:.1f}", "", share, "")

@@ -1,4 +1,5 @@
 """How much of a model's work fused nodes do, and why not more."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -7,11 +8,20 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from onnxbolt.match.types import Refusal
 from onnxbolt.report.products import CONTRIB, Product
 
-_QUANTIZED = ("Integer", "QLinear", "QGemm", "QAttention", "DynamicQuantize", "NBits", "Bnb4")  # parts of op types
+_QUANTIZED = (
+    "Integer",
+    "QLinear",
+    "QGemm",
+    "QAttention",
+    "DynamicQuantize",
+    "NBits",
+    "Bnb4",
+)  # parts of op types
 
 
 def coverage(products: Sequence[Product], fused_sources: Collection[str]) -> float | None:
-    """The share of the products' FLOPs that fused nodes took over; None where the model has no products.
+    """The share of the products' FLOPs that fused nodes took over; None where the model has no
+    products.
 
     `fused_sources` are names of source nodes, as in the attribute `source_nodes`.
     """
@@ -19,7 +29,9 @@ def coverage(products: Sequence[Product], fused_sources: Collection[str]) -> flo
     return sum(p.flops for p in products if _is_fused(p, fused_sources)) / total if total else None
 
 
-def left_out(products: Iterable[Product], fused_sources: Collection[str], refusals: Iterable[Refusal]) -> Iterator[Refusal]:
+def left_out(
+    products: Iterable[Product], fused_sources: Collection[str], refusals: Iterable[Refusal]
+) -> Iterator[Refusal]:
     """Refusals of products that no fused node took over and that matching did not look at."""
     known = {refusal.node for refusal in refusals}
     for product in products:

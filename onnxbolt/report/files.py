@@ -1,4 +1,5 @@
 """Reports as files: JSON or Markdown, by the suffix."""
+
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +20,8 @@ class Writable(Protocol):
 
 
 def save(report: Writable, path: Path) -> None:
-    """Write `report`; the file appears whole or not at all. Raises InputError where it cannot be written."""
+    """Write `report`; the file appears whole or not at all. Raises InputError where it cannot be
+    written."""
     check_suffix(path)
     contents = report.json() if path.suffix == ".json" else report.markdown()
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -29,7 +31,9 @@ def save(report: Writable, path: Path) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
-        raise InputError(f"{option('report', path)}: cannot be written: {error.strerror}; choose another place") from error
+        raise InputError(
+            f"{option('report', path)}: cannot be written: {error.strerror}; choose another place"
+        ) from error
 
 
 def check_suffix(path: Path) -> None:

@@ -1,4 +1,5 @@
 """Tables in Markdown, and numbers in JSON."""
+
 from __future__ import annotations
 
 import math
@@ -9,7 +10,10 @@ from typing import Any
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table; what a cell holds is shown letter by letter."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in line) + " |"
+        for line in lines
+    )
 
 
 def plain(value: Any) -> Any:

@@ -1,8 +1,10 @@
-"""The matrix products and convolutions of a model, wherever they are, and the FLOPs of each: two for a multiply-add.
+"""The matrix products and convolutions of a model, wherever they are, and the FLOPs of each: two
+for a multiply-add.
 
-Operators of ONNX and of ONNX Runtime (docs/ContribOperators.md there) are in one table. A dimension that is not known counts as 1; the body
-of a loop counts once, and so does each branch of an If.
+Operators of ONNX and of ONNX Runtime (docs/ContribOperators.md there) are in one table. A dimension
+that is not known counts as 1; the body of a loop counts once, and so does each branch of an If.
 """
+
 from __future__ import annotations
 
 import math
@@ -21,7 +23,8 @@ CONTRIB = "com.microsoft"
 
 @dataclass(frozen=True)
 class Product:
-    """A node that multiplies matrices; `body` is the op type of the control flow that it is inside of, else empty."""
+    """A node that multiplies matrices; `body` is the op type of the control flow that it is
+    inside of, else empty."""
 
     node: str
     op: str
@@ -40,7 +43,9 @@ class Call:
     output: Shape
 
     def attribute(self, name: str, default: int = 0) -> int:
-        return next((attribute.i for attribute in self.node.attribute if attribute.name == name), default)
+        return next(
+            (attribute.i for attribute in self.node.attribute if attribute.name == name), default
+        )
 
     def size(self, index: int, axis: int) -> int:
         """A dimension of an input; 1 where it is not known or not there."""
@@ -52,14 +57,21 @@ Rule = Callable[[Call], int]
 
 
 def products(model: ModelProto, point: Mapping[str, Sequence[int | str | None]]) -> list[Product]:
-    """All products whose factors are not both constant; `point` has sizes for graph inputs with symbolic dimensions, by name."""
+    """All products whose factors are not both constant; `point` has sizes for graph inputs with
+    symbolic dimensions, by name."""
     graph = import_model(model)
     infer(graph)
-    shapes = {name: tensor.shape or [] for name, tensor in used_variables(graph).items()} | (infer_at(graph, [point])[0] if point else {})
+    shapes = {name: tensor.shape or [] for name, tensor in used_variables(graph).items()} | (
+        infer_at(graph, [point])[0] if point else {}
+    )
     shapes |= {name: list(constant.shape) for name, constant in graph.constants.items()}
     origins = [node.origin for node in graph.nodes]
     bodies = any(subgraphs_of(node) for node in origins)
-    inner = {node.output[0]: node for node in infer_inner(graph, point).graph.node if node.output} if bodies else {}
+    inner = (
+        {node.output[0]: node for node in infer_inner(graph, point).graph.node if node.output}
+        if bodies
+        else {}
+    )
     return list(_found(origins, shapes, set(graph.constants), inner))
 
 
@@ -67,19 +79,32 @@ def subgraphs_of(node: NodeProto) -> list[GraphProto]:
     return [graph for attribute in node.attribute for graph in subgraphs(attribute)]
 
 
-def _found(nodes: Iterable[NodeProto], shapes: Mapping[str, Shape], constant: set[str], inner: Mapping[str, NodeProto],
-           body: str = "") -> Iterator[Product]:
+def _found(
+    nodes: Iterable[NodeProto],
+    shapes: Mapping[str, Shape],
+    constant: set[str],
+    inner: Mapping[str, NodeProto],
+    body: str = "",
+) -> Iterator[Product]:
     for node in nodes:
         reads = [name for name in node.input if name]
         if reads and constant.issuperset(reads):  # canonicalization computes it
             constant.update(node.output)
         elif (rule := _RULES.get(_domain(node), {}).get(node.op_type)) is not None:
-            call = Call(node, tuple(shapes.get(name, []) for name in node.input), shapes.get(node.output[0], []))
+            call = Call(
+                node,
+                tuple(shapes.get(name, []) for name in node.input),
+                shapes.get(node.output[0], []),
+            )
             name = node.name or node.output[0]
-            yield Product(name, node.op_type, _domain(node), rule(call), not constant.isdisjoint(reads), body)
+            yield Product(
+                name, node.op_type, _domain(node), rule(call), not constant.isdisjoint(reads), body
+            )
         for graph in subgraphs_of(inner.get(node.output[0], node) if node.output else node):
             known = constant | {tensor.name for tensor in graph.initializer}
-            yield from _found(graph.node, {**shapes, **_declared(graph)}, known, {}, body or node.op_type)
+            yield from _found(
+                graph.node, {**shapes, **_declared(graph)}, known, {}, body or node.op_type
+            )
 
 
 def _domain(node: NodeProto) -> str:
@@ -97,7 +122,8 @@ def _size(shape: Shape) -> int:
     return math.prod(size for size in shape if isinstance(size, int))
 
 
-# --- the table: of each operator its multiply-adds, twice ---------------------------------------------------------------------
+# --- the table: of each operator its multiply-adds, twice
+# ---------------------------------------------------------------------
 
 
 def _conv(weight: int) -> Rule:
@@ -111,9 +137,13 @@ def _transposed_conv(call: Call) -> int:
 
 
 def _matmul(b: int, transposed: str = "") -> Rule:
-    """Each element of the output takes one column of factor `b`, or a row where the attribute `transposed` is set."""
+    """Each element of the output takes one column of factor `b`, or a row where the attribute
+    `transposed` is set."""
+
     def rule(call: Call) -> int:
-        depth = call.size(b, -1 if (transposed and call.attribute(transposed)) or len(call.inputs[b]) == 1 else -2)
+        depth = call.size(
+            b, -1 if (transposed and call.attribute(transposed)) or len(call.inputs[b]) == 1 else -2
+        )
         return 2 * _size(call.output) * depth
 
     return rule
@@ -121,15 +151,22 @@ def _matmul(b: int, transposed: str = "") -> Rule:
 
 def _einsum(call: Call) -> int:
     """Every combination of indices."""
-    equation = next((attribute.s.decode() for attribute in call.node.attribute if attribute.name == "equation"), "")
+    equation = next(
+        (attribute.s.decode() for attribute in call.node.attribute if attribute.name == "equation"),
+        "",
+    )
     terms = equation.partition("->")[0].replace(" ", "").replace("...", "").split(",")
-    sizes = {letter: size for term, shape in zip(terms, call.inputs, strict=False)
-             for letter, size in zip(reversed(term), reversed(shape), strict=False)}
+    sizes = {
+        letter: size
+        for term, shape in zip(terms, call.inputs, strict=False)
+        for letter, size in zip(reversed(term), reversed(shape), strict=False)
+    }
     return 2 * _size(list(sizes.values())) if len(terms) > 1 else 0
 
 
 def _attention(call: Call) -> int:
-    """Q K' and its product with V, for Q [.., S, _] and K [.., L, _]; both as if no mask spared anything."""
+    """Q K' and its product with V, for Q [.., S, _] and K [.., L, _]; both as if no mask spared
+    anything."""
     return 2 * call.size(1, -2) * (_size(call.inputs[0]) + _size(call.output))
 
 

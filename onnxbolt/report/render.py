@@ -1,4 +1,5 @@
 """A report as text, JSON and Markdown."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -24,9 +25,17 @@ if TYPE_CHECKING:
 WIDTH = 140  # of a text that goes to no terminal
 SHOWN = 12  # rows that the text lists of each table, beside the last one; the files hold all
 PRECISIONS = {
-    "fp16": "precision fp16: weights and compute in fp16, accumulation and epilogues in fp32; graph inputs and outputs keep their types",
-    "bf16": "precision bf16: weights and compute in bf16, accumulation and epilogues in fp32; graph inputs and outputs keep their types",
-    "keep": "precision keep: every type as in the model; fp32 is multiplied as TF32 on tensor cores",
+    "fp16": (
+        "precision fp16: weights and compute in fp16, accumulation and epilogues in fp32; graph"
+        " inputs and outputs keep their types"
+    ),
+    "bf16": (
+        "precision bf16: weights and compute in bf16, accumulation and epilogues in fp32; graph"
+        " inputs and outputs keep their types"
+    ),
+    "keep": (
+        "precision keep: every type as in the model; fp32 is multiplied as TF32 on tensor cores"
+    ),
 }
 _TIMES = "sm_{} us", "ORT, sm_{} us", "sm_{} gain"
 Lines = list[tuple[Any, ...]]
@@ -35,12 +44,16 @@ Section = tuple[str, tuple[str, ...], Lines]
 
 def text(report: Report) -> str:
     """Grouped, so that a model of thousands of nodes fits a screen."""
-    verification = report.verification.text(width(WIDTH)) if report.verification else _not_verified(report)
+    verification = (
+        report.verification.text(width(WIDTH)) if report.verification else _not_verified(report)
+    )
     return "\n".join(filter(None, [_printed(_sections(report), SHOWN), gain(report), verification]))
 
 
 def _not_verified(report: Report) -> str:
-    return "not verified: nothing but metadata was added" if report.passed_through else "not verified"
+    return (
+        "not verified: nothing but metadata was added" if report.passed_through else "not verified"
+    )
 
 
 def tuning_text(tuning: Tuning) -> str:
@@ -70,18 +83,33 @@ def markdown(report: Report) -> str:
             parts.append(table(header, rows))
     parts += filter(None, [gain(report)])
     found = report.verification
-    parts += ["## Verification", rows_as_table(found), *found.notes, found.verdict] if found else [_not_verified(report)]
+    parts += (
+        ["## Verification", rows_as_table(found), *found.notes, found.verdict]
+        if found
+        else [_not_verified(report)]
+    )
     return "\n\n".join(parts)
 
 
 def gain(report: Report) -> str:
-    """One line: how many times as fast the whole model is, measured where it was; empty where nothing was planned."""
+    """One line: how many times as fast the whole model is, measured where it was; empty where
+    nothing was planned."""
     if report.tuning and (whole := report.tuning.whole) is not None:
-        return ("whole model, measured against ONNX Runtime's CUDA execution provider at its best: "
-                f"{whole.ort_us / whole.ours_us:.2f} times as fast ({whole.ours_us:.1f} us instead of {whole.ort_us:.1f})")
-    times = [f"{found.gain:.2f} times as fast on sm_{found.arch} ({found.ours_us:.1f} us instead of {found.ort_us:.1f})"
-             for found in report.whole]
-    return f"whole model, predicted against ONNX Runtime's CUDA execution provider: {', '.join(times)}" if times else ""
+        return (
+            "whole model, measured against ONNX Runtime's CUDA execution provider at its best:"
+            f" {whole.ort_us / whole.ours_us:.2f} times as fast ({whole.ours_us:.1f} us instead of"
+            f" {whole.ort_us:.1f})"
+        )
+    times = [
+        f"{found.gain:.2f} times as fast on sm_{found.arch} ({found.ours_us:.1f} us instead of"
+        f" {found.ort_us:.1f})"
+        for found in report.whole
+    ]
+    return (
+        f"whole model, predicted against ONNX Runtime's CUDA execution provider: {', '.join(times)}"
+        if times
+        else ""
+    )
 
 
 def as_json(report: Report) -> str:
@@ -102,29 +130,54 @@ def _sections(report: Report) -> Iterable[Section]:
     if not report.passed_through:
         yield f"{PRECISIONS[report.precision]}{_runtime(report)}", (), []
     if report.original or report.optimized:
-        yield f"{report.original or 'a model in memory'} -> {report.optimized or 'nothing written'}", (), []
+        yield (
+            f"{report.original or 'a model in memory'} -> {report.optimized or 'nothing written'}",
+            (),
+            [],
+        )
     if report.passed_through:
         yield f"written as it is: {report.passed_through}", (), []
         return
     if report.library_sha256:
         yield f"library: SHA-256 {report.library_sha256}", (), []
     yield (
-        f"fused: {len(report.fused)} nodes, {_share(report.coverage)} (--fuse {report.fuse}; {_origin(report)})",
-        ("op type", "nodes", "FLOPs", *(name.format(arch) for name in _TIMES for arch in report.archs)),
+        (
+            f"fused: {len(report.fused)} nodes, {_share(report.coverage)} (--fuse {report.fuse};"
+            f" {_origin(report)})"
+        ),
+        (
+            "op type",
+            "nodes",
+            "FLOPs",
+            *(name.format(arch) for name in _TIMES for arch in report.archs),
+        ),
         _by_op(report.fused, report.archs),
     )
     if report.tuning:
         yield from tuning_sections(report.tuning)
     if any(region.measured for region in report.regions):
         yield _regions([region for region in report.regions if region.measured])
-    for title, refusals in (("left to ONNX Runtime", [r for r in report.refusals if not r.apart]),
-                            ("not in one kernel with a neighbouring layer", [r for r in report.refusals if r.apart])):
+    for title, refusals in (
+        ("left to ONNX Runtime", [r for r in report.refusals if not r.apart]),
+        ("not in one kernel with a neighbouring layer", [r for r in report.refusals if r.apart]),
+    ):
         if refusals:
-            yield f"{title}: {len(refusals)}", ("op", "nodes", "reason", "remedy", "e.g.", "details"), _by_reason(refusals)
+            yield (
+                f"{title}: {len(refusals)}",
+                ("op", "nodes", "reason", "remedy", "e.g.", "details"),
+                _by_reason(refusals),
+            )
     if report.kept:
-        yield f"kept in fp32: {len(report.kept)}", ("op", "nodes", "reason", "e.g.", "details"), _kept(report)
+        yield (
+            f"kept in fp32: {len(report.kept)}",
+            ("op", "nodes", "reason", "e.g.", "details"),
+            _kept(report),
+        )
     if report.shared_weights:
-        title = f"weights stored twice, since nodes that stay read them too: {len(report.shared_weights)}"
+        title = (
+            "weights stored twice, since nodes that stay read them too:"
+            f" {len(report.shared_weights)}"
+        )
         yield title, ("weight",), [(name,) for name in report.shared_weights]
     if report.changes:
         yield "canonicalized:", ("pass",), [(line,) for line in report.changes]
@@ -132,17 +185,31 @@ def _sections(report: Report) -> Iterable[Section]:
 
 def _runtime(report: Report) -> str:
     """The ONNX Runtime that decided what stays in fp32; nothing where no precision was chosen."""
-    return f"; by the CUDA kernels of ONNX Runtime {report.onnxruntime}" if report.onnxruntime and report.precision != "keep" else ""
+    return (
+        f"; by the CUDA kernels of ONNX Runtime {report.onnxruntime}"
+        if report.onnxruntime and report.precision != "keep"
+        else ""
+    )
 
 
 def _share(coverage: float | None) -> str:
-    return "FLOPs n/a: no products or convolutions" if coverage is None else f"{coverage:.1%} of the FLOPs of all products and convolutions"
+    return (
+        "FLOPs n/a: no products or convolutions"
+        if coverage is None
+        else f"{coverage:.1%} of the FLOPs of all products and convolutions"
+    )
 
 
 def _origin(report: Report) -> str:
     """Where the times of fused nodes are from."""
-    measured = {f"sm_{p.arch}" for node in report.fused for p in node.predicted if p.measured_us is not None}
-    return f"kernels measured on {', '.join(sorted(measured))}, all other times predicted" if measured else "times are predicted"
+    measured = {
+        f"sm_{p.arch}" for node in report.fused for p in node.predicted if p.measured_us is not None
+    }
+    return (
+        f"kernels measured on {', '.join(sorted(measured))}, all other times predicted"
+        if measured
+        else "times are predicted"
+    )
 
 
 def _by_op(fused: Sequence[Fused], archs: Sequence[int]) -> Lines:
@@ -150,7 +217,10 @@ def _by_op(fused: Sequence[Fused], archs: Sequence[int]) -> Lines:
     for node in fused:
         groups[node.op].append(node)
     ordered = sorted(groups.items(), key=lambda group: (-_flops(group[1]), group[0]))
-    rows = [(op, len(nodes), _scaled(_flops(nodes)), *_times(nodes, archs)) for op, nodes in [*ordered, ("total", fused)]]
+    rows = [
+        (op, len(nodes), _scaled(_flops(nodes)), *_times(nodes, archs))
+        for op, nodes in [*ordered, ("total", fused)]
+    ]
     return rows if fused else []
 
 
@@ -159,7 +229,8 @@ def _flops(nodes: Sequence[Fused]) -> int:
 
 
 def _times(nodes: Sequence[Fused], archs: Sequence[int]) -> list[str]:
-    """Sums of ours, then of ONNX Runtime's, then how many times faster, per architecture; nothing for pooling, which is not predicted."""
+    """Sums of ours, then of ONNX Runtime's, then how many times faster, per architecture;
+    nothing for pooling, which is not predicted."""
     predicted = [[p for node in nodes for p in node.predicted if p.arch == arch] for arch in archs]
     ours = [sum(p.best_known_us for p in known) for known in predicted]
     theirs = [sum(p.ort_us for p in known) for known in predicted]
@@ -172,7 +243,10 @@ def _by_reason(refusals: Sequence[Refusal]) -> Lines:
     for refusal in refusals:
         groups[refusal.op, refusal.reason.partition(":")[0]].append(refusal)
     firsts = [(op, len(members), reason, members[0]) for (op, reason), members in _ordered(groups)]
-    return [(op, count, reason, first.remedy, first.node, _details(first)) for op, count, reason, first in firsts]
+    return [
+        (op, count, reason, first.remedy, first.node, _details(first))
+        for op, count, reason, first in firsts
+    ]
 
 
 def _details(refusal: Refusal) -> str:
@@ -185,7 +259,10 @@ def _kept(report: Report) -> Lines:
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for kept in report.kept:
         groups[kept.op, kept.reason.partition(":")[0]].append(kept)
-    return [(op, len(members), reason, members[0].node, members[0].reason.partition(": ")[2]) for (op, reason), members in _ordered(groups)]
+    return [
+        (op, len(members), reason, members[0].node, members[0].reason.partition(": ")[2])
+        for (op, reason), members in _ordered(groups)
+    ]
 
 
 def _ordered(groups: dict[tuple[str, str], list[Any]]) -> list[tuple[tuple[str, str], list[Any]]]:
@@ -197,19 +274,51 @@ def _all_fused(report: Report) -> Section:
     rows: Lines = []
     for node in report.fused:
         times = "; ".join(f"sm_{p.arch} {p.ours_us:.1f} / {p.ort_us:.1f}" for p in node.predicted)
-        measured = "; ".join(f"sm_{p.arch} {p.measured_us:.1f}" for p in node.predicted if p.measured_us is not None)
-        rows.append((node.name, node.op, node.tensor, _scaled(node.flops), "; ".join(node.configs), times, measured))
-    header = ("node", "op type", "stands for", "FLOPs", "configurations", "us predicted, ours / ORT", "us measured")
+        measured = "; ".join(
+            f"sm_{p.arch} {p.measured_us:.1f}" for p in node.predicted if p.measured_us is not None
+        )
+        rows.append(
+            (
+                node.name,
+                node.op,
+                node.tensor,
+                _scaled(node.flops),
+                "; ".join(node.configs),
+                times,
+                measured,
+            )
+        )
+    header = (
+        "node",
+        "op type",
+        "stands for",
+        "FLOPs",
+        "configurations",
+        "us predicted, ours / ORT",
+        "us measured",
+    )
     return "## Fused nodes", header, rows
 
 
 def _regions(regions: Sequence[Verdict]) -> Section:
     """Both times of each region on each architecture, those that decide most first."""
-    ordered = sorted(regions, key=lambda verdict: (-max(each.ort_us for each in verdict.comparisons), verdict.region))
-    times = [name for arch in (ordered[0].archs if ordered else ()) for name in (f"sm_{arch} us", f"ORT, sm_{arch} us")]
+    ordered = sorted(
+        regions,
+        key=lambda verdict: (-max(each.ort_us for each in verdict.comparisons), verdict.region),
+    )
+    times = [
+        name
+        for arch in (ordered[0].archs if ordered else ())
+        for name in (f"sm_{arch} us", f"ORT, sm_{arch} us")
+    ]
     rows: Lines = [
-        (verdict.region, *(f"{us:.1f}" for us in verdict.values().values()), f"{verdict.gain:.2f}",
-         "measured" if verdict.measured else "predicted", "fused" if verdict.fused else "left to ONNX Runtime")
+        (
+            verdict.region,
+            *(f"{us:.1f}" for us in verdict.values().values()),
+            f"{verdict.gain:.2f}",
+            "measured" if verdict.measured else "predicted",
+            "fused" if verdict.fused else "left to ONNX Runtime",
+        )
         for verdict in ordered
     ]
     return f"regions compared: {len(rows)}", ("region", *times, "gain", "times", "decision"), rows

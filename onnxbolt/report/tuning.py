@@ -1,4 +1,5 @@
 """What tuning did, as tables of the report and of `onnxbolt tune`."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,32 +8,86 @@ from typing import Any
 from onnxbolt.tune.summary import Tuning, WholeModel
 
 Section = tuple[str, tuple[str, ...], list[tuple[Any, ...]]]
-_ENDS = {"done": "nothing more was worth trying", "budget": "the budget is spent", "interrupt": "interrupted"}
+_ENDS = {
+    "done": "nothing more was worth trying",
+    "budget": "the budget is spent",
+    "interrupt": "interrupted",
+}
 
 
 def sections(tuning: Tuning) -> Iterator[Section]:
-    """(title, column names, rows): the tasks with the times before and after, then how good the prediction was."""
-    title = (f"tuned: {len(tuning.tasks)} problems in {tuning.seconds:.0f} s, {tuning.trials} measurements and {tuning.kernels} kernels "
-             f"now, the others remembered; {_ENDS[tuning.ended_by]}")
-    header = ("problem", "nodes", "tried", "failed", "us, predicted choice", "us, best", "faster by", "TFLOP/s", "configuration")
-    yield title, header, [
-        (task.name, task.occurrences, task.tried, task.failed, f"{task.first_us:.1f}", f"{task.best_us:.1f}", f"{task.regret - 1:.1%}",
-         f"{task.best_tflops:.1f}", task.config)
-        for task in tuning.tasks
-    ]
+    """(title, column names, rows): the tasks with the times before and after, then how good the
+    prediction was."""
+    title = (
+        f"tuned: {len(tuning.tasks)} problems in {tuning.seconds:.0f} s, {tuning.trials}"
+        f" measurements and {tuning.kernels} kernels now, the others remembered;"
+        f" {_ENDS[tuning.ended_by]}"
+    )
+    header = (
+        "problem",
+        "nodes",
+        "tried",
+        "failed",
+        "us, predicted choice",
+        "us, best",
+        "faster by",
+        "TFLOP/s",
+        "configuration",
+    )
+    yield (
+        title,
+        header,
+        [
+            (
+                task.name,
+                task.occurrences,
+                task.tried,
+                task.failed,
+                f"{task.first_us:.1f}",
+                f"{task.best_us:.1f}",
+                f"{task.regret - 1:.1%}",
+                f"{task.best_tflops:.1f}",
+                task.config,
+            )
+            for task in tuning.tasks
+        ],
+    )
     if tuning.whole is not None:
         yield _whole(tuning.whole), (), []
     for note in tuning.notes:
         yield note, (), []
     if tuning.quality:
-        columns = ("kind", "problems", "predicted choice / best (geometric mean)", "rank correlation (Spearman, mean)")
-        yield "prediction:", columns, [
-            (q.kind, q.tasks, f"{q.regret:.3f}", "" if q.rank_correlation is None else f"{q.rank_correlation:.2f}") for q in tuning.quality
-        ]
+        columns = (
+            "kind",
+            "problems",
+            "predicted choice / best (geometric mean)",
+            "rank correlation (Spearman, mean)",
+        )
+        yield (
+            "prediction:",
+            columns,
+            [
+                (
+                    q.kind,
+                    q.tasks,
+                    f"{q.regret:.3f}",
+                    "" if q.rank_correlation is None else f"{q.rank_correlation:.2f}",
+                )
+                for q in tuning.quality
+            ],
+        )
 
 
 def _whole(whole: WholeModel) -> str:
     """One line: both times, and what was given up for them."""
-    line = f"whole model: {whole.ours_us:.1f} us, ONNX Runtime's CUDA execution provider at its best {whole.ort_us:.1f} us"
-    dropped = f"; left to ONNX Runtime, since the whole model is slower with them: {'; '.join(whole.dropped)}" if whole.dropped else ""
+    line = (
+        f"whole model: {whole.ours_us:.1f} us, ONNX Runtime's CUDA execution provider at its best"
+        f" {whole.ort_us:.1f} us"
+    )
+    dropped = (
+        "; left to ONNX Runtime, since the whole model is slower with them:"
+        f" {'; '.join(whole.dropped)}"
+        if whole.dropped
+        else ""
+    )
     return line + dropped

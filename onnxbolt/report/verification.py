@@ -1,4 +1,5 @@
 """What `onnxbolt verify` found, as JSON and Markdown."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,14 +26,26 @@ class Verification:
 
     def json(self) -> str:
         """Everything, keys sorted."""
-        about = {"format": FORMAT, "version": __version__, "original": str(self.original), "optimized": str(self.optimized)}
+        about = {
+            "format": FORMAT,
+            "version": __version__,
+            "original": str(self.original),
+            "optimized": str(self.optimized),
+        }
         return json.dumps(about | as_dict(self.result), indent=2, sort_keys=True)
 
     def markdown(self) -> str:
         """Every row; the last line is the verdict."""
         title = f"# onnxbolt {__version__}\n\n{self.original} and {self.optimized}"
-        return "\n\n".join((title, rows_as_table(self.result), self.result.summary().replace("\n", "\n\n"), *self.result.notes,
-                            self.result.verdict))
+        return "\n\n".join(
+            (
+                title,
+                rows_as_table(self.result),
+                self.result.summary().replace("\n", "\n\n"),
+                *self.result.notes,
+                self.result.verdict,
+            )
+        )
 
 
 def as_dict(result: VerifyResult) -> dict[str, Any]:
@@ -43,8 +56,20 @@ def as_dict(result: VerifyResult) -> dict[str, Any]:
 
 def rows_as_table(result: VerifyResult) -> str:
     """All rows in Markdown."""
-    return table(_HEADER, [
-        (row.name, row.level, row.kind, row.where, f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}",
-         row.verdict)
-        for row in result.rows
-    ])
+    return table(
+        _HEADER,
+        [
+            (
+                row.name,
+                row.level,
+                row.kind,
+                row.where,
+                f"{row.error:.2e}",
+                f"{row.limit:.2e}",
+                f"{row.max_abs:.2e}",
+                f"{row.cosine:.6f}",
+                row.verdict,
+            )
+            for row in result.rows
+        ],
+    )

@@ -1,7 +1,10 @@
-"""By which limits the tuner accepts a kernel's answer: those of verification's level 2 (docs/accuracy.md), as the profiler takes them.
+"""By which limits the tuner accepts a kernel's answer: those of verification's level 2
+(docs/accuracy.md), as the profiler takes them.
 
-The profiler's reference (custom_ops/profiler/reference.cu) carries a bound beside each value and applies these numbers to it.
+The profiler's reference (custom_ops/profiler/reference.cu) carries a bound beside each value and
+applies these numbers to it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -14,7 +17,13 @@ from onnxbolt.verify.functions import FUNCTIONS
 from onnxbolt.verify.limits import FLOOR, TF32, Arithmetic, published, unit
 
 # the operator whose implementation a step's is, where it is named otherwise
-_OPERATORS = {"Bias": "Add", "Scale": "Mul", "GeluErf": "Gelu", "GeluTanh": "Gelu", "Silu": "Sigmoid"}
+_OPERATORS = {
+    "Bias": "Add",
+    "Scale": "Mul",
+    "GeluErf": "Gelu",
+    "GeluTanh": "Gelu",
+    "Silu": "Sigmoid",
+}
 _BY_TANH = {"Tanh", "GeluTanh", "Mish"}
 
 
@@ -22,19 +31,31 @@ def limits_of(problem: GemmProblem | ConvProblem) -> list[float]:
     """The numbers for `problem`, in the order of profiler.cu's Describe."""
     element = np.dtype(problem.dtype.numpy)
     arithmetic = Arithmetic(element)
-    pixels = problem.p * problem.q if isinstance(problem, ConvProblem) and MEAN in problem.chain else 0
-    found = [arithmetic.rounding(element), FLOOR, arithmetic.accumulation(pixels) if pixels else 0.0,
-             unit(np.dtype(problem.out.numpy)), unit(element)]
-    terms = (problem.k if isinstance(problem, GemmProblem) else problem.r * problem.s * problem.depth, *problem.inner)
+    pixels = (
+        problem.p * problem.q if isinstance(problem, ConvProblem) and MEAN in problem.chain else 0
+    )
+    found = [
+        arithmetic.rounding(element),
+        FLOOR,
+        arithmetic.accumulation(pixels) if pixels else 0.0,
+        unit(np.dtype(problem.out.numpy)),
+        unit(element),
+    ]
+    terms = (
+        problem.k if isinstance(problem, GemmProblem) else problem.r * problem.s * problem.depth,
+        *problem.inner,
+    )
     for i, (count, chain) in enumerate(zip(terms, layers(problem.chain), strict=True)):
         found += _layer(count, tuple(step for step in chain if step != MEAN), element, behind=i > 0)
     return found
 
 
 def _layer(terms: int, chain: tuple[str, ...], element: np.dtype, behind: bool) -> Iterator[float]:
-    """Accumulation, the relative and the absolute error of its last activation, and the error of each step.
+    """Accumulation, the relative and the absolute error of its last activation, and the error of
+    each step.
 
-    What a layer `behind` another one reads was rounded by the kernel and by the reference, each by itself (in fp32 to TF32).
+    What a layer `behind` another one reads was rounded by the kernel and by the reference, each by
+    itself (in fp32 to TF32).
     """
     arithmetic = Arithmetic(element, published=published(element, chain))
     handed = max(2 * unit(element), TF32 if element == np.float32 else 0.0) if behind else 0.0
@@ -42,4 +63,8 @@ def _layer(terms: int, chain: tuple[str, ...], element: np.dtype, behind: bool) 
     yield from (arithmetic.accumulation(terms) + handed, relative, absolute)
     for step in chain:
         own = FUNCTIONS[_OPERATORS.get(step, step)].own
-        yield arithmetic.function(element, own, "Tanh") if step in _BY_TANH else arithmetic.function(element, own)
+        yield (
+            arithmetic.function(element, own, "Tanh")
+            if step in _BY_TANH
+            else arithmetic.function(element, own)
+        )

@@ -1,14 +1,18 @@
-"""No regret: each region of the plan as ONNX Runtime runs it at its best, and as fused nodes, both measured as sessions.
+"""No regret: each region of the plan as ONNX Runtime runs it at its best, and as fused nodes, both
+measured as sessions.
 
-Both sides get the same inputs in the region's own types, bound to the device, and the same CUDA-graph setting (without one where
-either cannot be captured); runs are interleaved. ONNX Runtime's side is the best of NHWC and NCHW, exhaustive and heuristic
-algorithm search, and of that with cuDNN's fused bias. Fused nodes bring their layout changes with them, since the region's ends
-are as ONNX has them. Small regions are repeated side by side with inputs of their own, so that launching a session does
-not hide the difference.
+Both sides get the same inputs in the region's own types, bound to the device, and the same
+CUDA-graph setting (without one where either cannot be captured); runs are interleaved. ONNX
+Runtime's side is the best of NHWC and NCHW, exhaustive and heuristic algorithm search, and of that
+with cuDNN's fused bias. Fused nodes bring their layout changes with them, since the region's ends
+are as ONNX has them. Small regions are repeated side by side with inputs of their own, so that
+launching a session does not hide the difference.
 
-A region may also be fused in part (parts.py), the rest of it with ONNX Runtime's best setting; a part has to win against fusing all of
-the region and nothing of it, by more than the noise. Kernels come as they were compiled for the tuner: comparing compiles nothing.
+A region may also be fused in part (parts.py), the rest of it with ONNX Runtime's best setting; a
+part has to win against fusing all of the region and nothing of it, by more than the noise. Kernels
+come as they were compiled for the tuner: comparing compiles nothing.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -55,7 +59,8 @@ _REPEAT_BELOW, _MOST_COPIES = 200.0, 16  # microseconds that a session should ta
 
 @dataclass(frozen=True)
 class Bench:
-    """What comparing takes: where measurements go, on which machine, until when (time.monotonic), and how they run (None: on the CPU)."""
+    """What comparing takes: where measurements go, on which machine, until when
+    (time.monotonic), and how they run (None: on the CPU)."""
 
     timings: Timings
     database: Database
@@ -69,7 +74,10 @@ class Bench:
         """A digest of the configurations that the region's kernels have."""
         if region.key not in self._configs:
             chosen = choices(region.problems, ARCHS[region.arch], self.timings)
-            rows = sorted(canonical([plain(problem), choice.config.row()]) for problem, choice in chosen.items())
+            rows = sorted(
+                canonical([plain(problem), choice.config.row()])
+                for problem, choice in chosen.items()
+            )
             self._configs[region.key] = digest(rows)
         return self._configs[region.key]
 
@@ -78,19 +86,37 @@ class Bench:
         return time.monotonic() > self.deadline
 
 
-def compare(regions: Sequence[Region], original: ModelProto, precision: str, timings: Timings, database: Database, machine: Machine,
-            budget: float, stream: Stream | None, progress: Progress = lambda message: None) -> dict[str, Comparison]:
-    """Both times of each distinct region, and of its parts that were measured, by `Region.key` and `Region.key_of`.
+def compare(
+    regions: Sequence[Region],
+    original: ModelProto,
+    precision: str,
+    timings: Timings,
+    database: Database,
+    machine: Machine,
+    budget: float,
+    stream: Stream | None,
+    progress: Progress = lambda message: None,
+) -> dict[str, Comparison]:
+    """Both times of each distinct region, and of its parts that were measured, by `Region.key` and
+    `Region.key_of`.
 
-    `regions` are those of a plan of `original` that fuses everything, in the target `precision`; what the database knows is not
-    measured again, that a region cannot be compared among it. After `budget` seconds no further region is begun, those that take most
-    of the model's time being the first. Raises BuildError where kernels do not compile, CudaError where the device is lost.
+    `regions` are those of a plan of `original` that fuses everything, in the target `precision`;
+    what the database knows is not measured again, that a region cannot be compared among it. After
+    `budget` seconds no further region is begun, those that take most of the model's time being the
+    first. Raises BuildError where kernels do not compile, CudaError where the device is lost.
     """
     bench = Bench(timings, database, machine, time.monotonic() + budget, stream, progress)
     count = Counter(region.key for region in regions)
     distinct = {region.key: region for region in regions}
-    known = {key: found for key, region in distinct.items() if (found := _recall(bench, region)) is not None}
-    missing = sorted((region for key, region in distinct.items() if key not in known), key=lambda r: -count[r.key] * _predicted(r))
+    known = {
+        key: found
+        for key, region in distinct.items()
+        if (found := _recall(bench, region)) is not None
+    }
+    missing = sorted(
+        (region for key, region in distinct.items() if key not in known),
+        key=lambda r: -count[r.key] * _predicted(r),
+    )
     answers = {key: comparison for found in known.values() for key, comparison in found.items()}
     if missing and not bench.over:
         answers |= _measure_all(bench, missing, Original(original, precision))
@@ -98,26 +124,43 @@ def compare(regions: Sequence[Region], original: ModelProto, precision: str, tim
 
 
 def _predicted(region: Region) -> float:
-    return sum(ort_us(problem_of(c, None, region.at), ARCHS[region.arch]) for c in region.candidates)
+    return sum(
+        ort_us(problem_of(c, None, region.at), ARCHS[region.arch]) for c in region.candidates
+    )
 
 
 def _ready(region: Region, bench: Bench) -> bool:
-    """Whether its kernels are compiled, being measured, or there is time to compile those that are predicted."""
-    unknown = [p for p in region.problems if (choice := bench.timings.choice(p, region.arch)) is None or not choice.measured]
-    families = [choice.config.family for choice in choices(unknown, ARCHS[region.arch], bench.timings).values()]
+    """Whether its kernels are compiled, being measured, or there is time to compile those that
+    are predicted."""
+    unknown = [
+        p
+        for p in region.problems
+        if (choice := bench.timings.choice(p, region.arch)) is None or not choice.measured
+    ]
+    families = [
+        choice.config.family
+        for choice in choices(unknown, ARCHS[region.arch], bench.timings).values()
+    ]
     at_once = min(len(families), len(os.sched_getaffinity(0)))
-    seconds = _ALONE * sum(map(compile_seconds, families)) / at_once if bench.stream and families else 0.0
+    seconds = (
+        _ALONE * sum(map(compile_seconds, families)) / at_once if bench.stream and families else 0.0
+    )
     return seconds <= _COMPILING * max(bench.deadline - time.monotonic(), 0.0)
 
 
-# --- what is remembered -----------------------------------------------------------------------------------------------------
+# --- what is remembered
+# -----------------------------------------------------------------------------------------------------
 
 
 def session_key(bench: Bench, region: Region, side: Side) -> str:
     """The key of the time of a region's side."""
     part = side if isinstance(side, Part) else None
-    parts: dict[str, object] = {"session": f"{FUSED} {part.kind}" if part else side, "region": region.key_of(part) if part else region.key,
-                                "machine": plain(bench.machine), **runtime_versions()}
+    parts: dict[str, object] = {
+        "session": f"{FUSED} {part.kind}" if part else side,
+        "region": region.key_of(part) if part else region.key,
+        "machine": plain(bench.machine),
+        **runtime_versions(),
+    }
     if side != ORT:
         parts["configs"] = bench.configs(region)
     return canonical(parts)
@@ -135,7 +178,8 @@ def runtime_versions() -> dict[str, object]:
 
 @functools.cache
 def cudnn_version() -> int:
-    """What the cuDNN that ONNX Runtime has loaded calls itself (92000 is 9.20.0), 0 where there is none."""
+    """What the cuDNN that ONNX Runtime has loaded calls itself (92000 is 9.20.0), 0 where there
+    is none."""
     if CUDA not in available_providers():  # asking for them has loaded it
         return 0
     try:
@@ -145,11 +189,14 @@ def cudnn_version() -> int:
 
 
 def _recall(bench: Bench, region: Region) -> dict[str, Comparison] | None:
-    """What the database knows of a region, nothing where it cannot be compared; None where it has to be measured."""
+    """What the database knows of a region, nothing where it cannot be compared; None where it
+    has to be measured."""
     ours, theirs = (bench.database.best(session_key(bench, region, side)) for side in (FUSED, ORT))
     if ours is None or theirs is None:
         return {} if bench.database.measurements(session_key(bench, region, FUSED)) else None
-    found = {region.key: Comparison(ours.us, ours.mad, theirs.us, theirs.mad, region=region.description)}
+    found = {
+        region.key: Comparison(ours.us, ours.mad, theirs.us, theirs.mad, region=region.description)
+    }
     rival = min(ours, theirs, key=lambda side: side.us)
     for part in region.parts:
         if (measured := bench.database.best(session_key(bench, region, part))) is not None:
@@ -162,7 +209,8 @@ def _in_part(region: Region, part: Part, ours: Measurement, rival: Measurement) 
     return Comparison(ours.us, ours.mad, rival.us, rival.mad, region=words)
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------------
+# --- measuring
+# --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -179,8 +227,11 @@ class Work:
         return max(1, min(_MOST_COPIES, round(_REPEAT_BELOW / max(_predicted(self.region), 1.0))))
 
 
-def _measure_all(bench: Bench, missing: Sequence[Region], original: Original) -> dict[str, Comparison]:
-    """One region after the other, each prepared when it is its turn: of a large model, preparing all takes minutes and gigabytes."""
+def _measure_all(
+    bench: Bench, missing: Sequence[Region], original: Original
+) -> dict[str, Comparison]:
+    """One region after the other, each prepared when it is its turn: of a large model, preparing
+    all takes minutes and gigabytes."""
     answers: dict[str, Comparison] = {}
     unready = 0
     with tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory:
@@ -193,14 +244,19 @@ def _measure_all(bench: Bench, missing: Sequence[Region], original: Original) ->
             elif (work := _work(bench, region, original)) is not None:
                 answers |= _measure(bench, work, *_library(bench, work, Path(directory)))
     if unready:
-        bench.progress(f"{unready} regions are not compared with ONNX Runtime: the budget did not reach for their kernels")
+        bench.progress(
+            f"{unready} regions are not compared with ONNX Runtime: the budget did not reach for"
+            " their kernels"
+        )
     return answers
 
 
 def _library(bench: Bench, work: Work, directory: Path) -> tuple[Manifest, Path | None]:
     """What serves the region and its parts; no library where they run on the CPU."""
     models = (work.fused, *work.parts.values())
-    manifest = library.make_manifest((op for model in models for op in model.ops), work.fused.instances)
+    manifest = library.make_manifest(
+        (op for model in models for op in model.ops), work.fused.instances
+    )
     if bench.stream is None:
         return manifest, None
     path = directory / f"{manifest.digest}.so"
@@ -210,7 +266,8 @@ def _library(bench: Bench, work: Work, directory: Path) -> tuple[Manifest, Path 
 
 
 def _work(bench: Bench, region: Region, original: Original) -> Work | None:
-    """None where the region cannot be taken out of the graph, or comes out of our stages in another form than in the plan."""
+    """None where the region cannot be taken out of the graph, or comes out of our stages in
+    another form than in the plan."""
     models = original.nodes_of(region)
     if models is None:
         _incomparable(bench, region, "it cannot be taken out of the graph")
@@ -223,7 +280,8 @@ def _work(bench: Bench, region: Region, original: Original) -> Work | None:
 
 
 def _parts(bench: Bench, region: Region, model: ModelProto, fused: Fused) -> dict[Part, Fused]:
-    """Parts worth measuring, as far as there is time to prepare them, of kernels that all of the region has: others may not be compiled."""
+    """Parts worth measuring, as far as there is time to prepare them, of kernels that all of the
+    region has: others may not be compiled."""
     found: dict[Part, Fused] = {}
     for part in promising(region, bench.timings):
         if bench.over:
@@ -235,7 +293,13 @@ def _parts(bench: Bench, region: Region, model: ModelProto, fused: Fused) -> dic
 
 
 def _without(model: ModelProto, region: Region, part: Part, timings: Timings) -> Fused:
-    return fuse(model, region.arch, timings, _ends(region), {region.candidates[place].output.name for place in part.left_out})
+    return fuse(
+        model,
+        region.arch,
+        timings,
+        _ends(region),
+        {region.candidates[place].output.name for place in part.left_out},
+    )
 
 
 def _ends(region: Region) -> set[str]:
@@ -243,12 +307,17 @@ def _ends(region: Region) -> set[str]:
 
 
 def _incomparable(bench: Bench, region: Region, why: str) -> None:
-    """Remembered, so that it is not tried in each run: until another kernel, machine or version makes the key another one."""
-    bench.database.add(Measurement(session_key(bench, region, FUSED), None, Status.REFUSED, detail=why))
+    """Remembered, so that it is not tried in each run: until another kernel, machine or version
+    makes the key another one."""
+    bench.database.add(
+        Measurement(session_key(bench, region, FUSED), None, Status.REFUSED, detail=why)
+    )
     bench.progress(f"{region.description}: not comparable with ONNX Runtime, {why}")
 
 
-def _measure(bench: Bench, work: Work, manifest: Manifest, path: Path | None) -> dict[str, Comparison]:
+def _measure(
+    bench: Bench, work: Work, manifest: Manifest, path: Path | None
+) -> dict[str, Comparison]:
     """Both sides of one region and its parts, in one interleaved measurement."""
     region, copies = work.region, work.copies
     nodes = repeat(work.nodes, copies)
@@ -258,39 +327,71 @@ def _measure(bench: Bench, work: Work, manifest: Manifest, path: Path | None) ->
         return Source("fused", repeat(part.model(manifest), copies).SerializeToString(), path)
 
     try:
-        found = best_of({ORT: Source("nodes", nodes.SerializeToString()), FUSED: fused(work.fused)}, feeds, bench.stream)
+        found = best_of(
+            {ORT: Source("nodes", nodes.SerializeToString()), FUSED: fused(work.fused)},
+            feeds,
+            bench.stream,
+        )
         for part, made in work.parts.items():
             if not bench.over:
                 _try(found, part, fused(made), feeds, bench.stream)
-        samples = interleave({side: best.session.measure for side, best in found.items()}, _ROUNDS, _RUNS)
+        samples = interleave(
+            {side: best.session.measure for side, best in found.items()}, _ROUNDS, _RUNS
+        )
     except RUNTIME_ERRORS as error:
         _incomparable(bench, region, str(error).splitlines()[0][:200])
         return {}
-    except CudaError as error:  # the device is lost to this process: what follows could not be blamed for it
+    except (
+        CudaError
+    ) as error:  # the device is lost to this process: what follows could not be blamed for it
         _incomparable(bench, region, str(error))
         raise
     for side, sample in samples.items():
         _remember(bench, region, side, sample, found[side].setting, copies)
     answer = _recall(bench, region) or {}
     times = answer[region.key]
-    bench.progress(f"{region.description}: fused {times.ours_us:.1f} us, ONNX Runtime {times.ort_us:.1f} us ({found[ORT].setting})")
+    bench.progress(
+        f"{region.description}: fused {times.ours_us:.1f} us, ONNX Runtime {times.ort_us:.1f} us"
+        f" ({found[ORT].setting})"
+    )
     return answer
 
 
-def _try(found: dict[Side, Found], part: Part, source: Source, feeds: Arrays, stream: Stream | None) -> None:
-    """A part, what is left to ONNX Runtime with the best setting for all; one that does not run is none."""
+def _try(
+    found: dict[Side, Found], part: Part, source: Source, feeds: Arrays, stream: Stream | None
+) -> None:
+    """A part, what is left to ONNX Runtime with the best setting for all; one that does not run
+    is none."""
     with contextlib.suppress(*RUNTIME_ERRORS):
         found[part] = only(source, found[ORT].setting, feeds, stream)
 
 
 def best_of(sources: dict[Side, Source], feeds: Arrays, stream: Stream | None) -> dict[Side, Found]:
-    """Each side at its best, with CUDA graphs where both can be captured, else without. Raises one of RUNTIME_ERRORS."""
+    """Each side at its best, with CUDA graphs where both can be captured, else without. Raises
+    one of RUNTIME_ERRORS."""
     try:
-        return {side: search([source], feeds, stream, _SEARCH_RUNS, (True,)) for side, source in sources.items()}
+        return {
+            side: search([source], feeds, stream, _SEARCH_RUNS, (True,))
+            for side, source in sources.items()
+        }
     except RUNTIME_ERRORS:
-        return {side: search([source], feeds, stream, _SEARCH_RUNS, (False,)) for side, source in sources.items()}
+        return {
+            side: search([source], feeds, stream, _SEARCH_RUNS, (False,))
+            for side, source in sources.items()
+        }
 
 
-def _remember(bench: Bench, region: Region, side: Side, sample: Sample, setting: Setting, copies: int) -> None:
-    bench.database.add(Measurement(session_key(bench, region, side), None, Status.OK, sample.median / copies, sample.mad / copies,
-                                   len(sample.times), detail=str(setting)))
+def _remember(
+    bench: Bench, region: Region, side: Side, sample: Sample, setting: Setting, copies: int
+) -> None:
+    bench.database.add(
+        Measurement(
+            session_key(bench, region, side),
+            None,
+            Status.OK,
+            sample.median / copies,
+            sample.mad / copies,
+            len(sample.times),
+            detail=str(setting),
+        )
+    )

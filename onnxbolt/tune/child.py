@@ -1,4 +1,6 @@
-"""The worker process of the profiler, seen from outside: it answers within a time, or is given up."""
+"""The worker process of the profiler, seen from outside: it answers within a time, or is given
+up."""
+
 from __future__ import annotations
 
 import contextlib
@@ -30,7 +32,12 @@ class Child:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
         # a session of its own: Ctrl-C is the tuner's to handle
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True, bufsize=0
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            start_new_session=True,
+            bufsize=0,
         )
         self._buffer = b""
 
@@ -54,7 +61,9 @@ class Child:
 
     def kill(self) -> None:
         self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold on to a kernel for a while
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # a driver may hold on to a kernel for a while
             self._process.wait(10)
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
             if stream:
@@ -80,4 +89,6 @@ class Child:
             self._process.wait(10)
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return f"the worker ended with status {self._process.returncode}" + (f": {lines[-1][:300]}" if lines else "")
+        return f"the worker ended with status {self._process.returncode}" + (
+            f": {lines[-1][:300]}" if lines else ""
+        )

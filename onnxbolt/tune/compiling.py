@@ -1,4 +1,5 @@
 """Compiling in the background, so that the GPU measures what is done while the cores make more."""
+
 from __future__ import annotations
 
 import queue
@@ -10,13 +11,14 @@ from typing import Self
 from onnxbolt.codegen.render import Instance
 from onnxbolt.tune.library import Result
 
-# Each instance with its library, or why there is none, as soon as it is known; ends early once the event is set.
-# Raises BuildError for what does not lie with the instances.
+# Each instance with its library, or why there is none, as soon as it is known; ends early once the
+# event is set. Raises BuildError for what does not lie with the instances.
 Build = Callable[[Sequence[Instance], threading.Event], Iterator[Result]]
 
 
 class Compiling:
-    """A thread that builds all that was submitted since it began its last batch; a context manager, whose end stops it."""
+    """A thread that builds all that was submitted since it began its last batch; a context
+    manager, whose end stops it."""
 
     def __init__(self, build: Build) -> None:
         self._build = build
@@ -29,7 +31,12 @@ class Compiling:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stop.set()
         self._submitted.put(None)
         self._thread.join()
@@ -38,7 +45,8 @@ class Compiling:
         self._submitted.put(list(instances))
 
     def done(self, timeout: float) -> list[Result]:
-        """What was finished since, after waiting up to `timeout` seconds for the first. Raises what the build raised."""
+        """What was finished since, after waiting up to `timeout` seconds for the first. Raises
+        what the build raised."""
         found: list[Result] = []
         try:
             item = self._done.get(timeout=max(timeout, 0.0))

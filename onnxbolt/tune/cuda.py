@@ -1,4 +1,6 @@
-"""A CUDA stream and events through the driver's own library: no framework is needed to time ONNX Runtime."""
+"""A CUDA stream and events through the driver's own library: no framework is needed to time ONNX
+Runtime."""
+
 from __future__ import annotations
 
 import ctypes
@@ -19,15 +21,20 @@ class CudaError(OnnxboltError):
 
 @cache
 def _driver() -> ctypes.CDLL:
-    """The driver's library, with device 0's primary context (the one that ONNX Runtime uses) made current."""
+    """The driver's library, with device 0's primary context (the one that ONNX Runtime uses)
+    made current."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise CudaError(f"no NVIDIA driver here ({error}); run this on a machine with a GPU") from error
+        raise CudaError(
+            f"no NVIDIA driver here ({error}); run this on a machine with a GPU"
+        ) from error
     device, context = ctypes.c_int(), ctypes.c_void_p()
     _check("cuInit", driver.cuInit(0))
     _check("cuDeviceGet", driver.cuDeviceGet(ctypes.byref(device), 0))
-    _check("cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    _check(
+        "cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    )
     _check("cuCtxSetCurrent", driver.cuCtxSetCurrent(context))
     return driver
 
@@ -53,7 +60,8 @@ class Stream:
         _check("cuStreamSynchronize", _driver().cuStreamSynchronize(self.handle))
 
     def time(self, run: Callable[[], None], count: int) -> list[float]:
-        """Microseconds between an event before and one behind each of `count` calls of `run`, which enqueues onto this stream."""
+        """Microseconds between an event before and one behind each of `count` calls of `run`,
+        which enqueues onto this stream."""
         pairs = [(_Event(), _Event()) for _ in range(count)]
         self.synchronize()
         for start, end in pairs:
@@ -64,8 +72,9 @@ class Stream:
         return [start.microseconds_until(end) for start, end in pairs]
 
     def time_queued(self, run: Callable[[], None], count: int) -> float:
-        """Microseconds of the device for one of `count` runs that were all enqueued before the first began: what a run takes where its
-        launch is hidden, by runs before it or by a faster host."""
+        """Microseconds of the device for one of `count` runs that were all enqueued before the
+        first began: what a run takes where its launch is hidden, by runs before it or by a
+        faster host."""
         scratch, fills = _Memory(_FILLED), 1
         while True:
             start, end = _Event(), _Event()
@@ -81,7 +90,10 @@ class Stream:
             if hidden:
                 return start.microseconds_until(end) / count
             if fills >= _MOST_FILLS:
-                raise CudaError(f"{count} runs take the host longer to enqueue than {fills} fills of {_FILLED} bytes take the device")
+                raise CudaError(
+                    f"{count} runs take the host longer to enqueue than {fills} fills of {_FILLED}"
+                    " bytes take the device"
+                )
             fills *= 2
 
 
@@ -90,13 +102,21 @@ class _Memory:
 
     def __init__(self, size: int) -> None:
         self._address, self._size = ctypes.c_uint64(), size
-        _check("cuMemAlloc", _driver().cuMemAlloc_v2(ctypes.byref(self._address), ctypes.c_size_t(size)))
+        _check(
+            "cuMemAlloc",
+            _driver().cuMemAlloc_v2(ctypes.byref(self._address), ctypes.c_size_t(size)),
+        )
 
     def __del__(self) -> None:
         _driver().cuMemFree_v2(self._address)
 
     def fill(self, stream: Stream) -> None:
-        _check("cuMemsetD8Async", _driver().cuMemsetD8Async(self._address, ctypes.c_ubyte(0), ctypes.c_size_t(self._size), stream.handle))
+        _check(
+            "cuMemsetD8Async",
+            _driver().cuMemsetD8Async(
+                self._address, ctypes.c_ubyte(0), ctypes.c_size_t(self._size), stream.handle
+            ),
+        )
 
 
 class _Event:
@@ -119,5 +139,8 @@ class _Event:
 
     def microseconds_until(self, other: _Event) -> float:
         milliseconds = ctypes.c_float()
-        _check("cuEventElapsedTime", _driver().cuEventElapsedTime(ctypes.byref(milliseconds), self._handle, other._handle))
+        _check(
+            "cuEventElapsedTime",
+            _driver().cuEventElapsedTime(ctypes.byref(milliseconds), self._handle, other._handle),
+        )
         return milliseconds.value * 1e3

@@ -1,9 +1,11 @@
-"""Every measurement that was ever made, in one SQLite file that several processes of a machine may use at once.
+"""Every measurement that was ever made, in one SQLite file that several processes of a machine may
+use at once.
 
-A row is identified by its content, its time stamp and the connection that made it (`origin`); merging two files is therefore
-the union of two sets: the order does not matter, and twice is as good as once. The write-ahead log makes each `add` whole
-or absent, whenever the process ends.
+A row is identified by its content, its time stamp and the connection that made it (`origin`);
+merging two files is therefore the union of two sets: the order does not matter, and twice is as
+good as once. The write-ahead log makes each `add` whole or absent, whenever the process ends.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -46,7 +48,8 @@ class Database:
         self._writing = threading.Lock()
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # SQLite answers "locked" without waiting where two processes turn on the write-ahead log at once
+            # SQLite answers "locked" without waiting where two processes turn on the write-ahead
+            # log at once
             with FileLock(f"{self.path}.lock"):
                 self._connection = connect(str(self.path))
                 self._connection.execute("PRAGMA journal_mode = WAL")
@@ -65,25 +68,39 @@ class Database:
     def add(self, *measurements: Measurement) -> None:
         """Remember measurements, all of them or none, stamped with the time."""
         now = time.time_ns()
-        self._insert([(*values_of(measurement), now + i, self._origin) for i, measurement in enumerate(measurements)])
+        self._insert(
+            [
+                (*values_of(measurement), now + i, self._origin)
+                for i, measurement in enumerate(measurements)
+            ]
+        )
 
     def measurements(self, key: str) -> list[Measurement]:
         """All of a key, oldest first, those made with sources of equal machine code among them."""
-        keys = [key, *(key.replace(kernel_sources_digest(), equal) for equal in sorted(equal_digests()))]
+        keys = [
+            key,
+            *(key.replace(kernel_sources_digest(), equal) for equal in sorted(equal_digests())),
+        ]
         places = ", ".join("?" * len(keys))
-        return [self._measurement(row) for row in self._select(f"WHERE key IN ({places}) ORDER BY time_ns, id", *keys)]
+        return [
+            self._measurement(row)
+            for row in self._select(f"WHERE key IN ({places}) ORDER BY time_ns, id", *keys)
+        ]
 
     def best(self, key: str) -> Measurement | None:
         """The fastest configuration that never failed, None where there is none.
 
-        Where a configuration was measured several times, the measurement of the most runs counts, the newest of equal ones.
-        For a key of ONNX Runtime, whose measurements have no configuration, that is the only choice.
+        Where a configuration was measured several times, the measurement of the most runs counts,
+        the newest of equal ones. For a key of ONNX Runtime, whose measurements have no
+        configuration, that is the only choice.
         """
         by_config: dict[KernelConfig | None, list[Measurement]] = defaultdict(list)
         for measurement in self.measurements(key):
             by_config[measurement.config].append(measurement)
         sound = [group for group in by_config.values() if all(m.status is Status.OK for m in group)]
-        counting = [max(enumerate(group), key=lambda item: (item[1].runs, item[0]))[1] for group in sound]
+        counting = [
+            max(enumerate(group), key=lambda item: (item[1].runs, item[0]))[1] for group in sound
+        ]
         return min(counting, key=lambda m: (m.us, m.config.row() if m.config else []), default=None)
 
     def tried(self, key: str) -> set[KernelConfig]:
@@ -93,7 +110,12 @@ class Database:
     def keys(self) -> list[str]:
         """All keys, sorted."""
         with self._errors():
-            return [key for (key,) in self._connection.execute("SELECT DISTINCT key FROM measurements ORDER BY key")]
+            return [
+                key
+                for (key,) in self._connection.execute(
+                    "SELECT DISTINCT key FROM measurements ORDER BY key"
+                )
+            ]
 
     def __len__(self) -> int:
         with self._errors():
@@ -106,16 +128,19 @@ class Database:
         write_whole(path, "".join(f"{canonical(line)}\n" for line in lines))
 
     def merge(self, path: Path) -> int:
-        """Add what another database or an exported file holds, all of it or nothing, and return how many measurements were new.
+        """Add what another database or an exported file holds, all of it or nothing, and return how
+        many measurements were new.
 
-        Raises InputError for anything that onnxbolt would not have written, too: the fastest of a problem ends up in models.
+        Raises InputError for anything that onnxbolt would not have written, too: the fastest of a
+        problem ends up in models.
         """
         before = len(self)
         self._insert(rows_of_file(path))
         return len(self) - before
 
     def clear(self, gpu: str | None = None, before: datetime | None = None) -> int:
-        """Forget measurements of a GPU, of a time before, of both conditions, or without conditions all; returns how many."""
+        """Forget measurements of a GPU, of a time before, of both conditions, or without
+        conditions all; returns how many."""
         conditions: list[str] = ["1"]
         values: list[object] = []
         if gpu is not None:
@@ -125,28 +150,40 @@ class Database:
             conditions.append("time_ns < ?")
             values.append(int(before.timestamp() * 1e9))
         with self._errors(), self._writing:
-            return self._connection.execute(f"DELETE FROM measurements WHERE {' AND '.join(conditions)}", values).rowcount
+            return self._connection.execute(
+                f"DELETE FROM measurements WHERE {' AND '.join(conditions)}", values
+            ).rowcount
 
     def _select(self, rest: str, *values: object) -> list[Row]:
         with self._errors():
-            return self._connection.execute(f"SELECT {', '.join(COLUMNS)} FROM measurements {rest}", values).fetchall()
+            return self._connection.execute(
+                f"SELECT {', '.join(COLUMNS)} FROM measurements {rest}", values
+            ).fetchall()
 
     def _insert(self, rows: Iterable[Row]) -> None:
         places = ", ".join("?" * (len(COLUMNS) + 1))
         identified = [(identity(row), *row) for row in rows]
         with self._errors(), self._writing, transaction(self._connection):
-            self._connection.executemany(f"INSERT OR IGNORE INTO measurements (id, {', '.join(COLUMNS)}) VALUES ({places})", identified)
+            self._connection.executemany(
+                f"INSERT OR IGNORE INTO measurements (id, {', '.join(COLUMNS)}) VALUES ({places})",
+                identified,
+            )
 
     def _measurement(self, row: Row) -> Measurement:
         try:
             return measurement_of(row)
         except ValueError as error:
-            raise InputError(f"{self.path} holds a measurement that onnxbolt cannot have made ({error}): move the file away") from error
+            raise InputError(
+                f"{self.path} holds a measurement that onnxbolt cannot have made ({error}): move"
+                " the file away"
+            ) from error
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise InputError(f"{self.path} cannot be used as the tuning database: {error}; make room, move the file away, or set "
-                             "ONNXBOLT_CACHE_DIR to another directory") from error
+            raise InputError(
+                f"{self.path} cannot be used as the tuning database: {error}; make room, move the"
+                " file away, or set ONNXBOLT_CACHE_DIR to another directory"
+            ) from error

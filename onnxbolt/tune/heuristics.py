@@ -1,7 +1,10 @@
-"""Candidates that nvidia-matmul-heuristics likes, where the user has installed it (`onnxbolt[heuristics]`, a proprietary licence).
+"""Candidates that nvidia-matmul-heuristics likes, where the user has installed it
+(`onnxbolt[heuristics]`, a proprietary licence).
 
-Its absolute times are pessimistic and it knows neither epilogues nor convolutions; so it adds candidates, and never ranks.
+Its absolute times are pessimistic and it knows neither epilogues nor convolutions; so it adds
+candidates, and never ranks.
 """
+
 from __future__ import annotations
 
 import functools
@@ -16,15 +19,29 @@ from onnxbolt.tune.records import Problem
 
 _COUNT = 8
 _PRECISIONS = {DType.F16: "HSH", DType.BF16: "TST"}  # A and B, accumulator, C and D
-_GPUS = {80: "A100_SXM_80GB", 86: "RTX_3090", 89: "L4", 90: "H200_SXM"}  # those that onnxbolt/archs/ describes; Turing is not known
+_GPUS = {
+    80: "A100_SXM_80GB",
+    86: "RTX_3090",
+    89: "L4",
+    90: "H200_SXM",
+}  # those that onnxbolt/archs/ describes; Turing is not known
 
 
 def seeds(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """Our candidates with a tile that the library proposes; none where it is absent or does not know the type or the GPU."""
-    if not isinstance(problem, GemmProblem) or problem.dtype not in _PRECISIONS or arch.number not in _GPUS:
+    """Our candidates with a tile that the library proposes; none where it is absent or does not
+    know the type or the GPU."""
+    if (
+        not isinstance(problem, GemmProblem)
+        or problem.dtype not in _PRECISIONS
+        or arch.number not in _GPUS
+    ):
         return ()
     targets = {Family.GEMM_2X: "CUTLASS", **({Family.GEMM_3X: "CUTLASS3"} if arch.wgmma else {})}
-    proposed = {(family, tile) for family, target in targets.items() for tile in _tiles(problem, arch.number, target)}
+    proposed = {
+        (family, tile)
+        for family, target in targets.items()
+        for tile in _tiles(problem, arch.number, target)
+    }
     return tuple(c for c in gemm.candidates(problem, arch) if (c.family, c.threadblock) in proposed)
 
 
@@ -36,18 +53,24 @@ def _tiles(problem: GemmProblem, arch: int, target: str) -> list[tuple[int, int,
     layout = module.NvMatmulHeuristicsMatmulLayout.TN_ROW_MAJOR
     asked = interface.makeNvMatmulHeuristicsProblem(problem.m, problem.n, problem.k, layout, 1)
     answers = interface.getEx(asked, _COUNT, backend, precision=_PRECISIONS[problem.dtype])
-    return [(k.cta_tile_m, k.cta_tile_n, k.cta_tile_k) for k in (answer["kernel"] for answer in answers)]
+    return [
+        (k.cta_tile_m, k.cta_tile_n, k.cta_tile_k) for k in (answer["kernel"] for answer in answers)
+    ]
 
 
 @functools.cache
 def _library(arch: int, target: str) -> tuple[Any, Any, Any] | None:
-    """Module, interface and backend; None where it is not installed, or (a damaged installation) does not load."""
+    """Module, interface and backend; None where it is not installed, or (a damaged installation)
+    does not load."""
     try:
         module = importlib.import_module("nvMatmulHeuristics")
     except (ImportError, OSError):
         return None
     chosen = module.NvMatmulHeuristicsTarget[target]
     interface = module.NvMatmulHeuristicsInterfaceEx(
-        backend=chosen, flags=module.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
-        load_discovery_implicitly=True, gpu=module.NvMatmulHeuristicsNvidiaGpu[_GPUS[arch]])
+        backend=chosen,
+        flags=module.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
+        load_discovery_implicitly=True,
+        gpu=module.NvMatmulHeuristicsNvidiaGpu[_GPUS[arch]],
+    )
     return module, interface, interface.createBackend(chosen)

@@ -1,9 +1,12 @@
-"""Candidates to shared libraries that the profiler loads, built on all cores while the ones before are measured.
+"""Candidates to shared libraries that the profiler loads, built on all cores while the ones before
+are measured.
 
-A few kernels make one library, so that what does not load costs itself alone; a unit that does not compile is taken apart to
-find the instance to blame. What became of each instance is remembered in the cache directory, so that it does not matter in
-which company it is asked for again. The reference and the clock are a library of their own (`profiler_library`).
+A few kernels make one library, so that what does not load costs itself alone; a unit that does not
+compile is taken apart to find the instance to blame. What became of each instance is remembered in
+the cache directory, so that it does not matter in which company it is asked for again. The
+reference and the clock are a library of their own (`profiler_library`).
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -18,24 +21,37 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxbolt.codegen import cache
-from onnxbolt.codegen.artifacts import Progress, Unit, compile_each, compile_units, link, object_path, text_digest, unit_key
+from onnxbolt.codegen.artifacts import (
+    Progress,
+    Unit,
+    compile_each,
+    compile_units,
+    link,
+    object_path,
+    text_digest,
+    unit_key,
+)
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
 from onnxbolt.kernels.config import Family
 
-_UNIT_SIZE = 8  # at most: CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone at the end
+# at most: CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone
+# at the end
+_UNIT_SIZE = 8
 # of one core for a kernel, with its share of a unit's headers: CUTLASS's are large
 _COMPILE_SECONDS = {Family.GEMM_3X: 10.0, Family.GEMM_2X: 3.0, Family.CONV_2X: 3.0}
-# what ptxas says of registers that went to local memory, and of wgmma instructions that wait for one another (C7510 to C7518, by cause)
+# what ptxas says of registers that went to local memory, and of wgmma instructions that wait for
+# one another (C7510 to C7518, by cause)
 SLOW_CODE = re.compile(r"spilled to local memory|wgmma\S* instructions are serialized|C7510|C7511")
 _FUNCTION = re.compile(r" in (the )?function '[^']*'")  # mangled: a page of template arguments
 
 
 @dataclass(frozen=True)
 class Uncompiled:
-    """An instance that cannot be measured: the compiler refused it, or said that its code is slow."""
+    """An instance that cannot be measured: the compiler refused it, or said that its code is
+    slow."""
 
     detail: str
 
@@ -62,18 +78,25 @@ def profiling_toolchain() -> Toolchain:
 
 
 def profiler_library(arch: int, progress: Progress | None = None) -> Path:
-    """The library that measures (custom_ops/profiler/*.cu), for GPUs of `arch`. Raises BuildError, ToolchainError."""
+    """The library that measures (custom_ops/profiler/*.cu), for GPUs of `arch`. Raises
+    BuildError, ToolchainError."""
     toolchain = profiling_toolchain()
     sources = sorted((resource_dir("custom_ops") / "profiler").glob("*.cu"))
     units = [Unit(path.name, path.read_text(), arch) for path in sources]
     return link_library(compile_units(units, toolchain, progress), toolchain)
 
 
-def build(instances: Iterable[Instance], progress: Progress | None = None, stop: threading.Event | None = None) -> Iterator[Result]:
-    """Each instance with the library that holds it, or with the reason why there is none, as soon as it is known.
+def build(
+    instances: Iterable[Instance],
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+) -> Iterator[Result]:
+    """Each instance with the library that holds it, or with the reason why there is none, as soon
+    as it is known.
 
-    Remembered ones come first; compilation takes the others in the order given. Once `stop` is set, what is not built
-    yet never comes. Raises ToolchainError, and BuildError for a failure that says nothing about the instances (a full disk).
+    Remembered ones come first; compilation takes the others in the order given. Once `stop` is set,
+    what is not built yet never comes. Raises ToolchainError, and BuildError for a failure that says
+    nothing about the instances (a full disk).
     """
     memory = _Memory(profiling_toolchain())
     missing = []
@@ -82,8 +105,13 @@ def build(instances: Iterable[Instance], progress: Progress | None = None, stop:
             yield instance, known
         else:
             missing.append(instance)
-    share = math.fsum(compile_seconds(instance.config.family) for instance in missing) / len(os.sched_getaffinity(0))
-    for seconds in (share, 0.0):  # of a unit: no core is still busy with one when the others have nothing left
+    share = math.fsum(compile_seconds(instance.config.family) for instance in missing) / len(
+        os.sched_getaffinity(0)
+    )
+    for seconds in (
+        share,
+        0.0,
+    ):  # of a unit: no core is still busy with one when the others have nothing left
         parts, missing = list(_parts(missing, seconds)), []
         for part, unit, verdicts in _build_parts(parts, memory.toolchain, progress, stop):
             for instance in part:
@@ -98,11 +126,17 @@ def build(instances: Iterable[Instance], progress: Progress | None = None, stop:
 
 
 def compiled(instances: Iterable[Instance]) -> dict[Instance, Path]:
-    """Objects that hold those of `instances` that were compiled as candidates, for a library that needs nothing else of them.
+    """Objects that hold those of `instances` that were compiled as candidates, for a library that
+    needs nothing else of them.
 
-    An object holds the few kernels of its unit; no kernel is in two of those returned, so that they can be linked together.
+    An object holds the few kernels of its unit; no kernel is in two of those returned, so that they
+    can be linked together.
     """
-    memory, found, holders = _Memory(profiling_toolchain()), dict[Instance, Path](), dict[str, Path]()
+    memory, found, holders = (
+        _Memory(profiling_toolchain()),
+        dict[Instance, Path](),
+        dict[str, Path](),
+    )
     for instance in instances:
         name, known = instance_name(instance), memory.object_of(instance)
         if name not in holders and known is not None and holders.keys().isdisjoint(known.names):
@@ -113,7 +147,8 @@ def compiled(instances: Iterable[Instance]) -> dict[Instance, Path]:
 
 
 def link_library(objects: Sequence[Path], toolchain: Toolchain) -> Path:
-    """The shared library of `objects` of the cache, from the cache or linked now. Raises BuildError."""
+    """The shared library of `objects` of the cache, from the cache or linked now. Raises
+    BuildError."""
     exports = (resource_dir("custom_ops") / toolchain.exports).read_text()
     name = text_digest([("exports", exports), *((path.parent.name, "") for path in objects)])
     library = _directory() / f"{name}.so"
@@ -132,7 +167,10 @@ def cutlass_version(toolchain: Toolchain) -> str:
 def host_units() -> list[Unit]:
     """What a library of candidates holds beside its kernels: the table that finds them."""
     root = resource_dir("custom_ops")
-    return [Unit(path.name, path.read_text()) for path in (root / "kernel_table.cc", root / "profiler" / "kernels.cc")]
+    return [
+        Unit(path.name, path.read_text())
+        for path in (root / "kernel_table.cc", root / "profiler" / "kernels.cc")
+    ]
 
 
 def _directory() -> Path:
@@ -168,7 +206,11 @@ class _Memory:
         return None
 
     def remember(self, instance: Instance, result: Path | Uncompiled, unit: Object | None) -> None:
-        record: dict[str, object] = {"detail": result.detail} if isinstance(result, Uncompiled) else {"library": result.name}
+        record: dict[str, object] = (
+            {"detail": result.detail}
+            if isinstance(result, Uncompiled)
+            else {"library": result.name}
+        )
         if unit is not None and not isinstance(result, Uncompiled):
             record |= {"object": unit.path.parent.name, "kernels": unit.names}
         file = self._file(instance)
@@ -187,23 +229,29 @@ def _unit(part: Sequence[Instance]) -> Unit:
 
 
 def _parts(instances: Sequence[Instance], seconds: float) -> Iterator[list[Instance]]:
-    """Runs of nearly equal length, each of one family and architecture, that compile within `seconds` or hold one kernel; what takes
-    longest to compile first."""
+    """Runs of nearly equal length, each of one family and architecture, that compile within
+    `seconds` or hold one kernel; what takes longest to compile first."""
     groups: dict[tuple[int, int], list[Instance]] = {}
     for instance in instances:
         groups.setdefault((instance.config.family, instance.config.arch), []).append(instance)
     for key in sorted(groups, key=lambda key: -compile_seconds(Family(key[0]))):
-        group, size = groups[key], min(_UNIT_SIZE, max(1, int(seconds / compile_seconds(Family(key[0])))))
+        group, size = (
+            groups[key],
+            min(_UNIT_SIZE, max(1, int(seconds / compile_seconds(Family(key[0]))))),
+        )
         length = math.ceil(len(group) / math.ceil(len(group) / size))
         for i in range(0, len(group), length):
-            yield group[i:i + length]
+            yield group[i : i + length]
 
 
 def _build_parts(
-    parts: Sequence[list[Instance]], toolchain: Toolchain, progress: Progress | None, stop: threading.Event | None
+    parts: Sequence[list[Instance]],
+    toolchain: Toolchain,
+    progress: Progress | None,
+    stop: threading.Event | None,
 ) -> Iterator[tuple[list[Instance], Object | None, Mapping[Instance, Path | Uncompiled | None]]]:
-    """Compile and link parts: each with its object and what became of its instances; None where nothing can be said of one before it
-    was compiled alone."""
+    """Compile and link parts: each with its object and what became of its instances; None where
+    nothing can be said of one before it was compiled alone."""
     if not parts:
         return
     host = compile_units(host_units(), toolchain)
@@ -225,17 +273,25 @@ def _numbered(unit: Unit, i: int) -> Unit:
 
 
 def _slow_code(part: Sequence[Instance], log: Path) -> dict[Instance, Uncompiled | None]:
-    """Instances that the compiler complained about; None where its log does not tell which of several it means."""
+    """Instances that the compiler complained about; None where its log does not tell which of
+    several it means."""
     found: dict[Instance, Uncompiled | None] = {}
     for line in log.read_text(errors="replace").splitlines():
         if not SLOW_CODE.search(line):
             continue
-        accused = [instance for instance in part if _mangled_row(instance) in line] if len(part) > 1 else part
+        accused = (
+            [instance for instance in part if _mangled_row(instance) in line]
+            if len(part) > 1
+            else part
+        )
         for instance in accused or part:
-            found[instance] = Uncompiled(_FUNCTION.sub("", line).strip()) if len(accused) == 1 else None
+            found[instance] = (
+                Uncompiled(_FUNCTION.sub("", line).strip()) if len(accused) == 1 else None
+            )
     return found
 
 
 def _mangled_row(instance: Instance) -> str:
-    """The configuration as it stands in the mangled name of the kernel's function: Config<90, 0, ..> is ConfigIJLl90ELl0E.."""
+    """The configuration as it stands in the mangled name of the kernel's function: Config<90, 0,
+    ..> is ConfigIJLl90ELl0E.."""
     return "".join(f"Ll{number}E" for number in instance.config.row())

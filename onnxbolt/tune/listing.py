@@ -1,4 +1,5 @@
 """The database for people: what `onnxbolt cache list` and `show` print."""
+
 from __future__ import annotations
 
 import hashlib
@@ -77,8 +78,14 @@ class Entry:
         """For --json."""
         best = self.best
         return {
-            "id": self.id, "key": self.facts or self.key, "what": self.what, "gpu": self.gpu, "measurements": len(self.measurements),
-            "failures": self.failures, "best_us": best.us if best else None, "tflops": self.tflops,
+            "id": self.id,
+            "key": self.facts or self.key,
+            "what": self.what,
+            "gpu": self.gpu,
+            "measurements": len(self.measurements),
+            "failures": self.failures,
+            "best_us": best.us if best else None,
+            "tflops": self.tflops,
             "config": best.config.row() if best and best.config else None,
         }
 
@@ -91,42 +98,79 @@ def entries(database: Database) -> list[Entry]:
 
 
 def find(database: Database, prefix: str) -> Entry:
-    """The task whose digest begins with `prefix`. Raises InputError where there is none, or more than one."""
+    """The task whose digest begins with `prefix`. Raises InputError where there is none, or more
+    than one."""
     found = [entry for entry in entries(database) if entry.id.startswith(prefix.lower())]
     if len(found) == 1:
         return found[0]
     count = f"{len(found)} tasks have keys" if found else "no task has a key"
-    raise InputError(f"{count} that begin{'' if found else 's'} with {prefix!r}; `onnxbolt cache list` shows them")
+    raise InputError(
+        f"{count} that begin{'' if found else 's'} with {prefix!r}; `onnxbolt cache list` shows"
+        " them"
+    )
 
 
 def table_of(found: Sequence[Entry], columns: int | None = None) -> str:
     """One line per task."""
-    rows = [(
-        entry.id[:_SHOWN], entry.what, entry.gpu, f"{len(entry.measurements)}{f' ({entry.failures} failed)' if entry.failures else ''}",
-        f"{entry.best.us:.2f}" if entry.best else "", "" if entry.tflops is None else f"{entry.tflops:.0f}", _described(entry.best),
-    ) for entry in found]
+    rows = [
+        (
+            entry.id[:_SHOWN],
+            entry.what,
+            entry.gpu,
+            f"{len(entry.measurements)}{f' ({entry.failures} failed)' if entry.failures else ''}",
+            f"{entry.best.us:.2f}" if entry.best else "",
+            "" if entry.tflops is None else f"{entry.tflops:.0f}",
+            _described(entry.best),
+        )
+        for entry in found
+    ]
     header = ("key", "task", "GPU", "measurements", "best us", "TFLOP/s", "configuration")
-    return f"{_table(header, rows, columns)}\n{len(rows)} tasks, {sum(len(entry.measurements) for entry in found)} measurements"
+    return (
+        f"{_table(header, rows, columns)}\n{len(rows)} tasks,"
+        f" {sum(len(entry.measurements) for entry in found)} measurements"
+    )
 
 
 def details_of(entry: Entry, columns: int | None = None) -> str:
     """The key's parts, then every measurement, the fastest first."""
-    facts = [f"{name}: {json.dumps(value, sort_keys=True)}" for name, value in entry.facts.items()] or [entry.key]
+    facts = [
+        f"{name}: {json.dumps(value, sort_keys=True)}" for name, value in entry.facts.items()
+    ] or [entry.key]
     ordered = sorted(entry.measurements, key=lambda m: (m.status is not Status.OK, m.us))
-    rows = [(
-        m.status.value, *((f"{m.us:.2f}", f"{m.mad:.2f}", str(m.runs)) if m.status is Status.OK else ("", "", "")), f"{m.error:.1e}",
-        str(m.clock_mhz or ""), _described(m), m.detail,
-    ) for m in ordered]
+    rows = [
+        (
+            m.status.value,
+            *(
+                (f"{m.us:.2f}", f"{m.mad:.2f}", str(m.runs))
+                if m.status is Status.OK
+                else ("", "", "")
+            ),
+            f"{m.error:.1e}",
+            str(m.clock_mhz or ""),
+            _described(m),
+            m.detail,
+        )
+        for m in ordered
+    ]
     header = ("status", "us", "deviation", "runs", "error", "MHz", "configuration", "detail")
     return "\n".join([entry.what, *facts, _table(header, rows, columns)])
 
 
 def details_as_json(entry: Entry) -> dict[str, Any]:
     """For --json: the summary with every measurement."""
-    rows = [{
-        "status": m.status.value, "us": m.us, "mad": m.mad, "runs": m.runs, "error": None if math.isnan(m.error) else m.error,
-        "clock_mhz": m.clock_mhz, "config": m.config.row() if m.config else None, "detail": m.detail,
-    } for m in entry.measurements]
+    rows = [
+        {
+            "status": m.status.value,
+            "us": m.us,
+            "mad": m.mad,
+            "runs": m.runs,
+            "error": None if math.isnan(m.error) else m.error,
+            "clock_mhz": m.clock_mhz,
+            "config": m.config.row() if m.config else None,
+            "detail": m.detail,
+        }
+        for m in entry.measurements
+    ]
     return {**entry.summary(), "measurements": rows}
 
 
@@ -147,16 +191,26 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], columns: int | 
 
 
 def compiled_table() -> str:
-    """One line for each compiled entry, the least recently used first, and their size beside its limit."""
+    """One line for each compiled entry, the least recently used first, and their size beside its
+    limit."""
     found = cache.entries()
-    rows = [(entry.kind, entry.path.name[:_SHOWN], f"{entry.size / 1024:.0f}", _moment(entry)) for entry in found]
+    rows = [
+        (entry.kind, entry.path.name[:_SHOWN], f"{entry.size / 1024:.0f}", _moment(entry))
+        for entry in found
+    ]
     total, limit = sum(entry.size for entry in found) / 2**20, cache_size() / 2**20
-    return f"{_table(('kind', 'entry', 'KiB', 'last used'), rows)}\n{len(found)} compiled entries, {total:.1f} of {limit:.0f} MiB"
+    return (
+        f"{_table(('kind', 'entry', 'KiB', 'last used'), rows)}\n{len(found)} compiled entries,"
+        f" {total:.1f} of {limit:.0f} MiB"
+    )
 
 
 def compiled_as_json() -> str:
     """The same, with paths and bytes."""
-    rows = [{"kind": entry.kind, "path": str(entry.path), "bytes": entry.size, "used": _moment(entry)} for entry in cache.entries()]
+    rows = [
+        {"kind": entry.kind, "path": str(entry.path), "bytes": entry.size, "used": _moment(entry)}
+        for entry in cache.entries()
+    ]
     return json.dumps(rows, indent=2)
 
 

@@ -1,9 +1,12 @@
-"""The lock file: what a plan decided, as JSON that is reviewed and committed, so that CI builds the same bytes without a GPU.
+"""The lock file: what a plan decided, as JSON that is reviewed and committed, so that CI builds the
+same bytes without a GPU.
 
-A lock holds, for each problem and architecture, the chosen configuration, for each chain of layers how many one kernel computes, and
-for each region whether it was fused, with the times that decided it, measured or predicted. Entries stand one to a line in a fixed
-order: a choice that changed is a line that changed. Models that share a lock file share --precision and --arch, too.
+A lock holds, for each problem and architecture, the chosen configuration, for each chain of layers
+how many one kernel computes, and for each region whether it was fused, with the times that decided
+it, measured or predicted. Entries stand one to a line in a fixed order: a choice that changed is a
+line that changed. Models that share a lock file share --precision and --arch, too.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -54,9 +57,13 @@ class Lock:
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     version: str = __version__
     kernels: str = field(default_factory=kernel_sources_digest)
-    shapes: tuple[str, ...] = ()  # the options for shapes that it was written with, one for each kind of model
+    shapes: tuple[
+        str, ...
+    ] = ()  # the options for shapes that it was written with, one for each kind of model
     cuts: Mapping[str, Cut] = field(default_factory=dict)
-    onnxruntime: str = ""  # the release whose kernels decided what stays in fp32; empty where an earlier version wrote the file
+    # the release whose kernels decided what stays in fp32; empty where an earlier version wrote the
+    # file
+    onnxruntime: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Lock:
@@ -65,19 +72,32 @@ class Lock:
         try:
             values = checks.parsed_json(text)
             if checks.integer("schema", values["schema"], 0, UNBOUNDED) != SCHEMA:
-                remedy = "update onnxbolt" if values["schema"] > SCHEMA else "delete the file and run `onnxbolt optimize --lock` again"
-                raise InputError(f"{path} has schema version {values['schema']}, this version of onnxbolt knows {SCHEMA}: {remedy}")
+                remedy = (
+                    "update onnxbolt"
+                    if values["schema"] > SCHEMA
+                    else "delete the file and run `onnxbolt optimize --lock` again"
+                )
+                raise InputError(
+                    f"{path} has schema version {values['schema']}, this version of onnxbolt knows"
+                    f" {SCHEMA}: {remedy}"
+                )
             return cls(
                 checks.entry("precision", values["precision"], PRECISIONS),
                 tuple(_read(values, "archs", lambda arch: checks.entry("arch", arch, ARCHS))),
-                tuple(_read(values, "machines", _machine)), dict(_read(values, "choices", _choice)),
-                dict(_read(values, "regions", _comparison)), checks.text("onnxbolt", values["onnxbolt"]),
-                checks.text("kernels", values["kernels"]), tuple(_read(values, "shapes", lambda shapes: checks.text("shapes", shapes))),
-                dict(_read(values, "cuts", _cut)), _release(values.get("onnxruntime", "")),
+                tuple(_read(values, "machines", _machine)),
+                dict(_read(values, "choices", _choice)),
+                dict(_read(values, "regions", _comparison)),
+                checks.text("onnxbolt", values["onnxbolt"]),
+                checks.text("kernels", values["kernels"]),
+                tuple(_read(values, "shapes", lambda shapes: checks.text("shapes", shapes))),
+                dict(_read(values, "cuts", _cut)),
+                _release(values.get("onnxruntime", "")),
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is no lock file, or damaged ({error}): restore it, or delete it and run "
-                             "`onnxbolt optimize --lock` again") from error
+            raise InputError(
+                f"{path} is no lock file, or damaged ({error}): restore it, or delete it and run "
+                "`onnxbolt optimize --lock` again"
+            ) from error
 
     def write(self, path: Path) -> None:
         """The file appears whole or not at all; the same lock gives the same bytes."""
@@ -86,19 +106,32 @@ class Lock:
     def text(self) -> str:
         """JSON, keys sorted, one entry to a line."""
         values = {
-            "archs": json.dumps(self.archs), "choices": _lines(_choice_row(*item) for item in self.choices.items()),
-            "cuts": _lines({"key": key, **dataclasses.asdict(cut)} for key, cut in self.cuts.items()),
-            "kernels": json.dumps(self.kernels), "machines": _lines(map(dataclasses.asdict, self.machines)),
-            "onnxbolt": json.dumps(self.version), "onnxruntime": json.dumps(self.onnxruntime), "precision": json.dumps(self.precision),
-            "regions": _lines(_region_row(*item) for item in self.comparisons.items()), "schema": str(SCHEMA),
+            "archs": json.dumps(self.archs),
+            "choices": _lines(_choice_row(*item) for item in self.choices.items()),
+            "cuts": _lines(
+                {"key": key, **dataclasses.asdict(cut)} for key, cut in self.cuts.items()
+            ),
+            "kernels": json.dumps(self.kernels),
+            "machines": _lines(map(dataclasses.asdict, self.machines)),
+            "onnxbolt": json.dumps(self.version),
+            "onnxruntime": json.dumps(self.onnxruntime),
+            "precision": json.dumps(self.precision),
+            "regions": _lines(_region_row(*item) for item in self.comparisons.items()),
+            "schema": str(SCHEMA),
             "shapes": json.dumps(self.shapes),
         }
-        return "{\n" + ",\n".join(f'"{name}": {value}' for name, value in sorted(values.items())) + "\n}\n"
+        return (
+            "{\n"
+            + ",\n".join(f'"{name}": {value}' for name, value in sorted(values.items()))
+            + "\n}\n"
+        )
 
     def timings(self, frozen: bool = True) -> Timings:
         """For the planner: everything, and nothing else, or, not frozen, what was measured."""
         if frozen:
-            return Timings(dict(self.choices), dict(self.comparisons), frozen=True, cuts=dict(self.cuts))
+            return Timings(
+                dict(self.choices), dict(self.comparisons), frozen=True, cuts=dict(self.cuts)
+            )
         return Timings(_measured(self.choices), _measured(self.comparisons))
 
     @property
@@ -106,27 +139,40 @@ class Lock:
         """True if it was written for today's kernels, or for sources of equal machine code."""
         return self.kernels in {kernel_sources_digest(), *equal_digests()}
 
-    def updated(self, used: Timings, options: Options, archs: Sequence[str], onnxruntime: str = "") -> Lock:
+    def updated(
+        self, used: Timings, options: Options, archs: Sequence[str], onnxruntime: str = ""
+    ) -> Lock:
         """With what a plan decided by `options` for a release of ONNX Runtime.
 
-        What other models locked stays, and the time of a choice that did not change. Decisions about kernels that are no
-        longer the same are dropped.
+        What other models locked stays, and the time of a choice that did not change. Decisions
+        about kernels that are no longer the same are dropped.
         """
         kept = self if self.same_kernels else Lock()
-        machines = {(machine.gpu, machine.arch): machine for machine in (*kept.machines, *([used.machine] if used.machine else []))}
-        choices = {key: _steady(kept.choices.get(key), choice) for key, choice in used.choices.items()}
+        machines = {
+            (machine.gpu, machine.arch): machine
+            for machine in (*kept.machines, *([used.machine] if used.machine else []))
+        }
+        choices = {
+            key: _steady(kept.choices.get(key), choice) for key, choice in used.choices.items()
+        }
         comparisons = {key: _decided(found) for key, found in used.comparisons.items()}
-        return Lock(options.precision, tuple(archs), tuple(machines[key] for key in sorted(machines)),
-                    {**kept.choices, **choices}, {**kept.comparisons, **comparisons},
-                    shapes=tuple(sorted({*kept.shapes, shapes_of(options)})), cuts={**kept.cuts, **used.cuts},
-                    onnxruntime=onnxruntime)
+        return Lock(
+            options.precision,
+            tuple(archs),
+            tuple(machines[key] for key in sorted(machines)),
+            {**kept.choices, **choices},
+            {**kept.comparisons, **comparisons},
+            shapes=tuple(sorted({*kept.shapes, shapes_of(options)})),
+            cuts={**kept.cuts, **used.cuts},
+            onnxruntime=onnxruntime,
+        )
 
 
 def open_for(options: Options) -> Lock:
     """The lock that `options` name, an empty one where there is none yet.
 
-    Raises InputError where it is of another precision, and, with --frozen, FrozenError where it is missing, of other kernels, of
-    other shapes, or for another release of ONNX Runtime.
+    Raises InputError where it is of another precision, and, with --frozen, FrozenError where it is
+    missing, of other kernels, of other shapes, or for another release of ONNX Runtime.
     """
     if options.lock is None:
         return Lock()
@@ -137,36 +183,61 @@ def open_for(options: Options) -> Lock:
         return Lock()
     lock = Lock.read(path)
     if lock.precision != options.precision:
-        raise InputError(f"{path} was written with {option('precision', lock.precision)}, not {options.precision}: "
-                         "give the same, or another file")
+        raise InputError(
+            f"{path} was written with {option('precision', lock.precision)}, not"
+            f" {options.precision}: give the same, or another file"
+        )
     if not lock.same_kernels:
         _refuse_other_kernels(path, lock, options.frozen)
         return Lock()
     if options.frozen and (asked := shapes_of(options)) not in lock.shapes:
         written = " or ".join(shapes or "no options for shapes" for shapes in lock.shapes)
-        raise FrozenError(f"{option('frozen', True)}: {path} was written with {written}, this is with {asked or 'no options for shapes'}: "
-                          f"give the same, or {_REMEDY}")
+        raise FrozenError(
+            f"{option('frozen', True)}: {path} was written with {written}, this is with"
+            f" {asked or 'no options for shapes'}: give the same, or {_REMEDY}"
+        )
     asked_for = release(options.ort_version) if options.ort_version else ""
     if options.frozen and lock.onnxruntime and asked_for and asked_for != lock.onnxruntime:
-        raise FrozenError(f"{option('frozen', True)}: {path} was written for ONNX Runtime {lock.onnxruntime}, not {asked_for}: "
-                          f"give the same, or {_REMEDY}")
+        raise FrozenError(
+            f"{option('frozen', True)}: {path} was written for ONNX Runtime {lock.onnxruntime}, not"
+            f" {asked_for}: give the same, or {_REMEDY}"
+        )
     if lock.version != __version__:
-        logger.warning("%s was written by onnxbolt %s, this is %s; its kernels are the same", path, lock.version, __version__)
+        logger.warning(
+            "%s was written by onnxbolt %s, this is %s; its kernels are the same",
+            path,
+            lock.version,
+            __version__,
+        )
     return lock
 
 
 def shapes_of(options: Options) -> str:
     """The options for shapes as on a command line, inputs sorted; empty where there are none."""
-    flags = {"--min-shapes": options.min_shapes, "--opt-shapes": options.opt_shapes, "--max-shapes": options.max_shapes}
-    texts = {flag: ",".join(f"{name}:[{','.join(map(str, shape))}]" for name, shape in sorted(shapes.items()))
-             for flag, shapes in flags.items() if shapes is not None}
+    flags = {
+        "--min-shapes": options.min_shapes,
+        "--opt-shapes": options.opt_shapes,
+        "--max-shapes": options.max_shapes,
+    }
+    texts = {
+        flag: ",".join(
+            f"{name}:[{','.join(map(str, shape))}]" for name, shape in sorted(shapes.items())
+        )
+        for flag, shapes in flags.items()
+        if shapes is not None
+    }
     return " ".join(f"{flag} {text}" for flag, text in texts.items())
 
 
 def _refuse_other_kernels(path: Path, lock: Lock, frozen: bool) -> None:
-    message = f"{path} was written by onnxbolt {lock.version}, whose kernels differ from those of this one ({__version__})"
+    message = (
+        f"{path} was written by onnxbolt {lock.version}, whose kernels differ from those of this"
+        f" one ({__version__})"
+    )
     if frozen:
-        raise FrozenError(f"{option('frozen', True)}: {message}; {_REMEDY}, or install onnxbolt {lock.version}")
+        raise FrozenError(
+            f"{option('frozen', True)}: {message}; {_REMEDY}, or install onnxbolt {lock.version}"
+        )
     logger.warning("%s: its decisions are made anew", message)
 
 
@@ -183,15 +254,22 @@ def _decided(comparison: Comparison) -> Comparison:
     return dataclasses.replace(comparison, decided=comparison.fused)
 
 
-# --- rows: what is beside the decision itself ("kernel", "what", "region") is for who reads the file --------------------------
+# --- rows: what is beside the decision itself ("kernel", "what", "region") is for who reads the
+# file --------------------------
 
 
 def _choice_row(key: Key, choice: Choice) -> dict[str, object]:
     problem, arch = key
     return {
-        "arch": arch, "kind": type(problem).__name__, "problem": plain(problem), "what": describe_problem(problem),
-        "config": choice.config.row(), "kernel": describe(choice.config), "measured": choice.measured,
-        "us": _us(choice.us), "mad": _us(choice.mad),
+        "arch": arch,
+        "kind": type(problem).__name__,
+        "problem": plain(problem),
+        "what": describe_problem(problem),
+        "config": choice.config.row(),
+        "kernel": describe(choice.config),
+        "measured": choice.measured,
+        "us": _us(choice.us),
+        "mad": _us(choice.mad),
     }
 
 
@@ -201,7 +279,9 @@ def _choice(row: Mapping[str, Any]) -> tuple[Key, Choice]:
         raise ValueError(f"a configuration of architecture {config.arch} for {row['arch']}")
     problem = problem_from(row["kind"], row["problem"])
     check_problem(problem, config)
-    fused_us(problem, config, BY_NUMBER[config.arch])  # raises for tiles that the plan could not even predict
+    fused_us(
+        problem, config, BY_NUMBER[config.arch]
+    )  # raises for tiles that the plan could not even predict
     us, mad = (checks.number(name, row[name]) for name in ("us", "mad"))
     choice = Choice(config, us, mad, checks.boolean("measured", row["measured"]))
     return (problem, config.arch), choice
@@ -219,18 +299,32 @@ def _machine(row: Mapping[str, Any]) -> Machine:
 def _region_row(key: str, comparison: Comparison) -> dict[str, object]:
     times = {name: _us(getattr(comparison, name)) for name in _TIMES}
     reason = {"reason": comparison.reason} if comparison.reason else {}
-    return {"fused": comparison.fused, "key": key, "measured": comparison.measured, "region": comparison.region, **reason, **times}
+    return {
+        "fused": comparison.fused,
+        "key": key,
+        "measured": comparison.measured,
+        "region": comparison.region,
+        **reason,
+        **times,
+    }
 
 
 def _comparison(row: Mapping[str, Any]) -> tuple[str, Comparison]:
     ours, our_mad, theirs, their_mad = (checks.number(name, row[name]) for name in _TIMES)
     measured, fused = (checks.boolean(name, row[name]) for name in ("measured", "fused"))
-    region, reason = checks.text("region", row["region"]), checks.text("reason", row.get("reason", ""))
-    return checks.text("key", row["key"]), Comparison(ours, our_mad, theirs, their_mad, measured, fused, region, reason=reason)
+    region, reason = (
+        checks.text("region", row["region"]),
+        checks.text("reason", row.get("reason", "")),
+    )
+    return checks.text("key", row["key"]), Comparison(
+        ours, our_mad, theirs, their_mad, measured, fused, region, reason=reason
+    )
 
 
 def _cut(row: Mapping[str, Any]) -> tuple[str, Cut]:
-    return checks.text("key", row["key"]), Cut(checks.integer("layers", row["layers"], 1, UNBOUNDED), checks.text("chain", row["chain"]))
+    return checks.text("key", row["key"]), Cut(
+        checks.integer("layers", row["layers"], 1, UNBOUNDED), checks.text("chain", row["chain"])
+    )
 
 
 def _release(value: object) -> str:
@@ -238,12 +332,15 @@ def _release(value: object) -> str:
 
 
 def _read(values: Mapping[str, Any], part: str, entry: Callable[[Any], Entry]) -> Iterator[Entry]:
-    """The entries of one part of the file. Raises ValueError, which names the entry, whatever is wrong with it."""
+    """The entries of one part of the file. Raises ValueError, which names the entry, whatever is
+    wrong with it."""
     for number, row in enumerate(values[part], 1):
         try:
             yield entry(row)
         except Exception as error:  # a file that was edited by hand, or merged, can hold anything
-            raise ValueError(f"entry {number} of {part}: {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"entry {number} of {part}: {type(error).__name__}: {error}"
+            ) from error
 
 
 def _us(value: float) -> float:
@@ -251,10 +348,13 @@ def _us(value: float) -> float:
 
 
 def _lines(rows: Iterable[Mapping[str, object]]) -> str:
-    """A JSON list of one row to a line, sorted by what a row is about, so that a decision that changes keeps its place."""
+    """A JSON list of one row to a line, sorted by what a row is about, so that a decision that
+    changes keeps its place."""
     lines = [json.dumps(row, sort_keys=True) for row in sorted(rows, key=_about)]
     return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
 
 
 def _about(row: Mapping[str, object]) -> str:
-    return json.dumps([row.get(name) for name in ("arch", "kind", "problem", "key", "gpu")], sort_keys=True)
+    return json.dumps(
+        [row.get(name) for name in ("arch", "kind", "problem", "key", "gpu")], sort_keys=True
+    )

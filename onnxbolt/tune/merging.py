@@ -1,4 +1,6 @@
-"""Measurements of another file, a database or an export: read without changing it, and held against what onnxbolt writes."""
+"""Measurements of another file, a database or an export: read without changing it, and held
+against what onnxbolt writes."""
+
 from __future__ import annotations
 
 import contextlib
@@ -21,7 +23,8 @@ _LATEST = 2**63 - 1  # nanoseconds, as SQLite counts
 
 
 def rows_of_file(path: Path) -> list[Row]:
-    """All rows of a database or an exported file. Raises InputError where it is neither, or holds what onnxbolt would not have written."""
+    """All rows of a database or an exported file. Raises InputError where it is neither, or
+    holds what onnxbolt would not have written."""
     check_size(path, _LARGEST)
     with path.open("rb") as file:
         is_database = file.read(16) == b"SQLite format 3\0"
@@ -32,11 +35,16 @@ def _rows_of_database(path: Path) -> list[Row]:
     """Read through a migrated copy in memory, so that the file stays as it is."""
     try:
         with contextlib.closing(connect(":memory:")) as copy:
-            with contextlib.closing(connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as other:
+            with contextlib.closing(
+                connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+            ) as other:
                 other.backup(copy)
             check_tables(copy, path)
             migrate(copy, path)
-            return [_sound(row) for row in copy.execute(f"SELECT {', '.join(COLUMNS)} FROM measurements")]
+            return [
+                _sound(row)
+                for row in copy.execute(f"SELECT {', '.join(COLUMNS)} FROM measurements")
+            ]
     except (sqlite3.Error, ValueError) as error:
         raise InputError(f"{path} cannot be merged: {error}") from error
 
@@ -53,9 +61,14 @@ def _rows_of_export(path: Path) -> list[Row]:
                 rows.append(_sound(tuple(values[name] for name in COLUMNS)))
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{path} line {number}: not an exported measurement ({error}); make the file with `onnxbolt cache export`") from error
+                f"{path} line {number}: not an exported measurement ({error}); make the file with"
+                " `onnxbolt cache export`"
+            ) from error
     if not number:
-        raise InputError(f"{path} line 1: not an exported measurement (the file is empty); make the file with `onnxbolt cache export`")
+        raise InputError(
+            f"{path} line 1: not an exported measurement (the file is empty); make the file with"
+            " `onnxbolt cache export`"
+        )
     return rows
 
 
@@ -64,11 +77,18 @@ def _sound(row: Row) -> Row:
     measurement = measurement_of(row)
     check_measurement(measurement)
     *_, time_ns, origin = row
-    return *values_of(measurement), checks.integer("time_ns", time_ns, 0, _LATEST), checks.text("origin", origin)
+    return (
+        *values_of(measurement),
+        checks.integer("time_ns", time_ns, 0, _LATEST),
+        checks.text("origin", origin),
+    )
 
 
 def _check_header(values: Any, path: Path) -> None:
     if values["format"] != _FORMAT:
         raise ValueError(values["format"])
     if checks.integer("schema", values["schema"], 0, 2**31) > SCHEMA:
-        raise InputError(f"{path} has schema version {values['schema']}, this version of onnxbolt knows {SCHEMA}: update onnxbolt")
+        raise InputError(
+            f"{path} has schema version {values['schema']}, this version of onnxbolt knows"
+            f" {SCHEMA}: update onnxbolt"
+        )

@@ -1,9 +1,11 @@
-"""Which ways to fuse a region in part are worth measuring: those that are predicted to be at least about as fast as the best of all and
-nothing.
+"""Which ways to fuse a region in part are worth measuring: those that are predicted to be at least
+about as fast as the best of all and nothing.
 
-A conversion of layout costs as much as its tensor is large: at the region's borders they are given, a cut brings new ones. So a part pays
-where it ends at a small tensor, or leaves out nodes that ONNX Runtime is good at.
+A conversion of layout costs as much as its tensor is large: at the region's borders they are given,
+a cut brings new ones. So a part pays where it ends at a small tensor, or leaves out nodes that ONNX
+Runtime is good at.
 """
+
 from __future__ import annotations
 
 import math
@@ -26,7 +28,11 @@ def promising(region: Region, timings: Timings) -> list[Part]:
         return []
     total = _Prediction(region, timings)
     limit = _HOPELESS * min(total.of_all, total.of_none)
-    ranked = sorted((us, part.kind, part.left_out, part) for part in region.parts if (us := total.of(part)) <= limit)
+    ranked = sorted(
+        (us, part.kind, part.left_out, part)
+        for part in region.parts
+        if (us := total.of(part)) <= limit
+    )
     parts = [part for *_, part in ranked]
     cuts, without = ([p for p in parts if (p.kind == "without") is kind] for kind in (False, True))
     chosen = {*cuts[:_MOST_CUTS], *without[:_MOST_WITHOUT]}
@@ -34,7 +40,8 @@ def promising(region: Region, timings: Timings) -> list[Part]:
 
 
 class _Prediction:
-    """Microseconds of the region and its parts: kernels as measured where they were, all else predicted."""
+    """Microseconds of the region and its parts: kernels as measured where they were, all else
+    predicted."""
 
     def __init__(self, region: Region, timings: Timings) -> None:
         arch = ARCHS[region.arch]
@@ -44,8 +51,18 @@ class _Prediction:
         for problem in region.problems:
             choice = timings.choice(problem, region.arch)
             known = choice.us if choice and choice.measured else None
-            self._ours.append(known or (fused_us(problem, choice.config, arch) if choice else predict(problem, region.arch)[1]))
-        self._borders = [(region.place(tensor), conversion_us(tensor, form, region)) for tensor, form in region.conversions]
+            self._ours.append(
+                known
+                or (
+                    fused_us(problem, choice.config, arch)
+                    if choice
+                    else predict(problem, region.arch)[1]
+                )
+            )
+        self._borders = [
+            (region.place(tensor), conversion_us(tensor, form, region))
+            for tensor, form in region.conversions
+        ]
 
     @property
     def of_none(self) -> float:
@@ -56,8 +73,8 @@ class _Prediction:
         return sum(self._ours) + sum(us for _, us in self._borders)
 
     def of(self, part: Part) -> float:
-        """Kernels of either side, the region's borders that remain, and what crosses the cut; nodes left out one by one bring two
-        conversions each."""
+        """Kernels of either side, the region's borders that remain, and what crosses the cut;
+        nodes left out one by one bring two conversions each."""
         left = set(part.left_out)
         kernels = sum(self._theirs[i] if i in left else us for i, us in enumerate(self._ours))
         borders = sum(us for place, us in self._borders if place not in left)
@@ -66,10 +83,16 @@ class _Prediction:
 
     def _cut_us(self, cut: int) -> float:
         region = self._region
-        return sum(transpose_us(math.prod(region.at.sizes(t)), DType.of(t.dtype) or DType.F32, ARCHS[region.arch])
-                   for t in region.crossing(cut))
+        return sum(
+            transpose_us(
+                math.prod(region.at.sizes(t)), DType.of(t.dtype) or DType.F32, ARCHS[region.arch]
+            )
+            for t in region.crossing(cut)
+        )
 
     def _around_us(self, place: int) -> float:
         region, candidate = self._region, self._region.candidates[place]
-        return sum(transpose_us(math.prod(region.at.sizes(t)), candidate.anchor.dtype, ARCHS[region.arch])
-                   for t in (candidate.anchor.x, candidate.output))
+        return sum(
+            transpose_us(math.prod(region.at.sizes(t)), candidate.anchor.dtype, ARCHS[region.arch])
+            for t in (candidate.anchor.x, candidate.output)
+        )

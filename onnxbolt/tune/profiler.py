@@ -1,4 +1,6 @@
-"""Measures candidates in a process of their own: one that crashes, hangs or answers wrongly costs itself alone."""
+"""Measures candidates in a process of their own: one that crashes, hangs or answers wrongly
+costs itself alone."""
+
 from __future__ import annotations
 
 import contextlib
@@ -14,20 +16,38 @@ from onnxbolt.codegen.digest import kernel_sources_digest
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
-from onnxbolt.kernels.config import SPLIT_AT_LAUNCH, SWIZZLED_AT_LAUNCH, Family, GemmProblem, KernelConfig, SqueezeExciteProblem
+from onnxbolt.kernels.config import (
+    SPLIT_AT_LAUNCH,
+    SWIZZLED_AT_LAUNCH,
+    Family,
+    GemmProblem,
+    KernelConfig,
+    SqueezeExciteProblem,
+)
 from onnxbolt.spelling import option
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
 from onnxbolt.tune.acceptance import limits_of
 from onnxbolt.tune.child import Child, LostError, RefusalError
 from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain
-from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key, median_and_deviation
+from onnxbolt.tune.records import (
+    Machine,
+    Measurement,
+    Problem,
+    Status,
+    kernel_key,
+    median_and_deviation,
+)
 
 _ROUNDS = 3  # candidates take turns, so that a change of the clock meets all of them
 _HOPELESS = 2.0  # times the best so far: no further round
-# what a launch decides, one after the other: all values are tried on so many kernels, if they take at most so many times the best
+# what a launch decides, one after the other: all values are tried on so many kernels, if they take
+# at most so many times the best
 _LAUNCHES: tuple[tuple[tuple[Family, ...], Callable[[KernelConfig], list[KernelConfig]]], ...] = (
-    (SWIZZLED_AT_LAUNCH, lambda config: [replace(config, swizzle=swizzle) for swizzle in (1, 2, 4, 8)]),
+    (
+        SWIZZLED_AT_LAUNCH,
+        lambda config: [replace(config, swizzle=swizzle) for swizzle in (1, 2, 4, 8)],
+    ),
     (SPLIT_AT_LAUNCH, lambda config: [replace(config, split_k=splits) for splits in (1, 2, 4)]),
 )
 _SWEPT, _WORTHWHILE = 3, 1.1
@@ -37,15 +57,22 @@ _PARAMS = {"LeakyRelu": (0.1,), "Clip": (0.0, 6.0), "HardSigmoid": (0.2, 0.5), "
 
 
 class Profiler:
-    """The local GPU as a stopwatch; a context manager. `command` starts the worker, by default the one of worker.py.
+    """The local GPU as a stopwatch; a context manager. `command` starts the worker, by default the
+    one of worker.py.
 
-    Raises BuildError, ToolchainError where the profiler's own library cannot be built, OnnxboltError where nothing can be
-    measured whatever the candidate: no GPU, or no memory for the problem.
+    Raises BuildError, ToolchainError where the profiler's own library cannot be built,
+    OnnxboltError where nothing can be measured whatever the candidate: no GPU, or no memory for the
+    problem.
     """
 
     def __init__(self, arch: int, command: Sequence[str] = ()) -> None:
         self._arch = arch
-        self._command = tuple(command) or (sys.executable, "-P", worker.__file__, str(profiler_library(arch)))
+        self._command = tuple(command) or (
+            sys.executable,
+            "-P",
+            worker.__file__,
+            str(profiler_library(arch)),
+        )
         self._child: Child | None = None
         self._best: dict[Problem, float] = {}  # microseconds, of right answers
 
@@ -59,32 +86,53 @@ class Profiler:
     def machine(self) -> Machine:
         """What times are measured on and belong to."""
         facts, toolchain = self._ask_for_all({"do": "device"}), profiling_toolchain()
-        return Machine(facts["name"], self._arch, facts["power_limit"], toolchain.version, cutlass_version(toolchain),
-                       kernel_sources_digest())
+        return Machine(
+            facts["name"],
+            self._arch,
+            facts["power_limit"],
+            toolchain.version,
+            cutlass_version(toolchain),
+            kernel_sources_digest(),
+        )
 
     def measure(
-        self, problem: Problem, candidates: Iterable[tuple[KernelConfig, Path | Uncompiled]], samples: int = 15, timeout: float = 10.0,
-        sweep: bool = True, overlap: bool = True,
+        self,
+        problem: Problem,
+        candidates: Iterable[tuple[KernelConfig, Path | Uncompiled]],
+        samples: int = 15,
+        timeout: float = 10.0,
+        sweep: bool = True,
+        overlap: bool = True,
     ) -> list[Measurement]:
-        """One measurement for each candidate, in order, whatever it does; with `sweep` also those of further launches of the best
-        kernels.
+        """One measurement for each candidate, in order, whatever it does; with `sweep` also those
+        of further launches of the best kernels.
 
-        `samples` are timed of each (fewer of one that takes twice the problem's best), `timeout` seconds are for its check
-        and for each of its rounds. Without `overlap` no launch begins before the one before it has ended.
+        `samples` are timed of each (fewer of one that takes twice the problem's best), `timeout`
+        seconds are for its check and for each of its rounds. Without `overlap` no launch begins
+        before the one before it has ended.
         """
         entries = [_Entry(config, library) for config, library in candidates]
         self._run(_Race(problem, samples, timeout, entries, overlap))
         for families, launches in _LAUNCHES if sweep else ():
             able = [entry for entry in entries if entry.config.family in families]
-            others = _other_launches(able, launches, _WORTHWHILE * self._best.get(problem, math.inf))
+            others = _other_launches(
+                able, launches, _WORTHWHILE * self._best.get(problem, math.inf)
+            )
             self._run(_Race(problem, samples, timeout, others, overlap))
             entries += others
         key = kernel_key(problem, self.machine)
         return [entry.measurement(key) for entry in entries]
 
-    def measure_apart(self, problem: Problem, kernels: Sequence[tuple[KernelConfig, Path, int]], samples: int = 15,
-                      timeout: float = 10.0, overlap: bool = True) -> Measurement:
-        """Kernels one after the other as one candidate, each for so many of the problem's layers: what one kernel for all has to beat."""
+    def measure_apart(
+        self,
+        problem: Problem,
+        kernels: Sequence[tuple[KernelConfig, Path, int]],
+        samples: int = 15,
+        timeout: float = 10.0,
+        overlap: bool = True,
+    ) -> Measurement:
+        """Kernels one after the other as one candidate, each for so many of the problem's
+        layers: what one kernel for all has to beat."""
         config, library, _ = kernels[0]
         entry, best = _Entry(config, library, tuple(kernels)), self._best.get(problem, math.inf)
         self._run(_Race(problem, samples, timeout, [entry], overlap))
@@ -97,10 +145,23 @@ class Profiler:
             self._check(race, entry)
         racing, best = race.entries, self._best.get(race.problem, math.inf)
         for turn in range(_ROUNDS):
-            racing = [entry for entry in racing if entry.status is Status.OK and entry.us <= _HOPELESS * best]
+            racing = [
+                entry
+                for entry in racing
+                if entry.status is Status.OK and entry.us <= _HOPELESS * best
+            ]
             for entry in racing:
-                self._time(race, entry, race.samples * (turn + 1) // _ROUNDS - race.samples * turn // _ROUNDS)
-            best = min([best, *(entry.us for entry in racing if entry.samples and entry.status is Status.OK)])
+                self._time(
+                    race,
+                    entry,
+                    race.samples * (turn + 1) // _ROUNDS - race.samples * turn // _ROUNDS,
+                )
+            best = min(
+                [
+                    best,
+                    *(entry.us for entry in racing if entry.samples and entry.status is Status.OK),
+                ]
+            )
         self._best[race.problem] = best
 
     def _check(self, race: _Race, entry: _Entry) -> None:
@@ -112,14 +173,19 @@ class Profiler:
             reply = self._ask(race, race.request("check", entry))
             entry.error, excess = float(reply["error"]), float(reply["excess"])
             if not entry.error <= race.limit:
-                entry.fail(Status.WRONG, f"relative error {entry.error:.2g} exceeds {race.limit:.2g}")
+                entry.fail(
+                    Status.WRONG, f"relative error {entry.error:.2g} exceeds {race.limit:.2g}"
+                )
             elif not excess <= 1.0:
                 entry.fail(Status.WRONG, f"the error of one value is {excess:.3g} times its limit")
 
     def _time(self, race: _Race, entry: _Entry, samples: int) -> None:
         if samples:
             with self._blaming(entry):
-                reply = self._ask(race, race.request("time", entry) | {"samples": samples, "overlap": race.overlap})
+                reply = self._ask(
+                    race,
+                    race.request("time", entry) | {"samples": samples, "overlap": race.overlap},
+                )
                 times = [float(sample) for sample in reply["samples"]]
                 if len(times) != samples or min(times) <= 0:
                     raise ValueError(f"{samples} samples asked for, {times} received")
@@ -128,7 +194,8 @@ class Profiler:
 
     @contextlib.contextmanager
     def _blaming(self, entry: _Entry) -> Iterator[None]:
-        """What goes wrong inside is the candidate's; the worker is ended unless it said that it can go on."""
+        """What goes wrong inside is the candidate's; the worker is ended unless it said that it
+        can go on."""
         try:
             yield
         except RefusalError as refusal:
@@ -137,14 +204,22 @@ class Profiler:
             entry.fail(Status.TIMEOUT, str(error))
             self._end()
         except (LostError, KeyError, TypeError, ValueError) as error:
-            entry.fail(Status.CRASHED, str(error) if isinstance(error, LostError) else f"the worker's reply is damaged: {error!r}")
+            entry.fail(
+                Status.CRASHED,
+                (
+                    str(error)
+                    if isinstance(error, LostError)
+                    else f"the worker's reply is damaged: {error!r}"
+                ),
+            )
             self._end()
         except KeyboardInterrupt:
             self._end()  # its reply, still to come, would be taken for the next request's
             raise
 
     def _ask(self, race: _Race, request: dict[str, Any]) -> dict[str, Any]:
-        """A request about a problem, which the worker is told first unless the last request was about it."""
+        """A request about a problem, which the worker is told first unless the last request was
+        about it."""
         if self._started().problem != race.problem:
             self._ask_for_all(_description(race.problem))
             self._started().problem = race.problem
@@ -156,8 +231,10 @@ class Profiler:
             return self._started().ask(request, _START)
         except (RefusalError, LostError, TimeoutError) as error:
             self._end()
-            raise OnnxboltError(f"nothing can be measured on this machine's GPU: {error}. Free the GPU, or run without "
-                                f"{option('tune')}") from error
+            raise OnnxboltError(
+                f"nothing can be measured on this machine's GPU: {error}. Free the GPU, or run"
+                f" without {option('tune')}"
+            ) from error
 
     def _started(self) -> Child:
         if self._child is None:
@@ -171,28 +248,60 @@ class Profiler:
 
 
 def _description(problem: Problem) -> dict[str, Any]:
-    """The request that makes `problem` the current one; extents in the order of custom_ops/profiler/profiler.cu."""
+    """The request that makes `problem` the current one; extents in the order of
+    custom_ops/profiler/profiler.cu."""
     if isinstance(problem, SqueezeExciteProblem):
         raise ValueError(f"{problem} has one kernel, which nothing measures")
     first, *others = problem.layers
     if isinstance(first, GemmProblem):
         extents = [first.m, first.n, first.k]
     else:
-        extents = [first.n, first.h, first.w, first.c, first.k, first.r, first.s, first.p, first.q, *first.pads, *first.strides,
-                   *first.dilations, first.groups, DType.F32.onnx if first.nchw else 0, int(first.y_nchw), first.padding]
-    params = [number for step in problem.chain for number in _PARAMS.get(step, (0.0,) * len(EPILOGUES[step].params))]
+        extents = [
+            first.n,
+            first.h,
+            first.w,
+            first.c,
+            first.k,
+            first.r,
+            first.s,
+            first.p,
+            first.q,
+            *first.pads,
+            *first.strides,
+            *first.dilations,
+            first.groups,
+            DType.F32.onnx if first.nchw else 0,
+            int(first.y_nchw),
+            first.padding,
+        ]
+    params = [
+        number
+        for step in problem.chain
+        for number in _PARAMS.get(step, (0.0,) * len(EPILOGUES[step].params))
+    ]
     return {
-        "do": "problem", "is_gemm": isinstance(problem, GemmProblem), "element": problem.dtype.onnx, "output": problem.out.onnx,
-        "epilogue": ",".join(problem.chain), "extents": extents,
-        "columns": [layer.n if isinstance(layer, GemmProblem) else layer.k for layer in others], "params": params,
+        "do": "problem",
+        "is_gemm": isinstance(problem, GemmProblem),
+        "element": problem.dtype.onnx,
+        "output": problem.out.onnx,
+        "epilogue": ",".join(problem.chain),
+        "extents": extents,
+        "columns": [layer.n if isinstance(layer, GemmProblem) else layer.k for layer in others],
+        "params": params,
         "limits": limits_of(problem),
     }
 
 
-def _other_launches(entries: Sequence[_Entry], launches: Callable[[KernelConfig], list[KernelConfig]], limit: float) -> list[_Entry]:
-    """The best kernels of `entries`, none above `limit` microseconds, launched in every other way."""
+def _other_launches(
+    entries: Sequence[_Entry], launches: Callable[[KernelConfig], list[KernelConfig]], limit: float
+) -> list[_Entry]:
+    """The best kernels of `entries`, none above `limit` microseconds, launched in every other
+    way."""
     good = [e for e in entries if e.status is Status.OK and e.samples and e.us <= limit]
-    best, known = sorted(good, key=lambda entry: entry.us)[:_SWEPT], {entry.config for entry in entries}
+    best, known = (
+        sorted(good, key=lambda entry: entry.us)[:_SWEPT],
+        {entry.config for entry in entries},
+    )
     variants = {config: entry.library for entry in best for config in launches(entry.config)}
     return [_Entry(config, library) for config, library in variants.items() if config not in known]
 
@@ -218,8 +327,22 @@ class _Entry:
         self.status, self.detail = status, detail
 
     def measurement(self, key: str) -> Measurement:
-        us, mad = median_and_deviation(self.samples) if self.samples and self.status is Status.OK else (0.0, 0.0)
-        return Measurement(key, self.config, self.status, us, mad, len(self.samples), self.error, self.clock_mhz, self.detail)
+        us, mad = (
+            median_and_deviation(self.samples)
+            if self.samples and self.status is Status.OK
+            else (0.0, 0.0)
+        )
+        return Measurement(
+            key,
+            self.config,
+            self.status,
+            us,
+            mad,
+            len(self.samples),
+            self.error,
+            self.clock_mhz,
+            self.detail,
+        )
 
 
 @dataclass(frozen=True)
@@ -235,8 +358,13 @@ class _Race:
     def request(self, do: str, entry: _Entry) -> dict[str, Any]:
         layers = 1 if isinstance(self.problem, SqueezeExciteProblem) else len(self.problem.layers)
         kernels = entry.apart or ((entry.config, entry.library, layers),)
-        return {"do": do, "kernels": [{"library": str(library), "config": config.row(), "layers": count}
-                                      for config, library, count in kernels]}
+        return {
+            "do": do,
+            "kernels": [
+                {"library": str(library), "config": config.row(), "layers": count}
+                for config, library, count in kernels
+            ],
+        }
 
     @property
     def limit(self) -> float:

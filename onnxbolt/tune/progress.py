@@ -1,10 +1,13 @@
-"""How a tuning run shows itself: the lines that AutoTVM's users know, one per task, and one for the whole.
+"""How a tuning run shows itself: the lines that AutoTVM's users know, one per task, and one for the
+whole.
 
     [Task  3/12] Current/Best:  512.0/ 640.0 TFLOP/s | 18/24 | 4.2 s | gemm 1280x3072x768, f16, Bias
     [Total] 120/288 | 84 s, about 40 s left
 
-On a terminal they are updated in place; elsewhere a line is printed for each change; for `--log-format json`, a JSON object.
+On a terminal they are updated in place; elsewhere a line is printed for each change; for
+`--log-format json`, a JSON object.
 """
+
 from __future__ import annotations
 
 import json
@@ -25,7 +28,8 @@ _SHOWN = 16  # task lines that fit a terminal; the last ones that changed
 
 @dataclass(frozen=True)
 class TaskLine:
-    """One task's state. TFLOP/s are 0 where nothing ran yet; `planned` counts what was tried and what still seems worth trying."""
+    """One task's state. TFLOP/s are 0 where nothing ran yet; `planned` counts what was tried and
+    what still seems worth trying."""
 
     number: int
     of: int
@@ -38,13 +42,17 @@ class TaskLine:
 
     def __str__(self) -> str:
         width = len(str(self.of))
-        return (f"[Task {self.number:{width}}/{self.of}] Current/Best: {self.current_tflops:6.1f}/{self.best_tflops:6.1f} TFLOP/s | "
-                f"{self.tried}/{self.planned} | {self.seconds:.1f} s | {self.name}")
+        return (
+            f"[Task {self.number:{width}}/{self.of}] Current/Best:"
+            f" {self.current_tflops:6.1f}/{self.best_tflops:6.1f} TFLOP/s |"
+            f" {self.tried}/{self.planned} | {self.seconds:.1f} s | {self.name}"
+        )
 
 
 @dataclass(frozen=True)
 class TotalLine:
-    """The whole run; `seconds_left` is a forecast from the pace so far, at most what is left of the budget, None at the beginning."""
+    """The whole run; `seconds_left` is a forecast from the pace so far, at most what is left of
+    the budget, None at the beginning."""
 
     tried: int
     planned: int
@@ -63,7 +71,12 @@ class Progress(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 class Silent:
@@ -75,14 +88,21 @@ class Silent:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         pass
 
 
 class Plain(Silent):
     """A line of text for each change of a task, and one for the whole every few seconds."""
 
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._write, self._clock, self._last = write, clock, -_TOTAL_EVERY
 
     def show(self, line: TaskLine | TotalLine) -> None:
@@ -118,7 +138,12 @@ class Terminal(Silent):
         self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._live.stop()
 
     def show(self, line: TaskLine | TotalLine) -> None:
@@ -129,11 +154,14 @@ class Terminal(Silent):
             self._lines[line.number] = line
         shown = sorted(list(self._lines.values())[-_SHOWN:], key=lambda task: task.number)
         lines = [*map(str, shown), *([str(self._total)] if self._total else [])]
-        self._live.update(Group(*(Text(text, no_wrap=True, overflow="ellipsis") for text in lines)), refresh=True)
+        self._live.update(
+            Group(*(Text(text, no_wrap=True, overflow="ellipsis") for text in lines)), refresh=True
+        )
 
 
 def reporter(log_format: str = "text", quiet: bool = False) -> Progress:
     """The way to show progress on standard error that fits where it goes."""
+
     def write(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 

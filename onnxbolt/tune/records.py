@@ -1,8 +1,10 @@
 """What is measured, on what, and the one rule for noise.
 
-A measurement belongs to a *key*: canonical JSON of the whole problem and of everything that can change its time. A record
-of another GPU, driver limit or version has another key: a miss, never an error.
+A measurement belongs to a *key*: canonical JSON of the whole problem and of everything that can
+change its time. A record of another GPU, driver limit or version has another key: a miss, never an
+error.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -17,7 +19,9 @@ from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig, SqueezeExciteProblem
 
 Problem = ConvProblem | GemmProblem | SqueezeExciteProblem
-_PROBLEMS: dict[str, Callable[..., Problem]] = {kind.__name__: kind for kind in (ConvProblem, GemmProblem, SqueezeExciteProblem)}
+_PROBLEMS: dict[str, Callable[..., Problem]] = {
+    kind.__name__: kind for kind in (ConvProblem, GemmProblem, SqueezeExciteProblem)
+}
 LEAST_GAIN = 0.02  # differences below this share are noise whatever the samples say
 
 
@@ -41,7 +45,9 @@ class Status(enum.Enum):
     REFUSED = "refused"  # can_implement or the launch said no
     CRASHED = "crashed"
     TIMEOUT = "timeout"
-    UNCOMPILED = "uncompiled"  # the compiler failed, or said that the code is slow (spills, serialized wgmma)
+    UNCOMPILED = (  # the compiler failed, or said that the code is slow (spills, serialized wgmma)
+        "uncompiled"
+    )
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,9 @@ class Measurement:
 
 def kernel_key(problem: Problem, machine: Machine) -> str:
     """The key of a kernel's time for `problem` on `machine`."""
-    return canonical({"kernel": plain(problem), "kind": type(problem).__name__, "machine": plain(machine)})
+    return canonical(
+        {"kernel": plain(problem), "kind": type(problem).__name__, "machine": plain(machine)}
+    )
 
 
 def canonical(value: object) -> str:
@@ -72,15 +80,20 @@ def canonical(value: object) -> str:
 def plain(value: object) -> object:
     """A problem, a machine or a part of one as what JSON holds."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, DType):
         return value.value
     return list(value) if isinstance(value, tuple) else value
 
 
 def problem_from(kind: str, fields: Mapping[str, Any]) -> Problem:
-    """The inverse of `plain` for a problem, `kind` its type's name. Raises KeyError, ValueError or TypeError for anything else."""
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    """The inverse of `plain` for a problem, `kind` its type's name. Raises KeyError, ValueError
+    or TypeError for anything else."""
+    values = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
     types = {name: DType(values[name]) for name in ("dtype", "out")}
     return _PROBLEMS[kind](**{**values, **types})
 
@@ -92,5 +105,6 @@ def median_and_deviation(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def wins(ours: float, our_mad: float, theirs: float, their_mad: float) -> bool:
-    """Whether `ours` is faster than `theirs` by more than the noise: the larger of 2% and three median absolute deviations."""
+    """Whether `ours` is faster than `theirs` by more than the noise: the larger of 2% and three
+    median absolute deviations."""
     return theirs - ours > max(LEAST_GAIN * theirs, 3 * our_mad, 3 * their_mad)

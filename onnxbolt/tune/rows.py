@@ -1,4 +1,5 @@
 """A measurement as a row of the database, and a row, whoever wrote it, as a measurement."""
+
 from __future__ import annotations
 
 import hashlib
@@ -10,14 +11,28 @@ from onnxbolt.kernels.config import ROW_WIDTH, UNBOUNDED, KernelConfig
 from onnxbolt.kernels.soundness import config_from
 from onnxbolt.tune.records import Measurement, Status, canonical
 
-COLUMNS = ("key", "config", "status", "us", "mad", "runs", "error", "clock_mhz", "detail", "time_ns", "origin")
+COLUMNS = (
+    "key",
+    "config",
+    "status",
+    "us",
+    "mad",
+    "runs",
+    "error",
+    "clock_mhz",
+    "detail",
+    "time_ns",
+    "origin",
+)
 Row = tuple[Any, ...]  # values in the order of COLUMNS
 _STATUSES = frozenset(status.value for status in Status)
 
 
 def values_of(m: Measurement) -> Row:
     """A measurement as columns; what is not finite, which neither SQLite nor JSON has, is null."""
-    us, mad, error = (float(value) if math.isfinite(value) else None for value in (m.us, m.mad, m.error))
+    us, mad, error = (
+        float(value) if math.isfinite(value) else None for value in (m.us, m.mad, m.error)
+    )
     config = canonical(m.config.row()) if m.config else None
     return m.key, config, m.status.value, us, mad, m.runs, error, m.clock_mhz, m.detail
 
@@ -25,12 +40,26 @@ def values_of(m: Measurement) -> Row:
 def measurement_of(row: Row) -> Measurement:
     """The inverse of `values_of`. Raises ValueError for what no measurement has."""
     key, config, status, us, mad, runs, error, clock_mhz, detail, *_ = row
-    us, mad, error = (math.nan if value is None else checks.number(name, value) for name, value in
-                      (("us", us), ("mad", mad), ("error", error)))
-    runs, clock_mhz = (checks.integer(name, value, 0, UNBOUNDED) for name, value in (("runs", runs), ("clock_mhz", clock_mhz)))
+    us, mad, error = (
+        math.nan if value is None else checks.number(name, value)
+        for name, value in (("us", us), ("mad", mad), ("error", error))
+    )
+    runs, clock_mhz = (
+        checks.integer(name, value, 0, UNBOUNDED)
+        for name, value in (("runs", runs), ("clock_mhz", clock_mhz))
+    )
     ended = Status(checks.entry("status", status, _STATUSES))
-    return Measurement(checks.text("key", key), None if config is None else _config(config), ended, us, mad, runs, error, clock_mhz,
-                       checks.text("detail", detail))
+    return Measurement(
+        checks.text("key", key),
+        None if config is None else _config(config),
+        ended,
+        us,
+        mad,
+        runs,
+        error,
+        clock_mhz,
+        checks.text("detail", detail),
+    )
 
 
 def identity(row: Row) -> str:

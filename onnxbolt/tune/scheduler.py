@@ -1,23 +1,27 @@
 """Which candidates to measure next, so that time goes where it is expected to pay.
 
-The objective is the model's time in its tunable nodes, as AutoGTCO has it (section III-C, equation 4):
+The objective is the model's time in its tunable nodes, as AutoGTCO has it (section III-C, equation
+4):
 
     f(t) = sum over tasks i of  w_i * max(g_i(t), ES_i(t), L_i)
 
-with w_i the occurrences of task i, g_i its best time so far, L_i a time that need not be undercut, here the roofline, and ES_i
-the early stop: the level that its remaining candidates are not expected to undercut. A candidate's gain is the expected drop of
-f (expected improvement; Jones, Schonlau and Welch 1998, section 4.1): with Y its time to come,
+with w_i the occurrences of task i, g_i its best time so far, L_i a time that need not be undercut,
+here the roofline, and ES_i the early stop: the level that its remaining candidates are not expected
+to undercut. A candidate's gain is the expected drop of f (expected improvement; Jones, Schonlau and
+Welch 1998, section 4.1): with Y its time to come,
 
     gain = w_i * E[max(0, g_i - max(Y, L_i))],   log Y = log(predicted) + bias + noise,   noise normal with spread s
 
-where bias and s are the cost model's errors seen so far (`Calibration`). Tasks share kernels, and some take ten times as long to
-compile as others: so the kernels are taken in the order of the summed gains of the tasks that would run them, for each second. A candidate
-whose chance to win by more than the noise of measuring is below 5% is not tried, and not waited for while its kernel is compiled: the
-better the predictions were, the sooner a task stops.
+where bias and s are the cost model's errors seen so far (`Calibration`). Tasks share kernels, and
+some take ten times as long to compile as others: so the kernels are taken in the order of the
+summed gains of the tasks that would run them, for each second. A candidate whose chance to win by
+more than the noise of measuring is below 5% is not tried, and not waited for while its kernel is
+compiled: the better the predictions were, the sooner a task stops.
 
-All of this is a function of the set of measurements, not of their order: a run that finds them in the database decides as the
-run that made them.
+All of this is a function of the set of measurements, not of their order: a run that finds them in
+the database decides as the run that made them.
 """
+
 from __future__ import annotations
 
 import math
@@ -33,7 +37,9 @@ from onnxbolt.tune.library import compile_seconds
 from onnxbolt.tune.records import LEAST_GAIN, Measurement, Status
 from onnxbolt.tune.tasks import Ranked, Task, instance_of
 
-_SPREAD = 0.25  # of log(measured / predicted) within a task, assumed at first; worth _PRIOR measurements
+_SPREAD = (
+    0.25  # of log(measured / predicted) within a task, assumed at first; worth _PRIOR measurements
+)
 _PRIOR = 4
 _LEAST_CHANCE = 0.05
 _FIRST, _PIONEER, _ANY = 0, 1, 2
@@ -65,11 +71,14 @@ class Outlook:
 
     def _below(self, us: float) -> float:
         z = math.log(us / self.us) / self.spread
-        return us * _NORMAL.cdf(z) - self.us * math.exp(self.spread**2 / 2) * _NORMAL.cdf(z - self.spread)
+        return us * _NORMAL.cdf(z) - self.us * math.exp(self.spread**2 / 2) * _NORMAL.cdf(
+            z - self.spread
+        )
 
 
 class Calibration:
-    """The errors of the prediction: a bias for each task and family, and one spread around them for each family.
+    """The errors of the prediction: a bias for each task and family, and one spread around them for
+    each family.
 
     Estimates are shrunk towards no bias and `_SPREAD`, so that a first measurement is no proof.
     """
@@ -78,15 +87,25 @@ class Calibration:
         """`errors` are log(measured / predicted), by task and family."""
         families = {family for _, family in errors}
         self._counts = {key: len(values) for key, values in errors.items()}
-        self._shared = {f: _shrunk([e for (_, family), values in errors.items() if family is f for e in values], 0.0) for f in families}
-        self._biases = {key: _shrunk(values, self._shared[key[1]]) for key, values in errors.items()}
+        self._shared = {
+            f: _shrunk(
+                [e for (_, family), values in errors.items() if family is f for e in values], 0.0
+            )
+            for f in families
+        }
+        self._biases = {
+            key: _shrunk(values, self._shared[key[1]]) for key, values in errors.items()
+        }
         self._spreads = {family: self._spread(family, errors) for family in families}
 
     def outlook(self, task: int, candidate: Ranked) -> Outlook:
         family = candidate.config.family
         bias = self._biases.get((task, family), self._shared.get(family, 0.0))
         unknown = 1 / (1 + self._counts.get((task, family), 0))  # of the bias itself
-        return Outlook(candidate.us * math.exp(bias), self._spreads.get(family, _SPREAD) * math.sqrt(1 + unknown))
+        return Outlook(
+            candidate.us * math.exp(bias),
+            self._spreads.get(family, _SPREAD) * math.sqrt(1 + unknown),
+        )
 
     def _spread(self, family: Family, errors: dict[tuple[int, Family], list[float]]) -> float:
         squares, freedom = [_PRIOR * _SPREAD**2], float(_PRIOR)
@@ -115,11 +134,18 @@ class _State:
 
     @classmethod
     def of(cls, task: Task) -> _State:
-        return cls(task, {c.config: c for c in task.candidates}, {}, {}, {c.config: c.us for c in task.candidates})
+        return cls(
+            task,
+            {c.config: c for c in task.candidates},
+            {},
+            {},
+            {c.config: c.us for c in task.candidates},
+        )
 
     @property
     def best(self) -> Measurement | None:
-        """The fastest right answer; of equal ones the first by configuration, so that runs agree."""
+        """The fastest right answer; of equal ones the first by configuration, so that runs
+        agree."""
         right = [m for m in self.measured.values() if m.status is Status.OK]
         return min(right, key=lambda m: (m.us, m.config), default=None)
 
@@ -130,7 +156,10 @@ class _State:
         self.left.pop(config, None)
         self.under_way.pop(config, None)
         known = self.measured.get(config)
-        if known is None or (known.status is Status.OK and (measurement.status is not Status.OK or measurement.runs >= known.runs)):
+        if known is None or (
+            known.status is Status.OK
+            and (measurement.status is not Status.OK or measurement.runs >= known.runs)
+        ):
             self.measured[config] = measurement
 
 
@@ -143,8 +172,9 @@ class Scheduler:
         self._pioneers = _pioneers(tasks)
 
     def record(self, task: int, measurement: Measurement) -> None:
-        """Take in a measurement, made now or found in the database. Of several of a configuration that of the most runs counts, the newest
-        of equal ones, and once failed is failed, as `Database.best` has it."""
+        """Take in a measurement, made now or found in the database. Of several of a
+        configuration that of the most runs counts, the newest of equal ones, and once failed is
+        failed, as `Database.best` has it."""
         if measurement.config is not None:
             self._states[task].end(measurement.config, measurement)
             self.__dict__.pop("_calibration", None)
@@ -164,59 +194,102 @@ class Scheduler:
 
     def worthwhile(self) -> list[int]:
         """For each task, how many more trials seem worth their time, those under way among them."""
-        return [len(self._paying(number, state.under_way)) + len(self._gains(number)) for number, state in enumerate(self._states)]
+        return [
+            len(self._paying(number, state.under_way)) + len(self._gains(number))
+            for number, state in enumerate(self._states)
+        ]
 
-    def next(self, kernels: int, compiled: Container[Instance] = ()) -> list[tuple[Instance, list[Trial]]]:
-        """What to measure now, with the kernel that it needs: on all of the `compiled` ones, and on up to `kernels` others, the most
-        valuable first."""
+    def next(
+        self, kernels: int, compiled: Container[Instance] = ()
+    ) -> list[tuple[Instance, list[Trial]]]:
+        """What to measure now, with the kernel that it needs: on all of the `compiled` ones, and
+        on up to `kernels` others, the most valuable first."""
         wanted: dict[Instance, list[tuple[int, float, Trial]]] = defaultdict(list)
         for number, task in enumerate(self.tasks):
             for config, gain, rank in self._gains(number):
-                wanted[instance_of(task.problem, config)].append((rank, gain, Trial(number, config)))
+                wanted[instance_of(task.problem, config)].append(
+                    (rank, gain, Trial(number, config))
+                )
         ready = [instance for instance in wanted if instance in compiled]
-        new = sorted((i for i in wanted if i not in compiled), key=lambda instance: _priority(instance, wanted[instance]))
-        chosen = [(instance, [trial for _, _, trial in wanted[instance]]) for instance in (*ready, *new[:max(kernels, 0)])]
+        new = sorted(
+            (i for i in wanted if i not in compiled),
+            key=lambda instance: _priority(instance, wanted[instance]),
+        )
+        chosen = [
+            (instance, [trial for _, _, trial in wanted[instance]])
+            for instance in (*ready, *new[: max(kernels, 0)])
+        ]
         for _, trials in chosen:
             for trial in trials:
                 self._states[trial.task].begin(trial.config)
         return chosen
 
     def _gains(self, number: int) -> list[tuple[KernelConfig, float, int]]:
-        """Configurations worth trying, each with its gain and its rank: a task's first, a family's first, or there for its gain."""
+        """Configurations worth trying, each with its gain and its rank: a task's first, a
+        family's first, or there for its gain."""
         state, task = self._states[number], self.tasks[number]
         best = state.best
         paying = self._paying(number, state.left)
         if best is not None:
-            return [(config, task.occurrences * outlook.improvement(best.us, task.floor_us), _ANY) for config, outlook in paying]
-        level = self._calibration.outlook(number, task.candidates[0]).us  # what the model would take without measuring
+            return [
+                (config, task.occurrences * outlook.improvement(best.us, task.floor_us), _ANY)
+                for config, outlook in paying
+            ]
+        level = self._calibration.outlook(
+            number, task.candidates[0]
+        ).us  # what the model would take without measuring
         starts = not state.under_way
-        return [(config, task.occurrences * outlook.improvement(level, task.floor_us),
-                 _FIRST if starts and i == 0 else _PIONEER if (number, config) in self._pioneers else _ANY)
-                for i, (config, outlook) in enumerate(paying)]
+        return [
+            (
+                config,
+                task.occurrences * outlook.improvement(level, task.floor_us),
+                (
+                    _FIRST
+                    if starts and i == 0
+                    else _PIONEER
+                    if (number, config) in self._pioneers
+                    else _ANY
+                ),
+            )
+            for i, (config, outlook) in enumerate(paying)
+        ]
 
-    def _paying(self, number: int, candidates: Mapping[KernelConfig, Ranked]) -> list[tuple[KernelConfig, Outlook]]:
+    def _paying(
+        self, number: int, candidates: Mapping[KernelConfig, Ranked]
+    ) -> list[tuple[KernelConfig, Outlook]]:
         """Those that may win by more than the noise; all where nothing is known to be right."""
         best, floor = self._states[number].best, self.tasks[number].floor_us
-        outlooks = [(config, self._calibration.outlook(number, candidate)) for config, candidate in candidates.items()]
+        outlooks = [
+            (config, self._calibration.outlook(number, candidate))
+            for config, candidate in candidates.items()
+        ]
         if best is None:
             return outlooks
         beaten = (1 - LEAST_GAIN) * best.us
-        return [(config, outlook) for config, outlook in outlooks if beaten > floor and outlook.chance(beaten) >= _LEAST_CHANCE]
+        return [
+            (config, outlook)
+            for config, outlook in outlooks
+            if beaten > floor and outlook.chance(beaten) >= _LEAST_CHANCE
+        ]
 
     @cached_property
     def _calibration(self) -> Calibration:
-        """From candidates as predicted; other launches of their kernels would count one error several times."""
+        """From candidates as predicted; other launches of their kernels would count one error
+        several times."""
         errors: dict[tuple[int, Family], list[float]] = defaultdict(list)
         for number, state in enumerate(self._states):
             for config, measurement in state.measured.items():
                 if measurement.status is Status.OK and config in state.predicted:
-                    errors[number, config.family].append(math.log(measurement.us / state.predicted[config]))
+                    errors[number, config.family].append(
+                        math.log(measurement.us / state.predicted[config])
+                    )
         return Calibration(errors)
 
 
 def _pioneers(tasks: Sequence[Task]) -> set[tuple[int, KernelConfig]]:
-    """The best candidate of each family in the first task that has one: from it the calibration learns of the family. A family that
-    takes longer to compile than another one of the task waits for its gain."""
+    """The best candidate of each family in the first task that has one: from it the calibration
+    learns of the family. A family that takes longer to compile than another one of the task
+    waits for its gain."""
     found: dict[Family, tuple[int, KernelConfig]] = {}
     for number, task in enumerate(tasks):
         least = min(compile_seconds(candidate.config.family) for candidate in task.candidates)
@@ -227,6 +300,11 @@ def _pioneers(tasks: Sequence[Task]) -> set[tuple[int, KernelConfig]]:
 
 
 def _priority(instance: Instance, trials: list[tuple[int, float, Trial]]) -> tuple[int, float, str]:
-    """Each task starts with one trial, as AutoGTCO's t = (1, .., 1) does, then each family; from there on gains decide."""
+    """Each task starts with one trial, as AutoGTCO's t = (1, .., 1) does, then each family; from
+    there on gains decide."""
     gain = math.fsum(gain for _, gain, _ in trials)
-    return min(rank for rank, _, _ in trials), -gain / compile_seconds(instance.config.family), repr(instance)
+    return (
+        min(rank for rank, _, _ in trials),
+        -gain / compile_seconds(instance.config.family),
+        repr(instance),
+    )

@@ -1,4 +1,6 @@
-"""The tables of the database, each version's, and how a file of an earlier version becomes one of this."""
+"""The tables of the database, each version's, and how a file of an earlier version becomes one
+of this."""
+
 from __future__ import annotations
 
 import contextlib
@@ -18,14 +20,22 @@ _MIGRATIONS = (
             clock_mhz INTEGER NOT NULL, detail TEXT NOT NULL, time_ns INTEGER NOT NULL, origin TEXT NOT NULL) WITHOUT ROWID""",
         "CREATE INDEX measurements_by_key ON measurements (key)",
     ),
-    ("ALTER TABLE measurements ADD COLUMN gpu TEXT AS (CASE WHEN json_valid(key) THEN json_extract(key, '$.machine.gpu') END) VIRTUAL",),
+    (
+        (
+            "ALTER TABLE measurements ADD COLUMN gpu TEXT AS (CASE WHEN json_valid(key) THEN"
+            " json_extract(key, '$.machine.gpu') END) VIRTUAL"
+        ),
+    ),
 )
 SCHEMA = len(_MIGRATIONS)
 
 
 def connect(name: str, uri: bool = False) -> sqlite3.Connection:
-    """Every statement is its own transaction unless `transaction` says otherwise; a lock of the caller's keeps threads apart."""
-    return sqlite3.connect(name, timeout=_PATIENCE, isolation_level=None, check_same_thread=False, uri=uri)
+    """Every statement is its own transaction unless `transaction` says otherwise; a lock of the
+    caller's keeps threads apart."""
+    return sqlite3.connect(
+        name, timeout=_PATIENCE, isolation_level=None, check_same_thread=False, uri=uri
+    )
 
 
 @contextlib.contextmanager
@@ -45,10 +55,15 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     """The schema version of a file. Raises InputError for a later one than SCHEMA."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > SCHEMA:
-        raise InputError(f"{path} has schema version {version}, this version of onnxbolt knows {SCHEMA}: update onnxbolt, or set "
-                         "ONNXBOLT_CACHE_DIR to another directory")
+        raise InputError(
+            f"{path} has schema version {version}, this version of onnxbolt knows {SCHEMA}: update"
+            " onnxbolt, or set ONNXBOLT_CACHE_DIR to another directory"
+        )
     if version < 0:
-        raise InputError(f"{path} has schema version {version}, which no version of onnxbolt wrote: move the file away")
+        raise InputError(
+            f"{path} has schema version {version}, which no version of onnxbolt wrote: move the"
+            " file away"
+        )
     return version
 
 
@@ -61,12 +76,15 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def check_tables(connection: sqlite3.Connection, path: Path) -> None:
-    """Raises InputError where a file has other tables than its version's: a view or a trigger in their place would be a program."""
+    """Raises InputError where a file has other tables than its version's: a view or a trigger in
+    their place would be a program."""
     with contextlib.closing(connect(":memory:")) as expected:
         for statement in _statements(0, version_of(connection, path)):
             expected.execute(statement)
         if _tables(connection) != _tables(expected):
-            raise InputError(f"{path} cannot be merged: its tables are not those of a database of measurements")
+            raise InputError(
+                f"{path} cannot be merged: its tables are not those of a database of measurements"
+            )
 
 
 def _statements(version: int, until: int) -> list[str]:
@@ -74,6 +92,9 @@ def _statements(version: int, until: int) -> list[str]:
 
 
 def _tables(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
-    """Kind, name and definition, without its spaces, of all that a file has; SQLite's own statistics are no part of it."""
-    found = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
+    """Kind, name and definition, without its spaces, of all that a file has; SQLite's own
+    statistics are no part of it."""
+    found = connection.execute(
+        "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
+    )
     return {(kind, name, "".join((sql or "").split())) for kind, name, sql in found}

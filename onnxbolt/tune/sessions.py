@@ -1,7 +1,10 @@
-"""ONNX Runtime sessions with inputs and outputs bound to the device, the settings worth trying, and their timing.
+"""ONNX Runtime sessions with inputs and outputs bound to the device, the settings worth trying, and
+their timing.
 
-Without a GPU everything runs on the CPU provider, timed by the clock, so that what is built on it can be tried out anywhere.
+Without a GPU everything runs on the CPU provider, timed by the clock, so that what is built on it
+can be tried out anywhere.
 """
+
 from __future__ import annotations
 
 import copy
@@ -27,14 +30,26 @@ from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS
 
 Arrays = Mapping[str, np.ndarray]
 Name = TypeVar("Name")
-Measure = Callable[[int], list[float]]  # runs a batch of measurements: how many -> microseconds of each
-_WARM_UP = 5  # the search for algorithms, two ordinary runs before a CUDA graph's capture, the capture, one more
-_NO_GRAPH = -1  # the number that tells ONNX Runtime neither to capture a run in a CUDA graph nor to replay one
+Measure = Callable[
+    [int], list[float]
+]  # runs a batch of measurements: how many -> microseconds of each
+# the search for algorithms, two ordinary runs before a CUDA graph's capture, the capture, one more
+_WARM_UP = 5
+_NO_GRAPH = (
+    -1
+)  # the number that tells ONNX Runtime neither to capture a run in a CUDA graph nor to replay one
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _NUMPY = {
-    "tensor(float)": np.dtype(np.float32), "tensor(float16)": np.dtype(np.float16), "tensor(bfloat16)": _BFLOAT16,
-    "tensor(double)": np.dtype(np.float64), "tensor(bool)": np.dtype(np.bool_),
-    **{f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(bfloat16)": _BFLOAT16,
+    "tensor(double)": np.dtype(np.float64),
+    "tensor(bool)": np.dtype(np.bool_),
+    **{
+        f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}")
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
 }
 
 
@@ -50,7 +65,10 @@ class Setting:
 
     def __str__(self) -> str:
         fused = ", fused bias" if self.fuse_bias else ""
-        return f"{'NHWC' if self.nhwc else 'NCHW'}, {self.search}, {'CUDA graph' if self.graph else 'no graph'}{fused}"
+        return (
+            f"{'NHWC' if self.nhwc else 'NCHW'}, {self.search},"
+            f" {'CUDA graph' if self.graph else 'no graph'}{fused}"
+        )
 
     def provider(self, stream: Stream) -> tuple[str, dict[str, str]]:
         """The CUDA provider with its options, as sessions take it."""
@@ -67,7 +85,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Source:
-    """A model to run: its bytes or its file, what to call it, and the library of its fused nodes."""
+    """A model to run: its bytes or its file, what to call it, and the library of its fused
+    nodes."""
 
     label: str
     model: bytes | Path
@@ -80,24 +99,36 @@ class Source:
             model = onnx.load_model(self.model, load_external_data=False)
         else:
             model = onnx.load_model_from_string(self.model)
-        return any(node.op_type in ("Conv", "ConvTranspose", "FusedConv") and node.domain != "com.onnxbolt" for node in model.graph.node)
+        return any(
+            node.op_type in ("Conv", "ConvTranspose", "FusedConv") and node.domain != "com.onnxbolt"
+            for node in model.graph.node
+        )
 
     def settings(self, graphs: Sequence[bool] = (False, True)) -> Iterator[Setting]:
-        """Every combination that can matter to it: layout and search do so for convolutions alone."""
-        layouts, searches = ((False, True), ("EXHAUSTIVE", "HEURISTIC")) if self.convolves else ((False,), ("EXHAUSTIVE",))
+        """Every combination that can matter to it: layout and search do so for convolutions
+        alone."""
+        layouts, searches = (
+            ((False, True), ("EXHAUSTIVE", "HEURISTIC"))
+            if self.convolves
+            else ((False,), ("EXHAUSTIVE",))
+        )
         return (Setting(*choice) for choice in itertools.product(layouts, searches, graphs))
 
 
 class Session:
-    """One session on the GPU (or, without a stream, on the CPU), with its feeds bound once. Raises one of RUNTIME_ERRORS."""
+    """One session on the GPU (or, without a stream, on the CPU), with its feeds bound once.
+    Raises one of RUNTIME_ERRORS."""
 
-    def __init__(self, source: Source, setting: Setting, feeds: Arrays, stream: Stream | None) -> None:
+    def __init__(
+        self, source: Source, setting: Setting, feeds: Arrays, stream: Stream | None
+    ) -> None:
         self._stream, self._device = stream, "cuda" if stream else "cpu"
         self._session = _session(source, setting, stream)
         self._bind(feeds, 0)
 
     def rebound(self, feeds: Arrays, graph: int) -> Session:
-        """The same session of ONNX Runtime on other feeds, of other sizes maybe; `graph` is the number of its CUDA graph, from 1 on."""
+        """The same session of ONNX Runtime on other feeds, of other sizes maybe; `graph` is the
+        number of its CUDA graph, from 1 on."""
         other = copy.copy(self)
         other._bind(feeds, graph)
         return other
@@ -105,7 +136,9 @@ class Session:
     def _bind(self, feeds: Arrays, graph: int) -> None:
         self._binding = self._session.io_binding()
         for value in self._session.get_inputs():
-            self._binding.bind_ortvalue_input(value.name, _ort_value(feeds[value.name].astype(_NUMPY[value.type]), self._device))
+            self._binding.bind_ortvalue_input(
+                value.name, _ort_value(feeds[value.name].astype(_NUMPY[value.type]), self._device)
+            )
         self._run_options = self._options(_NO_GRAPH)
         self._bind_outputs()
         self._run_options = self._options(graph)
@@ -120,7 +153,8 @@ class Session:
         return options
 
     def _bind_outputs(self) -> None:
-        """Fixed addresses, as CUDA graphs need them; where the model leaves a size open, a first run tells it.
+        """Fixed addresses, as CUDA graphs need them; where the model leaves a size open, a first
+        run tells it.
 
         That run is in no graph: a graph would go on writing where the run's own outputs lay.
         """
@@ -132,7 +166,9 @@ class Session:
             self._run()
             shapes = [value.shape() for value in self._values()]
         for value, shape in zip(outputs, shapes, strict=True):
-            self._binding.bind_ortvalue_output(value.name, _empty(shape, _NUMPY[value.type], self._device))
+            self._binding.bind_ortvalue_output(
+                value.name, _empty(shape, _NUMPY[value.type], self._device)
+            )
 
     def measure(self, count: int) -> list[float]:
         """Microseconds of each of `count` runs: between CUDA events, or by the clock on the CPU."""
@@ -141,9 +177,15 @@ class Session:
         return [self._timed() for _ in range(count)]
 
     def measure_queued(self, count: int) -> list[float]:
-        """Microseconds of the device for one of `count` runs behind one another, as `Stream.time_queued` has them; on the CPU the clock's
-        median."""
-        return [self._stream.time_queued(self._run, count) if self._stream else statistics.median(self.measure(count))]
+        """Microseconds of the device for one of `count` runs behind one another, as
+        `Stream.time_queued` has them; on the CPU the clock's median."""
+        return [
+            (
+                self._stream.time_queued(self._run, count)
+                if self._stream
+                else statistics.median(self.measure(count))
+            )
+        ]
 
     def outputs(self) -> list[np.ndarray]:
         """The answers of the last run."""
@@ -170,7 +212,9 @@ def _session(source: Source, setting: Setting, stream: Stream | None) -> ort.Inf
     options.add_session_config_entry("ep.cuda.enable_gemm_auto_tune", "1")
     extra_ops.register(options)
     if source.library and stream:
-        session_options(source.model, providers=providers, strict=True, library=source.library, options=options)
+        session_options(
+            source.model, providers=providers, strict=True, library=source.library, options=options
+        )
     elif source.library:
         session_options(source.model, providers=providers, options=options)
     model = str(source.model) if isinstance(source.model, Path) else source.model
@@ -186,7 +230,9 @@ def _ort_value(array: np.ndarray, device: str) -> ort.OrtValue:
 
 
 def _empty(shape: Sequence[int], dtype: np.dtype, device: str) -> ort.OrtValue:
-    element: Any = onnx.TensorProto.BFLOAT16 if dtype == _BFLOAT16 else dtype  # numpy has no such type; ONNX Runtime takes the bits
+    element: Any = (
+        onnx.TensorProto.BFLOAT16 if dtype == _BFLOAT16 else dtype
+    )  # numpy has no such type; ONNX Runtime takes the bits
     return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, device, 0)
 
 
@@ -213,7 +259,8 @@ class Sample:
 
 
 def interleave(measures: Mapping[Name, Measure], rounds: int, runs: int) -> dict[Name, Sample]:
-    """`rounds` times `runs` measurements of each in turn, so that drifts of clock and temperature meet all alike."""
+    """`rounds` times `runs` measurements of each in turn, so that drifts of clock and
+    temperature meet all alike."""
     times: dict[Name, list[float]] = {name: [] for name in measures}
     for _ in range(rounds):
         for name, measure in measures.items():
@@ -224,7 +271,8 @@ def interleave(measures: Mapping[Name, Measure], rounds: int, runs: int) -> dict
 
 @dataclass(frozen=True)
 class Found:
-    """The fastest source and setting of a search, its session, and the median of each one tried (or why it failed)."""
+    """The fastest source and setting of a search, its session, and the median of each one tried
+    (or why it failed)."""
 
     source: Source
     setting: Setting
@@ -232,11 +280,18 @@ class Found:
     tried: dict[str, float | str]
 
 
-def search(sources: Sequence[Source], feeds: Arrays, stream: Stream | None, runs: int, graphs: Sequence[bool] = (False, True)) -> Found:
+def search(
+    sources: Sequence[Source],
+    feeds: Arrays,
+    stream: Stream | None,
+    runs: int,
+    graphs: Sequence[bool] = (False, True),
+) -> Found:
     """The fastest of `sources` and their settings.
 
-    Every setting is tried with the first source, and the best of them, in NHWC too, for convolutions with their bias fused; the
-    other sources, which differ in details, with the best so far, with and without CUDA graph. Raises RuntimeError where nothing runs.
+    Every setting is tried with the first source, and the best of them, in NHWC too, for
+    convolutions with their bias fused; the other sources, which differ in details, with the best so
+    far, with and without CUDA graph. Raises RuntimeError where nothing runs.
     """
     trial = _Trial(feeds, stream, runs)
     first, graphs = sources[0], graphs if stream else (False,)
@@ -244,7 +299,9 @@ def search(sources: Sequence[Source], feeds: Arrays, stream: Stream | None, runs
         trial.attempt(first, setting)
     if stream and first.convolves:
         best = trial.found.setting
-        for nhwc in dict.fromkeys((best.nhwc, True)):  # what fusing saves can turn the order of the layouts
+        for nhwc in dict.fromkeys(
+            (best.nhwc, True)
+        ):  # what fusing saves can turn the order of the layouts
             trial.attempt(first, replace(best, nhwc=nhwc, fuse_bias=True))
     for source in sources[1:]:
         setting = trial.found.setting

@@ -1,5 +1,6 @@
-"""What lock files, and measurements from elsewhere, say of kernels, looked at before it is believed: numbers that no kernel has would end
-up in models."""
+"""What lock files, and measurements from elsewhere, say of kernels, looked at before it is
+believed: numbers that no kernel has would end up in models."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -16,7 +17,8 @@ _FROM_ZERO = ("pads", "padding")  # of a problem; all other numbers are at least
 
 
 def check_problem(problem: Problem, config: KernelConfig) -> None:
-    """Raises ValueError for a problem that no model has, and for one that the configuration's family does not solve."""
+    """Raises ValueError for a problem that no model has, and for one that the configuration's
+    family does not solve."""
     for field in dataclasses.fields(problem):
         value, least = getattr(problem, field.name), 0 if field.name in _FROM_ZERO else 1
         numbers: Sequence[Any] = value if isinstance(value, tuple) else (value,)
@@ -29,20 +31,28 @@ def check_problem(problem: Problem, config: KernelConfig) -> None:
             continue
         else:
             pairs = {"pads": 4, "strides": 2, "dilations": 2}.get(field.name)
-            sound = isinstance(value, tuple) == (field.name == "inner" or pairs is not None) and len(numbers) == (pairs or len(numbers))
+            sound = isinstance(value, tuple) == (
+                field.name == "inner" or pairs is not None
+            ) and len(numbers) == (pairs or len(numbers))
             sound = sound and all(type(n) is int and least <= n < 2**63 for n in numbers)
         if not sound:
             raise ValueError(f"problem: {field.name} is {value!r}")
     if len(getattr(problem, "inner", ())) != problem.chain.count(PRODUCT):
-        raise ValueError("problem: inner has not one width for each product of the chain but the first")
-    families = (Family.SQUEEZE_EXCITE,) if isinstance(problem, SqueezeExciteProblem) else (
-        FOR_CONV if isinstance(problem, ConvProblem) else FOR_GEMM)
+        raise ValueError(
+            "problem: inner has not one width for each product of the chain but the first"
+        )
+    families = (
+        (Family.SQUEEZE_EXCITE,)
+        if isinstance(problem, SqueezeExciteProblem)
+        else (FOR_CONV if isinstance(problem, ConvProblem) else FOR_GEMM)
+    )
     if config.family not in (*families, *(FOR_GEMM if isinstance(problem, ConvProblem) else ())):
         raise ValueError(f"a kernel of {config.family.name} for a {type(problem).__name__}")
 
 
 def check_measurement(measurement: Measurement) -> None:
-    """Raises ValueError for a configuration that no kernel could have, and for a time that none could take."""
+    """Raises ValueError for a configuration that no kernel could have, and for a time that none
+    could take."""
     if measurement.config is not None:
         config_from(measurement.config.row())
     if measurement.status is Status.OK and not checks.number("us", measurement.us):

@@ -1,9 +1,12 @@
-"""The planning stage with measurements: those that are remembered are used; with --tune, what is missing is measured first.
+"""The planning stage with measurements: those that are remembered are used; with --tune, what is
+missing is measured first.
 
-Planning and measuring take turns. The first round is about everything that could be fused; what loses is dropped, which can give
-its neighbours another form, hence other problems, which the next round is about, as it is about the layers of a kernel for several
-that lost, whether or not they are predicted to win. It ends because each round needs something new.
+Planning and measuring take turns. The first round is about everything that could be fused; what
+loses is dropped, which can give its neighbours another form, hence other problems, which the next
+round is about, as it is about the layers of a kernel for several that lost, whether or not they are
+predicted to win. It ends because each round needs something new.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -44,17 +47,26 @@ from onnxbolt.verify.session import CUDA, available_providers
 # Of the budget that is left.
 _KERNELS_SHARE = 0.6  # the rest is for the regions
 _REGIONS_SHARE = 0.7  # and the rest of that for the whole model
-_QUEUED = 4  # kernels for each core in the compiler's queue: more would be chosen too early, fewer waste time on headers
+# kernels for each core in the compiler's queue: more would be chosen too early, fewer waste time on
+# headers
+_QUEUED = 4
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Messages = Callable[[str], None]
 
 
-def plan_with_timings(subject: Subject, archs: Sequence[int], options: Options, locked: Timings, messages: Messages | None = None,
-                      watch: Progress | None = None) -> tuple[Plan, Tuning | None]:
+def plan_with_timings(
+    subject: Subject,
+    archs: Sequence[int],
+    options: Options,
+    locked: Timings,
+    messages: Messages | None = None,
+    watch: Progress | None = None,
+) -> tuple[Plan, Tuning | None]:
     """The plan, and what tuning did where Options.tune asked for it.
 
-    `locked` alone decides where it is frozen; else what the database knows of the local GPU is used, too. Raises as `tuned` does.
+    `locked` alone decides where it is frozen; else what the database knows of the local GPU is
+    used, too. Raises as `tuned` does.
     """
     if options.tune:
         return tuned(subject, archs, options, locked, messages, watch)
@@ -65,19 +77,30 @@ def plan_with_timings(subject: Subject, archs: Sequence[int], options: Options, 
         return memory.settled(chosen, archs, options.fuse, timings), None
 
 
-def tuned(subject: Subject, archs: Sequence[int], options: Options, locked: Timings, messages: Messages | None = None,
-          watch: Progress | None = None) -> tuple[Plan, Tuning]:
-    """The plan after measuring on the local GPU what is worth it, and what that did; it overrides what is locked.
+def tuned(
+    subject: Subject,
+    archs: Sequence[int],
+    options: Options,
+    locked: Timings,
+    messages: Messages | None = None,
+    watch: Progress | None = None,
+) -> tuple[Plan, Tuning]:
+    """The plan after measuring on the local GPU what is worth it, and what that did; it overrides
+    what is locked.
 
-    Raises InputError where there is no GPU to measure on, or the subject is for another ONNX Runtime, BuildError and ToolchainError where
-    nothing can be compiled.
+    Raises InputError where there is no GPU to measure on, or the subject is for another ONNX
+    Runtime, BuildError and ToolchainError where nothing can be compiled.
     """
     if subject.kernels != kernels_of():
-        raise InputError(f"{option('tune', True)} measures beside the installed ONNX Runtime {installed()}, "
-                         f"{option('ort_version', subject.kernels.release)} is another: leave out one of the two")
+        raise InputError(
+            f"{option('tune', True)} measures beside the installed ONNX Runtime {installed()}, "
+            f"{option('ort_version', subject.kernels.release)} is another: leave out one of the two"
+        )
     start = time.monotonic()  # the profiler may have to be compiled, too
     with Profiler(_tunable(archs)) as profiler, Database() as database:
-        measuring = _Measuring(subject, options, database, profiler, messages or _say_nothing, watch or Silent(), start)
+        measuring = _Measuring(
+            subject, options, database, profiler, messages or _say_nothing, watch or Silent(), start
+        )
         chosen, timings = _rounds(subject, archs, options.fuse, locked, measuring)
         chosen = measuring.settled(chosen, archs, timings)
         return chosen, measuring.tuning
@@ -86,21 +109,35 @@ def tuned(subject: Subject, archs: Sequence[int], options: Options, locked: Timi
 class _Source(Protocol):
     """Where timings come from."""
 
-    def extend(self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]) -> Timings:
-        """`timings` with what is known, or found out, about problems (repeated as the model repeats them) and regions."""
+    def extend(
+        self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]
+    ) -> Timings:
+        """`timings` with what is known, or found out, about problems (repeated as the model
+        repeats them) and regions."""
 
 
-def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, source: _Source) -> tuple[Plan, Timings]:
+def _rounds(
+    subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, source: _Source
+) -> tuple[Plan, Timings]:
     chosen, others = subject.plan(archs, "all", timings), subject.segments(archs)
     seen_problems: set[Problem] = set()
     seen_regions: set[str] = set()
     while True:
-        problems = [*chosen.workload, *(problem for region in chosen.lost for problem in region.problems)]
+        problems = [
+            *chosen.workload,
+            *(problem for region in chosen.lost for problem in region.problems),
+        ]
         planned = set(problems)
         problems += [problem for problem in others if problem not in planned]
-        kept = (region for number in archs for region in regions(chosen.assignment, number, subject.ranges.opt))
+        kept = (
+            region
+            for number in archs
+            for region in regions(chosen.assignment, number, subject.ranges.opt)
+        )
         found = [*chosen.lost, *kept] if fuse == "winning" else []
-        if seen_problems.issuperset(problems) and seen_regions.issuperset(region.key for region in found):
+        if seen_problems.issuperset(problems) and seen_regions.issuperset(
+            region.key for region in found
+        ):
             return chosen, timings
         seen_problems.update(problems)
         seen_regions.update(region.key for region in found)
@@ -108,7 +145,8 @@ def _rounds(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings,
         chosen = subject.plan(archs, fuse, timings)
 
 
-# --- without measuring ------------------------------------------------------------------------------------------------------
+# --- without measuring
+# ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -119,13 +157,28 @@ class _Memory:
     database: Database
     machine: Machine
 
-    def extend(self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]) -> Timings:
+    def extend(
+        self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]
+    ) -> Timings:
         remembered = self._choices(problems)
         choices = {key: choice for key, choice in remembered.items() if key not in timings.choices}
-        with_choices = dataclasses.replace(timings, choices={**timings.choices, **choices}, failed=self._failed(problems),
-                                           machine=self.machine)
+        with_choices = dataclasses.replace(
+            timings,
+            choices={**timings.choices, **choices},
+            failed=self._failed(problems),
+            machine=self.machine,
+        )
         here = [region for region in found if region.arch == self.machine.arch]
-        known = compare(here, self.subject.original, self.subject.precision, with_choices, self.database, self.machine, -math.inf, None)
+        known = compare(
+            here,
+            self.subject.original,
+            self.subject.precision,
+            with_choices,
+            self.database,
+            self.machine,
+            -math.inf,
+            None,
+        )
         return dataclasses.replace(with_choices, comparisons={**known, **timings.comparisons})
 
     def settled(self, chosen: Plan, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
@@ -136,60 +189,104 @@ class _Memory:
         return settle(self.subject, archs, fuse, timings, chosen, bench)[0]
 
     def _choices(self, problems: Sequence[Problem]) -> dict[tuple[Problem, int], Choice]:
-        best = {problem: self.database.best(kernel_key(problem, self.machine)) for problem in dict.fromkeys(problems)}
-        return {(p, self.machine.arch): Choice(m.config, m.us, m.mad) for p, m in best.items() if m is not None and m.config is not None}
+        best = {
+            problem: self.database.best(kernel_key(problem, self.machine))
+            for problem in dict.fromkeys(problems)
+        }
+        return {
+            (p, self.machine.arch): Choice(m.config, m.us, m.mad)
+            for p, m in best.items()
+            if m is not None and m.config is not None
+        }
 
     def _failed(self, problems: Sequence[Problem]) -> frozenset[tuple[Problem, int]]:
         arch = get(self.machine.arch)
-        return frozenset((problem, arch.number) for problem in dict.fromkeys(problems)
-                         if nothing_runs(problem, arch, self.database.measurements(kernel_key(problem, self.machine))))
+        return frozenset(
+            (problem, arch.number)
+            for problem in dict.fromkeys(problems)
+            if nothing_runs(
+                problem, arch, self.database.measurements(kernel_key(problem, self.machine))
+            )
+        )
 
 
 @contextlib.contextmanager
 def _memory(subject: Subject, archs: Sequence[int], locked: Timings) -> Iterator[_Memory | None]:
-    """None where nothing can be known: no GPU, no database, another architecture, or a lock that is to decide alone."""
+    """None where nothing can be known: no GPU, no database, another architecture, or a lock that
+    is to decide alone."""
     local = gpu.local_arch()
-    if locked.frozen or local is None or arch_number(local) not in archs or not default_path().exists():
+    if (
+        locked.frozen
+        or local is None
+        or arch_number(local) not in archs
+        or not default_path().exists()
+    ):
         yield None
         return
     try:
         with Profiler(arch_number(local)) as profiler:
             machine = profiler.machine
     except OnnxboltError as error:
-        logger.info("measurements of earlier runs are not used, since this machine cannot be identified: %s", error)
+        logger.info(
+            "measurements of earlier runs are not used, since this machine cannot be"
+            " identified: %s",
+            error,
+        )
         yield None
         return
     with Database() as database:
         yield _Memory(subject, database, machine)
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------------
+# --- measuring
+# --------------------------------------------------------------------------------------------------------------
 
 
 def _tunable(archs: Sequence[int]) -> int:
-    """The local GPU's architecture. Raises InputError where there is none, or not one of those that are planned for."""
+    """The local GPU's architecture. Raises InputError where there is none, or not one of those
+    that are planned for."""
     local = gpu.local_arch()
     if local is None:
-        raise InputError(f"{option('tune', True)} measures on an NVIDIA GPU of a supported architecture, and this machine has none: "
-                         f"run it on one that has, or use what was measured there by {option('lock')} and {option('frozen', True)}")
+        raise InputError(
+            f"{option('tune', True)} measures on an NVIDIA GPU of a supported architecture, and"
+            " this machine has none: run it on one that has, or use what was measured there by"
+            f" {option('lock')} and {option('frozen', True)}"
+        )
     if arch_number(local) not in archs:
-        raise InputError(f"{option('tune', True)} measures on the local GPU, whose architecture {local} is not among those of "
-                         f"{option('archs')}: add it")
+        raise InputError(
+            f"{option('tune', True)} measures on the local GPU, whose architecture {local} is not"
+            f" among those of {option('archs')}: add it"
+        )
     return arch_number(local)
 
 
 class _Measuring:
     """Tunes kernels and compares regions, within one budget for both."""
 
-    def __init__(self, subject: Subject, options: Options, database: Database, profiler: Profiler, messages: Messages,
-                 watch: Progress, start: float) -> None:
-        self._subject, self._options, self._database, self._profiler = subject, options, database, profiler
+    def __init__(
+        self,
+        subject: Subject,
+        options: Options,
+        database: Database,
+        profiler: Profiler,
+        messages: Messages,
+        watch: Progress,
+        start: float,
+    ) -> None:
+        self._subject, self._options, self._database, self._profiler = (
+            subject,
+            options,
+            database,
+            profiler,
+        )
         self._messages, self._watch, self._start = messages, watch, start
         self._deadline = start + (math.inf if options.budget is None else options.budget)
         self._problems: list[Problem] = []
         self.tuning = Tuning()
 
-    def extend(self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]) -> Timings:
+    def extend(
+        self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]
+    ) -> Timings:
         timings = self._tune(timings, problems, bool(found))
         here = [region for region in found if region.arch == self._profiler.machine.arch]
         comparisons = self._compare(here, timings) if here else {}
@@ -208,47 +305,82 @@ class _Measuring:
             self._note(whole=whole)
             return plan
 
-        found = self._or_remembered(lambda: checked(self._deadline, Stream()), lambda: checked(-math.inf, None))
+        found = self._or_remembered(
+            lambda: checked(self._deadline, Stream()), lambda: checked(-math.inf, None)
+        )
         self._take_stock()
         if found.candidates and self.tuning.whole is None:
-            self._note(notes=(*self.tuning.notes, "the whole model was not compared with ONNX Runtime"))
+            self._note(
+                notes=(*self.tuning.notes, "the whole model was not compared with ONNX Runtime")
+            )
         return found
 
     def _tune(self, timings: Timings, problems: Sequence[Problem], compared: bool) -> Timings:
-        """The problems of earlier rounds come along: what is known of them costs nothing, and the report is about all."""
+        """The problems of earlier rounds come along: what is known of them costs nothing, and
+        the report is about all."""
         known = set(self._problems)
         self._problems += [problem for problem in problems if problem not in known]
         machine = self._profiler.machine
         tasks = tasks_of(self._problems, get(machine.arch), self._options.trials)
         budget = 0.0 if self._interrupted else self._left() * (_KERNELS_SHARE if compared else 1.0)
         with self._watch as progress:
-            found, tuning = tune(tasks, self._database, self._profiler, _build, machine, budget=budget, progress=progress,
-                                 capacity=_QUEUED * len(os.sched_getaffinity(0)))
+            found, tuning = tune(
+                tasks,
+                self._database,
+                self._profiler,
+                _build,
+                machine,
+                budget=budget,
+                progress=progress,
+                capacity=_QUEUED * len(os.sched_getaffinity(0)),
+            )
         self.tuning = tuning.after(self.tuning)
-        return dataclasses.replace(timings, choices={**timings.choices, **found.choices}, failed=found.failed, machine=machine)
+        return dataclasses.replace(
+            timings,
+            choices={**timings.choices, **found.choices},
+            failed=found.failed,
+            machine=machine,
+        )
 
     def _compare(self, found: Sequence[Region], timings: Timings) -> dict[str, Comparison]:
         """What is measured before an interrupt counts."""
         if CUDA not in available_providers():
-            self._messages("nothing is compared with ONNX Runtime, since this onnxruntime has no CUDA provider (install onnxruntime-gpu): "
-                           "fused is what is predicted to be faster")
+            self._messages(
+                "nothing is compared with ONNX Runtime, since this onnxruntime has no CUDA provider"
+                " (install onnxruntime-gpu): fused is what is predicted to be faster"
+            )
             return {}
 
         def answers(budget: float, stream: Stream | None) -> dict[str, Comparison]:
-            return compare(found, self._subject.original, self._subject.precision, timings, self._database, self._profiler.machine,
-                           budget, stream, self._messages)
+            return compare(
+                found,
+                self._subject.original,
+                self._subject.precision,
+                timings,
+                self._database,
+                self._profiler.machine,
+                budget,
+                stream,
+                self._messages,
+            )
 
-        return self._or_remembered(lambda: answers(self._left() * _REGIONS_SHARE, Stream()), lambda: answers(-math.inf, None))
+        return self._or_remembered(
+            lambda: answers(self._left() * _REGIONS_SHARE, Stream()),
+            lambda: answers(-math.inf, None),
+        )
 
     def _or_remembered(self, measure: Callable[[], T], recall: Callable[[], T]) -> T:
-        """What measuring gives, or, after Ctrl-C or where the device is lost, what is remembered."""
+        """What measuring gives, or, after Ctrl-C or where the device is lost, what is
+        remembered."""
         if not self._interrupted:
             try:
                 return measure()
             except KeyboardInterrupt:
                 self._note(ended_by="interrupt")
             except CudaError as error:
-                self._note(notes=(*self.tuning.notes, f"comparing with ONNX Runtime ended early: {error}"))
+                self._note(
+                    notes=(*self.tuning.notes, f"comparing with ONNX Runtime ended early: {error}")
+                )
         return recall()
 
     @property

@@ -1,4 +1,5 @@
 """What is planned and measured: a model's graph."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -23,7 +24,8 @@ from onnxbolt.tune.timings import Timings
 
 @dataclass(frozen=True)
 class Subject:
-    """The graph, the model that it came from, the sizes that it is planned for, and ONNX Runtime's kernels."""
+    """The graph, the model that it came from, the sizes that it is planned for, and ONNX
+    Runtime's kernels."""
 
     graph: gs.Graph
     original: ModelProto
@@ -40,17 +42,23 @@ class Subject:
 
     def again(self) -> Subject:
         """The same with a graph of its own, since rewriting changes one for good."""
-        return dataclasses.replace(self, graph=_prepared(self.original, self.precision, self.kernels))
+        return dataclasses.replace(
+            self, graph=_prepared(self.original, self.precision, self.kernels)
+        )
 
     def plan(self, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
-        """What `timings` make of the graph: chains are cut, then regions and kernels chosen. Raises FrozenError."""
+        """What `timings` make of the graph: chains are cut, then regions and kernels chosen.
+        Raises FrozenError."""
         found = cover(self.graph, archs, self.ranges.opt, timings)
         chosen = plan(self.graph, found.candidates, archs, fuse, timings, self.ranges)
-        used = dataclasses.replace(chosen.used, choices={**found.choices, **chosen.used.choices}, cuts=found.cuts)
+        used = dataclasses.replace(
+            chosen.used, choices={**found.choices, **chosen.used.choices}, cuts=found.cuts
+        )
         return dataclasses.replace(chosen, refusals=[*found.refusals, *chosen.refusals], used=used)
 
     def segments(self, archs: Sequence[int]) -> list[Problem]:
-        """Of each chain what every kernel that may be in a plan would solve: their times decide where it is cut."""
+        """Of each chain what every kernel that may be in a plan would solve: their times decide
+        where it is cut."""
         return segments(self.graph, archs, self.ranges.opt)
 
 

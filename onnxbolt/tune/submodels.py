@@ -1,4 +1,6 @@
-"""Small models of a region: its nodes as ONNX Runtime is given them, and as fused nodes; both with ends in the region's own types."""
+"""Small models of a region: its nodes as ONNX Runtime is given them, and as fused nodes; both
+with ends in the region's own types."""
+
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -33,7 +35,8 @@ from onnxbolt.tune.timings import Timings
 
 
 class Original:
-    """A model in the target precision, as ONNX Runtime would be given it (`rounded`) and after canonicalization (`canonical`).
+    """A model in the target precision, as ONNX Runtime would be given it (`rounded`) and after
+    canonicalization (`canonical`).
 
     Names survive all stages, so that a region of the plan is found again in both.
     """
@@ -49,7 +52,8 @@ class Original:
     def nodes_of(self, region: Region) -> tuple[ModelProto, ModelProto] | None:
         """The region for ONNX Runtime and for fusing; None where its ends are no cut of the graph.
 
-        ONNX Runtime gets the nodes that the user wrote, unless canonicalization has moved the region's ends.
+        ONNX Runtime gets the nodes that the user wrote, unless canonicalization has moved the
+        region's ends.
         """
         inputs, outputs = ends(region)
         plain = extract(self.canonical, inputs, outputs, region.at)
@@ -76,37 +80,61 @@ def ends(region: Region) -> tuple[list[gs.Tensor], list[gs.Tensor]]:
     inner = [*(node for c in region.candidates for node in c.nodes), *region.carried]
     ids = {id(node) for node in inner}
     written = {t.name: t for node in inner for t in node.outputs if t.name}
-    read = {t.name: t for node in inner for t in node.inputs if t.name and not isinstance(t, gs.Constant) and t.name not in written}
+    read = {
+        t.name: t
+        for node in inner
+        for t in node.inputs
+        if t.name and not isinstance(t, gs.Constant) and t.name not in written
+    }
     assignment = region.assignment
-    plain = {name for name, form in assignment.conversions if form == PLAIN} | {t.name for t in assignment.both.values()}
+    plain = {name for name, form in assignment.conversions if form == PLAIN} | {
+        t.name for t in assignment.both.values()
+    }
     return list(read.values()), [  # a graph output may have readers inside the region alone
-        t for t in written.values() if not t.outputs or any(id(user) not in ids for user in t.outputs) or t.name in plain
+        t
+        for t in written.values()
+        if not t.outputs or any(id(user) not in ids for user in t.outputs) or t.name in plain
     ]
 
 
-def extract(graph: gs.Graph, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], at: Point = AS_IS) -> ModelProto | None:
-    """The nodes of `graph` between tensors named as `inputs` and `outputs`, with their types there and the sizes of `at`.
+def extract(
+    graph: gs.Graph, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], at: Point = AS_IS
+) -> ModelProto | None:
+    """The nodes of `graph` between tensors named as `inputs` and `outputs`, with their types there
+    and the sizes of `at`.
 
-    None where a name or its type is another in `graph`, or where the outputs need more than the inputs.
+    None where a name or its type is another in `graph`, or where the outputs need more than the
+    inputs.
     """
     tensors = {t.name: t for node in graph.nodes for t in (*node.inputs, *node.outputs)}
-    if any(t.name not in tensors or tensors[t.name].dtype != t.dtype or t.shape is None for t in (*inputs, *outputs)):
+    if any(
+        t.name not in tensors or tensors[t.name].dtype != t.dtype or t.shape is None
+        for t in (*inputs, *outputs)
+    ):
         return None
     nodes = _between(tensors, {t.name for t in inputs}, [t.name for t in outputs])
     if nodes is None:
         return None
     source: ModelProto = graph.source
-    model = ModelProto(ir_version=max(source.ir_version, LEAST_IR), opset_import=graph.import_domains, functions=source.functions)
+    model = ModelProto(
+        ir_version=max(source.ir_version, LEAST_IR),
+        opset_import=graph.import_domains,
+        functions=source.functions,
+    )
     model.graph.name = "region"
     model.graph.node.extend(node_proto(node) for node in in_order(graph) if id(node) in nodes)
-    constants = {t.name: t for node in nodes.values() for t in node.inputs if isinstance(t, gs.Constant)}
+    constants = {
+        t.name: t for node in nodes.values() for t in node.inputs if isinstance(t, gs.Constant)
+    }
     model.graph.initializer.extend(tensor_proto(constant) for constant in constants.values())
     model.graph.input.extend(_value(tensor, at) for tensor in inputs)
     model.graph.output.extend(_value(tensor, at) for tensor in outputs)
     return model
 
 
-def _between(tensors: Mapping[str, gs.Tensor], inputs: Container[str], outputs: Iterable[str]) -> dict[int, gs.Node] | None:
+def _between(
+    tensors: Mapping[str, gs.Tensor], inputs: Container[str], outputs: Iterable[str]
+) -> dict[int, gs.Node] | None:
     found: dict[int, gs.Node] = {}
     pending = [tensors[name] for name in outputs]
     while pending:
@@ -123,12 +151,15 @@ def _between(tensors: Mapping[str, gs.Tensor], inputs: Container[str], outputs: 
 
 
 def _value(tensor: gs.Tensor, at: Point) -> ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(tensor.name, onnx_dtype(tensor.dtype), at.sizes(tensor))
+    return onnx.helper.make_tensor_value_info(
+        tensor.name, onnx_dtype(tensor.dtype), at.sizes(tensor)
+    )
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A graph after our stages: to be exported once the library that serves it, and others, is known."""
+    """A graph after our stages: to be exported once the library that serves it, and others, is
+    known."""
 
     graph: gs.Graph
     rewriter: Rewriter
@@ -155,12 +186,23 @@ class Fused:
 
     def model(self, manifest: Manifest) -> ModelProto:
         """The model, bound to the library of `manifest`."""
-        return export_model(self.graph, list(self.rewriter.functions.values()), metadata_of(manifest, "keep", self.archs))
+        return export_model(
+            self.graph,
+            list(self.rewriter.functions.values()),
+            metadata_of(manifest, "keep", self.archs),
+        )
 
 
-def fuse(model: ModelProto, arch: int, timings: Timings, ends: Container[str] = (), left_out: Container[str] = ()) -> Fused:
-    """Everything of `model` fused, in the precision that it has, configured by `timings`, but for candidates whose outputs are named in
-    `left_out`. A kernel for several layers ends at one of the tensors `ends`."""
+def fuse(
+    model: ModelProto,
+    arch: int,
+    timings: Timings,
+    ends: Container[str] = (),
+    left_out: Container[str] = (),
+) -> Fused:
+    """Everything of `model` fused, in the precision that it has, configured by `timings`, but
+    for candidates whose outputs are named in `left_out`. A kernel for several layers ends at one
+    of the tensors `ends`."""
     graph = import_model(model)
     infer(graph)
     canonicalize(graph)
@@ -169,9 +211,14 @@ def fuse(model: ModelProto, arch: int, timings: Timings, ends: Container[str] = 
 
 
 def repeat(model: ModelProto, copies: int) -> ModelProto:
-    """`copies` of the model side by side, each with inputs of its own and the weights shared: they divide what launching costs once."""
-    repeated = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions,
-                          metadata_props=model.metadata_props)
+    """`copies` of the model side by side, each with inputs of its own and the weights shared:
+    they divide what launching costs once."""
+    repeated = ModelProto(
+        ir_version=model.ir_version,
+        opset_import=model.opset_import,
+        functions=model.functions,
+        metadata_props=model.metadata_props,
+    )
     repeated.graph.name = model.graph.name
     repeated.graph.initializer.extend(model.graph.initializer)
     shared = {tensor.name for tensor in model.graph.initializer} | {""}

@@ -1,4 +1,6 @@
-"""What a tuning run achieved, as plain data for the report: per task before and after, and how good the prediction was."""
+"""What a tuning run achieved, as plain data for the report: per task before and after, and how
+good the prediction was."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -17,7 +19,8 @@ _RANKABLE = 3  # fewer points have no rank correlation worth a mean
 
 @dataclass(frozen=True)
 class TunedTask:
-    """One task. Microseconds; `first_us` is the measured time of the predicted choice (of its successor where that failed)."""
+    """One task. Microseconds; `first_us` is the measured time of the predicted choice (of its
+    successor where that failed)."""
 
     name: str
     kind: str  # "conv" or "gemm", each also with " chain"
@@ -47,7 +50,8 @@ class Quality:
 
 @dataclass(frozen=True)
 class WholeModel:
-    """The model as planned and as ONNX Runtime runs it at its best, microseconds, and the regions left to it for the model's sake."""
+    """The model as planned and as ONNX Runtime runs it at its best, microseconds, and the
+    regions left to it for the model's sake."""
 
     ours_us: float
     ort_us: float
@@ -70,8 +74,13 @@ class Tuning:
     def after(self, before: Tuning) -> Tuning:
         """This round as the continuation of an earlier one, whose tasks it repeats."""
         ended_by = before.ended_by if before.ended_by == "interrupt" else self.ended_by
-        return dataclasses.replace(self, trials=before.trials + self.trials, kernels=before.kernels + self.kernels, ended_by=ended_by,
-                                   notes=tuple(dict.fromkeys((*before.notes, *self.notes))))
+        return dataclasses.replace(
+            self,
+            trials=before.trials + self.trials,
+            kernels=before.kernels + self.kernels,
+            ended_by=ended_by,
+            notes=tuple(dict.fromkeys((*before.notes, *self.notes))),
+        )
 
 
 def tuned_task(task: Task, measured: dict[KernelConfig, Measurement]) -> TunedTask | None:
@@ -81,25 +90,55 @@ def tuned_task(task: Task, measured: dict[KernelConfig, Measurement]) -> TunedTa
         return None
     best_us, best = min((us, config) for config, us in right.items())
     first_us = next((right[c.config] for c in task.candidates if c.config in right), best_us)
-    return TunedTask(task.name, task.kind, task.occurrences, len(measured), len(measured) - len(right), first_us, best_us,
-                     task.problem.flops / best_us / 1e6, describe(best))
+    return TunedTask(
+        task.name,
+        task.kind,
+        task.occurrences,
+        len(measured),
+        len(measured) - len(right),
+        first_us,
+        best_us,
+        task.problem.flops / best_us / 1e6,
+        describe(best),
+    )
 
 
-def quality(tasks: Sequence[Task], measured: Sequence[dict[KernelConfig, Measurement]]) -> tuple[Quality, ...]:
+def quality(
+    tasks: Sequence[Task], measured: Sequence[dict[KernelConfig, Measurement]]
+) -> tuple[Quality, ...]:
     """One row for each kind of problem, from all that was measured."""
     rows = []
     for kind in sorted({task.kind for task in tasks}):
-        pairs = [(task, results) for task, results in zip(tasks, measured, strict=True) if task.kind == kind]
+        pairs = [
+            (task, results)
+            for task, results in zip(tasks, measured, strict=True)
+            if task.kind == kind
+        ]
         tuned = [row for task, results in pairs if (row := tuned_task(task, results))]
         if tuned:
-            correlations = [rho for task, results in pairs if (rho := _rank_correlation(task, results)) is not None]
+            correlations = [
+                rho
+                for task, results in pairs
+                if (rho := _rank_correlation(task, results)) is not None
+            ]
             regret = math.exp(statistics.fmean(math.log(row.regret) for row in tuned))
-            rows.append(Quality(kind, len(tuned), regret, statistics.fmean(correlations) if correlations else None))
+            rows.append(
+                Quality(
+                    kind,
+                    len(tuned),
+                    regret,
+                    statistics.fmean(correlations) if correlations else None,
+                )
+            )
     return tuple(rows)
 
 
 def _rank_correlation(task: Task, measured: dict[KernelConfig, Measurement]) -> float | None:
-    ran = [(c.us, measured[c.config].us) for c in task.candidates if c.config in measured and measured[c.config].status is Status.OK]
+    ran = [
+        (c.us, measured[c.config].us)
+        for c in task.candidates
+        if c.config in measured and measured[c.config].status is Status.OK
+    ]
     return spearman(*zip(*ran, strict=True)) if len(ran) >= _RANKABLE else None
 
 

@@ -1,4 +1,6 @@
-"""What there is to measure: each distinct problem of a model once, with the kernels that are likely to be good for it."""
+"""What there is to measure: each distinct problem of a model once, with the kernels that are
+likely to be good for it."""
+
 from __future__ import annotations
 
 from collections import Counter, defaultdict
@@ -15,7 +17,11 @@ from onnxbolt.tune.heuristics import seeds
 from onnxbolt.tune.records import Measurement, Problem, Status
 
 _FEW = 3
-_GENERATION = {Family.GEMM_2X: 0, Family.CONV_2X: 0, Family.GEMM_3X: 1}  # CUTLASS's; our own kernels are the last one
+_GENERATION = {
+    Family.GEMM_2X: 0,
+    Family.CONV_2X: 0,
+    Family.GEMM_3X: 1,
+}  # CUTLASS's; our own kernels are the last one
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,8 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Task:
-    """A problem, how often the model has it, its candidates with the fastest predicted one first, and a bound that no kernel beats."""
+    """A problem, how often the model has it, its candidates with the fastest predicted one
+    first, and a bound that no kernel beats."""
 
     problem: Problem
     occurrences: int
@@ -38,28 +45,52 @@ class Task:
     @property
     def kind(self) -> str:
         kind = "conv" if isinstance(self.problem, ConvProblem) else "gemm"
-        return f"{kind} chain" if not isinstance(self.problem, SqueezeExciteProblem) and self.problem.inner else kind
+        return (
+            f"{kind} chain"
+            if not isinstance(self.problem, SqueezeExciteProblem) and self.problem.inner
+            else kind
+        )
 
     @property
     def name(self) -> str:
         return describe_problem(self.problem)
 
 
-def tasks_of(problems: Iterable[Problem], arch: Arch, trials: int = TRIALS,
-             extra: Callable[[Problem, Arch], Sequence[KernelConfig]] = seeds) -> list[Task]:
-    """One task for each distinct problem that `arch` has kernels for, the most expensive in the model first.
+def tasks_of(
+    problems: Iterable[Problem],
+    arch: Arch,
+    trials: int = TRIALS,
+    extra: Callable[[Problem, Arch], Sequence[KernelConfig]] = seeds,
+) -> list[Task]:
+    """One task for each distinct problem that `arch` has kernels for, the most expensive in the
+    model first.
 
-    A task's candidates are the first `trials` by prediction, a few of each family among them, and behind them those of `extra` that are
-    feasible but were cut off. Squeeze-and-excitation has one kernel, and no task.
+    A task's candidates are the first `trials` by prediction, a few of each family among them, and
+    behind them those of `extra` that are feasible but were cut off. Squeeze-and-excitation has one
+    kernel, and no task.
     """
-    counted = Counter(problem for problem in problems if not isinstance(problem, SqueezeExciteProblem))
-    tasks = [Task(problem, count, _ranked(problem, arch, trials, extra), floor_us(problem, arch)) for problem, count in counted.items()]
-    return sorted((task for task in tasks if task.candidates), key=lambda t: (-t.occurrences * t.candidates[0].us, repr(t.problem)))
+    counted = Counter(
+        problem for problem in problems if not isinstance(problem, SqueezeExciteProblem)
+    )
+    tasks = [
+        Task(problem, count, _ranked(problem, arch, trials, extra), floor_us(problem, arch))
+        for problem, count in counted.items()
+    ]
+    return sorted(
+        (task for task in tasks if task.candidates),
+        key=lambda t: (-t.occurrences * t.candidates[0].us, repr(t.problem)),
+    )
 
 
-def _ranked(problem: Problem, arch: Arch, trials: int,
-            extra: Callable[[Problem, Arch], Sequence[KernelConfig]]) -> tuple[Ranked, ...]:
-    everything = sorted((fused_us(problem, config, arch), config) for config in candidates(problem, arch))
+def _ranked(
+    problem: Problem,
+    arch: Arch,
+    trials: int,
+    extra: Callable[[Problem, Arch], Sequence[KernelConfig]],
+) -> tuple[Ranked, ...]:
+    everything = sorted(
+        (fused_us(problem, config, arch), config) for config in candidates(problem, arch)
+    )
     first = _varied([Ranked(config, us) for us, config in everything], trials)
     chosen = {candidate.config for candidate in first}
     seeded = set(extra(problem, arch)) - chosen if len(chosen) < len(everything) else set()
@@ -67,16 +98,22 @@ def _ranked(problem: Problem, arch: Arch, trials: int,
 
 
 def _varied(everything: Sequence[Ranked], trials: int) -> list[Ranked]:
-    """The first `trials`, but a few of each family however it is predicted, since predictions compare kernels of one family well, and
-    families less so; and no more than a few of those that have a successor for the problem."""
+    """The first `trials`, but a few of each family however it is predicted, since predictions
+    compare kernels of one family well, and families less so; and no more than a few of those
+    that have a successor for the problem."""
     families: dict[Family, list[Ranked]] = defaultdict(list)
     for candidate in everything:
         families[candidate.config.family].append(candidate)
     few = min(_FEW, trials // max(len(families), 1))
     latest = max(_GENERATION.get(family, 2) for family in families) if families else 0
     sure = [candidate for group in families.values() for candidate in group[:few]]
-    rest = [candidate for family, group in families.items() if _GENERATION.get(family, 2) == latest for candidate in group[few:]]
-    chosen = [*sure, *sorted(rest, key=_by_time)[:trials - len(sure)]]
+    rest = [
+        candidate
+        for family, group in families.items()
+        if _GENERATION.get(family, 2) == latest
+        for candidate in group[few:]
+    ]
+    chosen = [*sure, *sorted(rest, key=_by_time)[: trials - len(sure)]]
     return sorted(chosen, key=_by_time)
 
 

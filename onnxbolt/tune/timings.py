@@ -1,4 +1,6 @@
-"""What the planner asks of measurements: an empty answer means that nothing is known and the prediction stands."""
+"""What the planner asks of measurements: an empty answer means that nothing is known and the
+prediction stands."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -19,9 +21,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A region (or a single GEMM) as ONNX Runtime runs it at its best and as fused nodes, both as sessions. Microseconds.
+    """A region (or a single GEMM) as ONNX Runtime runs it at its best and as fused nodes, both as
+    sessions. Microseconds.
 
-    Of a region that is fused in part, `ours_us` is that, and `ort_us` the better one of fusing all of it and nothing.
+    Of a region that is fused in part, `ours_us` is that, and `ort_us` the better one of fusing all
+    of it and nothing.
     """
 
     ours_us: float
@@ -35,7 +39,8 @@ class Comparison:
 
     @property
     def fused(self) -> bool:
-        """Whether the region is fused: measured times have to win by more than the noise, predicted ones know of none."""
+        """Whether the region is fused: measured times have to win by more than the noise,
+        predicted ones know of none."""
         return self.certain_gain > 1 if self.decided is None else self.decided
 
     @property
@@ -47,12 +52,15 @@ class Comparison:
     def certain_gain(self) -> float:
         """The gain; 1 where measured times differ by no more than the noise."""
         ours, theirs = (self.ours_us, self.ours_mad), (self.ort_us, self.ort_mad)
-        return self.gain if not self.measured or wins(*ours, *theirs) or wins(*theirs, *ours) else 1.0
+        return (
+            self.gain if not self.measured or wins(*ours, *theirs) or wins(*theirs, *ours) else 1.0
+        )
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How many layers of a chain its first kernel computes; a global average pooling behind a convolution counts as one."""
+    """How many layers of a chain its first kernel computes; a global average pooling behind a
+    convolution counts as one."""
 
     layers: int
     chain: str = ""  # in words, for who reads a lock file
@@ -60,15 +68,19 @@ class Cut:
 
 @dataclass(frozen=True)
 class Timings:
-    """Choices by (problem, architecture), comparisons by the keys of regions and their parts (`plan/regions.py`), cuts by the keys of
-    chains (`plan/cuts.py`)."""
+    """Choices by (problem, architecture), comparisons by the keys of regions and their parts
+    (`plan/regions.py`), cuts by the keys of chains (`plan/cuts.py`)."""
 
     choices: dict[tuple[Problem, int], Choice] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     machine: Machine | None = None  # where choices and comparisons were measured
     frozen: bool = False  # what is not here is an error (exit code 5), not predicted
-    cuts: dict[str, Cut] = field(default_factory=dict)  # that are decided; others follow from the choices
-    failed: frozenset[tuple[Problem, int]] = frozenset()  # of which no kernel that was tried runs right
+    cuts: dict[str, Cut] = field(
+        default_factory=dict
+    )  # that are decided; others follow from the choices
+    failed: frozenset[tuple[Problem, int]] = (
+        frozenset()
+    )  # of which no kernel that was tried runs right
 
     def choice(self, problem: Problem, arch: int) -> Choice | None:
         return self.choices.get((problem, arch))

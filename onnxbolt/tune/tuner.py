@@ -1,4 +1,6 @@
-"""The tuning loop: while kernels are compiled, those that are done are measured, and every measurement is remembered at once."""
+"""The tuning loop: while kernels are compiled, those that are done are measured, and every
+measurement is remembered at once."""
+
 from __future__ import annotations
 
 import math
@@ -27,8 +29,11 @@ _PATIENCE = 1.0  # seconds to wait for the compiler before the progress is shown
 class Profiler(Protocol):
     """Runs candidates; whatever they do, it answers."""
 
-    def measure(self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]) -> Sequence[Measurement]:
-        """One measurement for each candidate, failures among them, and maybe of further launches of their kernels.
+    def measure(
+        self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]
+    ) -> Sequence[Measurement]:
+        """One measurement for each candidate, failures among them, and maybe of further launches of
+        their kernels.
 
         Raises OnnxboltError where nothing can be measured of the problem, whatever the candidate.
         """
@@ -42,13 +47,25 @@ class Records(Protocol):
     def measurements(self, key: str) -> Sequence[Measurement]: ...
 
 
-def tune(tasks: Sequence[Task], database: Records, profiler: Profiler, build: Build, machine: Machine, *, budget: float = math.inf,
-         progress: Progress | None = None, capacity: int = 64, clock: Callable[[], float] = time.monotonic) -> tuple[Timings, Tuning]:
-    """Measure candidates of `tasks` until none is expected to pay, or `budget` seconds are over, or Ctrl-C; the best so far is the answer.
+def tune(
+    tasks: Sequence[Task],
+    database: Records,
+    profiler: Profiler,
+    build: Build,
+    machine: Machine,
+    *,
+    budget: float = math.inf,
+    progress: Progress | None = None,
+    capacity: int = 64,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Timings, Tuning]:
+    """Measure candidates of `tasks` until none is expected to pay, or `budget` seconds are over, or
+    Ctrl-C; the best so far is the answer.
 
-    `capacity` kernels are in the compiler's queue at most: more than one wave for all cores would be chosen too early.
-    What `database` has for `machine` is not measured again, failures included: a run goes on where the last one ended.
-    Raises BuildError where compiling fails for a reason that does not lie with a kernel.
+    `capacity` kernels are in the compiler's queue at most: more than one wave for all cores would
+    be chosen too early. What `database` has for `machine` is not measured again, failures included:
+    a run goes on where the last one ended. Raises BuildError where compiling fails for a reason
+    that does not lie with a kernel.
     """
     run = _Run(tasks, database, profiler, machine, progress or Silent(), capacity, clock)
     try:
@@ -62,9 +79,23 @@ def tune(tasks: Sequence[Task], database: Records, profiler: Profiler, build: Bu
 class _Run:
     """The state of one call of `tune`."""
 
-    def __init__(self, tasks: Sequence[Task], database: Records, profiler: Profiler, machine: Machine, progress: Progress,
-                 capacity: int, clock: Callable[[], float]) -> None:
-        self._tasks, self._database, self._profiler, self._machine, self._progress = tasks, database, profiler, machine, progress
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        database: Records,
+        profiler: Profiler,
+        machine: Machine,
+        progress: Progress,
+        capacity: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._tasks, self._database, self._profiler, self._machine, self._progress = (
+            tasks,
+            database,
+            profiler,
+            machine,
+            progress,
+        )
         self._capacity, self._clock, self._start = capacity, clock, clock()
         self._keys = [kernel_key(task.problem, machine) for task in tasks]
         self._scheduler = Scheduler(tasks)
@@ -81,7 +112,9 @@ class _Run:
         """Run, and say what ended it."""
         while self._seconds() < budget:
             ready = self._request(compiling)
-            if not ready and not (self._waiting and any(self._scheduler.worthwhile())):  # what is still compiled may be overtaken by now
+            if not ready and not (
+                self._waiting and any(self._scheduler.worthwhile())
+            ):  # what is still compiled may be overtaken by now
                 return "done"
             if not ready:
                 for result in compiling.done(min(_PATIENCE, budget - self._seconds())):
@@ -91,7 +124,8 @@ class _Run:
         return "budget"
 
     def _request(self, compiling: Compiling) -> list[Trial]:
-        """Keep the compilers busy with what pays most by now; trials of kernels that are compiled already are ready at once."""
+        """Keep the compilers busy with what pays most by now; trials of kernels that are
+        compiled already are ready at once."""
         ready: list[Trial] = []
         new: list[Instance] = []
         known = self._libraries.keys() | self._waiting.keys()
@@ -114,7 +148,14 @@ class _Run:
             self._libraries[instance] = built
             return trials
         for trial in trials:
-            self._record(trial.task, [Measurement(self._keys[trial.task], trial.config, Status.UNCOMPILED, detail=built.detail)])
+            self._record(
+                trial.task,
+                [
+                    Measurement(
+                        self._keys[trial.task], trial.config, Status.UNCOMPILED, detail=built.detail
+                    )
+                ],
+            )
         return []
 
     def _measure(self, trials: Iterable[Trial], budget: float) -> None:
@@ -129,8 +170,12 @@ class _Run:
                 continue
             problem, started = self._tasks[number].problem, self._clock()
             try:
-                measured = self._profiler.measure(problem, [(c, self._libraries[instance_of(problem, c)]) for c in configs])
-            except OnnxboltError as error:  # no memory for so large a problem, say: the other tasks go on
+                measured = self._profiler.measure(
+                    problem, [(c, self._libraries[instance_of(problem, c)]) for c in configs]
+                )
+            except (
+                OnnxboltError
+            ) as error:  # no memory for so large a problem, say: the other tasks go on
                 self._scheduler.give_up(number)
                 self._given_up[number] = str(error)
                 continue
@@ -149,15 +194,31 @@ class _Run:
         task, best = self._tasks[number], self._scheduler.best(number)
         current = min((m.us for m in measured if m.status is Status.OK), default=math.inf)
         tried = len(self._scheduler.measured(number))
-        self._progress.show(TaskLine(
-            number + 1, len(self._tasks), task.name, _tflops(task, current), _tflops(task, best.us if best else math.inf), tried,
-            tried + self._scheduler.worthwhile()[number], self._spent[number]))
+        self._progress.show(
+            TaskLine(
+                number + 1,
+                len(self._tasks),
+                task.name,
+                _tflops(task, current),
+                _tflops(task, best.us if best else math.inf),
+                tried,
+                tried + self._scheduler.worthwhile()[number],
+                self._spent[number],
+            )
+        )
 
     def _show_total(self, budget: float) -> None:
         seconds, left = self._seconds(), sum(self._scheduler.worthwhile())
         forecast = left * seconds / self._trials if self._trials else math.inf
         forecast = min(forecast, budget - seconds)
-        self._progress.show(TotalLine(self._trials, self._trials + left, seconds, max(forecast, 0.0) if forecast < math.inf else None))
+        self._progress.show(
+            TotalLine(
+                self._trials,
+                self._trials + left,
+                seconds,
+                max(forecast, 0.0) if forecast < math.inf else None,
+            )
+        )
 
     def _seconds(self) -> float:
         return self._clock() - self._start
@@ -166,17 +227,38 @@ class _Run:
         """The best of each task."""
         found = [(task, self._scheduler.best(number)) for number, task in enumerate(self._tasks)]
         arch = self._machine.arch
-        choices = {(task.problem, arch): Choice(best.config, best.us, best.mad) for task, best in found if best and best.config}
-        failed = {(task.problem, arch) for number, task in enumerate(self._tasks)
-                  if nothing_runs(task.problem, get(arch), self._scheduler.measured(number).values())}
+        choices = {
+            (task.problem, arch): Choice(best.config, best.us, best.mad)
+            for task, best in found
+            if best and best.config
+        }
+        failed = {
+            (task.problem, arch)
+            for number, task in enumerate(self._tasks)
+            if nothing_runs(task.problem, get(arch), self._scheduler.measured(number).values())
+        }
         return Timings(choices, failed=frozenset(failed), machine=self._machine)
 
     def summary(self, ended_by: str) -> Tuning:
         """What the report says of this run."""
         measured = [self._scheduler.measured(number) for number in range(len(self._tasks))]
-        rows = tuple(row for task, results in zip(self._tasks, measured, strict=True) if (row := tuned_task(task, results)))
-        return Tuning(rows, quality(self._tasks, measured), self._seconds(), self._trials, len(self._libraries), ended_by,
-                      notes=tuple(f"{self._tasks[number].name} was not measured: {why}" for number, why in self._given_up.items()))
+        rows = tuple(
+            row
+            for task, results in zip(self._tasks, measured, strict=True)
+            if (row := tuned_task(task, results))
+        )
+        return Tuning(
+            rows,
+            quality(self._tasks, measured),
+            self._seconds(),
+            self._trials,
+            len(self._libraries),
+            ended_by,
+            notes=tuple(
+                f"{self._tasks[number].name} was not measured: {why}"
+                for number, why in self._given_up.items()
+            ),
+        )
 
 
 def _tflops(task: Task, us: float) -> float:

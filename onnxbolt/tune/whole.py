@@ -1,9 +1,12 @@
 """The last word: the whole model as it is planned against ONNX Runtime at its best, as sessions.
 
-Regions are compared by themselves, and what lies between them can cost what they gained: a layout that the rest of the model would rather
-have, a fusion of ONNX Runtime's that a region's border cuts. Where the whole model is slower by more than the noise, the regions
-that gained least are left to ONNX Runtime, half of them at a time, until it is not; all of them where what is left cannot be measured.
+Regions are compared by themselves, and what lies between them can cost what they gained: a layout
+that the rest of the model would rather have, a fusion of ONNX Runtime's that a region's border
+cuts. Where the whole model is slower by more than the noise, the regions that gained least are left
+to ONNX Runtime, half of them at a time, until it is not; all of them where what is left cannot be
+measured.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -33,15 +36,23 @@ from onnxbolt.verify.session import RUNTIME_ERRORS
 
 _STEPS = 4  # the last one drops all that is left
 _ROUNDS, _RUNS = 10, 10
-_FAILURES: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, InputError, LibraryError, KeyError)  # KeyError: inputs that are no tensors
+_FAILURES: tuple[type[Exception], ...] = (
+    *RUNTIME_ERRORS,
+    InputError,
+    LibraryError,
+    KeyError,
+)  # KeyError: inputs that are no tensors
 SLOWER = "the whole model is slower with it than with ONNX Runtime"
 
 
-def settle(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, chosen: Plan,
-           bench: Bench) -> tuple[Plan, WholeModel | None]:
-    """The plan without what makes the whole model slower, and the times that say so; None where they are not known.
+def settle(
+    subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, chosen: Plan, bench: Bench
+) -> tuple[Plan, WholeModel | None]:
+    """The plan without what makes the whole model slower, and the times that say so; None where
+    they are not known.
 
-    What the database knows is not measured again; once `bench` is over nothing is measured. Raises BuildError.
+    What the database knows is not measured again; once `bench` is over nothing is measured. Raises
+    BuildError.
     """
     dropped: list[str] = []
     found: WholeModel | None = None
@@ -56,7 +67,9 @@ def settle(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, 
                     break
             if found is None:
                 break
-            everything = step == _STEPS or times is None  # it was slower, and there is no time to find out more
+            everything = (
+                step == _STEPS or times is None
+            )  # it was slower, and there is no time to find out more
             doomed = _least_convincing(chosen, bench.machine.arch, subject.ranges.opt, everything)
             dropped += [comparison.region for comparison in doomed.values()]
             timings = dataclasses.replace(timings, comparisons={**timings.comparisons, **doomed})
@@ -67,19 +80,36 @@ def settle(subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, 
     return chosen, found
 
 
-def _least_convincing(chosen: Plan, arch: int, at: Point, everything: bool) -> dict[str, Comparison]:
-    """Half of the regions that are fused, decided against: those without a measurement, then those that gain least."""
-    fused = {region.key: chosen.used.comparisons[region.key] for region in regions(chosen.assignment, arch, at)}
+def _least_convincing(
+    chosen: Plan, arch: int, at: Point, everything: bool
+) -> dict[str, Comparison]:
+    """Half of the regions that are fused, decided against: those without a measurement, then
+    those that gain least."""
+    fused = {
+        region.key: chosen.used.comparisons[region.key]
+        for region in regions(chosen.assignment, arch, at)
+    }
     ranked = sorted(fused.items(), key=lambda item: (item[1].measured, item[1].gain, item[0]))
     count = len(ranked) if everything else -(-len(ranked) // 2)
-    return {key: dataclasses.replace(comparison, decided=False, reason=SLOWER) for key, comparison in ranked[:count]}
+    return {
+        key: dataclasses.replace(comparison, decided=False, reason=SLOWER)
+        for key, comparison in ranked[:count]
+    }
 
 
 class _Race:
     """ONNX Runtime's session stays, ours is made anew for each plan."""
 
-    def __init__(self, subject: Subject, archs: Sequence[int], fuse: str, bench: Bench, directory: Path) -> None:
-        self._subject, self._archs, self._fuse, self._bench, self._directory = subject, archs, fuse, bench, directory
+    def __init__(
+        self, subject: Subject, archs: Sequence[int], fuse: str, bench: Bench, directory: Path
+    ) -> None:
+        self._subject, self._archs, self._fuse, self._bench, self._directory = (
+            subject,
+            archs,
+            fuse,
+            bench,
+            directory,
+        )
         self._theirs: dict[Side, Found] = {}
         self._model = _structure(subject.original)
 
@@ -104,27 +134,47 @@ class _Race:
 
     def _measure(self, chosen: Plan, *keys: str) -> None:
         """Both sides, interleaved."""
-        original = _at(rounded(self._subject.original, self._subject.precision), self._subject.ranges.opt)
+        original = _at(
+            rounded(self._subject.original, self._subject.precision), self._subject.ranges.opt
+        )
         feeds, stream = random_feeds(original), self._bench.stream
         if ORT not in self._theirs:
             self._theirs |= best_of({ORT: self._source("original", original)}, feeds, stream)
         found = best_of({FUSED: self._fused(chosen)}, feeds, stream) | self._theirs
-        samples = interleave({side: found[side].session.measure for side in (FUSED, ORT)}, _ROUNDS, _RUNS)
+        samples = interleave(
+            {side: found[side].session.measure for side in (FUSED, ORT)}, _ROUNDS, _RUNS
+        )
         for key, (side, sample) in zip(keys, samples.items(), strict=True):
-            self._bench.database.add(Measurement(key, None, Status.OK, sample.median, sample.mad, len(sample.times),
-                                                 detail=str(found[side].setting)))
-        self._bench.progress(f"whole model: {samples[FUSED].median:.1f} us, ONNX Runtime {samples[ORT].median:.1f} us "
-                             f"({self._theirs[ORT].setting})")
+            self._bench.database.add(
+                Measurement(
+                    key,
+                    None,
+                    Status.OK,
+                    sample.median,
+                    sample.mad,
+                    len(sample.times),
+                    detail=str(found[side].setting),
+                )
+            )
+        self._bench.progress(
+            f"whole model: {samples[FUSED].median:.1f} us, ONNX Runtime {samples[ORT].median:.1f}"
+            f" us ({self._theirs[ORT].setting})"
+        )
 
     def _fused(self, chosen: Plan) -> Source:
-        """The model as `chosen` has it. The plan is made again on another graph: the same decisions, since they are all in `used`."""
+        """The model as `chosen` has it. The plan is made again on another graph: the same
+        decisions, since they are all in `used`."""
         again = self._subject.again()
         made = Fused.of(again.graph, again.plan(self._archs, self._fuse, chosen.used), self._archs)
         manifest = library.make_manifest(made.ops, made.instances)
         path = self._directory / f"{digest(manifest.digest)}.so"
         if self._bench.stream and not path.exists():
             library.build(manifest, path, self._bench.progress, compiled(manifest.instances))
-        return self._source(manifest.digest[:16], _at(made.model(manifest), self._subject.ranges.opt), path if self._bench.stream else None)
+        return self._source(
+            manifest.digest[:16],
+            _at(made.model(manifest), self._subject.ranges.opt),
+            path if self._bench.stream else None,
+        )
 
     def _source(self, name: str, model: ModelProto, path: Path | None = None) -> Source:
         """In files, since a model may be too large for one message."""
@@ -134,11 +184,29 @@ class _Race:
         return Source(name, file, path)
 
     def _key(self, side: str, chosen: Plan | None = None) -> str:
-        plan = sorted([c.output.name, *(config.row() for config in chosen.configs[id(c.anchor.node)])]
-                      for c in chosen.candidates) if chosen else []
-        inputs = sorted([value.name, self._subject.ranges.opt.shapes.get(value.name)] for value in graph_inputs(self._subject.original))
-        return canonical({"session": side, "model": self._model, "precision": self._subject.precision, "sizes": inputs,
-                          "plan": digest(plan), "machine": plain(self._bench.machine), **runtime_versions()})
+        plan = (
+            sorted(
+                [c.output.name, *(config.row() for config in chosen.configs[id(c.anchor.node)])]
+                for c in chosen.candidates
+            )
+            if chosen
+            else []
+        )
+        inputs = sorted(
+            [value.name, self._subject.ranges.opt.shapes.get(value.name)]
+            for value in graph_inputs(self._subject.original)
+        )
+        return canonical(
+            {
+                "session": side,
+                "model": self._model,
+                "precision": self._subject.precision,
+                "sizes": inputs,
+                "plan": digest(plan),
+                "machine": plain(self._bench.machine),
+                **runtime_versions(),
+            }
+        )
 
 
 def _structure(model: ModelProto) -> str:
@@ -153,12 +221,17 @@ def _parts(model: ModelProto) -> Iterator[bytes]:
     graph = model.graph
     for messages in (model.opset_import, model.functions, graph.node, graph.input, graph.output):
         yield from (message.SerializeToString(deterministic=True) for message in messages)
-    yield from (repr((tensor.name, tensor.data_type, list(tensor.dims))).encode() for tensor in graph.initializer)
+    yield from (
+        repr((tensor.name, tensor.data_type, list(tensor.dims))).encode()
+        for tensor in graph.initializer
+    )
 
 
 def _at(model: ModelProto, at: Point) -> ModelProto:
     """With the sizes of `at` for its inputs."""
     for value in model.graph.input:
-        for dim, size in zip(value.type.tensor_type.shape.dim, at.shapes.get(value.name, ()), strict=False):
+        for dim, size in zip(
+            value.type.tensor_type.shape.dim, at.shapes.get(value.name, ()), strict=False
+        ):
             dim.dim_value = size
     return model

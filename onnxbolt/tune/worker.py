@@ -1,6 +1,8 @@
-"""The process that runs candidates, so that what they break is not the tuner's: `python -m onnxbolt.tune.worker PROFILER.so`.
+"""The process that runs candidates, so that what they break is not the tuner's: `python -m
+onnxbolt.tune.worker PROFILER.so`.
 
-Each line of the standard input is a request, each line of the standard output its reply, both JSON objects:
+Each line of the standard input is a request, each line of the standard output its reply, both JSON
+objects:
 
     {"do": "device"}                                  {"name", "sm", "sm_count", "power_limit", "clock_mhz"}
     {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "columns", "params", "limits"}         {}
@@ -8,11 +10,13 @@ Each line of the standard input is a request, each line of the standard output i
                                              "excess": the largest error of one value in parts of its limit}
     {"do": "time", "kernels", "samples", "overlap"}    {"samples": [microseconds, ..], "clock_mhz"}
 
-and {"failure": what, "lost": whether the device is unusable from here on} in the place of any of them. `kernels` are objects
-{"library", "config", "layers"}, which are launched one after the other, each for so many of the problem's layers: of the last problem's
-types and epilogue. `overlap` is whether a launch may begin while the one before it ends, as it does in a model. The standard library
+and {"failure": what, "lost": whether the device is unusable from here on} in the place of any of
+them. `kernels` are objects {"library", "config", "layers"}, which are launched one after the other,
+each for so many of the problem's layers: of the last problem's types and epilogue. `overlap` is
+whether a launch may begin while the one before it ends, as it does in a model. The standard library
 alone is imported: starting anew has to be quick.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -35,13 +39,20 @@ class ProfilerError(Exception):
 class DeviceFacts(ctypes.Structure):
     """custom_ops/profiler/profiler.cu: DeviceFacts."""
 
-    _fields_ = [("name", ctypes.c_char * 256), *((name, ctypes.c_int) for name in ("sm", "sm_count", "power_limit", "clock_mhz"))]
+    _fields_ = [
+        ("name", ctypes.c_char * 256),
+        *((name, ctypes.c_int) for name in ("sm", "sm_count", "power_limit", "clock_mhz")),
+    ]
 
 
 class Launched(ctypes.Structure):
     """custom_ops/profiler/profiler.cu: Launched."""
 
-    _fields_ = [("kernel", ctypes.c_void_p), ("config", ctypes.POINTER(ctypes.c_int64)), ("layers", ctypes.c_int)]
+    _fields_ = [
+        ("kernel", ctypes.c_void_p),
+        ("config", ctypes.POINTER(ctypes.c_int64)),
+        ("layers", ctypes.c_int),
+    ]
 
 
 class Worker:
@@ -54,7 +65,10 @@ class Worker:
     def answer(self, request: Reply) -> Reply:
         """The reply to one request; failures of kernels are replies too."""
         requests: dict[str, Callable[[Reply], Reply]] = {
-            "device": self._device, "problem": self._set_problem, "check": self._check, "time": self._time,
+            "device": self._device,
+            "problem": self._set_problem,
+            "check": self._check,
+            "time": self._time,
         }
         try:
             return requests[request["do"]](request)
@@ -64,34 +78,57 @@ class Worker:
     def _device(self, _: Reply) -> Reply:
         facts = DeviceFacts()
         self._call("profiler_device", ctypes.byref(facts))
-        return {name: getattr(facts, name) for name, *_ in DeviceFacts._fields_[1:]} | {"name": facts.name.decode()}
+        return {name: getattr(facts, name) for name, *_ in DeviceFacts._fields_[1:]} | {
+            "name": facts.name.decode()
+        }
 
     def _set_problem(self, request: Reply) -> Reply:
-        extents, columns, params = request["extents"], request["columns"], [*request["params"], *([0.0] * 8)][:8]
+        extents, columns, params = (
+            request["extents"],
+            request["columns"],
+            [*request["params"], *([0.0] * 8)][:8],
+        )
         self._call(
-            "profiler_set_problem", json.dumps(request).encode(), int(request["is_gemm"]), request["element"], request["output"],
-            request["epilogue"].encode(), (ctypes.c_int * len(extents))(*extents), (ctypes.c_int * len(columns))(*columns),
-            (ctypes.c_float * 8)(*params), (ctypes.c_float * len(request["limits"]))(*request["limits"]),
+            "profiler_set_problem",
+            json.dumps(request).encode(),
+            int(request["is_gemm"]),
+            request["element"],
+            request["output"],
+            request["epilogue"].encode(),
+            (ctypes.c_int * len(extents))(*extents),
+            (ctypes.c_int * len(columns))(*columns),
+            (ctypes.c_float * 8)(*params),
+            (ctypes.c_float * len(request["limits"]))(*request["limits"]),
         )
         self._problem = request
         return {}
 
     def _check(self, request: Reply) -> Reply:
         error, excess = ctypes.c_double(), ctypes.c_double()
-        self._call("profiler_check", *self._kernels(request), ctypes.byref(error), ctypes.byref(excess))
+        self._call(
+            "profiler_check", *self._kernels(request), ctypes.byref(error), ctypes.byref(excess)
+        )
         return {"error": error.value, "excess": excess.value}
 
     def _time(self, request: Reply) -> Reply:
         samples, clock = (ctypes.c_double * request["samples"])(), ctypes.c_int()
-        self._call("profiler_time", *self._kernels(request), request["samples"], int(request["overlap"]), samples,
-                   ctypes.byref(clock))
+        self._call(
+            "profiler_time",
+            *self._kernels(request),
+            request["samples"],
+            int(request["overlap"]),
+            samples,
+            ctypes.byref(clock),
+        )
         return {"samples": list(samples), "clock_mhz": clock.value}
 
     def _kernels(self, request: Reply) -> tuple[ctypes.Array[Launched], int]:
         """The kernels of a request, and how many they are."""
         first, kernels = 0, []
         for kernel in request["kernels"]:
-            kernels.append(self._kernel(kernel["library"], kernel["config"], first, kernel["layers"]))
+            kernels.append(
+                self._kernel(kernel["library"], kernel["config"], first, kernel["layers"])
+            )
             first += kernel["layers"]
         return (Launched * len(kernels))(*kernels), len(kernels)
 
@@ -103,12 +140,18 @@ class Worker:
             raise ProfilerError(f"the library cannot be loaded: {error}") from error
         row = (ctypes.c_int64 * len(config))(*config)
         chains = _layers(self._problem["epilogue"])
-        epilogue = ",".join(step for chain in chains[first:first + layers] for step in (PRODUCT, *chain))
+        epilogue = ",".join(
+            step for chain in chains[first : first + layers] for step in (PRODUCT, *chain)
+        )
         last = first + layers == len(chains)
-        epilogue = epilogue.removeprefix(PRODUCT).removesuffix("" if last else STORE).strip(",")  # what comes last is stored anyway
+        epilogue = (
+            epilogue.removeprefix(PRODUCT).removesuffix("" if last else STORE).strip(",")
+        )  # what comes last is stored anyway
         output = self._problem["output" if last else "element"]
         library.onnxbolt_find_kernel.restype = ctypes.c_void_p
-        found = library.onnxbolt_find_kernel(epilogue.encode(), self._problem["element"], output, row)
+        found = library.onnxbolt_find_kernel(
+            epilogue.encode(), self._problem["element"], output, row
+        )
         if not found:
             raise ProfilerError("the library does not have this kernel")
         return Launched(found, row, layers)
@@ -132,7 +175,8 @@ def _layers(epilogue: str) -> list[list[str]]:
 
 
 def _requests() -> queue.SimpleQueue[str]:
-    """Lines of the standard input, read by a thread: when the parent is gone, so is this process, even amid a kernel that hangs."""
+    """Lines of the standard input, read by a thread: when the parent is gone, so is this
+    process, even amid a kernel that hangs."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:
@@ -145,7 +189,8 @@ def _requests() -> queue.SimpleQueue[str]:
 
 
 def _replies() -> TextIO:
-    """The standard output, for replies alone: what kernels and libraries print goes to the standard error from here on."""
+    """The standard output, for replies alone: what kernels and libraries print goes to the
+    standard error from here on."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return replies

@@ -1,8 +1,11 @@
-"""Stage 9: run the original and the optimized model on the same inputs and compare them, at each of LEVELS.
+"""Stage 9: run the original and the optimized model on the same inputs and compare them, at each of
+LEVELS.
 
-Graph outputs alone hide faults, so each changed segment is also run on the original's tensors, and each of our nodes compared with float64
-(levels.py). Every tensor has its own limit: of graph outputs onnxbolt/tolerances.py has it, of elements limits.py.
+Graph outputs alone hide faults, so each changed segment is also run on the original's tensors, and
+each of our nodes compared with float64 (levels.py). Every tensor has its own limit: of graph
+outputs onnxbolt/tolerances.py has it, of elements limits.py.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -29,7 +32,10 @@ from onnxbolt.verify.session import available_providers
 
 __all__ = ["Feeds", "Row", "VerifyResult", "verify"]
 
-LEVELS: tuple[Level, ...] = (whole.rows, levels.rows)  # each yields its rows for one provider and one set of inputs
+LEVELS: tuple[Level, ...] = (
+    whole.rows,
+    levels.rows,
+)  # each yields its rows for one provider and one set of inputs
 
 
 def verify(
@@ -48,40 +54,71 @@ def verify(
     custom_ops: Sequence[str | Path] = (),
     memory_limit: int = MEMORY_LIMIT,
 ) -> VerifyResult:
-    """Compare `optimized` with `original` on the CPU and, where a GPU works, on CUDA (the reference with TF32 off).
+    """Compare `optimized` with `original` on the CPU and, where a GPU works, on CUDA (the reference
+    with TF32 off).
 
-    `inputs` is an .npz with one array per graph input, else random inputs are drawn from `seed`; where dimensions are symbolic, of several
-    sizes (points.py), which `min_shapes`, `opt_shapes` and `max_shapes` bound as they do for `optimize`. `library` (default: the one beside
-    `optimized`, where there is one) runs the fused nodes on CUDA; without it their function bodies run. `custom_ops` are libraries of other
-    operators that the models need. `atol`, `rtol` add the elementwise condition |y - y0| <= atol + rtol |y0|. Raises InputError where the
-    models, inputs or shapes do not fit together, and for bounds or a seed that are none, LibraryError for a library of another model.
+    `inputs` is an .npz with one array per graph input, else random inputs are drawn from `seed`;
+    where dimensions are symbolic, of several sizes (points.py), which `min_shapes`, `opt_shapes`
+    and `max_shapes` bound as they do for `optimize`. `library` (default: the one beside
+    `optimized`, where there is one) runs the fused nodes on CUDA; without it their function bodies
+    run. `custom_ops` are libraries of other operators that the models need. `atol`, `rtol` add the
+    elementwise condition |y - y0| <= atol + rtol |y0|. Raises InputError where the models, inputs
+    or shapes do not fit together, and for bounds or a seed that are none, LibraryError for a
+    library of another model.
     """
     check_comparison(atol, rtol, seed)
     sizes = Options(min_shapes=min_shapes, opt_shapes=opt_shapes, max_shapes=max_shapes)
-    if library is None and not isinstance(optimized, ModelProto) and get_library_path(optimized).exists():
+    if (
+        library is None
+        and not isinstance(optimized, ModelProto)
+        and get_library_path(optimized).exists()
+    ):
         library = get_library_path(optimized)
-    source, result = (m if isinstance(m, ModelProto) else load_model(m) for m in (original, optimized))
+    source, result = (
+        m if isinstance(m, ModelProto) else load_model(m) for m in (original, optimized)
+    )
     source = inlined(source)  # the form whose tensors fused nodes name
     _same_interface(source, result)
     precision = precision_of(source, result)
     given = [Point("", read_feeds(Path(inputs), source))] if inputs else []
     notes: dict[str, None] = {}
     if declared(result) not in ("", precision):
-        notes[f"compared as {precision}: the metadata says {declared(result)}, but nothing in the model is of that type"] = None
+        notes[
+            f"compared as {precision}: the metadata says {declared(result)}, but nothing in the"
+            " model is of that type"
+        ] = None
     rows: list[Row] = []
     libraries = []
     with registered(custom_ops):
         for provider in providers if providers is not None else available_providers():
             libraries.append(usable(library, result, provider, notes))
-            expected, candidate = reference(source, provider, notes), runner(result, provider, notes, libraries[-1])
-            models = Models(source, result, expected, candidate, libraries[-1], (atol, rtol), bool(given), memory_limit, notes)
+            expected, candidate = (
+                reference(source, provider, notes),
+                runner(result, provider, notes, libraries[-1]),
+            )
+            models = Models(
+                source,
+                result,
+                expected,
+                candidate,
+                libraries[-1],
+                (atol, rtol),
+                bool(given),
+                memory_limit,
+                notes,
+            )
             for point in given or points(models, seed, sizes):
-                rows += (dataclasses.replace(row, sizes=point.name) for level in LEVELS for row in level(models, point.feeds))
+                rows += (
+                    dataclasses.replace(row, sizes=point.name)
+                    for level in LEVELS
+                    for row in level(models, point.feeds)
+                )
     return VerifyResult(precision, tuple(rows), tuple(notes), _what_ran(result, library, libraries))
 
 
 def _what_ran(optimized: ModelProto, library: Path | None, used: Sequence[Path | None]) -> str:
-    """What computed the optimized model's answers: a verdict on function bodies says nothing of kernels. `used` is by provider."""
+    """What computed the optimized model's answers: a verdict on function bodies says nothing of
+    kernels. `used` is by provider."""
     if not any(node.domain == FUSED_DOMAIN for node in optimized.graph.node):
         return "ONNX Runtime's own operators, there are no fused nodes"
     if any(used):
@@ -90,7 +127,10 @@ def _what_ran(optimized: ModelProto, library: Path | None, used: Sequence[Path |
         return "function bodies only: no GPU here"
     if library is None:
         return "function bodies only: no library"
-    return f"function bodies only: {'the library does not run on this GPU' if len(used) > 1 else 'the CUDA provider was not used'}"
+    return (
+        "function bodies only:"
+        f" {'the library does not run on this GPU' if len(used) > 1 else 'the CUDA provider was not used'}"
+    )
 
 
 def _same_interface(original: ModelProto, optimized: ModelProto) -> None:
@@ -99,4 +139,7 @@ def _same_interface(original: ModelProto, optimized: ModelProto) -> None:
         ("outputs", [[v.name for v in m.graph.output] for m in (original, optimized)]),
     ):
         if names[0] != names[1]:
-            raise InputError(f"the {kind} differ: {', '.join(names[0])} and {', '.join(names[1])}; these are not two forms of one model")
+            raise InputError(
+                f"the {kind} differ: {', '.join(names[0])} and {', '.join(names[1])}; these are not"
+                " two forms of one model"
+            )

@@ -1,8 +1,11 @@
-"""Values with bounds of their errors: a running error analysis of a part of a model (Higham 2002, section 3.3).
+"""Values with bounds of their errors: a running error analysis of a part of a model (Higham 2002,
+section 3.3).
 
-Each tensor has its value in float64, computed by numpy and not by what is judged, and two bounds for every element: of the error that
-`arithmetic` makes (roundings while the part is computed), and of what comes from `operands` (they were rounded when they were stored).
+Each tensor has its value in float64, computed by numpy and not by what is judged, and two bounds
+for every element: of the error that `arithmetic` makes (roundings while the part is computed), and
+of what comes from `operands` (they were rounded when they were stored).
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -13,12 +16,15 @@ import numpy as np
 
 from onnxbolt.verify.limits import FLOOR
 
-Error: TypeAlias = float | np.ndarray  # a number is relative, to max(|value|, FLOOR); an array is absolute, of the value's shape
+Error: TypeAlias = (
+    float | np.ndarray
+)  # a number is relative, to max(|value|, FLOOR); an array is absolute, of the value's shape
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """A tensor: `value` is float64, errors are float32, where `dtype`, the type as stored, is a float type; else as it is."""
+    """A tensor: `value` is float64, errors are float32, where `dtype`, the type as stored, is a
+    float type; else as it is."""
 
     value: np.ndarray
     dtype: np.dtype
@@ -26,7 +32,8 @@ class Bounded:
     operands: Error = 0.0
 
     def __post_init__(self) -> None:
-        """numpy makes numbers of arrays without axes, and float64 of float32 with float64: errors remain arrays of float32."""
+        """numpy makes numbers of arrays without axes, and float64 of float32 with float64:
+        errors remain arrays of float32."""
         object.__setattr__(self, "value", np.asarray(self.value))
         with np.errstate(over="ignore"):  # an infinite bound: nothing is judged there
             for name, error in zip(("arithmetic", "operands"), self.errors, strict=True):
@@ -35,7 +42,8 @@ class Bounded:
 
     @classmethod
     def of(cls, stored: np.ndarray, operands: float = 0.0) -> Bounded:
-        """A tensor as it is stored; `operands` is the relative error with which it stands for another one."""
+        """A tensor as it is stored; `operands` is the relative error with which it stands for
+        another one."""
         if not is_float(stored.dtype):
             return cls(stored, stored.dtype)
         return cls(stored.astype(np.float64), stored.dtype, 0.0, operands)
@@ -46,7 +54,8 @@ class Bounded:
 
     @property
     def magnitude(self) -> np.ndarray:
-        """What relative errors are relative to, in float32; FLOOR where that is infinite or NaN, which have to be equal."""
+        """What relative errors are relative to, in float32; FLOOR where that is infinite or NaN,
+        which have to be equal."""
         with np.errstate(over="ignore"):
             found = self.value.astype(np.float32)
         np.abs(found, out=found)
@@ -76,9 +85,16 @@ def is_float(dtype: np.dtype) -> bool:
     return np.dtype(dtype).kind in "fV"
 
 
-def bounded(value: np.ndarray, dtype: np.dtype, arithmetic: Error, operands: Error, rounding: float = 0.0,
-            local: np.ndarray | float = 0.0) -> Bounded:
-    """A result: errors that came in, an error `local` to the operator, and the result's relative `rounding`.
+def bounded(
+    value: np.ndarray,
+    dtype: np.dtype,
+    arithmetic: Error,
+    operands: Error,
+    rounding: float = 0.0,
+    local: np.ndarray | float = 0.0,
+) -> Bounded:
+    """A result: errors that came in, an error `local` to the operator, and the result's relative
+    `rounding`.
 
     Infinities and NaN have no error: they have to be equal.
     """
@@ -102,5 +118,8 @@ def bounded(value: np.ndarray, dtype: np.dtype, arithmetic: Error, operands: Err
 def _without_errors(x: Bounded) -> Bounded:
     """`x` with no errors where it is not finite."""
     finite = np.isfinite(x.value)
-    errors = [np.where(finite, error, 0.0) if isinstance(error, np.ndarray) else error for error in x.errors]
+    errors = [
+        np.where(finite, error, 0.0) if isinstance(error, np.ndarray) else error
+        for error in x.errors
+    ]
     return Bounded(x.value, x.dtype, *errors)

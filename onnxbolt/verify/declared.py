@@ -1,8 +1,11 @@
-"""The precision that the optimized model declares in its metadata, held against the types of its tensors.
+"""The precision that the optimized model declares in its metadata, held against the types of its
+tensors.
 
-The precision chooses limits. So it counts only where the model has tensors of that type, and no other 16-bit type may be there that the
-original lacks: a Cast there and back rounds, although function bodies on the CPU may not show it.
+The precision chooses limits. So it counts only where the model has tensors of that type, and no
+other 16-bit type may be there that the original lacks: a Cast there and back rounds, although
+function bodies on the CPU may not show it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -19,15 +22,21 @@ _NAMES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: 
 
 
 def declared(optimized: ModelProto) -> str:
-    """The metadata's precision, "" where there is none. Raises InputError for a word that is no precision."""
-    found = {entry.key: entry.value for entry in optimized.metadata_props}.get("onnxbolt.precision", "")
+    """The metadata's precision, "" where there is none. Raises InputError for a word that is no
+    precision."""
+    found = {entry.key: entry.value for entry in optimized.metadata_props}.get(
+        "onnxbolt.precision", ""
+    )
     if found and found not in PRECISIONS:
-        raise InputError(f"the optimized model's metadata has onnxbolt.precision {ascii(found)[:60]}: {', '.join(PRECISIONS)} are expected")
+        raise InputError(
+            f"the optimized model's metadata has onnxbolt.precision {ascii(found)[:60]}:"
+            f" {', '.join(PRECISIONS)} are expected"
+        )
     return found
 
 
 def precision_of(original: ModelProto, optimized: ModelProto) -> str:
-    """"fp16", "bf16" or "keep": the declared one where the model has tensors of its type; without metadata by the types alone."""
+    """ "fp16", "bf16" or "keep": the declared one where the model has tensors of its type; without metadata by the types alone."""
     word, types = declared(optimized), _types(optimized)
     if word:
         return word if word in LOW and LOW[word].onnx in types else "keep"
@@ -36,7 +45,8 @@ def precision_of(original: ModelProto, optimized: ModelProto) -> str:
 
 
 def undeclared(original: ModelProto, optimized: ModelProto) -> Iterator[tuple[str, str]]:
-    """Where the optimized model rounds to a 16-bit type that neither its precision nor the original asks for, and what is wrong about it.
+    """Where the optimized model rounds to a 16-bit type that neither its precision nor the original
+    asks for, and what is wrong about it.
 
     One place for each type: a tensor, or a function.
     """
@@ -46,13 +56,21 @@ def undeclared(original: ModelProto, optimized: ModelProto) -> Iterator[tuple[st
     for kind, name in _rounded(optimized):
         first.setdefault(kind, name)
     for kind in sorted(SIXTEEN_BITS & first.keys() - allowed):
-        yield first[kind], f"is rounded to {_NAMES[kind]}; the model's precision is {precision}, and the original has no such type"
+        yield (
+            first[kind],
+            (
+                f"is rounded to {_NAMES[kind]}; the model's precision is {precision}, and the"
+                " original has no such type"
+            ),
+        )
 
 
 def _types(model: ModelProto) -> set[int]:
     """The element types that anything in the model has, as far as it says so."""
     values = (*model.graph.input, *model.graph.output, *model.graph.value_info)
-    return {kind for kind, _ in _rounded(model)} | {value.type.tensor_type.elem_type for value in values}
+    return {kind for kind, _ in _rounded(model)} | {
+        value.type.tensor_type.elem_type for value in values
+    }
 
 
 def _rounded(model: ModelProto) -> Iterator[tuple[int, str]]:
@@ -60,9 +78,13 @@ def _rounded(model: ModelProto) -> Iterator[tuple[int, str]]:
     for node in with_inner(model.graph.node):
         yield from ((kind, next(filter(None, node.output), node.name)) for kind in _named(node))
     for function in model.functions:
-        yield from ((kind, function.name) for node in with_inner(function.node) for kind in _named(node))
+        yield from (
+            (kind, function.name) for node in with_inner(function.node) for kind in _named(node)
+        )
     yield from ((tensor.data_type, tensor.name) for tensor in model.graph.initializer)
-    yield from ((sparse.values.data_type, sparse.values.name) for sparse in model.graph.sparse_initializer)
+    yield from (
+        (sparse.values.data_type, sparse.values.name) for sparse in model.graph.sparse_initializer
+    )
 
 
 def _named(node: NodeProto) -> Iterator[int]:

@@ -1,4 +1,6 @@
-"""Kinds of random float inputs. A model may be ill-conditioned on noise and well-conditioned on what looks like its own inputs."""
+"""Kinds of random float inputs. A model may be ill-conditioned on noise and well-conditioned on
+what looks like its own inputs."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -20,9 +22,11 @@ class Draw:
 
 
 def image(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Smooth from 0 to 1 along height and width; each image with a brightness and a contrast of its own.
+    """Smooth from 0 to 1 along height and width; each image with a brightness and a contrast of its
+    own.
 
-    Height and width are the last two axes, or those before at most four channels. Tensors of fewer than three axes are uniform.
+    Height and width are the last two axes, or those before at most four channels. Tensors of fewer
+    than three axes are uniform.
     """
     if len(shape) < 3 or 0 in shape:
         return rng.random(shape)
@@ -36,7 +40,8 @@ def image(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 
 
 def _ramps(size: int) -> np.ndarray:
-    """[size, points]: how much of each point every pixel takes, linearly between the two that it lies between."""
+    """[size, points]: how much of each point every pixel takes, linearly between the two that it
+    lies between."""
     places = np.arange(size) / _CELL
     return np.maximum(0.0, 1.0 - np.abs(places[:, None] - np.arange(size // _CELL + 2)))
 

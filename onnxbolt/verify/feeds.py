@@ -1,4 +1,5 @@
 """Inputs for a model: from a file, or random by type and by what they index."""
+
 from __future__ import annotations
 
 import math
@@ -21,8 +22,23 @@ from onnxbolt.verify.session import RUNTIME_ERRORS, Runner
 Feeds: TypeAlias = dict[str, np.ndarray]
 
 # they hand on an index unchanged, so that its bound is found behind them
-_PASSING = {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-_INDEXING = ("Gather", "GatherElements", "ScatterElements")  # input 1 selects along an axis of input 0
+_PASSING = {
+    "Cast",
+    "Expand",
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+}
+_INDEXING = (
+    "Gather",
+    "GatherElements",
+    "ScatterElements",
+)  # input 1 selects along an axis of input 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +50,9 @@ class Sizes:
     other: int
 
 
-_LARGEST_INPUTS = 2**34  # bytes of all arrays of an .npz: a few kilobytes of it can stand for as many
+_LARGEST_INPUTS = (
+    2**34
+)  # bytes of all arrays of an .npz: a few kilobytes of it can stand for as many
 _MAGIC = (b"PK", b"\x93NUMPY")  # of .npz and .npy
 # two shows faults that one hides; models that bake a size in are tried with the usual ones
 ATTEMPTS = (Sizes(2, 64, 16), Sizes(1, 64, 16), Sizes(1, 224, 128))
@@ -42,7 +60,9 @@ ATTEMPTS = (Sizes(2, 64, 16), Sizes(1, 64, 16), Sizes(1, 224, 128))
 
 def graph_inputs(model: ModelProto) -> list[ValueInfoProto]:
     """The inputs that a caller has to feed: those that no initializer gives a value."""
-    given = {tensor.name for tensor in model.graph.initializer} | {s.values.name for s in model.graph.sparse_initializer}
+    given = {tensor.name for tensor in model.graph.initializer} | {
+        s.values.name for s in model.graph.sparse_initializer
+    }
     return [value for value in model.graph.input if value.name not in given]
 
 
@@ -50,16 +70,28 @@ def read_feeds(path: Path, model: ModelProto) -> Feeds:
     """The arrays of an .npz, one per graph input, of the input's type."""
     _require_tensors(model)
     arrays = _arrays(path)
-    wanted = {value.name: numpy_dtype(value.type.tensor_type.elem_type) for value in graph_inputs(model)}
+    wanted = {
+        value.name: numpy_dtype(value.type.tensor_type.elem_type) for value in graph_inputs(model)
+    }
     if set(arrays) != set(wanted):
-        raise InputError(f"{option('inputs', path)}: holds {', '.join(sorted(arrays))}; the model's inputs are {', '.join(wanted)}")
+        raise InputError(
+            f"{option('inputs', path)}: holds {', '.join(sorted(arrays))}; the model's inputs are"
+            f" {', '.join(wanted)}"
+        )
     for name, array in arrays.items():
         if array.dtype.kind == "V" and array.dtype.itemsize == getattr(wanted[name], "itemsize", 0):
-            arrays[name] = array = array.view(wanted[name])  # .npz keeps the bits of bfloat16, but not its name
+            arrays[name] = array = array.view(
+                wanted[name]
+            )  # .npz keeps the bits of bfloat16, but not its name
         if array.dtype.kind == "U" and wanted[name] == np.dtype(object):
-            arrays[name] = array = array.astype(object)  # strings, which .npz holds without pickling in this form alone
+            arrays[name] = array = array.astype(
+                object
+            )  # strings, which .npz holds without pickling in this form alone
         if array.dtype != wanted[name]:
-            raise InputError(f"{option('inputs', path)}: {name} is {array.dtype}, the model takes {wanted[name]}; convert the array")
+            raise InputError(
+                f"{option('inputs', path)}: {name} is {array.dtype}, the model takes"
+                f" {wanted[name]}; convert the array"
+            )
     return arrays
 
 
@@ -74,13 +106,19 @@ def _arrays(path: Path) -> dict[str, Any]:
                 raise ValueError("it is an .npy file, one array without a name")
             declared = sum(member.file_size for member in archive.zip.infolist())
             if declared > _LARGEST_INPUTS:
-                raise ValueError(f"its arrays take {declared} bytes, {_LARGEST_INPUTS} at most are read")
+                raise ValueError(
+                    f"its arrays take {declared} bytes, {_LARGEST_INPUTS} at most are read"
+                )
             arrays = {name: archive[name] for name in archive.files}
         if strange := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
             raise ValueError(f"{strange[0]} in it is no array")
-    except Exception as error:  # zipfile, zlib and numpy's parser of headers have a dozen kinds for damaged files
-        raise InputError(f"{option('inputs', path)}: not a readable .npz file ({error or type(error).__name__}); expected is what "
-                         "numpy.savez writes: one array per graph input, under its name") from error
+    except (
+        Exception
+    ) as error:  # zipfile, zlib and numpy's parser of headers have a dozen kinds for damaged files
+        raise InputError(
+            f"{option('inputs', path)}: not a readable .npz file ({error or type(error).__name__});"
+            " expected is what numpy.savez writes: one array per graph input, under its name"
+        ) from error
     return arrays
 
 
@@ -89,18 +127,27 @@ def _require_tensors(model: ModelProto) -> None:
     for value in graph_inputs(model):
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
-            raise InputError(f"input {value.name} is no tensor ({str(kind).removesuffix('_type')}), and only models whose inputs are "
-                             f"tensors can be compared; `optimize` has {option('verify', False)}")
+            raise InputError(
+                f"input {value.name} is no tensor ({str(kind).removesuffix('_type')}), and only"
+                " models whose inputs are tensors can be compared; `optimize` has"
+                f" {option('verify', False)}"
+            )
 
 
 def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
-    """Random inputs that the model runs on, as `runner` does; symbolic dimensions are tried with several sizes.
+    """Random inputs that the model runs on, as `runner` does; symbolic dimensions are tried with
+    several sizes.
 
-    Raises InputError where ONNX Runtime does not load the model, and where none of the inputs will do.
+    Raises InputError where ONNX Runtime does not load the model, and where none of the inputs will
+    do.
     """
     require_loads(runner)
     cause = ""
-    symbolic = any(not isinstance(size, int) for value in graph_inputs(model) for size in tensor_type(value.type)[1] or ())
+    symbolic = any(
+        not isinstance(size, int)
+        for value in graph_inputs(model)
+        for size in tensor_type(value.type)[1] or ()
+    )
     for sizes in ATTEMPTS if symbolic else ATTEMPTS[:1]:
         feeds = random_feeds(model, seed, sizes)
         try:
@@ -109,8 +156,10 @@ def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
             cause = cause or str(error)
         else:
             return feeds
-    raise InputError(f"the original model does not run on random inputs; give it some with {option('inputs', 'x.npz')}. "
-                     f"ONNX Runtime says: {cause}")
+    raise InputError(
+        "the original model does not run on random inputs; give it some with"
+        f" {option('inputs', 'x.npz')}. ONNX Runtime says: {cause}"
+    )
 
 
 def require_loads(runner: Runner) -> None:
@@ -118,8 +167,10 @@ def require_loads(runner: Runner) -> None:
     try:
         runner.load()
     except RUNTIME_ERRORS as error:
-        raise InputError(f"ONNX Runtime does not load the original model, and nothing else tells what is right; `optimize` has "
-                         f"{option('verify', False)}. ONNX Runtime says: {error}") from error
+        raise InputError(
+            "ONNX Runtime does not load the original model, and nothing else tells what is right;"
+            f" `optimize` has {option('verify', False)}. ONNX Runtime says: {error}"
+        ) from error
 
 
 def random_feeds(model: ModelProto, seed: int = 0, sizes: Sizes = ATTEMPTS[0]) -> Feeds:
@@ -128,50 +179,82 @@ def random_feeds(model: ModelProto, seed: int = 0, sizes: Sizes = ATTEMPTS[0]) -
 
 
 def shapes_for(model: ModelProto, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Shapes of all graph inputs, `sizes` in the place of symbolic dimensions; one name has one size."""
+    """Shapes of all graph inputs, `sizes` in the place of symbolic dimensions; one name has one
+    size."""
     _require_tensors(model)
     symbols: dict[str, int] = {}
     return {value.name: _shape(value, sizes, symbols) for value in graph_inputs(model)}
 
 
-def drawn(model: ModelProto, shapes: Mapping[str, Sequence[int]], seed: int, draw: Draw = NORMAL) -> Feeds:
-    """Float inputs as `draw` says, indices below what they index, other integers ones (masks, sizes), bytes of any value.
+def drawn(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], seed: int, draw: Draw = NORMAL
+) -> Feeds:
+    """Float inputs as `draw` says, indices below what they index, other integers ones (masks,
+    sizes), bytes of any value.
 
-    Raises InputError for inputs without a shape, of a size beyond this machine's memory, or of a type that has no random values.
+    Raises InputError for inputs without a shape, of a size beyond this machine's memory, or of a
+    type that has no random values.
     """
     _require_tensors(model)
     for value in graph_inputs(model):
         if value.name not in shapes:
-            raise InputError(f"input {value.name} has no rank; give inputs with {option('inputs', 'x.npz')}")
+            raise InputError(
+                f"input {value.name} has no rank; give inputs with {option('inputs', 'x.npz')}"
+            )
         _require_memory(value.name, shapes[value.name])
     rng, bounds = np.random.default_rng(seed), Bounds(model)
-    return {value.name: _draw(value, tuple(shapes[value.name]), rng, bounds, draw) for value in graph_inputs(model)}
+    return {
+        value.name: _draw(value, tuple(shapes[value.name]), rng, bounds, draw)
+        for value in graph_inputs(model)
+    }
 
 
 def _require_memory(name: str, shape: Sequence[int]) -> None:
-    """Raises InputError where random values of this shape, which are drawn in float64, are more than the machine's memory holds."""
+    """Raises InputError where random values of this shape, which are drawn in float64, are more
+    than the machine's memory holds."""
     size, memory = 8 * math.prod(shape), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
-        raise InputError(f"input {name} has the shape {list(shape)}: {size / 2**30:,.0f} GiB of random values, and this machine has "
-                         f"{memory / 2**30:,.0f} GiB of memory; correct the model's shape, or leave out the comparison with "
-                         f"{option('verify', False)}")
+        raise InputError(
+            f"input {name} has the shape {list(shape)}: {size / 2**30:,.0f} GiB of random values,"
+            f" and this machine has {memory / 2**30:,.0f} GiB of memory; correct the model's shape,"
+            f" or leave out the comparison with {option('verify', False)}"
+        )
 
 
 def _shape(value: ValueInfoProto, sizes: Sizes, symbols: dict[str, int]) -> tuple[int, ...]:
     dims = tensor_type(value.type)[1]
     if dims is None:
-        raise InputError(f"input {value.name} has no rank; give inputs with {option('inputs', 'x.npz')}")
+        raise InputError(
+            f"input {value.name} has no rank; give inputs with {option('inputs', 'x.npz')}"
+        )
     shape = []
     for axis, dim in enumerate(dims):
-        default = sizes.batch if axis == 0 else sizes.image if len(dims) == 4 and axis > 1 else sizes.other
-        shape.append(dim if isinstance(dim, int) else symbols.setdefault(dim, default) if dim else default)
+        default = (
+            sizes.batch
+            if axis == 0
+            else sizes.image
+            if len(dims) == 4 and axis > 1
+            else sizes.other
+        )
+        shape.append(
+            dim if isinstance(dim, int) else symbols.setdefault(dim, default) if dim else default
+        )
     return tuple(shape)
 
 
-def _draw(value: ValueInfoProto, shape: tuple[int, ...], rng: np.random.Generator, bounds: Bounds, draw: Draw) -> np.ndarray:
+def _draw(
+    value: ValueInfoProto,
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+    bounds: Bounds,
+    draw: Draw,
+) -> np.ndarray:
     dtype = numpy_dtype(value.type.tensor_type.elem_type)
     if not isinstance(dtype, np.dtype) or dtype.kind in "OSUc":
-        raise InputError(f"input {value.name}: no random values for its type; give inputs with {option('inputs', 'x.npz')}")
+        raise InputError(
+            f"input {value.name}: no random values for its type; give inputs with"
+            f" {option('inputs', 'x.npz')}"
+        )
     if dtype.kind in "fV":  # ml_dtypes' types are of kind V
         return draw.values(rng, shape).astype(dtype)
     if dtype.kind == "b":
@@ -180,7 +263,11 @@ def _draw(value: ValueInfoProto, shape: tuple[int, ...], rng: np.random.Generato
     if bound is None and dtype.itemsize == 1:
         limits = np.iinfo(dtype)
         return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
-    return np.ones(shape, dtype) if bound is None else rng.integers(0, max(bound, 1), shape).astype(dtype)
+    return (
+        np.ones(shape, dtype)
+        if bound is None
+        else rng.integers(0, max(bound, 1), shape).astype(dtype)
+    )
 
 
 class Bounds:
@@ -191,14 +278,25 @@ class Bounds:
         for node in model.graph.node:
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(node)
-        self.shapes: dict[str, tuple[int, ...]] = {t.name: tuple(t.dims) for t in model.graph.initializer}
+        self.shapes: dict[str, tuple[int, ...]] = {
+            t.name: tuple(t.dims) for t in model.graph.initializer
+        }
         for node in model.graph.node:
-            if node.op_type == "Constant" and node.attribute and node.attribute[0].type == node.attribute[0].TENSOR:
+            if (
+                node.op_type == "Constant"
+                and node.attribute
+                and node.attribute[0].type == node.attribute[0].TENSOR
+            ):
                 self.shapes[node.output[0]] = tuple(node.attribute[0].t.dims)
-        self.depths = {t.name: int(numpy_helper.to_array(t).reshape(())) for t in model.graph.initializer if _is_integer(t)}
+        self.depths = {
+            t.name: int(numpy_helper.to_array(t).reshape(()))
+            for t in model.graph.initializer
+            if _is_integer(t)
+        }
 
     def of(self, name: str) -> int | None:
-        """The smallest number of entries that the input, or what is made of it by moving alone, selects from."""
+        """The smallest number of entries that the input, or what is made of it by moving alone,
+        selects from."""
         return min(self._found({name}), default=None)
 
     def _found(self, names: set[str]) -> Iterator[int]:
@@ -208,7 +306,11 @@ class Bounds:
             for node in self.readers.get(name, ()):
                 if (bound := self._bound(node, name)) is not None:
                     yield bound
-                if node.op_type in _PASSING and node.input[0] == name and node.output[0] not in names:
+                if (
+                    node.op_type in _PASSING
+                    and node.input[0] == name
+                    and node.output[0] not in names
+                ):
                     names.add(node.output[0])
                     pending.append(node.output[0])
 
@@ -219,11 +321,17 @@ class Bounds:
             table = {0: 2, 1: 4, 8: 3}.get(list(node.input).index(name))
             shape = self.shapes.get(node.input[table]) if table is not None else None
             return shape[0] if shape else None
-        if node.op_type not in _INDEXING or node.input[1] != name or node.input[0] not in self.shapes:
+        if (
+            node.op_type not in _INDEXING
+            or node.input[1] != name
+            or node.input[0] not in self.shapes
+        ):
             return None
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         return self.shapes[node.input[0]][axis]
 
 
 def _is_integer(tensor: TensorProto) -> bool:
-    return tensor.data_type in (TensorProto.INT64, TensorProto.INT32) and math.prod(tensor.dims) == 1
+    return (
+        tensor.data_type in (TensorProto.INT64, TensorProto.INT32) and math.prod(tensor.dims) == 1
+    )

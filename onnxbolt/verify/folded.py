@@ -1,8 +1,10 @@
 """Errors of constants that the original computes and the optimized model stores.
 
-Constant folding and the original's own nodes compute them alike, each with its own roundings. Behind a difference of nearly equal numbers
-(LayerNormalization of a constant) these are many units of small elements, so that they are bounded as those of other nodes are.
+Constant folding and the original's own nodes compute them alike, each with its own roundings.
+Behind a difference of nearly equal numbers (LayerNormalization of a constant) these are many units
+of small elements, so that they are bounded as those of other nodes are.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -20,7 +22,8 @@ from onnxbolt.verify.standard import Standard
 
 
 class Folded:
-    """The tensors that the original computes from initializers alone. `measured` collects op types without a rule, as Analysis does."""
+    """The tensors that the original computes from initializers alone. `measured` collects op
+    types without a rule, as Analysis does."""
 
     def __init__(self, models: Models, measured: dict[str, None]) -> None:
         graph = models.original.graph
@@ -32,14 +35,17 @@ class Folded:
     def error(self, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
         """How far two computations of such a tensor may lie apart, as an array of `shape`.
 
-        None where the original does not compute it, or not from initializers alone, or only moves values; and where there is no bound.
+        None where the original does not compute it, or not from initializers alone, or only moves
+        values; and where there is no bound.
         """
         if name not in self._makers:
             return None
         nodes = self._behind(name)
         if all(node.op_type in MOVEMENT or node.op_type == "Constant" for node in nodes):
             return None
-        reads = {read for node in nodes for read in reads_of(node)} - {made for node in nodes for made in node.output}
+        reads = {read for node in nodes for read in reads_of(node)} - {
+            made for node in nodes for made in node.output
+        }
         if not reads <= self._initializers.keys():
             return None
         env: Env = {read: Bounded.of(weights.values(self._initializers[read])) for read in reads}
@@ -48,7 +54,11 @@ class Folded:
         except RUNTIME_ERRORS:
             return None
         found = env[name]
-        return 2 * found.absolute(found.arithmetic) if is_set(found.arithmetic) and found.value.shape == shape else None
+        return (
+            2 * found.absolute(found.arithmetic)
+            if is_set(found.arithmetic) and found.value.shape == shape
+            else None
+        )
 
     def _behind(self, name: str) -> list[NodeProto]:
         """The nodes that a tensor is computed by."""

@@ -1,9 +1,11 @@
 """Levels 1 and 2 of verification.
 
-Level 1: each segment of the optimized model (segments.py) runs on the original's tensors, in the form in which they are stored, and is
-judged by the original's tensors, allowing for operands that were rounded. Errors do not add up over the model, so that limits are tight.
-Level 2: each of our nodes in it is judged by float64, on the same inputs.
+Level 1: each segment of the optimized model (segments.py) runs on the original's tensors, in the
+form in which they are stored, and is judged by the original's tensors, allowing for operands that
+were rounded. Errors do not add up over the model, so that limits are tight. Level 2: each of our
+nodes in it is judged by float64, on the same inputs.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -37,13 +39,18 @@ Arrays = dict[str, np.ndarray]
 
 
 def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
-    """A row for each known tensor that a changed part of the model computes, and one for each output of a node of ours.
+    """A row for each known tensor that a changed part of the model computes, and one for each
+    output of a node of ours.
 
     Raises InputError where the original does not run on the inputs.
     """
     for name, why in undeclared(models.original, models.optimized):
         yield failed(models, name, why, "segment")
-    found = plan(models.reference.skeleton, models.candidate.skeleton, other_constants(models.original, models.optimized))
+    found = plan(
+        models.reference.skeleton,
+        models.candidate.skeleton,
+        other_constants(models.original, models.optimized),
+    )
     for node, name in found.orphans:
         yield failed(models, name, "the original model has no such tensor", "segment", node.name)
     judge = _Judge(models, feeds, found)
@@ -64,30 +71,48 @@ class _Judge:
         self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
         self._sparse = {tensor.values.name for tensor in models.optimized.graph.sparse_initializer}
         low = LOW.get(models.precision)
-        self._constants = unit(low.numpy) if low else FP32_OPERANDS  # some are stored in fp32 after they were rounded
-        self._overflows = uses(models.original, SIXTEEN_BITS)  # then what leaves their range does so in the original, too
+        self._constants = (
+            unit(low.numpy) if low else FP32_OPERANDS
+        )  # some are stored in fp32 after they were rounded
+        self._overflows = uses(
+            models.original, SIXTEEN_BITS
+        )  # then what leaves their range does so in the original, too
         self._unjudged = 0
 
     def notes(self) -> dict[str, None]:
         """What a user must know to read the rows."""
         found = self._nodes.notes()
         if self._unjudged:
-            found[f"{self._unjudged} tensors of integers were not compared by segment: they were chosen by rounded values"] = None
+            found[
+                f"{self._unjudged} tensors of integers were not compared by segment: they were"
+                " chosen by rounded values"
+            ] = None
         return found
 
     def rows(self, segment: Segment) -> Iterator[Row]:
         try:
             originals = {name: self._originals.take(name) for name in segment.originals}
         except RUNTIME_ERRORS as error:
-            raise InputError(f"the original model does not run on {self._models.where} with these inputs: {error}") from error
+            raise InputError(
+                f"the original model does not run on {self._models.where} with these inputs:"
+                f" {error}"
+            ) from error
         try:
             operands = self._operands.of(segment, originals)
             inner = self._nodes.inner(segment)
-            got = self._models.candidate.part(segment.nodes, operands, [*(t.stored for t in segment.writes), *inner])
+            got = self._models.candidate.part(
+                segment.nodes, operands, [*(t.stored for t in segment.writes), *inner]
+            )
             self._operands.computed(segment, got)
         except RUNTIME_ERRORS as error:
             for tensor in segment.writes:
-                yield failed(self._models, tensor.own.name, f"the optimized model does not run: {error}", "segment", tensor.node)
+                yield failed(
+                    self._models,
+                    tensor.own.name,
+                    f"the optimized model does not run: {error}",
+                    "segment",
+                    tensor.node,
+                )
             return
         env = self._bounds(segment, operands)
         if not self._nodes.analyse(segment.nodes, env):
@@ -102,13 +127,18 @@ class _Judge:
         for name, values in operands.items():
             exact = segment.reads[name].stored in self._inputs
             env[name] = Bounded.of(values, 0.0 if exact else max(unit(values.dtype), FP32_OPERANDS))
-        for name in {name for node in segment.nodes for name in reads_of(node)} & (self._initializers.keys() | self._sparse):
+        for name in {name for node in segment.nodes for name in reads_of(node)} & (
+            self._initializers.keys() | self._sparse
+        ):
             values = self._constant(name)
             error = max(unit(values.dtype), self._constants) if is_float(values.dtype) else 0.0
-            # float32's largest numbers have become bfloat16's largest, which is more than a rounding
+            # float32's largest numbers have become bfloat16's largest, which is more than a
+            # rounding
             env[name] = found = Bounded.of(values, error / (1 - error))
             if error and (folding := self._folded.error(name, values.shape)) is not None:
-                env[name] = dataclasses.replace(found, operands=found.absolute(found.operands) + folding)
+                env[name] = dataclasses.replace(
+                    found, operands=found.absolute(found.operands) + folding
+                )
         return env
 
     def _constant(self, name: str) -> np.ndarray:
@@ -124,23 +154,46 @@ class _Judge:
         """Where no bound can be computed: 16 roundings of the tensor's largest value."""
         if not is_float(got.dtype):
             return Bounded(got, got.dtype)
-        largest = float(np.abs(got, where=np.isfinite(got), out=np.zeros(got.shape)).max(initial=0.0))
-        return Bounded(got, got.dtype, np.full(got.shape, 16 * max(unit(got.dtype), self._constants) * largest))
+        largest = float(
+            np.abs(got, where=np.isfinite(got), out=np.zeros(got.shape)).max(initial=0.0)
+        )
+        return Bounded(
+            got, got.dtype, np.full(got.shape, 16 * max(unit(got.dtype), self._constants) * largest)
+        )
 
-    def _row(self, tensor: Known, got: np.ndarray, limits: Bounded, originals: Arrays) -> Iterator[Row]:
+    def _row(
+        self, tensor: Known, got: np.ndarray, limits: Bounded, originals: Arrays
+    ) -> Iterator[Row]:
         piece, name, expected = tensor.own, tensor.own.name, originals[tensor.own.name]
         try:
             expected = piece.stored(expected)
-            expected = expected if self._overflows else as_type(expected, expected.dtype, limits.dtype)
+            expected = (
+                expected if self._overflows else as_type(expected, expected.dtype, limits.dtype)
+            )
         except (ValueError, IndexError) as error:
-            yield failed(self._models, name, f"its layout or channel map does not fit: {error}", "segment", tensor.node)
+            yield failed(
+                self._models,
+                name,
+                f"its layout or channel map does not fit: {error}",
+                "segment",
+                tensor.node,
+            )
             return
         limit = limits.absolute(limits.arithmetic) + limits.absolute(limits.operands)
-        got = got if piece.whole else got[..., piece.begin:piece.end]
+        got = got if piece.whole else got[..., piece.begin : piece.end]
         if piece.channels is not None and got.shape == expected.shape:
             places = [place for place, channel in enumerate(piece.channels) if channel >= 0]
             got, expected, limit = (values[..., places] for values in (got, expected, limit))
         if not is_float(expected.dtype) and np.isinf(limit).any():
             self._unjudged += 1
             return
-        yield compared(self._models, name, got, expected, limit, "segment", tensor.node, limits.dtype if self._overflows else None)
+        yield compared(
+            self._models,
+            name,
+            got,
+            expected,
+            limit,
+            "segment",
+            tensor.node,
+            limits.dtype if self._overflows else None,
+        )

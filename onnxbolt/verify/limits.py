@@ -1,7 +1,9 @@
-"""Roundings: the numbers from which every elementwise limit of verification is made, each with its reason (docs/accuracy.md).
+"""Roundings: the numbers from which every elementwise limit of verification is made, each with its
+reason (docs/accuracy.md).
 
 u is a type's unit roundoff, the largest relative error of rounding to it.
 """
+
 from __future__ import annotations
 
 import math
@@ -11,25 +13,41 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-UNIT = {np.dtype(np.float16): 2.0**-11, np.dtype(ml_dtypes.bfloat16): 2.0**-8, np.dtype(np.float32): 2.0**-24,
-        np.dtype(np.float64): 2.0**-53}
-LARGEST = {np.dtype(np.float16): 65504.0, np.dtype(ml_dtypes.bfloat16): 2.0**128 - 2.0**120, np.dtype(np.float32): 2.0**128 - 2.0**104}
-FLOOR = 2.0**-14  # fp16's smallest normal number: below it the error of rounding stays that of this number
+UNIT = {
+    np.dtype(np.float16): 2.0**-11,
+    np.dtype(ml_dtypes.bfloat16): 2.0**-8,
+    np.dtype(np.float32): 2.0**-24,
+    np.dtype(np.float64): 2.0**-53,
+}
+LARGEST = {
+    np.dtype(np.float16): 65504.0,
+    np.dtype(ml_dtypes.bfloat16): 2.0**128 - 2.0**120,
+    np.dtype(np.float32): 2.0**128 - 2.0**104,
+}
+FLOOR = (
+    2.0**-14
+)  # fp16's smallest normal number: below it the error of rounding stays that of this number
 
-# Operands of the original in fp32: constant folding changes a weight by a few u, and the original's own products have their errors.
+# Operands of the original in fp32: constant folding changes a weight by a few u, and the original's
+# own products have their errors.
 FP32_OPERANDS = 16 * 2.0**-24
 
-# Sigmoid, Tanh, Erf, Exp and the like in fp32: ONNX Runtime's and CUDA's implementations stay below 2^-21 for results up to 1.
+# Sigmoid, Tanh, Erf, Exp and the like in fp32: ONNX Runtime's and CUDA's implementations stay below
+# 2^-21 for results up to 1.
 FUNCTION = 2.0**-21
 
 TF32 = 2.0**-10  # the last of the ten bits that a tensor core reads of an fp32 operand
 
-# Results of kernels' layers in fp16, beside rounding (custom_ops/epilogue/pairs.h; tests/custom_ops/test_pairs.py holds them).
+# Results of kernels' layers in fp16, beside rounding (custom_ops/epilogue/pairs.h;
+# tests/custom_ops/test_pairs.py holds them).
 PUBLISHED_FP16 = {"GeluErf": 5.5e-4, "GeluTanh": 5.5e-4, "Silu": 2.5e-4, "Softplus": 3.5e-4}
-# The same of other results in 16 bits (custom_ops/epilogue/approximations.h; tests/custom_ops/test_approximations.py holds them).
+# The same of other results in 16 bits (custom_ops/epilogue/approximations.h;
+# tests/custom_ops/test_approximations.py holds them).
 PUBLISHED = {"GeluErf": 6e-5, "GeluTanh": 7.5e-5, "Softplus": 3e-4}
 TANH_UNIT = 2.0**-10.9  # relative error of the instruction that kernels of 16 bits take Tanh from
-UNKNOWN = 2.0**-16  # error in fp32, in parts of the largest result, of operators without a rule: cubic Resize, Einsum, ...
+UNKNOWN = (
+    2.0**-16
+)  # error in fp32, in parts of the largest result, of operators without a rule: cubic Resize, Einsum, ...
 STEEPEST = 1.13  # no activation that a kernel evaluates from a rounded argument is steeper
 
 
@@ -39,8 +57,11 @@ def unit(dtype: np.dtype) -> float:
 
 
 def published(element: np.dtype, steps: Iterable[str]) -> float:
-    """The largest error, beside rounding, of those among `steps` that kernels of `element` approximate."""
-    table = {np.dtype(np.float16): PUBLISHED_FP16, np.dtype(ml_dtypes.bfloat16): PUBLISHED}.get(np.dtype(element), {})
+    """The largest error, beside rounding, of those among `steps` that kernels of `element`
+    approximate."""
+    table = {np.dtype(np.float16): PUBLISHED_FP16, np.dtype(ml_dtypes.bfloat16): PUBLISHED}.get(
+        np.dtype(element), {}
+    )
     return max((table.get(step, 0.0) for step in steps), default=0.0)
 
 
@@ -48,11 +69,12 @@ def published(element: np.dtype, steps: Iterable[str]) -> float:
 class Arithmetic:
     """How a part of the model is computed, which says where roundings happen.
 
-    `element`: the type of the tensors of one of our kernels, which rounds results, and what one layer hands to the next, but nothing
-    between them; None for standard operators, each of which rounds. `tf32`: products of fp32 may be multiplied in TF32; `nearest`:
-    they surely are, of operands rounded to nearest: TMA rounds what it loads (data type TFLOAT32), CUTLASS 2.x in registers.
-    `published`: the largest error, beside rounding, of the activations that the kernel approximates. `coarse`: operators of 16 bits may
-    reckon in 16 bits (CUDA).
+    `element`: the type of the tensors of one of our kernels, which rounds results, and what one
+    layer hands to the next, but nothing between them; None for standard operators, each of which
+    rounds. `tf32`: products of fp32 may be multiplied in TF32; `nearest`: they surely are, of
+    operands rounded to nearest: TMA rounds what it loads (data type TFLOAT32), CUTLASS 2.x in
+    registers. `published`: the largest error, beside rounding, of the activations that the kernel
+    approximates. `coarse`: operators of 16 bits may reckon in 16 bits (CUDA).
     """
 
     element: np.dtype | None = None
@@ -66,18 +88,25 @@ class Arithmetic:
         return self.element is not None
 
     def rounding(self, dtype: np.dtype) -> float:
-        """Relative error of one operator's result; a kernel's are in fp32, functions and divisions there have two units or less."""
+        """Relative error of one operator's result; a kernel's are in fp32, functions and
+        divisions there have two units or less."""
         return 4 * 2.0**-24 if self.kernel else unit(dtype)
 
     def function(self, dtype: np.dtype, own: float, op: str = "") -> float:
-        """Error of an implementation of `op` whose error in fp32 is `own`; in 16 bits exp, a sum and a division round by themselves."""
-        if self.element is not None and op == "Tanh" and unit(self.element) > unit(np.dtype(np.float32)):
+        """Error of an implementation of `op` whose error in fp32 is `own`; in 16 bits exp, a sum
+        and a division round by themselves."""
+        if (
+            self.element is not None
+            and op == "Tanh"
+            and unit(self.element) > unit(np.dtype(np.float32))
+        ):
             return max(own, TANH_UNIT)
         return max(own, 4 * unit(dtype)) if self.coarse and own else own
 
     @property
     def approximation(self) -> tuple[float, float]:
-        """Error of an approximate activation of a rounded argument, which ends a kernel's layer: absolute, and in parts of the result."""
+        """Error of an approximate activation of a rounded argument, which ends a kernel's layer:
+        absolute, and in parts of the result."""
         if self.element is None or not self.published:
             return 0.0, 0.0
         return self.published + 0.25 * unit(self.element), STEEPEST * unit(self.element)
@@ -85,10 +114,16 @@ class Arithmetic:
     def accumulation(self, terms: int) -> float:
         """A sum's error in parts of the sum of its terms' magnitudes (Higham 2002, chapter 3).
 
-        Each term passes at most `terms` additions in fp32. Tensor cores add at least 4 products at once, and truncate: their unit is
-        2^-23. Where additions round to nearest their errors have no common sign, and the square root of their number, times 8, bounds
-        all of a model's sums with probability 1 - 1e-12 (Higham and Mary 2019, theorem 2.4). cuDNN may take Winograd's algorithm.
+        Each term passes at most `terms` additions in fp32. Tensor cores add at least 4 products at
+        once, and truncate: their unit is 2^-23. Where additions round to nearest their errors have
+        no common sign, and the square root of their number, times 8, bounds all of a model's sums
+        with probability 1 - 1e-12 (Higham and Mary 2019, theorem 2.4). cuDNN may take Winograd's
+        algorithm.
         """
         if self.coarse:
             return (terms + 64) * 2.0**-23
-        return (terms / 4 + 8) * 2.0**-23 if self.kernel else min(terms, 8 * math.sqrt(terms)) * 2.0**-24
+        return (
+            (terms / 4 + 8) * 2.0**-23
+            if self.kernel
+            else min(terms, 8 * math.sqrt(terms)) * 2.0**-24
+        )

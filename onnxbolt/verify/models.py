@@ -1,4 +1,5 @@
 """What each level of verification is given: both models on one execution provider, and inputs."""
+
 from __future__ import annotations
 
 import warnings
@@ -22,21 +23,27 @@ from onnxbolt.verify.session import CPU, RUNTIME_ERRORS, Runner, identity, uses
 from onnxbolt.verify.widen import BFLOAT16, SIXTEEN_BITS, widened
 
 MEMORY_LIMIT = 1 << 30  # bytes of tensors held for comparison at a time
-_WIDENED = ("bfloat16 tensors were compared as float32, their weights rounded to bfloat16: ONNX Runtime has practically no bfloat16 "
-            "kernels for function bodies")
+_WIDENED = (
+    "bfloat16 tensors were compared as float32, their weights rounded to bfloat16: ONNX Runtime has"
+    " practically no bfloat16 kernels for function bodies"
+)
 
 
 @dataclass(frozen=True)
 class Models:
     """Both models on one execution provider.
 
-    `library` is None where function bodies run in the kernels' place. `notes` collects, in order and once each, what a user must know
-    to read the rows.
+    `library` is None where function bodies run in the kernels' place. `notes` collects, in order
+    and once each, what a user must know to read the rows.
     """
 
-    original: ModelProto  # functions of its own are inlined: the form whose tensors fused nodes name
+    original: (
+        ModelProto  # functions of its own are inlined: the form whose tensors fused nodes name
+    )
     optimized: ModelProto
-    reference: Runner  # of the original, in fp32 with TF32 off, in whatever type its tensors are declared
+    reference: (
+        Runner  # of the original, in fp32 with TF32 off, in whatever type its tensors are declared
+    )
     candidate: Runner  # of the optimized model
     library: Path | None = None
     elementwise: tuple[float | None, float | None] = (None, None)  # atol, rtol
@@ -60,23 +67,27 @@ class Models:
 
     @cached_property
     def dtype(self) -> DType:
-        """The type that results are rounded to; a model that is in 16 bits already is judged like one that was converted."""
+        """The type that results are rounded to; a model that is in 16 bits already is judged
+        like one that was converted."""
         return LOW.get(self.precision) or _weights_dtype(self.original) or DType.F32
 
     @property
     def cap(self) -> float:
-        """The error of a whole output, when rounding alone makes it, from which on inputs cannot tell right from wrong."""
+        """The error of a whole output, when rounding alone makes it, from which on inputs cannot
+        tell right from wrong."""
         return tolerances.JUDGES[self.dtype]
 
     @property
     def element_cap(self) -> float:
-        """The same of an element, in parts of its value. The significand of TF32 is that of fp16."""
+        """The same of an element, in parts of its value. The significand of TF32 is that of
+        fp16."""
         tf32 = self.dtype is DType.F32 and self.library is not None
         return tolerances.JUDGES[DType.F16] if tf32 else self.cap
 
     @cached_property
     def rounded(self) -> Runner | None:
-        """The original itself, rounded as the optimized model is: to 16 bits, or to TF32 where our kernels multiply in that.
+        """The original itself, rounded as the optimized model is: to 16 bits, or to TF32 where our
+        kernels multiply in that.
 
         None where nothing rounds.
         """
@@ -93,12 +104,21 @@ Level: TypeAlias = Callable[[Models, Feeds], Iterable[Row]]
 
 def _weights_dtype(model: ModelProto) -> DType | None:
     """The 16-bit type of a model that has weights or inputs in one."""
-    types = {t.data_type for t in model.graph.initializer} | {value.type.tensor_type.elem_type for value in model.graph.input}
-    return DType.BF16 if TensorProto.BFLOAT16 in types else DType.F16 if TensorProto.FLOAT16 in types else None
+    types = {t.data_type for t in model.graph.initializer} | {
+        value.type.tensor_type.elem_type for value in model.graph.input
+    }
+    return (
+        DType.BF16
+        if TensorProto.BFLOAT16 in types
+        else DType.F16
+        if TensorProto.FLOAT16 in types
+        else None
+    )
 
 
 def reference(original: ModelProto, provider: str, notes: dict[str, None]) -> Runner:
-    """The original on `provider` without rounding: what is in 16 bits is widened to fp32, where ONNX Runtime takes that."""
+    """The original on `provider` without rounding: what is in 16 bits is widened to fp32, where
+    ONNX Runtime takes that."""
     if not uses(original, SIXTEEN_BITS):
         return Runner(original, provider)
     model, large = widened(original, SIXTEEN_BITS)
@@ -106,14 +126,24 @@ def reference(original: ModelProto, provider: str, notes: dict[str, None]) -> Ru
     try:
         wide.load()
     except RUNTIME_ERRORS as error:
-        notes[f"the original was compared in its own type, since ONNX Runtime does not load it in fp32: {error}"] = None
+        notes[
+            "the original was compared in its own type, since ONNX Runtime does not load it in"
+            f" fp32: {error}"
+        ] = None
         return runner(original, provider, notes)
     return wide
 
 
-def runner(model: ModelProto, provider: str, notes: dict[str, None], library: Path | None = None, tf32: bool = False,
-           large: Weights | None = None) -> Runner:
-    """`model` on `provider`, with its fused nodes' kernels where there is a library; bfloat16 without one runs as float32.
+def runner(
+    model: ModelProto,
+    provider: str,
+    notes: dict[str, None],
+    library: Path | None = None,
+    tf32: bool = False,
+    large: Weights | None = None,
+) -> Runner:
+    """`model` on `provider`, with its fused nodes' kernels where there is a library; bfloat16
+    without one runs as float32.
 
     `large` has the data that initializers of the model lack.
     """
@@ -123,8 +153,11 @@ def runner(model: ModelProto, provider: str, notes: dict[str, None], library: Pa
     return Runner(model, provider, library, tf32=tf32 or library is not None, large=large)
 
 
-def usable(library: Path | None, optimized: ModelProto, provider: str, notes: dict[str, None]) -> Path | None:
-    """The library, where this machine can use it, else None and a note. Raises LibraryError for one of another model."""
+def usable(
+    library: Path | None, optimized: ModelProto, provider: str, notes: dict[str, None]
+) -> Path | None:
+    """The library, where this machine can use it, else None and a note. Raises LibraryError for
+    one of another model."""
     if provider == CPU or library is None:
         return None
     with warnings.catch_warnings(record=True) as caught:

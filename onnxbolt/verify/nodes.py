@@ -1,7 +1,10 @@
-"""Level 2: each of our nodes, on the inputs that it was given, against its function's body in float64.
+"""Level 2: each of our nodes, on the inputs that it was given, against its function's body in
+float64.
 
-The limit is that of the kernel's arithmetic where the library runs, and of the body's, which rounds after every operator, elsewhere.
+The limit is that of the kernel's arithmetic where the library runs, and of the body's, which rounds
+after every operator, elsewhere.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +30,15 @@ from onnxbolt.verify.session import CPU, RUNTIME_ERRORS
 from onnxbolt.verify.standard import Standard
 
 # families whose products of fp32 are no tensor core's
-_IN_FP32 = {Family.CHAIN_SMALL, Family.DEPTHWISE, Family.ELEMENTWISE, Family.LAYOUT, Family.POOL, Family.RESIZE, Family.SQUEEZE_EXCITE}
+_IN_FP32 = {
+    Family.CHAIN_SMALL,
+    Family.DEPTHWISE,
+    Family.ELEMENTWISE,
+    Family.LAYOUT,
+    Family.POOL,
+    Family.RESIZE,
+    Family.SQUEEZE_EXCITE,
+}
 
 
 class Nodes:
@@ -47,8 +58,24 @@ class Nodes:
     def notes(self) -> dict[str, None]:
         """Which operators had no rule."""
         measured, unknown = (", ".join(sorted(names)) for names in (self.measured, self._unknown))
-        found = {f"limits behind {measured} were measured, by changing operands as much as they were rounded": None} if measured else {}
-        return found | ({f"limits behind {unknown} are 16 roundings of the largest value: no bound is known": None} if unknown else {})
+        found = (
+            {
+                f"limits behind {measured} were measured, by changing operands as much as they were rounded": (
+                    None
+                )
+            }
+            if measured
+            else {}
+        )
+        return found | (
+            {
+                f"limits behind {unknown} are 16 roundings of the largest value: no bound is known": (
+                    None
+                )
+            }
+            if unknown
+            else {}
+        )
 
     def arithmetic(self, node: NodeProto) -> Arithmetic:
         """How a node is computed."""
@@ -61,7 +88,8 @@ class Nodes:
         return Arithmetic(op.element.numpy, tf32, tf32 and families.isdisjoint(_IN_FP32), error)
 
     def analyse(self, nodes: Sequence[NodeProto], env: Env) -> bool:
-        """Add to `env` what `nodes` compute, with bounds; False where ONNX Runtime does not run an operator that has no rule."""
+        """Add to `env` what `nodes` compute, with bounds; False where ONNX Runtime does not run
+        an operator that has no rule."""
         for node in nodes:
             try:
                 self._analysis.run([node], env, self.arithmetic(node))
@@ -75,34 +103,74 @@ class Nodes:
         made = {name for node in segment.nodes for name in node.output if name}
         ours = [node for node in segment.nodes if node.domain == FUSED_DOMAIN]
         known = {tensor.stored for tensor in segment.writes}
-        return sorted({name for node in ours for name in (*node.input, *node.output) if name in made} - known)
+        return sorted(
+            {name for node in ours for name in (*node.input, *node.output) if name in made} - known
+        )
 
-    def rows(self, segment: Segment, operands: dict[str, np.ndarray], got: dict[str, np.ndarray], env: Env) -> Iterator[Row]:
-        """One for each output of each of our nodes; `env`: the segment's analysis, `got`: what it computed."""
+    def rows(
+        self,
+        segment: Segment,
+        operands: dict[str, np.ndarray],
+        got: dict[str, np.ndarray],
+        env: Env,
+    ) -> Iterator[Row]:
+        """One for each output of each of our nodes; `env`: the segment's analysis, `got`: what
+        it computed."""
         for node in segment.nodes:
             if node.domain != FUSED_DOMAIN:
                 continue
-            if reason := misstated(node, {name: x.value.shape for name, x in env.items() if name in {*node.input, *node.output}}):
+            if reason := misstated(
+                node,
+                {
+                    name: x.value.shape
+                    for name, x in env.items()
+                    if name in {*node.input, *node.output}
+                },
+            ):
                 yield failed(self._models, node.output[0], reason, "node", node.name)
-            elif got.keys().isdisjoint(node.input) and node.output[0] in env:  # it read what the segment did
-                yield from (self._row(node, name, got[name], env[name], operands) for name in node.output)
+            elif (
+                got.keys().isdisjoint(node.input) and node.output[0] in env
+            ):  # it read what the segment did
+                yield from (
+                    self._row(node, name, got[name], env[name], operands) for name in node.output
+                )
             else:
                 yield from self._alone(node, operands | got, env)
 
     def _alone(self, node: NodeProto, values: dict[str, np.ndarray], env: Env) -> Iterator[Row]:
-        """A node behind others: run by itself on what they made, since ONNX Runtime may have merged it with them."""
-        given = {name: _retyped(values[name], env.get(name)) for name in node.input if name in values}
-        own = {name: Bounded.of(given[name]) if name in given else env[name] for name in node.input if name}
+        """A node behind others: run by itself on what they made, since ONNX Runtime may have
+        merged it with them."""
+        given = {
+            name: _retyped(values[name], env.get(name)) for name in node.input if name in values
+        }
+        own = {
+            name: Bounded.of(given[name]) if name in given else env[name]
+            for name in node.input
+            if name
+        }
         try:
             found = self._models.candidate.part([node], given, list(node.output))
             if not self.analyse([node], own):
                 raise ValueError("there is no reference for an operator in its function")
         except RUNTIME_ERRORS as error:
-            yield failed(self._models, node.output[0], f"the optimized model does not run: {error}", "node", node.name)
+            yield failed(
+                self._models,
+                node.output[0],
+                f"the optimized model does not run: {error}",
+                "node",
+                node.name,
+            )
             return
         yield from (self._row(node, name, found[name], own[name], values) for name in node.output)
 
-    def _row(self, node: NodeProto, name: str, got: np.ndarray, reference: Bounded, values: dict[str, np.ndarray]) -> Row:
+    def _row(
+        self,
+        node: NodeProto,
+        name: str,
+        got: np.ndarray,
+        reference: Bounded,
+        values: dict[str, np.ndarray],
+    ) -> Row:
         expected = reference.value
         limit = reference.absolute(reference.arithmetic)
         around = next((list(a.ints) for a in node.attribute if a.name == "around"), None)
@@ -111,35 +179,63 @@ class Nodes:
         begin, end = around[len(around) // 2 - 1], got.shape[-1] - around[-1]
         if expected.shape == got.shape:
             expected, limit = expected[..., begin:end], limit[..., begin:end]
-        row = compared(self._models, name, got[..., begin:end], expected, limit, "node", node.name, got.dtype)
+        row = compared(
+            self._models, name, got[..., begin:end], expected, limit, "node", node.name, got.dtype
+        )
         if node.op_type.endswith("_into") and row.passed:
-            after, before = (np.delete(a, np.s_[begin:end], -1) for a in (got, values[node.input[-1]]))
+            after, before = (
+                np.delete(a, np.s_[begin:end], -1) for a in (got, values[node.input[-1]])
+            )
             if not same_bits(after, before, any_nan=self._models.library is None):
-                return failed(self._models, name, "channels that are not its own have changed", "node", node.name)
+                return failed(
+                    self._models,
+                    name,
+                    "channels that are not its own have changed",
+                    "node",
+                    node.name,
+                )
         return row
 
 
 def misstated(node: NodeProto, shapes: Mapping[str, Sequence[int]]) -> str:
-    """How `padding`, which kernels read and function bodies do not, differs from what the tensors' shapes say; empty where it is right."""
+    """How `padding`, which kernels read and function bodies do not, differs from what the
+    tensors' shapes say; empty where it is right."""
     kind, _, words = node.op_type.partition("_")
     if kind in ("NchwToNhwc", "NhwcToNchw"):
-        first, last = (node.input[0], node.output[0]) if kind == "NchwToNhwc" else (node.output[0], node.input[0])
-    elif "_to_nchw" in words and len(node.output) == 2 and "Gemm" not in words.partition("Store")[2]:
+        first, last = (
+            (node.input[0], node.output[0])
+            if kind == "NchwToNhwc"
+            else (node.output[0], node.input[0])
+        )
+    elif (
+        "_to_nchw" in words and len(node.output) == 2 and "Gemm" not in words.partition("Store")[2]
+    ):
         first, last = node.output  # of a convolution that writes both forms
     else:
         return ""
     if first not in shapes or last not in shapes:
         return ""
-    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    values = {
+        attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
+    }
     stored, own = shapes[last][-1], shapes[first][1]
     if kind == "NchwToNhwc" and (around := values.get("around")):
         stored -= around[len(around) // 2 - 1] + around[-1]
     if kind == "NhwcToNchw" and (channels := values.get("channels")):
         stored = channels[1] - channels[0]
     told = values.get("padding", 0)
-    return f"attribute padding is {told}, but {stored} channels are stored for {own}" if told != stored - own else ""
+    return (
+        f"attribute padding is {told}, but {stored} channels are stored for {own}"
+        if told != stored - own
+        else ""
+    )
 
 
 def _retyped(values: np.ndarray, analysed: Bounded | None) -> np.ndarray:
-    """`values` in the type that the tensor has in the model: sessions hand out bfloat16 as float32."""
-    return values.astype(ml_dtypes.bfloat16) if analysed is not None and analysed.dtype == ml_dtypes.bfloat16 else values
+    """`values` in the type that the tensor has in the model: sessions hand out bfloat16 as
+    float32."""
+    return (
+        values.astype(ml_dtypes.bfloat16)
+        if analysed is not None and analysed.dtype == ml_dtypes.bfloat16
+        else values
+    )

@@ -1,8 +1,11 @@
-"""What a segment reads: the original's tensors in the form in which the optimized model stores them.
+"""What a segment reads: the original's tensors in the form in which the optimized model stores
+them.
 
-Padded channels have no original. They hold what the model itself makes of them: mostly an activation of zero, which the zero weights
-behind it remove. So a bias in the padding and a weight that reads it are found together, in the segment that reads both.
+Padded channels have no original. They hold what the model itself makes of them: mostly an
+activation of zero, which the zero weights behind it remove. So a bias in the padding and a weight
+that reads it are found together, in the segment that reads both.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -27,13 +30,20 @@ class Operands:
 
     def __init__(self, candidate: Runner, originals: Originals, found: Plan) -> None:
         self._candidate, self._originals, self._types = candidate, originals, found.types
-        self._makers = {tensor.stored: segment for segment in found.segments for tensor in segment.writes}  # those that are to come
-        self._readers = Counter(tensor.stored for segment in found.segments for tensor in segment.reads.values())
-        self._seen: dict[str, np.dtype] = {}  # types of stored tensors that earlier segments computed
+        self._makers = {
+            tensor.stored: segment for segment in found.segments for tensor in segment.writes
+        }  # those that are to come
+        self._readers = Counter(
+            tensor.stored for segment in found.segments for tensor in segment.reads.values()
+        )
+        self._seen: dict[
+            str, np.dtype
+        ] = {}  # types of stored tensors that earlier segments computed
         self._padding: Arrays = {}  # of stored tensors that later segments read
 
     def of(self, segment: Segment, originals: Mapping[str, np.ndarray]) -> Arrays:
-        """By the names under which the segment reads them; `originals` has its tensors of the original.
+        """By the names under which the segment reads them; `originals` has its tensors of the
+        original.
 
         Raises one of RUNTIME_ERRORS where the model does not compute the padding.
         """
@@ -56,30 +66,51 @@ class Operands:
                 self._padding[tensor.stored] = _taken(values, tensor.padding)
 
     def _stored(self, tensor: Known, originals: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The original's values and the model's padding; channels that nobody has written yet are zero."""
+        """The original's values and the model's padding; channels that nobody has written yet
+        are zero."""
         kind, original = self._types.get(tensor.stored), originals[tensor.own.name].dtype
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else self._seen.get(tensor.stored, original)
-        pieces = [(piece, as_type(piece.stored(originals[piece.name]), dtype)) for piece in (*tensor.before, tensor.own)]
+        dtype = (
+            onnx.helper.tensor_dtype_to_np_dtype(kind)
+            if kind
+            else self._seen.get(tensor.stored, original)
+        )
+        pieces = [
+            (piece, as_type(piece.stored(originals[piece.name]), dtype))
+            for piece in (*tensor.before, tensor.own)
+        ]
         piece, whole = pieces[0]
         if len(pieces) > 1 or not piece.whole:
-            whole = np.zeros((*whole.shape[:-1], piece.begin + whole.shape[-1] - (piece.end or 0)), dtype)
+            whole = np.zeros(
+                (*whole.shape[:-1], piece.begin + whole.shape[-1] - (piece.end or 0)), dtype
+            )
             for piece, values in pieces:
-                whole[..., piece.begin:piece.end] = values
+                whole[..., piece.begin : piece.end] = values
         if tensor.padding:
             whole[..., tensor.padding] = self._padding_of(tensor, originals)
         return whole
 
     def _padding_of(self, tensor: Known, originals: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The model's own; where segments read each other's results, of a part of one that comes later."""
+        """The model's own; where segments read each other's results, of a part of one that comes
+        later."""
         if tensor.stored not in self._padding:
             segment = self._makers.get(tensor.stored)
             if segment is None:
                 raise ValueError(f"{tensor.stored} could not be computed")
             nodes = _before(segment.nodes, tensor.stored)
-            reads = {name: segment.reads[name] for node in nodes for name in reads_of(node) if name in segment.reads}
-            known = {name: originals[name] if name in originals else self._originals.see(name)
-                     for operand in reads.values() for name in operand.originals}
-            got = self._candidate.part(nodes, self.of(Segment(nodes, reads), known), [tensor.stored])
+            reads = {
+                name: segment.reads[name]
+                for node in nodes
+                for name in reads_of(node)
+                if name in segment.reads
+            }
+            known = {
+                name: originals[name] if name in originals else self._originals.see(name)
+                for operand in reads.values()
+                for name in operand.originals
+            }
+            got = self._candidate.part(
+                nodes, self.of(Segment(nodes, reads), known), [tensor.stored]
+            )
             self._padding[tensor.stored] = _taken(got[tensor.stored], tensor.padding)
         return self._padding[tensor.stored]
 
@@ -103,9 +134,14 @@ def _taken(values: np.ndarray, places: list[int]) -> np.ndarray:
 
 
 def as_type(values: np.ndarray, dtype: np.dtype, range_of: np.dtype | None = None) -> np.ndarray:
-    """`values` as `dtype`. What is finite stays so: constants beyond the range of 16 bits are its ends there."""
+    """`values` as `dtype`. What is finite stays so: constants beyond the range of 16 bits are
+    its ends there."""
     target = np.dtype(range_of or dtype)
-    if not is_float(values.dtype) or not is_float(target) or target.itemsize >= values.dtype.itemsize:
+    if (
+        not is_float(values.dtype)
+        or not is_float(target)
+        or target.itemsize >= values.dtype.itemsize
+    ):
         return values.astype(dtype, copy=False)
     largest = LARGEST[target]
     return np.where(np.isfinite(values), np.clip(values, -largest, largest), values).astype(dtype)

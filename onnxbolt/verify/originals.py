@@ -1,4 +1,5 @@
 """The original's tensors, computed piece by piece, so that few of them are in memory at a time."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -14,23 +15,45 @@ from onnxbolt.verify.session import Runner
 
 _AT_A_TIME = 8  # tensors that a piece hands out
 # what they make is no tensor, or need not be one: it cannot be handed from one session to another
-_NO_TENSORS = {"If", "Loop", "Optional", "OptionalGetElement", "Scan", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
-               "SequenceInsert", "SequenceMap", "SplitToSequence", "ZipMap"}
+_NO_TENSORS = {
+    "If",
+    "Loop",
+    "Optional",
+    "OptionalGetElement",
+    "Scan",
+    "SequenceAt",
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceErase",
+    "SequenceInsert",
+    "SequenceMap",
+    "SplitToSequence",
+    "ZipMap",
+}
 
 
 class Originals:
-    """Tensors of the original model, each as often as `uses` says; after that its memory is given back."""
+    """Tensors of the original model, each as often as `uses` says; after that its memory is
+    given back."""
 
     def __init__(self, runner: Runner, feeds: Feeds, uses: Mapping[str, int]) -> None:
         self._runner, self._uses = runner, Counter(uses)
-        wide = {value.name for value in runner.skeleton.graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT}
-        self._values = {name: a.astype(np.float32, copy=False) if name in wide else a for name, a in feeds.items()}  # if it was widened
+        wide = {
+            value.name
+            for value in runner.skeleton.graph.input
+            if value.type.tensor_type.elem_type == TensorProto.FLOAT
+        }
+        self._values = {
+            name: a.astype(np.float32, copy=False) if name in wide else a
+            for name, a in feeds.items()
+        }  # if it was widened
         self._pieces = list(_pieces(protos_in_order(runner.skeleton.graph.node), set(uses)))
         self._readers = Counter(name for piece in self._pieces for name in _read(piece))
         self._next = 0
 
     def take(self, name: str) -> np.ndarray:
-        """One use of a tensor. Raises one of RUNTIME_ERRORS where the model does not run on the inputs."""
+        """One use of a tensor. Raises one of RUNTIME_ERRORS where the model does not run on the
+        inputs."""
         value = self.see(name)
         self._uses[name] -= 1
         self._drop([name])
@@ -47,8 +70,14 @@ class Originals:
         self._next += 1
         reads = _read(piece)
         self._readers.subtract(reads)
-        wanted = [name for name in _outputs(piece) if self._uses[name] > 0 or self._readers[name] > 0]
-        self._values.update(self._runner.part(piece, {name: self._values[name] for name in reads if name in self._values}, wanted))
+        wanted = [
+            name for name in _outputs(piece) if self._uses[name] > 0 or self._readers[name] > 0
+        ]
+        self._values.update(
+            self._runner.part(
+                piece, {name: self._values[name] for name in reads if name in self._values}, wanted
+            )
+        )
         self._drop(reads)
 
     def _drop(self, names: Sequence[str] | set[str]) -> None:
@@ -64,12 +93,18 @@ def makes_tensors(node: NodeProto) -> bool:
 
 def reads_of(node: NodeProto) -> set[str]:
     """Names that a node reads, those of its subgraphs included."""
-    inner = {name for attribute in node.attribute for graph in subgraphs(attribute) for name in outer_reads(graph)}
+    inner = {
+        name
+        for attribute in node.attribute
+        for graph in subgraphs(attribute)
+        for name in outer_reads(graph)
+    }
     return {name for name in node.input if name} | inner
 
 
 def _pieces(nodes: Sequence[NodeProto], wanted: set[str]) -> Iterator[list[NodeProto]]:
-    """The nodes in their order, cut where enough has been computed and all that is handed on is tensors."""
+    """The nodes in their order, cut where enough has been computed and all that is handed on is
+    tensors."""
     last = {name: i for i, node in enumerate(nodes) for name in reads_of(node)}
     piece: list[NodeProto] = []
     open_until, found = -1, 0

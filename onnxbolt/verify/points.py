@@ -1,8 +1,10 @@
 """The sizes at which a model with symbolic dimensions is compared.
 
-On a GPU those that kernels were chosen for: the least, the opt and the largest ones, odd ones between, and as many more as it takes to meet
-every row of the nodes' tables of kernels. On the CPU, where one function body serves all sizes, the least and odd ones.
+On a GPU those that kernels were chosen for: the least, the opt and the largest ones, odd ones
+between, and as many more as it takes to meet every row of the nodes' tables of kernels. On the CPU,
+where one function body serves all sizes, the least and odd ones.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -21,18 +23,32 @@ from onnxbolt.library import weighted_ops
 from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.options import Options, Shapes, arch_number
 from onnxbolt.plan.ranges import asked_for, doubling, usual
-from onnxbolt.verify.feeds import Feeds, Sizes, drawn, graph_inputs, require_loads, shapes_for, working_feeds
+from onnxbolt.verify.feeds import (
+    Feeds,
+    Sizes,
+    drawn,
+    graph_inputs,
+    require_loads,
+    shapes_for,
+    working_feeds,
+)
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.session import CPU, RUNTIME_ERRORS
 
 # on the CPU, where the user names no shapes: of each point the first sizes that the model takes
-_SMALL = ((Sizes(1, 64, 16), Sizes(1, 224, 128)), (Sizes(3, 64, 17), Sizes(3, 64, 16), Sizes(2, 64, 16), Sizes(3, 224, 128)))
-Alternatives = list[dict[str, tuple[int, ...]]]  # shapes of all inputs; the first that the model takes
+_SMALL = (
+    (Sizes(1, 64, 16), Sizes(1, 224, 128)),
+    (Sizes(3, 64, 17), Sizes(3, 64, 16), Sizes(2, 64, 16), Sizes(3, 224, 128)),
+)
+Alternatives = list[
+    dict[str, tuple[int, ...]]
+]  # shapes of all inputs; the first that the model takes
 
 
 @dataclass(frozen=True)
 class Point:
-    """Random inputs, and their sizes as rows name them: "x:3x3x64x64", "" for a model of fixed sizes."""
+    """Random inputs, and their sizes as rows name them: "x:3x3x64x64", "" for a model of fixed
+    sizes."""
 
     name: str
     feeds: Feeds
@@ -41,20 +57,30 @@ class Point:
 def points(models: Models, seed: int, options: Options) -> Iterator[Point]:
     """The points at which the reference runs; notes name those at which it does not.
 
-    `options` may name shapes. Raises InputError where they do not fit, and where the reference runs at none.
+    `options` may name shapes. Raises InputError where they do not fit, and where the reference runs
+    at none.
     """
     inputs = {value.name: tensor_type(value.type)[1] for value in graph_inputs(models.original)}
     extremes = asked_for(options, inputs)
     found = False
-    if extremes or any(not isinstance(size, int) for dims in inputs.values() for size in dims or ()):
+    if extremes or any(
+        not isinstance(size, int) for dims in inputs.values() for size in dims or ()
+    ):
         require_loads(models.reference)
         for alternatives in _wanted(models, inputs, extremes):
-            feeds = next(filter(None, (_running(models, shapes, seed) for shapes in alternatives)), None)
+            feeds = next(
+                filter(None, (_running(models, shapes, seed) for shapes in alternatives)), None
+            )
             if feeds is None:
-                models.notes[f"{models.where}: not compared at {_name(alternatives[0], inputs)}: the original does not run there"] = None
+                models.notes[
+                    f"{models.where}: not compared at {_name(alternatives[0], inputs)}: the"
+                    " original does not run there"
+                ] = None
                 continue
             found = True
-            yield Point(_name({name: values.shape for name, values in feeds.items()}, inputs), feeds)
+            yield Point(
+                _name({name: values.shape for name, values in feeds.items()}, inputs), feeds
+            )
     if not found:
         yield Point("", working_feeds(models.original, models.reference, seed))
 
@@ -70,20 +96,38 @@ def _running(models: Models, shapes: Shapes, seed: int) -> Feeds | None:
 
 def _name(shapes: Mapping[str, Sequence[int]], inputs: Mapping[str, Shape | None]) -> str:
     """The inputs whose sizes are open."""
-    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items() if list(shape) != inputs[name])
+    return ",".join(
+        f"{name}:{'x'.join(map(str, shape))}"
+        for name, shape in shapes.items()
+        if list(shape) != inputs[name]
+    )
 
 
-def _wanted(models: Models, inputs: Mapping[str, Shape | None], extremes: Sequence[Shapes] | None) -> list[Alternatives]:
+def _wanted(
+    models: Models, inputs: Mapping[str, Shape | None], extremes: Sequence[Shapes] | None
+) -> list[Alternatives]:
     """Each point, without repetition."""
     if models.provider == CPU and extremes is None:
-        wanted = [[shapes_for(models.original, sizes) for sizes in alternatives] for alternatives in _SMALL]
+        wanted = [
+            [shapes_for(models.original, sizes) for sizes in alternatives]
+            for alternatives in _SMALL
+        ]
     else:
         least, opt, most = extremes or _usual(models, inputs)
         wanted = [[dict(least)], odd(least, most)]
         if models.provider != CPU:
             wanted += [[dict(opt)], [dict(most)]]
-            wanted += [[shapes] for shapes in unmet(models, [shapes for first, *_ in wanted for shapes in [first]], least, most)]
-    return [alternatives for place, alternatives in enumerate(wanted) if alternatives[0] not in [first for first, *_ in wanted[:place]]]
+            wanted += [
+                [shapes]
+                for shapes in unmet(
+                    models, [shapes for first, *_ in wanted for shapes in [first]], least, most
+                )
+            ]
+    return [
+        alternatives
+        for place, alternatives in enumerate(wanted)
+        if alternatives[0] not in [first for first, *_ in wanted[:place]]
+    ]
 
 
 def _usual(models: Models, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
@@ -93,27 +137,35 @@ def _usual(models: Models, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
 
 
 def odd(least: Shapes, most: Shapes) -> Alternatives:
-    """Odd sizes near the geometric mean in all dimensions that vary; second choice: in the batch alone."""
+    """Odd sizes near the geometric mean in all dimensions that vary; second choice: in the batch
+    alone."""
+
     def between(low: int, high: int) -> int:
         middle = math.isqrt(low * high) | 1
         return middle if low < middle < high else high
 
-    everywhere = {name: tuple(itertools.starmap(between, zip(shape, most[name], strict=True))) for name, shape in least.items()}
+    everywhere = {
+        name: tuple(itertools.starmap(between, zip(shape, most[name], strict=True)))
+        for name, shape in least.items()
+    }
     batch = {name: (*everywhere[name][:1], *shape[1:]) for name, shape in least.items()}
     return [everywhere, batch]
 
 
-def unmet(models: Models, at: Sequence[Shapes], least: Shapes, most: Shapes) -> list[dict[str, tuple[int, ...]]]:
-    """Points from `least` to `most` with which every kernel of this GPU's architecture runs that runs at none of `at`."""
+def unmet(
+    models: Models, at: Sequence[Shapes], least: Shapes, most: Shapes
+) -> list[dict[str, tuple[int, ...]]]:
+    """Points from `least` to `most` with which every kernel of this GPU's architecture runs that
+    runs at none of `at`."""
     others = [dict(shapes) for shapes in doubling(least, most)]
     try:
         shapes = infer_at(import_model(models.optimized), [*at, *others])
     except InputError:
         return []
     found = [set(_rows_met(models, known)) for known in shapes]
-    met = set().union(*found[:len(at)])
+    met = set().union(*found[: len(at)])
     more = []
-    for point, rows in zip(others, found[len(at):], strict=True):
+    for point, rows in zip(others, found[len(at) :], strict=True):
         if not rows <= met:
             more.append(point)
             met |= rows
@@ -121,22 +173,43 @@ def unmet(models: Models, at: Sequence[Shapes], least: Shapes, most: Shapes) -> 
 
 
 def _rows_met(models: Models, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, int]]:
-    """Which row of its table each fused node uses where tensors have these shapes: the node's name, and the least m of the row."""
+    """Which row of its table each fused node uses where tensors have these shapes: the node's
+    name, and the least m of the row."""
     local, weighted = arch_number(gpu.local_arch() or "sm_0"), weighted_ops(models.optimized)
-    known: dict[str, Sequence[int | str | None]] = {tensor.name: list(tensor.dims) for tensor in models.optimized.graph.initializer}
+    known: dict[str, Sequence[int | str | None]] = {
+        tensor.name: list(tensor.dims) for tensor in models.optimized.graph.initializer
+    }
     known |= shapes
     for node in models.optimized.graph.node:
         if node.domain == FUSED_DOMAIN:
-            held = [config for config in configs_of_node(node) if config.arch // 10 == local // 10 and config.arch <= local]
+            held = [
+                config
+                for config in configs_of_node(node)
+                if config.arch // 10 == local // 10 and config.arch <= local
+            ]
             m = _m(node, weighted.get(node.op_type), known)
             best = max((config.arch for config in held), default=0)
-            yield from ((node.name, c.min_m) for c in held if m is not None and c.arch == best and c.min_m <= m <= c.max_m)
+            yield from (
+                (node.name, c.min_m)
+                for c in held
+                if m is not None and c.arch == best and c.min_m <= m <= c.max_m
+            )
 
 
-def _m(node: NodeProto, op: OpSpec | None, shapes: Mapping[str, Sequence[int | str | None]]) -> int | None:
+def _m(
+    node: NodeProto, op: OpSpec | None, shapes: Mapping[str, Sequence[int | str | None]]
+) -> int | None:
     """The rows of the node's (implicit) GEMM; None where a size is not known."""
-    if op is None or not all(isinstance(size, int) for name in (node.input[0], node.output[0]) for size in shapes.get(name, (None,))):
+    if op is None or not all(
+        isinstance(size, int)
+        for name in (node.input[0], node.output[0])
+        for size in shapes.get(name, (None,))
+    ):
         return None
-    attributes = {attribute.name: list(attribute.ints) for attribute in node.attribute if attribute.ints}
-    positions, _ = op.products(shapes[node.output[0]], [shapes.get(name, ()) for name in node.input], attributes)
+    attributes = {
+        attribute.name: list(attribute.ints) for attribute in node.attribute if attribute.ints
+    }
+    positions, _ = op.products(
+        shapes[node.output[0]], [shapes.get(name, ()) for name in node.input], attributes
+    )
     return math.prod(positions)

@@ -1,8 +1,9 @@
 """Products with bounds of their errors: Conv, MatMul, Gemm.
 
-One function multiplies values, magnitudes and errors alike. With |x| and |w| it gives the sum of magnitudes M, of which accumulation and
-relative errors of operands are multiples.
+One function multiplies values, magnitudes and errors alike. With |x| and |w| it gives the sum of
+magnitudes M, of which accumulation and relative errors of operands are multiples.
 """
+
 from __future__ import annotations
 
 import math
@@ -18,27 +19,43 @@ _HALF = 1 << 12  # half of TF32's last bit, among the bits of an fp32 number
 _STACKED = 16  # input channels of a group below which filter positions are multiplied at once
 
 
-def product(x: Bounded, weight: Bounded, multiply: Multiply, terms: int, arithmetic: Arithmetic) -> Bounded:
-    """multiply(x, weight), each result a sum of `terms` products; its own rounding is left to the caller."""
+def product(
+    x: Bounded, weight: Bounded, multiply: Multiply, terms: int, arithmetic: Arithmetic
+) -> Bounded:
+    """multiply(x, weight), each result a sum of `terms` products; its own rounding is left to
+    the caller."""
     if arithmetic.tf32 and x.dtype == np.float32:
         x, weight = (_in_tf32(operand, arithmetic) for operand in (x, weight))
     value = multiply(x.value, weight.value)
     magnitudes = [operand.magnitude for operand in (x, weight)]
     sums = multiply(*magnitudes)
     accumulated = arithmetic.accumulation(terms) * sums
-    found = [_propagated(pair, magnitudes, sums, multiply) for pair in zip(x.errors, weight.errors, strict=True)]
+    found = [
+        _propagated(pair, magnitudes, sums, multiply)
+        for pair in zip(x.errors, weight.errors, strict=True)
+    ]
     return bounded(value, x.dtype, found[0], found[1], local=accumulated)
 
 
-def _propagated(errors: Sequence[Error], magnitudes: Sequence[np.ndarray], sums: np.ndarray, multiply: Multiply) -> Error:
-    """What errors of both operands make of a product, from the sums of magnitudes and the errors' own products."""
+def _propagated(
+    errors: Sequence[Error], magnitudes: Sequence[np.ndarray], sums: np.ndarray, multiply: Multiply
+) -> Error:
+    """What errors of both operands make of a product, from the sums of magnitudes and the
+    errors' own products."""
     total: Error = 0.0
     relative = sum(error for error in errors if isinstance(error, float))
     if relative:
         total = relative * sums
     for place, error in enumerate(errors):
         if isinstance(error, np.ndarray):
-            operands = [error.astype(np.float32) if i == place else magnitudes[i] + _absolute(errors[i], magnitudes[i]) for i in (0, 1)]
+            operands = [
+                (
+                    error.astype(np.float32)
+                    if i == place
+                    else magnitudes[i] + _absolute(errors[i], magnitudes[i])
+                )
+                for i in (0, 1)
+            ]
             total = total + multiply(*operands)
     return total
 
@@ -50,37 +67,54 @@ def _absolute(error: Error, magnitude: np.ndarray) -> np.ndarray | float:
 def _in_tf32(x: Bounded, arithmetic: Arithmetic) -> Bounded:
     """An fp32 operand as a kernel multiplies it, its significand rounded to 11 bits.
 
-    One that is known exactly is known exactly thereafter, but for ties, which kernels round either way; of another one, or where products
-    may be in fp32, the last bits are unknown.
+    One that is known exactly is known exactly thereafter, but for ties, which kernels round either
+    way; of another one, or where products may be in fp32, the last bits are unknown.
     """
     operands = _added(x.operands, TF32, x)
     if is_set(x.arithmetic) or not arithmetic.nearest:
         return Bounded(x.value, x.dtype, _added(x.arithmetic, TF32, x), operands)
     exact = x.value.astype(np.float32)
     bits = exact.view(np.uint32)
-    nearest = ((bits + np.uint32(_HALF)) & np.uint32(~(2 * _HALF - 1) & 0xFFFFFFFF)).view(np.float32)
+    nearest = ((bits + np.uint32(_HALF)) & np.uint32(~(2 * _HALF - 1) & 0xFFFFFFFF)).view(
+        np.float32
+    )
     value = np.where(np.isfinite(exact), nearest, exact)
     ties = (bits & np.uint32(2 * _HALF - 1)) == _HALF
-    return Bounded(value.astype(np.float64), x.dtype, np.where(ties, TF32 * np.abs(value), 0.0) if ties.any() else 0.0, operands)
+    return Bounded(
+        value.astype(np.float64),
+        x.dtype,
+        np.where(ties, TF32 * np.abs(value), 0.0) if ties.any() else 0.0,
+        operands,
+    )
 
 
 def _added(error: Error, relative: float, x: Bounded) -> Error:
     return error + relative * x.magnitude if isinstance(error, np.ndarray) else error + relative
 
 
-def convolution(group: int, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]) -> Multiply:
+def convolution(
+    group: int, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+) -> Multiply:
     """Conv of ONNX without a bias: [N,C,..] x [K,C/group,..] -> [N,K,..]."""
 
     def multiply(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         rank, count = x.ndim - 2, len(x)
         padded = np.pad(x, ((0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)))
-        extents = [(padded.shape[2 + i] - dilations[i] * (weight.shape[2 + i] - 1) - 1) // strides[i] + 1 for i in range(rank)]
+        extents = [
+            (padded.shape[2 + i] - dilations[i] * (weight.shape[2 + i] - 1) - 1) // strides[i] + 1
+            for i in range(rank)
+        ]
         grouped = weight.reshape(group, -1, *weight.shape[1:])  # [G,K/G,C/G,..]
 
         def window(tap: tuple[int, ...]) -> np.ndarray:
             """The elements that one position of the filter meets, [N,G,C/G,pixels]."""
-            cuts = [slice(t * d, t * d + (e - 1) * s + 1, s) for t, d, e, s in zip(tap, dilations, extents, strides, strict=True)]
-            return np.ascontiguousarray(padded[(slice(None), slice(None), *cuts)]).reshape(count, group, weight.shape[1], -1)
+            cuts = [
+                slice(t * d, t * d + (e - 1) * s + 1, s)
+                for t, d, e, s in zip(tap, dilations, extents, strides, strict=True)
+            ]
+            return np.ascontiguousarray(padded[(slice(None), slice(None), *cuts)]).reshape(
+                count, group, weight.shape[1], -1
+            )
 
         taps = list(np.ndindex(weight.shape[2:]))
         if 1 < weight.shape[1] < _STACKED and len(taps) > 1:
@@ -97,7 +131,9 @@ def convolution(group: int, strides: Sequence[int], pads: Sequence[int], dilatio
 
 def _multiplied(weight: np.ndarray, x: np.ndarray) -> np.ndarray:
     """[G,K/G,C/G] x [N,G,C/G,pixels]; by broadcasting where a group is one channel."""
-    return weight * x if weight.shape[-1] == 1 else np.ascontiguousarray(weight) @ x  # BLAS takes no strides
+    return (
+        weight * x if weight.shape[-1] == 1 else np.ascontiguousarray(weight) @ x
+    )  # BLAS takes no strides
 
 
 def terms_of(weight: np.ndarray) -> int:

@@ -1,4 +1,5 @@
 """What verification found, and how it reads."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -17,8 +18,14 @@ NOT_FINITE = "infinities or NaNs differ"
 SHOWN = 10  # tensors inside the model that the text lists beside those that failed
 # in the order in which they are shown: what `error` is at each level
 LEVELS = {
-    "segment": "segments of the model on the original's tensors: the largest |y - y0| of an element, in parts of its limit",
-    "node": "fused nodes against float64, on the same inputs: the largest |y - y0| of an element, in parts of its limit",
+    "segment": (
+        "segments of the model on the original's tensors: the largest |y - y0| of an element, in"
+        " parts of its limit"
+    ),
+    "node": (
+        "fused nodes against float64, on the same inputs: the largest |y - y0| of an element, in"
+        " parts of its limit"
+    ),
     "model": "the whole model: relative L2 error",
 }
 
@@ -30,7 +37,9 @@ class Row:
     name: str  # of the tensor in the original model
     kind: str  # such as "output" or "fused node"
     provider: str  # "CPU" or "CUDA"
-    error: float  # as LEVELS has it, of other types than floats the share of unequal values; NaN where the two could not be compared
+    # as LEVELS has it, of other types than floats the share of unequal values; NaN where the two
+    # could not be compared
+    error: float
     limit: float  # 1.0 where `error` counts in limits
     max_abs: float
     cosine: float
@@ -47,15 +56,22 @@ class Row:
         return f"{self.provider}, {self.sizes}" if self.sizes else self.provider
 
     def judged(self, yardstick: float = 0.0, cap: float = math.inf) -> Row:
-        """The row with its verdict; `yardstick` is the error of the same tensor in the original itself, rounded.
+        """The row with its verdict; `yardstick` is the error of the same tensor in the original
+        itself, rounded.
 
-        A yardstick above `cap` leaves the row unjudged, unless something is wrong that rounding does not explain.
+        A yardstick above `cap` leaves the row unjudged, unless something is wrong that rounding
+        does not explain.
         """
         if yardstick > cap and not self.reason:
-            return dataclasses.replace(self, unjudged=f"rounding alone changes the original by {yardstick:.2e}, above {cap:.0e}")
+            return dataclasses.replace(
+                self,
+                unjudged=f"rounding alone changes the original by {yardstick:.2e}, above {cap:.0e}",
+            )
         limit = tolerances.limit(self.limit, yardstick)
         what = "share of unequal values" if math.isnan(self.max_abs) else "error"
-        above = "" if self.error <= limit else f"{what} {self.error:.2e} is above the limit {limit:.2e}"
+        above = (
+            "" if self.error <= limit else f"{what} {self.error:.2e} is above the limit {limit:.2e}"
+        )
         reason = self.reason or above
         return dataclasses.replace(self, limit=limit, passed=not reason, reason=reason)
 
@@ -66,7 +82,13 @@ class Row:
     @property
     def verdict(self) -> str:
         """For a table's last column."""
-        return "ok" if self.passed else f"not judged: {self.unjudged}" if self.unjudged else f"FAILED {self.reason}"
+        return (
+            "ok"
+            if self.passed
+            else f"not judged: {self.unjudged}"
+            if self.unjudged
+            else f"FAILED {self.reason}"
+        )
 
 
 @dataclass(frozen=True)
@@ -107,27 +129,48 @@ class VerifyResult:
         tensors = len({(row.level, row.name) for row in self.unjudged if row.level != "model"})
         if not tensors:
             return NOT_JUDGED
-        what = "in part; whole model and" if any(row.level == "model" for row in self.unjudged) else "as a whole;"
-        return f"PASSED {what} {tensors} tensor{'s' if tensors > 1 else ''} not judged by segment or node (give --inputs)"
+        what = (
+            "in part; whole model and"
+            if any(row.level == "model" for row in self.unjudged)
+            else "as a whole;"
+        )
+        return (
+            f"PASSED {what} {tensors} tensor{'s' if tensors > 1 else ''} not judged by segment or"
+            " node (give --inputs)"
+        )
 
     def at(self, level: str) -> tuple[Row, ...]:
         """The rows of one of LEVELS."""
         return tuple(row for row in self.rows if row.level == level)
 
     def summary(self) -> str:
-        """One line per provider, sizes, level and kind: how many tensors, and the one nearest to its limit."""
+        """One line per provider, sizes, level and kind: how many tensors, and the one nearest to
+        its limit."""
         lines = []
-        for where, level, kind in dict.fromkeys((row.where, row.level, row.kind) for row in self.rows):
+        for where, level, kind in dict.fromkeys(
+            (row.where, row.level, row.kind) for row in self.rows
+        ):
             rows = [row for row in self.at(level) if (row.where, row.kind) == (where, kind)]
             worst = max(rows, key=_nearness)
-            counts = {"failed": sum(row.failed for row in rows), "not judged": sum(bool(row.unjudged) for row in rows)}
+            counts = {
+                "failed": sum(row.failed for row in rows),
+                "not judged": sum(bool(row.unjudged) for row in rows),
+            }
             states = [f"{count} {what}" for what, count in counts.items() if count]
-            state = f"{' and '.join(states)} of {len(rows)}" if states else f"{len(rows)} within their limits"
-            lines.append(f"{where}, {kind}s: {state}; nearest: {worst.name} {worst.error:.2e} of {worst.limit:.2e}")
+            state = (
+                f"{' and '.join(states)} of {len(rows)}"
+                if states
+                else f"{len(rows)} within their limits"
+            )
+            lines.append(
+                f"{where}, {kind}s: {state}; nearest: {worst.name} {worst.error:.2e} of"
+                f" {worst.limit:.2e}"
+            )
         return "\n".join(lines)
 
     def text(self, columns: int | None = None) -> str:
-        """A table for each level: all outputs, elsewhere failures and what is nearest to its limit. The last line is the verdict."""
+        """A table for each level: all outputs, elsewhere failures and what is nearest to its
+        limit. The last line is the verdict."""
         console = literal_console(columns or width(WIDTH))
         with console.capture() as captured:
             for level, title in LEVELS.items():
@@ -141,18 +184,38 @@ class VerifyResult:
         rows = self.at(level)
         if level == "model":
             return list(rows)
-        chosen = {id(row) for row in sorted((row for row in rows if row.passed), key=_nearness, reverse=True)[:SHOWN]}
+        chosen = {
+            id(row)
+            for row in sorted((row for row in rows if row.passed), key=_nearness, reverse=True)[
+                :SHOWN
+            ]
+        }
         return [row for row in rows if not row.passed or id(row) in chosen]
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    table = Table("tensor", "kind", "on", "error", "limit", "max abs", "cosine", "", box=None, pad_edge=False)
+    table = Table(
+        "tensor", "kind", "on", "error", "limit", "max abs", "cosine", "", box=None, pad_edge=False
+    )
     for row in rows:
-        numbers = (f"{row.error:.2e}", f"{row.limit:.2e}", f"{row.max_abs:.2e}", f"{row.cosine:.6f}")
+        numbers = (
+            f"{row.error:.2e}",
+            f"{row.limit:.2e}",
+            f"{row.max_abs:.2e}",
+            f"{row.cosine:.6f}",
+        )
         add_row(table, row.name, row.kind, row.where, *numbers, row.verdict)
     return table
 
 
 def _nearness(row: Row) -> float:
     """How much of its limit a tensor uses; failures first."""
-    return math.inf if row.failed else 0.0 if row.unjudged else row.error / row.limit if row.limit else 0.0
+    return (
+        math.inf
+        if row.failed
+        else 0.0
+        if row.unjudged
+        else row.error / row.limit
+        if row.limit
+        else 0.0
+    )

@@ -1,4 +1,6 @@
-"""One rule per operator: its value in float64, and bounds of its result's errors. What has no rule is measured (measured.py)."""
+"""One rule per operator: its value in float64, and bounds of its result's errors. What has no
+rule is measured (measured.py)."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -18,13 +20,42 @@ from onnxbolt.verify.standard import Standard
 
 Env = dict[str, Bounded]
 # they move values, and errors alike; their other operands say where to
-MOVEMENT = {"Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad",
-            "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"}
+MOVEMENT = {
+    "Compress",
+    "Concat",
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Identity",
+    "Pad",
+    "Reshape",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Trilu",
+    "Unsqueeze",
+    "Where",
+}
 _MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
-_LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}  # of values, whose errors are at most the largest of errors
+_LARGEST = {
+    "MaxPool",
+    "GlobalMaxPool",
+    "ReduceMax",
+}  # of values, whose errors are at most the largest of errors
 _MEASURED_FACTOR = 4.0  # of what is measured with one draw of the errors' signs
 
-_CONSTANTS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+_CONSTANTS = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
 
 
 @dataclass
@@ -53,20 +84,34 @@ class Call:
     env: Env
 
     def __post_init__(self) -> None:
-        self.attributes = {a.name: onnx.helper.get_attribute_value(a) for a in self.node.attribute if not a.ref_attr_name}
-        self.dtype = next((x.dtype for x in self.inputs if x is not None and is_float(x.dtype)), np.dtype(np.float32))
+        self.attributes = {
+            a.name: onnx.helper.get_attribute_value(a)
+            for a in self.node.attribute
+            if not a.ref_attr_name
+        }
+        self.dtype = next(
+            (x.dtype for x in self.inputs if x is not None and is_float(x.dtype)),
+            np.dtype(np.float32),
+        )
 
     def results(self) -> list[Bounded]:
-        """One for each output. Raises one of RUNTIME_ERRORS where ONNX Runtime cannot run an operator without a rule."""
+        """One for each output. Raises one of RUNTIME_ERRORS where ONNX Runtime cannot run an
+        operator without a rule."""
         op = self.node.op_type
         if self.node.domain == DOMAIN:
             return self._fused()
         if self.node.domain in ("", "ai.onnx"):
-            if op in FUNCTIONS and all(x is not None and is_float(x.dtype) for x in self.inputs[:1]):
+            if op in FUNCTIONS and all(
+                x is not None and is_float(x.dtype) for x in self.inputs[:1]
+            ):
                 return [self._function()]
             if op in MOVEMENT:
                 return self._moved()
-            if op in _MEANS | _LARGEST and len(self.node.output) == 1 and is_float(self._input(0).dtype):
+            if (
+                op in _MEANS | _LARGEST
+                and len(self.node.output) == 1
+                and is_float(self._input(0).dtype)
+            ):
                 return [self._reduced()]
             if (rule := _RULES.get(op)) is not None and (found := rule(self)) is not None:
                 return [found]
@@ -77,26 +122,44 @@ class Call:
         return [x for x in self.inputs if x is not None]
 
     def of_both(self, propagate: Callable[[list[np.ndarray]], np.ndarray]) -> list[Error]:
-        """For each kind of error, what `propagate` makes of the operands' absolute ones; 0 where they have none."""
-        return [propagate([x.absolute(x.errors[kind]) for x in self.given]) if any(is_set(x.errors[kind]) for x in self.given) else 0.0
-                for kind in (0, 1)]
+        """For each kind of error, what `propagate` makes of the operands' absolute ones; 0 where
+        they have none."""
+        return [
+            (
+                propagate([x.absolute(x.errors[kind]) for x in self.given])
+                if any(is_set(x.errors[kind]) for x in self.given)
+                else 0.0
+            )
+            for kind in (0, 1)
+        ]
 
     def _function(self) -> Bounded:
         function = FUNCTIONS[self.node.op_type]
         operands = [None if x is None else x.value for x in self.inputs]
         with np.errstate(all="ignore"):
             value = function.value(self.attributes, *operands)
-            found = self.of_both(lambda errors: function.error(self.attributes, value, [x.value for x in self.given], errors))
+            found = self.of_both(
+                lambda errors: function.error(
+                    self.attributes, value, [x.value for x in self.given], errors
+                )
+            )
         own = self.arithmetic.function(self.dtype, function.own, self.node.op_type)
-        return bounded(value, self.dtype, found[0], found[1], self.arithmetic.rounding(self.dtype) if function.rounds else 0.0,
-                       own * np.maximum(np.abs(value), 1.0) if own else 0.0)
+        return bounded(
+            value,
+            self.dtype,
+            found[0],
+            found[1],
+            self.arithmetic.rounding(self.dtype) if function.rounds else 0.0,
+            own * np.maximum(np.abs(value), 1.0) if own else 0.0,
+        )
 
     def _element(self) -> np.dtype:
         assert self.arithmetic.element is not None
         return self.arithmetic.element
 
     def _moved(self) -> list[Bounded]:
-        """Values and each kind of error where they go; a relative error of all that is moved stays one."""
+        """Values and each kind of error where they go; a relative error of all that is moved
+        stays one."""
         moving = [i for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)]
         if self.node.op_type == "Pad":
             moving = moving[:1]
@@ -104,11 +167,27 @@ class Call:
         kinds: list[list[Error]] = []
         for kind in (0, 1):
             errors = [self._input(i).errors[kind] for i in moving]
-            if not any(isinstance(error, np.ndarray) for error in errors) and len(set(map(float, errors))) <= 1:
+            if (
+                not any(isinstance(error, np.ndarray) for error in errors)
+                and len(set(map(float, errors))) <= 1
+            ):
                 kinds.append([errors[0] if errors else 0.0] * len(values))
             else:
-                kinds.append(list(self._run({i: self._input(i).absolute(self._input(i).errors[kind]) for i in moving}, padded=0.0)))
-        return [Bounded(value, self.dtype if moving else value.dtype, *errors) for value, *errors in zip(values, *kinds, strict=True)]
+                kinds.append(
+                    list(
+                        self._run(
+                            {
+                                i: self._input(i).absolute(self._input(i).errors[kind])
+                                for i in moving
+                            },
+                            padded=0.0,
+                        )
+                    )
+                )
+        return [
+            Bounded(value, self.dtype if moving else value.dtype, *errors)
+            for value, *errors in zip(values, *kinds, strict=True)
+        ]
 
     def _reduced(self) -> Bounded:
         """Means, sums and maxima: errors are reduced as values are."""
@@ -117,14 +196,19 @@ class Call:
         found = self.of_both(lambda errors: self._run({0: errors[0]})[0])
         if self.node.op_type in _LARGEST:
             return bounded(value, x.dtype, found[0], found[1])
-        terms = int(np.prod(self.attributes.get("kernel_shape", max(x.value.size // max(value.size, 1), 1))))
+        terms = int(
+            np.prod(self.attributes.get("kernel_shape", max(x.value.size // max(value.size, 1), 1)))
+        )
         local = self.arithmetic.accumulation(terms) * self._run({0: np.abs(x.value)})[0]
         return bounded(value, x.dtype, found[0], found[1], self.arithmetic.rounding(x.dtype), local)
 
     def _measured(self) -> list[Bounded]:
-        """An operator without a rule: in fp32 by ONNX Runtime, with its operands' errors tried with random signs."""
+        """An operator without a rule: in fp32 by ONNX Runtime, with its operands' errors tried
+        with random signs."""
         if all(x.exact or not is_float(x.dtype) for x in self.given):
-            moved = {i: x.value for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)}
+            moved = {
+                i: x.value for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)
+            }
             return [self._of_exact(value) for value in self._run(moved, np.float32)]
         self.analysis.measured[self.node.op_type] = None
         floats = {i: x for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)}
@@ -132,53 +216,95 @@ class Call:
         rng = np.random.default_rng(0)
         spreads: list[list[Error]] = []
         for kind in (0, 1):
-            moved = {i: x.value + rng.choice([-1.0, 1.0], x.value.shape) * x.absolute(x.errors[kind]) for i, x in floats.items()}
-            found = self._run(moved, np.float32) if any(is_set(x.errors[kind]) for x in floats.values()) else values
+            moved = {
+                i: x.value + rng.choice([-1.0, 1.0], x.value.shape) * x.absolute(x.errors[kind])
+                for i, x in floats.items()
+            }
+            found = (
+                self._run(moved, np.float32)
+                if any(is_set(x.errors[kind]) for x in floats.values())
+                else values
+            )
             spreads.append([_spread(*pair) for pair in zip(values, found, strict=True)])
-        return [self._of_exact(value, *errors) for value, *errors in zip(values, *spreads, strict=True)]
+        return [
+            self._of_exact(value, *errors) for value, *errors in zip(values, *spreads, strict=True)
+        ]
 
-    def _of_exact(self, value: np.ndarray, arithmetic: Error = 0.0, operands: Error = 0.0) -> Bounded:
-        """A result with the errors of an operator that is not known: roundings of values as large as the tensor's largest."""
+    def _of_exact(
+        self, value: np.ndarray, arithmetic: Error = 0.0, operands: Error = 0.0
+    ) -> Bounded:
+        """A result with the errors of an operator that is not known: roundings of values as
+        large as the tensor's largest."""
         if not is_float(value.dtype):
             return Bounded(value, value.dtype, arithmetic, operands)
         finite = np.abs(value[np.isfinite(value)])
         local = max(4 * unit(self.dtype), UNKNOWN) * float(finite.max(initial=0.0))
-        return bounded(value, self.dtype, arithmetic, operands, self.arithmetic.rounding(self.dtype), local if self.given else 0.0)
+        return bounded(
+            value,
+            self.dtype,
+            arithmetic,
+            operands,
+            self.arithmetic.rounding(self.dtype),
+            local if self.given else 0.0,
+        )
 
     def _input(self, index: int) -> Bounded:
         found = self.inputs[index]
         assert found is not None  # ONNX has it as a required one
         return found
 
-    def _run(self, floats: Mapping[int, np.ndarray], dtype: type | None = None, padded: float | None = None) -> list[np.ndarray]:
-        """The node by ONNX Runtime, with other values for its float operands; `padded`: what Pad appends."""
+    def _run(
+        self,
+        floats: Mapping[int, np.ndarray],
+        dtype: type | None = None,
+        padded: float | None = None,
+    ) -> list[np.ndarray]:
+        """The node by ONNX Runtime, with other values for its float operands; `padded`: what Pad
+        appends."""
         values = [None if x is None else x.value for x in self.inputs]
         for i, value in floats.items():
             values[i] = value
-        if padded is not None and self.node.op_type == "Pad" and len(values) > 2 and values[2] is not None:
+        if (
+            padded is not None
+            and self.node.op_type == "Pad"
+            and len(values) > 2
+            and values[2] is not None
+        ):
             values[2] = np.zeros_like(values[2])
-        return self.analysis.standard.run(self.node, values, {name: x.value for name, x in self.env.items()}, dtype)
+        return self.analysis.standard.run(
+            self.node, values, {name: x.value for name, x in self.env.items()}, dtype
+        )
 
     def _fused(self) -> list[Bounded]:
-        """One of our nodes: its function's body, on the node's attributes. Of one that writes a part of its output that part alone."""
+        """One of our nodes: its function's body, on the node's attributes. Of one that writes a
+        part of its output that part alone."""
         function = self.analysis.functions[self.node.op_type]
         given = {attribute.name: attribute for attribute in self.node.attribute}
         nodes, results = list(function.node), list(function.output)
         if "part_tensor" in given:
             nodes, results[0] = _own_part(nodes, results[0])
-        env: Env = {name: x for name, x in zip(function.input, self.inputs, strict=True) if x is not None}
+        env: Env = {
+            name: x for name, x in zip(function.input, self.inputs, strict=True) if x is not None
+        }
         self.analysis.run([_bound(node, given) for node in nodes], env, self.arithmetic)
-        casts = {node.output[0] for node in nodes if node.op_type == "Cast"}  # their rounding has been counted
-        return [self.ended(env[name], env[name].dtype, 0.0 if name in casts else unit(env[name].dtype)) for name in results]
+        casts = {
+            node.output[0] for node in nodes if node.op_type == "Cast"
+        }  # their rounding has been counted
+        return [
+            self.ended(env[name], env[name].dtype, 0.0 if name in casts else unit(env[name].dtype))
+            for name in results
+        ]
 
     def layer_input(self, x: Bounded) -> Bounded:
-        """What a product reads: in a kernel of several layers the first one's result as the next one has it, rounded."""
+        """What a product reads: in a kernel of several layers the first one's result as the next
+        one has it, rounded."""
         if not self.arithmetic.kernel or not is_set(x.arithmetic):
             return x
         return self.ended(x, x.dtype, unit(self._element()))
 
     def ended(self, x: Bounded, dtype: np.dtype, rounding: float) -> Bounded:
-        """The result of a kernel's layer, stored as `dtype`; standard operators have rounded already."""
+        """The result of a kernel's layer, stored as `dtype`; standard operators have rounded
+        already."""
         if not self.arithmetic.kernel or not is_float(dtype):
             return x
         if not is_set(x.arithmetic):
@@ -194,13 +320,16 @@ class Call:
         rounding = self.arithmetic.rounding(self.dtype)
         if bias is None:
             return bounded(y.value, self.dtype, y.arithmetic, y.operands, rounding)
-        errors = [y.absolute(ours) + bias.absolute(theirs) if is_set(ours) or is_set(theirs) else 0.0
-                  for ours, theirs in zip(y.errors, bias.errors, strict=True)]
+        errors = [
+            y.absolute(ours) + bias.absolute(theirs) if is_set(ours) or is_set(theirs) else 0.0
+            for ours, theirs in zip(y.errors, bias.errors, strict=True)
+        ]
         return bounded(y.value + bias.value, self.dtype, errors[0], errors[1], rounding)
 
 
 def _own_part(nodes: Sequence[NodeProto], result: str) -> tuple[list[NodeProto], str]:
-    """A body without its end, which writes a part of a tensor (Pad, and Add to what is there already), and the name of that part.
+    """A body without its end, which writes a part of a tensor (Pad, and Add to what is there
+    already), and the name of that part.
 
     The Cast to the stored type that a bfloat16 body ends with stays.
     """
@@ -231,13 +360,20 @@ def _bound(node: NodeProto, given: Mapping[str, onnx.AttributeProto]) -> NodePro
 
 
 def _spread(value: np.ndarray, other: np.ndarray) -> Error:
-    """A bound for all elements, from how far the measured ones moved; infinite for integers that changed and for other shapes."""
-    if value.shape != other.shape or (not is_float(value.dtype) and not np.array_equal(value, other)):
+    """A bound for all elements, from how far the measured ones moved; infinite for integers that
+    changed and for other shapes."""
+    if value.shape != other.shape or (
+        not is_float(value.dtype) and not np.array_equal(value, other)
+    ):
         return np.full(value.shape, np.inf)
     if not is_float(value.dtype):
         return 0.0
     finite = np.isfinite(value) & np.isfinite(other)
-    return np.full(value.shape, _MEASURED_FACTOR * float(np.abs(other - value, where=finite, out=np.zeros(value.shape)).max(initial=0.0)))
+    return np.full(
+        value.shape,
+        _MEASURED_FACTOR
+        * float(np.abs(other - value, where=finite, out=np.zeros(value.shape)).max(initial=0.0)),
+    )
 
 
 def _cast(call: Call) -> Bounded | None:
@@ -247,19 +383,29 @@ def _cast(call: Call) -> Bounded | None:
     rounding = unit(target) if unit(target) > unit(x.dtype) else 0.0
     if call.arithmetic.kernel and x.value.ndim == 1:
         rounding = 0.0  # kernels read vectors along the channels in fp32
-    return rounded(x, target, rounding) if call.arithmetic.kernel else bounded(x.value, target, x.arithmetic, x.operands, rounding)
+    return (
+        rounded(x, target, rounding)
+        if call.arithmetic.kernel
+        else bounded(x.value, target, x.arithmetic, x.operands, rounding)
+    )
 
 
 def rounded(x: Bounded, dtype: np.dtype, rounding: float) -> Bounded:
-    """`x` as a kernel stores it in `dtype`: where it is known exactly its rounding is known, too, and comes from an operand.
+    """`x` as a kernel stores it in `dtype`: where it is known exactly its rounding is known, too,
+    and comes from an operand.
 
-    Standard operators may do without: ONNX Runtime's CPU provider computes fp16 in fp32, and then drops a Cast there and back.
+    Standard operators may do without: ONNX Runtime's CPU provider computes fp16 in fp32, and then
+    drops a Cast there and back.
     """
     if not rounding or is_set(x.arithmetic):
         return bounded(x.value, dtype, x.arithmetic, x.operands, rounding)
     with np.errstate(over="ignore"):
         value = x.value.astype(dtype).astype(np.float64)
-    operands = x.operands + rounding if isinstance(x.operands, float) else x.operands + rounding * x.magnitude
+    operands = (
+        x.operands + rounding
+        if isinstance(x.operands, float)
+        else x.operands + rounding * x.magnitude
+    )
     return bounded(value, dtype, 0.0, operands)
 
 
@@ -279,16 +425,27 @@ def _conv(call: Call) -> Bounded | None:
     rank = x.value.ndim - 2
     if call.attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
         return None
-    strides, dilations = (list(call.attributes.get(name, [1] * rank)) for name in ("strides", "dilations"))
+    strides, dilations = (
+        list(call.attributes.get(name, [1] * rank)) for name in ("strides", "dilations")
+    )
     pads = list(call.attributes.get("pads", [0] * (2 * rank)))
     multiply = convolution(int(call.attributes.get("group", 1)), strides, pads, dilations)
     y = product(call.layer_input(x), weight, multiply, terms_of(weight.value), call.arithmetic)
-    return call.biased(y, dataclasses.replace(bias[0], value=bias[0].value.reshape(-1, *[1] * rank)) if bias else None)
+    return call.biased(
+        y,
+        (
+            dataclasses.replace(bias[0], value=bias[0].value.reshape(-1, *[1] * rank))
+            if bias
+            else None
+        ),
+    )
 
 
 def _matmul(call: Call) -> Bounded:
     x, weight = call.given
-    return call.biased(product(call.layer_input(x), weight, np.matmul, x.value.shape[-1], call.arithmetic), None)
+    return call.biased(
+        product(call.layer_input(x), weight, np.matmul, x.value.shape[-1], call.arithmetic), None
+    )
 
 
 def _gemm(call: Call) -> Bounded | None:
@@ -300,7 +457,10 @@ def _gemm(call: Call) -> Bounded | None:
     def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a.T if turned[0] else a) @ (b.T if turned[1] else b)
 
-    return call.biased(product(x, weight, multiply, x.value.shape[0 if turned[0] else 1], call.arithmetic), bias[0] if bias else None)
+    return call.biased(
+        product(x, weight, multiply, x.value.shape[0 if turned[0] else 1], call.arithmetic),
+        bias[0] if bias else None,
+    )
 
 
 def _softmax(call: Call) -> Bounded | None:
@@ -309,34 +469,62 @@ def _softmax(call: Call) -> Bounded | None:
     with np.errstate(all="ignore"):
         powers = np.exp(x.value - x.value.max(axis, keepdims=True))
         value = powers / powers.sum(axis, keepdims=True)
-        found = call.of_both(lambda errors: value * np.expm1(np.minimum(2.0 * errors[0].max(axis, keepdims=True).astype(float), 700.0)))
-    local = value * (call.arithmetic.accumulation(x.value.shape[axis]) + 8 * 2.0**-21) if value.size else 0.0
+        found = call.of_both(
+            lambda errors: (
+                value
+                * np.expm1(
+                    np.minimum(2.0 * errors[0].max(axis, keepdims=True).astype(float), 700.0)
+                )
+            )
+        )
+    local = (
+        value * (call.arithmetic.accumulation(x.value.shape[axis]) + 8 * 2.0**-21)
+        if value.size
+        else 0.0
+    )
     return bounded(value, x.dtype, found[0], found[1], call.arithmetic.rounding(x.dtype), local)
 
 
 def _layer_normalization(call: Call) -> Bounded | None:
-    """z = (x - mean) / s: dz = (dx - mean(dx) - z mean(z dx)) / s, with the magnitudes of all terms."""
+    """z = (x - mean) / s: dz = (dx - mean(dx) - z mean(z dx)) / s, with the magnitudes of all
+    terms."""
     x, axis = call.given[0], int(call.attributes.get("axis", -1)) % call.given[0].value.ndim
     axes = tuple(range(axis, x.value.ndim))
     mean = x.value.mean(axes, keepdims=True)
-    deviation = np.sqrt(np.square(x.value - mean).mean(axes, keepdims=True) + float(call.attributes.get("epsilon", 1e-5)))
+    deviation = np.sqrt(
+        np.square(x.value - mean).mean(axes, keepdims=True)
+        + float(call.attributes.get("epsilon", 1e-5))
+    )
     z = (x.value - mean) / deviation
 
     def moved(error: np.ndarray) -> np.ndarray:
-        return (error + error.mean(axes, keepdims=True) + np.abs(z) * (np.abs(z) * error).mean(axes, keepdims=True)) / deviation
+        return (
+            error
+            + error.mean(axes, keepdims=True)
+            + np.abs(z) * (np.abs(z) * error).mean(axes, keepdims=True)
+        ) / deviation
 
     terms = int(np.prod(x.value.shape[axis:]))
     errors = [moved(x.absolute(error)) * 1.1 if is_set(error) else 0.0 for error in x.errors]
-    local = moved((call.arithmetic.accumulation(terms) + 8 * 2.0**-24) * np.abs(x.value)) + 2.0**-21 * np.abs(z)
+    local = moved(
+        (call.arithmetic.accumulation(terms) + 8 * 2.0**-24) * np.abs(x.value)
+    ) + 2.0**-21 * np.abs(z)
     result = bounded(z, x.dtype, errors[0], errors[1], call.arithmetic.rounding(x.dtype), local)
     for op, operand in zip(("Mul", "Add"), call.given[1:], strict=False):
-        step = Call(call.analysis, onnx.helper.make_node(op, ["a", "b"], ["c"]), [result, operand], call.arithmetic, {})
+        step = Call(
+            call.analysis,
+            onnx.helper.make_node(op, ["a", "b"], ["c"]),
+            [result, operand],
+            call.arithmetic,
+            {},
+        )
         result = step.results()[0]
     return result
 
 
 def _resize(call: Call) -> Bounded | None:
-    """Nearest neighbours move; linear interpolation is a mean with weights. Cubic weights have signs."""
+    """Nearest neighbours move; linear interpolation is a mean with weights. Cubic weights have
+    signs."""
     mode = call.attributes.get("mode", b"nearest")
     if mode not in (b"nearest", b"linear"):
         return None
@@ -345,10 +533,23 @@ def _resize(call: Call) -> Bounded | None:
     found = call.of_both(lambda errors: call._run({0: errors[0]}, np.float32)[0])
     places = 2.0**-21 * max(x.value.shape[2:], default=0)  # they are computed in fp32
     local = 0.0 if mode == b"nearest" else places * float(np.abs(x.value).max(initial=0.0))
-    return bounded(value, x.dtype, found[0], found[1], call.arithmetic.rounding(x.dtype) if mode == b"linear" else 2.0**-24, local)
+    return bounded(
+        value,
+        x.dtype,
+        found[0],
+        found[1],
+        call.arithmetic.rounding(x.dtype) if mode == b"linear" else 2.0**-24,
+        local,
+    )
 
 
 _RULES: dict[str, Callable[[Call], Bounded | None]] = {
-    "Cast": _cast, "Constant": _constant, "Conv": _conv, "Gemm": _gemm, "LayerNormalization": _layer_normalization, "MatMul": _matmul,
-    "Resize": _resize, "Softmax": _softmax,
+    "Cast": _cast,
+    "Constant": _constant,
+    "Conv": _conv,
+    "Gemm": _gemm,
+    "LayerNormalization": _layer_normalization,
+    "MatMul": _matmul,
+    "Resize": _resize,
+    "Softmax": _softmax,
 }

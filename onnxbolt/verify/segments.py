@@ -1,4 +1,6 @@
-"""The optimized model, cut at every tensor whose original is known: the segments that differ from the original."""
+"""The optimized model, cut at every tensor whose original is known: the segments that differ
+from the original."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -30,13 +32,17 @@ class Segment:
     @property
     def originals(self) -> list[str]:
         """Tensors of the original, one for each use."""
-        return [name for tensor in (*self.reads.values(), *self.writes) for name in tensor.originals]
+        return [
+            name for tensor in (*self.reads.values(), *self.writes) for name in tensor.originals
+        ]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The segments that differ from the original, how often they need each of its tensors, the element types of the optimized model's
-    tensors as far as they are known, and nodes of ours that name a tensor which the original does not have."""
+    """The segments that differ from the original, how often they need each of its tensors, the
+    element types of the optimized model's tensors as far as they are known, and nodes of ours that
+    name a tensor which the original does not have.
+    """
 
     segments: list[Segment]
     uses: Mapping[str, int]
@@ -45,58 +51,105 @@ class Plan:
 
 
 def plan(original: ModelProto, optimized: ModelProto, other_constants: set[str]) -> Plan:
-    """Cut `optimized`; of both models the initializers' types and shapes count, and `other_constants` names those that are not equal."""
+    """Cut `optimized`; of both models the initializers' types and shapes count, and
+    `other_constants` names those that are not equal."""
     types = [_types(model) for model in (original, optimized)]
     inputs = [value.name for value in graph_inputs(original)]
-    made = [name for node in original.graph.node for name in node.output if name and (makes_tensors(node) or name in types[0])]
+    made = [
+        name
+        for node in original.graph.node
+        for name in node.output
+        if name and (makes_tensors(node) or name in types[0])
+    ]
     cuts, orphans = known(list(optimized.graph.node), {*inputs, *made})
     cuts |= {value.name: Known(value.name, Piece(value.name)) for value in graph_inputs(optimized)}
-    other = {name for name, kind in types[1].items() if types[0].get(name, kind) != kind} | other_constants
+    other = {
+        name for name, kind in types[1].items() if types[0].get(name, kind) != kind
+    } | other_constants
     twins = {node.output[0]: node for node in original.graph.node if node.output}
 
-    versions = [{_domain(entry.domain): entry.version for entry in model.opset_import} for model in (original, optimized)]
+    versions = [
+        {_domain(entry.domain): entry.version for entry in model.opset_import}
+        for model in (original, optimized)
+    ]
 
     def unchanged(node: NodeProto) -> bool:
         same = _same(node, twins.get(node.output[0])) and _same_meaning(node, *versions)
         return same and other.isdisjoint((*reads_of(node), *node.output))
 
-    segments = [segment for segment in _segments(list(optimized.graph.node), cuts) if not all(map(unchanged, segment.nodes))]
+    segments = [
+        segment
+        for segment in _segments(list(optimized.graph.node), cuts)
+        if not all(map(unchanged, segment.nodes))
+    ]
     for segment in segments:
         _close(segment, cuts)
-    return Plan(segments, Counter(name for segment in segments for name in segment.originals), types[1], orphans)
+    return Plan(
+        segments,
+        Counter(name for segment in segments for name in segment.originals),
+        types[1],
+        orphans,
+    )
 
 
 def other_constants(original: ModelProto, optimized: ModelProto) -> set[str]:
     """Names of initializers that only one of the models has, or whose values differ."""
-    before, after = ({tensor.name: tensor for tensor in model.graph.initializer} for model in (original, optimized))
-    sparse = [{(tensor.values.name, tensor.SerializeToString()) for tensor in model.graph.sparse_initializer}
-              for model in (original, optimized)]
-    shared = {name for name in before.keys() & after.keys() if before[name].data_type == after[name].data_type
-              and np.array_equal(weights.values(before[name]), weights.values(after[name]))}
+    before, after = (
+        {tensor.name: tensor for tensor in model.graph.initializer}
+        for model in (original, optimized)
+    )
+    sparse = [
+        {
+            (tensor.values.name, tensor.SerializeToString())
+            for tensor in model.graph.sparse_initializer
+        }
+        for model in (original, optimized)
+    ]
+    shared = {
+        name
+        for name in before.keys() & after.keys()
+        if before[name].data_type == after[name].data_type
+        and np.array_equal(weights.values(before[name]), weights.values(after[name]))
+    }
     return ((before.keys() | after.keys()) - shared) | {name for name, _ in sparse[0] ^ sparse[1]}
 
 
 def _types(model: ModelProto) -> dict[str, int]:
-    """Element types, by onnx's inference; those of tensors behind operators that it does not know are missing."""
+    """Element types, by onnx's inference; those of tensors behind operators that it does not
+    know are missing."""
     copy = ModelProto()
     copy.CopyFrom(model)
     import_domains(copy)
     inferred = onnx.shape_inference.infer_shapes(copy).graph
     values = (*inferred.value_info, *inferred.input, *inferred.output)
-    found = {value.name: value.type.tensor_type.elem_type for value in values if value.type.tensor_type.elem_type}
+    found = {
+        value.name: value.type.tensor_type.elem_type
+        for value in values
+        if value.type.tensor_type.elem_type
+    }
     return found | {tensor.name: tensor.data_type for tensor in inferred.initializer}
 
 
 def _same(node: NodeProto, twin: NodeProto | None) -> bool:
-    return twin is not None and (node.op_type, node.domain, list(node.input), list(node.output), list(node.attribute)) == (
-        twin.op_type, twin.domain, list(twin.input), list(twin.output), list(twin.attribute))
+    return twin is not None and (
+        node.op_type,
+        node.domain,
+        list(node.input),
+        list(node.output),
+        list(node.attribute),
+    ) == (twin.op_type, twin.domain, list(twin.input), list(twin.output), list(twin.attribute))
 
 
 def _same_meaning(node: NodeProto, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
-    """True if both opsets, versions by domain, have the same definition of a node's operator and of those in its subgraphs."""
+    """True if both opsets, versions by domain, have the same definition of a node's operator and
+    of those in its subgraphs."""
     operators = {(_domain(inner.domain), inner.op_type) for inner in with_inner([node])}
     changed = {domain for domain, _ in operators if before.get(domain) != after.get(domain)}
-    return all(_since(domain, op, before) == _since(domain, op, after) for domain, op in operators if domain in changed)
+    return all(
+        _since(domain, op, before) == _since(domain, op, after)
+        for domain, op in operators
+        if domain in changed
+    )
 
 
 def _domain(name: str) -> str:
@@ -107,7 +160,11 @@ def _domain(name: str) -> str:
 def _since(domain: str, op: str, versions: Mapping[str, int]) -> int | None:
     """The opset that an operator's definition comes from; None where onnx has none."""
     version = versions.get(domain, 1)
-    return onnx.defs.get_schema(op, version, domain).since_version if onnx.defs.has(op, version, domain) else None
+    return (
+        onnx.defs.get_schema(op, version, domain).since_version
+        if onnx.defs.has(op, version, domain)
+        else None
+    )
 
 
 def _segments(nodes: Sequence[NodeProto], cuts: Mapping[str, Known]) -> list[Segment]:
@@ -131,12 +188,15 @@ def _segments(nodes: Sequence[NodeProto], cuts: Mapping[str, Known]) -> list[Seg
 
 
 def _close(segment: Segment, cuts: Mapping[str, Known]) -> None:
-    """Note what a segment reads and writes; a tensor that it does both with is read under another name."""
+    """Note what a segment reads and writes; a tensor that it does both with is read under
+    another name."""
     made = {name for node in segment.nodes for name in node.output}
     segment.writes = [cuts[name] for node in segment.nodes for name in node.output if name in cuts]
     for i, node in enumerate(segment.nodes):
         both = {name: name + _CUT for name in node.input if name in cuts and name in made}
-        given = sorted(name for name in reads_of(node) if name in cuts and (name in both or name not in made))
+        given = sorted(
+            name for name in reads_of(node) if name in cuts and (name in both or name not in made)
+        )
         segment.reads |= {both.get(name, name): cuts[name] for name in given}
         if both:
             segment.nodes[i] = copy = NodeProto()

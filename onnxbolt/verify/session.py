@@ -1,4 +1,5 @@
 """Run a model and look at any of its tensors, without copying its weights for each look."""
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,44 +22,68 @@ from onnxbolt.verify.shared import SharedWeights
 
 # ONNX Runtime's own exception classes derive from Exception alone
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
-    *(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)), RuntimeError, ValueError,
+    *(
+        kind
+        for kind in vars(state).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ),
+    RuntimeError,
+    ValueError,
 )
 _GIVEN = "//given"  # ends names of inputs that come in another type
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class Runner:
-    """A model on one execution provider. Each `run` may expose other tensors as outputs; all its sessions share the weights.
+    """A model on one execution provider. Each `run` may expose other tensors as outputs; all its
+    sessions share the weights.
 
     `large` has the data that initializers of the model lack.
     """
 
-    def __init__(self, model: ModelProto, provider: str, library: Path | None = None, tf32: bool = False,
-                 large: Weights | None = None) -> None:
+    def __init__(
+        self,
+        model: ModelProto,
+        provider: str,
+        library: Path | None = None,
+        tf32: bool = False,
+        large: Weights | None = None,
+    ) -> None:
         self.provider, self.library, self.tf32 = provider, library, tf32
         self.weights = SharedWeights(model, large or {})
         self.skeleton = self.weights.skeleton
         self.identity = identity(model)
         self.outputs = [value.name for value in model.graph.output]
-        self.bfloat16, self.float16 = uses(model, [TensorProto.BFLOAT16]), uses(model, [TensorProto.FLOAT16])
+        self.bfloat16, self.float16 = (
+            uses(model, [TensorProto.BFLOAT16]),
+            uses(model, [TensorProto.FLOAT16]),
+        )
         self._last: tuple[tuple[str, ...], list[str], ort.InferenceSession] | None = None
 
     def run(self, feeds: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-        """The values of `names`, any tensors of the main graph (none: the model just runs); bfloat16 comes as float32.
+        """The values of `names`, any tensors of the main graph (none: the model just runs);
+        bfloat16 comes as float32.
 
-        Raises one of RUNTIME_ERRORS where ONNX Runtime cannot load or run the model, LibraryError where the library does not fit.
+        Raises one of RUNTIME_ERRORS where ONNX Runtime cannot load or run the model, LibraryError
+        where the library does not fit.
         """
         wanted, exposed, session = self.load(names)
         types = {value.name: value.type for value in session.get_inputs()}
         # an input that was widened takes float32
-        fitting = {name: a.astype(np.float32, copy=False) if types[name] == "tensor(float)" else a for name, a in feeds.items()}
+        fitting = {
+            name: a.astype(np.float32, copy=False) if types[name] == "tensor(float)" else a
+            for name, a in feeds.items()
+        }
         values = session.run(exposed, fitting)
         if self.weights.are_large:
             self._last = None  # two sessions of a large model need not fit into memory
         return {name: _array(value) for name, value in zip(wanted, values, strict=True)}
 
-    def load(self, names: Sequence[str] = ()) -> tuple[tuple[str, ...], list[str], ort.InferenceSession]:
-        """What `run` needs for `names`: them without repetition, as the session calls them, and the session.
+    def load(
+        self, names: Sequence[str] = ()
+    ) -> tuple[tuple[str, ...], list[str], ort.InferenceSession]:
+        """What `run` needs for `names`: them without repetition, as the session calls them, and the
+        session.
 
         Raises as `run` does, where ONNX Runtime cannot load the model.
         """
@@ -71,40 +96,73 @@ class Runner:
             self._last = wanted, exposed, self._session(model)
         return self._last
 
-    def part(self, nodes: Sequence[NodeProto], feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-        """The values of `names`, which `nodes` compute of `feeds` and the model's initializers; no other part is loaded.
+    def part(
+        self, nodes: Sequence[NodeProto], feeds: Mapping[str, np.ndarray], names: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        """The values of `names`, which `nodes` compute of `feeds` and the model's initializers; no
+        other part is loaded.
 
         bfloat16 comes as float32. Raises as `run` does.
         """
         model, read = self._part(nodes, feeds)
         exposed = _expose(model, names, as_float=self.bfloat16)
-        given = {f"{name}{_GIVEN}" if a.dtype == ml_dtypes.bfloat16 else name: _as_given(a) for name, a in feeds.items()}
-        return {name: _array(value) for name, value in zip(names, self._session(model, read).run(exposed, given), strict=True)}
+        given = {
+            f"{name}{_GIVEN}" if a.dtype == ml_dtypes.bfloat16 else name: _as_given(a)
+            for name, a in feeds.items()
+        }
+        return {
+            name: _array(value)
+            for name, value in zip(
+                names, self._session(model, read).run(exposed, given), strict=True
+            )
+        }
 
-    def _part(self, nodes: Sequence[NodeProto], feeds: Mapping[str, np.ndarray]) -> tuple[ModelProto, set[str]]:
+    def _part(
+        self, nodes: Sequence[NodeProto], feeds: Mapping[str, np.ndarray]
+    ) -> tuple[ModelProto, set[str]]:
         """The model of some nodes, `feeds` its inputs, and the names that it reads besides."""
         model, graph = ModelProto(), self.skeleton.graph
         copy_fields(self.skeleton, model, skip=("graph", "functions"))
         called = {node.op_type for node in nodes}
-        model.functions.extend(f for f in self.skeleton.functions if f.name in called or f.domain != FUSED_DOMAIN)
+        model.functions.extend(
+            f for f in self.skeleton.functions if f.name in called or f.domain != FUSED_DOMAIN
+        )
         model.graph.name = "part"
         for name, array in feeds.items():
-            kind = TensorProto.STRING if array.dtype == object else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            kind = (
+                TensorProto.STRING
+                if array.dtype == object
+                else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            )
             if kind == TensorProto.BFLOAT16:  # numpy has no such type
-                model.graph.node.append(onnx.helper.make_node("Cast", [f"{name}{_GIVEN}"], [name], to=kind))
+                model.graph.node.append(
+                    onnx.helper.make_node("Cast", [f"{name}{_GIVEN}"], [name], to=kind)
+                )
                 name, kind = f"{name}{_GIVEN}", TensorProto.FLOAT
             model.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
         model.graph.node.extend(nodes)
-        read = ({name for node in nodes for name in node.input} | set(captured(model))) - feeds.keys()
+        read = (
+            {name for node in nodes for name in node.input} | set(captured(model))
+        ) - feeds.keys()
         made = {name for node in nodes for name in node.output}
-        model.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in read)
-        model.graph.sparse_initializer.extend(sparse for sparse in graph.sparse_initializer if sparse.values.name in read)
+        model.graph.initializer.extend(
+            tensor for tensor in graph.initializer if tensor.name in read
+        )
+        model.graph.sparse_initializer.extend(
+            sparse for sparse in graph.sparse_initializer if sparse.values.name in read
+        )
         for value in (*graph.value_info, *graph.output):
-            if value.name in made and (kind := value.type.tensor_type.elem_type):  # shapes are those of other inputs
-                model.graph.value_info.append(onnx.helper.make_tensor_value_info(value.name, kind, None))
+            if value.name in made and (
+                kind := value.type.tensor_type.elem_type
+            ):  # shapes are those of other inputs
+                model.graph.value_info.append(
+                    onnx.helper.make_tensor_value_info(value.name, kind, None)
+                )
         return model, read
 
-    def _session(self, model: ModelProto, read: Collection[str] | None = None) -> ort.InferenceSession:
+    def _session(
+        self, model: ModelProto, read: Collection[str] | None = None
+    ) -> ort.InferenceSession:
         """A session of `model`, which reads weights of the names `read` (None: all)."""
         options = ort.SessionOptions()
         options.log_severity_level = 4
@@ -116,7 +174,11 @@ class Runner:
         extra_ops.register(options)
         if self.library is not None:
             session_options(self.identity, library=self.library, options=options, strict=True)
-        providers: list[object] = [CPU] if self.provider == CPU else [(self.provider, {"use_tf32": str(int(self.tf32))}), CPU]
+        providers: list[object] = (
+            [CPU]
+            if self.provider == CPU
+            else [(self.provider, {"use_tf32": str(int(self.tf32))}), CPU]
+        )
         return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
 
 
@@ -127,16 +189,22 @@ def _as_given(values: np.ndarray) -> np.ndarray:
 def _save_memory(options: ort.SessionOptions) -> None:
     """Let a session on the CPU hold little beside the mapped weights.
 
-    Else ONNX Runtime copies them three times: packed for its products, widened to fp32 where it has no kernels for fp16, and in arenas.
+    Else ONNX Runtime copies them three times: packed for its products, widened to fp32 where it has
+    no kernels for fp16, and in arenas.
     """
     options.add_session_config_entry("session.disable_prepacking", "1")
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # constant folding widens all weights in advance
-    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # by default Casts of weights run first, all of them
+    options.graph_optimization_level = (
+        ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    )  # constant folding widens all weights in advance
+    options.execution_order = (
+        ort.ExecutionOrder.PRIORITY_BASED
+    )  # by default Casts of weights run first, all of them
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
 
 
 def _array(value: object) -> np.ndarray:
-    """A tensor as it is; the parts of a sequence, or of a map by its keys, one after the other; an empty optional as nothing."""
+    """A tensor as it is; the parts of a sequence, or of a map by its keys, one after the other;
+    an empty optional as nothing."""
     if isinstance(value, dict):
         value = [value[key] for key in sorted(value)]
     if isinstance(value, list):
@@ -156,7 +224,9 @@ def _expose(model: ModelProto, names: Iterable[str], as_float: bool) -> list[str
     outputs = []
     for name in dict.fromkeys(names):
         if as_float and _may_be_float(types.get(name)):
-            graph.node.append(onnx.helper.make_node("Cast", [name], [f"{name}//float"], to=TensorProto.FLOAT))
+            graph.node.append(
+                onnx.helper.make_node("Cast", [name], [f"{name}//float"], to=TensorProto.FLOAT)
+            )
             outputs.append(ValueInfoProto(name=f"{name}//float"))
         else:
             outputs.append(types.get(name) or ValueInfoProto(name=name))
@@ -170,16 +240,26 @@ def _may_be_float(value: ValueInfoProto | None) -> bool:
     """Whether a value can be a bfloat16 tensor: known as that, or of unknown type."""
     if value is not None and value.type.WhichOneof("value") not in (None, "tensor_type"):
         return False
-    return value is None or value.type.tensor_type.elem_type in (TensorProto.UNDEFINED, TensorProto.BFLOAT16)
+    return value is None or value.type.tensor_type.elem_type in (
+        TensorProto.UNDEFINED,
+        TensorProto.BFLOAT16,
+    )
 
 
 def uses(model: ModelProto, types: Collection[int]) -> bool:
-    """True if any initializer, declared value or Cast of the main graph is of one of the element types."""
+    """True if any initializer, declared value or Cast of the main graph is of one of the element
+    types."""
     graph = model.graph
     return (
         any(tensor.data_type in types for tensor in graph.initializer)
-        or any(value.type.tensor_type.elem_type in types for value in (*graph.input, *graph.value_info, *graph.output))
-        or any(node.op_type == "Cast" and node.attribute and node.attribute[0].i in types for node in graph.node)
+        or any(
+            value.type.tensor_type.elem_type in types
+            for value in (*graph.input, *graph.value_info, *graph.output)
+        )
+        or any(
+            node.op_type == "Cast" and node.attribute and node.attribute[0].i in types
+            for node in graph.node
+        )
     )
 
 

@@ -1,4 +1,5 @@
 """The weights of a model, shared by all sessions that verification makes of it."""
+
 from __future__ import annotations
 
 import os
@@ -18,7 +19,9 @@ from onnxbolt.graph.saving import save_model
 from onnxbolt.graph.scopes import captured
 from onnxbolt.graph.weights import Weights
 
-_SHARED_FROM = 1024  # bytes; smaller initializers stay in the model, since shapes are computed from them
+_SHARED_FROM = (
+    1024  # bytes; smaller initializers stay in the model, since shapes are computed from them
+)
 _LARGE_MODEL = 1 << 28  # bytes of weights; for smaller models speed counts more than memory
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -26,9 +29,10 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 class SharedWeights:
     """A model with its large initializers taken out, and what gives them to a session.
 
-    Those that lie in files are mapped by each session, those in the model are copied once. `large` has the data that initializers lack;
-    they are written to a temporary file, which goes with this object. What nothing reads is left out: ONNX Runtime drops it, and then
-    refuses a value for what it does not know.
+    Those that lie in files are mapped by each session, those in the model are copied once. `large`
+    has the data that initializers lack; they are written to a temporary file, which goes with this
+    object. What nothing reads is left out: ONNX Runtime drops it, and then refuses a value for what
+    it does not know.
     """
 
     def __init__(self, model: ModelProto, large: Weights) -> None:
@@ -41,16 +45,28 @@ class SharedWeights:
         copy_fields(model, self.skeleton, skip=("graph",))
         copy_fields(model.graph, self.skeleton.graph, skip=("initializer",))
         self._values: dict[str, ort.OrtValue] = {}
-        read = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output} | set(captured(model))
-        used = [tensor for tensor in model.graph.initializer if tensor.name in read or not _is_shared(tensor)]
+        read = (
+            {name for node in model.graph.node for name in node.input}
+            | {v.name for v in model.graph.output}
+            | set(captured(model))
+        )
+        used = [
+            tensor
+            for tensor in model.graph.initializer
+            if tensor.name in read or not _is_shared(tensor)
+        ]
         places = {tensor.name: weights.place(tensor) for tensor in used if weights.is_apart(tensor)}
-        self._folder = os.path.commonpath([path.parent for path, _, _ in places.values()]) if places else ""
+        self._folder = (
+            os.path.commonpath([path.parent for path, _, _ in places.values()]) if places else ""
+        )
         self.are_large = sum(length for _, _, length in places.values()) >= _LARGE_MODEL
         for tensor in used:
             if not _is_shared(tensor):
                 self.skeleton.graph.initializer.append(tensor)
                 continue
-            outside = self.skeleton.graph.initializer.add(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+            outside = self.skeleton.graph.initializer.add(
+                name=tensor.name, dims=tensor.dims, data_type=tensor.data_type
+            )
             if tensor.name in places:
                 path, offset, length = places[tensor.name]
                 weights.put_apart(outside, path.relative_to(self._folder), offset, length)
@@ -59,8 +75,13 @@ class SharedWeights:
                 self._values[tensor.name] = _ort_value(tensor)
 
     def give(self, options: ort.SessionOptions, names: Collection[str] | None = None) -> None:
-        """Let a session with `options` find the weights; of a part of the model those of its `names`."""
-        values = self._values if names is None else {name: value for name, value in self._values.items() if name in names}
+        """Let a session with `options` find the weights; of a part of the model those of its
+        `names`."""
+        values = (
+            self._values
+            if names is None
+            else {name: value for name, value in self._values.items() if name in names}
+        )
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         if self._folder:
@@ -73,6 +94,10 @@ def _is_shared(tensor: TensorProto) -> bool:
 
 def _ort_value(tensor: TensorProto) -> ort.OrtValue:
     values = onnx.numpy_helper.to_array(tensor)
-    if tensor.data_type == TensorProto.BFLOAT16:  # numpy has no such type; ONNX Runtime takes the bits
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(values.view(np.uint16), TensorProto.BFLOAT16)
+    if (
+        tensor.data_type == TensorProto.BFLOAT16
+    ):  # numpy has no such type; ONNX Runtime takes the bits
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            values.view(np.uint16), TensorProto.BFLOAT16
+        )
     return ort.OrtValue.ortvalue_from_numpy(values)

@@ -1,4 +1,6 @@
-"""One standard operator by itself, by ONNX Runtime on the CPU: for what moves values, and for operators that have no rule."""
+"""One standard operator by itself, by ONNX Runtime on the CPU: for what moves values, and for
+operators that have no rule."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +16,9 @@ from onnxbolt.graph.scopes import outer_reads, subgraphs
 from onnxbolt.verify.session import CPU
 
 _BY_NUMPY: dict[str, Callable[[np.ndarray, NodeProto], np.ndarray]] = {
-    "Transpose": lambda x, node: x.transpose(list(node.attribute[0].ints) if node.attribute else None),
+    "Transpose": lambda x, node: x.transpose(
+        list(node.attribute[0].ints) if node.attribute else None
+    ),
     "GlobalAveragePool": lambda x, node: x.mean(tuple(range(2, x.ndim)), keepdims=True),
 }
 _WITHOUT_FLOAT64 = {"AveragePool", "GlobalMaxPool", "Resize"}  # of those that rules run
@@ -25,20 +29,38 @@ class Standard:
 
     def __init__(self, model: ModelProto) -> None:
         functions = [function for function in model.functions if function.domain != FUSED_DOMAIN]
-        self._model = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=functions)
+        self._model = ModelProto(
+            ir_version=model.ir_version, opset_import=model.opset_import, functions=functions
+        )
 
-    def run(self, node: NodeProto, values: Sequence[np.ndarray | None], env: Mapping[str, np.ndarray],
-            dtype: type | None = None) -> list[np.ndarray]:
-        """The node's outputs on `values`, its inputs in order; float64 ones are computed in float64 (`dtype`: in that type).
+    def run(
+        self,
+        node: NodeProto,
+        values: Sequence[np.ndarray | None],
+        env: Mapping[str, np.ndarray],
+        dtype: type | None = None,
+    ) -> list[np.ndarray]:
+        """The node's outputs on `values`, its inputs in order; float64 ones are computed in float64
+        (`dtype`: in that type).
 
         Raises one of RUNTIME_ERRORS where ONNX Runtime cannot.
         """
-        if (function := _BY_NUMPY.get(node.op_type)) is not None and not node.domain and values[0] is not None:
+        if (
+            (function := _BY_NUMPY.get(node.op_type)) is not None
+            and not node.domain
+            and values[0] is not None
+        ):
             return [function(values[0], node)]
         if node.op_type == "Slice" and not node.domain and len(values) == 4:
             return [_slice(*(value for value in values if value is not None))]
-        kind = np.dtype(np.float32 if dtype is np.float32 or node.op_type in _WITHOUT_FLOAT64 else np.float64)
-        feeds = {name: value for name, value in zip(node.input, values, strict=False) if name and value is not None}
+        kind = np.dtype(
+            np.float32 if dtype is np.float32 or node.op_type in _WITHOUT_FLOAT64 else np.float64
+        )
+        feeds = {
+            name: value
+            for name, value in zip(node.input, values, strict=False)
+            if name and value is not None
+        }
         for attribute in node.attribute:
             for graph in subgraphs(attribute):
                 feeds.update((name, env[name]) for name in outer_reads(graph) if name in env)
@@ -50,7 +72,11 @@ class Standard:
         model.graph.name = "node"
         model.graph.node.append(node)
         for name, value in feeds.items():
-            kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype) if value.dtype != object else onnx.TensorProto.STRING
+            kind = (
+                onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+                if value.dtype != object
+                else onnx.TensorProto.STRING
+            )
             model.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, value.shape))
         outputs = [name for name in node.output if name]
         model.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
@@ -65,7 +91,6 @@ class Standard:
 def _as(value: np.ndarray, kind: np.dtype) -> np.ndarray:
     """`value` in C order, floats as `kind`. (np.ascontiguousarray would give a scalar an axis.)"""
     return np.asarray(value, kind if value.dtype.kind in "fV" else None, order="C")
-
 
 
 def _slice(x: np.ndarray, starts: np.ndarray, ends: np.ndarray, axes: np.ndarray) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""How a tensor of the original lies in the optimized model: layout, order of channels, place in a joined tensor."""
+"""How a tensor of the original lies in the optimized model: layout, order of channels, place in
+a joined tensor."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -14,11 +16,14 @@ from onnxbolt.layout.form import FIRST_TO_LAST, take
 
 @dataclass(frozen=True)
 class Piece:
-    """Channels `begin` to `end` (None: all) of a stored tensor, which are the original tensor `name`."""
+    """Channels `begin` to `end` (None: all) of a stored tensor, which are the original tensor
+    `name`."""
 
     name: str
     last: bool = False  # the channels lie last, as NHWC has them
-    channels: tuple[int, ...] | None = None  # original channel of each stored one, -1 for padding; None: as they are
+    channels: tuple[int, ...] | None = (
+        None  # original channel of each stored one, -1 for padding; None: as they are
+    )
     begin: int = 0
     end: int | None = None
 
@@ -27,22 +32,29 @@ class Piece:
         return self.begin == 0 and self.end is None
 
     def stored(self, original: np.ndarray) -> np.ndarray:
-        """The original's values as they are stored; padding is zero. Raises ValueError where the form does not fit."""
+        """The original's values as they are stored; padding is zero. Raises ValueError where the
+        form does not fit."""
         if self.last and original.ndim == 2:  # means of images, whose axes the source drops
             original = original.reshape(*original.shape, 1, 1)
         if self.last and original.ndim not in FIRST_TO_LAST:
             raise ValueError(f"NHWC does not fit a tensor of shape {original.shape}")
         turned = original.transpose(FIRST_TO_LAST[original.ndim]) if self.last else original
-        if self.channels is not None and sorted(c for c in self.channels if c >= 0) != list(range(turned.shape[-1])):
-            raise ValueError(f"the channel map does not name each of {turned.shape[-1]} channels once")
+        if self.channels is not None and sorted(c for c in self.channels if c >= 0) != list(
+            range(turned.shape[-1])
+        ):
+            raise ValueError(
+                f"the channel map does not name each of {turned.shape[-1]} channels once"
+            )
         return take(turned, self.channels, turned.ndim - 1)
 
 
 @dataclass(frozen=True)
 class Known:
-    """A tensor of the optimized model whose values the original tells: in one piece, or, where nodes write parts of it, in several.
+    """A tensor of the optimized model whose values the original tells: in one piece, or, where
+    nodes write parts of it, in several.
 
-    `own`: the one that its node has just written. `before`: those that earlier nodes wrote; other channels are not defined.
+    `own`: the one that its node has just written. `before`: those that earlier nodes wrote; other
+    channels are not defined.
     """
 
     stored: str
@@ -57,17 +69,30 @@ class Known:
     @property
     def padding(self) -> list[int]:
         """Places of the stored last axis that are padding of a piece."""
-        return [piece.begin + place for piece in (self.own, *self.before)
-                for place, channel in enumerate(piece.channels or ()) if channel < 0]
+        return [
+            piece.begin + place
+            for piece in (self.own, *self.before)
+            for place, channel in enumerate(piece.channels or ())
+            if channel < 0
+        ]
 
 
-def known(nodes: list[NodeProto], originals: set[str]) -> tuple[dict[str, Known], list[tuple[NodeProto, str]]]:
-    """The tensors of a graph of `nodes` that are also tensors of the original, by stored name; our nodes that name no such tensor.
+def known(
+    nodes: list[NodeProto], originals: set[str]
+) -> tuple[dict[str, Known], list[tuple[NodeProto, str]]]:
+    """The tensors of a graph of `nodes` that are also tensors of the original, by stored name; our
+    nodes that name no such tensor.
 
-    A name of the original keeps that tensor's value (docs/architecture.md), whatever the node says that writes it: other nodes read it
-    by that name. Our nodes name the tensor that each other output is.
+    A name of the original keeps that tensor's value (docs/architecture.md), whatever the node says
+    that writes it: other nodes read it by that name. Our nodes name the tensor that each other
+    output is.
     """
-    found = {name: Known(name, Piece(name)) for node in nodes for name in node.output if name in originals}
+    found = {
+        name: Known(name, Piece(name))
+        for node in nodes
+        for name in node.output
+        if name in originals
+    }
     kept = frozenset(found)
     orphans = []
     for node in nodes:
@@ -80,21 +105,37 @@ def known(nodes: list[NodeProto], originals: set[str]) -> tuple[dict[str, Known]
                 continue
             earlier = found.get(node.input[-1]) if node.op_type.endswith("_into") else None
             if earlier is not None or piece.whole or node.op_type.endswith("_part"):
-                before = (*earlier.before, earlier.own) if earlier is not None and not piece.whole else ()
+                before = (
+                    (*earlier.before, earlier.own)
+                    if earlier is not None and not piece.whole
+                    else ()
+                )
                 found[output] = Known(output, piece, before, node.name)
     return found, orphans
 
 
 def _written(node: NodeProto) -> Iterator[tuple[str, Piece]]:
     """What a node of ours says of its outputs; nothing of those that stand for no tensor."""
-    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    values = {
+        attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
+    }
     if part := values.get("part_tensor", b"").decode():
         around = values["around"]  # as pads of Pad: of the last axis the channels before and behind
         begin, behind = int(around[len(around) // 2 - 1]), int(around[-1])
-        yield node.output[0], Piece(part, True, _channels(values, "part_channel_map"), begin, -behind or None)
-    for output, prefix in list(zip(node.output, ("", "stored_"), strict=False))[bool(part):]:
+        yield (
+            node.output[0],
+            Piece(part, True, _channels(values, "part_channel_map"), begin, -behind or None),
+        )
+    for output, prefix in list(zip(node.output, ("", "stored_"), strict=False))[bool(part) :]:
         if name := values.get(f"{prefix}tensor", b"").decode():
-            yield output, Piece(name, values.get(f"{prefix}layout") == b"NHWC", _channels(values, f"{prefix}channel_map"))
+            yield (
+                output,
+                Piece(
+                    name,
+                    values.get(f"{prefix}layout") == b"NHWC",
+                    _channels(values, f"{prefix}channel_map"),
+                ),
+            )
 
 
 def _channels(values: Mapping[str, object], name: str) -> tuple[int, ...] | None:

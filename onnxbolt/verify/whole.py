@@ -1,4 +1,6 @@
-"""The whole model: every graph output against the original's, on the same inputs, by its error as a whole."""
+"""The whole model: every graph output against the original's, on the same inputs, by its error
+as a whole."""
+
 from __future__ import annotations
 
 import math
@@ -24,7 +26,8 @@ _BLANK = "the original answers nothing finite but zeros"
 
 
 def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
-    """One row for each graph output. Random inputs that cannot judge an output give way to others that can, where there are any.
+    """One row for each graph output. Random inputs that cannot judge an output give way to others
+    that can, where there are any.
 
     Raises InputError where the original does not run on the inputs.
     """
@@ -40,19 +43,34 @@ def _outputs(models: Models, feeds: Feeds) -> list[Row]:
     try:
         expected = models.reference.run(feeds, names)
     except RUNTIME_ERRORS as error:
-        raise InputError(f"the original model does not run on {models.where} with these inputs: {error}") from error
+        raise InputError(
+            f"the original model does not run on {models.where} with these inputs: {error}"
+        ) from error
     try:
         got = models.candidate.run(feeds, names)
     except RUNTIME_ERRORS as error:
-        return [_failed(models, name, f"the optimized model does not run: {error}").judged() for name in names]
+        return [
+            _failed(models, name, f"the optimized model does not run: {error}").judged()
+            for name in names
+        ]
     expected = _with_own_answers(models, feeds, got, expected)
-    found = _judged(models, feeds, [_compared(models, name, got[name], expected[name]) for name in names])
-    blank = {name for name in _following_inputs(models.original) if name in expected and _is_blank(expected[name])}
-    return [replace(row, passed=False, unjudged=_BLANK) if row.passed and row.name in blank else row for row in found]
+    found = _judged(
+        models, feeds, [_compared(models, name, got[name], expected[name]) for name in names]
+    )
+    blank = {
+        name
+        for name in _following_inputs(models.original)
+        if name in expected and _is_blank(expected[name])
+    }
+    return [
+        replace(row, passed=False, unjudged=_BLANK) if row.passed and row.name in blank else row
+        for row in found
+    ]
 
 
 def _with_own_answers(models: Models, feeds: Feeds, got: Feeds, expected: Feeds) -> Feeds:
-    """`expected`, with what an original in 16 bits answers itself where that is as right: indices, and what overflows in its type."""
+    """`expected`, with what an original in 16 bits answers itself where that is as right:
+    indices, and what overflows in its type."""
     if not uses(models.original, SIXTEEN_BITS):
         return expected
     names = [name for name, values in expected.items() if _is_other(got[name], values)]
@@ -62,14 +80,21 @@ def _with_own_answers(models: Models, feeds: Feeds, got: Feeds, expected: Feeds)
         own = models.rounded.run(feeds, names)
     except RUNTIME_ERRORS:
         return expected
-    return expected | {name: _own_where_equal(got[name], own[name], expected[name]) for name in names}
+    return expected | {
+        name: _own_where_equal(got[name], own[name], expected[name]) for name in names
+    }
 
 
 def _is_other(got: np.ndarray, expected: np.ndarray) -> bool:
-    """True for values that no distance measures: integers that differ, and infinities or NaNs in other places."""
+    """True for values that no distance measures: integers that differ, and infinities or NaNs in
+    other places."""
     if got.shape != expected.shape:
         return False
-    return not tolerances.same_non_finite(got, expected) if tolerances.is_float(expected) else bool((got != expected).any())
+    return (
+        not tolerances.same_non_finite(got, expected)
+        if tolerances.is_float(expected)
+        else bool((got != expected).any())
+    )
 
 
 def _own_where_equal(got: np.ndarray, own: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -77,10 +102,14 @@ def _own_where_equal(got: np.ndarray, own: np.ndarray, expected: np.ndarray) -> 
         return expected
     if not tolerances.is_float(expected):
         return np.where(got == own, own, expected)
-    return np.where(~np.isfinite(own) & ((got == own) | (np.isnan(got) & np.isnan(own))), own, expected)
+    return np.where(
+        ~np.isfinite(own) & ((got == own) | (np.isnan(got) & np.isnan(own))), own, expected
+    )
 
 
-def _redrawn(models: Models, feeds: Feeds, unjudged: Mapping[str, str]) -> Iterator[tuple[str, Row]]:
+def _redrawn(
+    models: Models, feeds: Feeds, unjudged: Mapping[str, str]
+) -> Iterator[tuple[str, Row]]:
     """The row of each output that some other kind of random inputs can judge."""
     left, shapes = dict(unjudged), {name: values.shape for name, values in feeds.items()}
     for number, draw in enumerate(OTHERS):
@@ -91,12 +120,16 @@ def _redrawn(models: Models, feeds: Feeds, unjudged: Mapping[str, str]) -> Itera
             for row in _outputs(models, first):
                 if row.name in trusted:
                     why = left.pop(row.name)
-                    models.notes[f"{models.where}, {row.name}: judged on inputs that are {draw.name}; on standard normal ones {why}"] = None
+                    models.notes[
+                        f"{models.where}, {row.name}: judged on inputs that are {draw.name}; on"
+                        f" standard normal ones {why}"
+                    ] = None
                     yield row.name, row
 
 
 def _trusted(models: Models, feeds: Feeds, others: Feeds, names: Sequence[str]) -> list[str]:
-    """Outputs of the original that rounding changes little, and other inputs of the same kind by at least DISCERNIBLE limits."""
+    """Outputs of the original that rounding changes little, and other inputs of the same kind by
+    at least DISCERNIBLE limits."""
     try:
         expected = models.reference.run(feeds, names)
         names = [name for name in names if not _is_blank(expected[name])]
@@ -106,26 +139,44 @@ def _trusted(models: Models, feeds: Feeds, others: Feeds, names: Sequence[str]) 
     yardsticks, cap = _yardsticks(models, feeds, names), models.cap
 
     def is_trusted(name: str) -> bool:
-        values, yardstick = expected[name], yardsticks.get(name, 0.0 if models.rounded is None else math.inf)
+        values, yardstick = (
+            expected[name],
+            yardsticks.get(name, 0.0 if models.rounded is None else math.inf),
+        )
         limit = tolerances.limit(_limit(models), yardstick) if tolerances.is_float(values) else 0.0
-        distance = tolerances.error(other[name], values) if other[name].shape == values.shape else math.inf
+        distance = (
+            tolerances.error(other[name], values) if other[name].shape == values.shape else math.inf
+        )
         return yardstick <= cap and distance > 0 and distance >= tolerances.DISCERNIBLE * limit
 
     return [name for name in names if is_trusted(name)]
 
 
 def _is_blank(values: np.ndarray) -> bool:
-    """True if nothing finite but zeros is there: a model that answers zero whatever it is asked would seem right."""
+    """True if nothing finite but zeros is there: a model that answers zero whatever it is asked
+    would seem right."""
     if values.dtype.kind in "OSU":
         return values.size == 0
-    return not (values[np.isfinite(values)] if tolerances.is_float(values) else values).astype(bool).any()
+    return (
+        not (values[np.isfinite(values)] if tolerances.is_float(values) else values)
+        .astype(bool)
+        .any()
+    )
 
 
 def _following_inputs(model: ModelProto) -> set[str]:
     """Tensors of the main graph that can change with the graph's inputs."""
     found = {value.name for value in graph_inputs(model)}
     for node in model.graph.node:  # ONNX has them in order
-        reads = {*node.input, *(name for attribute in node.attribute for graph in subgraphs(attribute) for name in outer_reads(graph))}
+        reads = {
+            *node.input,
+            *(
+                name
+                for attribute in node.attribute
+                for graph in subgraphs(attribute)
+                for name in outer_reads(graph)
+            ),
+        }
         if reads & found:
             found.update(node.output)
     return found - {""}
@@ -136,9 +187,20 @@ def _compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray) 
     if got.shape != expected.shape:
         return _failed(models, name, f"shape {got.shape} instead of {expected.shape}")
     if not tolerances.is_float(expected):
-        return Row(name, _KIND, models.where, tolerances.error(got, expected), 0.0, math.nan, math.nan)
+        return Row(
+            name, _KIND, models.where, tolerances.error(got, expected), 0.0, math.nan, math.nan
+        )
     found, reason = tolerances.measure(got, expected), _blemish(models, got, expected)
-    return Row(name, _KIND, models.where, found.relative_l2, _limit(models), found.max_abs, found.cosine, reason=reason)
+    return Row(
+        name,
+        _KIND,
+        models.where,
+        found.relative_l2,
+        _limit(models),
+        found.max_abs,
+        found.cosine,
+        reason=reason,
+    )
 
 
 def _failed(models: Models, name: str, reason: str) -> Row:
@@ -147,15 +209,22 @@ def _failed(models: Models, name: str, reason: str) -> Row:
 
 
 def _judged(models: Models, feeds: Feeds, found: Sequence[Row]) -> list[Row]:
-    """Rows with their verdicts: those above the table's limit are held against what rounding alone does to the original."""
-    yardsticks = _yardsticks(models, feeds, [row.name for row in found if row.error > row.limit > 0])
+    """Rows with their verdicts: those above the table's limit are held against what rounding
+    alone does to the original."""
+    yardsticks = _yardsticks(
+        models, feeds, [row.name for row in found if row.error > row.limit > 0]
+    )
     cap = models.cap
     return [row.judged(yardsticks.get(row.name, 0.0), cap) for row in found]
 
 
 def _limit(models: Models) -> float:
     """The table's limit."""
-    return tolerances.BODIES if models.dtype is DType.F32 and models.library is None else tolerances.MODEL[models.dtype]
+    return (
+        tolerances.BODIES
+        if models.dtype is DType.F32 and models.library is None
+        else tolerances.MODEL[models.dtype]
+    )
 
 
 def _blemish(models: Models, got: np.ndarray, expected: np.ndarray) -> str:
@@ -165,7 +234,9 @@ def _blemish(models: Models, got: np.ndarray, expected: np.ndarray) -> str:
     if all(bound is None for bound in models.elementwise):
         return ""
     atol, rtol = (bound or 0.0 for bound in models.elementwise)
-    close = np.allclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol, equal_nan=True)
+    close = np.allclose(
+        got.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol, equal_nan=True
+    )
     return "" if close else f"an element differs by more than {atol:g} + {rtol:g} |y0|"
 
 
@@ -176,8 +247,16 @@ def _yardsticks(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str,
     try:
         got = models.rounded.run(feeds, names)
     except RUNTIME_ERRORS as error:
-        models.notes[f"no yardstick: the original in {models.precision} does not run on {models.where}: {error}"] = None
+        models.notes[
+            f"no yardstick: the original in {models.precision} does not run on {models.where}:"
+            f" {error}"
+        ] = None
         return {}
     expected = models.reference.run(feeds, names)
-    # where rounding changes even the shape (what a threshold lets pass), there is nothing to compare with
-    return {name: tolerances.error(got[name], expected[name]) for name in names if got[name].shape == expected[name].shape}
+    # where rounding changes even the shape (what a threshold lets pass), there is nothing to
+    # compare with
+    return {
+        name: tolerances.error(got[name], expected[name])
+        for name in names
+        if got[name].shape == expected[name].shape
+    }

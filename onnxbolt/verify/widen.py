@@ -1,8 +1,10 @@
 """A copy of a model whose bfloat16, or all 16-bit, tensors are float32.
 
-Weights keep their rounded values; intermediate results are no longer rounded. ONNX Runtime has practically no bfloat16 on the CPU, and a
-model in 16 bits is judged by what it would answer without rounding.
+Weights keep their rounded values; intermediate results are no longer rounded. ONNX Runtime has
+practically no bfloat16 on the CPU, and a model in 16 bits is judged by what it would answer without
+rounding.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -10,7 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    numpy_helper,
+)
 
 from onnxbolt.graph import weights
 from onnxbolt.graph.edit import Derived, Weight
@@ -18,11 +28,20 @@ from onnxbolt.graph.weights import Weights
 
 BFLOAT16 = frozenset((TensorProto.BFLOAT16,))
 SIXTEEN_BITS = frozenset((TensorProto.FLOAT16, TensorProto.BFLOAT16))
-NAMING_TYPES = ("dtype", "output_dtype", "softmax_precision", "stash_type", "to")  # attributes that name an element type
+NAMING_TYPES = (
+    "dtype",
+    "output_dtype",
+    "softmax_precision",
+    "stash_type",
+    "to",
+)  # attributes that name an element type
 
 
-def widened(model: ModelProto, types: frozenset[int] = BFLOAT16, large: Weights | None = None) -> tuple[ModelProto, Weights]:
-    """The copy, with float32 in the place of `types`, and the data that its initializers lack, as `large` has those of `model`.
+def widened(
+    model: ModelProto, types: frozenset[int] = BFLOAT16, large: Weights | None = None
+) -> tuple[ModelProto, Weights]:
+    """The copy, with float32 in the place of `types`, and the data that its initializers lack, as
+    `large` has those of `model`.
 
     Op types of fused nodes keep their names.
     """
@@ -32,8 +51,12 @@ def widened(model: ModelProto, types: frozenset[int] = BFLOAT16, large: Weights 
     for tensor, original in zip(copy.graph.initializer, model.graph.initializer, strict=True):
         if tensor.data_type in types and weights.lacks_data(tensor, large or {}):
             read = partial(_float_values, original, large or {})
-            wide[tensor.name] = Weight(tensor.name, Derived(read, np.dtype(np.float32), tensor.dims))
-            tensor.CopyFrom(TensorProto(name=tensor.name, dims=tensor.dims, data_type=TensorProto.FLOAT))
+            wide[tensor.name] = Weight(
+                tensor.name, Derived(read, np.dtype(np.float32), tensor.dims)
+            )
+            tensor.CopyFrom(
+                TensorProto(name=tensor.name, dims=tensor.dims, data_type=TensorProto.FLOAT)
+            )
     widening = _Widening(types)
     widening.graph(copy.graph)
     for function in copy.functions:
@@ -43,7 +66,9 @@ def widened(model: ModelProto, types: frozenset[int] = BFLOAT16, large: Weights 
 
 
 def _float_values(tensor: TensorProto, large: Weights) -> np.ndarray:
-    return (large[tensor.name].values if tensor.name in large else weights.values(tensor)).astype(np.float32)
+    return (large[tensor.name].values if tensor.name in large else weights.values(tensor)).astype(
+        np.float32
+    )
 
 
 @dataclass(frozen=True)
@@ -69,7 +94,11 @@ class _Widening:
     def nodes(self, nodes: Iterable[NodeProto]) -> None:
         for node in nodes:
             for attribute in node.attribute:
-                if attribute.type == AttributeProto.INT and attribute.name in NAMING_TYPES and attribute.i in self.types:
+                if (
+                    attribute.type == AttributeProto.INT
+                    and attribute.name in NAMING_TYPES
+                    and attribute.i in self.types
+                ):
                     attribute.i = TensorProto.FLOAT
                 if attribute.HasField("t"):
                     self.tensor(attribute.t)
@@ -80,4 +109,8 @@ class _Widening:
 
     def tensor(self, tensor: TensorProto) -> None:
         if tensor.data_type in self.types:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+            tensor.CopyFrom(
+                numpy_helper.from_array(
+                    numpy_helper.to_array(tensor).astype(np.float32), tensor.name
+                )
+            )

@@ -1,4 +1,6 @@
-"""A GPU, a compiler and PyTorch's kernels that take no time, for the benchmarks of single kernels."""
+"""A GPU, a compiler and PyTorch's kernels that take no time, for the benchmarks of single
+kernels."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -18,7 +20,9 @@ from onnxbolt.tune.library import Result
 from onnxbolt.tune.records import Measurement, Problem, Status
 from tests.tune import fakes
 
-SERIAL = 1.5  # microseconds that a launch takes longer where it does not overlap with the one before
+SERIAL = (
+    1.5  # microseconds that a launch takes longer where it does not overlap with the one before
+)
 Main = Callable[[Sequence[str]], int]
 
 
@@ -38,32 +42,53 @@ class Profiler(fakes.Profiler):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def measure(self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]], samples: int = 15,
-                sweep: bool = True, overlap: bool = True) -> list[Measurement]:
-        measured = [m if overlap else dataclasses.replace(m, us=m.us + SERIAL) for m in super().measure(problem, candidates)]
+    def measure(
+        self,
+        problem: Problem,
+        candidates: Sequence[tuple[KernelConfig, Path]],
+        samples: int = 15,
+        sweep: bool = True,
+        overlap: bool = True,
+    ) -> list[Measurement]:
+        measured = [
+            m if overlap else dataclasses.replace(m, us=m.us + SERIAL)
+            for m in super().measure(problem, candidates)
+        ]
         if self.crashes(problem) or not (overlap or self.serializes):
-            return [dataclasses.replace(m, status=Status.CRASHED, us=0.0, detail="SIGSEGV") for m in measured]
+            return [
+                dataclasses.replace(m, status=Status.CRASHED, us=0.0, detail="SIGSEGV")
+                for m in measured
+            ]
         return measured
 
-    def measure_apart(self, problem: Problem, kernels: Sequence[tuple[KernelConfig, Path, int]], samples: int = 15,
-                      overlap: bool = True) -> Measurement:
+    def measure_apart(
+        self,
+        problem: Problem,
+        kernels: Sequence[tuple[KernelConfig, Path, int]],
+        samples: int = 15,
+        overlap: bool = True,
+    ) -> Measurement:
         """As long as all of them together."""
         first, parts = 0, list[Measurement]()
         for config, path, count in kernels:
             parts += super().measure(segment(problem, first, count), [(config, path)])
             first += count
-        return dataclasses.replace(parts[0], us=sum(part.us + SERIAL * (not overlap) for part in parts))
+        return dataclasses.replace(
+            parts[0], us=sum(part.us + SERIAL * (not overlap) for part in parts)
+        )
 
 
 def segment(problem: Problem, first: int, count: int) -> Problem:
     """Some of a problem's layers as a problem."""
-    begin, *behind = problem.layers[first:first + count]  # type: ignore[union-attr]
+    begin, *behind = problem.layers[first : first + count]  # type: ignore[union-attr]
     if not behind:
         return begin
     chain = [*begin.chain, *(step for layer in behind for step in (PRODUCT, *layer.chain))]
     columns = [layer.n if isinstance(layer, GemmProblem) else layer.k for layer in (begin, *behind)]
     last = {"n" if isinstance(begin, GemmProblem) else "k": columns[-1]}
-    return dataclasses.replace(begin, **last, out=behind[-1].out, chain=tuple(chain), inner=tuple(columns[:-1]))
+    return dataclasses.replace(
+        begin, **last, out=behind[-1].out, chain=tuple(chain), inner=tuple(columns[:-1])
+    )
 
 
 class Operation:
@@ -81,7 +106,10 @@ class Operation:
 
 def install(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """In the place of everything that a GPU would be needed for."""
-    def build(instances: Sequence[Instance], stop: threading.Event | None = None) -> Iterator[Result]:
+
+    def build(
+        instances: Sequence[Instance], stop: threading.Event | None = None
+    ) -> Iterator[Result]:
         return fakes.Builder()(instances, stop or threading.Event())
 
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(cache))
@@ -91,8 +119,14 @@ def install(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setattr(peers, "pytorch", lambda: True)
     monkeypatch.setattr(peers, "release", lambda: None)
     monkeypatch.setattr(peers, "library", lambda name, forms=(): f"{name} (torch 1.0)")
-    monkeypatch.setattr(peers, "bare", lambda problem: {"slow": Operation(20.0), "fast": Operation(10.0)})
-    monkeypatch.setattr(peers, "quickest", lambda operations: min(operations.values(), key=lambda operation: operation.us))
+    monkeypatch.setattr(
+        peers, "bare", lambda problem: {"slow": Operation(20.0), "fast": Operation(10.0)}
+    )
+    monkeypatch.setattr(
+        peers,
+        "quickest",
+        lambda operations: min(operations.values(), key=lambda operation: operation.us),
+    )
     monkeypatch.setattr(peers, "unfused", lambda problem, operation: operation.then(None))
     monkeypatch.setattr(peers, "copy_rate", lambda: Operation(100.0).measure())
 

@@ -1,4 +1,5 @@
 """The run over all benchmarks: in parts, on several GPUs, at one commit."""
+
 from __future__ import annotations
 
 import json
@@ -39,7 +40,11 @@ class Quick(Task):
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(everything, "TASKS", tuple(Quick("gemm", seconds, name) for name, seconds in (("a", 1), ("fail", 1), ("b", 1))))
+    monkeypatch.setattr(
+        everything,
+        "TASKS",
+        tuple(Quick("gemm", seconds, name) for name, seconds in (("a", 1), ("fail", 1), ("b", 1))),
+    )
     monkeypatch.setattr(machine, "commit", lambda root=None: "0123456789ab")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.setattr(machine, "sources", lambda root=None: "digest")
@@ -50,9 +55,25 @@ def rows(directory: Path) -> set[str]:
     return {row["name"] for row in json.loads(path.read_text())["rows"]}
 
 
-def test_parts_go_on_where_the_last_one_ended(tasks: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_go_on_where_the_last_one_ended(
+    tasks: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bundle = tmp_path / "part.zip"
-    assert main(["--into", str(tmp_path / "one"), "--bundle", str(bundle), "--only", "gemm a,fail", "--gpus", "2"]) == 1
+    assert (
+        main(
+            [
+                "--into",
+                str(tmp_path / "one"),
+                "--bundle",
+                str(bundle),
+                "--only",
+                "gemm a,fail",
+                "--gpus",
+                "2",
+            ]
+        )
+        == 1
+    )
     said = capsys.readouterr().out
     assert "gemm a: done in" in said
     assert "gemm fail: ended with 1" in said
@@ -64,7 +85,9 @@ def test_parts_go_on_where_the_last_one_ended(tasks: None, tmp_path: Path, capsy
     assert Schedule(one, 1e18).missing == ["gemm fail", "gemm b"]
 
 
-def test_rows_of_another_commit_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_another_commit_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(documents.DIRECTORY, str(tmp_path))
     monkeypatch.setattr(everything, "TASKS", (Task("gemm", 1),))
     path = documents.write_results("gemm", [Row("a", 1, "fp16")])
@@ -85,7 +108,9 @@ def test_a_task_that_cannot_end_in_time_is_not_begun_and_one_that_hangs_is_ended
     monkeypatch.setattr(everything, "TASKS", (Quick("gemm", 1e6, "long"), Quick("gemm", 1, "hang")))
     monkeypatch.setattr(everything, "_GRACE", 0.0)
     killed: list[int] = []
-    monkeypatch.setattr(everything.threading, "Timer", lambda seconds, end, arguments: Timer(end, arguments, killed))
+    monkeypatch.setattr(
+        everything.threading, "Timer", lambda seconds, end, arguments: Timer(end, arguments, killed)
+    )
     assert main(["--into", str(tmp_path), "--minutes", "2"]) == 1
     said = capsys.readouterr().out
     assert "gemm long: begun" not in said
@@ -114,7 +139,12 @@ def test_each_gpu_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_model_and_every_table_is_renewed() -> None:
-    named = {name for task in everything.TASKS if task.benchmark == "end_to_end" for name in task.arguments.split()[1].split(",")}
+    named = {
+        name
+        for task in everything.TASKS
+        if task.benchmark == "end_to_end"
+        for name in task.arguments.split()[1].split(",")
+    }
     assert {target.name for target in TARGETS if not named & {target.name, target.model}} == set()
     assert all("--append" in task.arguments for task in everything.TASKS)
     assert len({task.name for task in everything.TASKS}) == len(everything.TASKS)
@@ -130,7 +160,9 @@ def test_what_is_installed_was_measured_from_the_sources_of_its_commit(tmp_path:
         checked({**found, "commit": "another"}, "gemm", lambda commit: found["sources"])
 
 
-def test_a_changed_checkout_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_checkout_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(machine, "commit", lambda: "0123456789ab-dirty")
     assert main(["--into", str(tmp_path)]) == 1
     assert "commit the changes first" in capsys.readouterr().err

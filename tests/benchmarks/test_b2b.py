@@ -1,4 +1,5 @@
 """Layers in one kernel against a kernel for each, with a GPU and libraries that take no time."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,31 +17,59 @@ def _fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bare_us", [1.0, 1e6])
-def test_the_peer_is_ours_apart_unless_the_library_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare_us: float) -> None:
-    monkeypatch.setattr(b2b, "layers", lambda problem, epilogue: {"form": fakes.Operation(2e6 if epilogue else bare_us)})
+def test_the_peer_is_ours_apart_unless_the_library_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare_us: float
+) -> None:
+    monkeypatch.setattr(
+        b2b,
+        "layers",
+        lambda problem, epilogue: {"form": fakes.Operation(2e6 if epilogue else bare_us)},
+    )
     rows = fakes.rows(b2b_gemm.main, tmp_path / "b2b_gemm.json", "--shapes", "256-64-16")
     assert [(row["name"], row["batch"]) for row in rows] == [
-        ("256-64-16", 16384), *((f"{k}256-64-16{n}", rows) for rows in (2048, 16384) for k, n in (("", "-8"), ("429-", ""), ("432-", "")))]
+        ("256-64-16", 16384),
+        *(
+            (f"{k}256-64-16{n}", rows)
+            for rows in (2048, 16384)
+            for k, n in (("", "-8"), ("429-", ""), ("432-", ""))
+        ),
+    ]
     for row in rows:
         values, library_wins = row["values"], bare_us == 1.0
-        assert row["peer"].startswith("cuBLAS (torch 1.0), bare: faster" if library_wins else "our own kernels")
+        assert row["peer"].startswith(
+            "cuBLAS (torch 1.0), bare: faster" if library_wins else "our own kernels"
+        )
         assert row["peer_us"] == (1.0 if library_wins else values["apart_us"])
         assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
         apart_serial = values["tried"]["apart, serial"]
-        assert apart_serial == pytest.approx(values["apart_us"] + fakes.SERIAL * values["layers"], abs=2e-3)
-        assert values["serial_ratio"] == pytest.approx(min(apart_serial, bare_us) / values["serial_us"], rel=1e-3, abs=1e-3)
+        assert apart_serial == pytest.approx(
+            values["apart_us"] + fakes.SERIAL * values["layers"], abs=2e-3
+        )
+        assert values["serial_ratio"] == pytest.approx(
+            min(apart_serial, bare_us) / values["serial_us"], rel=1e-3, abs=1e-3
+        )
         assert len(values["apart_configs"]) == values["layers"] == row["name"].count("-")
         assert values["full_ratio"] == pytest.approx(2e6 / row["ours_us"], rel=1e-2)
 
 
 def test_all_pairs_of_the_paper_are_measured_and_padded_as_they_are_stored() -> None:
-    assert [entry.name for entry in b2b_gemm.entries()][:4] == ["4-1-4", "256-64-16", "576-128-64", "96-32-96"]
+    assert [entry.name for entry in b2b_gemm.entries()][:4] == [
+        "4-1-4",
+        "256-64-16",
+        "576-128-64",
+        "96-32-96",
+    ]
     first, *_, last = b2b_gemm.entries()
     assert [(layer.k, layer.n) for layer in first.problems[0].layers] == [(4, 8), (8, 4)]  # type: ignore[union-attr]
     assert [(layer.k, layer.n) for layer in last.problems[1:]] == [(432, 256), (256, 64), (64, 16)]  # type: ignore[union-attr]
     assert [entry.name for entry in b2b_conv.entries()] == [
-        "224x224 3->48 3x3 /2, 48 1x1", "112x112 48->48 3x3 /2, 48 1x1", "56x56 48->48 3x3, 48 1x1",
-        "224x224 3->64 3x3 /2, 64 1x1", "112x112 64->64 3x3 /2, 64 1x1", "56x56 64->64 3x3, 64 1x1"]
+        "224x224 3->48 3x3 /2, 48 1x1",
+        "112x112 48->48 3x3 /2, 48 1x1",
+        "56x56 48->48 3x3, 48 1x1",
+        "224x224 3->64 3x3 /2, 64 1x1",
+        "112x112 64->64 3x3 /2, 64 1x1",
+        "56x56 64->64 3x3, 64 1x1",
+    ]
 
 
 def test_every_pair_of_convolutions_has_a_kernel_for_both() -> None:

@@ -1,4 +1,6 @@
-"""The planner's cuts of random chains, on a GPU that takes no time, where kernels behind one another take as long as each by itself."""
+"""The planner's cuts of random chains, on a GPU that takes no time, where kernels behind one
+another take as long as each by itself."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -15,7 +17,9 @@ def _fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fakes.install(monkeypatch, tmp_path / "cache")
 
 
-def test_measured_costs_find_the_best_cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_costs_find_the_best_cover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chains, "CHAINS", 6)
     *rows, total = fakes.rows(chains.main, tmp_path / "chains.json", "--trials", "4")
     assert len(rows) == 6
@@ -37,5 +41,9 @@ def test_chains_are_random_and_of_two_to_five_layers() -> None:
 
 def test_what_is_tuned_is_what_the_optimizer_would_tune() -> None:
     rows, widths = 8192, (64, 256, 64, 256)
-    tuned = {problem for cut in chains.cuts(rows, widths) for problem, _ in chains.segments(rows, widths, cut)}
+    tuned = {
+        problem
+        for cut in chains.cuts(rows, widths)
+        for problem, _ in chains.segments(rows, widths, cut)
+    }
     assert set(segments(chains._graph(rows, widths), [90])) == tuned

@@ -1,4 +1,5 @@
 """The clock."""
+
 import pytest
 
 from benchmarks.common import ClockSampler

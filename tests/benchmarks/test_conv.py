@@ -1,4 +1,5 @@
 """The convolution benchmark, with a GPU and a cuDNN that take no time."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -15,14 +16,21 @@ def _fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_residual_is_read_by_the_peer_too(tmp_path: Path) -> None:
-    rows = {row["name"]: row for row in fakes.rows(conv.main, tmp_path / "conv.json", "--shapes", "7x7 512->512 3x3,7x7 512->2048")}
+    rows = {
+        row["name"]: row
+        for row in fakes.rows(
+            conv.main, tmp_path / "conv.json", "--shapes", "7x7 512->512 3x3,7x7 512->2048"
+        )
+    }
     plain, residual = rows["7x7 512->512 3x3 Bias+Relu"], rows["7x7 512->2048 1x1 Bias+Add+Relu"]
     assert (plain["peer"], plain["peer_us"]) == ("cuDNN (torch 1.0), bare", 10.0)
     size = 32 * 7 * 7 * 2048 * 2
     assert residual["peer"] == "cuDNN (torch 1.0), bare + residual"
     assert residual["peer_us"] == pytest.approx(10.0 + size / peers.bytes_per_us(100.0), abs=2e-3)
     assert [row["values"]["occurrences"] for row in rows.values()] == [1, 2, 2]
-    assert all(row["values"]["unfused_us"] == 11.0 for row in rows.values())  # behind the fastest form of the peer
+    assert all(
+        row["values"]["unfused_us"] == 11.0 for row in rows.values()
+    )  # behind the fastest form of the peer
     assert "estimated" in residual["values"]
     assert "estimated" not in plain["values"]
 
@@ -31,7 +39,11 @@ def test_all_of_resnet50_is_measured_and_each_problem_once() -> None:
     names = [entry.name for entry in conv.entries()]
     assert len(names) == len(set(names))
     assert len(conv.convolutions("resnet50")) == 53
-    assert {"56x56 64->64 3x3 Bias+Relu", "56x56 64->256 1x1 Bias+Add+Relu", "224x224 64->64 3x3 Bias+Relu"} <= set(names)
+    assert {
+        "56x56 64->64 3x3 Bias+Relu",
+        "56x56 64->256 1x1 Bias+Add+Relu",
+        "224x224 64->64 3x3 Bias+Relu",
+    } <= set(names)
     assert sum("3x3" in name for name in names) == 14
 
 

@@ -1,4 +1,6 @@
-"""cuBLASLt's list through ctypes, against a library with its signatures that computes on the host in fp32."""
+"""cuBLASLt's list through ctypes, against a library with its signatures that computes on the
+host in fp32."""
+
 from __future__ import annotations
 
 import ctypes
@@ -77,15 +79,20 @@ class Tensor:
         return self.array.ctypes.data
 
 
-TORCH = SimpleNamespace(empty=lambda shape, dtype, device: Tensor(np.zeros(shape, dtype)),
-                        cuda=SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=0)))
+TORCH = SimpleNamespace(
+    empty=lambda shape, dtype, device: Tensor(np.zeros(shape, dtype)),
+    cuda=SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=0)),
+)
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     directory: Path = tmp_path_factory.mktemp("cublaslt")
     (directory / "stub.cc").write_text(LIBRARY)
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", str(directory / "stub.so"), str(directory / "stub.cc")], check=True)
+    subprocess.run(
+        ["g++", "-shared", "-fPIC", "-o", str(directory / "stub.so"), str(directory / "stub.cc")],
+        check=True,
+    )
     return ctypes.CDLL(str(directory / "stub.so"))
 
 

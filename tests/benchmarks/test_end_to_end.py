@@ -1,4 +1,5 @@
 """The end-to-end benchmark's logic, on the CPU: function bodies in place of kernels."""
+
 import dataclasses
 import json
 import math
@@ -24,22 +25,48 @@ from onnxbolt.tune.sessions import Found, Sample, Setting, Source
 
 @pytest.mark.parametrize(
     ("name", "batch", "gigaflops", "floor"),
-    [("resnet50", 32, 262, 0.33e3), ("vit_b16", 1, 35, 41), ("mobilenet_v3_large", 1, 0.43, 2.5), ("dlrm_mlp", 16384, 0.57, 2.1)],
+    [
+        ("resnet50", 32, 262, 0.33e3),
+        ("vit_b16", 1, 35, 41),
+        ("mobilenet_v3_large", 1, 0.43, 2.5),
+        ("dlrm_mlp", 16384, 0.57, 2.1),
+    ],
 )
-def test_floors_follow_published_operation_counts(name: str, batch: int, gigaflops: float, floor: float) -> None:
+def test_floors_follow_published_operation_counts(
+    name: str, batch: int, gigaflops: float, floor: float
+) -> None:
     model = build(name, batch)
     assert flops(model) / 1e9 == pytest.approx(gigaflops, rel=0.05)
     assert floor_us(model, get(90)) == pytest.approx(floor, rel=0.1)
 
 
-def test_a_quick_run_on_the_cpu_writes_a_row_with_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_run_on_the_cpu_writes_a_row_with_both_sides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "results.json"
-    assert main(["--provider", "cpu", "--quick", "--models", "dlrm_mlp-16384", "--fuse", "all", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "--provider",
+                "cpu",
+                "--quick",
+                "--models",
+                "dlrm_mlp-16384",
+                "--fuse",
+                "all",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     (row,) = json.loads(out.read_text())["rows"]
     assert (row["name"], row["batch"], row["dtype"]) == ("dlrm_mlp", 16384, "fp16")
     assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
     assert 0 < row["error"] < 1e-2
-    assert row["values"]["device_ratio"] == pytest.approx(row["values"]["peer_device_us"] / row["values"]["device_us"], rel=1e-2)
+    assert row["values"]["device_ratio"] == pytest.approx(
+        row["values"]["peer_device_us"] / row["values"]["device_us"], rel=1e-2
+    )
     assert row["values"]["peer_config"].startswith("plain export")
     assert "dlrm_mlp" in capsys.readouterr().out
 
@@ -68,13 +95,24 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(target.name)
         if target.model == "vgg16":
             raise RuntimeError("no memory")
-        return Row(target.model, target.batch, "fp16", 10.0, "peer", 20.0, 2.0, values={"peer_config": "any"})
+        return Row(
+            target.model,
+            target.batch,
+            "fp16",
+            10.0,
+            "peer",
+            20.0,
+            2.0,
+            values={"peer_config": "any"},
+        )
 
     monkeypatch.setattr(end_to_end, "_measure", measure)
     return names
 
 
-def test_a_model_that_fails_costs_its_row_alone_and_can_be_measured_again(tmp_path: Path, measured: list[str]) -> None:
+def test_a_model_that_fails_costs_its_row_alone_and_can_be_measured_again(
+    tmp_path: Path, measured: list[str]
+) -> None:
     out = ("--provider", "cpu", "--append", "--out", str(tmp_path / "results.json"))
     assert main([*out, "--models", "resnet50-32,vgg16-32,dlrm_mlp-16384"]) == 1
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
@@ -100,38 +138,57 @@ def found(label: str, us: float, tried: dict[str, float | str] | None = None) ->
     return Found(Source(label, b""), Setting(graph=True), Sleeper(us), tried or {})  # type: ignore[arg-type]
 
 
-def test_a_sides_device_time_is_the_faster_of_with_and_without_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sides_device_time_is_the_faster_of_with_and_without_a_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def captured(source: Source, setting: Setting, *_: object) -> Found:
         assert setting.graph
         return found(source.label, {"ours": 7.0, "peer": 30.0}[source.label])
 
     monkeypatch.setattr(device_time, "only", captured)
-    sides = {label: dataclasses.replace(found(label, us), setting=Setting(graph=False)) for label, us in (("ours", 10.0), ("peer", 20.0))}
+    sides = {
+        label: dataclasses.replace(found(label, us), setting=Setting(graph=False))
+        for label, us in (("ours", 10.0), ("peer", 20.0))
+    }
     assert device_times(sides, {}, "stream", 2, 3) == {"ours": 7.0, "peer": 20.0}  # type: ignore[arg-type]
 
 
 def test_a_row_has_both_sides_settings_and_its_ratio_is_that_of_the_plain_export() -> None:
     name = "onnxruntime.transformers: NCHW, EXHAUSTIVE, CUDA graph"
-    sides = {PLAIN: found(PLAIN, 8.0, {f"{PLAIN}: any": 8.0}), FUSED: found(FUSED, 5.0, {name: 5.0}),
-             PEER: found(FUSED, 6.0, {name: 6.0, "PyTorch's export, opset 23: any": 7.0})}
-    samples = {side: Sample((us, us)) for side, us in ((PLAIN, 8.0), (FUSED, 5.0), (PEER, 6.0), (PYTORCH, 4.0))}
+    sides = {
+        PLAIN: found(PLAIN, 8.0, {f"{PLAIN}: any": 8.0}),
+        FUSED: found(FUSED, 5.0, {name: 5.0}),
+        PEER: found(FUSED, 6.0, {name: 6.0, "PyTorch's export, opset 23: any": 7.0}),
+    }
+    samples = {
+        side: Sample((us, us))
+        for side, us in ((PLAIN, 8.0), (FUSED, 5.0), (PEER, 6.0), (PYTORCH, 4.0))
+    }
     device = {PLAIN: 7.5, FUSED: 4.5, PEER: 6.0}
-    row = compared(Target("bert_base", 32, "bert"), samples, device, sides, {PLAIN: 1e-3, FUSED: 2e-3})
+    row = compared(
+        Target("bert_base", 32, "bert"), samples, device, sides, {PLAIN: 1e-3, FUSED: 2e-3}
+    )
     assert (row.ours_us, row.peer_us, row.ratio) == (8.0, 6.0, 0.75)
     assert "CUDA execution provider" in row.peer
     values = row.values
     assert (values["transformers_us"], values["transformers_ratio"]) == (5.0, 1.2)
     assert (values["device_ratio"], values["transformers_device_ratio"]) == (0.8, 1.333)
     assert (values["pytorch_us"], values["pytorch_ratio"]) == (4.0, 0.5)
-    assert values["tried"] == {"onnxbolt": {f"{PLAIN}: any": 8.0, name: 5.0},
-                               "onnxruntime": {name: 6.0, "PyTorch's export, opset 23: any": 7.0}}
+    assert values["tried"] == {
+        "onnxbolt": {f"{PLAIN}: any": 8.0, name: 5.0},
+        "onnxruntime": {name: 6.0, "PyTorch's export, opset 23: any": 7.0},
+    }
 
 
-def test_onnx_runtime_gets_every_form_of_a_transformer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_onnx_runtime_gets_every_form_of_a_transformer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     model, target = build("dlrm_mlp", 8, "fp16"), Target("dlrm_mlp", 8, "bert")
     forms = ("PyTorch's export, opset 18", "PyTorch's export, opset 23")
     monkeypatch.setattr(end_to_end, "fused_by_onnxruntime", lambda *_: {FUSED: model})
-    monkeypatch.setattr(end_to_end, "exported_by_pytorch", lambda *_: (dict.fromkeys(forms, model), {}))
+    monkeypatch.setattr(
+        end_to_end, "exported_by_pytorch", lambda *_: (dict.fromkeys(forms, model), {})
+    )
     models, _ = end_to_end._forms(target, model, {}, tmp_path, "stream")  # type: ignore[arg-type]
     labels = [source.label for source in end_to_end._peers(target, models)]
     assert labels == [f"{PLAIN}, fp16 inputs", f"{PLAIN}, fp32 inputs", FUSED, *forms]
@@ -151,5 +208,11 @@ def test_pytorchs_models_have_the_parameters_of_ours() -> None:
     from benchmarks.pytorch import MODELS
 
     for name in {target.model for target in TARGETS}:
-        ours = sum(math.prod(tensor.dims) for tensor in build(name).graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
-        assert sum(p.numel() for p in MODELS[name]().parameters()) == pytest.approx(ours, rel=1e-4), name
+        ours = sum(
+            math.prod(tensor.dims)
+            for tensor in build(name).graph.initializer
+            if tensor.data_type == onnx.TensorProto.FLOAT
+        )
+        assert sum(p.numel() for p in MODELS[name]().parameters()) == pytest.approx(
+            ours, rel=1e-4
+        ), name

@@ -1,4 +1,5 @@
 """What the figures show of result files; drawing itself where matplotlib is."""
+
 from __future__ import annotations
 
 import itertools
@@ -13,12 +14,45 @@ from benchmarks.documents import RESULTS, write_results
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    bare = Row("1024x1024x1024", 1, "fp16", 4.0, "cuBLAS", 5.0, 1.25, values={"tflops": 500.0, "epilogue": "none"})
-    biased = Row("1024x1024x1024 Bias", 1, "fp16", 4.0, "cuBLAS", 5.0, 1.25, values={"tflops": 500.0, "epilogue": "Bias"})
+    bare = Row(
+        "1024x1024x1024",
+        1,
+        "fp16",
+        4.0,
+        "cuBLAS",
+        5.0,
+        1.25,
+        values={"tflops": 500.0, "epilogue": "none"},
+    )
+    biased = Row(
+        "1024x1024x1024 Bias",
+        1,
+        "fp16",
+        4.0,
+        "cuBLAS",
+        5.0,
+        1.25,
+        values={"tflops": 500.0, "epilogue": "Bias"},
+    )
     failed = Row("2048x2048x2048", 1, "fp16", values={"failure": "no"})
     write_results("gemm", [bare, biased, failed], tmp_path / "gemm-nvidia-h200.json")
-    convolutions = [Row(name, 32, "fp16", 10.0, "cuDNN", 12.0, 1.2, values={"tflops": 100.0, "window": [r, r], "occurrences": count})
-                    for name, r, count in (("56x56 64->64 3x3 Bias+Relu", 3, 3), ("56x56 64->64 1x1 Bias+Relu", 1, 1), ("other 3x3", 3, 0))]
+    convolutions = [
+        Row(
+            name,
+            32,
+            "fp16",
+            10.0,
+            "cuDNN",
+            12.0,
+            1.2,
+            values={"tflops": 100.0, "window": [r, r], "occurrences": count},
+        )
+        for name, r, count in (
+            ("56x56 64->64 3x3 Bias+Relu", 3, 3),
+            ("56x56 64->64 1x1 Bias+Relu", 1, 1),
+            ("other 3x3", 3, 0),
+        )
+    ]
     write_results("conv", convolutions, tmp_path / "conv-nvidia-h200.json")
     return tmp_path
 
@@ -26,7 +60,9 @@ def results(tmp_path: Path) -> Path:
 def test_figures_have_the_rows_of_the_paper(results: Path) -> None:
     found = plots.available(results)
     assert {name: [row["name"] for row in rows] for name, rows in found.items()} == {
-        "gemm": ["1024x1024x1024"], "conv": ["56x56 64->64 3x3 Bias+Relu"]}
+        "gemm": ["1024x1024x1024"],
+        "conv": ["56x56 64->64 3x3 Bias+Relu"],
+    }
 
 
 def test_bars_are_rates_of_both_sides(results: Path) -> None:
@@ -39,7 +75,16 @@ def test_onnxbolt_has_one_colour_and_every_bar_has_one() -> None:
     for figure in plots.FIGURES_BY_NAME.values():
         assert plots.OURS in figure.bars
         assert figure.bars.keys() <= plots.COLOURS.keys()
-    assert len({plots.COLOURS[plots.OURS], plots.COLOURS["PyTorch"], plots.COLOURS["the library's bare kernel"]}) == 3
+    assert (
+        len(
+            {
+                plots.COLOURS[plots.OURS],
+                plots.COLOURS["PyTorch"],
+                plots.COLOURS["the library's bare kernel"],
+            }
+        )
+        == 3
+    )
 
 
 @pytest.mark.parametrize("name", plots.available(RESULTS))
@@ -49,18 +94,31 @@ def test_no_label_of_a_committed_figure_overlaps_another(name: str) -> None:
     canvas = plots.drawn(plots.FIGURES_BY_NAME[name], plots.available(RESULTS)[name])
     canvas.draw_without_rendering()
     axes, renderer = canvas.axes[0], canvas.canvas.get_renderer()
-    shown = [text for text in axes.get_xticklabels() if axes.get_xlim()[0] <= text.get_position()[0] <= axes.get_xlim()[1]]
-    texts = [text for text in (*axes.texts, *axes.get_yticklabels(), *shown, axes.title, axes.xaxis.label) if text.get_text()]
+    shown = [
+        text
+        for text in axes.get_xticklabels()
+        if axes.get_xlim()[0] <= text.get_position()[0] <= axes.get_xlim()[1]
+    ]
+    texts = [
+        text
+        for text in (*axes.texts, *axes.get_yticklabels(), *shown, axes.title, axes.xaxis.label)
+        if text.get_text()
+    ]
     boxes = [text.get_window_extent(renderer) for text in texts]
-    meeting = [(a.get_text(), b.get_text()) for (a, one), (b, other) in itertools.combinations(zip(texts, boxes, strict=True), 2)
-               if one.overlaps(other)]
+    meeting = [
+        (a.get_text(), b.get_text())
+        for (a, one), (b, other) in itertools.combinations(zip(texts, boxes, strict=True), 2)
+        if one.overlaps(other)
+    ]
     assert meeting == []
     whole = canvas.bbox
     assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 for box in boxes)
     matplotlib.pyplot.close(canvas)
 
 
-def test_the_same_results_draw_the_same_bytes(results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_same_results_draw_the_same_bytes(
+    results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(plots, "RESULTS", results)
     drawn = []

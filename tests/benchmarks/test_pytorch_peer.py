@@ -1,4 +1,6 @@
-"""PyTorch's process for whole models: what it tells, and that a way that fails or takes too long costs itself alone."""
+"""PyTorch's process for whole models: what it tells, and that a way that fails or takes too long
+costs itself alone."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -32,16 +34,32 @@ class Pipe:
         self.sent.append(value)
 
 
-def test_each_way_is_told_with_its_median_or_its_failure_and_timed_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measures(model: str, feeds: object, ways: Sequence[str]) -> Iterator[tuple[str, Measure | str]]:
+def test_each_way_is_told_with_its_median_or_its_failure_and_timed_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measures(
+        model: str, feeds: object, ways: Sequence[str]
+    ) -> Iterator[tuple[str, Measure | str]]:
         for way in ways:
-            yield way, "failed: out of memory" if way == QUICK else lambda count, us=TIMES[way]: [us] * count
+            yield (
+                way,
+                (
+                    "failed: out of memory"
+                    if way == QUICK
+                    else lambda count, us=TIMES[way]: [us] * count
+                ),
+            )
 
     monkeypatch.setitem(sys.modules, "benchmarks.pytorch", SimpleNamespace(measures=measures))
     monkeypatch.setattr(pytorch_peer.os, "setsid", lambda: None)
     pipe = Pipe(("CUDA graph", 2))
     pytorch_peer.serve(pipe, "resnet50", {}, ("eager", QUICK, "CUDA graph"))  # type: ignore[arg-type]
-    assert pipe.sent == [("eager", 40.0), (QUICK, "failed: out of memory"), ("CUDA graph", 30.0), [30.0, 30.0]]
+    assert pipe.sent == [
+        ("eager", 40.0),
+        (QUICK, "failed: out of memory"),
+        ("CUDA graph", 30.0),
+        [30.0, 30.0],
+    ]
 
 
 class Server:
@@ -69,16 +87,29 @@ class Server:
         self.alive = False
 
 
-@pytest.mark.parametrize(("slow", "broken", "best", "processes"), [
-    ((), (), THOROUGH[0], 1),
-    ((THOROUGH[1],), (), THOROUGH[0], 2),  # the fastest is asked for anew, from inductor's cache
-    ((THOROUGH[0],), (), QUICK, 2),  # freezing adds to the same search, and is not tried
-    ((), THOROUGH[:1], THOROUGH[1], 1),
-    ((), THOROUGH, QUICK, 2),
-    ((THOROUGH[0], QUICK), (), "CUDA graph", 3),
-])
-def test_ways_that_do_not_end_are_replaced(monkeypatch: pytest.MonkeyPatch, slow: tuple[str, ...], broken: tuple[str, ...], best: str,
-                                           processes: int) -> None:
+@pytest.mark.parametrize(
+    ("slow", "broken", "best", "processes"),
+    [
+        ((), (), THOROUGH[0], 1),
+        (
+            (THOROUGH[1],),
+            (),
+            THOROUGH[0],
+            2,
+        ),  # the fastest is asked for anew, from inductor's cache
+        ((THOROUGH[0],), (), QUICK, 2),  # freezing adds to the same search, and is not tried
+        ((), THOROUGH[:1], THOROUGH[1], 1),
+        ((), THOROUGH, QUICK, 2),
+        ((THOROUGH[0], QUICK), (), "CUDA graph", 3),
+    ],
+)
+def test_ways_that_do_not_end_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+    slow: tuple[str, ...],
+    broken: tuple[str, ...],
+    best: str,
+    processes: int,
+) -> None:
     monkeypatch.setattr(pytorch_peer, "Server", Server)
     monkeypatch.setattr(Server, "started", [])
     monkeypatch.setattr(Server, "slow", slow)
@@ -105,7 +136,9 @@ def test_without_a_limit_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) ->
         assert tried == {"eager": 40.0, "CUDA graph": 30.0}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed here")
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is not None, reason="PyTorch is installed here"
+)
 def test_without_pytorch_there_is_no_time_and_a_reason() -> None:
     with whole_model("dlrm_mlp", {}, 0.0) as (measure, tried):
         assert measure is None

@@ -1,4 +1,5 @@
 """What the benchmarks of single kernels share: choosing rows, taking turns, surviving failures."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -15,16 +16,22 @@ from tests.benchmarks import fakes
 SHAPES = "1280x768x768 Bias,1024x1024x1024 Bias"
 
 
-def test_a_row_that_fails_costs_itself_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_row_that_fails_costs_itself_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fakes.install(monkeypatch, tmp_path / "cache")
     monkeypatch.setattr(fakes.Profiler, "crashes", staticmethod(lambda problem: problem.m == 1024))
     first, second, *_ = fakes.rows(gemm.main, tmp_path / "gemm.json", "--shapes", SHAPES)
     assert first["ratio"]
     assert second["ours_us"] is None
-    assert second["values"]["failure"].startswith("OnnxboltError: no candidate ran right: gemm 1024x1024x1024, f16, Bias; crashed: SIGSEGV")
+    assert second["values"]["failure"].startswith(
+        "OnnxboltError: no candidate ran right: gemm 1024x1024x1024, f16, Bias; crashed: SIGSEGV"
+    )
 
 
-def test_without_pytorch_rows_have_our_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_pytorch_rows_have_our_side(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fakes.install(monkeypatch, tmp_path / "cache")
     monkeypatch.setattr(peers, "pytorch", lambda: None)
     row, *_ = fakes.rows(gemm.main, tmp_path / "gemm.json", "--shapes", SHAPES)
@@ -32,18 +39,23 @@ def test_without_pytorch_rows_have_our_side(monkeypatch: pytest.MonkeyPatch, tmp
     assert (row["peer"], row["peer_us"], row["ratio"]) == ("", None, None)
 
 
-def test_where_launches_cannot_be_kept_apart_a_row_goes_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_launches_cannot_be_kept_apart_a_row_goes_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fakes.install(monkeypatch, tmp_path / "cache")
     monkeypatch.setattr(fakes.Profiler, "serializes", False)
     row, *_ = fakes.rows(gemm.main, tmp_path / "gemm.json", "--shapes", SHAPES)
     assert row["ratio"]
     assert "serial_us" not in row["values"]
-    assert "not timed without overlapping launches: the chosen kernel failed" in capsys.readouterr().out
+    assert (
+        "not timed without overlapping launches: the chosen kernel failed"
+        in capsys.readouterr().out
+    )
 
 
-def test_a_library_whose_list_failed_is_called_by_its_first_algorithm(monkeypatch: pytest.MonkeyPatch,
-                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_library_whose_list_failed_is_called_by_its_first_algorithm(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken() -> dict[str, peers.Operation]:
         raise RuntimeError("cublasLtCreate failed with cublasStatus_t 1")
 
@@ -51,11 +63,18 @@ def test_a_library_whose_list_failed_is_called_by_its_first_algorithm(monkeypatc
     assert peers.where_listed(broken) == {}
     assert "first algorithm alone: cublasLtCreate failed" in capsys.readouterr().out
     assert peers.library("cuBLAS", ["first algorithm, weight [N, K]"]) == "cuBLAS's first algorithm"
-    assert peers.library("cuBLAS", ["first algorithm, weight [N, K]", "cublasLt 3 of 8, weight [N, K]"]) == "cuBLAS"
+    assert (
+        peers.library(
+            "cuBLAS", ["first algorithm, weight [N, K]", "cublasLt 3 of 8, weight [N, K]"]
+        )
+        == "cuBLAS"
+    )
     assert peers.library("cuDNN", ["channels last"]) == "cuDNN"
 
 
-def test_a_name_that_nothing_has_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_nothing_has_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(racing.gpu, "local_arch", lambda: "sm_90a")
     assert gemm.main(["--shapes", "1x2x3"]) == 1
     assert "nothing is called 1x2x3; choose from 1280x3072x768" in capsys.readouterr().err
@@ -91,6 +110,8 @@ def test_uneven_padding_is_no_convolution_of_pytorch(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(peers, "pytorch", lambda: None)
     monkeypatch.setattr(peers, "operand_sets", lambda size: 1)
     dtype = DType.F16
-    uneven = ConvProblem(1, 8, 8, 8, 8, 3, 3, 7, 7, (0, 0, 1, 1), (1, 1), (1, 1), 1, dtype, dtype, ())
+    uneven = ConvProblem(
+        1, 8, 8, 8, 8, 3, 3, 7, 7, (0, 0, 1, 1), (1, 1), (1, 1), 1, dtype, dtype, ()
+    )
     with pytest.raises(RuntimeError, match="no padding"):
         peers.convolution(uneven)

@@ -1,4 +1,5 @@
 """The benchmark of a symbolic batch, on the CPU: function bodies in place of kernels."""
+
 from __future__ import annotations
 
 import json
@@ -26,18 +27,32 @@ def test_one_session_serves_every_batch(tmp_path: Path, monkeypatch: pytest.Monk
     out = tmp_path / "results.json"
     assert main(["dlrm_bottom", "--provider", "cpu", "--fuse", "all", "--out", str(out)]) == 0
     rows = json.loads(out.read_text())["rows"]
-    assert [(row["name"], row["batch"]) for row in rows] == [("dlrm_bottom", batch) for batch in BATCHES]
+    assert [(row["name"], row["batch"]) for row in rows] == [
+        ("dlrm_bottom", batch) for batch in BATCHES
+    ]
     for row in rows:
         assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
         assert 0 < row["error"] < 1e-2
         assert row["config"] == "one session"
 
 
-def test_a_wrong_answer_and_a_compiler_at_work_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ["dlrm_bottom", "--provider", "cpu", "--fuse", "all", "--out", str(tmp_path / "results.json")]
+def test_a_wrong_answer_and_a_compiler_at_work_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [
+        "dlrm_bottom",
+        "--provider",
+        "cpu",
+        "--fuse",
+        "all",
+        "--out",
+        str(tmp_path / "results.json"),
+    ]
     with monkeypatch.context() as strict:
         strict.setattr(whole_models, "LIMIT", 0.0)
-        with pytest.raises(RuntimeError, match=r"dlrm_bottom, batch 1: relative error .* exceeds 0.0"):
+        with pytest.raises(
+            RuntimeError, match=r"dlrm_bottom, batch 1: relative error .* exceeds 0.0"
+        ):
             main(arguments)
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "cache"))
     row = symbolic._row

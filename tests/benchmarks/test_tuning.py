@@ -1,4 +1,5 @@
 """The tuning benchmark's logic, with a tuner that only leaves traces in the cache directory."""
+
 from __future__ import annotations
 
 import json
@@ -25,12 +26,18 @@ def fake_tune(*_: object, **__: object) -> Tuning:
         (cache_directory() / "candidates" / "kernel.so").touch()
         with Database() as database:
             database.add(Measurement(canonical({}), None, Status.OK, 1.0))
-    return Tuning(quality=(Quality("conv", 3, 1.08, 0.7), Quality("gemm", 1, 1.0, None)), trials=int(cold), kernels=int(cold))
+    return Tuning(
+        quality=(Quality("conv", 3, 1.08, 0.7), Quality("gemm", 1, 1.0, None)),
+        trials=int(cold),
+        kernels=int(cold),
+    )
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.setenv("ONNXBOLT_CACHE_DIR", os.environ.get("ONNXBOLT_CACHE_DIR", ""))  # put back what main changes
+    monkeypatch.setenv(
+        "ONNXBOLT_CACHE_DIR", os.environ.get("ONNXBOLT_CACHE_DIR", "")
+    )  # put back what main changes
     monkeypatch.setattr(tuning.gpu, "local_arch", lambda: "sm_90a")
     monkeypatch.setattr(tuning.pipeline, "tune", fake_tune)
     monkeypatch.setattr(tuning, "isolated", lambda function, *arguments: function(*arguments))
@@ -44,16 +51,26 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def test_each_model_begins_cold_and_the_second_time_finds_everything(run: Any) -> None:
     rows = run("dlrm_mlp", "resnet50", "--batch", "4")
-    assert [(row["name"], row["batch"], row["dtype"]) for row in rows] == [("dlrm_mlp", 4, "fp16"), ("resnet50", 4, "fp16")]
+    assert [(row["name"], row["batch"], row["dtype"]) for row in rows] == [
+        ("dlrm_mlp", 4, "fp16"),
+        ("resnet50", 4, "fp16"),
+    ]
     for row in rows:
         values = row["values"]
-        assert (values["trials"], values["kernels"], values["warm_compiled"], values["warm_measured"]) == (1, 1, 0, 0)
+        assert (
+            values["trials"],
+            values["kernels"],
+            values["warm_compiled"],
+            values["warm_measured"],
+        ) == (1, 1, 0, 0)
         assert values["regret"] == {"conv": 1.08, "gemm": 1.0}
         assert values["rank_correlation"] == {"conv": 0.7}
         assert values["seconds_warm"] >= 0
 
 
-def test_the_library_of_the_tuners_objects_is_compared_with_one_compiled_anew(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_of_the_tuners_objects_is_compared_with_one_compiled_anew(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def optimize(model: onnx.ModelProto, out: Path, **_: object) -> None:
         onnx.save(model, out)
 

@@ -1,4 +1,5 @@
 """The benchmark of RepVGG's variants, on the CPU: function bodies in place of kernels."""
+
 from __future__ import annotations
 
 import json
@@ -12,14 +13,20 @@ from benchmarks.variants import PLAIN, main
 VARIANT = "repvgg_a0_deploy_hard_swish"
 
 
-def test_a_variant_is_compared_with_the_plain_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_is_compared_with_the_plain_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(variants, "_OPENINGS", 2)
     monkeypatch.setattr(variants, "_ROUNDS", 1)
     monkeypatch.setattr(variants, "_RUNS", 2)
     out = tmp_path / "results.json"
     assert main([VARIANT, "--batch", "1", "--provider", "cpu", "--out", str(out)]) == 0
     (row,) = json.loads(out.read_text())["rows"]
-    assert (row["name"], row["peer"], row["values"]["configurations"]) == (VARIANT, PLAIN, "predicted")
+    assert (row["name"], row["peer"], row["values"]["configurations"]) == (
+        VARIANT,
+        PLAIN,
+        "predicted",
+    )
     assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
     assert row["values"]["times_plain"] == pytest.approx(row["ours_us"] / row["peer_us"], rel=1e-2)
     assert len(row["values"]["of_sessions"]) == 2

@@ -1,4 +1,5 @@
 """Run a pass on a small model and see that the answers stay."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,20 +15,38 @@ from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 
-LIMITS = {TensorProto.FLOAT: 1e-5, TensorProto.FLOAT16: 2e-3}  # relative L2; fp16 rounds by 5e-4, and folded weights once more
+LIMITS = {
+    TensorProto.FLOAT: 1e-5,
+    TensorProto.FLOAT16: 2e-3,
+}  # relative L2; fp16 rounds by 5e-4, and folded weights once more
 
 
-def model(nodes: Sequence[tuple[str, str, str] | tuple[str, str, str, dict[str, object]]], inputs: Mapping[str, Sequence[int | str]],
-          outputs: Mapping[str, Sequence[int | str]], constants: Mapping[str, np.ndarray] | None = None, opset: int = 17,
-          dtype: int = TensorProto.FLOAT) -> onnx.ModelProto:
+def model(
+    nodes: Sequence[tuple[str, str, str] | tuple[str, str, str, dict[str, object]]],
+    inputs: Mapping[str, Sequence[int | str]],
+    outputs: Mapping[str, Sequence[int | str]],
+    constants: Mapping[str, np.ndarray] | None = None,
+    opset: int = 17,
+    dtype: int = TensorProto.FLOAT,
+) -> onnx.ModelProto:
     """Nodes as ("Add", "a b", "c", {attributes}); an omitted input is written as _."""
     made = []
     for op, read, written, *attributes in nodes:
         reads, writes = ["" if name == "_" else name for name in read.split()], written.split()
-        made.append(helper.make_node(op, reads, writes, name=f"node_{writes[0]}", **(attributes[0] if attributes else {})))
+        made.append(
+            helper.make_node(
+                op, reads, writes, name=f"node_{writes[0]}", **(attributes[0] if attributes else {})
+            )
+        )
     numpy_type = helper.tensor_dtype_to_np_dtype(dtype)
-    tensors = [numpy_helper.from_array(_typed(array, numpy_type), name) for name, array in (constants or {}).items()]
-    values = [[helper.make_tensor_value_info(n, dtype, shape) for n, shape in side.items()] for side in (inputs, outputs)]
+    tensors = [
+        numpy_helper.from_array(_typed(array, numpy_type), name)
+        for name, array in (constants or {}).items()
+    ]
+    values = [
+        [helper.make_tensor_value_info(n, dtype, shape) for n, shape in side.items()]
+        for side in (inputs, outputs)
+    ]
     graph = helper.make_graph(made, "graph", values[0], values[1], tensors)
     result = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     onnx.checker.check_model(result)
@@ -45,7 +64,8 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def applied(source: onnx.ModelProto, run: Callable[[gs.Graph], int], expected: int) -> gs.Graph:
-    """The graph after `run`, which must report `expected` changes and leave the answers as they were."""
+    """The graph after `run`, which must report `expected` changes and leave the answers as they
+    were."""
     graph = import_model(source)
     infer(graph)
     assert run(graph) == expected
@@ -67,7 +87,9 @@ def operators(graph: gs.Graph) -> list[str]:
     return [f"{node.domain}.{node.op}" if node.domain else node.op for node in graph.nodes]
 
 
-def check_same_answers(source: onnx.ModelProto, graph: gs.Graph, feeds: dict[str, np.ndarray] | None = None) -> None:
+def check_same_answers(
+    source: onnx.ModelProto, graph: gs.Graph, feeds: dict[str, np.ndarray] | None = None
+) -> None:
     """The outputs, and every tensor of the source that still has its name."""
     restore(graph)
     exported = export_model(graph)
@@ -76,8 +98,16 @@ def check_same_answers(source: onnx.ModelProto, graph: gs.Graph, feeds: dict[str
     names = [name for node in source.graph.node for name in node.output if name in produced]
     outputs = [value.name for value in source.graph.output]
     names += [name for name in outputs if name not in names]
-    limit = LIMITS[TensorProto.FLOAT16 if source.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16 else TensorProto.FLOAT]
-    for name, before, after in zip(names, outputs_of(source, names, feeds), outputs_of(exported, names, feeds), strict=True):
+    limit = LIMITS[
+        (
+            TensorProto.FLOAT16
+            if source.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
+            else TensorProto.FLOAT
+        )
+    ]
+    for name, before, after in zip(
+        names, outputs_of(source, names, feeds), outputs_of(exported, names, feeds), strict=True
+    ):
         assert before.shape == after.shape, name
         assert before.dtype == after.dtype, name
         if before.dtype.kind != "f":
@@ -89,8 +119,11 @@ def check_same_answers(source: onnx.ModelProto, graph: gs.Graph, feeds: dict[str
         assert np.linalg.norm(new - old) <= limit * np.linalg.norm(old), name
 
 
-def outputs_of(source: onnx.ModelProto, names: Sequence[str], feeds: dict[str, np.ndarray] | None = None) -> list[np.ndarray]:
-    """The named tensors for `feeds` (else random, a symbolic dimension being 3), without ONNX Runtime's own rewriting."""
+def outputs_of(
+    source: onnx.ModelProto, names: Sequence[str], feeds: dict[str, np.ndarray] | None = None
+) -> list[np.ndarray]:
+    """The named tensors for `feeds` (else random, a symbolic dimension being 3), without ONNX
+    Runtime's own rewriting."""
     model = onnx.ModelProto()
     model.CopyFrom(source)
     del model.graph.output[:]
@@ -98,7 +131,9 @@ def outputs_of(source: onnx.ModelProto, names: Sequence[str], feeds: dict[str, n
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return session.run(None, feeds or random_feeds(source))
 
 
@@ -109,5 +144,7 @@ def random_feeds(source: onnx.ModelProto) -> dict[str, np.ndarray]:
     for value in source.graph.input:
         if value.name not in constants:
             shape = [d.dim_value or 3 for d in value.type.tensor_type.shape.dim]
-            feeds[value.name] = rng.standard_normal(shape).astype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+            feeds[value.name] = rng.standard_normal(shape).astype(
+                helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            )
     return feeds

@@ -16,45 +16,139 @@ from tests.canonicalize.compare import LIMITS, applied, model, operators, output
 
 Form = list[tuple[str, str, str]] | list[tuple[str, str, str, dict[str, object]]]
 SHAPE = ("n", 7)
-SCALARS = {"sqrt2": 2**0.5, "rsqrt2": 0.5**0.5, "zero": 0.0, "sixth": 1 / 6, "half": 0.5, "one": 1.0, "two": 2.0, "three": 3.0, "six": 6.0,
-           "minus3": -3.0, "cubic": 0.044715, "k": (2 / np.pi) ** 0.5, "wrong": 0.51, "integer3": 3}
+SCALARS = {
+    "sqrt2": 2**0.5,
+    "rsqrt2": 0.5**0.5,
+    "zero": 0.0,
+    "sixth": 1 / 6,
+    "half": 0.5,
+    "one": 1.0,
+    "two": 2.0,
+    "three": 3.0,
+    "six": 6.0,
+    "minus3": -3.0,
+    "cubic": 0.044715,
+    "k": (2 / np.pi) ** 0.5,
+    "wrong": 0.51,
+    "integer3": 3,
+}
 CONSTANTS = {name: np.array(value) for name, value in SCALARS.items()} | {"row": np.full(7, 0.5)}
 ERF: Form = [("Div", "h sqrt2", "a"), ("Erf", "a", "b"), ("Add", "b one", "c")]
 CUBE = ("Pow", "h integer3", "a")
-TANH: Form = [CUBE, ("Mul", "a cubic", "b"), ("Add", "h b", "c"), ("Mul", "c k", "d"), ("Tanh", "d", "e"), ("Add", "e one", "f")]
+TANH: Form = [
+    CUBE,
+    ("Mul", "a cubic", "b"),
+    ("Add", "h b", "c"),
+    ("Mul", "c k", "d"),
+    ("Tanh", "d", "e"),
+    ("Add", "e one", "f"),
+]
 FORMS: dict[str, tuple[str, Form]] = {
     "gelu of both exporters": ("GeluErf", [*ERF, ("Mul", "h c", "d"), ("Mul", "d half", "g")]),
     "gelu, half first": ("GeluErf", [*ERF, ("Mul", "half h", "d"), ("Mul", "c d", "g")]),
     "gelu, half by the bracket": ("GeluErf", [*ERF, ("Mul", "c half", "d"), ("Mul", "h d", "g")]),
     "gelu, halved by division": ("GeluErf", [*ERF, ("Mul", "h c", "d"), ("Div", "d two", "g")]),
-    "gelu, product inside": ("GeluErf", [
-        ("Mul", "rsqrt2 h", "a"), ("Erf", "a", "b"), ("Add", "one b", "c"), ("Mul", "h c", "d"), ("Mul", "half d", "g")]),
+    "gelu, product inside": (
+        "GeluErf",
+        [
+            ("Mul", "rsqrt2 h", "a"),
+            ("Erf", "a", "b"),
+            ("Add", "one b", "c"),
+            ("Mul", "h c", "d"),
+            ("Mul", "half d", "g"),
+        ],
+    ),
     "gelu tanh of torchscript": ("GeluTanh", [*TANH, ("Mul", "half h", "m"), ("Mul", "m f", "g")]),
-    "gelu tanh of dynamo": ("GeluTanh", [
-        ("Mul", "h h", "s"), ("Mul", "s h", "a"), *TANH[1:], ("Mul", "h half", "m"), ("Mul", "m f", "g")]),
-    "gelu tanh, cube the other way": ("GeluTanh", [
-        ("Mul", "h h", "s"), ("Mul", "h s", "a"), *TANH[1:], ("Mul", "h f", "m"), ("Mul", "m half", "g")]),
-    "gelu tanh, x outside": ("GeluTanh", [
-        ("Mul", "h h", "s"), ("Mul", "s cubic", "a"), ("Add", "one a", "b"), ("Mul", "h k", "c"), ("Mul", "c b", "d"), ("Tanh", "d", "e"),
-        ("Add", "e one", "f"), ("Mul", "h f", "m"), ("Mul", "m half", "g")]),
+    "gelu tanh of dynamo": (
+        "GeluTanh",
+        [
+            ("Mul", "h h", "s"),
+            ("Mul", "s h", "a"),
+            *TANH[1:],
+            ("Mul", "h half", "m"),
+            ("Mul", "m f", "g"),
+        ],
+    ),
+    "gelu tanh, cube the other way": (
+        "GeluTanh",
+        [
+            ("Mul", "h h", "s"),
+            ("Mul", "h s", "a"),
+            *TANH[1:],
+            ("Mul", "h f", "m"),
+            ("Mul", "m half", "g"),
+        ],
+    ),
+    "gelu tanh, x outside": (
+        "GeluTanh",
+        [
+            ("Mul", "h h", "s"),
+            ("Mul", "s cubic", "a"),
+            ("Add", "one a", "b"),
+            ("Mul", "h k", "c"),
+            ("Mul", "c b", "d"),
+            ("Tanh", "d", "e"),
+            ("Add", "e one", "f"),
+            ("Mul", "h f", "m"),
+            ("Mul", "m half", "g"),
+        ],
+    ),
     "silu": ("Silu", [("Sigmoid", "h", "a"), ("Mul", "h a", "g")]),
     "silu, other order": ("Silu", [("Sigmoid", "h", "a"), ("Mul", "a h", "g")]),
-    "hard swish by hard sigmoid": ("HardSwish", [("HardSigmoid", "h", "a", {"alpha": 1 / 6, "beta": 0.5}), ("Mul", "h a", "g")]),
-    "hard swish by clip": ("HardSwish", [("Add", "h three", "a"), ("Clip", "a zero six", "b"), ("Mul", "h b", "c"), ("Div", "c six", "g")]),
-    "hard swish, gate divided": ("HardSwish", [
-        ("Add", "three h", "a"), ("Clip", "a zero six", "b"), ("Div", "b six", "c"), ("Mul", "c h", "g")]),
-    "hard swish, gate multiplied": ("HardSwish", [
-        ("Sub", "h minus3", "a"), ("Clip", "a zero six", "b"), ("Mul", "b sixth", "c"), ("Mul", "c h", "g")]),
+    "hard swish by hard sigmoid": (
+        "HardSwish",
+        [("HardSigmoid", "h", "a", {"alpha": 1 / 6, "beta": 0.5}), ("Mul", "h a", "g")],
+    ),
+    "hard swish by clip": (
+        "HardSwish",
+        [
+            ("Add", "h three", "a"),
+            ("Clip", "a zero six", "b"),
+            ("Mul", "h b", "c"),
+            ("Div", "c six", "g"),
+        ],
+    ),
+    "hard swish, gate divided": (
+        "HardSwish",
+        [
+            ("Add", "three h", "a"),
+            ("Clip", "a zero six", "b"),
+            ("Div", "b six", "c"),
+            ("Mul", "c h", "g"),
+        ],
+    ),
+    "hard swish, gate multiplied": (
+        "HardSwish",
+        [
+            ("Sub", "h minus3", "a"),
+            ("Clip", "a zero six", "b"),
+            ("Mul", "b sixth", "c"),
+            ("Mul", "c h", "g"),
+        ],
+    ),
     "softplus": ("Softplus", [("Exp", "h", "a"), ("Add", "a one", "b"), ("Log", "b", "g")]),
     "mish": ("Mish", [("Softplus", "h", "a"), ("Tanh", "a", "b"), ("Mul", "h b", "g")]),
 }
-STANDARD = [("Gelu", {}, "GeluErf", 20), ("Gelu", {"approximate": "tanh"}, "GeluTanh", 20), ("HardSwish", {}, "HardSwish", 14),
-            ("Mish", {}, "Mish", 18), ("Swish", {}, "Silu", 24)]
+STANDARD = [
+    ("Gelu", {}, "GeluErf", 20),
+    ("Gelu", {"approximate": "tanh"}, "GeluTanh", 20),
+    ("HardSwish", {}, "HardSwish", 14),
+    ("Mish", {}, "Mish", 18),
+    ("Swish", {}, "Silu", 24),
+]
 
 
-def wrapped(form: Form, dtype: int = TensorProto.FLOAT, opset: int = 17, extra: Form = (), outputs: str = "y") -> onnx.ModelProto:
+def wrapped(
+    form: Form,
+    dtype: int = TensorProto.FLOAT,
+    opset: int = 17,
+    extra: Form = (),
+    outputs: str = "y",
+) -> onnx.ModelProto:
     nodes = [("Identity", "x", "h"), *form, ("Identity", "g", "y"), *extra]
-    return model(nodes, {"x": SHAPE}, dict.fromkeys(outputs.split(), SHAPE), CONSTANTS, opset, dtype)
+    return model(
+        nodes, {"x": SHAPE}, dict.fromkeys(outputs.split(), SHAPE), CONSTANTS, opset, dtype
+    )
 
 
 def recognized(source: onnx.ModelProto) -> gs.Graph:
@@ -97,7 +191,12 @@ def test_standard_operators(op: str, attributes: dict[str, object], step: str, o
 
 
 def test_mish_of_a_written_out_softplus() -> None:
-    form: Form = [*FORMS["softplus"][1][:2], ("Log", "b", "s"), ("Tanh", "s", "t"), ("Mul", "h t", "g")]
+    form: Form = [
+        *FORMS["softplus"][1][:2],
+        ("Log", "b", "s"),
+        ("Tanh", "s", "t"),
+        ("Mul", "h t", "g"),
+    ]
     source = wrapped(form)
     graph = recognized(source)
     assert operators(graph) == ["Identity", "onnxbolt.internal.Mish", "Identity"]
@@ -110,43 +209,71 @@ def test_mish_of_a_written_out_softplus() -> None:
 def test_inner_tensors_that_are_needed_elsewhere(name: str, as_output: bool) -> None:
     form = FORMS[name][1]
     for _, _, inner, *_ in form[:-1]:
-        source = wrapped(form, outputs=f"y {inner}") if as_output else wrapped(form, extra=[("Neg", inner, "z")], outputs="y z")
+        source = (
+            wrapped(form, outputs=f"y {inner}")
+            if as_output
+            else wrapped(form, extra=[("Neg", inner, "z")], outputs="y z")
+        )
         whole = FORMS[name][0]
         assert f"onnxbolt.internal.{whole}" not in operators(recognized(source)), inner
 
 
 def replaced(name: str, old: str, new: str) -> Form:
-    return [(op, " ".join(new if n == old else n for n in read.split()), *rest) for op, read, *rest in FORMS[name][1]]  # type: ignore[return-value]
+    return [
+        (op, " ".join(new if n == old else n for n in read.split()), *rest)
+        for op, read, *rest in FORMS[name][1]
+    ]  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize(("name", "old", "new"), [
-    ("gelu of both exporters", "half", "wrong"), ("gelu of both exporters", "sqrt2", "two"), ("gelu of both exporters", "one", "half"),
-    ("gelu of both exporters", "half", "row"), ("gelu, product inside", "rsqrt2", "half"), ("gelu tanh of torchscript", "cubic", "wrong"),
-    ("gelu tanh of torchscript", "k", "one"), ("gelu tanh of torchscript", "integer3", "two"), ("gelu tanh, x outside", "cubic", "half"),
-    ("hard swish by clip", "three", "two"), ("hard swish by clip", "zero", "minus3"), ("hard swish by clip", "six", "three"),
-    ("softplus", "one", "two"),
-])
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("gelu of both exporters", "half", "wrong"),
+        ("gelu of both exporters", "sqrt2", "two"),
+        ("gelu of both exporters", "one", "half"),
+        ("gelu of both exporters", "half", "row"),
+        ("gelu, product inside", "rsqrt2", "half"),
+        ("gelu tanh of torchscript", "cubic", "wrong"),
+        ("gelu tanh of torchscript", "k", "one"),
+        ("gelu tanh of torchscript", "integer3", "two"),
+        ("gelu tanh, x outside", "cubic", "half"),
+        ("hard swish by clip", "three", "two"),
+        ("hard swish by clip", "zero", "minus3"),
+        ("hard swish by clip", "six", "three"),
+        ("softplus", "one", "two"),
+    ],
+)
 def test_other_constants(name: str, old: str, new: str) -> None:
     unchanged(wrapped(replaced(name, old, new)), run)
 
 
-@pytest.mark.parametrize("form", [
-    [("Neg", "h", "n"), ("Sigmoid", "n", "a"), ("Mul", "h a", "g")],
-    [("Sigmoid", "h", "a"), ("Mul", "h a", "b"), ("Add", "b a", "g")],
-    [("HardSigmoid", "h", "a"), ("Mul", "h a", "g")],
-    [("Neg", "h", "n"), *ERF, ("Mul", "n c", "d"), ("Mul", "d half", "g")],
-    [("Softplus", "h", "a"), ("Sigmoid", "a", "b"), ("Mul", "h b", "g")],
-    [("Softplus", "h", "g")],
-])
+@pytest.mark.parametrize(
+    "form",
+    [
+        [("Neg", "h", "n"), ("Sigmoid", "n", "a"), ("Mul", "h a", "g")],
+        [("Sigmoid", "h", "a"), ("Mul", "h a", "b"), ("Add", "b a", "g")],
+        [("HardSigmoid", "h", "a"), ("Mul", "h a", "g")],
+        [("Neg", "h", "n"), *ERF, ("Mul", "n c", "d"), ("Mul", "d half", "g")],
+        [("Softplus", "h", "a"), ("Sigmoid", "a", "b"), ("Mul", "h b", "g")],
+        [("Softplus", "h", "g")],
+    ],
+)
 def test_other_formulas(form: Form) -> None:
     unchanged(wrapped(form), run)
 
 
 def test_constants_that_widen_the_result() -> None:
     form = FORMS["silu"][1]
-    wide = model([("Mul", "x one", "h"), *form], {"x": (2, 3)}, {"g": (2, 3)}, {"one": np.ones((1, 1))})
+    wide = model(
+        [("Mul", "x one", "h"), *form], {"x": (2, 3)}, {"g": (2, 3)}, {"one": np.ones((1, 1))}
+    )
     assert "onnxbolt.internal.Silu" in operators(recognized(wide))
-    rank3 = model([*FORMS["gelu of both exporters"][1]], {"h": (2, 3)}, {"g": (1, 2, 3)}, CONSTANTS | {"half": np.full((1, 1, 1), 0.5)})
+    rank3 = model(
+        [*FORMS["gelu of both exporters"][1]],
+        {"h": (2, 3)},
+        {"g": (1, 2, 3)},
+        CONSTANTS | {"half": np.full((1, 1, 1), 0.5)},
+    )
     unchanged(rank3, run)
 
 
@@ -186,7 +313,9 @@ def test_restored_in_another_type(name: str, dtype: type) -> None:
     if dtype is np.float16:
         x, y = outputs_of(exported, ["h", "g"])
         expected = EPILOGUES[op].reference(x.astype(np.float64), None)
-        assert np.linalg.norm(y - expected) <= LIMITS[TensorProto.FLOAT16] * np.linalg.norm(expected)
+        assert np.linalg.norm(y - expected) <= LIMITS[TensorProto.FLOAT16] * np.linalg.norm(
+            expected
+        )
 
 
 def test_a_standard_operator_is_restored_as_it_was_in_another_type() -> None:

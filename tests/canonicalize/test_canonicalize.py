@@ -18,15 +18,36 @@ GRAPHS = sorted(path.stem for path in ZOO.glob("*.onnx"))
 
 
 def test_passes_build_on_each_other() -> None:
-    nodes = [("Identity", "w", "w2"), ("Mul", "w2 two", "w3"), ("Reshape", "x rows", "r"), ("Gemm", "r w3 b", "h", {"transB": 1}),
-             ("Mul", "h c", "g"), ("Sigmoid", "g", "s"), ("Mul", "g s", "a"), ("Reshape", "a back", "y")]
-    constants = {"w": random(6, 4), "b": random(6), "two": np.array(2.0), "c": np.array(0.5), "rows": np.array([-1, 4]),
-                 "back": np.array([-1, 5, 6])}
+    nodes = [
+        ("Identity", "w", "w2"),
+        ("Mul", "w2 two", "w3"),
+        ("Reshape", "x rows", "r"),
+        ("Gemm", "r w3 b", "h", {"transB": 1}),
+        ("Mul", "h c", "g"),
+        ("Sigmoid", "g", "s"),
+        ("Mul", "g s", "a"),
+        ("Reshape", "a back", "y"),
+    ]
+    constants = {
+        "w": random(6, 4),
+        "b": random(6),
+        "two": np.array(2.0),
+        "c": np.array(0.5),
+        "rows": np.array([-1, 4]),
+        "back": np.array([-1, 5, 6]),
+    }
     source = model(nodes, {"x": ("n", 5, 4)}, {"y": ("n", 5, 6)}, constants)
     graph = import_model(source)
     log = canonicalize(graph)
     assert operators(graph) == ["MatMul", "Add", "onnxbolt.internal.Silu"]
-    assert [line.partition(":")[0] for line in log[:6]] == ["noops", "constant_fold", "gemm_form", "scale_shift", "activations", "flatten"]
+    assert [line.partition(":")[0] for line in log[:6]] == [
+        "noops",
+        "constant_fold",
+        "gemm_form",
+        "scale_shift",
+        "activations",
+        "flatten",
+    ]
     check_same_answers(source, graph)
 
 

@@ -11,24 +11,39 @@ from tests.canonicalize.compare import applied, model, operators, random, unchan
 @pytest.mark.parametrize("sides", ["x e", "e x"])
 def test_what_broadcasts_anyway_reads_the_gate_itself(op: str, sides: str) -> None:
     nodes = [("Shape", "x", "s"), ("Expand", "g s", "e"), (op, sides, "y")]
-    source = model(nodes, {"x": (2, 4, 5, 6)}, {"y": (2, 4, 5, 6)}, {"g": np.abs(random(1, 4, 1, 1)) + 0.5})
+    source = model(
+        nodes, {"x": (2, 4, 5, 6)}, {"y": (2, 4, 5, 6)}, {"g": np.abs(random(1, 4, 1, 1)) + 0.5}
+    )
     assert operators(applied(source, run, 1)) == ["Shape", op]
 
 
 def test_each_reader_decides_for_itself() -> None:
     nodes = [("Expand", "g s", "e"), ("Mul", "x e", "y"), ("Softmax", "e", "z", {"axis": -1})]
-    source = model(nodes, {"x": (2, 4, 5, 6), "g": (2, 4, 1, 1)}, {"y": (2, 4, 5, 6), "z": (2, 4, 5, 6)}, {"s": np.array([2, 4, 5, 6])})
+    source = model(
+        nodes,
+        {"x": (2, 4, 5, 6), "g": (2, 4, 1, 1)},
+        {"y": (2, 4, 5, 6), "z": (2, 4, 5, 6)},
+        {"s": np.array([2, 4, 5, 6])},
+    )
     assert operators(applied(source, run, 1)) == ["Expand", "Mul", "Softmax"]
 
 
-@pytest.mark.parametrize(("x", "g"), [((1, 4, 5, 6), (2, 4, 1, 1)), ((2, 4, 1, 6), (2, 4, 5, 1)), ((6,), (2, 4, 1, 1))])
-def test_an_expand_that_makes_the_result_larger_stays(x: tuple[int, ...], g: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("x", "g"), [((1, 4, 5, 6), (2, 4, 1, 1)), ((2, 4, 1, 6), (2, 4, 5, 1)), ((6,), (2, 4, 1, 1))]
+)
+def test_an_expand_that_makes_the_result_larger_stays(
+    x: tuple[int, ...], g: tuple[int, ...]
+) -> None:
     nodes = [("Expand", "g s", "e"), ("Mul", "x e", "y")]
-    unchanged(model(nodes, {"x": x, "g": g}, {"y": (2, 4, 5, 6)}, {"s": np.array([2, 4, 5, 6])}), run)
+    unchanged(
+        model(nodes, {"x": x, "g": g}, {"y": (2, 4, 5, 6)}, {"s": np.array([2, 4, 5, 6])}), run
+    )
 
 
 def test_an_output_of_the_graph_is_written() -> None:
     nodes = [("Expand", "g s", "e"), ("Mul", "x e", "y")]
     outputs = {"y": (2, 4, 5, 6), "e": (2, 4, 5, 6)}
-    source = model(nodes, {"x": (2, 4, 5, 6), "g": (2, 4, 1, 1)}, outputs, {"s": np.array([2, 4, 5, 6])})
+    source = model(
+        nodes, {"x": (2, 4, 5, 6), "g": (2, 4, 1, 1)}, outputs, {"s": np.array([2, 4, 5, 6])}
+    )
     assert operators(applied(source, run, 1)) == ["Expand", "Mul"]

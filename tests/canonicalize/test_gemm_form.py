@@ -11,11 +11,23 @@ from onnxbolt.canonicalize.gemm_form import run
 from tests.canonicalize.compare import applied, model, operators, random, unchanged
 
 
-@pytest.mark.parametrize(("trans_a", "trans_b", "alpha", "beta"), list(itertools.product((0, 1), (0, 1), (1.0, 0.5), (1.0, 2.0))))
+@pytest.mark.parametrize(
+    ("trans_a", "trans_b", "alpha", "beta"),
+    list(itertools.product((0, 1), (0, 1), (1.0, 0.5), (1.0, 2.0))),
+)
 def test_transposes_and_factors(trans_a: int, trans_b: int, alpha: float, beta: float) -> None:
-    attributes: dict[str, object] = {"transA": trans_a, "transB": trans_b, "alpha": alpha, "beta": beta}
-    source = model([("Gemm", "x w b", "y", attributes)], {"x": (4, 5) if trans_a else (5, 4)}, {"y": (5, 6)},
-                   {"w": random(6, 4) if trans_b else random(4, 6), "b": random(6)})
+    attributes: dict[str, object] = {
+        "transA": trans_a,
+        "transB": trans_b,
+        "alpha": alpha,
+        "beta": beta,
+    }
+    source = model(
+        [("Gemm", "x w b", "y", attributes)],
+        {"x": (4, 5) if trans_a else (5, 4)},
+        {"y": (5, 6)},
+        {"w": random(6, 4) if trans_b else random(4, 6), "b": random(6)},
+    )
     graph = applied(source, run, 1)
     assert operators(graph) == ["Transpose"] * trans_a + ["MatMul", "Add"]
     product, add = graph.nodes[-2:]
@@ -27,7 +39,12 @@ def test_transposes_and_factors(trans_a: int, trans_b: int, alpha: float, beta: 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 6), (6,)])
 def test_constant_rows_become_a_vector(shape: tuple[int, ...]) -> None:
-    source = model([("Gemm", "x w c", "y")], {"x": (5, 4)}, {"y": (5, 6)}, {"w": random(4, 6), "c": random(*shape)})
+    source = model(
+        [("Gemm", "x w c", "y")],
+        {"x": (5, 4)},
+        {"y": (5, 6)},
+        {"w": random(4, 6), "c": random(*shape)},
+    )
     graph = applied(source, run, 1)
     assert graph.nodes[1].inputs[1].shape == (6,)
 
@@ -35,7 +52,12 @@ def test_constant_rows_become_a_vector(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [(5, 6), (5, 1)])
 @pytest.mark.parametrize("beta", [1.0, 0.5])
 def test_other_constants_are_added_as_they_are(shape: tuple[int, ...], beta: float) -> None:
-    source = model([("Gemm", "x w c", "y", {"beta": beta})], {"x": (5, 4)}, {"y": (5, 6)}, {"w": random(4, 6), "c": random(*shape)})
+    source = model(
+        [("Gemm", "x w c", "y", {"beta": beta})],
+        {"x": (5, 4)},
+        {"y": (5, 6)},
+        {"w": random(4, 6), "c": random(*shape)},
+    )
     graph = applied(source, run, 1)
     assert operators(graph) == ["MatMul", "Add"]
     assert graph.nodes[1].inputs[1].shape == shape
@@ -43,18 +65,34 @@ def test_other_constants_are_added_as_they_are(shape: tuple[int, ...], beta: flo
 
 @pytest.mark.parametrize("beta", [1.0, 0.5])
 def test_computed_addends(beta: float) -> None:
-    source = model([("Gemm", "x w c", "y", {"beta": beta})], {"x": (5, 4), "c": (5, 6)}, {"y": (5, 6)}, {"w": random(4, 6)})
-    assert operators(applied(source, run, 1)) == (["MatMul", "Add"] if beta == 1 else ["MatMul", "Mul", "Add"])
+    source = model(
+        [("Gemm", "x w c", "y", {"beta": beta})],
+        {"x": (5, 4), "c": (5, 6)},
+        {"y": (5, 6)},
+        {"w": random(4, 6)},
+    )
+    assert operators(applied(source, run, 1)) == (
+        ["MatMul", "Add"] if beta == 1 else ["MatMul", "Mul", "Add"]
+    )
 
 
 @pytest.mark.parametrize(("inputs", "beta"), [("x w", 1.0), ("x w _", 1.0), ("x w b", 0.0)])
 def test_without_an_addend(inputs: str, beta: float) -> None:
-    source = model([("Gemm", inputs, "y", {"beta": beta})], {"x": (5, 4)}, {"y": (5, 6)}, {"w": random(4, 6), "b": random(6)})
+    source = model(
+        [("Gemm", inputs, "y", {"beta": beta})],
+        {"x": (5, 4)},
+        {"y": (5, 6)},
+        {"w": random(4, 6), "b": random(6)},
+    )
     assert operators(applied(source, run, 1)) == ["MatMul"]
 
 
 def test_a_shared_weight_is_transposed_once_and_kept_where_it_is_needed() -> None:
-    nodes = [("Gemm", "x w b", "h", {"transB": 1}), ("Gemm", "h w b", "g", {"transB": 1}), ("MatMul", "g w", "y")]
+    nodes = [
+        ("Gemm", "x w b", "h", {"transB": 1}),
+        ("Gemm", "h w b", "g", {"transB": 1}),
+        ("MatMul", "g w", "y"),
+    ]
     source = model(nodes, {"x": (5, 4)}, {"y": (5, 4)}, {"w": random(4, 4), "b": random(4)})
     graph = applied(source, run, 2)
     first, second, last = (node for node in graph.nodes if node.op == "MatMul")
@@ -63,10 +101,20 @@ def test_a_shared_weight_is_transposed_once_and_kept_where_it_is_needed() -> Non
 
 
 def test_fp16() -> None:
-    source = model([("Gemm", "x w b", "y", {"transB": 1, "alpha": 0.3, "beta": 0.7})], {"x": (5, 4)}, {"y": (5, 6)},
-                   {"w": random(6, 4), "b": random(6)}, dtype=TensorProto.FLOAT16)
+    source = model(
+        [("Gemm", "x w b", "y", {"transB": 1, "alpha": 0.3, "beta": 0.7})],
+        {"x": (5, 4)},
+        {"y": (5, 6)},
+        {"w": random(6, 4), "b": random(6)},
+        dtype=TensorProto.FLOAT16,
+    )
     graph = applied(source, run, 1)
-    assert all(t.dtype == np.float16 for node in graph.nodes for t in node.inputs if isinstance(t, gs.Constant))
+    assert all(
+        t.dtype == np.float16
+        for node in graph.nodes
+        for t in node.inputs
+        if isinstance(t, gs.Constant)
+    )
 
 
 def test_computed_weights_stay() -> None:

@@ -21,7 +21,17 @@ NOOPS = [
     ("Concat", "h", {"axis": 0}, {}),
     ("Sum", "h", {}, {}),
     ("Slice", "h starts ends", {}, {"starts": np.array([0, 0]), "ends": np.array([2**62, 3])}),
-    ("Slice", "h starts ends axes one", {}, {"starts": np.array([0]), "ends": np.array([9]), "axes": np.array([-1]), "one": np.array([1])}),
+    (
+        "Slice",
+        "h starts ends axes one",
+        {},
+        {
+            "starts": np.array([0]),
+            "ends": np.array([9]),
+            "axes": np.array([-1]),
+            "one": np.array([1]),
+        },
+    ),
     ("Add", "h c", {}, {"c": ZERO}),
     ("Add", "c h", {}, {"c": np.zeros(3)}),
     ("Sub", "h c", {}, {"c": ZERO}),
@@ -46,14 +56,18 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "constants"), NOOPS)
-def test_between_two_nodes(op: str, inputs: str, attributes: dict[str, object], constants: dict[str, np.ndarray]) -> None:
+def test_between_two_nodes(
+    op: str, inputs: str, attributes: dict[str, object], constants: dict[str, np.ndarray]
+) -> None:
     nodes = [("Relu", "x", "h"), (op, inputs, "same", attributes), ("Neg", "same", "y")]
     source = model(nodes, {"x": ("n", 3)}, {"y": ("n", 3)}, constants)
     assert operators(applied(source, run, 1)) == ["Relu", "Neg"]
 
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "constants"), NOOPS)
-def test_before_an_output_whose_name_stays(op: str, inputs: str, attributes: dict[str, object], constants: dict[str, np.ndarray]) -> None:
+def test_before_an_output_whose_name_stays(
+    op: str, inputs: str, attributes: dict[str, object], constants: dict[str, np.ndarray]
+) -> None:
     nodes = [("Relu", "x", "h"), ("Neg", "h", "z"), (op, inputs, "y", attributes)]
     source = model(nodes, {"x": ("n", 3)}, {"y": ("n", 3), "z": ("n", 3)}, constants)
     graph = applied(source, run, 1)
@@ -62,8 +76,18 @@ def test_before_an_output_whose_name_stays(op: str, inputs: str, attributes: dic
 
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "constants"), KEPT)
-def test_near_misses(op: str, inputs: str, attributes: dict[str, object], constants: dict[str, np.ndarray]) -> None:
-    unchanged(model([("Relu", "x", "h"), (op, inputs, "z", attributes)], {"x": ("n", 3)}, {"z": ("a", "b")}, constants), run)
+def test_near_misses(
+    op: str, inputs: str, attributes: dict[str, object], constants: dict[str, np.ndarray]
+) -> None:
+    unchanged(
+        model(
+            [("Relu", "x", "h"), (op, inputs, "z", attributes)],
+            {"x": ("n", 3)},
+            {"z": ("a", "b")},
+            constants,
+        ),
+        run,
+    )
 
 
 def test_unknown_dropout_mode_and_used_mask_stay() -> None:
@@ -72,20 +96,40 @@ def test_unknown_dropout_mode_and_used_mask_stay() -> None:
     unchanged(mask, run)
 
 
-@pytest.mark.parametrize(("op", "attributes"), [("Dropout", {}), ("MaxPool", {"kernel_shape": [2]})])
+@pytest.mark.parametrize(
+    ("op", "attributes"), [("Dropout", {}), ("MaxPool", {"kernel_shape": [2]})]
+)
 def test_outputs_that_nobody_reads_are_forgotten(op: str, attributes: dict[str, object]) -> None:
     nodes = [("Relu", "x", "h"), (op, "h", "g unread", attributes), ("Relu", "g", "y")]
-    graph = applied(model(nodes, {"x": (2, 3, 4)}, {"y": (2, 3, "l")}), run, 2 if op == "Dropout" else 1)
+    graph = applied(
+        model(nodes, {"x": (2, 3, 4)}, {"y": (2, 3, "l")}), run, 2 if op == "Dropout" else 1
+    )
     assert all(len(node.outputs) == 1 for node in graph.nodes)
 
 
 def test_inputs_and_constants_that_are_outputs_stay() -> None:
-    unchanged(model([("Identity", "x", "y"), ("Identity", "c", "z")], {"x": (3,)}, {"y": (3,), "z": (3,)}, {"c": random(3)}), run)
-    unchanged(model([("Relu", "x", "y"), ("Identity", "y", "z")], {"x": (3,)}, {"y": (3,), "z": (3,)}), run)
+    unchanged(
+        model(
+            [("Identity", "x", "y"), ("Identity", "c", "z")],
+            {"x": (3,)},
+            {"y": (3,), "z": (3,)},
+            {"c": random(3)},
+        ),
+        run,
+    )
+    unchanged(
+        model([("Relu", "x", "y"), ("Identity", "y", "z")], {"x": (3,)}, {"y": (3,), "z": (3,)}),
+        run,
+    )
 
 
 def test_captured_names_stay() -> None:
-    branch = helper.make_graph([helper.make_node("Neg", ["h"], ["o"])], "branch", [], [helper.make_tensor_value_info("o", 1, (3,))])
+    branch = helper.make_graph(
+        [helper.make_node("Neg", ["h"], ["o"])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("o", 1, (3,))],
+    )
     choice = ("If", "flag", "y", {"then_branch": branch, "else_branch": branch})
     nodes = [("Relu", "x", "g"), ("Identity", "g", "h"), ("Neg", "g", "z"), choice]
     source = model(nodes, {"x": (3,)}, {"y": (3,), "z": (3,)}, {"flag": np.array(True)})
@@ -94,19 +138,35 @@ def test_captured_names_stay() -> None:
 
 
 def test_weights_shared_through_identity_stay_shared() -> None:
-    source = model([("Identity", "w", "w2"), ("Add", "x w", "h"), ("Mul", "h w2", "y")], {"x": (3,)}, {"y": (3,)}, {"w": random(3)})
+    source = model(
+        [("Identity", "w", "w2"), ("Add", "x w", "h"), ("Mul", "h w2", "y")],
+        {"x": (3,)},
+        {"y": (3,)},
+        {"w": random(3)},
+    )
     graph = applied(source, run, 1)
     assert graph.nodes[0].inputs[1] is graph.nodes[1].inputs[1]
 
 
 def test_chains_of_no_ops() -> None:
-    source = model([("Identity", "x", "a"), ("Identity", "a", "b"), ("Relu", "b", "c"), ("Identity", "c", "d"), ("Identity", "d", "y")],
-                   {"x": (3,)}, {"y": (3,)})
+    source = model(
+        [
+            ("Identity", "x", "a"),
+            ("Identity", "a", "b"),
+            ("Relu", "b", "c"),
+            ("Identity", "c", "d"),
+            ("Identity", "d", "y"),
+        ],
+        {"x": (3,)},
+        {"y": (3,)},
+    )
     assert operators(applied(source, run, 4)) == ["Relu"]
 
 
 def test_the_reader_in_the_source_is_untouched_otherwise() -> None:
-    source = model([("Identity", "x", "a"), ("Elu", "a", "y", {"alpha": 0.3})], {"x": (3,)}, {"y": (3,)})
+    source = model(
+        [("Identity", "x", "a"), ("Elu", "a", "y", {"alpha": 0.3})], {"x": (3,)}, {"y": (3,)}
+    )
     graph = import_model(source)
     run(graph)
     (node,) = export_model(graph).graph.node

@@ -1,4 +1,5 @@
 """Sizes that are computed from the image's own shape become scales."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -10,33 +11,58 @@ from onnxbolt.graph.shapes import infer
 from tests.support import Net, assert_same, prepare
 
 
-def _resized(*sizes: int, batch: int | str = "N", shape_of: str = "", channels: int = 8, **attributes: object) -> Net:
+def _resized(
+    *sizes: int, batch: int | str = "N", shape_of: str = "", channels: int = 8, **attributes: object
+) -> Net:
     net = Net({"x": (batch, 8, 6, 7), "other": ("M", 8, 6, 7)})
     whole = net.node("Shape", shape_of or "x")
     first = net.node("Slice", whole, net.const([0], np.int64), net.const([1], np.int64))
-    net.node("Resize", "x", "", "", net.node("Concat", first, net.const([channels, *sizes], np.int64), axis=0), **attributes)
+    net.node(
+        "Resize",
+        "x",
+        "",
+        "",
+        net.node("Concat", first, net.const([channels, *sizes], np.int64), axis=0),
+        **attributes,
+    )
     return net
 
 
-@pytest.mark.parametrize("attributes", [
-    {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, {"mode": "linear"},
-    {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
-])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {
+            "mode": "nearest",
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": "floor",
+        },
+        {"mode": "linear"},
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    ],
+)
 @pytest.mark.parametrize("sizes", [(12, 14), (3, 14), (9, 20), (6, 1)])
-def test_same_answer_without_computed_sizes(sizes: tuple[int, int], attributes: dict[str, str]) -> None:
+def test_same_answer_without_computed_sizes(
+    sizes: tuple[int, int], attributes: dict[str, str]
+) -> None:
     net = _resized(*sizes, **attributes)
     model = net.model(net.nodes[-1].output[0])
     del model.graph.input[1:]
     graph = prepare(model)
     assert [node.op for node in graph.nodes] == ["Resize"]
-    assert graph.nodes[0].inputs[2].values.tolist() == pytest.approx([1, 1, sizes[0] / 6, sizes[1] / 7])
+    assert graph.nodes[0].inputs[2].values.tolist() == pytest.approx(
+        [1, 1, sizes[0] / 6, sizes[1] / 7]
+    )
     assert_same(model)
 
 
-@pytest.mark.parametrize("net", [
-    _resized(12, 14, shape_of="other"), _resized(12, 14, channels=16),
-    _resized(12, 14, coordinate_transformation_mode="tf_crop_and_resize"),
-])
+@pytest.mark.parametrize(
+    "net",
+    [
+        _resized(12, 14, shape_of="other"),
+        _resized(12, 14, channels=16),
+        _resized(12, 14, coordinate_transformation_mode="tf_crop_and_resize"),
+    ],
+)
 def test_left_alone(net: Net) -> None:
     graph = import_model(net.model(net.nodes[-1].output[0]))
     infer(graph)
@@ -46,6 +72,17 @@ def test_left_alone(net: Net) -> None:
 
 def test_a_gathered_batch() -> None:
     net = Net({"x": ("N", 8, 6, 6)})
-    batch = net.node("Unsqueeze", net.node("Gather", net.node("Shape", "x"), net.const(0, np.int64)), net.const([0], np.int64))
-    net.node("Resize", "x", "", "", net.node("Concat", batch, net.const([8, 12, 12], np.int64), axis=0), mode="linear")
+    batch = net.node(
+        "Unsqueeze",
+        net.node("Gather", net.node("Shape", "x"), net.const(0, np.int64)),
+        net.const([0], np.int64),
+    )
+    net.node(
+        "Resize",
+        "x",
+        "",
+        "",
+        net.node("Concat", batch, net.const([8, 12, 12], np.int64), axis=0),
+        mode="linear",
+    )
     assert [node.op for node in prepare(net.model(net.nodes[-1].output[0])).nodes] == ["Resize"]

@@ -10,4 +10,6 @@ def test_a_sum_of_two_is_an_add() -> None:
 
 
 def test_sums_of_more_stay() -> None:
-    unchanged(model([("Sum", "x c x", "y")], {"x": ("n", 4)}, {"y": ("n", 4)}, {"c": random(4)}), run)
+    unchanged(
+        model([("Sum", "x c x", "y")], {"x": ("n", 4)}, {"y": ("n", 4)}, {"c": random(4)}), run
+    )

@@ -1,4 +1,6 @@
-"""Compiling instances for tests, and reading in the compiler's log whether the machine code is slow."""
+"""Compiling instances for tests, and reading in the compiler's log whether the machine code is
+slow."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -24,7 +26,10 @@ class DeviceToolchain(WatchfulToolchain):
     """Compiles the device's side of a unit alone, which takes half the time."""
 
     def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
-        return ["-cubin" if part == "-c" else part for part in super().compile_command(source, output, arch)]
+        return [
+            "-cubin" if part == "-c" else part
+            for part in super().compile_command(source, output, arch)
+        ]
 
 
 def watchful(kind: type[WatchfulToolchain] = WatchfulToolchain) -> WatchfulToolchain:
@@ -34,33 +39,59 @@ def watchful(kind: type[WatchfulToolchain] = WatchfulToolchain) -> WatchfulToolc
 
 
 def units(instances: Sequence[Instance], size: int) -> list[Unit]:
-    """Translation units of at most `size` kernels, each of one family and architecture, in the order given."""
+    """Translation units of at most `size` kernels, each of one family and architecture, in the
+    order given."""
     groups: dict[tuple[int, int], list[Instance]] = {}
     for instance in instances:
         groups.setdefault((instance.config.family, instance.config.arch), []).append(instance)
     return [
-        Unit(f"{members[0].config.family.name.lower()}_sm{arch}_{start // size}.cu", render_unit(members[start : start + size]), arch)
+        Unit(
+            f"{members[0].config.family.name.lower()}_sm{arch}_{start // size}.cu",
+            render_unit(members[start : start + size]),
+            arch,
+        )
         for (_, arch), members in groups.items()
         for start in range(0, len(members), size)
     ]
 
 
-def compile_all(sources: Sequence[Unit], toolchain: Toolchain, progress: Progress | None = None) -> tuple[list[Path], list[str]]:
-    """The objects, and the complaints about slow code. Raises BuildError where one does not compile."""
+def compile_all(
+    sources: Sequence[Unit], toolchain: Toolchain, progress: Progress | None = None
+) -> tuple[list[Path], list[str]]:
+    """The objects, and the complaints about slow code. Raises BuildError where one does not
+    compile."""
     objects = compile_units(sources, toolchain, progress)
-    return objects, [f"{unit.name}: {line}" for unit, path in zip(sources, objects, strict=True) for line in slow_code(path)]
+    return objects, [
+        f"{unit.name}: {line}"
+        for unit, path in zip(sources, objects, strict=True)
+        for line in slow_code(path)
+    ]
 
 
 def slow_code(compiled: Path) -> list[str]:
     """Lines of the log beside an object that tell of slow code."""
     log = compiled.with_name("unit.log")
-    return [line.strip() for line in log.read_text().splitlines() if SLOW_CODE.search(line)] if log.exists() else []
+    return (
+        [line.strip() for line in log.read_text().splitlines() if SLOW_CODE.search(line)]
+        if log.exists()
+        else []
+    )
 
 
 def compile_program(source: Path, text: str) -> Path:
-    """A program for the host from CUDA source for sm_90, which may name what the kernels' headers have; `source` is written beside it."""
+    """A program for the host from CUDA source for sm_90, which may name what the kernels'
+    headers have; `source` is written beside it."""
     source.write_text(text)
     program, toolchain = source.with_suffix(""), find_toolchain()
-    command = [part for part in toolchain.compile_command(str(source), str(program), 90) if part != "-c"]
-    subprocess.run([*command, "-cudart=static", *([f"-L{toolchain.library_dir}"] if toolchain.library_dir else [])], check=True)
+    command = [
+        part for part in toolchain.compile_command(str(source), str(program), 90) if part != "-c"
+    ]
+    subprocess.run(
+        [
+            *command,
+            "-cudart=static",
+            *([f"-L{toolchain.library_dir}"] if toolchain.library_dir else []),
+        ],
+        check=True,
+    )
     return program

@@ -1,8 +1,11 @@
-"""As much of PTX as it takes to tell which accesses to global memory may come before griddepcontrol.wait, and through which parameter.
+"""As much of PTX as it takes to tell which accesses to global memory may come before
+griddepcontrol.wait, and through which parameter.
 
-An access is *early* if some path from the kernel's entry reaches it without a wait. Its address is traced back, through all definitions of
-64-bit registers, to offsets in the kernel's parameter: to pointers that are loaded from there and to tensor maps that lie there.
+An access is *early* if some path from the kernel's entry reaches it without a wait. Its address is
+traced back, through all definitions of 64-bit registers, to offsets in the kernel's parameter: to
+pointers that are loaded from there and to tensor maps that lie there.
 """
+
 from __future__ import annotations
 
 import re
@@ -16,13 +19,16 @@ _LABEL = re.compile(r"([\w$]+):$")
 _STATEMENT = re.compile(r"(?:@(!?[%\w]+)\s+)?([a-z][\w.:]*)\s*(.*?);?$")
 _POINTER = re.compile(r"%rd\d+")
 _PLACE = re.compile(r"\[\s*([%\w$]+)\s*(?:\+\s*(-?\d+))?")
-_ACCESS = re.compile(r"(ld|st|atom|red|cp\.async\.bulk\.tensor|cp\.async\.c[ag]|cp\.reduce\.async)\b")
+_ACCESS = re.compile(
+    r"(ld|st|atom|red|cp\.async\.bulk\.tensor|cp\.async\.c[ag]|cp\.reduce\.async)\b"
+)
 _ELSEWHERE = (".shared", ".param", ".local", ".const")
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """`opcode` with its suffixes, operands as text; `target` is the instruction that a branch goes to."""
+    """`opcode` with its suffixes, operands as text; `target` is the instruction that a branch
+    goes to."""
 
     opcode: str
     operands: str
@@ -31,7 +37,8 @@ class Instruction:
 
     @property
     def is_global(self) -> bool:
-        """True for what reads or writes global memory; a load or store that names no space may do so."""
+        """True for what reads or writes global memory; a load or store that names no space may
+        do so."""
         if not _ACCESS.match(self.opcode):
             return False
         if self.opcode.startswith("cp."):
@@ -40,15 +47,20 @@ class Instruction:
 
     @property
     def base(self) -> str:
-        """The register that points to global memory, or to a tensor map: of a copy into shared memory the second operand in brackets."""
+        """The register that points to global memory, or to a tensor map: of a copy into shared
+        memory the second operand in brackets."""
         places = _PLACE.findall(self.operands)
-        into_shared = self.opcode.startswith(("cp.async.ca", "cp.async.cg")) or ".shared::cluster.global" in self.opcode
+        into_shared = (
+            self.opcode.startswith(("cp.async.ca", "cp.async.cg"))
+            or ".shared::cluster.global" in self.opcode
+        )
         return str(places[1 if into_shared else 0][0])
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a pointer comes from: `offset` in the parameter, as the place's own address or as the value that is stored there."""
+    """Where a pointer comes from: `offset` in the parameter, as the place's own address or as
+    the value that is stored there."""
 
     offset: int
     is_place: bool
@@ -99,11 +111,17 @@ class Kernel:
         return self._known[register]
 
     def _defined_by(self, instruction: Instruction, register: str) -> set[Origin]:
-        targets, _, sources = instruction.operands.partition("}, " if instruction.operands.startswith("{") else ", ")
+        targets, _, sources = instruction.operands.partition(
+            "}, " if instruction.operands.startswith("{") else ", "
+        )
         if instruction.opcode.startswith("ld.param"):
-            (base, offset), = _PLACE.findall(sources)
+            ((base, offset),) = _PLACE.findall(sources)
             at = int(offset or 0) + 8 * _POINTER.findall(targets).index(register)
-            places = [origin.offset for origin in self._origins(base) if origin.is_place] if base.startswith("%") else [0]
+            places = (
+                [origin.offset for origin in self._origins(base) if origin.is_place]
+                if base.startswith("%")
+                else [0]
+            )
             return {Origin(place + at, False) for place in places}
         if instruction.opcode.startswith("ld"):
             return set()
@@ -113,13 +131,18 @@ class Kernel:
         constant = re.search(r", (-?\d+)$", sources)
         if instruction.opcode != "add.s64" or not constant:
             return found
-        return {Origin(origin.offset + int(constant[1]), True) if origin.is_place else origin for origin in found}
+        return {
+            Origin(origin.offset + int(constant[1]), True) if origin.is_place else origin
+            for origin in found
+        }
 
     @cached_property
     def _definitions(self) -> dict[str, list[Instruction]]:
         found: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
-            targets = instruction.operands.partition("}" if instruction.operands.startswith("{") else ",")[0]
+            targets = instruction.operands.partition(
+                "}" if instruction.operands.startswith("{") else ","
+            )[0]
             for register in _POINTER.findall(targets):
                 found.setdefault(register, []).append(instruction)
         return found
@@ -128,14 +151,22 @@ class Kernel:
 def kernels(text: str) -> list[Kernel]:
     """The entries of a PTX file. Raises ValueError for a branch that this cannot follow."""
     starts = [match.start() for match in _ENTRY.finditer(text)]
-    return [_kernel(text[start:end]) for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+    return [
+        _kernel(text[start:end])
+        for start, end in zip(starts, [*starts[1:], len(text)], strict=True)
+    ]
 
 
 def _kernel(text: str) -> Kernel:
     name = _ENTRY.match(text)
     assert name
-    lines = [line.partition("//")[0].strip() for line in text[text.index("\n{") + 1:].splitlines()]
-    kernel, scopes, labels, branches = Kernel(name[1]), [0], dict[tuple[int, str], int](), dict[int, tuple[list[int], str]]()
+    lines = [line.partition("//")[0].strip() for line in text[text.index("\n{") + 1 :].splitlines()]
+    kernel, scopes, labels, branches = (
+        Kernel(name[1]),
+        [0],
+        dict[tuple[int, str], int](),
+        dict[int, tuple[list[int], str]](),
+    )
     for number, line in enumerate(lines):
         if line in ("{", "}"):  # labels of an inline assembly's block are its own
             scopes = [*scopes, number + 1] if line == "{" else scopes[:-1]
@@ -146,9 +177,13 @@ def _kernel(text: str) -> Kernel:
                 raise ValueError(f"{kernel.name}: a table of branches cannot be followed")
             if read[2].startswith("bra"):
                 branches[len(kernel.instructions)] = scopes, read[3]
-            kernel.instructions.append(Instruction(read[2], re.sub(r"\s+", " ", read[3]), bool(read[1])))
+            kernel.instructions.append(
+                Instruction(read[2], re.sub(r"\s+", " ", read[3]), bool(read[1]))
+            )
     for at, (within, label_name) in branches.items():
-        found = [labels[scope, label_name] for scope in reversed(within) if (scope, label_name) in labels]
+        found = [
+            labels[scope, label_name] for scope in reversed(within) if (scope, label_name) in labels
+        ]
         if not found:
             raise ValueError(f"{kernel.name}: label {label_name} is unknown")
         old = kernel.instructions[at]

@@ -1,4 +1,6 @@
-"""The cache of compiled objects, with a compiler that is a shell script: it counts, fails on demand, and is quick."""
+"""The cache of compiled objects, with a compiler that is a shell script: it counts, fails on
+demand, and is quick."""
+
 from __future__ import annotations
 
 import subprocess
@@ -13,7 +15,14 @@ import pytest
 from filelock import FileLock
 
 from onnxbolt.codegen import artifacts
-from onnxbolt.codegen.artifacts import Unit, compile_each, compile_units, link, text_digest, unit_key
+from onnxbolt.codegen.artifacts import (
+    Unit,
+    compile_each,
+    compile_units,
+    link,
+    text_digest,
+    unit_key,
+)
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.errors import BuildError
 
@@ -55,9 +64,15 @@ def calls(toolchain: Toolchain) -> int:
 UNITS = [Unit("a.cu", "int a;", 80), Unit("b.cu", "int b;", 90), Unit("c.cc", "int c;")]
 
 
-def test_an_object_belongs_to_the_headers_that_it_includes(toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_belongs_to_the_headers_that_it_includes(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     headers = tmp_path / "custom_ops"
-    texts = {"a.h": '#include "sm90/b.h"\n', "sm90/b.h": '#  include "a.h"\n#include "cutlass/array.h"\n', "c.h": ""}
+    texts = {
+        "a.h": '#include "sm90/b.h"\n',
+        "sm90/b.h": '#  include "a.h"\n#include "cutlass/array.h"\n',
+        "c.h": "",
+    }
 
     def key(**changed: str) -> str:
         for name, text in texts.items():
@@ -88,10 +103,17 @@ def test_what_decides_the_object_is_in_the_key(toolchain: Toolchain, tmp_path: P
     other_cutlass = tmp_path / "other" / "include" / "cutlass" / "version.h"
     other_cutlass.parent.mkdir(parents=True)
     other_cutlass.write_text("4.3.0")
-    variants = [(unit, toolchain), (replace(unit, text="int d;"), toolchain), (replace(unit, arch=86), toolchain),
-                (unit, replace(toolchain, version="13.1.2")), (unit, replace(toolchain, cutlass=tmp_path / "other"))]
+    variants = [
+        (unit, toolchain),
+        (replace(unit, text="int d;"), toolchain),
+        (replace(unit, arch=86), toolchain),
+        (unit, replace(toolchain, version="13.1.2")),
+        (unit, replace(toolchain, cutlass=tmp_path / "other")),
+    ]
     assert len({compile_units([u], t)[0] for u, t in variants}) == len(variants)
-    assert compile_units([replace(unit, name="renamed.cu")], toolchain) == compile_units([unit], toolchain)
+    assert compile_units([replace(unit, name="renamed.cu")], toolchain) == compile_units(
+        [unit], toolchain
+    )
 
 
 def test_equal_units_share_an_object(toolchain: Toolchain) -> None:
@@ -102,7 +124,9 @@ def test_equal_units_share_an_object(toolchain: Toolchain) -> None:
 def test_failure_says_what_and_where_and_is_remembered(toolchain: Toolchain) -> None:
     units = [*UNITS, Unit("bad.cu", "WRONG", 80)]
     for _ in range(2):
-        with pytest.raises(BuildError, match=r"bad\.cu does not compile: .*error: identifier WRONG is undefined") as caught:
+        with pytest.raises(
+            BuildError, match=r"bad\.cu does not compile: .*error: identifier WRONG is undefined"
+        ) as caught:
             compile_units(units, toolchain)
         assert "identifier WRONG" in caught.value.log
         assert Path(caught.value.source).read_text() == "WRONG"
@@ -115,7 +139,9 @@ def test_failure_says_what_and_where_and_is_remembered(toolchain: Toolchain) -> 
 
 def test_full_disk_is_not_remembered(toolchain: Toolchain) -> None:
     for attempt in (1, 2):
-        with pytest.raises(BuildError, match=r"full\.cu does not compile: .*No space left on device"):
+        with pytest.raises(
+            BuildError, match=r"full\.cu does not compile: .*No space left on device"
+        ):
             compile_units([Unit("full.cu", "FULL", 80)], toolchain)
         assert calls(toolchain) == attempt
 
@@ -141,7 +167,10 @@ def test_a_stop_ends_the_compilers(toolchain: Toolchain) -> None:
     started = time.monotonic()
     assert list(compile_each(UNITS, toolchain, stop=stop)) == []
     assert time.monotonic() - started < 20
-    assert {path.name for path in (toolchain.nvcc.parent / "the cache").iterdir()} <= {"objects", "compile.lock"}
+    assert {path.name for path in (toolchain.nvcc.parent / "the cache").iterdir()} <= {
+        "objects",
+        "compile.lock",
+    }
 
 
 def test_nothing_is_left_beside_the_entries(toolchain: Toolchain, tmp_path: Path) -> None:
@@ -151,12 +180,19 @@ def test_nothing_is_left_beside_the_entries(toolchain: Toolchain, tmp_path: Path
 
 
 def test_builders_at_the_same_time_do_the_work_once(toolchain: Toolchain) -> None:
-    program = ("import sys\nfrom pathlib import Path\nfrom onnxbolt.codegen.artifacts import Unit, compile_units\n"
-               "from onnxbolt.codegen.nvcc import Toolchain\n"
-               f"t = Toolchain(Path({str(toolchain.nvcc)!r}), '13.0.88', Path({str(toolchain.cutlass)!r}))\n"
-               "compile_units([Unit(f'{i}.cu', f'int i{i};', 80) for i in range(5)], t)")
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom onnxbolt.codegen.artifacts import Unit,"
+        " compile_units\nfrom onnxbolt.codegen.nvcc import Toolchain\nt ="
+        f" Toolchain(Path({str(toolchain.nvcc)!r}), '13.0.88',"
+        f" Path({str(toolchain.cutlass)!r}))\ncompile_units([Unit(f'{{i}}.cu', f'int i{{i}};', 80)"
+        " for i in range(5)], t)"
+    )
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda _: subprocess.run([sys.executable, "-c", program], check=True), range(3)))
+        list(
+            pool.map(
+                lambda _: subprocess.run([sys.executable, "-c", program], check=True), range(3)
+            )
+        )
     assert calls(toolchain) == 5
 
 
@@ -177,7 +213,10 @@ def test_library_appears_whole_or_not_at_all(toolchain: Toolchain, tmp_path: Pat
     out = tmp_path / "out.so"
     link(compile_units(UNITS, toolchain), out, toolchain)
     assert out.read_text() == "linked\n"
-    toolchain.nvcc.write_text("#!/bin/sh\nfor last; do :; done; echo half > $last; echo 'undefined reference to f' >&2; exit 1\n")
+    toolchain.nvcc.write_text(
+        "#!/bin/sh\nfor last; do :; done; echo half > $last; echo 'undefined reference to f' >&2;"
+        " exit 1\n"
+    )
     with pytest.raises(BuildError, match="does not link: undefined reference to f"):
         link([], out, toolchain)
     assert out.read_text() == "linked\n"
@@ -185,4 +224,8 @@ def test_library_appears_whole_or_not_at_all(toolchain: Toolchain, tmp_path: Pat
 
 
 def test_digest_keeps_names_and_texts_apart() -> None:
-    assert text_digest([("a", "bc")]) != text_digest([("ab", "c")]) != text_digest([("a", "b"), ("c", "")])
+    assert (
+        text_digest([("a", "bc")])
+        != text_digest([("ab", "c")])
+        != text_digest([("a", "b"), ("c", "")])
+    )

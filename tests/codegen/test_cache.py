@@ -1,4 +1,5 @@
 """The cache of what was compiled: its limit, what goes first, and what stays."""
+
 from __future__ import annotations
 
 import json
@@ -24,7 +25,8 @@ LONG_AGO = 2 * cache.KEPT_SECONDS
 
 @pytest.fixture
 def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two objects and a library of candidates of 1,000 bytes each; the first object was used last."""
+    """Two objects and a library of candidates of 1,000 bytes each; the first object was used
+    last."""
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path))
     for number, name in enumerate(("objects/b/unit.o", "candidates/c.so", "objects/a/unit.o")):
         file = tmp_path / name
@@ -42,8 +44,13 @@ def names() -> list[str]:
     return [entry.path.name for entry in cache.entries()]
 
 
-@pytest.mark.parametrize(("limit", "left"), [("3KB", ["b", "c.so", "a"]), ("2.5KB", ["c.so", "a"]), ("1KB", ["a"]), ("0B", [])])
-def test_the_least_recently_used_goes_first(filled: Path, limit: str, left: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [("3KB", ["b", "c.so", "a"]), ("2.5KB", ["c.so", "a"]), ("1KB", ["a"]), ("0B", [])],
+)
+def test_the_least_recently_used_goes_first(
+    filled: Path, limit: str, left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ONNXBOLT_CACHE_SIZE", limit)
     cache.trim()
     assert names() == left
@@ -57,7 +64,9 @@ def test_what_is_used_now_goes_last(filled: Path, monkeypatch: pytest.MonkeyPatc
     assert names() == ["b"]  # a build of the last hour may need it
 
 
-def test_a_hit_is_a_use_and_a_build_trims(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hit_is_a_use_and_a_build_trims(
+    toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compile_units(UNITS, toolchain)
     for entry in cache.entries():
         age(entry.path, LONG_AGO)
@@ -69,13 +78,18 @@ def test_a_hit_is_a_use_and_a_build_trims(toolchain: Toolchain, monkeypatch: pyt
     assert calls(toolchain) == 5  # the other two were made anew
 
 
-def test_a_build_larger_than_the_limit_succeeds(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_larger_than_the_limit_succeeds(
+    toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ONNXBOLT_CACHE_SIZE", "1B")
     objects = compile_units([*UNITS, Unit("d.cc", "int d;")], toolchain)
     assert all(path.exists() for path in objects)
 
 
-@pytest.mark.parametrize(("text", "size"), [("2GiB", 2**31), ("500MB", 500_000_000), ("1.5KiB", 1536), ("0B", 0), ("", 2**31)])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("2GiB", 2**31), ("500MB", 500_000_000), ("1.5KiB", 1536), ("0B", 0), ("", 2**31)],
+)
 def test_sizes(text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNXBOLT_CACHE_SIZE", text)
     assert cache_size() == size
@@ -93,7 +107,11 @@ def test_list_and_clear(filled: Path, capsys: pytest.CaptureFixture[str]) -> Non
         database.add(Measurement("a key", None, Status.OK, 1.0))
     assert main(["cache", "list", "--compiled"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:3] for line in lines[1:-1]] == [["object", "b", "1"], ["library", "c.so", "1"], ["object", "a", "1"]]
+    assert [line.split()[:3] for line in lines[1:-1]] == [
+        ["object", "b", "1"],
+        ["library", "c.so", "1"],
+        ["object", "a", "1"],
+    ]
     assert lines[-1] == "3 compiled entries, 0.0 of 2048 MiB"
     assert main(["cache", "list", "--compiled", "--json"]) == 0
     assert [row["bytes"] for row in json.loads(capsys.readouterr().out)] == [1000] * 3

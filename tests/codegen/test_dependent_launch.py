@@ -1,8 +1,10 @@
-"""In each family's PTX: before griddepcontrol.wait a kernel reads nothing but what is constant for the session (dependent_launch.h).
+"""In each family's PTX: before griddepcontrol.wait a kernel reads nothing but what is constant for
+the session (dependent_launch.h).
 
-Kernels that wait may start while the kernel before them still runs. What that one writes (x, tensor operands) must not be read before the
-wait, nor anything be written, since it may still be read.
+Kernels that wait may start while the kernel before them still runs. What that one writes (x, tensor
+operands) must not be read before the wait, nor anything be written, since it may still be read.
 """
+
 from __future__ import annotations
 
 import subprocess
@@ -19,8 +21,16 @@ from tests.codegen.compilation import compile_program, watchful
 from tests.codegen.ptx import WAIT, Instruction, Kernel, kernels
 from tests.gpu.fault_models import ARCH, prepare
 
-pytestmark = pytest.mark.timeout(0)  # a limit would measure how busy the machine is; compilers have one of processor time
-PLAIN = {Family.GEMM_2X, Family.GEMM_3X, Family.CONV_2X, Family.CHAIN_2X, Family.CHAIN_CONV_2X}  # launched behind the kernel before
+pytestmark = pytest.mark.timeout(
+    0
+)  # a limit would measure how busy the machine is; compilers have one of processor time
+PLAIN = {
+    Family.GEMM_2X,
+    Family.GEMM_3X,
+    Family.CONV_2X,
+    Family.CHAIN_2X,
+    Family.CHAIN_CONV_2X,
+}  # launched behind the kernel before
 # of each family's kernels the parameter's type and the fields in it that are constant
 CONSTANTS: dict[Family, tuple[str, tuple[str, ...]]] = {
     Family.POOL: ("pool::Params", ()),
@@ -28,19 +38,46 @@ CONSTANTS: dict[Family, tuple[str, tuple[str, ...]]] = {
     Family.RESIZE: ("resize::Params", ()),
     Family.ELEMENTWISE: ("elementwise::Params", ("epilogue.vectors",)),
     Family.DEPTHWISE: ("depthwise::Params", ("filter", "epilogue.vectors")),
-    Family.SQUEEZE_EXCITE: ("squeeze_excite::Params", ("squeeze", "squeeze_bias", "excite", "excite_bias")),
+    Family.SQUEEZE_EXCITE: (
+        "squeeze_excite::Params",
+        ("squeeze", "squeeze_bias", "excite", "excite_bias"),
+    ),
     Family.GEMM_SM90: ("sm90::Params", ("b", "operands.vectors")),
     Family.CONV_SM90: ("sm90::Params", ("b", "operands.vectors")),
     Family.HALO_SM90: ("halo::Params", ("filter", "epilogue.vectors")),
     Family.FIRST_SM90: ("first::Params", ("filter", "epilogue.vectors")),
-    Family.CHAIN_SMALL: ("ChainArguments", ("weights", *(f"epilogue[{i}].vectors" for i in range(4)))),
-    Family.CHAIN_SM90: ("sm90::ChainParams", ("weights", *(f"operands[{i}].vectors" for i in range(4)))),
-    Family.GEMM_ROWS_SM90: ("sm90::ChainParams", ("weights", *(f"operands[{i}].vectors" for i in range(4)))),
-    Family.CHAIN_WIDE_SM90: ("sm90::ChainParams", ("weights", *(f"operands[{i}].vectors" for i in range(4)))),
-    Family.CHAIN_STORED_SM90: ("sm90::StoredParams", ("weights", *(f"operands[{i}].vectors" for i in range(2)))),
-    Family.CHAIN_CONV_SM90: ("sm90::ConvChainParams", ("b", "weights", "operands.vectors", *(f"inner[{i}].vectors" for i in range(4)))),
-    Family.CHAIN_HALO_SM90: ("halo::ChainParams", ("filter", "weights", "epilogue.vectors", *(f"inner[{i}].vectors" for i in range(2)))),
-    Family.CHAIN_FIRST_SM90: ("first::ChainParams", ("filter", "next", "epilogue.vectors", "inner.vectors")),
+    Family.CHAIN_SMALL: (
+        "ChainArguments",
+        ("weights", *(f"epilogue[{i}].vectors" for i in range(4))),
+    ),
+    Family.CHAIN_SM90: (
+        "sm90::ChainParams",
+        ("weights", *(f"operands[{i}].vectors" for i in range(4))),
+    ),
+    Family.GEMM_ROWS_SM90: (
+        "sm90::ChainParams",
+        ("weights", *(f"operands[{i}].vectors" for i in range(4))),
+    ),
+    Family.CHAIN_WIDE_SM90: (
+        "sm90::ChainParams",
+        ("weights", *(f"operands[{i}].vectors" for i in range(4))),
+    ),
+    Family.CHAIN_STORED_SM90: (
+        "sm90::StoredParams",
+        ("weights", *(f"operands[{i}].vectors" for i in range(2))),
+    ),
+    Family.CHAIN_CONV_SM90: (
+        "sm90::ConvChainParams",
+        ("b", "weights", "operands.vectors", *(f"inner[{i}].vectors" for i in range(4))),
+    ),
+    Family.CHAIN_HALO_SM90: (
+        "halo::ChainParams",
+        ("filter", "weights", "epilogue.vectors", *(f"inner[{i}].vectors" for i in range(2))),
+    ),
+    Family.CHAIN_FIRST_SM90: (
+        "first::ChainParams",
+        ("filter", "next", "epilogue.vectors", "inner.vectors"),
+    ),
 }
 _PROGRAM = """
 #include <cstdio>
@@ -75,7 +112,11 @@ class PtxToolchain(Toolchain):
     """Compiles a kernel to PTX alone."""
 
     def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
-        command = [part for part in super().compile_command(source, output, arch) if not part.startswith(("-gencode", "-Xptxas"))]
+        command = [
+            part
+            for part in super().compile_command(source, output, arch)
+            if not part.startswith(("-gencode", "-Xptxas"))
+        ]
         command[command.index("-c")] = "-ptx"
         return [*command, "-arch=compute_90a"]
 
@@ -90,29 +131,53 @@ def found() -> dict[Family, list[Kernel]]:
         sources = generated_sources(prepare(family).manifest)
         name = next(name for name in sources if name.startswith(f"{family.name.lower()}_sm{ARCH}"))
         units[family] = Unit(name, sources[name], ARCH)
-    return {family: kernels(path.read_text()) for family, path in zip(units, compile_units(list(units.values()), toolchain), strict=True)}
+    return {
+        family: kernels(path.read_text())
+        for family, path in zip(units, compile_units(list(units.values()), toolchain), strict=True)
+    }
 
 
 @pytest.fixture(scope="module")
 def constants(tmp_path_factory: pytest.TempPathFactory) -> dict[Family, set[int]]:
     """Where the constant fields lie."""
     headers = sorted({family.name.lower() for family in CONSTANTS})
-    prints = [" ".join((f"  {{ const auto& it = Any<{kind}>();", *(f"Print(it, it.{field});" for field in fields), 'std::puts(""); }'))
-              for kind, fields in CONSTANTS.values()]
-    text = _PROGRAM.replace("INCLUDES", "\n".join(f'#include "{name}.h"' for name in headers)).replace("PRINTS", "\n".join(prints))
+    prints = [
+        " ".join(
+            (
+                f"  {{ const auto& it = Any<{kind}>();",
+                *(f"Print(it, it.{field});" for field in fields),
+                'std::puts(""); }',
+            )
+        )
+        for kind, fields in CONSTANTS.values()
+    ]
+    text = _PROGRAM.replace(
+        "INCLUDES", "\n".join(f'#include "{name}.h"' for name in headers)
+    ).replace("PRINTS", "\n".join(prints))
     source: Path = tmp_path_factory.mktemp("constants") / "constants.cu"
-    lines = subprocess.run([str(compile_program(source, text))], capture_output=True, text=True, check=True).stdout.splitlines()
-    return {family: set(map(int, line.split())) for family, line in zip(CONSTANTS, lines, strict=True)}
+    lines = subprocess.run(
+        [str(compile_program(source, text))], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    return {
+        family: set(map(int, line.split())) for family, line in zip(CONSTANTS, lines, strict=True)
+    }
 
 
 def dependent(kernel: Kernel, constant: set[int]) -> list[Instruction]:
-    """Early accesses that are not reads of constants alone; one whose address comes from nowhere is among them."""
-    return [access for access in kernel.early()
-            if _writes(access) or not (offsets := kernel.offsets(access)) or not offsets <= constant]
+    """Early accesses that are not reads of constants alone; one whose address comes from nowhere
+    is among them."""
+    return [
+        access
+        for access in kernel.early()
+        if _writes(access) or not (offsets := kernel.offsets(access)) or not offsets <= constant
+    ]
 
 
 def _writes(access: Instruction) -> bool:
-    return access.opcode.startswith(("st", "atom", "red", "cp.reduce")) or ".global.shared::cta" in access.opcode
+    return (
+        access.opcode.startswith(("st", "atom", "red", "cp.reduce"))
+        or ".global.shared::cta" in access.opcode
+    )
 
 
 def test_every_family_is_judged() -> None:
@@ -121,7 +186,10 @@ def test_every_family_is_judged() -> None:
 
 @pytest.mark.parametrize("family", PLAIN, ids=lambda family: family.name)
 def test_kernels_that_do_not_wait_are_launched_plainly(family: Family) -> None:
-    sources = [resource_dir("custom_ops") / f"{family.name.lower()}.h", *(resource_dir("custom_ops") / "chain").glob("*_2x.h")]
+    sources = [
+        resource_dir("custom_ops") / f"{family.name.lower()}.h",
+        *(resource_dir("custom_ops") / "chain").glob("*_2x.h"),
+    ]
     assert not any("LaunchDependent" in path.read_text() for path in sources)
 
 
@@ -141,5 +209,8 @@ def test_without_its_waits_each_kernel_is_found(
 ) -> None:
     """The check can fail."""
     for kernel in found[family]:
-        unwaiting = [Instruction("nop", "", False) if each.opcode == WAIT else each for each in kernel.instructions]
+        unwaiting = [
+            Instruction("nop", "", False) if each.opcode == WAIT else each
+            for each in kernel.instructions
+        ]
         assert dependent(Kernel(kernel.name, unwaiting), constants[family]), kernel.name

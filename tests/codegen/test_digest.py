@@ -1,4 +1,5 @@
 """The digest of kernels' sources: what changes it, and what does not."""
+
 from __future__ import annotations
 
 import json
@@ -34,29 +35,51 @@ def _forgotten() -> Iterator[None]:
     equal_digests.cache_clear()
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("// A kernel.\n", ""), ("// A kernel.", "/* Another\n comment. */"), ("  // one each", ""), ("const float* from", "const float *from"),
-    ("(const float* from, float* to)", "(const float* from,\n                     float* to)"), ("\\\n  ((x)", "((x)"),
-    ('#include "sm90/wgmma.h"', '#include "sm90/parts/wgmma.h"'),
-])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("// A kernel.\n", ""),
+        ("// A kernel.", "/* Another\n comment. */"),
+        ("  // one each", ""),
+        ("const float* from", "const float *from"),
+        ("(const float* from, float* to)", "(const float* from,\n                     float* to)"),
+        ("\\\n  ((x)", "((x)"),
+        ('#include "sm90/wgmma.h"', '#include "sm90/parts/wgmma.h"'),
+    ],
+)
 def test_layout_comments_and_file_names_leave_it_as_it_is(old: str, new: str) -> None:
     assert old in KERNEL
     assert sources_digest([KERNEL.replace(old, new)]) == sources_digest([KERNEL])
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("float* to", "half* to"), ("+ 1", "+ 2"), ("void Copy", "voidCopy"), ("<cuda.h>", "<cuda_fp16.h>"), ("= from", "== from"),
-])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("float* to", "half* to"),
+        ("+ 1", "+ 2"),
+        ("void Copy", "voidCopy"),
+        ("<cuda.h>", "<cuda_fp16.h>"),
+        ("= from", "== from"),
+    ],
+)
 def test_every_other_change_changes_it(old: str, new: str) -> None:
     assert old in KERNEL
     assert sources_digest([KERNEL.replace(old, new)]) != sources_digest([KERNEL])
 
 
-@pytest.mark.parametrize(("text", "kept"), [
-    ('"// no comment"  + x', '"// no comment"+x'), ("'\"' + y // z", "'\"'+y"), ('R"(a  // b)" + 1', 'R"(a  // b)"+1'),
-    ("a + +b", "a+ +b"), ("a++ + b", "a++ +b"), ("int  a ;", "int a;"), ("{# a template's #}{{ x }}", "{{x}}"),
-    ("#if A  // why\nb\n#endif", "\n#if A\nb\n#endif\n"),
-])
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('"// no comment"  + x', '"// no comment"+x'),
+        ("'\"' + y // z", "'\"'+y"),
+        ('R"(a  // b)" + 1', 'R"(a  // b)"+1'),
+        ("a + +b", "a+ +b"),
+        ("a++ + b", "a++ +b"),
+        ("int  a ;", "int a;"),
+        ("{# a template's #}{{ x }}", "{{x}}"),
+        ("#if A  // why\nb\n#endif", "\n#if A\nb\n#endif\n"),
+    ],
+)
 def test_normalized_text(text: str, kept: str) -> None:
     assert normalized(text) == kept
 
@@ -66,7 +89,9 @@ def test_the_order_of_files_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("directory", ["custom_ops", "templates"])
-def test_it_covers_kernels_and_templates(directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_covers_kernels_and_templates(
+    directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = kernel_sources_digest()
     for name in ("custom_ops", "templates"):
         shutil.copytree(resource_dir(name), tmp_path / name)
@@ -78,7 +103,9 @@ def test_it_covers_kernels_and_templates(directory: str, tmp_path: Path, monkeyp
     assert kernel_sources_digest() != before
 
 
-def test_equal_digests_hold_for_the_sources_that_were_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_digests_hold_for_the_sources_that_were_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = tmp_path / "equal.json"
     monkeypatch.setattr(digest, "EQUAL", table)
     table.write_text(json.dumps({"kernels": kernel_sources_digest(), "equal": ["before"]}))

@@ -1,4 +1,6 @@
-"""Ctrl-C while a library is compiled: nothing of the compiler stays, neither processes nor files."""
+"""Ctrl-C while a library is compiled: nothing of the compiler stays, neither processes nor
+files."""
+
 from __future__ import annotations
 
 import os
@@ -16,7 +18,8 @@ echo $$ > "$TMPDIR/tmpxft_$$"
 echo $$ > "{started}.part" && mv "{started}.part" "{started}"
 while :; do sleep 0.1; done
 """
-# SIGINT is ignored in what a shell without job control runs in the background; Python and the compiler would inherit that
+# SIGINT is ignored in what a shell without job control runs in the background; Python and the
+# compiler would inherit that
 BUILD = """
 import signal
 import sys
@@ -37,16 +40,25 @@ def is_alive(pid: int) -> bool:
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    compiler, started, temporary, cache = (tmp_path / name for name in ("nvcc", "started", "tmp", "cache"))
+    compiler, started, temporary, cache = (
+        tmp_path / name for name in ("nvcc", "started", "tmp", "cache")
+    )
     compiler.write_text(COMPILER.format(started=started))
     compiler.chmod(0o755)
     temporary.mkdir()
     version = tmp_path / "cutlass" / "include" / "cutlass" / "version.h"
     version.parent.mkdir(parents=True)
     version.touch()
-    environment = {**os.environ, "ONNXBOLT_CACHE_DIR": str(cache), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "ONNXBOLT_CACHE_DIR": str(cache),
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": str(ROOT),
+    }
     command = [sys.executable, "-c", BUILD, str(compiler), str(tmp_path / "cutlass")]
-    with subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True
+    ) as process:
         while not started.exists():
             assert process.poll() is None, process.stderr and process.stderr.read()
             time.sleep(0.05)

@@ -1,4 +1,5 @@
 """What a compiler may take: processor time, memory and files have an end."""
+
 from __future__ import annotations
 
 import signal
@@ -13,18 +14,30 @@ from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.errors import BuildError
 
-SHOW = "import resource as r; print(*(r.getrlimit(k)[0] for k in (r.RLIMIT_CPU, r.RLIMIT_AS, r.RLIMIT_FSIZE)))"
+SHOW = (
+    "import resource as r; print(*(r.getrlimit(k)[0] for k in (r.RLIMIT_CPU, r.RLIMIT_AS,"
+    " r.RLIMIT_FSIZE)))"
+)
 
 
 def test_the_command_has_the_limits() -> None:
-    done = subprocess.run(limits.limited([sys.executable, "-c", SHOW]), capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(limit) for limit in (limits.CPU_SECONDS, limits.MEMORY, limits.FILE)]
+    done = subprocess.run(
+        limits.limited([sys.executable, "-c", SHOW]), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [
+        str(limit) for limit in (limits.CPU_SECONDS, limits.MEMORY, limits.FILE)
+    ]
 
 
 def test_a_lower_limit_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CPU_SECONDS", 100)
     inner = limits.limited([sys.executable, "-c", SHOW])
-    done = subprocess.run(["/bin/sh", "-c", 'ulimit -t 50; exec "$@"', "sh", *inner], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -t 50; exec "$@"', "sh", *inner],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split()[0] == "50"
 
 
@@ -34,13 +47,18 @@ def test_an_endless_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == -signal.SIGXCPU
 
 
-def test_a_source_that_takes_too_much_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_takes_too_much_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(limits, "MEMORY", 2**29)
     source = """template <int N, int M> struct T { static constexpr long v = T<N - 1, 2 * M>::v + T<N - 1, 2 * M + 1>::v; };
 template <int M> struct T<0, M> { static constexpr long v = M; };
 long x = T<26, 0>::v;
 """
-    with pytest.raises(BuildError, match=r"a process of the compiler may take 3600 s of processor time and 0\.5 GiB of memory"):
+    with pytest.raises(
+        BuildError,
+        match=r"a process of the compiler may take 3600 s of processor time and 0\.5 GiB of memory",
+    ):
         compile_units([Unit("bomb.cc", source)], find_toolchain())
     assert not list((tmp_path / "cache" / "objects").iterdir())  # another machine may have more

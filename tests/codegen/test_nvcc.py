@@ -1,4 +1,5 @@
 """Finding a toolchain: the order of places, versions, and errors that name what to install."""
+
 from __future__ import annotations
 
 import importlib.machinery
@@ -18,7 +19,10 @@ def fake_nvcc(root: Path, version: str = "13.0.88") -> Path:
     """A toolkit whose nvcc only tells its version."""
     path = root / "bin" / "nvcc"
     path.parent.mkdir(parents=True)
-    path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version.rpartition('.')[0]}, V{version}'\n")
+    path.write_text(
+        f"#!/bin/sh\necho 'Cuda compilation tools, release {version.rpartition('.')[0]},"
+        f" V{version}'\n"
+    )
     path.chmod(0o755)
     return path
 
@@ -36,12 +40,15 @@ def fake_wheels(site: Path, *, without: str = "") -> Path:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine with g++, CUTLASS's headers and no CUDA anywhere; its site-packages is the directory that is returned."""
+    """A machine with g++, CUTLASS's headers and no CUDA anywhere; its site-packages is the
+    directory that is returned."""
     monkeypatch.delenv("CUDA_HOME", raising=False)
     path = tmp_path / "path"
     path.mkdir()
     for tool in ("g++", "sh"):
-        (path / tool).symlink_to(next(p for d in os.get_exec_path() if (p := Path(d) / tool).exists()))
+        (path / tool).symlink_to(
+            next(p for d in os.get_exec_path() if (p := Path(d) / tool).exists())
+        )
     monkeypatch.setenv("PATH", str(path))
     site = tmp_path / "site"
     version = site / "cutlass_library" / "source" / "include" / "cutlass" / "version.h"
@@ -57,7 +64,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return site
 
 
-def test_the_toolkit_that_the_user_chose_comes_first(machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_toolkit_that_the_user_chose_comes_first(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fake_wheels(machine)
     system = fake_nvcc(tmp_path / "system")
     monkeypatch.setenv("PATH", f"{system.parent}:{os.environ['PATH']}")
@@ -68,16 +77,23 @@ def test_the_toolkit_that_the_user_chose_comes_first(machine: Path, monkeypatch:
     assert find_toolchain().nvcc == system
 
 
-def test_wheels_serve_where_the_system_has_none_or_an_old_one(machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wheels_serve_where_the_system_has_none_or_an_old_one(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     root = fake_wheels(machine)
-    assert find_toolchain() == Toolchain(root / "bin" / "nvcc", "13.0.88", machine / "cutlass_library" / "source", root / "lib")
+    assert find_toolchain() == Toolchain(
+        root / "bin" / "nvcc", "13.0.88", machine / "cutlass_library" / "source", root / "lib"
+    )
     old = fake_nvcc(tmp_path / "old", "11.8.89")
     monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
     assert find_toolchain().nvcc == root / "bin" / "nvcc"
 
 
 def test_no_compiler(machine: Path) -> None:
-    with pytest.raises(ToolchainError, match=r"no CUDA compiler found.*pip install 'onnxbolt\[cuda\]'.*library=False"):
+    with pytest.raises(
+        ToolchainError,
+        match=r"no CUDA compiler found.*pip install 'onnxbolt\[cuda\]'.*library=False",
+    ):
         find_toolchain()
 
 
@@ -88,8 +104,13 @@ def test_old_compiler_alone(machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_
         find_toolchain()
 
 
-@pytest.mark.parametrize(("version", "message"), [("12.4.131", r"12\.8 or later is needed"), ("", r"does not exist. Correct CUDA_HOME")])
-def test_chosen_toolkit_is_not_replaced(machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [("12.4.131", r"12\.8 or later is needed"), ("", r"does not exist. Correct CUDA_HOME")],
+)
+def test_chosen_toolkit_is_not_replaced(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, message: str
+) -> None:
     fake_wheels(machine)
     if version:
         fake_nvcc(tmp_path / "chosen", version)
@@ -98,7 +119,9 @@ def test_chosen_toolkit_is_not_replaced(machine: Path, monkeypatch: pytest.Monke
         find_toolchain()
 
 
-@pytest.mark.parametrize("wheel", [wheel for wheel in nvcc._WHEEL_FILES if wheel != "nvidia-cuda-nvcc"])
+@pytest.mark.parametrize(
+    "wheel", [wheel for wheel in nvcc._WHEEL_FILES if wheel != "nvidia-cuda-nvcc"]
+)
 def test_wheel_that_is_missing_is_named(machine: Path, wheel: str) -> None:
     fake_wheels(machine, without=wheel)
     with pytest.raises(ToolchainError, match=rf"{wheel} is missing.*onnxbolt\[cuda\]"):
@@ -132,7 +155,9 @@ def test_targets() -> None:
     assert "-gencode=arch=compute_90a,code=sm_90a" in toolchain.compile_command("a.cu", "a.o", 90)
     assert "-gencode=arch=compute_86,code=sm_86" in toolchain.compile_command("a.cu", "a.o", 86)
     assert not any("gencode" in word for word in toolchain.compile_command("a.cc", "a.o"))
-    assert "-DNDEBUG" in toolchain.compile_command("a.cu", "a.o", 90)  # without it ptxas serializes wgmma
+    assert "-DNDEBUG" in toolchain.compile_command(
+        "a.cu", "a.o", 90
+    )  # without it ptxas serializes wgmma
 
 
 def test_installed_wheels_compile_and_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -141,13 +166,25 @@ def test_installed_wheels_compile_and_link(monkeypatch: pytest.MonkeyPatch, tmp_
     root = nvcc._wheel_root()
     if root is None:
         pytest.skip("the wheels of onnxbolt[cuda] are not installed")
-    toolchain = Toolchain(root / "bin" / "nvcc", nvcc._version(root / "bin" / "nvcc"), nvcc._find_cutlass(), root / "lib")
-    (tmp_path / "a.cu").write_text('#include "cutlass/numeric_types.h"\n'
-                                   '__global__ void f(cutlass::half_t* x) { *x = cutlass::half_t(1); }\n'
-                                   'extern "C" void RegisterCustomOps() { f<<<1, 1>>>(nullptr); }\n')
-    for command in (toolchain.compile_command("a.cu", "a.o", 80), toolchain.link_command(["a.o"], "a.so")):
+    toolchain = Toolchain(
+        root / "bin" / "nvcc",
+        nvcc._version(root / "bin" / "nvcc"),
+        nvcc._find_cutlass(),
+        root / "lib",
+    )
+    (tmp_path / "a.cu").write_text(
+        '#include "cutlass/numeric_types.h"\n'
+        "__global__ void f(cutlass::half_t* x) { *x = cutlass::half_t(1); }\n"
+        'extern "C" void RegisterCustomOps() { f<<<1, 1>>>(nullptr); }\n'
+    )
+    for command in (
+        toolchain.compile_command("a.cu", "a.o", 80),
+        toolchain.link_command(["a.o"], "a.so"),
+    ):
         result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
-    needed = subprocess.run(["ldd", "a.so"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    needed = subprocess.run(
+        ["ldd", "a.so"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
     assert "libcuda" not in needed
     assert "libstdc++" not in needed

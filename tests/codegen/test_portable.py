@@ -1,4 +1,6 @@
-"""What a library asks of the machine that loads it: read from the symbol versions of the ELF file itself."""
+"""What a library asks of the machine that loads it: read from the symbol versions of the ELF
+file itself."""
+
 from __future__ import annotations
 
 import ctypes
@@ -13,16 +15,19 @@ VERSIONS_NEEDED = 0x6FFFFFFE  # SHT_GNU_verneed
 
 
 def versions_needed(path: Path) -> Iterator[tuple[str, str]]:
-    """(library, version) pairs, such as ("libc.so.6", "GLIBC_2.17"), of a 64-bit little-endian ELF file; see the gABI's supplement LSB,
-    "Symbol Versioning"."""
+    """(library, version) pairs, such as ("libc.so.6", "GLIBC_2.17"), of a 64-bit little-endian
+    ELF file; see the gABI's supplement LSB, "Symbol Versioning"."""
     data = path.read_bytes()
-    start, (size, count) = struct.unpack_from("<Q", data, 40)[0], struct.unpack_from("<HH", data, 58)
+    start, (size, count) = (
+        struct.unpack_from("<Q", data, 40)[0],
+        struct.unpack_from("<HH", data, 58),
+    )
     sections = [struct.unpack_from("<IIQQQQIIQQ", data, start + i * size) for i in range(count)]
     for _, kind, _, _, offset, _, linked, _, _, _ in sections:
         strings = sections[linked][4]
 
         def text(at: int, strings: int = strings) -> str:
-            return data[strings + at:data.index(b"\0", strings + at)].decode()
+            return data[strings + at : data.index(b"\0", strings + at)].decode()
 
         while kind == VERSIONS_NEEDED:
             _, entries, file, auxiliary, following = struct.unpack_from("<HHIII", data, offset)
@@ -41,7 +46,11 @@ def test_a_library_runs_beside_older_c_libraries(tmp_path: Path) -> None:
     library.build(library.make_manifest([], set()), path)
     assert ctypes.CDLL(str(path)).onnxbolt_manifest
     needed = set(versions_needed(path))
-    glibc = {tuple(map(int, version.removeprefix("GLIBC_").split("."))) for _, version in needed if version.startswith("GLIBC_2")}
+    glibc = {
+        tuple(map(int, version.removeprefix("GLIBC_").split(".")))
+        for _, version in needed
+        if version.startswith("GLIBC_2")
+    }
     assert (2, 2, 5) in glibc  # else the reader found nothing
     assert max(glibc) <= NEWEST
     assert not any(version.startswith(("GLIBCXX", "CXXABI")) for _, version in needed)

@@ -1,4 +1,5 @@
 """The reading of PTX on a few lines of it."""
+
 from __future__ import annotations
 
 import pytest
@@ -48,7 +49,11 @@ def kernel() -> Kernel:
 
 
 def test_what_every_path_waits_for_is_not_early(kernel: Kernel) -> None:
-    assert [access.opcode.partition(".2d")[0] for access in kernel.early()] == ["ld.global.f32", "ld.global.v2.f32", "cp.async.bulk.tensor"]
+    assert [access.opcode.partition(".2d")[0] for access in kernel.early()] == [
+        "ld.global.f32",
+        "ld.global.v2.f32",
+        "cp.async.bulk.tensor",
+    ]
 
 
 def test_addresses_come_from_places_in_the_parameter(kernel: Kernel) -> None:
@@ -59,7 +64,9 @@ def test_addresses_come_from_places_in_the_parameter(kernel: Kernel) -> None:
 
 
 def test_shared_memory_is_no_access(kernel: Kernel) -> None:
-    assert not any(each.is_global for each in kernel.instructions if each.opcode.startswith("mbarrier"))
+    assert not any(
+        each.is_global for each in kernel.instructions if each.opcode.startswith("mbarrier")
+    )
 
 
 def test_a_table_of_branches_is_refused() -> None:

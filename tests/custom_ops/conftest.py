@@ -1,4 +1,5 @@
 """What several files of this folder compile."""
+
 from __future__ import annotations
 
 import pytest

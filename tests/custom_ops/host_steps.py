@@ -1,8 +1,10 @@
-"""The functors of custom_ops/epilogue/ compiled for the host, and what each of them stands for in float64.
+"""The functors of custom_ops/epilogue/ compiled for the host, and what each of them stands for in
+float64.
 
-The headers are compiled as they are, but for PTX: each instruction becomes a call of the function of host/intrinsics.h that is named after
-it. An instruction that has none there does not compile.
+The headers are compiled as they are, but for PTX: each instruction becomes a call of the function
+of host/intrinsics.h that is named after it. An instruction that has none there does not compile.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -53,14 +55,17 @@ class HostSteps:
         return bool(self._library.host_step(step.encode(), int(form), None, None, None, 0, None))
 
     def facts(self, step: str) -> tuple[str, int]:
-        """The kind of the step's operand, as onnxbolt/epilogues.py names it, and the number of its parameters."""
+        """The kind of the step's operand, as onnxbolt/epilogues.py names it, and the number of
+        its parameters."""
         kind = self._library.host_operand(step.encode())
         return ("", "vector", "tensor")[kind], int(self._library.host_params(step.encode()))
 
     def reference_facts(self, step: str) -> tuple[str, int]:
         """The same, as the tuner's reference has them."""
         kind = self._library.host_reference_operand(step.encode())
-        return ("", "vector", "tensor")[kind], int(self._library.host_reference_params(step.encode()))
+        return ("", "vector", "tensor")[kind], int(
+            self._library.host_reference_params(step.encode())
+        )
 
     def reference(self, step: str, x: np.ndarray, operand: np.ndarray) -> np.ndarray:
         """The step as the tuner's reference computes it, in float64."""
@@ -68,30 +73,60 @@ class HostSteps:
         params = np.array(PARAMS.get(step, (0.0,)), np.float32)
         arrays = (x.astype(np.float64), operand.astype(np.float64), params)
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
-        assert self._library.host_reference(step.encode(), *pointers, len(x), ctypes.c_void_p(y.ctypes.data)), f"no reference for {step}"
+        assert self._library.host_reference(
+            step.encode(), *pointers, len(x), ctypes.c_void_p(y.ctypes.data)
+        ), f"no reference for {step}"
         return y
 
-    def bounded(self, step: str, x: np.ndarray, operand: np.ndarray, errors: np.ndarray, rounding: float, own: float) -> np.ndarray:
-        """Bounds of the step's errors, by the tuner's reference: of x's `errors`, and of what a kernel adds."""
+    def bounded(
+        self,
+        step: str,
+        x: np.ndarray,
+        operand: np.ndarray,
+        errors: np.ndarray,
+        rounding: float,
+        own: float,
+    ) -> np.ndarray:
+        """Bounds of the step's errors, by the tuner's reference: of x's `errors`, and of what a
+        kernel adds."""
         y, found = np.empty(len(x)), errors.astype(np.float64)
         params = np.array(PARAMS.get(step, (0.0,)), np.float32)
         arrays = (x.astype(np.float64), operand.astype(np.float64), params)
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
-        assert self._library.host_bounded(step.encode(), *pointers, ctypes.c_double(rounding), ctypes.c_double(own), len(x),
-                                          ctypes.c_void_p(y.ctypes.data), ctypes.c_void_p(found.ctypes.data))
+        assert self._library.host_bounded(
+            step.encode(),
+            *pointers,
+            ctypes.c_double(rounding),
+            ctypes.c_double(own),
+            len(x),
+            ctypes.c_void_p(y.ctypes.data),
+            ctypes.c_void_p(found.ctypes.data),
+        )
         return found
 
-    def run(self, step: str, form: Form, x: np.ndarray, operand: np.ndarray | None = None, shift: int = 0) -> np.ndarray:
-        """The step of an even number of float32 values, as float64. `shift` (-1, 0 or 1): at which end of its error the special-function
-        unit answers."""
+    def run(
+        self,
+        step: str,
+        form: Form,
+        x: np.ndarray,
+        operand: np.ndarray | None = None,
+        shift: int = 0,
+    ) -> np.ndarray:
+        """The step of an even number of float32 values, as float64. `shift` (-1, 0 or 1): at
+        which end of its error the special-function unit answers."""
         assert x.dtype == np.float32
         assert len(x) % 2 == 0
         y = np.empty(len(x), np.float32 if form in (Form.APPLY, Form.APPROXIMATE) else np.uint16)
         operands = np.zeros_like(x) if operand is None else operand.astype(np.float32)
         params = np.array(PARAMS.get(step, (0.0,)), np.float32)
         self._library.host_shift(shift)
-        done = self._library.host_step(step.encode(), int(form), *(ctypes.c_void_p(a.ctypes.data) for a in (x, operands, params)),
-                                       len(x), ctypes.c_void_p(y.ctypes.data))
+        done = self._library.host_step(
+            step.encode(),
+            int(form),
+            *(ctypes.c_void_p(a.ctypes.data) for a in (x, operands, params)),
+            len(x),
+            ctypes.c_void_p(y.ctypes.data),
+        )
         assert done, f"{step} has no {form.name}"
         if form is Form.FINISH_HALF:
             return y.view(np.float16).astype(np.float64)
@@ -102,6 +137,7 @@ class HostSteps:
 
 def transcribe(header: str) -> str:
     """The header's text with PTX as calls, for the architectures from sm_90 on."""
+
     def call(found: re.Match[str]) -> str:
         return f"ptx_{found[1].replace('.', '_')}({', '.join(_OPERAND.findall(found[2]))});"
 
@@ -116,14 +152,30 @@ def build(directory: Path) -> HostSteps:
     headers = "".join(transcribe((root / name).read_text()) for name in HEADERS)
     names = " ".join(f"X({EPILOGUES[step].functor})" for step in STEPS)
     text = (HOST / "steps.cc").read_text()
-    for line, replaced in (('#include "intrinsics.h"', (HOST / "intrinsics.h").read_text()),
-                           ("// here come the headers of custom_ops/epilogue/", headers + f"\n#define STEPS(X) {names}")):
+    for line, replaced in (
+        ('#include "intrinsics.h"', (HOST / "intrinsics.h").read_text()),
+        (
+            "// here come the headers of custom_ops/epilogue/",
+            headers + f"\n#define STEPS(X) {names}",
+        ),
+    ):
         assert line in text
         text = text.replace(line, replaced)
     toolchain = find_toolchain()
     (compiled,) = compile_units([Unit("steps.cc", text)], toolchain)
     library = directory / "steps.so"
-    subprocess.run([str(toolchain.nvcc), "-shared", "-nodlink", "-cudart=none", str(compiled), "-o", str(library)], check=True)
+    subprocess.run(
+        [
+            str(toolchain.nvcc),
+            "-shared",
+            "-nodlink",
+            "-cudart=none",
+            str(compiled),
+            "-o",
+            str(library),
+        ],
+        check=True,
+    )
     return HostSteps(library)
 
 
@@ -156,7 +208,9 @@ EXACT: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "GeluTanh": lambda x, _: x * _logistic(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
     "Silu": lambda x, _: x * _logistic(x),
     "HardSwish": lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1),
-    "HardSigmoid": lambda x, _: np.clip(_parameters("HardSigmoid")[0] * x + _parameters("HardSigmoid")[1], 0, 1),
+    "HardSigmoid": lambda x, _: np.clip(
+        _parameters("HardSigmoid")[0] * x + _parameters("HardSigmoid")[1], 0, 1
+    ),
     "Softplus": lambda x, _: np.logaddexp(0, x),
     "Elu": lambda x, _: np.where(x < 0, _parameters("Elu")[0] * np.expm1(np.minimum(x, 0)), x),
     "Mish": lambda x, _: x * np.tanh(np.logaddexp(0, x)),
@@ -166,4 +220,7 @@ EXACT: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 def exact(step: str, x: np.ndarray, operand: np.ndarray | None = None) -> np.ndarray:
     """The step in float64."""
     with np.errstate(all="ignore"):
-        return EXACT[step](x.astype(np.float64), np.zeros(len(x)) if operand is None else operand.astype(np.float64))
+        return EXACT[step](
+            x.astype(np.float64),
+            np.zeros(len(x)) if operand is None else operand.astype(np.float64),
+        )

@@ -1,4 +1,6 @@
-"""Parameters of a chain's layers, which a node has in one list: each layer's kernel gets its own."""
+"""Parameters of a chain's layers, which a node has in one list: each layer's kernel gets its
+own."""
+
 from __future__ import annotations
 
 import subprocess
@@ -29,6 +31,10 @@ int main() {
 
 def test_each_layer_gets_its_own(tmp_path: Path) -> None:
     config = KernelConfig(90, 0, 1, Family.CHAIN_SM90, (64, 16, 16), (16, 16, 0))
-    program = compile_program(tmp_path / "params.cu", _PROGRAM.replace("ROW", ", ".join(map(str, config.row()))))
-    lines = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
+    program = compile_program(
+        tmp_path / "params.cu", _PROGRAM.replace("ROW", ", ".join(map(str, config.row())))
+    )
+    lines = subprocess.run(
+        [str(program)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert [line.split() for line in lines] == [["1", "2"], [], ["3", "4", "5"]]

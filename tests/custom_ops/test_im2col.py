@@ -1,4 +1,6 @@
-"""Where TMA's im2col copies begin and end (custom_ops/sm90/convolution.h), against the pixels that ONNX's Conv reads."""
+"""Where TMA's im2col copies begin and end (custom_ops/sm90/convolution.h), against the pixels
+that ONNX's Conv reads."""
+
 from __future__ import annotations
 
 import itertools
@@ -25,13 +27,23 @@ class Case(NamedTuple):
     def outputs(self) -> tuple[int, int]:
         """Height and width, as ONNX has them."""
         reach = (self.dilations[0] * (self.r - 1), self.dilations[1] * (self.s - 1))
-        spans = [size + self.pads[i] + self.pads[i + 2] - reach[i] - 1 for i, size in enumerate((self.h, self.w))]
+        spans = [
+            size + self.pads[i] + self.pads[i + 2] - reach[i] - 1
+            for i, size in enumerate((self.h, self.w))
+        ]
         return spans[0] // self.strides[0] + 1, spans[1] // self.strides[1] + 1
 
 
-CASES = [Case(h, w, r, s, pads, strides, dilations) for (h, w), (r, s), pads, strides, dilations in itertools.product(
-    ((14, 13), (9, 31)), ((3, 3), (5, 2), (1, 4)), ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1), (0, 1, 2, 3), (3, 2, 1, 0)),
-    ((1, 1), (2, 1), (2, 3)), ((1, 1), (2, 1)))]
+CASES = [
+    Case(h, w, r, s, pads, strides, dilations)
+    for (h, w), (r, s), pads, strides, dilations in itertools.product(
+        ((14, 13), (9, 31)),
+        ((3, 3), (5, 2), (1, 4)),
+        ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1), (0, 1, 2, 3), (3, 2, 1, 0)),
+        ((1, 1), (2, 1), (2, 3)),
+        ((1, 1), (2, 1)),
+    )
+]
 _PROGRAM = """
 #include <cstdio>
 #include "sm90/convolution.h"
@@ -41,7 +53,20 @@ int main() {
 CASES
 }
 """
-_FIELDS = ("h", "w", "r", "s", "pad_top", "pad_left", "pad_bottom", "pad_right", "stride_h", "stride_w", "dilation_h", "dilation_w")
+_FIELDS = (
+    "h",
+    "w",
+    "r",
+    "s",
+    "pad_top",
+    "pad_left",
+    "pad_bottom",
+    "pad_right",
+    "stride_h",
+    "stride_w",
+    "dilation_h",
+    "dilation_w",
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +75,18 @@ def corners(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, ...]]:
     lines = []
     for case in CASES:
         numbers = (case.h, case.w, case.r, case.s, *case.pads, *case.strides, *case.dilations)
-        set_fields = " ".join(f"conv.{field} = {number};" for field, number in zip(_FIELDS, numbers, strict=True))
-        lines.append(f"  {{ {set_fields} const auto at = onnxbolt::sm90::CornersOf(conv);\n"
-                     '    std::printf("%d %d %d %d\\n", at.lower_h, at.lower_w, at.upper_h, at.upper_w); }')
+        set_fields = " ".join(
+            f"conv.{field} = {number};" for field, number in zip(_FIELDS, numbers, strict=True)
+        )
+        lines.append(
+            f"  {{ {set_fields} const auto at = onnxbolt::sm90::CornersOf(conv);\n"
+            '    std::printf("%d %d %d %d\\n", at.lower_h, at.lower_w, at.upper_h, at.upper_w); }'
+        )
     source: Path = tmp_path_factory.mktemp("corners") / "corners.cu"
     program = compile_program(source, _PROGRAM.replace("CASES", "\n".join(lines)))
-    printed = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
+    printed = subprocess.run(
+        [str(program)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return [tuple(map(int, line.split())) for line in printed]
 
 
@@ -63,8 +94,14 @@ def test_first_taps_begin_in_the_padding(corners: list[tuple[int, ...]]) -> None
     assert [at[:2] for at in corners] == [(-case.pads[0], -case.pads[1]) for case in CASES]
 
 
-def test_as_many_first_taps_as_outputs_lie_between_the_corners(corners: list[tuple[int, ...]]) -> None:
-    """TMA's first taps lie a stride apart, from the lower corner to the upper one, which counts from the image's last pixel."""
+def test_as_many_first_taps_as_outputs_lie_between_the_corners(
+    corners: list[tuple[int, ...]],
+) -> None:
+    """TMA's first taps lie a stride apart, from the lower corner to the upper one, which counts
+    from the image's last pixel."""
     for case, at in zip(CASES, corners, strict=True):
-        counts = [(size - 1 + at[2 + i] - at[i]) // case.strides[i] + 1 for i, size in enumerate((case.h, case.w))]
+        counts = [
+            (size - 1 + at[2 + i] - at[i]) // case.strides[i] + 1
+            for i, size in enumerate((case.h, case.w))
+        ]
         assert tuple(counts) == case.outputs(), case

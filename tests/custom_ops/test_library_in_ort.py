@@ -1,4 +1,6 @@
-"""The library's C++ side inside ONNX Runtime: shapes, operands, choice of kernel, statuses, threads. Kernels run on the CPU."""
+"""The library's C++ side inside ONNX Runtime: shapes, operands, choice of kernel, statuses,
+threads. Kernels run on the CPU."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -17,7 +19,11 @@ from tests import library_fixtures as fx
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> fx.HostLibrary:
-    return fx.host_library(tmp_path_factory.mktemp("library") / "host.onnxbolt.so", archs=(80, 90), shared_memory=90_000)
+    return fx.host_library(
+        tmp_path_factory.mktemp("library") / "host.onnxbolt.so",
+        archs=(80, 90),
+        shared_memory=90_000,
+    )
 
 
 @pytest.fixture
@@ -29,20 +35,29 @@ def library(built: fx.HostLibrary) -> Iterator[fx.HostLibrary]:
     built.fail()
 
 
-def session(model: onnx.ModelProto, library: fx.HostLibrary | None, **entries: str) -> ort.InferenceSession:
+def session(
+    model: onnx.ModelProto, library: fx.HostLibrary | None, **entries: str
+) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 4  # refusals are expected; the tests read them from the exception
     for key, value in entries.items():
         options.add_session_config_entry(f"onnxbolt.{key}", value)
     if library:
         options.register_custom_ops_library(str(library.path))
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
-def compare(model: onnx.ModelProto, library: fx.HostLibrary, *shapes: tuple[int, ...]) -> np.ndarray:
+def compare(
+    model: onnx.ModelProto, library: fx.HostLibrary, *shapes: tuple[int, ...]
+) -> np.ndarray:
     """Run kernel and body on the same random inputs; they have to agree."""
     random = np.random.default_rng(1)
-    feeds = {value.name: random.standard_normal(shape).astype(np.float32) for value, shape in zip(model.graph.input, shapes, strict=True)}
+    feeds = {
+        value.name: random.standard_normal(shape).astype(np.float32)
+        for value, shape in zip(model.graph.input, shapes, strict=True)
+    }
     before = library.launches
     ours = session(model, library).run(None, feeds)
     assert library.launches == before + 1
@@ -55,35 +70,134 @@ def compare(model: onnx.ModelProto, library: fx.HostLibrary, *shapes: tuple[int,
 CONV_ATTRIBUTES = {"strides": [2, 1], "pads": [0, 1, 2, 3], "dilations": [1, 2], "group": 2}
 CASES = {
     "gemm": (fx.fused_model(fx.GEMM, ["B", "S", 24], (16, 24), [[16]]), [(2, 5, 24)]),
-    "gemm of odd rows": (fx.fused_model(fx.GEMM_ROWS, ["B", "S", 21], (16, 24), [[16]]), [(2, 5, 21)]),
-    "gemm with residual": (fx.fused_model(fx.GEMM_ADD, [7, 24], (16, 24), [[16], [7, 16]], epilogue_params=[0.25]), [(7, 24), (7, 16)]),
-    "conv": (fx.fused_model(fx.CONV, ["N", 9, 11, 8], (6, 3, 2, 4), [[6], ["N", 5, 13, 6]], **CONV_ATTRIBUTES),
-             [(2, 9, 11, 8), (2, 5, 13, 6)]),
-    "first conv": (fx.fused_model(fx.FIRST, ["N", 3, 9, 11], (6, 3, 2, 3), [[6]], strides=[2, 1], pads=[0, 1, 2, 3], dilations=[1, 1],
-                                  group=1), [(2, 3, 9, 11)]),
-    "last conv": (fx.fused_model(fx.LAST, ["N", "H", 11, 8], (5, 3, 2, 8), [[5]], **{**CONV_ATTRIBUTES, "group": 1}), [(2, 9, 11, 8)]),
-    "last conv 1d": (fx.fused_model(fx.LAST_1D, [2, "L", 4], (6, 3, 4), [[6]], strides=[2], pads=[1, 2], dilations=[1], group=1),
-                     [(2, 12, 4)]),
-    "gemm chain": (fx.fused_model(fx.GEMM_CHAIN, ["B", "S", 24], (16, 24), [[16], [8, 16], [8]]), [(2, 5, 24), (8, 16)]),
-    "gemm chain of odd rows": (fx.fused_model(fx.GEMM_CHAIN_PADDED, ["B", "S", 21], (16, 24), [[16], [8, 16], [8], ["B", "S", 8]]),
-                               [(2, 5, 21), (8, 16), (2, 5, 8)]),
-    "conv chain": (fx.fused_model(fx.CONV_CHAIN, ["N", 9, 11, 8], (6, 3, 2, 4), [[6], [10, 1, 1, 6], [10], ["N", 5, 13, 10]],
-                                  **CONV_ATTRIBUTES), [(2, 9, 11, 8), (10, 1, 1, 6), (2, 5, 13, 10)]),
-    "conv 1d": (fx.fused_model(fx.CONV_1D, [2, "L", 4], (6, 3, 4), [[6]], strides=[2], pads=[1, 2], dilations=[1], group=1), [(2, 12, 4)]),
+    "gemm of odd rows": (
+        fx.fused_model(fx.GEMM_ROWS, ["B", "S", 21], (16, 24), [[16]]),
+        [(2, 5, 21)],
+    ),
+    "gemm with residual": (
+        fx.fused_model(fx.GEMM_ADD, [7, 24], (16, 24), [[16], [7, 16]], epilogue_params=[0.25]),
+        [(7, 24), (7, 16)],
+    ),
+    "conv": (
+        fx.fused_model(
+            fx.CONV, ["N", 9, 11, 8], (6, 3, 2, 4), [[6], ["N", 5, 13, 6]], **CONV_ATTRIBUTES
+        ),
+        [(2, 9, 11, 8), (2, 5, 13, 6)],
+    ),
+    "first conv": (
+        fx.fused_model(
+            fx.FIRST,
+            ["N", 3, 9, 11],
+            (6, 3, 2, 3),
+            [[6]],
+            strides=[2, 1],
+            pads=[0, 1, 2, 3],
+            dilations=[1, 1],
+            group=1,
+        ),
+        [(2, 3, 9, 11)],
+    ),
+    "last conv": (
+        fx.fused_model(
+            fx.LAST, ["N", "H", 11, 8], (5, 3, 2, 8), [[5]], **{**CONV_ATTRIBUTES, "group": 1}
+        ),
+        [(2, 9, 11, 8)],
+    ),
+    "last conv 1d": (
+        fx.fused_model(
+            fx.LAST_1D,
+            [2, "L", 4],
+            (6, 3, 4),
+            [[6]],
+            strides=[2],
+            pads=[1, 2],
+            dilations=[1],
+            group=1,
+        ),
+        [(2, 12, 4)],
+    ),
+    "gemm chain": (
+        fx.fused_model(fx.GEMM_CHAIN, ["B", "S", 24], (16, 24), [[16], [8, 16], [8]]),
+        [(2, 5, 24), (8, 16)],
+    ),
+    "gemm chain of odd rows": (
+        fx.fused_model(
+            fx.GEMM_CHAIN_PADDED, ["B", "S", 21], (16, 24), [[16], [8, 16], [8], ["B", "S", 8]]
+        ),
+        [(2, 5, 21), (8, 16), (2, 5, 8)],
+    ),
+    "conv chain": (
+        fx.fused_model(
+            fx.CONV_CHAIN,
+            ["N", 9, 11, 8],
+            (6, 3, 2, 4),
+            [[6], [10, 1, 1, 6], [10], ["N", 5, 13, 10]],
+            **CONV_ATTRIBUTES,
+        ),
+        [(2, 9, 11, 8), (10, 1, 1, 6), (2, 5, 13, 10)],
+    ),
+    "conv 1d": (
+        fx.fused_model(
+            fx.CONV_1D,
+            [2, "L", 4],
+            (6, 3, 4),
+            [[6]],
+            strides=[2],
+            pads=[1, 2],
+            dilations=[1],
+            group=1,
+        ),
+        [(2, 12, 4)],
+    ),
     "global pool": (fx.fused_model(fx.GLOBAL_POOL, [2, "H", "W", 3]), [(2, 5, 7, 3)]),
     "to nhwc": (fx.fused_model(fx.TO_NHWC, ["N", 5, "H", "W"], padding=3), [(2, 5, 7, 3)]),
     "to nchw": (fx.fused_model(fx.TO_NCHW, ["N", "H", "W", 8], padding=3), [(2, 4, 7, 8)]),
     "to nlc": (fx.fused_model(fx.TO_NLC, [2, "C", "L"], padding=0), [(2, 5, 7)]),
-    "elementwise": (fx.fused_model(fx.ELEMENTWISE, ["N", 3, "W", 4], (), [[4], ["N", 3, "W", 4]], epilogue_params=[0.25]),
-                    [(2, 3, 5, 4), (2, 3, 5, 4)]),
-    "squeeze-excite": (fx.fused_model(fx.SQUEEZE_EXCITE, ["N", 3, "W", 6], (4, 6), [[4], [6, 4], [6]], epilogue_params=[0.25, 0.5]),
-                       [(2, 3, 5, 6), (6, 4)]),
-    "nearest resize": (fx.fused_model(fx.NEAREST, ["N", 5, "W", 3], sampling=[0, 2, 2], sizes=[7, 9]), [(2, 5, 4, 3)]),
-    "linear resize": (fx.fused_model(fx.LINEAR, ["N", 5, "W", 3], sampling=[1, 0, 0], scales=[2.0, 1.5]), [(2, 5, 7, 3)]),
-    "cubic resize": (fx.fused_model(fx.CUBIC, ["N", 5, "W", 3], sampling=[2, 0, 0], scales=[2.0, 1.5], cubic_coeff_a=-0.5,
-                                    exclude_outside=1), [(2, 5, 7, 3)]),
-    "depthwise conv": (fx.fused_model(fx.CONV, ["N", 9, 11, 6], (6, 3, 2, 1), [[6], ["N", 5, 13, 6]], **{**CONV_ATTRIBUTES, "group": 6}),
-                       [(2, 9, 11, 6), (2, 5, 13, 6)]),
+    "elementwise": (
+        fx.fused_model(
+            fx.ELEMENTWISE, ["N", 3, "W", 4], (), [[4], ["N", 3, "W", 4]], epilogue_params=[0.25]
+        ),
+        [(2, 3, 5, 4), (2, 3, 5, 4)],
+    ),
+    "squeeze-excite": (
+        fx.fused_model(
+            fx.SQUEEZE_EXCITE,
+            ["N", 3, "W", 6],
+            (4, 6),
+            [[4], [6, 4], [6]],
+            epilogue_params=[0.25, 0.5],
+        ),
+        [(2, 3, 5, 6), (6, 4)],
+    ),
+    "nearest resize": (
+        fx.fused_model(fx.NEAREST, ["N", 5, "W", 3], sampling=[0, 2, 2], sizes=[7, 9]),
+        [(2, 5, 4, 3)],
+    ),
+    "linear resize": (
+        fx.fused_model(fx.LINEAR, ["N", 5, "W", 3], sampling=[1, 0, 0], scales=[2.0, 1.5]),
+        [(2, 5, 7, 3)],
+    ),
+    "cubic resize": (
+        fx.fused_model(
+            fx.CUBIC,
+            ["N", 5, "W", 3],
+            sampling=[2, 0, 0],
+            scales=[2.0, 1.5],
+            cubic_coeff_a=-0.5,
+            exclude_outside=1,
+        ),
+        [(2, 5, 7, 3)],
+    ),
+    "depthwise conv": (
+        fx.fused_model(
+            fx.CONV,
+            ["N", 9, 11, 6],
+            (6, 3, 2, 1),
+            [[6], ["N", 5, 13, 6]],
+            **{**CONV_ATTRIBUTES, "group": 6},
+        ),
+        [(2, 9, 11, 6), (2, 5, 13, 6)],
+    ),
 }
 POOL_SHAPES = [(height, ceil) for height in (5, 6, 7, 8) for ceil in (0, 1)]
 
@@ -96,15 +210,36 @@ def test_kernel_agrees_with_body(library: fx.HostLibrary, case: str) -> None:
 
 @pytest.mark.parametrize(("height", "ceil"), POOL_SHAPES)
 @pytest.mark.parametrize("op", [fx.MAX_POOL, fx.AVERAGE_POOL], ids=["max", "average"])
-def test_pools_agree_with_body(library: fx.HostLibrary, op: fx.Fused, height: int, ceil: int) -> None:
+def test_pools_agree_with_body(
+    library: fx.HostLibrary, op: fx.Fused, height: int, ceil: int
+) -> None:
     extra = {"dilations": [1, 1]} if op is fx.MAX_POOL else {"count_include_pad": 0}
-    model = fx.fused_model(op, ["N", "H", "W", 3], kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], ceil_mode=ceil, **extra)
+    model = fx.fused_model(
+        op,
+        ["N", "H", "W", 3],
+        kernel_shape=[3, 2],
+        strides=[2, 2],
+        pads=[1, 0, 1, 1],
+        ceil_mode=ceil,
+        **extra,
+    )
     compare(model, library, (2, height, 6, 3))
 
 
-@pytest.mark.parametrize(("case", "pads"), [("conv", [0, 1, 2, 3]), ("first conv", [0, 1, 2, 3]), ("last conv", [0, 1, 2, 3]),
-                                            ("conv chain", [0, 1, 2, 3]), ("conv 1d", [0, 1, 0, 2]), ("last conv 1d", [0, 1, 0, 2])])
-def test_kernels_get_each_side_s_padding(library: fx.HostLibrary, case: str, pads: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("case", "pads"),
+    [
+        ("conv", [0, 1, 2, 3]),
+        ("first conv", [0, 1, 2, 3]),
+        ("last conv", [0, 1, 2, 3]),
+        ("conv chain", [0, 1, 2, 3]),
+        ("conv 1d", [0, 1, 0, 2]),
+        ("last conv 1d", [0, 1, 0, 2]),
+    ],
+)
+def test_kernels_get_each_side_s_padding(
+    library: fx.HostLibrary, case: str, pads: list[int]
+) -> None:
     compare(CASES[case][0], library, *CASES[case][1])
     assert library.last_pads == pads
 
@@ -112,20 +247,39 @@ def test_kernels_get_each_side_s_padding(library: fx.HostLibrary, case: str, pad
 @pytest.mark.parametrize("op", [fx.MAX_POOL, fx.AVERAGE_POOL], ids=["max", "average"])
 def test_pools_get_each_side_s_padding(library: fx.HostLibrary, op: fx.Fused) -> None:
     extra = {"dilations": [1, 1]} if op is fx.MAX_POOL else {"count_include_pad": 0}
-    model = fx.fused_model(op, ["N", "H", "W", 3], kernel_shape=[4, 4], strides=[1, 1], pads=[0, 1, 2, 3], ceil_mode=0, **extra)
+    model = fx.fused_model(
+        op,
+        ["N", "H", "W", 3],
+        kernel_shape=[4, 4],
+        strides=[1, 1],
+        pads=[0, 1, 2, 3],
+        ceil_mode=0,
+        **extra,
+    )
     compare(model, library, (2, 7, 6, 3))
     assert library.last_pads == [0, 1, 2, 3]
 
 
-def inferred(model: onnx.ModelProto, library: fx.HostLibrary, output: str = "y") -> list[int | str | None]:
-    """The shape that ONNX Runtime knows for an output, seen through a node behind it, whose shape it infers itself."""
+def inferred(
+    model: onnx.ModelProto, library: fx.HostLibrary, output: str = "y"
+) -> list[int | str | None]:
+    """The shape that ONNX Runtime knows for an output, seen through a node behind it, whose
+    shape it infers itself."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     model.graph.node.add(op_type="Identity", input=[output], output=["z"])
-    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
+    model.graph.output[0].CopyFrom(
+        onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None)
+    )
     return list(session(model, library).get_outputs()[0].shape)
 
 
-POOL_ATTRIBUTES = {"kernel_shape": [3, 3], "strides": [2, 1], "pads": [1, 1, 1, 1], "ceil_mode": 0, "count_include_pad": 0}
+POOL_ATTRIBUTES = {
+    "kernel_shape": [3, 3],
+    "strides": [2, 1],
+    "pads": [1, 1, 1, 1],
+    "ceil_mode": 0,
+    "count_include_pad": 0,
+}
 SHAPES = {
     "gemm": (CASES["gemm"][0], ["B", "S", 16]),
     "conv": (CASES["conv"][0], ["N", 5, 13, 6]),
@@ -142,7 +296,10 @@ SHAPES = {
     "squeeze-excite": (CASES["squeeze-excite"][0], ["N", 3, "W", 6]),
     "nearest resize": (CASES["nearest resize"][0], ["N", 7, 9, 3]),
     "linear resize": (CASES["linear resize"][0], ["N", 10, "floor(W*1.500000)", 3]),
-    "pool": (fx.fused_model(fx.AVERAGE_POOL, ["N", "H", "W", 3], **POOL_ATTRIBUTES), ["N", "floor((H-1)/2)+1", "W", 3]),
+    "pool": (
+        fx.fused_model(fx.AVERAGE_POOL, ["N", "H", "W", 3], **POOL_ATTRIBUTES),
+        ["N", "floor((H-1)/2)+1", "W", 3],
+    ),
 }
 
 
@@ -156,13 +313,20 @@ def test_unknown_shapes_stay_unknown(library: fx.HostLibrary) -> None:
     model = fx.fused_model(fx.GEMM, [4, 8], (16, 8), [[16]], rank=2)
     model.graph.node[0].input[0] = "reshaped"
     model.graph.node.insert(0, onnx.helper.make_node("Reshape", ["x", "shape"], ["reshaped"]))
-    model.graph.input.append(onnx.helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, [2]))
-    y, = session(model, library).run(None, {"x": np.ones((4, 8), np.float32), "shape": np.array([-1, 8])})
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, [2])
+    )
+    (y,) = session(model, library).run(
+        None, {"x": np.ones((4, 8), np.float32), "shape": np.array([-1, 8])}
+    )
     assert y.shape == (4, 16)
 
 
 def test_rows_are_chosen_by_m_at_run_time(library: fx.HostLibrary) -> None:
-    rows = [fx.config(Family.GEMM_2X, max_m=9, split_k=1), fx.config(Family.GEMM_2X, min_m=10, max_m=99, split_k=3)]
+    rows = [
+        fx.config(Family.GEMM_2X, max_m=9, split_k=1),
+        fx.config(Family.GEMM_2X, min_m=10, max_m=99, split_k=3),
+    ]
     one = session(fx.fused_model(fx.GEMM, ["M", 8], (16, 8), [[16]], rows=rows), library)
     for m, split_k in ((1, 1), (10, 3), (9, 1)):
         one.run(None, {"x": np.ones((m, 8), np.float32)})
@@ -180,14 +344,21 @@ def test_lower_minor_serves_where_its_kernels_fit(library: fx.HostLibrary) -> No
 def test_empty_tensors_are_fine(library: fx.HostLibrary) -> None:
     model, _ = CASES["gemm"]
     before = library.launches
-    assert session(model, library).run(None, {"x": np.zeros((0, 5, 24), np.float32)})[0].shape == (0, 5, 16)
+    assert session(model, library).run(None, {"x": np.zeros((0, 5, 24), np.float32)})[0].shape == (
+        0,
+        5,
+        16,
+    )
     assert library.launches == before
 
 
 def test_eight_threads_share_a_session(library: fx.HostLibrary) -> None:
     model, _ = CASES["gemm"]
     ours, body = session(model, library), session(model, None)
-    inputs = [np.random.default_rng(i).standard_normal((1 + i % 5, 3, 24)).astype(np.float32) for i in range(64)]
+    inputs = [
+        np.random.default_rng(i).standard_normal((1 + i % 5, 3, 24)).astype(np.float32)
+        for i in range(64)
+    ]
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda x: ours.run(None, {"x": x})[0], inputs))
     for x, y in zip(inputs, results, strict=True):
@@ -198,7 +369,9 @@ def test_sessions_of_many_threads_share_the_domain(library: fx.HostLibrary) -> N
     model, _ = CASES["gemm"]
     x = np.ones((1, 1, 24), np.float32)
     with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda _: session(model, library).run(None, {"x": x})[0], range(16)))
+        results = list(
+            pool.map(lambda _: session(model, library).run(None, {"x": x})[0], range(16))
+        )
     assert all(np.array_equal(result, results[0]) for result in results)
 
 
@@ -206,14 +379,25 @@ def gemm_with(**attributes: object) -> onnx.ModelProto:
     return fx.fused_model(fx.GEMM, [4, 8], (16, 8), [[16]], **attributes)
 
 
-@pytest.mark.parametrize(("attributes", "message"), [
-    ({"format": 2}, "node format 2.*run onnxbolt optimize again"),
-    ({"configs": [80, 0, 7]}, "configs or epilogue_params is damaged"),
-    ({"configs": dataclasses.replace(fx.config(Family.GEMM_2X), stages=5).row()}, "no kernel sm_80.*stages 5.*Run: onnxbolt build"),
-    ({"configs": fx.config(Family.GEMM_2X, 90).row()}, "no configuration for sm_80.*--arch sm_80"),
-    ({"epilogue_params": [0.0] * 9}, "configs or epilogue_params is damaged"),
-])
-def test_session_is_refused(library: fx.HostLibrary, attributes: dict[str, object], message: str) -> None:
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"format": 2}, "node format 2.*run onnxbolt optimize again"),
+        ({"configs": [80, 0, 7]}, "configs or epilogue_params is damaged"),
+        (
+            {"configs": dataclasses.replace(fx.config(Family.GEMM_2X), stages=5).row()},
+            "no kernel sm_80.*stages 5.*Run: onnxbolt build",
+        ),
+        (
+            {"configs": fx.config(Family.GEMM_2X, 90).row()},
+            "no configuration for sm_80.*--arch sm_80",
+        ),
+        ({"epilogue_params": [0.0] * 9}, "configs or epilogue_params is damaged"),
+    ],
+)
+def test_session_is_refused(
+    library: fx.HostLibrary, attributes: dict[str, object], message: str
+) -> None:
     with pytest.raises(Exception, match=f"{fx.GEMM.spec.name} 'the node'.*{message}"):
         session(gemm_with(**attributes), library)
 
@@ -228,50 +412,85 @@ def test_launch_that_fails(library: fx.HostLibrary, capfd: pytest.CaptureFixture
     library.fail(launch=True)
     with pytest.raises(Exception, match=r"the node.*x \[4,8\]: launched to fail"):
         session(gemm_with(), library).run(None, {"x": np.ones((4, 8), np.float32)})
-    assert "Falling back" not in capfd.readouterr().out  # onnxruntime starts again without the GPU where it sees EP_FAIL
+    assert (
+        "Falling back" not in capfd.readouterr().out
+    )  # onnxruntime starts again without the GPU where it sees EP_FAIL
 
 
 @pytest.mark.parametrize(("op", "shape"), [(fx.TO_NCHW, (2, 4, 4, 3)), (fx.TO_NHWC, (2, 3))])
-def test_layout_changes_that_do_not_fit_are_refused(library: fx.HostLibrary, op: fx.Fused, shape: tuple[int, ...]) -> None:
+def test_layout_changes_that_do_not_fit_are_refused(
+    library: fx.HostLibrary, op: fx.Fused, shape: tuple[int, ...]
+) -> None:
     model = fx.fused_model(op, [f"d{i}" for i in range(len(shape))], padding=3)
     with pytest.raises(Exception, match="x has shape"):
         session(model, library).run(None, {"x": np.ones(shape, np.float32)})
 
 
-@pytest.mark.parametrize(("weight", "operand", "x", "message"), [
-    ((16, 9), [16], (4, 8), "do not fit: 8 channels, expected 9"),
-    ((16, 8), [15], (4, 8), r"input 2 has shape \[15\], expected \[16\]"),
-    ((16, 8, 1), [16], (4, 8), "weight has shape .*expected rank 2"),
-])
-def test_operands_are_checked(library: fx.HostLibrary, weight: tuple[int, ...], operand: list[int], x: tuple[int, ...],
-                              message: str) -> None:
+@pytest.mark.parametrize(
+    ("weight", "operand", "x", "message"),
+    [
+        ((16, 9), [16], (4, 8), "do not fit: 8 channels, expected 9"),
+        ((16, 8), [15], (4, 8), r"input 2 has shape \[15\], expected \[16\]"),
+        ((16, 8, 1), [16], (4, 8), "weight has shape .*expected rank 2"),
+    ],
+)
+def test_operands_are_checked(
+    library: fx.HostLibrary,
+    weight: tuple[int, ...],
+    operand: list[int],
+    x: tuple[int, ...],
+    message: str,
+) -> None:
     model = fx.fused_model(fx.GEMM, ["M", "K"], weight, [operand])
     with pytest.raises(Exception, match=message):
         session(model, library).run(None, {"x": np.ones(x, np.float32)})
 
 
-@pytest.mark.parametrize(("squeeze", "excite", "bias", "message"), [
-    ((4, 7), (6, 4), 4, r"input 1 has shape \[4,7\], expected \[4,6\]"),
-    ((4, 6), (7, 4), 4, "do not fit"),
-    ((4, 6), (6, 4), 5, r"input 2 has shape \[5\], expected \[4\]"),
-])
-def test_weights_of_squeeze_excite_are_checked(library: fx.HostLibrary, squeeze: tuple[int, int], excite: tuple[int, int], bias: int,
-                                               message: str) -> None:
-    model = fx.fused_model(fx.SQUEEZE_EXCITE, ["N", 3, "W", "C"], squeeze, [[bias], list(excite), [excite[0]]], epilogue_params=[0.25, 0.5])
+@pytest.mark.parametrize(
+    ("squeeze", "excite", "bias", "message"),
+    [
+        ((4, 7), (6, 4), 4, r"input 1 has shape \[4,7\], expected \[4,6\]"),
+        ((4, 6), (7, 4), 4, "do not fit"),
+        ((4, 6), (6, 4), 5, r"input 2 has shape \[5\], expected \[4\]"),
+    ],
+)
+def test_weights_of_squeeze_excite_are_checked(
+    library: fx.HostLibrary,
+    squeeze: tuple[int, int],
+    excite: tuple[int, int],
+    bias: int,
+    message: str,
+) -> None:
+    model = fx.fused_model(
+        fx.SQUEEZE_EXCITE,
+        ["N", 3, "W", "C"],
+        squeeze,
+        [[bias], list(excite), [excite[0]]],
+        epilogue_params=[0.25, 0.5],
+    )
     with pytest.raises(Exception, match=message):
-        session(model, library).run(None, {"x": np.ones((1, 3, 2, 6), np.float32), "operand2": np.ones(excite, np.float32)})
+        session(model, library).run(
+            None, {"x": np.ones((1, 3, 2, 6), np.float32), "operand2": np.ones(excite, np.float32)}
+        )
 
 
 def test_residual_of_another_shape_is_refused(library: fx.HostLibrary) -> None:
-    model = fx.fused_model(fx.GEMM_ADD, ["M", 24], (16, 24), [[16], ["R", 16]], epilogue_params=[0.25])
+    model = fx.fused_model(
+        fx.GEMM_ADD, ["M", 24], (16, 24), [[16], ["R", 16]], epilogue_params=[0.25]
+    )
     with pytest.raises(Exception, match=r"input 3 has shape \[1,16\], expected \[7,16\]"):
-        session(model, library).run(None, {"x": np.ones((7, 24), np.float32), "operand2": np.ones((1, 16), np.float32)})
+        session(model, library).run(
+            None, {"x": np.ones((7, 24), np.float32), "operand2": np.ones((1, 16), np.float32)}
+        )
 
 
 MACHINES = {
     "no gpu": ({"error": 100, "count": 0}, "no NVIDIA GPU or driver is visible"),
     "no driver": ({"error": 35, "driver": 0, "count": 0}, "no NVIDIA GPU or driver is visible"),
-    "old driver": ({"error": 35, "driver": 12040, "count": 0}, "driver supports CUDA 12.4 and the library needs CUDA 13.0"),
+    "old driver": (
+        {"error": 35, "driver": 12040, "count": 0},
+        "driver supports CUDA 12.4 and the library needs CUDA 13.0",
+    ),
     "cuda fails": ({"error": 999, "count": 0}, "CUDA does not start"),
     "older gpu": ({"sm": 75}, r"GPU 0 is sm_75 and the library holds kernels for sm_90a, sm_80"),
     "newer gpu": ({"sm": 100}, r"GPU 0 is sm_100"),
@@ -280,7 +499,9 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("case", MACHINES)
-def test_machine_that_cannot_run_the_kernels(library: fx.HostLibrary, case: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_machine_that_cannot_run_the_kernels(
+    library: fx.HostLibrary, case: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     machine, reason = MACHINES[case]
     library.machine(**machine)
     model, _ = CASES["gemm"]
@@ -293,14 +514,18 @@ def test_machine_that_cannot_run_the_kernels(library: fx.HostLibrary, case: str,
     assert re.search(reason, warnings[0])
 
 
-def test_disabled_library_is_silent(library: fx.HostLibrary, capfd: pytest.CaptureFixture[str]) -> None:
+def test_disabled_library_is_silent(
+    library: fx.HostLibrary, capfd: pytest.CaptureFixture[str]
+) -> None:
     model, _ = CASES["gemm"]
     before = library.launches
     session(model, library, enable="0").run(None, {"x": np.ones((1, 1, 24), np.float32)})
     assert (library.launches, capfd.readouterr().err) == (before, "")
 
 
-def test_device_of_the_session_is_asked(library: fx.HostLibrary, capfd: pytest.CaptureFixture[str]) -> None:
+def test_device_of_the_session_is_asked(
+    library: fx.HostLibrary, capfd: pytest.CaptureFixture[str]
+) -> None:
     model, _ = CASES["gemm"]
     session(model, library, device="1")
     assert "there is no GPU 1, 1 are visible" in capfd.readouterr().err

@@ -1,4 +1,6 @@
-"""Structures of the C++ sources that Python fills in: as large, and each field where Python puts it."""
+"""Structures of the C++ sources that Python fills in: as large, and each field where Python puts
+it."""
+
 from __future__ import annotations
 
 import ctypes
@@ -11,9 +13,16 @@ from tests.codegen.compilation import compile_program
 from tests.gpu import device
 
 MIRRORS = {
-    "EpilogueArguments": device.Epilogue, "GemmArguments": device.Gemm, "ConvArguments": device.Conv, "PoolArguments": device.Pool,
-    "LayoutArguments": device.Layout, "ResizeArguments": device.Resize, "ElementwiseArguments": device.Elementwise,
-    "ChainArguments": device.Chain, "ConvChainArguments": device.ConvChain, "SqueezeExciteArguments": device.SqueezeExcite,
+    "EpilogueArguments": device.Epilogue,
+    "GemmArguments": device.Gemm,
+    "ConvArguments": device.Conv,
+    "PoolArguments": device.Pool,
+    "LayoutArguments": device.Layout,
+    "ResizeArguments": device.Resize,
+    "ElementwiseArguments": device.Elementwise,
+    "ChainArguments": device.Chain,
+    "ConvChainArguments": device.ConvChain,
+    "SqueezeExciteArguments": device.SqueezeExcite,
 }
 _PROGRAM = """
 #include <cstddef>
@@ -30,16 +39,28 @@ PRINTS
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     """Of each structure its size, and where its fields begin."""
-    lines = [", ".join([f"sizeof({name})", *(f"offsetof({name}, {field})" for field, *_ in mirror._fields_)])
-             for name, mirror in MIRRORS.items()]
-    prints = [f"  for (size_t number : {{{line}}}) std::printf(\"%zu \", number);\n  std::puts(\"\");" for line in lines]
+    lines = [
+        ", ".join(
+            [f"sizeof({name})", *(f"offsetof({name}, {field})" for field, *_ in mirror._fields_)]
+        )
+        for name, mirror in MIRRORS.items()
+    ]
+    prints = [
+        f'  for (size_t number : {{{line}}}) std::printf("%zu ", number);\n  std::puts("");'
+        for line in lines
+    ]
     source: Path = tmp_path_factory.mktemp("mirrors") / "mirrors.cu"
     program = compile_program(source, _PROGRAM.replace("PRINTS", "\n".join(prints)))
-    printed = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
+    printed = subprocess.run(
+        [str(program)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return {name: list(map(int, line.split())) for name, line in zip(MIRRORS, printed, strict=True)}
 
 
 @pytest.mark.parametrize("name", MIRRORS)
 def test_fields_lie_where_python_puts_them(layouts: dict[str, list[int]], name: str) -> None:
     mirror = MIRRORS[name]
-    assert layouts[name] == [ctypes.sizeof(mirror), *(getattr(mirror, field).offset for field, *_ in mirror._fields_)]
+    assert layouts[name] == [
+        ctypes.sizeof(mirror),
+        *(getattr(mirror, field).offset for field, *_ in mirror._fields_),
+    ]

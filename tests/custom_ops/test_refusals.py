@@ -1,4 +1,6 @@
-"""What kernels refuse before a launch, asked on the CPU; tests/gpu has the refusals that are asked of compiled kernels."""
+"""What kernels refuse before a launch, asked on the CPU; tests/gpu has the refusals that are
+asked of compiled kernels."""
+
 from __future__ import annotations
 
 import subprocess
@@ -17,7 +19,23 @@ from tests.codegen.compilation import compile_program
 
 LAYER = ("Bias", "Relu")
 CHAIN = ConvProblem(
-    2, 14, 14, 64, 256, 3, 3, 14, 14, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, (*LAYER, PRODUCT, *LAYER), inner=(64,)
+    2,
+    14,
+    14,
+    64,
+    256,
+    3,
+    3,
+    14,
+    14,
+    (1, 1, 1, 1),
+    (1, 1),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F16,
+    (*LAYER, PRODUCT, *LAYER),
+    inner=(64,),
 )
 ALONE = replace(CHAIN, k=64, groups=64, chain=LAYER, inner=())
 AVERAGED = replace(CHAIN, p=8, q=8, k=64, chain=(*LAYER, MEAN), inner=())
@@ -25,44 +43,81 @@ _LAST = "y is to have its channels first, and the kernel puts them last"
 _ONE = "y is to be written in both forms, and the kernel writes one"
 # what is changed, and the answer
 RESIZES = (
-    ("", "accepted"), ("resize.mode = ResizeMode(3);", "the mode, the coordinates or the rounding is none that the kernel knows"),
-    ("resize.coordinates = Coordinates(4);", "the mode, the coordinates or the rounding is none that the kernel knows"),
-    ("resize.rounding = Rounding(-1);", "the mode, the coordinates or the rounding is none that the kernel knows"),
-    ("resize.h = 0;", "there is no pixel to take"), ("resize.scale_w = 0;", "a scale is not positive"),
+    ("", "accepted"),
+    (
+        "resize.mode = ResizeMode(3);",
+        "the mode, the coordinates or the rounding is none that the kernel knows",
+    ),
+    (
+        "resize.coordinates = Coordinates(4);",
+        "the mode, the coordinates or the rounding is none that the kernel knows",
+    ),
+    (
+        "resize.rounding = Rounding(-1);",
+        "the mode, the coordinates or the rounding is none that the kernel knows",
+    ),
+    ("resize.h = 0;", "there is no pixel to take"),
+    ("resize.scale_w = 0;", "a scale is not positive"),
 )
 CHAINS = (
-    ("", "accepted"), ("conv.k = 128;", "the first layer has another number of channels than the convolution"),
+    ("", "accepted"),
+    ("conv.k = 128;", "the first layer has another number of channels than the convolution"),
     ("chain.n[0] = 32;", "the first layer has another number of channels than the convolution"),
-    ("conv.groups = 2;", "a chain of convolutions has no groups"), ("chain.n[1] = 264;", "a layer is wider than the kernel"),
-    ("chain.ldd = 3;", "y or its pitch is not aligned to 16 bytes"), ("conv.y_planes = 1;", _LAST),
-    ("chain.stored = data;", "the first layer's result is to be stored, and the kernel does not store it"),
+    ("conv.groups = 2;", "a chain of convolutions has no groups"),
+    ("chain.n[1] = 264;", "a layer is wider than the kernel"),
+    ("chain.ldd = 3;", "y or its pitch is not aligned to 16 bytes"),
+    ("conv.y_planes = 1;", _LAST),
+    (
+        "chain.stored = data;",
+        "the first layer's result is to be stored, and the kernel does not store it",
+    ),
 )
 # by older architectures' instructions, of the same problem
 OLDER_CHAINS = (
-    ("", "accepted"), ("conv.k = 128;", "the first layer has another number of channels than the convolution"),
-    ("conv.groups = 2;", "a chain of convolutions has no groups"), ("chain.layers = 1;", "the kernel is for another number of layers"),
-    ("chain.n[1] = 264;", "a layer is wider than the kernel"), ("conv.y_planes = 1;", _LAST),
+    ("", "accepted"),
+    ("conv.k = 128;", "the first layer has another number of channels than the convolution"),
+    ("conv.groups = 2;", "a chain of convolutions has no groups"),
+    ("chain.layers = 1;", "the kernel is for another number of layers"),
+    ("chain.n[1] = 264;", "a layer is wider than the kernel"),
+    ("conv.y_planes = 1;", _LAST),
 )
 _FAR = "pixels of y or of a tensor lie too far apart"
 HALO_CHAINS = (
-    ("", "accepted"), ("conv.y_planes = 1;", _LAST), ("conv.stored = data;", _ONE), ("conv.y_pitch = int64_t(1) << 29;", _FAR),
+    ("", "accepted"),
+    ("conv.y_planes = 1;", _LAST),
+    ("conv.stored = data;", _ONE),
+    ("conv.y_pitch = int64_t(1) << 29;", _FAR),
     ("chain.epilogue[1].tensor_pitch[0] = int64_t(1) << 29;", _FAR),
 )
 DEPTHWISE = (
-    ("", "accepted"), ("conv.y_planes = 1;", _LAST), ("conv.stored = data;", _ONE),
-    ("conv.groups = 1;", "a depthwise convolution has as many groups and output channels as channels"),
+    ("", "accepted"),
+    ("conv.y_planes = 1;", _LAST),
+    ("conv.stored = data;", _ONE),
+    (
+        "conv.groups = 1;",
+        "a depthwise convolution has as many groups and output channels as channels",
+    ),
 )
 HALOS = (
-    ("", "accepted"), ("conv.pad_right = -1;", "halo convolutions take no pixels off the image"),
-    ("conv.dilation_w = 2;", "halo convolutions need dilation 1"), ("conv.stride_w = 2;", "halo convolutions need equal strides of 1 or 2"),
+    ("", "accepted"),
+    ("conv.pad_right = -1;", "halo convolutions take no pixels off the image"),
+    ("conv.dilation_w = 2;", "halo convolutions need dilation 1"),
+    ("conv.stride_w = 2;", "halo convolutions need equal strides of 1 or 2"),
     ("conv.groups = 3;", "c and k have to be multiples of groups"),
     ("conv.groups = 16;", "x, its pitch, the filter or a group's c is not aligned to 16 bytes"),
 )
 # of a kernel that writes rows, and of one that writes planes as well
-ROWS = (("", "accepted"), ("conv.y_planes = 1;", _LAST), ("conv.stored = data;", _ONE), ("conv.stored = data; conv.y_planes = 1;", _ONE))
+ROWS = (
+    ("", "accepted"),
+    ("conv.y_planes = 1;", _LAST),
+    ("conv.stored = data;", _ONE),
+    ("conv.stored = data; conv.y_planes = 1;", _ONE),
+)
 _FORMS = "conv.stored = data; conv.y_planes = 1; "
 BOTH = (
-    (_FORMS, "accepted"), (_FORMS + "conv.padding = 63;", "accepted"), (_FORMS + "conv.y = data + 2; conv.y_pitch = 3;", "accepted"),
+    (_FORMS, "accepted"),
+    (_FORMS + "conv.padding = 63;", "accepted"),
+    (_FORMS + "conv.y = data + 2; conv.y_pitch = 3;", "accepted"),
     ("", "y is to be written in one form, and the kernel writes both"),
     ("conv.stored = data;", "y is to have its channels last, and the kernel puts them first"),
     (_FORMS + "conv.padding = 64;", "no channel of y is left without the padding"),
@@ -71,9 +126,17 @@ BOTH = (
     (_FORMS + "conv.k = 60;", "y, its pitch or k is not aligned to align_c elements"),
 )
 _IMAGE = "the kernel's means are of images of 1 to 64 pixels"
-MEANS = (("", "accepted"), ("conv.p = 9;", _IMAGE), ("conv.q = 0;", _IMAGE), ("conv.y_planes = 1;", _LAST))
+MEANS = (
+    ("", "accepted"),
+    ("conv.p = 9;", _IMAGE),
+    ("conv.q = 0;", _IMAGE),
+    ("conv.y_planes = 1;", _LAST),
+)
 CASES = (*RESIZES, *CHAINS, *OLDER_CHAINS, *HALO_CHAINS, *HALOS, *DEPTHWISE, *ROWS, *BOTH, *MEANS)
-_WRITER = "Config<90, 0, 2147483647, 6, 128, 64, 64, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2, 0>, Half, Half, Layer"
+_WRITER = (
+    "Config<90, 0, 2147483647, 6, 128, 64, 64, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2,"
+    " 0>, Half, Half, Layer"
+)
 _PROGRAM = """
 #include <cstdio>
 #include "chain_conv_2x.h"
@@ -114,37 +177,81 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """In the order of CASES."""
     resizing = f"Resize<Config<{_row(resize.config(90).row())}>, Half, Half>"
     chains = (
-        (f"ChainConvSm90<Config<{_row(chain_conv.candidates(CHAIN, get(90))[0].row())}>, Half, Half, Layer, Layer>", CHAINS),
-        (f"ChainConv2x<Config<{_row(chain_conv_2x.candidates(CHAIN, get(80))[0].row())}>, Half, Half, Layer, Layer>", OLDER_CHAINS),
-        (f"ChainHaloSm90<Config<{_row(chain_halo.candidates(CHAIN, get(90))[0].row())}>, Half, Half, Layer, Layer>", HALO_CHAINS),
+        (
+            (
+                f"ChainConvSm90<Config<{_row(chain_conv.candidates(CHAIN, get(90))[0].row())}>,"
+                " Half, Half, Layer, Layer>"
+            ),
+            CHAINS,
+        ),
+        (
+            (
+                f"ChainConv2x<Config<{_row(chain_conv_2x.candidates(CHAIN, get(80))[0].row())}>,"
+                " Half, Half, Layer, Layer>"
+            ),
+            OLDER_CHAINS,
+        ),
+        (
+            (
+                f"ChainHaloSm90<Config<{_row(chain_halo.candidates(CHAIN, get(90))[0].row())}>,"
+                " Half, Half, Layer, Layer>"
+            ),
+            HALO_CHAINS,
+        ),
     )
-    alone = f"Depthwise<Config<{_row(depthwise.candidates(ALONE, get(90))[0].row())}>, Half, Half, Layer>"
-    prints = [f"  {{ auto resize = Resizing(); {change} Print({resizing}::can_implement(&resize)); }}" for change, _ in RESIZES]
-    prints += [
-        f"  {{ auto all = Convolutions(); [[maybe_unused]] auto& [conv, chain] = all; {change} Print({chain}::can_implement(&all)); }}"
-        for chain, changes in chains for change, _ in changes
+    alone = (
+        f"Depthwise<Config<{_row(depthwise.candidates(ALONE, get(90))[0].row())}>, Half, Half,"
+        " Layer>"
+    )
+    prints = [
+        f"  {{ auto resize = Resizing(); {change} Print({resizing}::can_implement(&resize)); }}"
+        for change, _ in RESIZES
     ]
-    prints += [f"  {{ auto conv = Convolutions().conv; {change} Print(halo::CheckConvolution(conv)); }}" for change, _ in HALOS]
     prints += [
-        f"  {{ auto conv = Convolutions().conv; conv.groups = conv.k; conv.y_pitch = 64; {change} Print({alone}::can_implement(&conv)); }}"
+        f"  {{ auto all = Convolutions(); [[maybe_unused]] auto& [conv, chain] = all; {change}"
+        f" Print({chain}::can_implement(&all)); }}"
+        for chain, changes in chains
+        for change, _ in changes
+    ]
+    prints += [
+        f"  {{ auto conv = Convolutions().conv; {change} Print(halo::CheckConvolution(conv)); }}"
+        for change, _ in HALOS
+    ]
+    prints += [
+        f"  {{ auto conv = Convolutions().conv; conv.groups = conv.k; conv.y_pitch = 64; {change}"
+        f" Print({alone}::can_implement(&conv)); }}"
         for change, _ in DEPTHWISE
     ]
     prints += [
-        f"  {{ auto conv = Convolutions().conv; conv.y_pitch = 64; {change} Print({kernel}::can_implement(&conv)); }}"
-        for kernel, changes in ((f"ConvSm90<{_WRITER}>", ROWS), (f"ConvSm90<{_WRITER}, true>", BOTH)) for change, _ in changes
+        f"  {{ auto conv = Convolutions().conv; conv.y_pitch = 64; {change}"
+        f" Print({kernel}::can_implement(&conv)); }}"
+        for kernel, changes in (
+            (f"ConvSm90<{_WRITER}>", ROWS),
+            (f"ConvSm90<{_WRITER}, true>", BOTH),
+        )
+        for change, _ in changes
     ]
-    averaged = f"ConvSm90<Config<{_row(mean.candidates(AVERAGED, get(90))[0].row())}>, Half, Half, Averaged>"
+    averaged = (
+        f"ConvSm90<Config<{_row(mean.candidates(AVERAGED, get(90))[0].row())}>, Half, Half,"
+        " Averaged>"
+    )
     image = "auto conv = Convolutions().conv; conv.p = conv.q = 8; conv.y_pitch = 64;"
-    prints += [f"  {{ {image} {change} Print({averaged}::can_implement(&conv)); }}" for change, _ in MEANS]
+    prints += [
+        f"  {{ {image} {change} Print({averaged}::can_implement(&conv)); }}" for change, _ in MEANS
+    ]
     source: Path = tmp_path_factory.mktemp("refusals") / "refusals.cu"
     program = compile_program(source, _PROGRAM.replace("PRINTS", "\n".join(prints)))
-    return subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
+    return subprocess.run(
+        [str(program)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
 
 
 def _row(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-@pytest.mark.parametrize(("place", "change", "answer"), [(i, *case) for i, case in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("place", "change", "answer"), [(i, *case) for i, case in enumerate(CASES)]
+)
 def test_refusal(answers: list[str], place: int, change: str, answer: str) -> None:
     assert answers[place] == answer, change

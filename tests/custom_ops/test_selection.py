@@ -1,4 +1,6 @@
-"""Which of a library's kernels run: by the GPU's architecture, and by the op's types and epilogue."""
+"""Which of a library's kernels run: by the GPU's architecture, and by the op's types and
+epilogue."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -12,15 +14,20 @@ from tests import library_fixtures as fx
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fx.HostLibrary]:
-    """Kernels for one op type, of three architectures; another op type has none, though its configurations are the same."""
+    """Kernels for one op type, of three architectures; another op type has none, though its
+    configurations are the same."""
     path = tmp_path_factory.mktemp("selection") / "host.onnxbolt.so"
-    built = fx.host_library(path, (fx.GEMM, fx.GEMM_ADD), archs=(80, 86, 90), without=(fx.GEMM_ADD,))
+    built = fx.host_library(
+        path, (fx.GEMM, fx.GEMM_ADD), archs=(80, 86, 90), without=(fx.GEMM_ADD,)
+    )
     yield built
     built.machine()
 
 
 @pytest.mark.parametrize(("sm", "arch"), [(80, 80), (86, 86), (87, 86), (89, 86), (90, 90)])
-def test_the_nearest_older_architecture_of_the_gpu_s_generation_runs(library: fx.HostLibrary, sm: int, arch: int) -> None:
+def test_the_nearest_older_architecture_of_the_gpu_s_generation_runs(
+    library: fx.HostLibrary, sm: int, arch: int
+) -> None:
     library.machine(sm=sm)
     assert Library(library.path, "").probe(0) == (arch, "")
 

@@ -1,4 +1,6 @@
-"""Functors of epilogue/steps.h, and steps of the tuner's reference, compiled for the host, against the ONNX operators in float64."""
+"""Functors of epilogue/steps.h, and steps of the tuner's reference, compiled for the host,
+against the ONNX operators in float64."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -14,8 +16,12 @@ from tests.custom_ops.host_steps import ALL_FP16, STEPS, Form, HostSteps, exact
 FINITE = ALL_FP16[np.isfinite(ALL_FP16)].astype(np.float32)
 OPERAND = np.random.default_rng(0).standard_normal(len(FINITE)).astype(np.float32)
 FORMS = (
-    (DType.F16, Form.FINISH_HALF), (DType.F16, Form.APPROXIMATE), (DType.F16, Form.APPLY), (DType.BF16, Form.FINISH_BFLOAT),
-    (DType.BF16, Form.APPROXIMATE), (DType.F32, Form.APPLY),
+    (DType.F16, Form.FINISH_HALF),
+    (DType.F16, Form.APPROXIMATE),
+    (DType.F16, Form.APPLY),
+    (DType.BF16, Form.FINISH_BFLOAT),
+    (DType.BF16, Form.APPROXIMATE),
+    (DType.F32, Form.APPLY),
 )
 SHIFTS = (-1, 0, 1)  # of the special-function unit's error
 # of the steps that tend to 0 at one side, those whose results keep their digits there
@@ -43,7 +49,9 @@ def test_the_tail_of_apply_is_relative(steps: HostSteps, step: str, shift: int) 
     x = FINITE[(FINITE > -8) & (FINITE < 0)]
     x = x[: len(x) // 2 * 2]
     expected = exact(step, x)
-    assert np.all(np.abs(steps.run(step, Form.APPLY, x, shift=shift) - expected) <= 1e-5 * np.abs(expected))
+    assert np.all(
+        np.abs(steps.run(step, Form.APPLY, x, shift=shift) - expected) <= 1e-5 * np.abs(expected)
+    )
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -65,16 +73,28 @@ def test_the_tuners_reference_is_exact(steps: HostSteps, step: str) -> None:
 
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("step", STEPS)
-def test_the_tuner_accepts_every_value_of_the_functors(steps: HostSteps, step: str, shift: int) -> None:
+def test_the_tuner_accepts_every_value_of_the_functors(
+    steps: HostSteps, step: str, shift: int
+) -> None:
     """In every form that a kernel may take; and its limits are narrow."""
     x, operand = (values[np.abs(FINITE) <= 40] for values in (FINITE, OPERAND))
     y = exact(step, x, operand)
     for dtype, form in FORMS:
         if not steps.has(step, form):
             continue
-        rounding, floor, _, unit, _, _, relative, absolute, own = limits_of(GemmProblem(8, 8, 8, dtype, dtype, (step,)))
-        limit = steps.bounded(step, x, operand, np.zeros(len(x)), rounding, own) + absolute + relative * np.abs(y)
-        limit += unit * np.maximum(np.abs(y), floor) if form in (Form.FINISH_HALF, Form.FINISH_BFLOAT) else 0.0
+        rounding, floor, _, unit, _, _, relative, absolute, own = limits_of(
+            GemmProblem(8, 8, 8, dtype, dtype, (step,))
+        )
+        limit = (
+            steps.bounded(step, x, operand, np.zeros(len(x)), rounding, own)
+            + absolute
+            + relative * np.abs(y)
+        )
+        limit += (
+            unit * np.maximum(np.abs(y), floor)
+            if form in (Form.FINISH_HALF, Form.FINISH_BFLOAT)
+            else 0.0
+        )
         assert np.all(np.abs(steps.run(step, form, x, operand, shift) - y) <= limit), (dtype, form)
         assert np.all(limit <= 0.01 * (1 + np.abs(x))), (dtype, form)
 
@@ -85,12 +105,16 @@ def test_the_tuners_bounds_hold_what_errors_become(steps: HostSteps, step: str) 
     errors = np.full(len(x), 1e-3)
     found = steps.bounded(step, x, operand, errors, 0.0, 0.0)
     for part in np.linspace(-1, 1, 9):
-        moved = np.abs(exact(step, x.astype(np.float64) + part * errors, operand) - exact(step, x, operand))
+        moved = np.abs(
+            exact(step, x.astype(np.float64) + part * errors, operand) - exact(step, x, operand)
+        )
         assert np.all(moved <= found + 1e-6)
 
 
 def test_the_tuners_reference_shares_nothing_with_the_functors() -> None:
     """A fault in epilogue/ must not be in the answer that kernels are judged by."""
     for path in (resource_dir("custom_ops") / "profiler").iterdir():
-        assert "epilogue/" not in path.read_text().replace("nothing here comes from epilogue/", ""), path.name
+        assert "epilogue/" not in path.read_text().replace(
+            "nothing here comes from epilogue/", ""
+        ), path.name
         assert "epilogue::" not in path.read_text(), path.name

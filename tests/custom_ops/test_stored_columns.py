@@ -1,4 +1,6 @@
-"""How many columns a unit of a tile has: the planner's formulas for shared memory and the kernels agree."""
+"""How many columns a unit of a tile has: the planner's formulas for shared memory and the
+kernels agree."""
+
 from __future__ import annotations
 
 import subprocess
@@ -25,8 +27,18 @@ int main() {
 
 
 def test_planner_and_kernels_store_the_same_columns_at_once(tmp_path: Path) -> None:
-    program = compile_program(tmp_path / "columns.cu", _PROGRAM.replace("COLUMNS", ", ".join(map(str, COLUMNS))))
-    printed = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
-    expected = [" ".join(str(stored_columns(columns, out, residual)) for out in (DType.F16, DType.BF16, DType.F32))
-                for columns in COLUMNS for residual in (False, True)]
+    program = compile_program(
+        tmp_path / "columns.cu", _PROGRAM.replace("COLUMNS", ", ".join(map(str, COLUMNS)))
+    )
+    printed = subprocess.run(
+        [str(program)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    expected = [
+        " ".join(
+            str(stored_columns(columns, out, residual))
+            for out in (DType.F16, DType.BF16, DType.F32)
+        )
+        for columns in COLUMNS
+        for residual in (False, True)
+    ]
     assert printed == expected

@@ -1,4 +1,6 @@
-"""Ops with a second output inside ONNX Runtime: a layer's result that is stored as well, or the other form of y. Kernels run on the CPU."""
+"""Ops with a second output inside ONNX Runtime: a layer's result that is stored as well, or the
+other form of y. Kernels run on the CPU."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,17 +14,59 @@ from tests import library_fixtures as fx
 from tests.custom_ops.test_library_in_ort import compare, inferred, session
 
 POINTWISE = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
-GEMM = fx.fused_model(fx.GEMM_STORED, ["B", "S", 24], (16, 24), [[16], ["B", "S", 16], [8, 16], [8]])
-CONV = fx.fused_model(fx.CONV_STORED, ["N", 9, 11, 8], (6, 1, 1, 8), [[6], ["N", 9, 11, 6], [10, 1, 1, 6], [10]], **POINTWISE)
-BOTH = fx.fused_model(fx.BOTH, ["N", "H", 11, 8], (8, 3, 2, 8), [[8]], strides=[2, 1], pads=[0, 1, 2, 3], dilations=[1, 1], group=1,
-                      padding=3)
-BOTH_1D = fx.fused_model(fx.BOTH_1D, [2, "L", 4], (8, 3, 4), [[8]], strides=[2], pads=[1, 2], dilations=[1], group=1, padding=3)
+GEMM = fx.fused_model(
+    fx.GEMM_STORED, ["B", "S", 24], (16, 24), [[16], ["B", "S", 16], [8, 16], [8]]
+)
+CONV = fx.fused_model(
+    fx.CONV_STORED,
+    ["N", 9, 11, 8],
+    (6, 1, 1, 8),
+    [[6], ["N", 9, 11, 6], [10, 1, 1, 6], [10]],
+    **POINTWISE,
+)
+BOTH = fx.fused_model(
+    fx.BOTH,
+    ["N", "H", 11, 8],
+    (8, 3, 2, 8),
+    [[8]],
+    strides=[2, 1],
+    pads=[0, 1, 2, 3],
+    dilations=[1, 1],
+    group=1,
+    padding=3,
+)
+BOTH_1D = fx.fused_model(
+    fx.BOTH_1D,
+    [2, "L", 4],
+    (8, 3, 4),
+    [[8]],
+    strides=[2],
+    pads=[1, 2],
+    dilations=[1],
+    group=1,
+    padding=3,
+)
 # a model, shapes of its inputs, what is known of y's and the stored result's
 CASES = {
     "gemm": (GEMM, ((2, 5, 24), (2, 5, 16), (8, 16)), ["B", "S", 8], ["B", "S", 16]),
-    "conv": (CONV, ((2, 9, 11, 8), (2, 9, 11, 6), (10, 1, 1, 6)), ["N", 9, 11, 10], ["N", 9, 11, 6]),
-    "both forms": (BOTH, ((2, 9, 11, 8),), ["N", 5, "floor((H-1)/2)+1", 14], ["N", "floor((H-1)/2)+1", 14, 8]),
-    "both forms 1d": (BOTH_1D, ((2, 12, 4),), [2, 5, "floor((L+0)/2)+1"], [2, "floor((L+0)/2)+1", 8]),
+    "conv": (
+        CONV,
+        ((2, 9, 11, 8), (2, 9, 11, 6), (10, 1, 1, 6)),
+        ["N", 9, 11, 10],
+        ["N", 9, 11, 6],
+    ),
+    "both forms": (
+        BOTH,
+        ((2, 9, 11, 8),),
+        ["N", 5, "floor((H-1)/2)+1", 14],
+        ["N", "floor((H-1)/2)+1", 14, 8],
+    ),
+    "both forms 1d": (
+        BOTH_1D,
+        ((2, 12, 4),),
+        [2, 5, "floor((L+0)/2)+1"],
+        [2, "floor((L+0)/2)+1", 8],
+    ),
 }
 
 
@@ -33,7 +77,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> fx.HostLibrary:
 
 
 def feeds(model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
-    return {value.name: np.zeros(shape, np.float32) for value, shape in zip(model.graph.input, shapes, strict=True)}
+    return {
+        value.name: np.zeros(shape, np.float32)
+        for value, shape in zip(model.graph.input, shapes, strict=True)
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -69,15 +116,37 @@ def test_both_forms_hold_the_same_values(library: fx.HostLibrary, batch: int) ->
 
 
 def test_only_1x1_convolutions_store_a_result(library: fx.HostLibrary) -> None:
-    model = fx.fused_model(fx.CONV_STORED, [2, 9, 11, 8], (6, 1, 1, 8), [[6], [2, 5, 6, 6], [10, 1, 1, 6], [10]],
-                           **{**POINTWISE, "strides": [2, 2]})
+    model = fx.fused_model(
+        fx.CONV_STORED,
+        [2, 9, 11, 8],
+        (6, 1, 1, 8),
+        [[6], [2, 5, 6, 6], [10, 1, 1, 6], [10]],
+        **{**POINTWISE, "strides": [2, 2]},
+    )
     library.machine()
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="1x1 convolution of every pixel"):
-        session(model, library).run(None, feeds(model, [(2, 9, 11, 8), (2, 5, 6, 6), (10, 1, 1, 6)]))
+    with pytest.raises(
+        ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="1x1 convolution of every pixel"
+    ):
+        session(model, library).run(
+            None, feeds(model, [(2, 9, 11, 8), (2, 5, 6, 6), (10, 1, 1, 6)])
+        )
 
 
 def test_a_padding_is_less_than_the_channels_that_are_stored(library: fx.HostLibrary) -> None:
-    model = fx.fused_model(fx.BOTH, [2, 9, 11, 8], (8, 3, 2, 8), [[8]], strides=[1, 1], pads=[0] * 4, dilations=[1, 1], group=1, padding=8)
+    model = fx.fused_model(
+        fx.BOTH,
+        [2, 9, 11, 8],
+        (8, 3, 2, 8),
+        [[8]],
+        strides=[1, 1],
+        pads=[0] * 4,
+        dilations=[1, 1],
+        group=1,
+        padding=8,
+    )
     library.machine()
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="8 channels, which does not fit a padding of 8"):
+    with pytest.raises(
+        ort.capi.onnxruntime_pybind11_state.InvalidArgument,
+        match="8 channels, which does not fit a padding of 8",
+    ):
         session(model, library).run(None, feeds(model, [(2, 9, 11, 8)]))

@@ -1,4 +1,6 @@
-"""One model through the main job: nothing raised, a valid output, the original's answers, the original left as it was."""
+"""One model through the main job: nothing raised, a valid output, the original's answers, the
+original left as it was."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -13,23 +15,35 @@ from onnxbolt.verify.session import CPU, RUNTIME_ERRORS, Runner
 
 ARCHS = ("sm_80", "sm_90a")
 HOPPER = ("sm_90a",)  # alone it has chains of GEMMs, and first convolutions that read NCHW
-# Of outputs, beside verification: shapes and types alone would pass it where all of them are zero. Rounding is verification's business.
+# Of outputs, beside verification: shapes and types alone would pass it where all of them are zero.
+# Rounding is verification's business.
 LIMITS = {"keep": 1e-4, "fp16": 0.05}
-OTHER_SIZES = Sizes(batch=3, image=40, other=7)  # than those that verification draws for symbolic dimensions
+OTHER_SIZES = Sizes(
+    batch=3, image=40, other=7
+)  # than those that verification draws for symbolic dimensions
 
 
-def check(model: ModelProto, directory: Path, precision: str, fuse: str, archs: tuple[str, ...] = ARCHS) -> onnxbolt.Report:
-    """Optimize `model`, verification included, and run the result once more, in ONNX Runtime as it comes."""
+def check(
+    model: ModelProto, directory: Path, precision: str, fuse: str, archs: tuple[str, ...] = ARCHS
+) -> onnxbolt.Report:
+    """Optimize `model`, verification included, and run the result once more, in ONNX Runtime as
+    it comes."""
     out = directory / "out.onnx"
     before = model.SerializeToString(deterministic=True)
-    report = onnxbolt.optimize(model, out, precision=precision, fuse=fuse, library=False, archs=archs)
+    report = onnxbolt.optimize(
+        model, out, precision=precision, fuse=fuse, library=False, archs=archs
+    )
     assert report.passed
     assert model.SerializeToString(deterministic=True) == before
     optimized = onnx.load(out)
     if is_valid(model):
         onnx.checker.check_model(optimized, full_check=True)
     if precision in LIMITS and not uses_type(model, onnx.TensorProto.BFLOAT16):
-        _same_answers(model, optimized, LIMITS["fp16" if uses_type(model, onnx.TensorProto.FLOAT16) else precision])
+        _same_answers(
+            model,
+            optimized,
+            LIMITS["fp16" if uses_type(model, onnx.TensorProto.FLOAT16) else precision],
+        )
     return report
 
 
@@ -63,5 +77,7 @@ def is_valid(model: ModelProto) -> bool:
 
 def uses_type(model: ModelProto, kind: int) -> bool:
     """Whether weights or inputs are of this type."""
-    types = {tensor.data_type for tensor in model.graph.initializer} | {value.type.tensor_type.elem_type for value in model.graph.input}
+    types = {tensor.data_type for tensor in model.graph.initializer} | {
+        value.type.tensor_type.elem_type for value in model.graph.input
+    }
     return kind in types

@@ -1,4 +1,6 @@
-"""A graph that grows by moves; ONNX's own inference tells the shapes, and a move that does not fit is taken back."""
+"""A graph that grows by moves; ONNX's own inference tells the shapes, and a move that does not
+fit is taken back."""
+
 from __future__ import annotations
 
 import random
@@ -22,19 +24,30 @@ class UnfitError(Exception):
 
 
 class GrowingGraph:
-    """The model in the making: `shapes` are those of the tensors that moves may read, in the order in which they were made."""
+    """The model in the making: `shapes` are those of the tensors that moves may read, in the
+    order in which they were made."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.symbolic = self.draw.random() < 0.2
         self.size = self.draw.choice((4, 8, 14, 22))
         self.shapes: dict[str, Shape] = {}
-        image = (self.draw.choice((1, 2, 3, 5, 6, 8, 16)), self.draw.choice(SIZES), self.draw.choice(SIZES))
+        image = (
+            self.draw.choice((1, 2, 3, 5, 6, 8, 16)),
+            self.draw.choice(SIZES),
+            self.draw.choice(SIZES),
+        )
         rows = (self.draw.choice((1, *SIZES)), self.draw.choice((*SIZES, 65)))
-        for name, rest in zip(("a", "b"), self.draw.choice(((image,), (image,), (rows,), (image, rows))), strict=False):
+        for name, rest in zip(
+            ("a", "b"), self.draw.choice(((image,), (image,), (rows,), (image, rows))), strict=False
+        ):
             self.shapes[name] = (BATCH, *rest)
         batch = "N" if self.symbolic else BATCH
-        self.net = Net({name: (batch, *shape[1:]) for name, shape in self.shapes.items()}, opset=self.draw.choice(OPSETS), seed=seed)
+        self.net = Net(
+            {name: (batch, *shape[1:]) for name, shape in self.shapes.items()},
+            opset=self.draw.choice(OPSETS),
+            seed=seed,
+        )
 
     def move(self, moves: Mapping[Callable[[GrowingGraph], None], int]) -> None:
         """One of the moves, by their weights, or nothing where it does not fit."""
@@ -42,7 +55,7 @@ class GrowingGraph:
         try:
             self.draw.choices(list(moves), list(moves.values()))[0](self)
         except UnfitError:
-            del self.net.nodes[before[0]:], self.net.initializers[before[1]:]
+            del self.net.nodes[before[0] :], self.net.initializers[before[1] :]
             self.shapes = before[2]
 
     def model(self) -> ModelProto:
@@ -61,7 +74,11 @@ class GrowingGraph:
 
     def tensor(self, *ranks: int, fits: Callable[[Shape], bool] = lambda shape: True) -> str:
         """One of the tensors, more likely a late one."""
-        found = [name for name, shape in self.shapes.items() if len(shape) in (ranks or (2, 3, 4, 5)) and fits(shape)]
+        found = [
+            name
+            for name, shape in self.shapes.items()
+            if len(shape) in (ranks or (2, 3, 4, 5)) and fits(shape)
+        ]
         if not found:
             raise UnfitError
         return self.draw.choice(found[-5:] if self.draw.random() < 0.8 else found)
@@ -71,13 +88,22 @@ class GrowingGraph:
         first = self.net.node(op, *inputs, outputs=outputs, **attributes)
         node = self.net.nodes[-1]
         constants = {t.name: t for t in self.net.initializers}
-        types = {name: _type(constants[name].dims, constants[name].data_type) if name in constants else _type(self.shapes[name])
-                 for name in inputs if name}
+        types = {
+            name: (
+                _type(constants[name].dims, constants[name].data_type)
+                if name in constants
+                else _type(self.shapes[name])
+            )
+            for name in inputs
+            if name
+        }
         try:
             schema = onnx.defs.get_schema(op, self.net.opset)
             data = {name: constants[name] for name in inputs if name in constants}
             opset = [helper.make_opsetid("", self.net.opset)]
-            inferred = onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=opset)
+            inferred = onnx.shape_inference.infer_node_outputs(
+                schema, node, types, data, opset_imports=opset
+            )
         except (onnx.shape_inference.InferenceError, onnx.defs.SchemaError) as error:
             raise UnfitError from error
         for name, found in inferred.items():

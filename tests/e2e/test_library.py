@@ -1,4 +1,6 @@
-"""The main job with a real compiler: one kernel of each family for sm_80 and sm_90a, and the model runs without a GPU."""
+"""The main job with a real compiler: one kernel of each family for sm_80 and sm_90a, and the
+model runs without a GPU."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -42,7 +44,10 @@ def test_library_holds_each_family_for_each_architecture(optimized: Path) -> Non
     held = {(instance.config.family, instance.config.arch) for instance in manifest.instances}
     assert {(family, 80) for family in (Family.GEMM_2X, Family.CONV_2X, Family.POOL)} <= held
     assert (Family.POOL, 90) in held
-    for kinds in ({Family.GEMM_2X, Family.GEMM_3X, Family.GEMM_SM90}, {Family.CONV_2X, Family.CONV_SM90, Family.HALO_SM90}):
+    for kinds in (
+        {Family.GEMM_2X, Family.GEMM_3X, Family.GEMM_SM90},
+        {Family.CONV_2X, Family.CONV_SM90, Family.HALO_SM90},
+    ):
         assert any((family, 90) in held for family in kinds)
 
 
@@ -70,9 +75,14 @@ def test_same_script_runs_without_a_gpu(original: onnx.ModelProto, optimized: Pa
             assert relative_l2(got, expected) <= MODEL[DType.F16]
 
 
-def test_library_can_be_built_later(original: onnx.ModelProto, optimized: Path, tmp_path: Path) -> None:
+def test_library_can_be_built_later(
+    original: onnx.ModelProto, optimized: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out.onnx"
     onnxbolt.optimize(original, out, archs=ARCHS, fuse="all", library=False)
     assert out.read_bytes() == optimized.read_bytes()
     assert build_for(out) == onnxbolt.get_library_path(out)
-    assert Library(build_for(out), remedy="").digest == Library(onnxbolt.get_library_path(optimized), remedy="").digest
+    assert (
+        Library(build_for(out), remedy="").digest
+        == Library(onnxbolt.get_library_path(optimized), remedy="").digest
+    )

@@ -1,4 +1,5 @@
 """Old opsets: what is fused in them is what is fused in the forms of today, and it verifies."""
+
 from __future__ import annotations
 
 import functools
@@ -15,12 +16,22 @@ NETWORKS = ("resnet", "squeezenet", "mobilenet", "unet")
 
 
 def fused(name: str, opset: int, directory: Path, precision: str = "fp16") -> Counter[str]:
-    """How often each op type of ours is in the optimized model, which is compared with the original first."""
+    """How often each op type of ours is in the optimized model, which is compared with the
+    original first."""
     path = directory / f"{name}.{opset}.{precision}.onnx"
-    report = onnxbolt.optimize(getattr(old, name)(opset), path, fuse="all", precision=precision, library=False, archs="sm_80")
+    report = onnxbolt.optimize(
+        getattr(old, name)(opset),
+        path,
+        fuse="all",
+        precision=precision,
+        library=False,
+        archs="sm_80",
+    )
     assert report.passed
     assert not report.passed_through
-    return Counter(node.op_type for node in onnx.load(path).graph.node if node.domain == "com.onnxbolt")
+    return Counter(
+        node.op_type for node in onnx.load(path).graph.node if node.domain == "com.onnxbolt"
+    )
 
 
 @functools.cache
@@ -30,10 +41,14 @@ def fused_today(name: str, directory: Path) -> Counter[str]:
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 12])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_old_forms_fuse_as_new_ones(name: str, opset: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_old_forms_fuse_as_new_ones(
+    name: str, opset: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     directory = tmp_path_factory.mktemp("old")
     found = fused(name, opset, directory)
-    assert sum(count for op, count in found.items() if op.startswith(("FusedConv", "FusedGemm"))) > 2
+    assert (
+        sum(count for op, count in found.items() if op.startswith(("FusedConv", "FusedGemm"))) > 2
+    )
     assert found == fused_today(name, tmp_path_factory.getbasetemp())
 
 

@@ -1,8 +1,10 @@
-"""Compile the kernels of the GPU tests into one library, which the tuner's profiler can load as well:
-`python -m tests.gpu.build_kernels OUT.so --arch 90`.
+"""Compile the kernels of the GPU tests into one library, which the tuner's profiler can load as
+well: `python -m tests.gpu.build_kernels OUT.so --arch 90`.
 
-Objects come from onnxbolt's cache of compiled units, so that a second call only links. Needs no GPU.
+Objects come from onnxbolt's cache of compiled units, so that a second call only links. Needs no
+GPU.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -18,20 +20,32 @@ from tests.codegen.compilation import compile_all, units, watchful
 from tests.gpu.cases import instances
 
 SLOW = (
-    Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90, Family.FIRST_SM90, Family.CHAIN_SM90, Family.CHAIN_CONV_SM90,
+    Family.GEMM_3X,
+    Family.GEMM_SM90,
+    Family.CONV_SM90,
+    Family.HALO_SM90,
+    Family.FIRST_SM90,
+    Family.CHAIN_SM90,
+    Family.CHAIN_CONV_SM90,
     Family.GEMM_ROWS_SM90,
-    Family.CHAIN_HALO_SM90, Family.CHAIN_FIRST_SM90, Family.CHAIN_STORED_SM90, Family.CHAIN_WIDE_SM90,
+    Family.CHAIN_HALO_SM90,
+    Family.CHAIN_FIRST_SM90,
+    Family.CHAIN_STORED_SM90,
+    Family.CHAIN_WIDE_SM90,
 )  # to compile
 
 
 def build(output: Path, arch: int, progress: Callable[[str], None] = print) -> None:
-    """Compile and link the test kernels of `arch`; slow code is reported. Raises BuildError with the compiler's log."""
+    """Compile and link the test kernels of `arch`; slow code is reported. Raises BuildError with
+    the compiler's log."""
     toolchain, kernels = watchful(), instances(arch)
     # small units, the slow ones first: all cores are busy to the end
     slow = [kernel for kernel in kernels if kernel.config.family in SLOW]
     rest = [kernel for kernel in kernels if kernel.config.family not in SLOW]
     host = [Unit("launcher.cc", Path(__file__).with_name("launcher.cc").read_text()), *host_units()]
-    objects, complaints = compile_all([*units(slow, 2), *units(rest, 4), *host], toolchain, progress)
+    objects, complaints = compile_all(
+        [*units(slow, 2), *units(rest, 4), *host], toolchain, progress
+    )
     for complaint in complaints:
         progress(complaint)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +54,11 @@ def build(output: Path, arch: int, progress: Callable[[str], None] = print) -> N
 
 def _link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
     # without the export map of Toolchain.link_command, which would hide the launcher's functions
-    command = [part for part in toolchain.link_command([str(path) for path in objects], str(output)) if "version-script" not in part]
+    command = [
+        part
+        for part in toolchain.link_command([str(path) for path in objects], str(output))
+        if "version-script" not in part
+    ]
     subprocess.run(command, check=True)
 
 

@@ -1,8 +1,10 @@
 """What the GPU tests run: kernel instances, and the problems that each one solves.
 
-Every activation once per family and type at full alignment; each residual, scale and cast form and the alignments 4, 2, 1
-with ReLU; the planner's tiles, clusters and iterators in turn, so that each is met by some of them.
+Every activation once per family and type at full alignment; each residual, scale and cast form and
+the alignments 4, 2, 1 with ReLU; the planner's tiles, clusters and iterators in turn, so that each
+is met by some of them.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -17,38 +19,105 @@ from onnxbolt.epilogues import MEAN, PRODUCT
 from onnxbolt.gpu import local_arch
 from onnxbolt.kernels import chain as gemm_chain
 from onnxbolt.kernels import chain_small, elementwise, first, layout, resize, squeeze_excite
-from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig
+from onnxbolt.kernels.config import (
+    UNBOUNDED,
+    ConvProblem,
+    Family,
+    GemmProblem,
+    Iterator,
+    KernelConfig,
+)
 from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu import chain_2x_cases, conv_chain_cases, gemm_rows_cases, sm90_cases, stored_chain_cases, wide_chain_cases
+from tests.gpu import (
+    chain_2x_cases,
+    conv_chain_cases,
+    gemm_rows_cases,
+    sm90_cases,
+    stored_chain_cases,
+    wide_chain_cases,
+)
 from tests.gpu.planned import planned
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
 # a number per parameter, in the order of onnxbolt/epilogues.py
 PARAMS = {"LeakyRelu": (0.1,), "Clip": (-0.4, 0.7), "HardSigmoid": (0.3, 0.45), "Elu": (1.3,)}
 ACTIVATIONS = (
-    "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "Tanh", "GeluErf", "GeluTanh", "Silu", "HardSwish", "HardSigmoid", "Softplus",
-    "Elu", "Mish",
+    "Relu",
+    "LeakyRelu",
+    "PRelu",
+    "Clip",
+    "Sigmoid",
+    "Tanh",
+    "GeluErf",
+    "GeluTanh",
+    "Silu",
+    "HardSwish",
+    "HardSigmoid",
+    "Softplus",
+    "Elu",
+    "Mish",
 )
 FORMS: tuple[tuple[str, ...], ...] = (
-    (), ("Add",), ("Bias", "Add", "Relu"), ("Bias", "Relu", "Add"), ("Bias", "Silu", "Mul"), ("Bias", "Add", "Mul", "Clip", "LeakyRelu"),
-    ("Scale", "Bias", "Relu"), ("Bias", "Relu", "Scale", "Scale"), ("Bias", "Elu", "Add", "PRelu"),
+    (),
+    ("Add",),
+    ("Bias", "Add", "Relu"),
+    ("Bias", "Relu", "Add"),
+    ("Bias", "Silu", "Mul"),
+    ("Bias", "Add", "Mul", "Clip", "LeakyRelu"),
+    ("Scale", "Bias", "Relu"),
+    ("Bias", "Relu", "Scale", "Scale"),
+    ("Bias", "Elu", "Add", "PRelu"),
 )
-ELEMENTWISE = (("Scale", "Bias", "Relu"), ("Add", "Relu"), ("Bias", "Add", "Mul", "Clip", "LeakyRelu"), ("Softplus", "Scale", "PRelu"))
+ELEMENTWISE = (
+    ("Scale", "Bias", "Relu"),
+    ("Add", "Relu"),
+    ("Bias", "Add", "Mul", "Clip", "LeakyRelu"),
+    ("Softplus", "Scale", "PRelu"),
+)
 SQUEEZE_EXCITES = (("Relu", "HardSigmoid"), ("Silu", "Sigmoid"), ("LeakyRelu", "Clip"))
-CASTS = ((DType.F16, DType.F32), (DType.F32, DType.F16), (DType.BF16, DType.F32), (DType.F16, DType.BF16))
+CASTS = (
+    (DType.F16, DType.F32),
+    (DType.F32, DType.F16),
+    (DType.BF16, DType.F32),
+    (DType.F16, DType.BF16),
+)
 
 # k and the columns of each layer
-CHAINS = ((256, (64, 16)), (64, (128, 256)), (96, (32, 96)), (256, (256, 64)), (432, (256, 64, 16)), (16, (16, 16, 16, 16)),
-          (128, (192, 192)), (429, (256, 64, 16)), (13, (64, 16)), (367, (128, 64)), (4, (32, 16, 8)))
-SMALL_CHAINS = ((4, (1, 4)), (13, (16, 8, 1)), (64, (16, 16)), (30, (8, 3, 5, 16)), (1, (4, 2)), (16, (16, 12)))
+CHAINS = (
+    (256, (64, 16)),
+    (64, (128, 256)),
+    (96, (32, 96)),
+    (256, (256, 64)),
+    (432, (256, 64, 16)),
+    (16, (16, 16, 16, 16)),
+    (128, (192, 192)),
+    (429, (256, 64, 16)),
+    (13, (64, 16)),
+    (367, (128, 64)),
+    (4, (32, 16, 8)),
+)
+SMALL_CHAINS = (
+    (4, (1, 4)),
+    (13, (16, 8, 1)),
+    (64, (16, 16)),
+    (30, (8, 3, 5, 16)),
+    (1, (4, 2)),
+    (16, (16, 12)),
+)
 
 # m, n, k of a warp tile, and stages; K for 2-byte types
 TILES = (
-    Tile2x(128, 64, 32, (64, 32), (3,)), Tile2x(128, 128, 32, (64, 64), (4,)), Tile2x(64, 64, 64, (32, 32), (5,)),
-    Tile2x(64, 256, 32, (64, 64), (4,)), Tile2x(256, 128, 32, (64, 64), (3,)), Tile2x(32, 64, 64, (16, 32), (5,)),
-    Tile2x(64, 128, 64, (32, 64), (3,)), Tile2x(128, 32, 64, (32, 32), (4,)), Tile2x(64, 16, 64, (16, 16), (5,)),
+    Tile2x(128, 64, 32, (64, 32), (3,)),
+    Tile2x(128, 128, 32, (64, 64), (4,)),
+    Tile2x(64, 64, 64, (32, 32), (5,)),
+    Tile2x(64, 256, 32, (64, 64), (4,)),
+    Tile2x(256, 128, 32, (64, 64), (3,)),
+    Tile2x(32, 64, 64, (16, 32), (5,)),
+    Tile2x(64, 128, 64, (32, 64), (3,)),
+    Tile2x(128, 32, 64, (32, 32), (4,)),
+    Tile2x(64, 16, 64, (16, 16), (5,)),
 )
 ITERATORS = (Iterator.OPTIMIZED, Iterator.ANALYTIC)
 SWIZZLES = (1, 4, 8, 2)
@@ -56,7 +125,8 @@ SWIZZLES = (1, 4, 8, 2)
 
 @dataclass(frozen=True)
 class GemmShape:
-    """Extents of a GEMM; n and k in units of the kernel's alignment. `gap`: that many units lie between rows."""
+    """Extents of a GEMM; n and k in units of the kernel's alignment. `gap`: that many units lie
+    between rows."""
 
     m: int
     n: int
@@ -82,7 +152,11 @@ class ConvShape:
 
 
 GEMMS = (
-    GemmShape(1, 16, 8), GemmShape(127, 17, 9, gap=1), GemmShape(300, 8, 25), GemmShape(517, 41, 16, gap=3), GemmShape(64, 1, 1),
+    GemmShape(1, 16, 8),
+    GemmShape(127, 17, 9, gap=1),
+    GemmShape(300, 8, 25),
+    GemmShape(517, 41, 16, gap=3),
+    GemmShape(64, 1, 1),
     GemmShape(3, 130, 33),
 )
 CONVS = (
@@ -97,24 +171,34 @@ CONVS = (
 )
 # whose results are means: 1 to 64 pixels, batches that fill no tile, tails of channels
 MEANS = (
-    ConvShape(1, 7, 7, 3, 5, 1, 1), ConvShape(33, 7, 7, 8, 33, 1, 1, gap=2), ConvShape(1, 1, 1, 4, 1, 1, 1),
-    ConvShape(33, 1, 1, 9, 17, 1, 1), ConvShape(5, 5, 5, 2, 40, 1, 1), ConvShape(4, 8, 8, 20, 24, 1, 1),
+    ConvShape(1, 7, 7, 3, 5, 1, 1),
+    ConvShape(33, 7, 7, 8, 33, 1, 1, gap=2),
+    ConvShape(1, 1, 1, 4, 1, 1, 1),
+    ConvShape(33, 1, 1, 9, 17, 1, 1),
+    ConvShape(5, 5, 5, 2, 40, 1, 1),
+    ConvShape(4, 8, 8, 20, 24, 1, 1),
     ConvShape(33, 5, 5, 3, 9, 3, 3, (1, 1, 1, 1)),
-    ConvShape(6, 8, 8, 8, 16, 3, 3, (1, 1, 1, 1), gap=1), ConvShape(3, 13, 13, 2, 7, 3, 3, (1, 0, 0, 1), strides=(2, 2)),
-    ConvShape(2, 9, 3, 5, 3, 1, 1), ConvShape(130, 7, 7, 16, 32, 1, 1),
+    ConvShape(6, 8, 8, 8, 16, 3, 3, (1, 1, 1, 1), gap=1),
+    ConvShape(3, 13, 13, 2, 7, 3, 3, (1, 0, 0, 1), strides=(2, 2)),
+    ConvShape(2, 9, 3, 5, 3, 1, 1),
+    ConvShape(130, 7, 7, 16, 32, 1, 1),
 )
 FIRST_LAYERS = (
     ConvShape(1, 37, 40, 1, 3, 7, 7, (3, 3, 3, 3), strides=(2, 2)),
     ConvShape(2, 12, 9, 1, 2, 3, 3, (1, 0, 2, 1)),
     ConvShape(2, 16, 16, 1, 4, 4, 4, strides=(4, 4), gap=1),
 )
-# of a model's first convolution: output channels, filter rows, columns and channels, strides; its types and chain
+# of a model's first convolution: output channels, filter rows, columns and channels, strides; its
+# types and chain
 FIRST = (
-    (64, (7, 7, 3), (2, 2), DType.F16, DType.F16, ("Bias", "Relu")), (64, (3, 3, 3), (1, 1), DType.BF16, DType.BF16, ("Bias", "Relu")),
+    (64, (7, 7, 3), (2, 2), DType.F16, DType.F16, ("Bias", "Relu")),
+    (64, (3, 3, 3), (1, 1), DType.BF16, DType.BF16, ("Bias", "Relu")),
     (48, (3, 3, 3), (2, 2), DType.F16, DType.F16, ("Scale", "Bias", "Silu")),
     (16, (3, 3, 3), (2, 2), DType.F16, DType.F16, ("Bias", "HardSwish")),
-    (96, (11, 11, 3), (4, 4), DType.F16, DType.F16, ("Bias", "Relu")), (128, (4, 4, 3), (4, 4), DType.BF16, DType.F32, ("Bias",)),
-    (8, (5, 3, 1), (1, 1), DType.F16, DType.F32, ("Bias", "Clip")), (24, (3, 3, 4), (1, 2), DType.BF16, DType.BF16, ("PRelu",)),
+    (96, (11, 11, 3), (4, 4), DType.F16, DType.F16, ("Bias", "Relu")),
+    (128, (4, 4, 3), (4, 4), DType.BF16, DType.F32, ("Bias",)),
+    (8, (5, 3, 1), (1, 1), DType.F16, DType.F32, ("Bias", "Clip")),
+    (24, (3, 3, 4), (1, 2), DType.BF16, DType.BF16, ("PRelu",)),
     (40, (1, 1, 2), (1, 1), DType.F16, DType.F16, ()),
 )
 
@@ -124,42 +208,86 @@ def mma(dtype: DType, arch: int) -> tuple[int, int, int]:
     return (16, 8, 16) if arch >= 80 and dtype is not DType.F32 else (16, 8, 8)
 
 
-def config_2x(family: Family, arch: int, dtype: DType, turn: int, align: int | None = None) -> KernelConfig:
-    """The configuration of turn `turn` among tiles, swizzles and iterators; small alignments take the smallest tiles."""
+def config_2x(
+    family: Family, arch: int, dtype: DType, turn: int, align: int | None = None
+) -> KernelConfig:
+    """The configuration of turn `turn` among tiles, swizzles and iterators; small alignments
+    take the smallest tiles."""
     align = align or dtype.alignment
     tile = TILES[turn % len(TILES)] if align == dtype.alignment else TILES[0]
     stages = 2 if arch < 80 or align * dtype.bytes < 4 else tile.stages[0]
     iterator = ITERATORS[turn % 2] if family is Family.CONV_2X else Iterator.NONE
     return KernelConfig(
-        arch, 0, UNBOUNDED, family, tile.threadblock(dtype), tile.warp_shape(dtype), mma(dtype, arch), stages,
-        SWIZZLES[turn % len(SWIZZLES)], align_a=align, align_b=align, align_c=align, iterator=iterator,
+        arch,
+        0,
+        UNBOUNDED,
+        family,
+        tile.threadblock(dtype),
+        tile.warp_shape(dtype),
+        mma(dtype, arch),
+        stages,
+        SWIZZLES[turn % len(SWIZZLES)],
+        align_a=align,
+        align_b=align,
+        align_c=align,
+        iterator=iterator,
     )
 
 
 def config_3x(arch: int, dtype: DType, turn: int) -> KernelConfig:
     """The configuration of turn `turn` among the planner's 3.x tiles and clusters."""
-    choices: list[tuple[Tile3x, tuple[int, int]]] = [(tile, cluster) for tile in HOPPER for cluster in tile.clusters]
+    choices: list[tuple[Tile3x, tuple[int, int]]] = [
+        (tile, cluster) for tile in HOPPER for cluster in tile.clusters
+    ]
     tile, cluster = choices[turn % len(choices)]
     width = dtype.alignment
     return KernelConfig(
-        arch, 0, UNBOUNDED, Family.GEMM_3X, tile.threadblock(dtype), cluster=cluster, schedule=tile.schedule,
-        align_a=width, align_b=width, align_c=width,
+        arch,
+        0,
+        UNBOUNDED,
+        Family.GEMM_3X,
+        tile.threadblock(dtype),
+        cluster=cluster,
+        schedule=tile.schedule,
+        align_a=width,
+        align_b=width,
+        align_c=width,
     )
 
 
 def instances(arch: int) -> list[Instance]:
     """Every kernel that the tests of `arch` (80 or 90; 75 for fp16 alone) need, each once."""
     types = TYPES if arch >= 80 else (DType.F16,)
-    found = [*_full_alignment(arch, types), *_small_alignments(arch, types), *_fixed_channels(arch, types)]
+    found = [
+        *_full_alignment(arch, types),
+        *_small_alignments(arch, types),
+        *_fixed_channels(arch, types),
+    ]
     pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
-    found += [Instance(pool, dtype, out) for dtype in types for out in dict.fromkeys((dtype, DType.F32))]
-    found += [Instance(elementwise.config(arch), dtype, dtype, chain) for dtype in types for chain in ELEMENTWISE]
+    found += [
+        Instance(pool, dtype, out) for dtype in types for out in dict.fromkeys((dtype, DType.F32))
+    ]
+    found += [
+        Instance(elementwise.config(arch), dtype, dtype, chain)
+        for dtype in types
+        for chain in ELEMENTWISE
+    ]
     found += [Instance(resize.config(arch), dtype, dtype) for dtype in types]
     found += [instance_of(problem, config) for problem, config in planned(arch)]
-    found += [Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)]
-    found += [Instance(squeeze_excite.config(arch), dtype, dtype, chain) for dtype in types for chain in SQUEEZE_EXCITES]
+    found += [
+        Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)
+    ]
+    found += [
+        Instance(squeeze_excite.config(arch), dtype, dtype, chain)
+        for dtype in types
+        for chain in SQUEEZE_EXCITES
+    ]
     found += _first_convolutions(arch)
-    found += [*_chains(arch), *_small_chains(arch, types), *conv_chain_cases.instances(arch, ACTIVATIONS)]
+    found += [
+        *_chains(arch),
+        *_small_chains(arch, types),
+        *conv_chain_cases.instances(arch, ACTIVATIONS),
+    ]
     found += chain_2x_cases.instances(arch, ACTIVATIONS, frozenset(PARAMS))
     found += chain_2x_cases.convolutions(arch, ACTIVATIONS, frozenset(PARAMS))
     found += stored_chain_cases.instances(arch, ACTIVATIONS)
@@ -170,10 +298,13 @@ def instances(arch: int) -> list[Instance]:
 
 
 def _chains(arch: int) -> Iterable[Instance]:
-    """Several GEMMs: every activation, every layout of shared memory and number of consumers that the planner has for these widths."""
+    """Several GEMMs: every activation, every layout of shared memory and number of consumers
+    that the planner has for these widths."""
     turns = itertools.count()
     residuals = itertools.cycle(((), ("Add",), (), ("Mul", "Add"), ()))
-    for activation, (k, widths), residual in zip(ACTIVATIONS * 2, itertools.cycle(CHAINS), residuals, strict=False):
+    for activation, (k, widths), residual in zip(
+        ACTIVATIONS * 2, itertools.cycle(CHAINS), residuals, strict=False
+    ):
         chain = (*_layers(activation, len(widths)), *residual)
         for dtype, out in ((DType.F16, DType.F16), (DType.BF16, DType.F32)):
             problem = GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1])
@@ -184,12 +315,18 @@ def _chains(arch: int) -> Iterable[Instance]:
 
 def _small_chains(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
     """Every activation, every type of result, and residuals."""
-    turns = itertools.cycle([(dtype, out) for dtype in types for out in dict.fromkeys((dtype, DType.F32))])
+    turns = itertools.cycle(
+        [(dtype, out) for dtype in types for out in dict.fromkeys((dtype, DType.F32))]
+    )
     residuals = itertools.cycle(((), (), ("Add",), ("Mul", "Add")))
-    for activation, (k, widths), residual in zip(ACTIVATIONS * 2, itertools.cycle(SMALL_CHAINS), residuals, strict=False):
+    for activation, (k, widths), residual in zip(
+        ACTIVATIONS * 2, itertools.cycle(SMALL_CHAINS), residuals, strict=False
+    ):
         dtype, out = next(turns)
         chain = (*_layers(activation, len(widths)), *residual)
-        for config in chain_small.candidates(GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1]), get(arch)):
+        for config in chain_small.candidates(
+            GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1]), get(arch)
+        ):
             yield Instance(config.instance(), dtype, out, chain)
 
 
@@ -203,7 +340,25 @@ def _layers(activation: str, count: int) -> tuple[str, ...]:
 def _first_convolutions(arch: int) -> Iterable[Instance]:
     """The candidates of the planner in turn."""
     for turn, (k, (r, s, c), strides, dtype, out, chain) in enumerate(FIRST):
-        problem = ConvProblem(2, 32, 32, c, k, r, s, 32, 32, (0, 0, 0, 0), strides, (1, 1), 1, dtype, out, chain, nchw=True)
+        problem = ConvProblem(
+            2,
+            32,
+            32,
+            c,
+            k,
+            r,
+            s,
+            32,
+            32,
+            (0, 0, 0, 0),
+            strides,
+            (1, 1),
+            1,
+            dtype,
+            out,
+            chain,
+            nchw=True,
+        )
         configs = first.candidates(problem, get(arch))
         if configs:
             yield Instance(configs[turn % len(configs)].instance(), dtype, out, chain)
@@ -221,7 +376,11 @@ def _full_alignment(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
     for family, turns in ((family, itertools.count()) for family in families):
         for dtype, out, chain in _forms(types):
             turn = next(turns)
-            config = config_3x(arch, dtype, turn) if family is Family.GEMM_3X else config_2x(family, arch, dtype, turn)
+            config = (
+                config_3x(arch, dtype, turn)
+                if family is Family.GEMM_3X
+                else config_2x(family, arch, dtype, turn)
+            )
             yield Instance(config, dtype, out, chain)
 
 
@@ -229,14 +388,22 @@ def _small_alignments(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]
     for family in (Family.GEMM_2X, Family.CONV_2X):
         for turn, (dtype, align) in enumerate(itertools.product(types, (4, 2, 1))):
             if align < dtype.alignment:
-                yield Instance(config_2x(family, arch, dtype, turn, align), dtype, dtype, ("Bias", "Add", "Relu"))
+                yield Instance(
+                    config_2x(family, arch, dtype, turn, align),
+                    dtype,
+                    dtype,
+                    ("Bias", "Add", "Relu"),
+                )
 
 
 def _fixed_channels(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
     for dtype, channels in itertools.product(types, (4, 8)):
         if channels <= dtype.alignment:
             config = dataclasses.replace(
-                config_2x(Family.CONV_2X, arch, dtype, 0), align_a=channels, align_b=channels, iterator=Iterator.FIXED_CHANNELS
+                config_2x(Family.CONV_2X, arch, dtype, 0),
+                align_a=channels,
+                align_b=channels,
+                iterator=Iterator.FIXED_CHANNELS,
             )
             yield Instance(config, dtype, dtype, ("Bias", "Relu"))
 

@@ -1,4 +1,5 @@
 """The library of test kernels, compiled unless it already is."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The test library from Python: ctypes mirrors of custom_ops/kernel.h, guarded device memory, launches."""
+"""The test library from Python: ctypes mirrors of custom_ops/kernel.h, guarded device memory,
+launches."""
+
 from __future__ import annotations
 
 import ctypes
@@ -22,22 +24,40 @@ def _fields(kind: type, names: str) -> list[tuple[str, type]]:
 class Epilogue(ctypes.Structure):
     """EpilogueArguments."""
 
-    _fields_ = [("vectors", _P * 4), ("tensors", _P * 2), ("tensor_pitch", _L * 2), ("params", ctypes.c_float * 8)]
+    _fields_ = [
+        ("vectors", _P * 4),
+        ("tensors", _P * 2),
+        ("tensor_pitch", _L * 2),
+        ("params", ctypes.c_float * 8),
+    ]
 
 
 class Gemm(ctypes.Structure):
     """GemmArguments."""
 
-    _fields_ = [*_fields(_L, "m n k"), *_fields(_P, "a b d"), *_fields(_L, "lda ldb ldd"), ("epilogue", Epilogue)]
+    _fields_ = [
+        *_fields(_L, "m n k"),
+        *_fields(_P, "a b d"),
+        *_fields(_L, "lda ldb ldd"),
+        ("epilogue", Epilogue),
+    ]
 
 
 class Conv(ctypes.Structure):
     """ConvArguments."""
 
     _fields_ = [
-        *_fields(_I, "n h w c k r s p q pad_top pad_left pad_bottom pad_right stride_h stride_w dilation_h dilation_w groups"),
-        *_fields(_P, "x filter y"), *_fields(_L, "x_pitch y_pitch"), ("epilogue", Epilogue), *_fields(_I, "x_planes y_planes"),
-        *_fields(_P, "stored"), *_fields(_I, "padding"),
+        *_fields(
+            _I,
+            "n h w c k r s p q pad_top pad_left pad_bottom pad_right stride_h stride_w dilation_h"
+            " dilation_w groups",
+        ),
+        *_fields(_P, "x filter y"),
+        *_fields(_L, "x_pitch y_pitch"),
+        ("epilogue", Epilogue),
+        *_fields(_I, "x_planes y_planes"),
+        *_fields(_P, "stored"),
+        *_fields(_I, "padding"),
     ]
 
 
@@ -45,8 +65,14 @@ class Pool(ctypes.Structure):
     """PoolArguments."""
 
     _fields_ = [
-        *_fields(_I, "kind n h w c p q window_h window_w pad_top pad_left pad_bottom pad_right stride_h stride_w dilation_h dilation_w"),
-        *_fields(_I, "count_include_pad"), *_fields(_P, "x y"), *_fields(_L, "x_pitch y_pitch"),
+        *_fields(
+            _I,
+            "kind n h w c p q window_h window_w pad_top pad_left pad_bottom pad_right stride_h"
+            " stride_w dilation_h dilation_w",
+        ),
+        *_fields(_I, "count_include_pad"),
+        *_fields(_P, "x y"),
+        *_fields(_L, "x_pitch y_pitch"),
     ]
 
 
@@ -60,22 +86,43 @@ class Resize(ctypes.Structure):
     """ResizeArguments."""
 
     _fields_ = [
-        *_fields(_I, "mode coordinates rounding n h w c p q"), ("scale_h", ctypes.c_float), ("scale_w", ctypes.c_float),
-        *_fields(_P, "x y"), *_fields(_L, "x_pitch y_pitch"), ("cubic_coeff_a", ctypes.c_float), ("exclude_outside", ctypes.c_bool),
+        *_fields(_I, "mode coordinates rounding n h w c p q"),
+        ("scale_h", ctypes.c_float),
+        ("scale_w", ctypes.c_float),
+        *_fields(_P, "x y"),
+        *_fields(_L, "x_pitch y_pitch"),
+        ("cubic_coeff_a", ctypes.c_float),
+        ("exclude_outside", ctypes.c_bool),
     ]
 
 
 class Elementwise(ctypes.Structure):
     """ElementwiseArguments."""
 
-    _fields_ = [("rows", _L), ("channels", _I), *_fields(_P, "x y"), *_fields(_L, "x_pitch y_pitch"), ("epilogue", Epilogue)]
+    _fields_ = [
+        ("rows", _L),
+        ("channels", _I),
+        *_fields(_P, "x y"),
+        *_fields(_L, "x_pitch y_pitch"),
+        ("epilogue", Epilogue),
+    ]
 
 
 class Chain(ctypes.Structure):
     """ChainArguments."""
 
-    _fields_ = [*_fields(_L, "m k"), ("layers", _I), ("n", _L * 4), ("a", _P), ("weights", _P * 4), ("d", _P), *_fields(_L, "lda ldd"),
-                ("epilogue", Epilogue * 4), ("ldw", _L), ("stored", _P)]
+    _fields_ = [
+        *_fields(_L, "m k"),
+        ("layers", _I),
+        ("n", _L * 4),
+        ("a", _P),
+        ("weights", _P * 4),
+        ("d", _P),
+        *_fields(_L, "lda ldd"),
+        ("epilogue", Epilogue * 4),
+        ("ldw", _L),
+        ("stored", _P),
+    ]
 
 
 class ConvChain(ctypes.Structure):
@@ -87,8 +134,12 @@ class ConvChain(ctypes.Structure):
 class SqueezeExcite(ctypes.Structure):
     """SqueezeExciteArguments."""
 
-    _fields_ = [*_fields(_I, "n pixels channels squeezed"), *_fields(_P, "x squeeze excite squeeze_bias excite_bias y"),
-                *_fields(_L, "x_pitch y_pitch"), ("step_params", ctypes.c_float * 8)]
+    _fields_ = [
+        *_fields(_I, "n pixels channels squeezed"),
+        *_fields(_P, "x squeeze excite squeeze_bias excite_bias y"),
+        *_fields(_L, "x_pitch y_pitch"),
+        ("step_params", ctypes.c_float * 8),
+    ]
 
 
 class KernelError(Exception):
@@ -101,7 +152,15 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._c = ctypes.CDLL(str(path))
-        for name in ("device_allocate", "device_free", "device_copy", "prepare", "can_implement", "launch", "launch_captured"):
+        for name in (
+            "device_allocate",
+            "device_free",
+            "device_copy",
+            "prepare",
+            "can_implement",
+            "launch",
+            "launch_captured",
+        ):
             getattr(self._c, name).restype = ctypes.c_char_p
         self._c.find_kernel.restype = _P
 
@@ -113,7 +172,9 @@ class Library:
     def kernel(self, instance: Instance) -> Kernel:
         """The compiled instance, prepared; KernelError where the library lacks it."""
         row = (_L * 25)(*instance.config.row())
-        found = self._c.find_kernel(instance.key.encode(), instance.dtype.onnx, instance.out.onnx, row)
+        found = self._c.find_kernel(
+            instance.key.encode(), instance.dtype.onnx, instance.out.onnx, row
+        )
         if not found:
             raise KernelError(f"no kernel for {instance}: rebuild the library")
         self.call("prepare", _P(found))
@@ -130,19 +191,31 @@ class Kernel:
         """can_implement; KernelError with its text where it refuses."""
         self.library.call("can_implement", self._pointer, ctypes.byref(arguments))
 
-    def launch(self, arguments: ctypes.Structure, captured: bool = False, swizzle: int | None = None, split_k: int = 1) -> None:
-        """One launch and a wait, `captured` through a CUDA graph; `swizzle` replaces the row's, `split_k` too."""
+    def launch(
+        self,
+        arguments: ctypes.Structure,
+        captured: bool = False,
+        swizzle: int | None = None,
+        split_k: int = 1,
+    ) -> None:
+        """One launch and a wait, `captured` through a CUDA graph; `swizzle` replaces the row's,
+        `split_k` too."""
         row = (_L * 25)(*self._row)
         if swizzle is not None:
             row[14] = swizzle
         row[22] = split_k
-        self.library.call("launch_captured" if captured else "launch", self._pointer, ctypes.byref(arguments), row)
+        self.library.call(
+            "launch_captured" if captured else "launch", self._pointer, ctypes.byref(arguments), row
+        )
 
 
 class Tensor:
-    """Rows of values on the device, `gap` elements of poison between rows, GUARD bytes of it before and behind."""
+    """Rows of values on the device, `gap` elements of poison between rows, GUARD bytes of it
+    before and behind."""
 
-    def __init__(self, library: Library, values: np.ndarray, gap: int = 0, empty: bool = False) -> None:
+    def __init__(
+        self, library: Library, values: np.ndarray, gap: int = 0, empty: bool = False
+    ) -> None:
         rows = values.reshape(-1, values.shape[-1])
         self.library, self.shape, self.dtype = library, values.shape, values.dtype
         self.width, self.pitch = rows.shape[1], rows.shape[1] + gap
@@ -152,7 +225,9 @@ class Tensor:
             self._body(host)[:, : self.width] = rows
         self._base = _P()
         library.call("device_allocate", ctypes.byref(self._base), ctypes.c_size_t(self._bytes))
-        library.call("device_copy", self._base, host.ctypes.data_as(_P), ctypes.c_size_t(self._bytes))
+        library.call(
+            "device_copy", self._base, host.ctypes.data_as(_P), ctypes.c_size_t(self._bytes)
+        )
 
     def __del__(self) -> None:
         self.library.call("device_free", self._base)
@@ -165,11 +240,18 @@ class Tensor:
     def read(self) -> np.ndarray:
         """The values; AssertionError where poison outside of them was overwritten."""
         host = np.empty(self._bytes, np.uint8)
-        self.library.call("device_copy", host.ctypes.data_as(_P), self._base, ctypes.c_size_t(self._bytes))
+        self.library.call(
+            "device_copy", host.ctypes.data_as(_P), self._base, ctypes.c_size_t(self._bytes)
+        )
         values = self._body(host)[:, : self.width].copy().reshape(self.shape)
-        self._body(host)[:, : self.width].view(f"u{self.dtype.itemsize}")[:] = np.iinfo(f"u{self.dtype.itemsize}").max
+        self._body(host)[:, : self.width].view(f"u{self.dtype.itemsize}")[:] = np.iinfo(
+            f"u{self.dtype.itemsize}"
+        ).max
         stray = np.flatnonzero(host != POISON)
-        assert stray.size == 0, f"{stray.size} bytes outside the output were written, the first at offset {stray[0] - GUARD}"
+        assert stray.size == 0, (
+            f"{stray.size} bytes outside the output were written, the first at offset"
+            f" {stray[0] - GUARD}"
+        )
         return values
 
     def _body(self, host: np.ndarray) -> np.ndarray:

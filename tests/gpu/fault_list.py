@@ -1,7 +1,10 @@
-"""Faults that a compiled kernel could have, as edits of the sources: custom_ops/ with one of them is compiled in place of the real one.
+"""Faults that a compiled kernel could have, as edits of the sources: custom_ops/ with one of them
+is compiled in place of the real one.
 
-An edit names text, not lines; a test checks that each text still stands where it is looked for, once. Rows are GEMM rows, or pixels.
+An edit names text, not lines; a test checks that each text still stands where it is looked for,
+once. Rows are GEMM rows, or pixels.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -39,7 +42,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Store:
-    """Where a kernel has its results in hand, in C++: the place in the source, and how row and channel are said there.
+    """Where a kernel has its results in hand, in C++: the place in the source, and how row and
+    channel are said there.
 
     `value` is the i-th of `count` results there, `row` and `column` are its coordinates.
     """
@@ -58,32 +62,62 @@ class Store:
         zero = f"{self.element}(0.f)"
         yield PIXEL, self._changed(f"(faulty_row) % 16384 == 77) {self.value} = {zero};")
         noise = f"{self.element}(float((faulty_row) * 7919 % 1009) / 500.f - 1.f)"
-        yield ELEMENT, self._changed(f"(faulty_row) % {self.period} == 66 && (faulty_column) == 2) {self.value} = {noise};")
+        yield (
+            ELEMENT,
+            self._changed(
+                f"(faulty_row) % {self.period} == 66 && (faulty_column) == 2) {self.value} = {noise};"
+            ),
+        )
 
     def _changed(self, condition: str) -> Edit:
-        code = (f"for (int i = 0; i < {self.count}; ++i) {{ "
-                f"[[maybe_unused]] const int64_t faulty_row = {self.row}, faulty_column = {self.column}; if ({condition} }}")
-        return Edit(self.file, self.old, self.new.replace("{code}", f"\n_Pragma(\"unroll\")\n{code}\n"))
+        code = (
+            f"for (int i = 0; i < {self.count}; ++i) {{ [[maybe_unused]] const int64_t faulty_row ="
+            f" {self.row}, faulty_column = {self.column}; if ({condition} }}"
+        )
+        return Edit(
+            self.file, self.old, self.new.replace("{code}", f'\n_Pragma("unroll")\n{code}\n')
+        )
 
 
 def _swap(store: Store, condition: str, pairs: tuple[tuple[int, int], ...] = ((0, 1),)) -> Edit:
     """Exchanges results of two channels where `condition` says that they are these.
 
-    The copies name their type: what indexing a cutlass::Array of 16-bit elements answers is a reference, which `auto` would keep.
+    The copies name their type: what indexing a cutlass::Array of 16-bit elements answers is a
+    reference, which `auto` would keep.
     """
-    named = [(store.value.replace("[i]", f"[{i}]"), store.value.replace("[i]", f"[{j}]")) for i, j in pairs]
-    moves = " ".join(f"{{ const {store.element} kept = {one}, other = {other}; {one} = other; {other} = kept; }}" for one, other in named)
-    return Edit(store.file, store.old, store.new.replace("{code}", f"\nif ({condition}) {{ {moves} }}\n"))
+    named = [
+        (store.value.replace("[i]", f"[{i}]"), store.value.replace("[i]", f"[{j}]"))
+        for i, j in pairs
+    ]
+    moves = " ".join(
+        f"{{ const {store.element} kept = {one}, other = {other}; {one} = other; {other} = kept; }}"
+        for one, other in named
+    )
+    return Edit(
+        store.file, store.old, store.new.replace("{code}", f"\nif ({condition}) {{ {moves} }}\n")
+    )
 
 
-# --- the epilogue of our sm_90a kernels: a thread has two columns of two rows, eight apart, in each block of eight columns
+# --- the epilogue of our sm_90a kernels: a thread has two columns of two rows, eight apart, in each
+# block of eight columns
 
-_FINISHED = "      const auto rounded = Chain::template finish<Output>(x, operands, operands_.params);\n"
+_FINISHED = (
+    "      const auto rounded = Chain::template finish<Output>(x, operands, operands_.params);\n"
+)
 _IN_UNIT = "unit_row + first_row() + i % 4 / 2 * 8"
-SM90 = Store("sm90/epilogue.h", _FINISHED, _FINISHED.replace("const auto", "auto") + "{code}", "rounded[i]", "decltype(rounded)::kElements",
-             f"to.row + {_IN_UNIT}", "to.column + unit_column + column + i / 4 * 8 + thread_ % 4 * 2 + i % 2")
+SM90 = Store(
+    "sm90/epilogue.h",
+    _FINISHED,
+    _FINISHED.replace("const auto", "auto") + "{code}",
+    "rounded[i]",
+    "decltype(rounded)::kElements",
+    f"to.row + {_IN_UNIT}",
+    "to.column + unit_column + column + i / 4 * 8 + thread_ % 4 * 2 + i % 2",
+)
 # its tiles are four rows of sixteen pixels of an image that is 128 wide
-IMAGE = replace(SM90, row=f"(to.row + ({_IN_UNIT}) / 16) * 128 + to.pixel_column + ({_IN_UNIT}) % 16")
+IMAGE = replace(
+    SM90, row=f"(to.row + ({_IN_UNIT}) / 16) * 128 + to.pixel_column + ({_IN_UNIT}) % 16"
+)
 _VECTORS = "    read_vectors<kCount>(operands, tile_column);\n"
 _STAGED = "if constexpr (Shape::kStores) write_staged<"
 
@@ -91,9 +125,18 @@ _STAGED = "if constexpr (Shape::kStores) write_staged<"
 def _sm90(store: Store, tile: str) -> Iterator[tuple[str, tuple[Edit, ...]]]:
     """`tile`: the condition of one tile of 64 rows."""
     yield from ((kind, (edit,)) for kind, edit in store.faults())
-    yield SWAP, (_swap(store, "to.column + unit_column + column + thread_ % 4 == 0", ((0, 1), (2, 3))),)
-    yield BIAS, (Edit(store.file, _VECTORS, f"{_VECTORS}    if ({tile}) operands.vectors[0].clear();\n"),)
-    yield STALE, (Edit(store.file, _STAGED, f"if constexpr (Shape::kStores) if (!({tile})) write_staged<"),)
+    yield (
+        SWAP,
+        (_swap(store, "to.column + unit_column + column + thread_ % 4 == 0", ((0, 1), (2, 3))),),
+    )
+    yield (
+        BIAS,
+        (Edit(store.file, _VECTORS, f"{_VECTORS}    if ({tile}) operands.vectors[0].clear();\n"),),
+    )
+    yield (
+        STALE,
+        (Edit(store.file, _STAGED, f"if constexpr (Shape::kStores) if (!({tile})) write_staged<"),),
+    )
 
 
 def _matrix() -> Iterator[tuple[str, tuple[Edit, ...]]]:
@@ -104,26 +147,61 @@ def _image() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     return _sm90(IMAGE, "to.row == 8 && to.pixel_column == 16")
 
 
-_PERSISTENT = "multiply_rows(sums, 0, K::kBlocks, stage_.stage, K::kIsResident ? block : stage_.stage, block > range_.first);"
-_APART = "multiply_rows(sums, m, m + 1, at.stage, K::kIsResident ? block : at.stage, block > range_.first);"
-PERSISTENT_K = (Edit("sm90/consumer.h", _PERSISTENT, f"if (block + 1 < range_.end) {_PERSISTENT}"),
-                Edit("sm90/consumer.h", _APART, f"if (i > 1) {_APART}"))
+_PERSISTENT = (
+    "multiply_rows(sums, 0, K::kBlocks, stage_.stage, K::kIsResident ? block : stage_.stage, block"
+    " > range_.first);"
+)
+_APART = (
+    "multiply_rows(sums, m, m + 1, at.stage, K::kIsResident ? block : at.stage, block >"
+    " range_.first);"
+)
+PERSISTENT_K = (
+    Edit("sm90/consumer.h", _PERSISTENT, f"if (block + 1 < range_.end) {_PERSISTENT}"),
+    Edit("sm90/consumer.h", _APART, f"if (i > 1) {_APART}"),
+)
 
 # --- CUTLASS 2.x with a chain as visitor
 
-_FINISH_2X = "Chain::template finish<Output>(Fragment(accumulator), operands, params->operands.params)"
+_FINISH_2X = (
+    "Chain::template finish<Output>(Fragment(accumulator), operands, params->operands.params)"
+)
 _VISIT = f"      if (contains(coordinate)) store(coordinate, {_FINISH_2X});\n"
 _M = "cute::get<0>(coordinate)"
-_VISIT_IN_STEPS = f"      auto result = {_FINISH_2X};\n{{code}}      if (contains(coordinate)) store(coordinate, result);\n"
-VISITOR_2X = Store("epilogue/visitor_2x.h", _VISIT, _VISIT_IN_STEPS, "result[i]", "kAccess", _M, "channel(coordinate) + i")
+_VISIT_IN_STEPS = (
+    f"      auto result = {_FINISH_2X};\n{{code}}      if (contains(coordinate)) store(coordinate,"
+    " result);\n"
+)
+VISITOR_2X = Store(
+    "epilogue/visitor_2x.h",
+    _VISIT,
+    _VISIT_IN_STEPS,
+    "result[i]",
+    "kAccess",
+    _M,
+    "channel(coordinate) + i",
+)
 
 
 def _visitor_2x() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file = VISITOR_2X.file
     yield from ((kind, (edit,)) for kind, edit in VISITOR_2X.faults())
     yield SWAP, (_swap(VISITOR_2X, "channel(coordinate) == 0"),)
-    yield BIAS, (Edit(file, _VISIT, f"      if ({_M} / 64 == 2) operands.vectors[0].clear();\n{_VISIT}"),)
-    yield STALE, (Edit(file, _VISIT, _VISIT.replace("if (contains(coordinate))", f"if (contains(coordinate) && {_M} / 64 != 2)")),)
+    yield (
+        BIAS,
+        (Edit(file, _VISIT, f"      if ({_M} / 64 == 2) operands.vectors[0].clear();\n{_VISIT}"),),
+    )
+    yield (
+        STALE,
+        (
+            Edit(
+                file,
+                _VISIT,
+                _VISIT.replace(
+                    "if (contains(coordinate))", f"if (contains(coordinate) && {_M} / 64 != 2)"
+                ),
+            ),
+        ),
+    )
 
 
 # --- CUTLASS 3.x: a visit has some of a thread's accumulators, which lie as wgmma leaves them
@@ -131,23 +209,53 @@ def _visitor_2x() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 _VISIT_3X = "      return Chain::template finish<Output>(accumulator, operands, params->params);\n"
 _BLOCK_3X = "(blockIdx.x + blockIdx.y * gridDim.x)"  # the scheduler lays the grid along either axis
 _SIGNATURE = "const cutlass::Array<Accumulator, N>& accumulator, int, int, int, const cutlass"
-_NAMED = Edit("epilogue/visitor_3x.h", _SIGNATURE, _SIGNATURE.replace("int, int, int", "int visited, int block_m, int block_n"))
+_NAMED = Edit(
+    "epilogue/visitor_3x.h",
+    _SIGNATURE,
+    _SIGNATURE.replace("int, int, int", "int visited, int block_m, int block_n"),
+)
 
 
 def _changed_3x(code: str) -> tuple[Edit, ...]:
-    new = ("      auto result = Chain::template finish<Output>(accumulator, operands, params->params);\n"
-           f"      {code}\n      return result;\n")
+    new = (
+        "      auto result = Chain::template finish<Output>(accumulator, operands,"
+        f" params->params);\n      {code}\n      return result;\n"
+    )
     return _NAMED, Edit(_NAMED.file, _VISIT_3X, new)
 
 
 def _visitor_3x() -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    yield PIXEL, _changed_3x(f"if ({_BLOCK_3X} == 3 && block_m == 0 && threadIdx.x % 128 / 4 == 9) "
-                             "for (int i = 0; i < N; ++i) if (i % 4 < 2) result[i] = Output(0.f);")
-    yield ELEMENT, _changed_3x(f"if ({_BLOCK_3X} % 13 == 3 && threadIdx.x == 165 && visited + block_m + block_n == 0) "
-                               f"result[0] = Output({_BLOCK_3X} / 64.f - 1.f);")
-    yield SWAP, _changed_3x("if (visited + block_n == 0 && threadIdx.x % 4 == 0) "
-                            "{ const Output kept = result[0], other = result[1]; result[0] = other; result[1] = kept; }")
-    yield BIAS, (Edit(_NAMED.file, _VISIT_3X, f"      if ({_BLOCK_3X} == 3) operands.vectors[0].clear();\n{_VISIT_3X}"),)
+    yield (
+        PIXEL,
+        _changed_3x(
+            f"if ({_BLOCK_3X} == 3 && block_m == 0 && threadIdx.x % 128 / 4 == 9) "
+            "for (int i = 0; i < N; ++i) if (i % 4 < 2) result[i] = Output(0.f);"
+        ),
+    )
+    yield (
+        ELEMENT,
+        _changed_3x(
+            f"if ({_BLOCK_3X} % 13 == 3 && threadIdx.x == 165 && visited + block_m + block_n == 0) "
+            f"result[0] = Output({_BLOCK_3X} / 64.f - 1.f);"
+        ),
+    )
+    yield (
+        SWAP,
+        _changed_3x(
+            "if (visited + block_n == 0 && threadIdx.x % 4 == 0) "
+            "{ const Output kept = result[0], other = result[1]; result[0] = other; result[1] = kept; }"
+        ),
+    )
+    yield (
+        BIAS,
+        (
+            Edit(
+                _NAMED.file,
+                _VISIT_3X,
+                f"      if ({_BLOCK_3X} == 3) operands.vectors[0].clear();\n{_VISIT_3X}",
+            ),
+        ),
+    )
     size = "int(gemm.n), int(gemm.k), 1};"
     yield K_BLOCK, (Edit("gemm_3x.h", size, "int(gemm.n), int(gemm.k) - Row::at(kTileK), 1};"),)
 
@@ -156,21 +264,64 @@ def _visitor_3x() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 
 _WRITE = "params_.y_pitch) + part * 128) = result.parts[i][part];"
 _SKIP = "        if (result.pixels[i] == kNowhere || channel >= end_) continue;\n"
-_FINISH_HALO = "    return Chain::template finish<Output>(values, operands, params_.epilogue.params);\n"
+_FINISH_HALO = (
+    "    return Chain::template finish<Output>(values, operands, params_.epilogue.params);\n"
+)
 _READ_HALO = "    vectors_.read(operands);\n"
 
 
 def _halo() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, at = "halo/epilogue.h", "(first_ + result.pixels[i])"
-    yield PIXEL, (Edit(file, _WRITE, _WRITE.replace("result.parts", f"{at} % 16384 == 77 ? uint4{{}} : result.parts")),)
+    yield (
+        PIXEL,
+        (
+            Edit(
+                file,
+                _WRITE,
+                _WRITE.replace("result.parts", f"{at} % 16384 == 77 ? uint4{{}} : result.parts"),
+            ),
+        ),
+    )
     noise = f"__float2half(float({at} * 7919 % 1009) / 500.f - 1.f)"
-    changed = f"auto values = result.parts[i][part]; if ({at} % 1563 == 66 && channel == 0) reinterpret_cast<__half*>(&values)[2]"
-    write = "*reinterpret_cast<uint4*>(y_ + row_offset<Output>(result.pixels[i], params_.y_pitch) + part * 128)"
-    yield ELEMENT, (Edit(file, f"{write} = result.parts[i][part];", f"{changed} = {noise}; {write} = values;"),)
-    yield SWAP, (Edit(file, _FINISH_HALO, _FINISH_HALO.replace("return", "const Results y =") +
-                      "    if (channel_ != 0 || LaneChannel() != 0) return y;\n    Results exchanged;\n"
-                      "    for (int i = 0; i < 4; ++i) exchanged[i] = y[(i + 2) % 4];\n    return exchanged;\n"),)
-    yield BIAS, (Edit(file, _READ_HALO, f"{_READ_HALO}    if (blockIdx.x == 5) operands.vectors[0].clear();\n"),)
+    changed = (
+        f"auto values = result.parts[i][part]; if ({at} % 1563 == 66 && channel == 0)"
+        " reinterpret_cast<__half*>(&values)[2]"
+    )
+    write = (
+        "*reinterpret_cast<uint4*>(y_ + row_offset<Output>(result.pixels[i], params_.y_pitch) +"
+        " part * 128)"
+    )
+    yield (
+        ELEMENT,
+        (
+            Edit(
+                file, f"{write} = result.parts[i][part];", f"{changed} = {noise}; {write} = values;"
+            ),
+        ),
+    )
+    yield (
+        SWAP,
+        (
+            Edit(
+                file,
+                _FINISH_HALO,
+                _FINISH_HALO.replace("return", "const Results y =")
+                + "    if (channel_ != 0 || LaneChannel() != 0) return y;\n    Results exchanged;\n   "
+                " for (int i = 0; i < 4; ++i) exchanged[i] = y[(i + 2) % 4];\n    return"
+                " exchanged;\n",
+            ),
+        ),
+    )
+    yield (
+        BIAS,
+        (
+            Edit(
+                file,
+                _READ_HALO,
+                f"{_READ_HALO}    if (blockIdx.x == 5) operands.vectors[0].clear();\n",
+            ),
+        ),
+    )
     yield STALE, (Edit(file, _SKIP, _SKIP.replace("if (", "if (blockIdx.x == 5 || ")),)
     steps = "    for (int step = 0; step < kSteps; ++step) {\n"
     yield K_BLOCK, (Edit("halo/consumer.h", steps, steps.replace("kSteps", "kSteps - 1")),)
@@ -179,23 +330,83 @@ def _halo() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 # --- kernels whose threads store neighbouring channels of a pixel themselves
 
 _DEPTHWISE_STORE = "      *reinterpret_cast<Access<Output, kWidth>*>(y) = result;\n"
-DEPTHWISE = Store("depthwise/tile.h", _DEPTHWISE_STORE, "{code}" + _DEPTHWISE_STORE, "result[i]", "kWidth", "pixel + q",
-                  "place.channel + i")
+DEPTHWISE = Store(
+    "depthwise/tile.h",
+    _DEPTHWISE_STORE,
+    "{code}" + _DEPTHWISE_STORE,
+    "result[i]",
+    "kWidth",
+    "pixel + q",
+    "place.channel + i",
+)
 _POOL_STORE = "    *reinterpret_cast<Result*>(static_cast<Output*>(pool.y) + int64_t(window.pixel)"
-POOL = Store("pool.h", _POOL_STORE, "{code}" + _POOL_STORE, "result[i]", "Width", "window.pixel", "group * Width + i")
-_ELEMENTWISE_STORE = "      *reinterpret_cast<Access*>(static_cast<Element*>(params.y) + row * params.y_pitch + channel) = y;\n"
-ELEMENTWISE = Store("elementwise.h", _ELEMENTWISE_STORE, "{code}" + _ELEMENTWISE_STORE, "y[i]", "Width", "row", "channel + i", "Element")
+POOL = Store(
+    "pool.h",
+    _POOL_STORE,
+    "{code}" + _POOL_STORE,
+    "result[i]",
+    "Width",
+    "window.pixel",
+    "group * Width + i",
+)
+_ELEMENTWISE_STORE = (
+    "      *reinterpret_cast<Access*>(static_cast<Element*>(params.y) + row * params.y_pitch +"
+    " channel) = y;\n"
+)
+ELEMENTWISE = Store(
+    "elementwise.h",
+    _ELEMENTWISE_STORE,
+    "{code}" + _ELEMENTWISE_STORE,
+    "y[i]",
+    "Width",
+    "row",
+    "channel + i",
+    "Element",
+)
 _LAYOUT_STORE = "    if (pixel < params.pixels) store(y + int64_t(pixel) * params.stored"
-LAYOUT = Store("layout.h", _LAYOUT_STORE, "{code}" + _LAYOUT_STORE, "values[i]", "kWrite", "pixel", "channel + i")
+LAYOUT = Store(
+    "layout.h",
+    _LAYOUT_STORE,
+    "{code}" + _LAYOUT_STORE,
+    "values[i]",
+    "kWrite",
+    "pixel",
+    "channel + i",
+)
 _RESIZE_STORE = "      sampler.template sample<Mode>(p, q);\n"
-RESIZE = Store("resize.h", _RESIZE_STORE, "      [&] { auto y = sampler.template sample<Mode>(p, q);{code}return y; }();\n", "y[i]",
-               "Width", "pixel", "group * Width + i")
+RESIZE = Store(
+    "resize.h",
+    _RESIZE_STORE,
+    "      [&] { auto y = sampler.template sample<Mode>(p, q);{code}return y; }();\n",
+    "y[i]",
+    "Width",
+    "pixel",
+    "group * Width + i",
+)
 _GATED_STORE = "      *y_at(pixel, channel) = narrowed<Element>(y);\n"
-SQUEEZE_EXCITE = Store("squeeze_excite/block.h", _GATED_STORE, "{code}" + _GATED_STORE, "y[i]", "Width", "pixel",
-                       "first_channel + channel + i", "float")
-_SMALL_FINISH = "    const auto y = Chain::template finish<Output>(sums, operands, epilogue.params);\n"
-CHAIN_SMALL = Store("chain/small.h", _SMALL_FINISH, _SMALL_FINISH.replace("const auto", "auto") + "{code}", "y[i]", "kColumns", "row", "i",
-                    period=12500)
+SQUEEZE_EXCITE = Store(
+    "squeeze_excite/block.h",
+    _GATED_STORE,
+    "{code}" + _GATED_STORE,
+    "y[i]",
+    "Width",
+    "pixel",
+    "first_channel + channel + i",
+    "float",
+)
+_SMALL_FINISH = (
+    "    const auto y = Chain::template finish<Output>(sums, operands, epilogue.params);\n"
+)
+CHAIN_SMALL = Store(
+    "chain/small.h",
+    _SMALL_FINISH,
+    _SMALL_FINISH.replace("const auto", "auto") + "{code}",
+    "y[i]",
+    "kColumns",
+    "row",
+    "i",
+    period=12500,
+)
 
 
 def _direct(store: Store, stale: Edit) -> Iterator[tuple[str, tuple[Edit, ...]]]:
@@ -211,12 +422,21 @@ def _guarded(file: str, store: str, condition: str) -> Edit:
 
 
 def _depthwise() -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    file, finish = DEPTHWISE.file, "Chain::template finish<Output>(sums[q], operands, conv.epilogue.params);"
+    file, finish = (
+        DEPTHWISE.file,
+        "Chain::template finish<Output>(sums[q], operands, conv.epilogue.params);",
+    )
     yield from _direct(DEPTHWISE, _guarded(file, _DEPTHWISE_STORE, "(pixel + q) / 64 != 2"))
-    unbiased = "[&] { auto others = operands; if ((pixel + q) / 64 == 2) others.vectors[0].clear(); return others; }()"
+    unbiased = (
+        "[&] { auto others = operands; if ((pixel + q) / 64 == 2) others.vectors[0].clear(); return"
+        " others; }()"
+    )
     yield BIAS, (Edit(file, finish, finish.replace("operands", unbiased)),)
     product = "sums[q][i] += row[q * Shape::kStride + s][i] * weights[i];"
-    yield K_BLOCK, (Edit("depthwise.h", product, f"if (r + 1 < Shape::kR || s + 1 < Shape::kS) {product}"),)
+    yield (
+        K_BLOCK,
+        (Edit("depthwise.h", product, f"if (r + 1 < Shape::kR || s + 1 < Shape::kS) {product}"),),
+    )
 
 
 def _pool() -> Iterator[tuple[str, tuple[Edit, ...]]]:
@@ -226,15 +446,27 @@ def _pool() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 
 
 def _elementwise() -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    file, finish = ELEMENTWISE.file, "Chain::template finish<Element>(widened(x[i]), operands, params.epilogue.params);"
+    file, finish = (
+        ELEMENTWISE.file,
+        "Chain::template finish<Element>(widened(x[i]), operands, params.epilogue.params);",
+    )
     yield from _direct(ELEMENTWISE, _guarded(file, _ELEMENTWISE_STORE, "row / 64 != 2"))
     last = "others.vectors[Chain::kVectors - 1]"
-    unbiased = f"[&] {{ auto others = operands; if (row / 64 == 2) {last}.clear(); return others; }}()"
+    unbiased = (
+        f"[&] {{ auto others = operands; if (row / 64 == 2) {last}.clear(); return others; }}()"
+    )
     yield BIAS, (Edit(file, finish, finish.replace("operands", unbiased)),)
 
 
 def _layout() -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    return _direct(LAYOUT, Edit(LAYOUT.file, _LAYOUT_STORE, _LAYOUT_STORE.replace("pixels)", "pixels && pixel / 64 != 2)")))
+    return _direct(
+        LAYOUT,
+        Edit(
+            LAYOUT.file,
+            _LAYOUT_STORE,
+            _LAYOUT_STORE.replace("pixels)", "pixels && pixel / 64 != 2)"),
+        ),
+    )
 
 
 def _resize() -> Iterator[tuple[str, tuple[Edit, ...]]]:
@@ -243,14 +475,25 @@ def _resize() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 
 
 def _squeeze_excite() -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    file, bias, vectors = SQUEEZE_EXCITE.file, "Gate::apply(sum + excite_bias[row],", "vector < matrix.vectors; vector += lanes"
+    file, bias, vectors = (
+        SQUEEZE_EXCITE.file,
+        "Gate::apply(sum + excite_bias[row],",
+        "vector < matrix.vectors; vector += lanes",
+    )
     yield from _direct(SQUEEZE_EXCITE, _guarded(file, _GATED_STORE, "pixel / 64 != 2"))
     yield BIAS, (Edit(file, bias, "Gate::apply(sum + (blockIdx.x == 0 ? 0.f : excite_bias[row]),"),)
-    yield K_BLOCK, (Edit("squeeze_excite/rows.h", vectors, vectors.replace("vectors;", "vectors - 1;")),)
+    yield (
+        K_BLOCK,
+        (Edit("squeeze_excite/rows.h", vectors, vectors.replace("vectors;", "vectors - 1;")),),
+    )
 
 
 def _chain_small() -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    file, store, product = CHAIN_SMALL.file, "    StoreRow<Output, K::kAlignOut>(y,", "  for (int k = 0; k < Depth; ++k) {\n"
+    file, store, product = (
+        CHAIN_SMALL.file,
+        "    StoreRow<Output, K::kAlignOut>(y,",
+        "  for (int k = 0; k < Depth; ++k) {\n",
+    )
     yield from _direct(CHAIN_SMALL, _guarded(file, store, "row / 64 != 2"))
     sums = "  const Values<kColumns> sums = Multiply<Depth, kColumns>(x, constants + kOffset);\n"
     yield BIAS, (Edit(file, sums, f"  if (row / 64 == 2) operands.vectors[0].clear();\n{sums}"),)
@@ -265,27 +508,70 @@ _BOX, _WIDE_BOX = "      multiply_box(sums, box);\n", "      multiply_box<L>(sum
 _FRAGMENTS = "Product::template multiply<Element>(sums, rows[box % 2][step], first_weights(box)"
 _STEP = "      if (step < Plan::kSteps)\n"
 _PRODUCTS_OF_FAMILIES: dict[Family, tuple[tuple[str, tuple[Edit, ...]], ...]] = {
-    Family.GEMM_2X: (_k("gemm_2x.h", "int(gemm.n), int(gemm.k)}, 1,", "int(gemm.n), int(gemm.k) - Row::at(kTileK)}, 1,"),),
+    Family.GEMM_2X: (
+        _k(
+            "gemm_2x.h",
+            "int(gemm.n), int(gemm.k)}, 1,",
+            "int(gemm.n), int(gemm.k) - Row::at(kTileK)}, 1,",
+        ),
+    ),
     Family.CONV_2X: (_k("conv_2x.h", "mma(params.k_iterations,", "mma(params.k_iterations - 1,"),),
-    Family.CHAIN_2X: (_k("chain/main_loop_2x.h", "mma(CeilDivide(operands.k, Mma::Shape::kK),",
-                         "mma(CeilDivide(operands.k, Mma::Shape::kK) - 1,"),),
-    Family.CHAIN_CONV_2X: (_k("chain/main_loop_2x.h", "mma(operands.k_iterations,", "mma(operands.k_iterations - 1,"),),
-    Family.GEMM_SM90: ((K_BLOCK, PERSISTENT_K),), Family.CONV_SM90: ((K_BLOCK, PERSISTENT_K),),
+    Family.CHAIN_2X: (
+        _k(
+            "chain/main_loop_2x.h",
+            "mma(CeilDivide(operands.k, Mma::Shape::kK),",
+            "mma(CeilDivide(operands.k, Mma::Shape::kK) - 1,",
+        ),
+    ),
+    Family.CHAIN_CONV_2X: (
+        _k("chain/main_loop_2x.h", "mma(operands.k_iterations,", "mma(operands.k_iterations - 1,"),
+    ),
+    Family.GEMM_SM90: ((K_BLOCK, PERSISTENT_K),),
+    Family.CONV_SM90: ((K_BLOCK, PERSISTENT_K),),
     Family.CHAIN_CONV_SM90: ((K_BLOCK, PERSISTENT_K),),
-    Family.CHAIN_SM90: (_k("chain/consumer.h", _BOX, f"      if (box + 1 < kBoxes) {_BOX.lstrip()}"),),
-    Family.GEMM_ROWS_SM90: (_k("chain/consumer.h", _FRAGMENTS, f"if (box + 1 < kBoxes) {_FRAGMENTS}"),),
-    Family.CHAIN_WIDE_SM90: (_k("chain/wide_consumer.h", _WIDE_BOX, f"      if (L > 0 || box + 1 < kBoxes) {_WIDE_BOX.lstrip()}"),),
-    Family.CHAIN_STORED_SM90: (_k("chain/stored_consumer.h", "k < K::kDepth / 16; ++k", "k < K::kDepth / 16 - 1; ++k"),),
+    Family.CHAIN_SM90: (
+        _k("chain/consumer.h", _BOX, f"      if (box + 1 < kBoxes) {_BOX.lstrip()}"),
+    ),
+    Family.GEMM_ROWS_SM90: (
+        _k("chain/consumer.h", _FRAGMENTS, f"if (box + 1 < kBoxes) {_FRAGMENTS}"),
+    ),
+    Family.CHAIN_WIDE_SM90: (
+        _k(
+            "chain/wide_consumer.h",
+            _WIDE_BOX,
+            f"      if (L > 0 || box + 1 < kBoxes) {_WIDE_BOX.lstrip()}",
+        ),
+    ),
+    Family.CHAIN_STORED_SM90: (
+        _k("chain/stored_consumer.h", "k < K::kDepth / 16; ++k", "k < K::kDepth / 16 - 1; ++k"),
+    ),
     Family.FIRST_SM90: (_k("first/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
     Family.CHAIN_FIRST_SM90: (_k("first/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
 }
 _STORES = {
-    Family.GEMM_2X: _visitor_2x, Family.CONV_2X: _visitor_2x, Family.CHAIN_2X: _visitor_2x, Family.CHAIN_CONV_2X: _visitor_2x,
-    Family.GEMM_3X: _visitor_3x, Family.GEMM_SM90: _matrix, Family.CONV_SM90: _matrix, Family.CHAIN_CONV_SM90: _matrix,
-    Family.CHAIN_SM90: _matrix, Family.GEMM_ROWS_SM90: _matrix, Family.CHAIN_WIDE_SM90: _matrix, Family.CHAIN_STORED_SM90: _matrix,
-    Family.FIRST_SM90: _image, Family.CHAIN_FIRST_SM90: _image, Family.HALO_SM90: _halo, Family.CHAIN_HALO_SM90: _halo,
-    Family.DEPTHWISE: _depthwise, Family.POOL: _pool, Family.ELEMENTWISE: _elementwise, Family.LAYOUT: _layout, Family.RESIZE: _resize,
-    Family.SQUEEZE_EXCITE: _squeeze_excite, Family.CHAIN_SMALL: _chain_small,
+    Family.GEMM_2X: _visitor_2x,
+    Family.CONV_2X: _visitor_2x,
+    Family.CHAIN_2X: _visitor_2x,
+    Family.CHAIN_CONV_2X: _visitor_2x,
+    Family.GEMM_3X: _visitor_3x,
+    Family.GEMM_SM90: _matrix,
+    Family.CONV_SM90: _matrix,
+    Family.CHAIN_CONV_SM90: _matrix,
+    Family.CHAIN_SM90: _matrix,
+    Family.GEMM_ROWS_SM90: _matrix,
+    Family.CHAIN_WIDE_SM90: _matrix,
+    Family.CHAIN_STORED_SM90: _matrix,
+    Family.FIRST_SM90: _image,
+    Family.CHAIN_FIRST_SM90: _image,
+    Family.HALO_SM90: _halo,
+    Family.CHAIN_HALO_SM90: _halo,
+    Family.DEPTHWISE: _depthwise,
+    Family.POOL: _pool,
+    Family.ELEMENTWISE: _elementwise,
+    Family.LAYOUT: _layout,
+    Family.RESIZE: _resize,
+    Family.SQUEEZE_EXCITE: _squeeze_excite,
+    Family.CHAIN_SMALL: _chain_small,
 }
 FAULTS = tuple(
     Fault(family, kind, edits)

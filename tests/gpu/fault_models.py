@@ -1,7 +1,10 @@
-"""For each kernel family a small model, optimized so that one of its nodes runs a kernel of that family: what faults are planted in.
+"""For each kernel family a small model, optimized so that one of its nodes runs a kernel of that
+family: what faults are planted in.
 
-Outputs have about 16,384 rows, or pixels, of 64 channels: large enough for a fault of one pixel to vanish in a norm over all of them.
+Outputs have about 16,384 rows, or pixels, of 64 channels: large enough for a fault of one pixel to
+vanish in a norm over all of them.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -30,7 +33,8 @@ from tests.support import Net
 ARCH, PRECISION = 90, "fp16"
 SAME = [1, 1, 1, 1]
 SIDE = 128  # of an image of 16,384 pixels
-_OLDER = 80  # whose candidates are taken where ARCH has none of a family: its mma.sync kernels compile for both
+# whose candidates are taken where ARCH has none of a family: its mma.sync kernels compile for both
+_OLDER = 80
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class Prepared:
 
 
 def prepare(family: Family, original: onnx.ModelProto | None = None) -> Prepared:
-    """`original`, by default the family's model, with a kernel of the family. Raises ValueError where it takes none."""
+    """`original`, by default the family's model, with a kernel of the family. Raises ValueError
+    where it takes none."""
     original = original or MODELS[family]()
     graph = import_model(original)
     infer(graph)
@@ -56,12 +61,15 @@ def prepare(family: Family, original: onnx.ModelProto | None = None) -> Prepared
     manifest = make_manifest(rewriter.ops, rewriter.instances)
     if family not in {instance.config.family for instance in manifest.instances}:
         raise ValueError(f"no node of the model for {family.name} has such a kernel")
-    optimized = export_model(graph, list(rewriter.functions.values()), metadata_of(manifest, PRECISION, [ARCH]))
+    optimized = export_model(
+        graph, list(rewriter.functions.values()), metadata_of(manifest, PRECISION, [ARCH])
+    )
     return Prepared(original, optimized, manifest)
 
 
 def _configs(chosen: Plan, family: Family) -> dict[int, list[KernelConfig]]:
-    """What the plan chose, but where a node can have a kernel of `family` the one of them that is predicted to be fastest."""
+    """What the plan chose, but where a node can have a kernel of `family` the one of them that
+    is predicted to be fastest."""
     configs = dict(chosen.configs)
     for key, problem in chosen.problems.items():
         for arch in (get(ARCH), get(_OLDER)):
@@ -117,22 +125,31 @@ def _depthwise() -> onnx.ModelProto:
 
 def _between(op: str, **attributes: object) -> Callable[[], onnx.ModelProto]:
     """An operator between two convolutions, which keep it in NHWC."""
+
     def build() -> onnx.ModelProto:
         net = Net({"x": (1, 64, SIDE, SIDE)})
         y = net.node(op, net.conv("x", 64, 64), **attributes)
         return net.model(net.conv(y, 64, 64))
+
     return build
 
 
 def _resize() -> onnx.ModelProto:
     net = Net({"x": (1, 64, SIDE // 2, SIDE // 2)})
-    y = net.node("Resize", net.conv("x", 64, 64), "", net.const([1, 1, 2, 2]), mode="linear",
-                 coordinate_transformation_mode="half_pixel")
+    y = net.node(
+        "Resize",
+        net.conv("x", 64, 64),
+        "",
+        net.const([1, 1, 2, 2]),
+        mode="linear",
+        coordinate_transformation_mode="half_pixel",
+    )
     return net.model(net.conv(y, 64, 64))
 
 
 def _elementwise() -> onnx.ModelProto:
-    """A BatchNormalization with ReLU in front of a convolution, of a sum that others read as well."""
+    """A BatchNormalization with ReLU in front of a convolution, of a sum that others read as
+    well."""
     net = Net({"x": (1, 64, SIDE, SIDE)})
     y = net.conv("x", 64, 64, 3, pads=SAME)
     z = net.conv(net.node("Relu", net.batchnorm(y, 64)), 64, 64, 3, pads=SAME)
@@ -152,7 +169,9 @@ def _stored() -> onnx.ModelProto:
     net = Net({"x": (1, 64, SIDE, SIDE), "r": (1, 256, SIDE, SIDE)})
     y = net.node("Relu", net.node("Add", net.conv("x", 64, 256), "r"))
     z = net.node("Relu", net.conv(y, 256, 64))
-    return net.model(*(net.node("MaxPool", end, kernel_shape=[2, 2], strides=[2, 2]) for end in (y, z)))
+    return net.model(
+        *(net.node("MaxPool", end, kernel_shape=[2, 2], strides=[2, 2]) for end in (y, z))
+    )
 
 
 MODELS: dict[Family, Callable[[], onnx.ModelProto]] = {

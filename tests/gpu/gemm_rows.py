@@ -1,4 +1,5 @@
 """Problems for GEMMs whose rows TMA cannot read."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -14,14 +15,34 @@ SHAPES = ((1, 0, 0), (197, 3, 5), (64 * 132 * 3 + 65, 0, 0), (1000, 8, 2))
 
 
 def problem(library: Library, instance: Instance, shape: tuple[int, int, int]) -> Problem:
-    """Rows of an odd number of values, the longest that the kernel takes but one; rows of B are whole chunks."""
+    """Rows of an odd number of values, the longest that the kernel takes but one; rows of B are
+    whole chunks."""
     (m, less, gap), (_, columns, depth) = shape, instance.config.threadblock
     n, k = columns - less, depth - 1 - less
     rng = random_of(instance, shape)
-    a, b = rng.normal(0, 1, (m, k)).astype(instance.dtype.numpy), rng.normal(0, k**-0.5, (n, k)).astype(instance.dtype.numpy)
+    a, b = (
+        rng.normal(0, 1, (m, k)).astype(instance.dtype.numpy),
+        rng.normal(0, k**-0.5, (n, k)).astype(instance.dtype.numpy),
+    )
     operands = Operands(library, instance, (m, n), gap, rng)
     rows, weights = Tensor(library, a, gap), Tensor(library, b, -k % _CHUNK)
     output = Tensor(library, np.zeros((m, n), instance.out.numpy), gap, empty=True)
-    arguments = Gemm(m, n, k, rows.pointer, weights.pointer, output.pointer, rows.pitch, weights.pitch, output.pitch, operands.arguments)
+    arguments = Gemm(
+        m,
+        n,
+        k,
+        rows.pointer,
+        weights.pointer,
+        output.pointer,
+        rows.pitch,
+        weights.pitch,
+        output.pitch,
+        operands.arguments,
+    )
     product = a.astype(np.float64) @ b.astype(np.float64).T
-    return Problem(arguments, output, epilogue(product, instance.chain, operands.vectors, operands.tensors), (rows, weights, operands))
+    return Problem(
+        arguments,
+        output,
+        epilogue(product, instance.chain, operands.vectors, operands.tensors),
+        (rows, weights, operands),
+    )

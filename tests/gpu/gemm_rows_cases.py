@@ -1,4 +1,5 @@
 """Instances of GEMMs whose rows TMA cannot read."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -9,10 +10,20 @@ from onnxbolt.dtypes import DType
 from onnxbolt.kernels import gemm_rows
 from onnxbolt.kernels.config import GemmProblem
 
-_SIZES = ((429, 256), (13, 64), (367, 128), (1, 16), (13, 250), (63, 96), (130, 40))  # k and columns
+_SIZES = (
+    (429, 256),
+    (13, 64),
+    (367, 128),
+    (1, 16),
+    (13, 250),
+    (63, 96),
+    (130, 40),
+)  # k and columns
 
 
-def instances(arch: int, forms: Sequence[tuple[DType, DType, tuple[str, ...]]]) -> Iterator[Instance]:
+def instances(
+    arch: int, forms: Sequence[tuple[DType, DType, tuple[str, ...]]]
+) -> Iterator[Instance]:
     """One for each form of element, output and chain, sizes and configurations in turn."""
     for turn, (dtype, out, chain) in enumerate(forms):
         rounds, index = divmod(turn, len(_SIZES))

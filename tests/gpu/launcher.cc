@@ -1,4 +1,5 @@
-// C functions around the kernels of a test library: memory, lookup, and launches that wait and report.
+// C functions around the kernels of a test library: memory, lookup, and launches that wait and
+// report.
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -9,7 +10,9 @@
 
 namespace {
 
-const char* Text(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }
+const char* Text(cudaError_t error) {
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
 
 // What the kernel asks for, poisoned: it must not expect zeros.
 class Workspace {
@@ -25,7 +28,8 @@ class Workspace {
   void* data_ = nullptr;
 };
 
-onnxbolt::Launch MakeLaunch(const Workspace& workspace, const int64_t* config, cudaStream_t stream) {
+onnxbolt::Launch MakeLaunch(const Workspace& workspace, const int64_t* config,
+                            cudaStream_t stream) {
   int device = 0, sm_count = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
@@ -34,31 +38,39 @@ onnxbolt::Launch MakeLaunch(const Workspace& workspace, const int64_t* config, c
 
 }  // namespace
 
-EXPORT const char* device_allocate(void** pointer, size_t bytes) { return Text(cudaMalloc(pointer, bytes)); }
+EXPORT const char* device_allocate(void** pointer, size_t bytes) {
+  return Text(cudaMalloc(pointer, bytes));
+}
 EXPORT const char* device_free(void* pointer) { return Text(cudaFree(pointer)); }
-// Waited for: what comes from pageable memory may arrive after the call's end, and the launches' streams do not wait for the default one.
+// Waited for: what comes from pageable memory may arrive after the call's end, and the launches'
+// streams do not wait for the default one.
 EXPORT const char* device_copy(void* to, const void* from, size_t bytes) {
   const char* error = Text(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
   return error ? error : Text(cudaStreamSynchronize(cudaStreamLegacy));
 }
 
-EXPORT const onnxbolt::Kernel* find_kernel(const char* epilogue, int element, int output, const int64_t* config) {
+EXPORT const onnxbolt::Kernel* find_kernel(const char* epilogue, int element, int output,
+                                           const int64_t* config) {
   for (const onnxbolt::Kernel* kernel = onnxbolt::FirstKernel(); kernel; kernel = kernel->next) {
-    if (!std::strcmp(kernel->epilogue, epilogue) && kernel->element == element && kernel->output == output &&
-        !std::memcmp(kernel->config, config, sizeof kernel->config))
+    if (!std::strcmp(kernel->epilogue, epilogue) && kernel->element == element &&
+        kernel->output == output && !std::memcmp(kernel->config, config, sizeof kernel->config))
       return kernel;
   }
   return nullptr;
 }
 
 EXPORT const char* prepare(const onnxbolt::Kernel* kernel) { return kernel->prepare(); }
-EXPORT const char* can_implement(const onnxbolt::Kernel* kernel, const void* arguments) { return kernel->can_implement(arguments); }
+EXPORT const char* can_implement(const onnxbolt::Kernel* kernel, const void* arguments) {
+  return kernel->can_implement(arguments);
+}
 
 // One launch on a stream of its own, waited for.
-EXPORT const char* launch(const onnxbolt::Kernel* kernel, const void* arguments, const int64_t* config) {
+EXPORT const char* launch(const onnxbolt::Kernel* kernel, const void* arguments,
+                          const int64_t* config) {
   const Workspace workspace(kernel, arguments, config);
   cudaStream_t stream;
-  if (const char* error = Text(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return error;
+  if (const char* error = Text(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)))
+    return error;
   const char* error = kernel->run(arguments, MakeLaunch(workspace, config, stream));
   if (!error) error = Text(cudaStreamSynchronize(stream));
   cudaStreamDestroy(stream);
@@ -66,12 +78,14 @@ EXPORT const char* launch(const onnxbolt::Kernel* kernel, const void* arguments,
 }
 
 // The launch recorded in a CUDA graph under the strictest capture mode, then replayed.
-EXPORT const char* launch_captured(const onnxbolt::Kernel* kernel, const void* arguments, const int64_t* config) {
+EXPORT const char* launch_captured(const onnxbolt::Kernel* kernel, const void* arguments,
+                                   const int64_t* config) {
   const Workspace workspace(kernel, arguments, config);
   cudaStream_t stream;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
-  if (const char* error = Text(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return error;
+  if (const char* error = Text(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)))
+    return error;
   const char* error = Text(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   if (!error) error = kernel->run(arguments, MakeLaunch(workspace, config, stream));
   cudaError_t captured = cudaStreamEndCapture(stream, &graph);

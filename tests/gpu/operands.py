@@ -1,4 +1,6 @@
-"""What problems of all families are made of: an epilogue's operands, and a problem as the tests run it."""
+"""What problems of all families are made of: an epilogue's operands, and a problem as the tests
+run it."""
+
 from __future__ import annotations
 
 import ctypes
@@ -17,11 +19,26 @@ from tests.gpu.device import Epilogue, Library, Tensor
 class Operands:
     """An epilogue's operands on the device and on the host; keeps the device's alive."""
 
-    def __init__(self, library: Library, instance: Instance, shape: tuple[int, ...], gap: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        library: Library,
+        instance: Instance,
+        shape: tuple[int, ...],
+        gap: int,
+        rng: np.random.Generator,
+    ) -> None:
         kinds = [EPILOGUES[step].operand for step in instance.chain]
-        self.vectors = [rng.normal(0.4, 0.7, shape[-1:]).astype(np.float32) for _ in range(kinds.count("vector"))]
-        self.tensors = [rng.normal(0, 1, shape).astype(instance.dtype.numpy) for _ in range(kinds.count("tensor"))]
-        self._device = [Tensor(library, vector) for vector in self.vectors] + [Tensor(library, tensor, gap) for tensor in self.tensors]
+        self.vectors = [
+            rng.normal(0.4, 0.7, shape[-1:]).astype(np.float32)
+            for _ in range(kinds.count("vector"))
+        ]
+        self.tensors = [
+            rng.normal(0, 1, shape).astype(instance.dtype.numpy)
+            for _ in range(kinds.count("tensor"))
+        ]
+        self._device = [Tensor(library, vector) for vector in self.vectors] + [
+            Tensor(library, tensor, gap) for tensor in self.tensors
+        ]
         self.arguments = Epilogue()
         vectors, tensors = self._device[: len(self.vectors)], self._device[len(self.vectors) :]
         self.arguments.vectors[: len(vectors)] = [vector.pointer for vector in vectors]
@@ -33,8 +50,8 @@ class Operands:
 
 @dataclass
 class Problem:
-    """`arguments` for the kernel, its `output`, and what that has to be, where that is checked here; `kept` are the tensors that the
-    arguments point to."""
+    """`arguments` for the kernel, its `output`, and what that has to be, where that is checked
+    here; `kept` are the tensors that the arguments point to."""
 
     arguments: ctypes.Structure
     output: Tensor

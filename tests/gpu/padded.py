@@ -1,4 +1,6 @@
-"""Models whose padding differs on all four sides, one for each way in which a convolution or a pooling takes padding."""
+"""Models whose padding differs on all four sides, one for each way in which a convolution or a
+pooling takes padding."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -17,10 +19,14 @@ def _pooled(net: Net, y: str) -> onnx.ModelProto:
 
 
 def _conv(stride: int = 1, group: int = 1, first: int = 64) -> onnx.ModelProto:
-    """`first` channels of the input; with few of them a model's first convolution, with groups a layer in front."""
+    """`first` channels of the input; with few of them a model's first convolution, with groups a
+    layer in front."""
     net = Net({"x": (SHAPE[0], first, *SHAPE[2:])})
     y = "x" if group == 1 else net.node("Relu", net.conv("x", first, first))
-    return _pooled(net, net.node("Relu", net.conv(y, first, 64, 3, pads=PADS, strides=[stride] * 2, group=group)))
+    return _pooled(
+        net,
+        net.node("Relu", net.conv(y, first, 64, 3, pads=PADS, strides=[stride] * 2, group=group)),
+    )
 
 
 def _planes() -> onnx.ModelProto:
@@ -38,7 +44,9 @@ def _chain(first: int = 64, stride: int = 1) -> onnx.ModelProto:
 def _pool(op: str, **attributes: object) -> onnx.ModelProto:
     net = Net({"x": SHAPE})
     y = net.node("Relu", net.conv("x", 64, 64))
-    return net.model(net.conv(net.node(op, y, kernel_shape=[4, 4], pads=PADS, **attributes), 64, 64))
+    return net.model(
+        net.conv(net.node(op, y, kernel_shape=[4, 4], pads=PADS, **attributes), 64, 64)
+    )
 
 
 CASES: dict[str, tuple[Family, Callable[[], onnx.ModelProto]]] = {

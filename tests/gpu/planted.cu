@@ -1,4 +1,5 @@
-// Candidates that do harm, each registered as a generated kernel is: PLANT(what it does, "epilogue", row of its configuration).
+// Candidates that do harm, each registered as a generated kernel is: PLANT(what it does,
+// "epilogue", row of its configuration).
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -35,12 +36,15 @@ const char* Zero(const void* arguments, const Launch& launch) {
 
 // bias and ReLU of each product, as it should be, but for one value of all.
 __global__ void NearlyRight(const GemmArguments gemm) {
-  const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = i / gemm.n, column = i % gemm.n;
+  const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = i / gemm.n,
+                column = i % gemm.n;
   if (i >= int64_t(gemm.m) * gemm.n) return;
   float sum = gemm.epilogue.vectors[0][column];
   for (int64_t k = 0; k < gemm.k; ++k)
-    sum += float(static_cast<const __half*>(gemm.a)[row * gemm.lda + k]) * float(static_cast<const __half*>(gemm.b)[column * gemm.ldb + k]);
-  static_cast<__half*>(gemm.d)[row * gemm.ldd + column] = __half(fmaxf(sum, 0.f) + (i == 4321 ? 0.25f : 0.f));
+    sum += float(static_cast<const __half*>(gemm.a)[row * gemm.lda + k]) *
+           float(static_cast<const __half*>(gemm.b)[column * gemm.ldb + k]);
+  static_cast<__half*>(gemm.d)[row * gemm.ldd + column] =
+      __half(fmaxf(sum, 0.f) + (i == 4321 ? 0.25f : 0.f));
 }
 
 const char* Pixel(const void* arguments, const Launch& launch) {
@@ -55,6 +59,7 @@ size_t NoWorkspace(const void*, const int64_t*) { return 0; }
 
 }  // namespace
 
-#define PLANT(Run, Epilogue, ...)                                                                                      \
-  static onnxbolt::Kernel kernel_##Run{Epilogue, 10, 10, {__VA_ARGS__}, 0, Agree, AgreeTo, NoWorkspace, Run, nullptr}; \
+#define PLANT(Run, Epilogue, ...)                                                               \
+  static onnxbolt::Kernel kernel_##Run{Epilogue, 10,      10,          {__VA_ARGS__}, 0,        \
+                                       Agree,    AgreeTo, NoWorkspace, Run,           nullptr}; \
   static const bool registered_##Run = (onnxbolt::RegisterKernel(&kernel_##Run), true);

@@ -1,11 +1,15 @@
-"""Plants each fault of fault_list.py in compiled kernels and asks whether verification finds it: `python -m tests.gpu.planted_faults`.
+"""Plants each fault of fault_list.py in compiled kernels and asks whether verification finds it:
+`python -m tests.gpu.planted_faults`.
 
-For each kernel family: a small model (fault_models.py), its library as it is, and one library for each fault, built from an edited copy of
-custom_ops/. An edit comes behind the digest, so that a library with a fault passes for the model's. Verification has to pass with the
-first and to fail with all others; the exit code says whether it did.
+For each kernel family: a small model (fault_models.py), its library as it is, and one library for
+each fault, built from an edited copy of custom_ops/. An edit comes behind the digest, so that a
+library with a fault passes for the model's. Verification has to pass with the first and to fail
+with all others; the exit code says whether it did.
 
-Building takes about 20 minutes of CPU time and no GPU: `--build-only` stops behind it, and what is built is kept.
+Building takes about 20 minutes of CPU time and no GPU: `--build-only` stops behind it, and what is
+built is kept.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -44,7 +48,8 @@ def file_of(kind: str) -> str:
 
 
 def edited(root: Path, fault: Fault) -> None:
-    """A copy of custom_ops/ at `root` with the fault. Raises ValueError where an edit's text does not stand there once."""
+    """A copy of custom_ops/ at `root` with the fault. Raises ValueError where an edit's text
+    does not stand there once."""
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(resource_dir("custom_ops"), root)
     for edit in fault.edits:
@@ -56,8 +61,11 @@ def edited(root: Path, fault: Fault) -> None:
 
 
 def compile_faulty(unit: Unit, fault: Fault, directory: Path, toolchain: Toolchain) -> Path:
-    """The object of `unit` with the fault, in a directory that is named by all that decides it, or from there."""
-    key = hashlib.sha256(repr((unit, fault.edits, toolchain.version, _tree())).encode()).hexdigest()[:24]
+    """The object of `unit` with the fault, in a directory that is named by all that decides it,
+    or from there."""
+    key = hashlib.sha256(
+        repr((unit, fault.edits, toolchain.version, _tree())).encode()
+    ).hexdigest()[:24]
     compiled = directory / f"{key}.o"
     if not compiled.exists():
         root = directory / key
@@ -87,14 +95,25 @@ def build(families: Sequence[Family], directory: Path) -> None:
     objects = directory / "objects"
     objects.mkdir(parents=True, exist_ok=True)
     everything = list(dict.fromkeys(unit for of_family in needed.values() for unit in of_family))
-    plain = dict(zip(everything, compile_units(everything, toolchain, lambda line: print(line, flush=True)), strict=True))
+    plain = dict(
+        zip(
+            everything,
+            compile_units(everything, toolchain, lambda line: print(line, flush=True)),
+            strict=True,
+        )
+    )
 
     def faulty(fault: Fault) -> tuple[Fault, list[Path]]:
         started, result = time.monotonic(), []
         for unit in needed[fault.family]:
             is_family = unit.name.startswith(f"{fault.family.name.lower()}_sm")
-            result.append(compile_faulty(unit, fault, objects, toolchain) if is_family else plain[unit])
-        print(f"compiled {fault.family.name}: {fault.kind} ({time.monotonic() - started:.0f} s)", flush=True)
+            result.append(
+                compile_faulty(unit, fault, objects, toolchain) if is_family else plain[unit]
+            )
+        print(
+            f"compiled {fault.family.name}: {fault.kind} ({time.monotonic() - started:.0f} s)",
+            flush=True,
+        )
         return fault, result
 
     for family, made in prepared.items():
@@ -103,32 +122,58 @@ def build(families: Sequence[Family], directory: Path) -> None:
         onnx.save(made.original, folder / "original.onnx")
         onnx.save(made.optimized, folder / "optimized.onnx")
         link([plain[unit] for unit in needed[family]], folder / file_of(UNEDITED), toolchain)
-    slow_first = sorted((fault for fault in FAULTS if fault.family in prepared), key=lambda fault: fault.family is not Family.GEMM_3X)
+    slow_first = sorted(
+        (fault for fault in FAULTS if fault.family in prepared),
+        key=lambda fault: fault.family is not Family.GEMM_3X,
+    )
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for fault, parts in pool.map(faulty, slow_first):
             link(parts, directory / fault.family.name.lower() / file_of(fault.kind), toolchain)
 
 
 def judge(folder: Path, kinds: Sequence[str]) -> None:
-    """In a process of its own: prints one JSON line for each of `kinds` as soon as it is verified."""
+    """In a process of its own: prints one JSON line for each of `kinds` as soon as it is
+    verified."""
     from onnxbolt.verify import verify
 
     for kind in kinds:
         started = time.monotonic()
-        result = verify(folder / "original.onnx", folder / "optimized.onnx", library=folder / file_of(kind),
-                        providers=["CUDAExecutionProvider"])
+        result = verify(
+            folder / "original.onnx",
+            folder / "optimized.onnx",
+            library=folder / file_of(kind),
+            providers=["CUDAExecutionProvider"],
+        )
         levels = sorted({row.level for row in result.failures})
         reasons = [f"{row.name}: {row.reason}" for row in result.failures[:2]]
-        print(json.dumps({"kind": kind, "passed": result.passed, "levels": levels, "reasons": reasons,
-                          "seconds": round(time.monotonic() - started, 2)}), flush=True)
+        print(
+            json.dumps(
+                {
+                    "kind": kind,
+                    "passed": result.passed,
+                    "levels": levels,
+                    "reasons": reasons,
+                    "seconds": round(time.monotonic() - started, 2),
+                }
+            ),
+            flush=True,
+        )
 
 
 def verdicts(family: Family, directory: Path) -> list[dict[str, object]]:
-    """Of the unedited library and of each fault. A process that dies is the finding "crashed" of the fault that it was at."""
+    """Of the unedited library and of each fault. A process that dies is the finding "crashed" of
+    the fault that it was at."""
     pending = [UNEDITED, *(fault.kind for fault in FAULTS if fault.family is family)]
     found: list[dict[str, object]] = []
     while pending:
-        command = [sys.executable, "-m", "tests.gpu.planted_faults", "--judge", str(directory / family.name.lower()), *pending]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.gpu.planted_faults",
+            "--judge",
+            str(directory / family.name.lower()),
+            *pending,
+        ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
             output, why = done.stdout, done.stderr[-500:]
@@ -137,10 +182,19 @@ def verdicts(family: Family, directory: Path) -> list[dict[str, object]]:
         answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         for answer in answers:
             good, bad = (PASSED, ALARM) if answer["kind"] == UNEDITED else (MISSED, FOUND)
-            found.append({"family": family.name, "verdict": good if answer["passed"] else bad, **answer})
-        pending = pending[len(answers):]
+            found.append(
+                {"family": family.name, "verdict": good if answer["passed"] else bad, **answer}
+            )
+        pending = pending[len(answers) :]
         if pending:
-            found.append({"family": family.name, "kind": pending.pop(0), "verdict": "crashed", "reasons": [why]})
+            found.append(
+                {
+                    "family": family.name,
+                    "kind": pending.pop(0),
+                    "verdict": "crashed",
+                    "reasons": [why],
+                }
+            )
     for row in found:
         print(f"{family.name}: {row['kind']}: {row['verdict']} {row['reasons']}", flush=True)
     return found
@@ -149,18 +203,40 @@ def verdicts(family: Family, directory: Path) -> list[dict[str, object]]:
 def table(rows: Sequence[dict[str, object]]) -> str:
     """A Markdown table: families down, kinds of faults across."""
     cells = {(row["family"], row["kind"]): str(row["verdict"]) for row in rows}
-    lines = ["| family | " + " | ".join(("as it is", *KINDS)) + " |", "|---" * (len(KINDS) + 2) + "|"]
+    lines = [
+        "| family | " + " | ".join(("as it is", *KINDS)) + " |",
+        "|---" * (len(KINDS) + 2) + "|",
+    ]
     for family in dict.fromkeys(row["family"] for row in rows):
-        lines.append(f"| {family} | " + " | ".join(cells.get((family, kind), "-") for kind in (UNEDITED, *KINDS)) + " |")
+        lines.append(
+            f"| {family} | "
+            + " | ".join(cells.get((family, kind), "-") for kind in (UNEDITED, *KINDS))
+            + " |"
+        )
     return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--families", nargs="*", default=[family.name for family in Family], help="names, by default all")
-    parser.add_argument("--directory", type=Path, default=Path("build/planted_faults"), help="of models and libraries")
+    parser.add_argument(
+        "--families",
+        nargs="*",
+        default=[family.name for family in Family],
+        help="names, by default all",
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path("build/planted_faults"),
+        help="of models and libraries",
+    )
     parser.add_argument("--build-only", action="store_true", help="verify nothing; needs no GPU")
-    parser.add_argument("--json", type=Path, default=Path(__file__).with_suffix(".json"), help="where the result goes")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=Path(__file__).with_suffix(".json"),
+        help="where the result goes",
+    )
     parser.add_argument("--judge", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.judge:
@@ -171,11 +247,25 @@ def main() -> int:
     if arguments.build_only:
         return 0
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        rows = [row for of_family in pool.map(lambda family: verdicts(family, arguments.directory), families) for row in of_family]
+        rows = [
+            row
+            for of_family in pool.map(
+                lambda family: verdicts(family, arguments.directory), families
+            )
+            for row in of_family
+        ]
     faults = [row for row in rows if row["kind"] != UNEDITED]
-    found, sound = sum(row["verdict"] == FOUND for row in faults), sum(row["verdict"] == PASSED for row in rows)
-    summary = f"{found} of {len(faults)} faults found; {sound} of {len(families)} libraries without a fault passed"
-    asked = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
+    found, sound = (
+        sum(row["verdict"] == FOUND for row in faults),
+        sum(row["verdict"] == PASSED for row in rows),
+    )
+    summary = (
+        f"{found} of {len(faults)} faults found; {sound} of {len(families)} libraries without a"
+        " fault passed"
+    )
+    asked = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+    )
     gpu = asked.stdout.splitlines()[:1]
     document = {"families": arguments.families, "gpu": gpu, "summary": summary, "rows": rows}
     with tempfile.NamedTemporaryFile("w", dir=arguments.json.parent, delete=False) as file:

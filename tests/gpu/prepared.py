@@ -1,7 +1,10 @@
-"""Optimized models of models/ for the GPU tests, and `python -m tests.gpu.prepared`, which compiles their libraries beforehand.
+"""Optimized models of models/ for the GPU tests, and `python -m tests.gpu.prepared`, which compiles
+their libraries beforehand.
 
-The libraries' units come from onnxbolt's cache of compiled units, so that the tests themselves only link.
+The libraries' units come from onnxbolt's cache of compiled units, so that the tests themselves only
+link.
 """
+
 from __future__ import annotations
 
 import tempfile
@@ -39,17 +42,44 @@ class Case:
     def optimize(self, directory: Path, library: bool = True) -> Path:
         """The optimized model's path in `directory`, with its library beside it."""
         path = directory / f"{self.name}.onnx"
-        onnxbolt.optimize(self.original(), path, precision=self.precision, fuse=self.fuse, archs=(ARCH,), verify=False, library=library)
+        onnxbolt.optimize(
+            self.original(),
+            path,
+            precision=self.precision,
+            fuse=self.fuse,
+            archs=(ARCH,),
+            verify=False,
+            library=library,
+        )
         return path
 
 
 CASES = (
-    Case("resnet18"), Case("resnet50"), Case("vgg16", 2), Case("vgg19", 1), Case("repvgg_a0"), Case("repvgg_a1"), Case("repvgg_b0"),
-    Case("repvgg_a0_deploy"), Case("repvgg_a1_deploy"), Case("repvgg_b0_deploy"), Case("repvggaug_a0_deploy"), Case("mobilenet_v3_large"),
-    Case("squeezenet1_1"), Case("densenet121"),
-    Case("bert_base"), Case("vit_b16"), Case("dlrm_mlp", 1024), Case("dlrm_bottom", 512), Case("dlrm_top", 512), Case("dcn_v2", 512),
-    Case("resnet50", precision="bf16"), Case("bert_base", precision="bf16"), Case("resnet50", precision="keep"),
-    Case("bert_base", precision="keep"), Case("dcn_v2", 512, precision="keep"),
+    Case("resnet18"),
+    Case("resnet50"),
+    Case("vgg16", 2),
+    Case("vgg19", 1),
+    Case("repvgg_a0"),
+    Case("repvgg_a1"),
+    Case("repvgg_b0"),
+    Case("repvgg_a0_deploy"),
+    Case("repvgg_a1_deploy"),
+    Case("repvgg_b0_deploy"),
+    Case("repvggaug_a0_deploy"),
+    Case("mobilenet_v3_large"),
+    Case("squeezenet1_1"),
+    Case("densenet121"),
+    Case("bert_base"),
+    Case("vit_b16"),
+    Case("dlrm_mlp", 1024),
+    Case("dlrm_bottom", 512),
+    Case("dlrm_top", 512),
+    Case("dcn_v2", 512),
+    Case("resnet50", precision="bf16"),
+    Case("bert_base", precision="bf16"),
+    Case("resnet50", precision="keep"),
+    Case("bert_base", precision="keep"),
+    Case("dcn_v2", 512, precision="keep"),
 )
 SYMBOLIC = Case("resnet18", "batch")
 
@@ -63,7 +93,9 @@ def manifests(cases: Sequence[Case]) -> Iterator[Manifest]:
 
 def main() -> None:
     """Every unit of every case's library in one run, on all cores."""
-    wanted = dict.fromkeys(unit for manifest in manifests((*CASES, SYMBOLIC)) for unit in units(manifest))
+    wanted = dict.fromkeys(
+        unit for manifest in manifests((*CASES, SYMBOLIC)) for unit in units(manifest)
+    )
     compile_units(list(wanted), find_toolchain(), print)
 
 

@@ -1,8 +1,9 @@
 """What the GPU tests ask of a kernel instance: problems on the device, with the answer in float64.
 
-`problems` has some for every family, tails and gaps among them; a new family has a builder in BUILDERS. Without pytest, so that
-run_family.py can use it under compute-sanitizer.
+`problems` has some for every family, tails and gaps among them; a new family has a builder in
+BUILDERS. Without pytest, so that run_family.py can use it under compute-sanitizer.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -21,8 +22,25 @@ from onnxbolt.tune.tasks import instance_of
 from tests.gpu import gemm_rows
 from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
 from tests.gpu.chain_problems import chains_2x, sm90_chains, small_chains, wide_chains
-from tests.gpu.conv_chains import CONV_SHAPES, FIRST_SHAPES, HALO_SHAPES, conv_chain_problem, first_chain_problem, halo_chain_problem
-from tests.gpu.device import Conv, Elementwise, Gemm, KernelError, Layout, Library, Pool, SqueezeExcite, Tensor
+from tests.gpu.conv_chains import (
+    CONV_SHAPES,
+    FIRST_SHAPES,
+    HALO_SHAPES,
+    conv_chain_problem,
+    first_chain_problem,
+    halo_chain_problem,
+)
+from tests.gpu.device import (
+    Conv,
+    Elementwise,
+    Gemm,
+    KernelError,
+    Layout,
+    Library,
+    Pool,
+    SqueezeExcite,
+    Tensor,
+)
 from tests.gpu.operands import Operands, Problem, parameters, random_of
 from tests.gpu.planned import FAMILIES as PLANNED
 from tests.gpu.planned import planned
@@ -46,13 +64,25 @@ class GemmProblem:
         b = rounded(rng.normal(0, k**-0.5, (n, k)), instance.dtype)
         self.operands = Operands(library, instance, (m, n), shape.gap * unit_n, rng)
         self.a, self.b = Tensor(library, a, shape.gap * unit), Tensor(library, b, shape.gap * unit)
-        self.output = Tensor(library, np.zeros((m, n), instance.out.numpy), shape.gap * unit_n, empty=True)
+        self.output = Tensor(
+            library, np.zeros((m, n), instance.out.numpy), shape.gap * unit_n, empty=True
+        )
         self.arguments = Gemm(
-            m, n, k, self.a.pointer, self.b.pointer, self.output.pointer, self.a.pitch, self.b.pitch, self.output.pitch,
+            m,
+            n,
+            k,
+            self.a.pointer,
+            self.b.pointer,
+            self.output.pointer,
+            self.a.pitch,
+            self.b.pitch,
+            self.output.pitch,
             self.operands.arguments,
         )
         product = a.astype(np.float64) @ b.astype(np.float64).T
-        self.expected = epilogue(product, instance.chain, self.operands.vectors, self.operands.tensors)
+        self.expected = epilogue(
+            product, instance.chain, self.operands.vectors, self.operands.tensors
+        )
 
 
 class ConvProblem:
@@ -63,51 +93,104 @@ class ConvProblem:
         unit, unit_k = instance.config.align_a, _unit_n(instance)
         c, k, (p, q) = shape.c * unit, shape.k * unit_k, output_extent(shape)
         x = rounded(rng.normal(0, 1, (shape.n, shape.h, shape.w, c)), instance.dtype)
-        weight = rounded(rng.normal(0, (shape.r * shape.s * c) ** -0.5, (k, shape.r, shape.s, c)), instance.dtype)
+        weight = rounded(
+            rng.normal(0, (shape.r * shape.s * c) ** -0.5, (k, shape.r, shape.s, c)), instance.dtype
+        )
         self.operands = Operands(library, instance, (shape.n, p, q, k), shape.gap * unit_k, rng)
         self.x, self.weight = Tensor(library, x, shape.gap * unit), Tensor(library, weight)
-        self.expected = epilogue(convolve(x, weight, shape), instance.chain, self.operands.vectors, self.operands.tensors)
-        self.output = Tensor(library, np.zeros(self.expected.shape, instance.out.numpy), shape.gap * unit_k, empty=True)
+        self.expected = epilogue(
+            convolve(x, weight, shape), instance.chain, self.operands.vectors, self.operands.tensors
+        )
+        self.output = Tensor(
+            library,
+            np.zeros(self.expected.shape, instance.out.numpy),
+            shape.gap * unit_k,
+            empty=True,
+        )
         top, left, bottom, right = shape.pads
         self.arguments = Conv(
-            shape.n, shape.h, shape.w, c, k, shape.r, shape.s, p, q, top, left, bottom, right, *shape.strides, *shape.dilations, 1,
-            self.x.pointer, self.weight.pointer, self.output.pointer, self.x.pitch, self.output.pitch, self.operands.arguments,
+            shape.n,
+            shape.h,
+            shape.w,
+            c,
+            k,
+            shape.r,
+            shape.s,
+            p,
+            q,
+            top,
+            left,
+            bottom,
+            right,
+            *shape.strides,
+            *shape.dilations,
+            1,
+            self.x.pointer,
+            self.weight.pointer,
+            self.output.pointer,
+            self.x.pitch,
+            self.output.pitch,
+            self.operands.arguments,
         )
 
 
-def elementwise_problem(library: Library, instance: Instance, shape: tuple[int, int, int]) -> Problem:
+def elementwise_problem(
+    library: Library, instance: Instance, shape: tuple[int, int, int]
+) -> Problem:
     """A chain by itself; `shape` is rows, channels, and elements between rows."""
     rows, channels, gap = shape
     rng = random_of(instance, shape)
     x = rng.normal(0, 1, (rows, channels)).astype(instance.dtype.numpy)
     operands = Operands(library, instance, x.shape, gap, rng)
     source, output = Tensor(library, x, gap), Tensor(library, np.zeros_like(x), gap, empty=True)
-    arguments = Elementwise(rows, channels, source.pointer, output.pointer, source.pitch, output.pitch, operands.arguments)
+    arguments = Elementwise(
+        rows,
+        channels,
+        source.pointer,
+        output.pointer,
+        source.pitch,
+        output.pitch,
+        operands.arguments,
+    )
     expected = epilogue(x.astype(np.float64), instance.chain, operands.vectors, operands.tensors)
     return Problem(arguments, output, expected, (source, operands))
 
 
-def _pool_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int]) -> Problem:
+def _pool_problem(
+    library: Library, instance: Instance, shape: tuple[int, int, int, int]
+) -> Problem:
     """The mean of each whole image; `shape` is n, h, w, c."""
     n, h, w, c = shape
     x = random_of(instance, shape).normal(0, 1, shape).astype(instance.dtype.numpy)
-    source, output = Tensor(library, x), Tensor(library, np.zeros((n, 1, 1, c), instance.out.numpy), empty=True)
-    arguments = Pool(1, n, h, w, c, 1, 1, h, w, 0, 0, 0, 0, 1, 1, 1, 1, 0, source.pointer, output.pointer, c, c)
+    source, output = (
+        Tensor(library, x),
+        Tensor(library, np.zeros((n, 1, 1, c), instance.out.numpy), empty=True),
+    )
+    arguments = Pool(
+        1, n, h, w, c, 1, 1, h, w, 0, 0, 0, 0, 1, 1, 1, 1, 0, source.pointer, output.pointer, c, c
+    )
     return Problem(arguments, output, x.astype(np.float64).mean((1, 2), keepdims=True), (source,))
 
 
-def _layout_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int]) -> Problem:
+def _layout_problem(
+    library: Library, instance: Instance, shape: tuple[int, int, int, int]
+) -> Problem:
     """To channels last; `shape` is images, channels, channels as stored, pixels."""
     n, channels, stored, pixels = shape
     x = random_of(instance, shape).normal(0, 1, (n, channels, pixels)).astype(instance.dtype.numpy)
-    y = np.pad(x.transpose(0, 2, 1), ((0, 0), (0, 0), (0, stored - channels))).astype(instance.out.numpy)
+    y = np.pad(x.transpose(0, 2, 1), ((0, 0), (0, 0), (0, stored - channels))).astype(
+        instance.out.numpy
+    )
     source, output = Tensor(library, x), Tensor(library, np.empty_like(y), empty=True)
-    return Problem(Layout(1, *shape, source.pointer, output.pointer), output, y.astype(np.float64), (source,))
+    return Problem(
+        Layout(1, *shape, source.pointer, output.pointer), output, y.astype(np.float64), (source,)
+    )
 
 
 @dataclass(frozen=True)
 class FirstShape:
-    """A first convolution, but for its filter and strides; k in blocks of the kernel's output channels. `wide`: x is fp32."""
+    """A first convolution, but for its filter and strides; k in blocks of the kernel's output
+    channels. `wide`: x is fp32."""
 
     n: int
     h: int
@@ -119,9 +202,12 @@ class FirstShape:
 
 
 FIRST = (
-    FirstShape(2, 37, 45, pads=(1, 2, 1, 2)), FirstShape(1, 11, 11, wide=False),
-    FirstShape(3, 23, 70, pads=(3, 1, 0, 1), gap=8, wide=False), FirstShape(1, 64, 64, pads=(3, 3, 3, 3)),
-    FirstShape(5, 33, 48, blocks=2, pads=(0, 2, 1, 0), gap=16), FirstShape(40, 16, 20, wide=False),
+    FirstShape(2, 37, 45, pads=(1, 2, 1, 2)),
+    FirstShape(1, 11, 11, wide=False),
+    FirstShape(3, 23, 70, pads=(3, 1, 0, 1), gap=8, wide=False),
+    FirstShape(1, 64, 64, pads=(3, 3, 3, 3)),
+    FirstShape(5, 33, 48, blocks=2, pads=(0, 2, 1, 0), gap=16),
+    FirstShape(40, 16, 20, wide=False),
 )
 
 
@@ -131,74 +217,181 @@ def first_problem(library: Library, instance: Instance, shape: FirstShape) -> Pr
     stride_h, stride_w, _ = instance.config.instruction
     rng, k = random_of(instance, shape), shape.blocks * instance.config.threadblock[1]
     conv = ConvShape(shape.n, shape.h, shape.w, c, k, r, s, shape.pads, (stride_h, stride_w))
-    x = rng.normal(0, 1, (shape.n, c, shape.h, shape.w)).astype(np.float32 if shape.wide else instance.dtype.numpy)
+    x = rng.normal(0, 1, (shape.n, c, shape.h, shape.w)).astype(
+        np.float32 if shape.wide else instance.dtype.numpy
+    )
     weight = rounded(rng.normal(0, (r * s * c) ** -0.5, (k, r, s, c)), instance.dtype)
     p, q = output_extent(conv)
     operands = Operands(library, instance, (shape.n, p, q, k), shape.gap, rng)
     source, filters = Tensor(library, x), Tensor(library, weight)
-    output = Tensor(library, np.zeros((shape.n, p, q, k), instance.out.numpy), shape.gap, empty=True)
+    output = Tensor(
+        library, np.zeros((shape.n, p, q, k), instance.out.numpy), shape.gap, empty=True
+    )
     arguments = Conv(
-        shape.n, shape.h, shape.w, c, k, r, s, p, q, *shape.pads, stride_h, stride_w, 1, 1, 1, source.pointer, filters.pointer,
-        output.pointer, c, output.pitch, operands.arguments, (DType.F32 if shape.wide else instance.dtype).onnx,
+        shape.n,
+        shape.h,
+        shape.w,
+        c,
+        k,
+        r,
+        s,
+        p,
+        q,
+        *shape.pads,
+        stride_h,
+        stride_w,
+        1,
+        1,
+        1,
+        source.pointer,
+        filters.pointer,
+        output.pointer,
+        c,
+        output.pitch,
+        operands.arguments,
+        (DType.F32 if shape.wide else instance.dtype).onnx,
     )
     seen = rounded(x.transpose(0, 2, 3, 1), instance.dtype)
-    expected = epilogue(convolve(seen, weight, conv), instance.chain, operands.vectors, operands.tensors)
+    expected = epilogue(
+        convolve(seen, weight, conv), instance.chain, operands.vectors, operands.tensors
+    )
     return Problem(arguments, output, expected, (source, filters, operands))
 
 
-def squeeze_excite_problem(library: Library, instance: Instance, shape: tuple[int, int, int, int, int]) -> Problem:
-    """`shape` is images, pixels, channels, squeezed channels (padded to 16 bytes), and elements between pixels."""
+def squeeze_excite_problem(
+    library: Library, instance: Instance, shape: tuple[int, int, int, int, int]
+) -> Problem:
+    """`shape` is images, pixels, channels, squeezed channels (padded to 16 bytes), and elements
+    between pixels."""
     n, pixels, channels, squeezed, gap = shape
     squeezed = -(-squeezed // instance.dtype.alignment) * instance.dtype.alignment
     rng, element = random_of(instance, shape), instance.dtype.numpy
-    x = (rng.normal(0, 1, (n, pixels, channels)) + rng.normal(0, 1, (n, 1, channels))).astype(element)
-    weights = [rng.normal(0, k**-0.5, (m, k)).astype(element) for m, k in ((squeezed, channels), (channels, squeezed))]
+    x = (rng.normal(0, 1, (n, pixels, channels)) + rng.normal(0, 1, (n, 1, channels))).astype(
+        element
+    )
+    weights = [
+        rng.normal(0, k**-0.5, (m, k)).astype(element)
+        for m, k in ((squeezed, channels), (channels, squeezed))
+    ]
     biases = [rng.normal(0, 1, m).astype(np.float32) for m in (squeezed, channels)]
     source, output = Tensor(library, x, gap), Tensor(library, np.zeros_like(x), gap, empty=True)
-    squeeze, excite, squeeze_bias, excite_bias = (Tensor(library, values) for values in (*weights, *biases))
-    arguments = SqueezeExcite(n, pixels, channels, squeezed, source.pointer, squeeze.pointer, excite.pointer, squeeze_bias.pointer,
-                              excite_bias.pointer, output.pointer, source.pitch, output.pitch)
+    squeeze, excite, squeeze_bias, excite_bias = (
+        Tensor(library, values) for values in (*weights, *biases)
+    )
+    arguments = SqueezeExcite(
+        n,
+        pixels,
+        channels,
+        squeezed,
+        source.pointer,
+        squeeze.pointer,
+        excite.pointer,
+        squeeze_bias.pointer,
+        excite_bias.pointer,
+        output.pointer,
+        source.pitch,
+        output.pitch,
+    )
     params = parameters(instance)
     arguments.step_params[: len(params)] = params
     value = x.astype(np.float64).mean(1)
     for step, weight, bias in zip(instance.chain, weights, biases, strict=True):
         value = epilogue(value @ weight.astype(np.float64).T + bias, (step,), (), ())
-    return Problem(arguments, output, x.astype(np.float64) * value[:, None], (source, squeeze, excite, squeeze_bias, excite_bias))
+    return Problem(
+        arguments,
+        output,
+        x.astype(np.float64) * value[:, None],
+        (source, squeeze, excite, squeeze_bias, excite_bias),
+    )
 
 
 def _planned_gemm(library: Library, instance: Instance, problem: PlannedGemm) -> Problem:
-    """Without an answer, as planned_conv: test_planned.py compares with the profiler's reference."""
+    """Without an answer, as planned_conv: test_planned.py compares with the profiler's
+    reference."""
     rng, element = np.random.default_rng(0), instance.dtype.numpy
-    a, b = (Tensor(library, rng.normal(0, 1, (rows, problem.k)).astype(element)) for rows in (problem.m, problem.n))
+    a, b = (
+        Tensor(library, rng.normal(0, 1, (rows, problem.k)).astype(element))
+        for rows in (problem.m, problem.n)
+    )
     y = Tensor(library, np.zeros((problem.m, problem.n), instance.out.numpy), empty=True)
     operands = Operands(library, instance, y.shape, 0, rng)
-    arguments = Gemm(problem.m, problem.n, problem.k, a.pointer, b.pointer, y.pointer, a.pitch, b.pitch, y.pitch, operands.arguments)
+    arguments = Gemm(
+        problem.m,
+        problem.n,
+        problem.k,
+        a.pointer,
+        b.pointer,
+        y.pointer,
+        a.pitch,
+        b.pitch,
+        y.pitch,
+        operands.arguments,
+    )
     return Problem(arguments, y, None, (a, b, operands))
 
 
-def planned_conv(library: Library, instance: Instance, problem: PlannedConv, apart: bool = False) -> Problem:
-    """Without an answer, too. `apart`: pixels of x, and of an output with its channels last, have gaps as long as themselves between
-    them."""
+def planned_conv(
+    library: Library, instance: Instance, problem: PlannedConv, apart: bool = False
+) -> Problem:
+    """Without an answer, too. `apart`: pixels of x, and of an output with its channels last,
+    have gaps as long as themselves between them."""
     n, h, w, c, k, r, s, p, q = (getattr(problem, name) for name in "nhwckrspq")
     rng, element = np.random.default_rng(0), instance.dtype.numpy
-    image = rng.normal(0, 1, (n, c, h, w) if problem.nchw else (n, h, w, c)).astype(np.float32 if problem.nchw else element)
+    image = rng.normal(0, 1, (n, c, h, w) if problem.nchw else (n, h, w, c)).astype(
+        np.float32 if problem.nchw else element
+    )
     x = Tensor(library, image, c if apart else 0)
     weight = Tensor(library, rng.normal(0, 1, (k, r, s, c // problem.groups)).astype(element))
-    shape, gap = ((n, k - problem.padding, p, q), 0) if problem.y_nchw else ((n, p, q, k), k if apart else 0)
+    shape, gap = (
+        ((n, k - problem.padding, p, q), 0) if problem.y_nchw else ((n, p, q, k), k if apart else 0)
+    )
     if MEAN in problem.chain:
         shape = (n, 1, 1, k)
     y = Tensor(library, np.zeros(shape, instance.out.numpy), gap, empty=True)
-    stored = Tensor(library, np.zeros((n, p, q, k), element), empty=True) if problem.both_forms else None
+    stored = (
+        Tensor(library, np.zeros((n, p, q, k), element), empty=True) if problem.both_forms else None
+    )
     operands = Operands(library, instance, (n, p, q, k), 0, rng)
-    arguments = Conv(n, h, w, c, k, r, s, p, q, *problem.pads, *problem.strides, *problem.dilations, problem.groups,
-                     x.pointer, weight.pointer, y.pointer, c if problem.nchw else x.pitch, y.pitch, operands.arguments,
-                     DType.F32.onnx if problem.nchw else 0, int(problem.y_nchw), stored.pointer if stored else None, problem.padding)
+    arguments = Conv(
+        n,
+        h,
+        w,
+        c,
+        k,
+        r,
+        s,
+        p,
+        q,
+        *problem.pads,
+        *problem.strides,
+        *problem.dilations,
+        problem.groups,
+        x.pointer,
+        weight.pointer,
+        y.pointer,
+        c if problem.nchw else x.pitch,
+        y.pitch,
+        operands.arguments,
+        DType.F32.onnx if problem.nchw else 0,
+        int(problem.y_nchw),
+        stored.pointer if stored else None,
+        problem.padding,
+    )
     return Problem(arguments, y, None, (x, weight, operands, stored))
 
 
 def _planned(library: Library, instance: Instance) -> list[Any]:
-    found = [problem for problem, row in planned(instance.config.arch) if instance_of(problem, row) == instance]
-    return [(_planned_gemm if isinstance(problem, PlannedGemm) else planned_conv)(library, instance, problem) for problem in found]
+    found = [
+        problem
+        for problem, row in planned(instance.config.arch)
+        if instance_of(problem, row) == instance
+    ]
+    return [
+        (_planned_gemm if isinstance(problem, PlannedGemm) else planned_conv)(
+            library, instance, problem
+        )
+        for problem in found
+    ]
 
 
 def _gemms(library: Library, instance: Instance) -> list[Any]:
@@ -214,24 +407,57 @@ def _each(make: Callable[..., Problem], *shapes: tuple[int, ...]) -> Builder:
 
 
 BUILDERS: dict[Family, Builder] = {
-    Family.GEMM_2X: _gemms, Family.GEMM_3X: _gemms, **dict.fromkeys(PLANNED, _planned),
-    Family.CONV_2X: lambda library, instance: [*_convolutions(library, instance), *_planned(library, instance)],
-    Family.GEMM_SM90: lambda library, instance: [*_gemms(library, instance), *_planned(library, instance)],
-    Family.CONV_SM90: lambda library, instance: [*_convolutions(library, instance), *_planned(library, instance)],
-    Family.FIRST_SM90: lambda library, instance: [first_problem(library, instance, shape) for shape in FIRST],
+    Family.GEMM_2X: _gemms,
+    Family.GEMM_3X: _gemms,
+    **dict.fromkeys(PLANNED, _planned),
+    Family.CONV_2X: lambda library, instance: [
+        *_convolutions(library, instance),
+        *_planned(library, instance),
+    ],
+    Family.GEMM_SM90: lambda library, instance: [
+        *_gemms(library, instance),
+        *_planned(library, instance),
+    ],
+    Family.CONV_SM90: lambda library, instance: [
+        *_convolutions(library, instance),
+        *_planned(library, instance),
+    ],
+    Family.FIRST_SM90: lambda library, instance: [
+        first_problem(library, instance, shape) for shape in FIRST
+    ],
     Family.CHAIN_SM90: sm90_chains,
-    Family.GEMM_ROWS_SM90: lambda library, instance: [gemm_rows.problem(library, instance, shape) for shape in gemm_rows.SHAPES],
+    Family.GEMM_ROWS_SM90: lambda library, instance: [
+        gemm_rows.problem(library, instance, shape) for shape in gemm_rows.SHAPES
+    ],
     Family.CHAIN_SMALL: small_chains,
     Family.CHAIN_WIDE_SM90: wide_chains,
     Family.CHAIN_2X: chains_2x,
-    Family.CHAIN_STORED_SM90: lambda library, instance: [stored_problem(library, instance, shape) for shape in STORED_SHAPES],
-    Family.CHAIN_FIRST_SM90: lambda library, instance: [first_chain_problem(library, instance, shape) for shape in FIRST_SHAPES],
-    Family.CHAIN_CONV_SM90: lambda library, instance: [conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES],
-    Family.CHAIN_CONV_2X: lambda library, instance: [conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES],
-    Family.CHAIN_HALO_SM90: lambda library, instance: [halo_chain_problem(library, instance, shape) for shape in HALO_SHAPES],
-    Family.SQUEEZE_EXCITE: _each(squeeze_excite_problem, (1, 1, 8, 8, 0), (3, 49, 160, 40, 0), (2, 25, 13, 5, 3), (33, 9, 72, 24, 8)),
+    Family.CHAIN_STORED_SM90: lambda library, instance: [
+        stored_problem(library, instance, shape) for shape in STORED_SHAPES
+    ],
+    Family.CHAIN_FIRST_SM90: lambda library, instance: [
+        first_chain_problem(library, instance, shape) for shape in FIRST_SHAPES
+    ],
+    Family.CHAIN_CONV_SM90: lambda library, instance: [
+        conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES
+    ],
+    Family.CHAIN_CONV_2X: lambda library, instance: [
+        conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES
+    ],
+    Family.CHAIN_HALO_SM90: lambda library, instance: [
+        halo_chain_problem(library, instance, shape) for shape in HALO_SHAPES
+    ],
+    Family.SQUEEZE_EXCITE: _each(
+        squeeze_excite_problem,
+        (1, 1, 8, 8, 0),
+        (3, 49, 160, 40, 0),
+        (2, 25, 13, 5, 3),
+        (33, 9, 72, 24, 8),
+    ),
     Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
-    Family.RESIZE: lambda library, instance: [resize_problem(library, instance, shape) for shape in RESIZES],
+    Family.RESIZE: lambda library, instance: [
+        resize_problem(library, instance, shape) for shape in RESIZES
+    ],
     Family.LAYOUT: _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
     Family.ELEMENTWISE: _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),
 }
@@ -240,25 +466,36 @@ BUILDERS: dict[Family, Builder] = {
 def problems(library: Library, instance: Instance) -> list[Any]:
     """Those of the family's that this instance implements. AssertionError where there is none."""
     kernel = library.kernel(instance)
-    found = [problem for problem in BUILDERS[instance.config.family](library, instance) if _implements(kernel, problem)]
-    assert found, f"{instance_name(instance)} implements none of the shapes that its family is tested with"
+    found = [
+        problem
+        for problem in BUILDERS[instance.config.family](library, instance)
+        if _implements(kernel, problem)
+    ]
+    assert found, (
+        f"{instance_name(instance)} implements none of the shapes that its family is tested with"
+    )
     return found
 
 
 def examples(instances: Sequence[Instance]) -> dict[str, Instance]:
     """One instance of each form of each family, that with the longest chain."""
-    return {form: max((i for i in instances if _form(i) == form), key=lambda i: len(i.chain))
-            for form in sorted({_form(i) for i in instances})}
+    return {
+        form: max((i for i in instances if _form(i) == form), key=lambda i: len(i.chain))
+        for form in sorted({_form(i) for i in instances})
+    }
 
 
 def _form(instance: Instance) -> str:
-    """The family's name, and what its result is where that takes other code than the family's usual one."""
+    """The family's name, and what its result is where that takes other code than the family's
+    usual one."""
     config, chain = instance.config, instance.chain
     is_forms = {
         "MEAN": MEAN in chain,
         "PLANES": config.family in (Family.CONV_SM90, Family.HALO_SM90) and config.align_c == 1,
         "BOTH_FORMS": config.family is Family.CONV_SM90 and chain[-1:] == (STORE,),
-        "SWAPPED": config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0] > 0,
+        "SWAPPED": (
+            config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0] > 0
+        ),
         "NOT_STORED": config.family is Family.CHAIN_STORED_SM90 and STORE not in chain,
     }
     return "-".join([config.family.name, *(name for name, is_form in is_forms.items() if is_form)])
@@ -282,4 +519,6 @@ _TMA = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90)
 
 def _unit_n(instance: Instance) -> int:
     """The multiple that n must be of: TMA writes rows of 16 bytes, whatever the input's type."""
-    return max(instance.config.align_c, 16 // instance.out.bytes if instance.config.family in _TMA else 1)
+    return max(
+        instance.config.align_c, 16 // instance.out.bytes if instance.config.family in _TMA else 1
+    )

@@ -1,4 +1,6 @@
-"""What the kernels should compute, in float64 with numpy: epilogue chains by the package's own table."""
+"""What the kernels should compute, in float64 with numpy: epilogue chains by the package's own
+table."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,7 +22,12 @@ def rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
     return values.astype(dtype.numpy)
 
 
-def epilogue(accumulator: np.ndarray, chain: Sequence[str], vectors: Sequence[np.ndarray], tensors: Sequence[np.ndarray]) -> np.ndarray:
+def epilogue(
+    accumulator: np.ndarray,
+    chain: Sequence[str],
+    vectors: Sequence[np.ndarray],
+    tensors: Sequence[np.ndarray],
+) -> np.ndarray:
     """The chain's steps on float64, operands taken in order."""
     operands = {"vector": iter(vectors), "tensor": iter(tensors)}
     for step in chain:
@@ -48,21 +55,33 @@ def convolve(x: np.ndarray, weight: np.ndarray, shape: ConvShape) -> np.ndarray:
     result = np.zeros((shape.n, p, q, weight.shape[0]))
     for r in range(shape.r):
         for s in range(shape.s):
-            pixels = taps(padded, r * shape.dilations[0], s * shape.dilations[1], (p, q), shape.strides)
+            pixels = taps(
+                padded, r * shape.dilations[0], s * shape.dilations[1], (p, q), shape.strides
+            )
             result += pixels @ weight[:, r, s, :].astype(np.float64).T
     return result
 
 
-def taps(padded: np.ndarray, top: int, left: int, extent: tuple[int, int], strides: tuple[int, int]) -> np.ndarray:
+def taps(
+    padded: np.ndarray, top: int, left: int, extent: tuple[int, int], strides: tuple[int, int]
+) -> np.ndarray:
     """The pixels that one filter position meets, as [N, P, Q, C]."""
-    return padded[:, top : top + (extent[0] - 1) * strides[0] + 1 : strides[0], left : left + (extent[1] - 1) * strides[1] + 1 : strides[1]]
+    return padded[
+        :,
+        top : top + (extent[0] - 1) * strides[0] + 1 : strides[0],
+        left : left + (extent[1] - 1) * strides[1] + 1 : strides[1],
+    ]
 
 
 def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
-    """||y - y0|| / ||y0||, ||y|| itself where y0 is zero; infinite where non-finite values differ in place or sign."""
+    """||y - y0|| / ||y0||, ||y|| itself where y0 is zero; infinite where non-finite values
+    differ in place or sign."""
     actual = actual.astype(np.float64)
     finite = np.isfinite(expected)
-    if not np.array_equal(actual[~finite], expected[~finite], equal_nan=True) or not np.isfinite(actual[finite]).all():
+    if (
+        not np.array_equal(actual[~finite], expected[~finite], equal_nan=True)
+        or not np.isfinite(actual[finite]).all()
+    ):
         return float("inf")
     norm = float(np.linalg.norm(expected[finite]))
     return float(np.linalg.norm(actual[finite] - expected[finite])) / (norm or 1.0)

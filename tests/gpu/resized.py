@@ -1,4 +1,6 @@
-"""Resizings of odd sizes, and what they should compute, in numpy: coordinates in float32 as ONNX Runtime has them, values in float64."""
+"""Resizings of odd sizes, and what they should compute, in numpy: coordinates in float32 as ONNX
+Runtime has them, values in float64."""
+
 from __future__ import annotations
 
 import itertools
@@ -31,31 +33,66 @@ class ResizeShape:
     @property
     def extent(self) -> tuple[int, int]:
         """P and Q."""
-        return (int(np.float32(self.scales[0]) * np.float32(self.h)), int(np.float32(self.scales[1]) * np.float32(self.w)))
+        return (
+            int(np.float32(self.scales[0]) * np.float32(self.h)),
+            int(np.float32(self.scales[1]) * np.float32(self.w)),
+        )
 
 
-_NEAREST = [Sampling("nearest", coordinates, rounding, "scales") for coordinates, rounding in itertools.product(COORDINATES, ROUNDINGS)]
+_NEAREST = [
+    Sampling("nearest", coordinates, rounding, "scales")
+    for coordinates, rounding in itertools.product(COORDINATES, ROUNDINGS)
+]
 _LINEAR = [Sampling("linear", coordinates, ROUNDINGS[0], "scales") for coordinates in COORDINATES]
 _SIZES = (
-    ((2, 7, 9, 24), (2.0, 2.0), 0), ((1, 5, 8, 20), (1.5, 2.5), 4), ((1, 13, 12, 6), (0.5, 0.6), 0), ((3, 4, 1, 7), (3.0, 4.0), 1),
-    ((1, 32, 33, 8), (1 / 32, 1.0), 0), ((1, 10, 10, 3), (4 / 3, 0.75), 0),
+    ((2, 7, 9, 24), (2.0, 2.0), 0),
+    ((1, 5, 8, 20), (1.5, 2.5), 4),
+    ((1, 13, 12, 6), (0.5, 0.6), 0),
+    ((3, 4, 1, 7), (3.0, 4.0), 1),
+    ((1, 32, 33, 8), (1 / 32, 1.0), 0),
+    ((1, 10, 10, 3), (4 / 3, 0.75), 0),
 )
 _CUBIC = [Sampling("cubic", coordinates, ROUNDINGS[0], "scales") for coordinates in COORDINATES]
 SHAPES = (
-    *(ResizeShape(sampling, *size, scales, gap) for sampling in (*_NEAREST, *_LINEAR) for size, scales, gap in _SIZES),
-    *(ResizeShape(sampling, *size, scales, gap, a, exclude)
-      for sampling, (a, exclude) in itertools.product(_CUBIC, ((-0.75, False), (-0.5, True))) for size, scales, gap in _SIZES),
+    *(
+        ResizeShape(sampling, *size, scales, gap)
+        for sampling in (*_NEAREST, *_LINEAR)
+        for size, scales, gap in _SIZES
+    ),
+    *(
+        ResizeShape(sampling, *size, scales, gap, a, exclude)
+        for sampling, (a, exclude) in itertools.product(_CUBIC, ((-0.75, False), (-0.5, True)))
+        for size, scales, gap in _SIZES
+    ),
 )
 
 
 def resize_problem(library: Library, instance: Instance, shape: ResizeShape) -> Problem:
     """An image in another height and width, on the device."""
-    x = random_of(instance, shape).normal(0, 1, (shape.n, shape.h, shape.w, shape.c)).astype(instance.dtype.numpy)
+    x = (
+        random_of(instance, shape)
+        .normal(0, 1, (shape.n, shape.h, shape.w, shape.c))
+        .astype(instance.dtype.numpy)
+    )
     p, q = shape.extent
     y = np.zeros((shape.n, p, q, shape.c), instance.out.numpy)
     source, output = Tensor(library, x, shape.gap), Tensor(library, y, shape.gap, empty=True)
-    arguments = Resize(*shape.sampling.numbers, shape.n, shape.h, shape.w, shape.c, p, q, *shape.scales, source.pointer, output.pointer,
-                       source.pitch, output.pitch, shape.cubic_coeff_a, shape.exclude_outside)
+    arguments = Resize(
+        *shape.sampling.numbers,
+        shape.n,
+        shape.h,
+        shape.w,
+        shape.c,
+        p,
+        q,
+        *shape.scales,
+        source.pointer,
+        output.pointer,
+        source.pitch,
+        output.pitch,
+        shape.cubic_coeff_a,
+        shape.exclude_outside,
+    )
     return Problem(arguments, output, resize(x, shape), (source,))
 
 
@@ -68,36 +105,55 @@ def resize(x: np.ndarray, shape: ResizeShape) -> np.ndarray:
 def _axis(shape: ResizeShape, axis: int) -> np.ndarray:
     """The weight [output, input] of each pixel of one axis."""
     size, result = (shape.h, shape.w)[axis], shape.extent[axis]
-    at = _positions(shape.sampling.coordinates, np.arange(result, dtype=np.float32), size, result, np.float32(shape.scales[axis]))
+    at = _positions(
+        shape.sampling.coordinates,
+        np.arange(result, dtype=np.float32),
+        size,
+        result,
+        np.float32(shape.scales[axis]),
+    )
     pixels = np.arange(size)
     if shape.sampling.mode == "linear":
         inside = np.clip(at, 0, size - 1).astype(np.float64)
         return np.maximum(0, 1 - np.abs(inside[:, None] - pixels))
     if shape.sampling.mode == "cubic":
         return _cubic(at.astype(np.float64), size, shape)
-    rounded = {"floor": np.floor(at), "ceil": np.ceil(at), "round_prefer_floor": np.ceil(at - _HALF),
-               "round_prefer_ceil": np.floor(at + _HALF)}[shape.sampling.rounding]
+    rounded = {
+        "floor": np.floor(at),
+        "ceil": np.ceil(at),
+        "round_prefer_floor": np.ceil(at - _HALF),
+        "round_prefer_ceil": np.floor(at + _HALF),
+    }[shape.sampling.rounding]
     return (np.clip(rounded, 0, size - 1)[:, None] == pixels).astype(np.float64)
 
 
 def _cubic(at: np.ndarray, size: int, shape: ResizeShape) -> np.ndarray:
-    """Keys' weights of the four pixels around each position; those outside count for the pixel at the border, or not at all."""
+    """Keys' weights of the four pixels around each position; those outside count for the pixel
+    at the border, or not at all."""
     a, result = shape.cubic_coeff_a, np.zeros((len(at), size))
     for pixel in (np.floor(at) + offset for offset in (-1, 0, 1, 2)):
         d = np.abs(at - pixel)
-        weight = np.where(d <= 1, (a + 2) * d**3 - (a + 3) * d**2 + 1, a * (d**3 - 5 * d**2 + 8 * d - 4))
+        weight = np.where(
+            d <= 1, (a + 2) * d**3 - (a + 3) * d**2 + 1, a * (d**3 - 5 * d**2 + 8 * d - 4)
+        )
         inside = np.clip(pixel, 0, size - 1)
         counts = (inside == pixel) if shape.exclude_outside else True
         np.add.at(result, (np.arange(len(at)), inside.astype(int)), weight * counts)
     return result / result.sum(1, keepdims=True)
 
 
-def _positions(coordinates: str, output: np.ndarray, size: int, result: int, scale: np.float32) -> np.ndarray:
+def _positions(
+    coordinates: str, output: np.ndarray, size: int, result: int, scale: np.float32
+) -> np.ndarray:
     """Where in the input each output pixel lies, float32."""
     if coordinates == "asymmetric":
         return output / scale
     if coordinates == "align_corners":
-        return np.zeros_like(output) if result == 1 else output * np.float32(size - 1) / np.float32(result - 1)
+        return (
+            np.zeros_like(output)
+            if result == 1
+            else output * np.float32(size - 1) / np.float32(result - 1)
+        )
     if coordinates == "pytorch_half_pixel" and result == 1:
         return np.zeros_like(output)
     return (output + _HALF) / scale - _HALF

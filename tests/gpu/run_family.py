@@ -1,8 +1,9 @@
-"""Launch one instance of a form of a kernel family on all its shapes: `python -m tests.gpu.run_family LIBRARY.so FORM`, for
-compute-sanitizer. tests/gpu/problems.py names the forms.
+"""Launch one instance of a form of a kernel family on all its shapes: `python -m
+tests.gpu.run_family LIBRARY.so FORM`, for compute-sanitizer. tests/gpu/problems.py names the forms.
 
 Every launch is made twice: directly, and from a CUDA graph.
 """
+
 from __future__ import annotations
 
 import sys
@@ -22,7 +23,9 @@ def main(path: str, form: str) -> None:
         for captured in (False, True):
             kernel.launch(problem.arguments, captured)
             answer = problem.output.read()
-            assert problem.expected is None or relative_error(answer, problem.expected) <= limit(instance), answer.shape
+            assert problem.expected is None or relative_error(answer, problem.expected) <= limit(
+                instance
+            ), answer.shape
     print(instance_name(instance))
 
 

@@ -1,4 +1,6 @@
-"""Run an optimized model once on CUDA with its library: `python -m tests.gpu.run_once MODEL.onnx`, for compute-sanitizer."""
+"""Run an optimized model once on CUDA with its library: `python -m tests.gpu.run_once
+MODEL.onnx`, for compute-sanitizer."""
+
 from __future__ import annotations
 
 import sys
@@ -11,7 +13,9 @@ from onnxbolt.verify.feeds import random_feeds
 
 
 def main(path: str) -> None:
-    session = ort.InferenceSession(path, onnxbolt.session_options(path, strict=True), providers=["CUDAExecutionProvider"])
+    session = ort.InferenceSession(
+        path, onnxbolt.session_options(path, strict=True), providers=["CUDAExecutionProvider"]
+    )
     session.run(None, random_feeds(load_model(path), 0))
 
 

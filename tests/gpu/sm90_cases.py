@@ -1,4 +1,6 @@
-"""Instances of our own sm_90a kernels: every activation and type, each form of operands and casts, tiles and schedules in turn."""
+"""Instances of our own sm_90a kernels: every activation and type, each form of operands and
+casts, tiles and schedules in turn."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -23,20 +25,34 @@ _CONV = (48, 28, 64)  # batch, image and channels of a 3x3 convolution
 def instances(arch: int, forms: Sequence[Form]) -> Iterator[Instance]:
     """GEMM and convolution, one instance for each form; none on other architectures."""
     turns = itertools.count()
-    for family, (dtype, out, chain) in itertools.product((Family.GEMM_SM90, Family.CONV_SM90), forms):
+    for family, (dtype, out, chain) in itertools.product(
+        (Family.GEMM_SM90, Family.CONV_SM90), forms
+    ):
         columns = _COLUMNS[(turn := next(turns)) % len(_COLUMNS)]
         gemm = GemmProblem(_GEMM[0], columns, _GEMM[1], dtype, out, chain)
-        configs = _configs(gemm if family is Family.GEMM_SM90 else _conv(dtype, out, chain, columns), arch)
+        configs = _configs(
+            gemm if family is Family.GEMM_SM90 else _conv(dtype, out, chain, columns), arch
+        )
         if configs:
             yield Instance(configs[5 * turn % len(configs)], dtype, out, chain)
-    yield from (*_short_blocks(arch), *_along_columns(arch), *_whole_rows(arch), *_swapped(arch), *_means(arch))
+    yield from (
+        *_short_blocks(arch),
+        *_along_columns(arch),
+        *_whole_rows(arch),
+        *_swapped(arch),
+        *_means(arch),
+    )
 
 
 def _short_blocks(arch: int) -> Iterator[Instance]:
     """Convolutions of few channels, one for each length of a k-block that these give."""
     for channels in (16, 32, 48):
         problem = _conv(DType.F16, DType.F16, ("Bias", "Relu"), 64, channels)
-        by_length = {config.threadblock[2]: config for config in _configs(problem, arch) if not config.resident}
+        by_length = {
+            config.threadblock[2]: config
+            for config in _configs(problem, arch)
+            if not config.resident
+        }
         yield from (_instance(problem, config) for config in by_length.values())
 
 
@@ -48,18 +64,31 @@ def _along_columns(arch: int) -> Iterator[Instance]:
 
 
 def _whole_rows(arch: int) -> Iterator[Instance]:
-    """Tiles whose rows are stored whole or in halves, and residuals loaded so: cooperative and pingpong, one block of 64 rows and more."""
-    forms = ((DType.F16, ("Bias", "Relu")), (DType.F16, ("Bias", "Add", "Relu")), (DType.BF16, ("Add",)))
-    for turn, (columns, (dtype, chain)) in enumerate(itertools.product((48, 80, 96, 112, 160), forms)):
+    """Tiles whose rows are stored whole or in halves, and residuals loaded so: cooperative and
+    pingpong, one block of 64 rows and more."""
+    forms = (
+        (DType.F16, ("Bias", "Relu")),
+        (DType.F16, ("Bias", "Add", "Relu")),
+        (DType.BF16, ("Add",)),
+    )
+    for turn, (columns, (dtype, chain)) in enumerate(
+        itertools.product((48, 80, 96, 112, 160), forms)
+    ):
         gemm = GemmProblem(_GEMM[0], columns, _GEMM[1], dtype, dtype, chain)
         for problem in (gemm, _conv(dtype, dtype, chain, columns)):
-            configs = [config for config in _configs(problem, arch) if config.threadblock[1] == columns]
-            yield from (_instance(problem, config) for config in configs[turn % 5::7])
+            configs = [
+                config for config in _configs(problem, arch) if config.threadblock[1] == columns
+            ]
+            yield from (_instance(problem, config) for config in configs[turn % 5 :: 7])
 
 
 def _swapped(arch: int) -> Iterator[Instance]:
     """Each height of a tile, which follows from the number of rows; chains without tensors."""
-    forms = ((DType.F16, DType.F16, ("Bias", "Relu")), (DType.BF16, DType.BF16, ("Scale", "Bias", "Silu")), (DType.F32, DType.F16, ()))
+    forms = (
+        (DType.F16, DType.F16, ("Bias", "Relu")),
+        (DType.BF16, DType.BF16, ("Scale", "Bias", "Silu")),
+        (DType.F32, DType.F16, ()),
+    )
     for rows, (dtype, out, chain) in zip((6272, 10_000, 7300), forms, strict=True):
         conv = dataclasses.replace(_conv(dtype, out, chain, 256), n=rows, p=1, q=1)
         for problem in (GemmProblem(rows, 256, 256, dtype, out, chain), conv):
@@ -68,18 +97,31 @@ def _swapped(arch: int) -> Iterator[Instance]:
 
 
 def _means(arch: int) -> Iterator[Instance]:
-    """Convolutions whose result is a mean, some kernels of each form: residuals that TMA loads and others, narrow and wide tiles."""
+    """Convolutions whose result is a mean, some kernels of each form: residuals that TMA loads
+    and others, narrow and wide tiles."""
     forms = (
-        (64, DType.F16, DType.F16, ("Bias", "Add", "Relu")), (512, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
-        (192, DType.BF16, DType.BF16, ("Bias", "HardSwish")), (40, DType.F16, DType.F16, ("Add",)),
-        (128, DType.F16, DType.F32, ("Bias", "Add")), (256, DType.F32, DType.F32, ("Scale", "Bias", "Add", "Silu")),
-        (8, DType.F16, DType.F16, ()), (96, DType.BF16, DType.F32, ("Bias", "Relu")), (48, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
-        (80, DType.BF16, DType.BF16, ("Bias", "Add")), (112, DType.F16, DType.F16, ("Bias", "Relu")),
+        (64, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
+        (512, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
+        (192, DType.BF16, DType.BF16, ("Bias", "HardSwish")),
+        (40, DType.F16, DType.F16, ("Add",)),
+        (128, DType.F16, DType.F32, ("Bias", "Add")),
+        (256, DType.F32, DType.F32, ("Scale", "Bias", "Add", "Silu")),
+        (8, DType.F16, DType.F16, ()),
+        (96, DType.BF16, DType.F32, ("Bias", "Relu")),
+        (48, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
+        (80, DType.BF16, DType.BF16, ("Bias", "Add")),
+        (112, DType.F16, DType.F16, ("Bias", "Relu")),
     )
     for turn, (columns, dtype, out, chain) in enumerate(forms):
-        problem = dataclasses.replace(_conv(dtype, out, (*chain, MEAN), columns), h=8, w=8, p=8, q=8, n=300)
-        configs = list(dict.fromkeys(config.instance() for config in mean.candidates(problem, get(arch)))) if arch == 90 else []
-        yield from (_instance(problem, config) for config in configs[turn % 3::8])
+        problem = dataclasses.replace(
+            _conv(dtype, out, (*chain, MEAN), columns), h=8, w=8, p=8, q=8, n=300
+        )
+        configs = (
+            list(dict.fromkeys(config.instance() for config in mean.candidates(problem, get(arch))))
+            if arch == 90
+            else []
+        )
+        yield from (_instance(problem, config) for config in configs[turn % 3 :: 8])
 
 
 def _configs(problem: sm90.Problem, arch: int) -> list[KernelConfig]:
@@ -90,9 +132,28 @@ def _instance(problem: sm90.Problem, config: KernelConfig) -> Instance:
     return Instance(config, problem.dtype, problem.out, problem.chain)
 
 
-def _conv(dtype: DType, out: DType, chain: tuple[str, ...], columns: int, channels: int = _CONV[2]) -> ConvProblem:
+def _conv(
+    dtype: DType, out: DType, chain: tuple[str, ...], columns: int, channels: int = _CONV[2]
+) -> ConvProblem:
     batch, size, _ = _CONV
-    return ConvProblem(batch, size, size, channels, columns, 3, 3, size, size, (1, 1, 1, 1), (1, 1), (1, 1), 1, dtype, out, chain)
+    return ConvProblem(
+        batch,
+        size,
+        size,
+        channels,
+        columns,
+        3,
+        3,
+        size,
+        size,
+        (1, 1, 1, 1),
+        (1, 1),
+        (1, 1),
+        1,
+        dtype,
+        out,
+        chain,
+    )
 
 
 def splits(instance: Instance) -> list[int]:

@@ -1,5 +1,6 @@
-"""Several layers in one kernel on a GPU against float64: one row, odd images, tails of rows, k and columns, residuals, rows that TMA
-cannot write."""
+"""Several layers in one kernel on a GPU against float64: one row, odd images, tails of rows, k
+and columns, residuals, rows that TMA cannot write."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,8 +16,13 @@ from tests.gpu.refusals import assert_refused
 
 pytestmark = pytest.mark.gpu
 FAMILIES = (
-    Family.CHAIN_SM90, Family.CHAIN_SMALL, Family.CHAIN_2X, Family.CHAIN_CONV_2X,
-    Family.CHAIN_CONV_SM90, Family.CHAIN_HALO_SM90, Family.CHAIN_FIRST_SM90,
+    Family.CHAIN_SM90,
+    Family.CHAIN_SMALL,
+    Family.CHAIN_2X,
+    Family.CHAIN_CONV_2X,
+    Family.CHAIN_CONV_SM90,
+    Family.CHAIN_HALO_SM90,
+    Family.CHAIN_FIRST_SM90,
     Family.CHAIN_WIDE_SM90,
 )
 KERNELS = [instance for instance in ALL if instance.config.family in FAMILIES]
@@ -28,13 +34,18 @@ def test_chain(library: Library, instance: Instance) -> None:
     for problem in problems(library, instance):
         for captured in (False, True):
             kernel.launch(problem.arguments, captured)
-            assert relative_error(problem.output.read(), problem.expected) <= limit(instance), problem.expected.shape
+            assert relative_error(problem.output.read(), problem.expected) <= limit(instance), (
+                problem.expected.shape
+            )
 
 
 def test_what_the_kernel_is_not_for_is_refused(library: Library) -> None:
     instance = next(kernel for kernel in KERNELS if kernel.config.family is Family.CHAIN_SM90)
     kernel, problem = library.kernel(instance), chain_problem(library, instance, (64, 0, 0, 0))
     cases = (
-        ("layers", 1, "number of layers"), ("lda", 3, "multiples of 16 bytes"), ("k", 8, "another k"), ("m", 2**31 - 1, "close to 2.31"),
+        ("layers", 1, "number of layers"),
+        ("lda", 3, "multiples of 16 bytes"),
+        ("k", 8, "another k"),
+        ("m", 2**31 - 1, "close to 2.31"),
     )
     assert_refused(kernel, problem.arguments, cases)

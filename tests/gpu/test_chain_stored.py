@@ -1,5 +1,6 @@
-"""Two products whose first result is stored as well, or has residuals, on a GPU against float64: both outputs, tails of rows, k and
-columns."""
+"""Two products whose first result is stored as well, or has residuals, on a GPU against float64:
+both outputs, tails of rows, k and columns."""
+
 from __future__ import annotations
 
 import pytest
@@ -17,7 +18,10 @@ from tests.gpu.stored_chains import SHAPES, stored_problem
 
 pytestmark = pytest.mark.gpu
 KERNELS = [instance for instance in ALL if instance.config.family is Family.CHAIN_STORED_SM90]
-STORING, OTHERS = ([instance for instance in KERNELS if (STORE in instance.chain) is stores] for stores in (True, False))
+STORING, OTHERS = (
+    [instance for instance in KERNELS if (STORE in instance.chain) is stores]
+    for stores in (True, False)
+)
 
 
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
@@ -30,18 +34,30 @@ def test_both_results(library: Library, instance: Instance) -> None:
             assert problem.expected is not None
             assert relative_error(problem.output.read(), problem.expected) <= limit(instance), shape
             if problem.stored is not None:
-                assert relative_error(problem.stored.read(), problem.expected_stored) <= KERNEL[instance.dtype], shape
+                assert (
+                    relative_error(problem.stored.read(), problem.expected_stored)
+                    <= KERNEL[instance.dtype]
+                ), shape
 
 
 def test_what_the_kernel_is_not_for_is_refused(library: Library) -> None:
     kernel, problem = library.kernel(STORING[0]), stored_problem(library, STORING[0], (64, 0, 0, 0))
     cases = (
-        ("layers", 3, "two layers"), ("stored", None, "no place"), ("stored", problem.stored.pointer + 2, "the stored rows"),
-        ("lda", 3, "A's rows"), ("ldd", 3, "D's rows"), ("k", 1 << 20, "fewer columns"), ("m", 2**31 - 1, "close to 2.31"),
+        ("layers", 3, "two layers"),
+        ("stored", None, "no place"),
+        ("stored", problem.stored.pointer + 2, "the stored rows"),
+        ("lda", 3, "A's rows"),
+        ("ldd", 3, "D's rows"),
+        ("k", 1 << 20, "fewer columns"),
+        ("m", 2**31 - 1, "close to 2.31"),
     )
     assert_refused(kernel, problem.arguments, cases)
 
 
 def test_a_kernel_that_stores_nothing_between_refuses_to(library: Library) -> None:
     kernel, problem = library.kernel(OTHERS[0]), stored_problem(library, OTHERS[0], (64, 0, 0, 0))
-    assert_refused(kernel, problem.arguments, (("stored", problem.output.pointer, "does not store it"), ("layers", 3, "two layers")))
+    assert_refused(
+        kernel,
+        problem.arguments,
+        (("stored", problem.output.pointer, "does not store it"), ("layers", 3, "two layers")),
+    )

@@ -1,4 +1,6 @@
-"""What kernels for a convolution and 1x1 convolutions behind it refuse; test_chain.py has their answers."""
+"""What kernels for a convolution and 1x1 convolutions behind it refuse; test_chain.py has their
+answers."""
+
 from __future__ import annotations
 
 import pytest
@@ -16,11 +18,20 @@ def one(family: Family) -> Instance:
     return next(instance for instance in ALL if instance.config.family is family)
 
 
-@pytest.mark.parametrize(("part", "field", "value", "reason"), [
-    ("chain", "layers", 1, "number of layers"), ("conv", "groups", 2, "no groups"), ("conv", "c", 20, "align_a"),
-    ("conv", "stride_w", 9, "TMA's 8"), ("chain", "ldd", 3, "16 bytes"), ("chain", "m", 2**31 - 1, "close to 2.31"),
-])
-def test_what_an_implicit_gemm_is_not_for_is_refused(library: Library, part: str, field: str, value: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "field", "value", "reason"),
+    [
+        ("chain", "layers", 1, "number of layers"),
+        ("conv", "groups", 2, "no groups"),
+        ("conv", "c", 20, "align_a"),
+        ("conv", "stride_w", 9, "TMA's 8"),
+        ("chain", "ldd", 3, "16 bytes"),
+        ("chain", "m", 2**31 - 1, "close to 2.31"),
+    ],
+)
+def test_what_an_implicit_gemm_is_not_for_is_refused(
+    library: Library, part: str, field: str, value: int, reason: str
+) -> None:
     problem = conv_chain_problem(library, one(Family.CHAIN_CONV_SM90), CONV_SHAPES[0])
     setattr(getattr(problem.arguments, part), field, value)
     with pytest.raises(KernelError, match=reason):
@@ -33,11 +44,18 @@ def test_an_implicit_gemm_with_layers_behind_it_splits_no_k(library: Library) ->
         library.kernel(one(Family.CHAIN_CONV_SM90)).launch(problem.arguments, split_k=2)
 
 
-@pytest.mark.parametrize(("part", "field", "value", "reason"), [
-    ("chain", "layers", 3, "two layers"), ("conv", "x_planes", 0, "reads NCHW"), ("conv", "stride_h", 3, "another filter or stride"),
-    ("conv", "k", 2**10, "more channels"),
-])
-def test_what_a_first_convolution_is_not_for_is_refused(library: Library, part: str, field: str, value: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "field", "value", "reason"),
+    [
+        ("chain", "layers", 3, "two layers"),
+        ("conv", "x_planes", 0, "reads NCHW"),
+        ("conv", "stride_h", 3, "another filter or stride"),
+        ("conv", "k", 2**10, "more channels"),
+    ],
+)
+def test_what_a_first_convolution_is_not_for_is_refused(
+    library: Library, part: str, field: str, value: int, reason: str
+) -> None:
     problem = first_chain_problem(library, one(Family.CHAIN_FIRST_SM90), FIRST_SHAPES[0])
     setattr(getattr(problem.arguments, part), field, value)
     with pytest.raises(KernelError, match=reason):

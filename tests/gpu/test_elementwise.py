@@ -1,4 +1,6 @@
-"""Elementwise chains by themselves on a GPU against float64: operands, widths of access, pitches, rows that a thread does not reach."""
+"""Elementwise chains by themselves on a GPU against float64: operands, widths of access,
+pitches, rows that a thread does not reach."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -15,7 +17,16 @@ from tests.gpu.reference import LIMITS, epilogue, relative_error
 pytestmark = pytest.mark.gpu
 
 # rows, channels, elements between rows
-SHAPES = ((1, 1, 0), (3, 8, 0), (1000, 24, 8), (777, 10, 2), (513, 7, 1), (4, 40000, 0), (70001, 64, 0), (2, 300008, 0))
+SHAPES = (
+    (1, 1, 0),
+    (3, 8, 0),
+    (1000, 24, 8),
+    (777, 10, 2),
+    (513, 7, 1),
+    (4, 40000, 0),
+    (70001, 64, 0),
+    (2, 300008, 0),
+)
 KERNELS = [instance for instance in ALL if instance.config.family is Family.ELEMENTWISE]
 
 
@@ -31,12 +42,24 @@ def test_elementwise(library: Library, instance: Instance, shape: tuple[int, int
 
 
 def test_a_view_that_begins_anywhere_is_read_in_narrower_accesses(library: Library) -> None:
-    instance = next(i for i in KERNELS if i.chain == ("Scale", "Bias", "Relu") and i.dtype is DType.F16)
-    x, rng = np.random.default_rng(0).normal(0, 1, (1, 8 * 64 + 1)).astype(np.float16), np.random.default_rng(1)
+    instance = next(
+        i for i in KERNELS if i.chain == ("Scale", "Bias", "Relu") and i.dtype is DType.F16
+    )
+    x, rng = (
+        np.random.default_rng(0).normal(0, 1, (1, 8 * 64 + 1)).astype(np.float16),
+        np.random.default_rng(1),
+    )
     operands = Operands(library, instance, (64, 8), 0, rng)
     source, output = Tensor(library, x), Tensor(library, np.zeros((64, 8), np.float16), empty=True)
-    library.kernel(instance).launch(Elementwise(64, 8, source.pointer + 2, output.pointer, 8, 8, operands.arguments))
-    expected = epilogue(x[0, 1:].reshape(64, 8).astype(np.float64), instance.chain, operands.vectors, operands.tensors)
+    library.kernel(instance).launch(
+        Elementwise(64, 8, source.pointer + 2, output.pointer, 8, 8, operands.arguments)
+    )
+    expected = epilogue(
+        x[0, 1:].reshape(64, 8).astype(np.float64),
+        instance.chain,
+        operands.vectors,
+        operands.tensors,
+    )
     assert relative_error(output.read(), expected) <= LIMITS[DType.F16]
 
 

@@ -1,4 +1,6 @@
-"""What every form of every kernel family has to keep: the same bits in every run, and nothing that compute-sanitizer finds."""
+"""What every form of every kernel family has to keep: the same bits in every run, and nothing
+that compute-sanitizer finds."""
+
 from __future__ import annotations
 
 import re
@@ -34,8 +36,19 @@ def test_every_run_gives_the_same_bits(library: Library, form: str) -> None:
 @pytest.mark.parametrize("form", EXAMPLES)
 def test_compute_sanitizer_finds_nothing(library: Library, form: str, tool: str) -> None:
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    command = [sanitizer, "--tool", tool, "--error-exitcode", "17", sys.executable, "-m", "tests.gpu.run_family"]
-    result = subprocess.run([*command, str(library.path), form], cwd=ROOT, capture_output=True, text=True, timeout=400)
+    command = [
+        sanitizer,
+        "--tool",
+        tool,
+        "--error-exitcode",
+        "17",
+        sys.executable,
+        "-m",
+        "tests.gpu.run_family",
+    ]
+    result = subprocess.run(
+        [*command, str(library.path), form], cwd=ROOT, capture_output=True, text=True, timeout=400
+    )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert re.search(r"SUMMARY: 0 (errors|hazards)", result.stdout), result.stdout[-3000:]
 

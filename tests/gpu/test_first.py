@@ -1,4 +1,6 @@
-"""First convolutions on a GPU: right on every shape, infinities stay where they belong, and what is refused."""
+"""First convolutions on a GPU: right on every shape, infinities stay where they belong, and what
+is refused."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -20,7 +22,9 @@ def test_first_convolution(library: Library, instance: Instance) -> None:
     kernel = library.kernel(instance)
     for problem in problems(library, instance):
         kernel.launch(problem.arguments)
-        assert relative_error(problem.output.read(), problem.expected) <= limit(instance), problem.expected.shape
+        assert relative_error(problem.output.read(), problem.expected) <= limit(instance), (
+            problem.expected.shape
+        )
 
 
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
@@ -34,16 +38,26 @@ def test_an_infinity_reaches_its_windows_alone(library: Library, instance: Insta
     library.kernel(instance).launch(problem.arguments)
     (r, s, _), (stride_h, stride_w, _) = instance.config.warp, instance.config.instruction
     rows = [p for p in range(problem.arguments.p) if p * stride_h - 3 <= 30 < p * stride_h - 3 + r]
-    columns = [q for q in range(problem.arguments.q) if q * stride_w - 3 <= 31 < q * stride_w - 3 + s]
+    columns = [
+        q for q in range(problem.arguments.q) if q * stride_w - 3 <= 31 < q * stride_w - 3 + s
+    ]
     outside = np.ones(problem.expected.shape[1:3], bool)
     outside[np.ix_(rows, columns)] = False
     assert np.isfinite(problem.output.read()[0][outside].astype(np.float32)).all()
 
 
-@pytest.mark.parametrize(("field", "value", "text"), [
-    ("x_planes", 0, "reads NCHW"), ("groups", 3, "no groups"), ("dilation_w", 2, "no dilation"), ("r", 2, "another filter"),
-    ("stride_h", 3, "another filter or stride"), ("k", 60, "16 bytes"), ("h", 2**30, "2.31"),
-])
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("x_planes", 0, "reads NCHW"),
+        ("groups", 3, "no groups"),
+        ("dilation_w", 2, "no dilation"),
+        ("r", 2, "another filter"),
+        ("stride_h", 3, "another filter or stride"),
+        ("k", 60, "16 bytes"),
+        ("h", 2**30, "2.31"),
+    ],
+)
 def test_refusals(library: Library, field: str, value: int, text: str) -> None:
     problem = first_problem(library, KERNELS[0], FIRST[0])
     setattr(problem.arguments, field, value)

@@ -1,7 +1,10 @@
-"""Every kernel family on a GPU against float64: activations, operands, casts, alignments, shapes, pitches.
+"""Every kernel family on a GPU against float64: activations, operands, casts, alignments, shapes,
+pitches.
 
-Build the kernels beforehand, on all cores: `python -m tests.gpu.build_kernels build/test-kernels-sm90.so --arch 90`.
+Build the kernels beforehand, on all cores: `python -m tests.gpu.build_kernels
+build/test-kernels-sm90.so --arch 90`.
 """
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -20,16 +23,22 @@ from tests.gpu.reference import relative_error
 
 pytestmark = pytest.mark.gpu
 
-GEMM_KERNELS = [instance for instance in ALL if instance.config.family in (Family.GEMM_2X, Family.GEMM_3X)]
+GEMM_KERNELS = [
+    instance for instance in ALL if instance.config.family in (Family.GEMM_2X, Family.GEMM_3X)
+]
 CONV_KERNELS = [instance for instance in ALL if instance.config.family is Family.CONV_2X]
 
 
-def _check(library: Library, instance: Instance, problems: Sequence[GemmProblem | ConvProblem]) -> None:
+def _check(
+    library: Library, instance: Instance, problems: Sequence[GemmProblem | ConvProblem]
+) -> None:
     kernel = library.kernel(instance)
     for problem in problems:
         kernel.check(problem.arguments)
         kernel.launch(problem.arguments)
-        assert relative_error(problem.output.read(), problem.expected) <= limit(instance), problem.expected.shape
+        assert relative_error(problem.output.read(), problem.expected) <= limit(instance), (
+            problem.expected.shape
+        )
 
 
 @pytest.mark.parametrize("instance", GEMM_KERNELS, ids=instance_name)
@@ -39,12 +48,25 @@ def test_gemm(library: Library, instance: Instance) -> None:
 
 @pytest.mark.parametrize("instance", CONV_KERNELS, ids=instance_name)
 def test_conv(library: Library, instance: Instance) -> None:
-    _check(library, instance, [ConvProblem(library, instance, shape) for shape in convolutions(instance)])
+    _check(
+        library,
+        instance,
+        [ConvProblem(library, instance, shape) for shape in convolutions(instance)],
+    )
 
 
-def _example(family: Family, chain: tuple[str, ...] = ("Bias", "Add", "Relu"), dtype: DType = DType.F16) -> Instance:
+def _example(
+    family: Family, chain: tuple[str, ...] = ("Bias", "Add", "Relu"), dtype: DType = DType.F16
+) -> Instance:
     """The first instance of a family that has this chain at full alignment."""
-    found = (i for i in ALL if i.config.family is family and i.chain == chain and i.dtype is dtype and i.config.align_a == dtype.alignment)
+    found = (
+        i
+        for i in ALL
+        if i.config.family is family
+        and i.chain == chain
+        and i.dtype is dtype
+        and i.config.align_a == dtype.alignment
+    )
     return next(found, None) or pytest.skip(f"{family.name} is not built for sm_{ARCH}")
 
 
@@ -60,7 +82,11 @@ FAMILIES = (Family.GEMM_2X, Family.GEMM_3X, Family.CONV_2X)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_capture_replays_the_same_bits(library: Library, family: Family) -> None:
     instance = _example(family)
-    kernel, plain, captured = library.kernel(instance), _problem(library, instance), _problem(library, instance)
+    kernel, plain, captured = (
+        library.kernel(instance),
+        _problem(library, instance),
+        _problem(library, instance),
+    )
     kernel.launch(plain.arguments)
     kernel.launch(captured.arguments, captured=True)
     assert plain.output.read().tobytes() == captured.output.read().tobytes()
@@ -93,7 +119,10 @@ def test_non_finite_inputs_reach_their_rows(library: Library, family: Family, va
     poisoned = np.zeros((40, 5 * instance.config.align_c), np.float16)
     poisoned[7, 3] = value
     tensor = Tensor(library, poisoned)
-    problem.arguments.epilogue.tensors[0], problem.arguments.epilogue.tensor_pitch[0] = tensor.pointer, tensor.pitch
+    problem.arguments.epilogue.tensors[0], problem.arguments.epilogue.tensor_pitch[0] = (
+        tensor.pointer,
+        tensor.pitch,
+    )
     library.kernel(instance).launch(problem.arguments)
     actual = problem.output.read()
     assert np.array_equal(np.argwhere(~np.isfinite(actual)), [[7, 3]])
@@ -112,8 +141,14 @@ def test_empty_problem_is_no_launch(library: Library, family: Family) -> None:
 
 
 REFUSALS = {
-    "a": (2, "A, its pitch or k"), "lda": (1, "A, its pitch or k"), "k": (1, "A, its pitch or k"), "b": (2, "B, its pitch or k"),
-    "ldb": (4, "B, its pitch or k"), "d": (8, "D, its pitch or n"), "ldd": (1, "D, its pitch or n"), "n": (1, "D, its pitch or n"),
+    "a": (2, "A, its pitch or k"),
+    "lda": (1, "A, its pitch or k"),
+    "k": (1, "A, its pitch or k"),
+    "b": (2, "B, its pitch or k"),
+    "ldb": (4, "B, its pitch or k"),
+    "d": (8, "D, its pitch or n"),
+    "ldd": (1, "D, its pitch or n"),
+    "n": (1, "D, its pitch or n"),
 }
 
 
@@ -130,8 +165,13 @@ def test_gemm_refuses_misalignment(library: Library, family: Family, field: str)
 
 @pytest.mark.parametrize(
     ("field", "value", "text"),
-    [("groups", 7, "multiples of groups"), ("c", 12, "align_a"), ("k", 9, "align_c"), ("y_pitch", 25, "align_c"),
-     ("x_pitch", 2**24, "2.31")],
+    [
+        ("groups", 7, "multiples of groups"),
+        ("c", 12, "align_a"),
+        ("k", 9, "align_c"),
+        ("y_pitch", 25, "align_c"),
+        ("x_pitch", 2**24, "2.31"),
+    ],
 )
 def test_conv_refuses(library: Library, field: str, value: int, text: str) -> None:
     instance = _example(Family.CONV_2X)

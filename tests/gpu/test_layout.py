@@ -1,4 +1,6 @@
-"""Changes of layout on a GPU: exact values in both directions, tails of tiles, padding, conversions, unaligned tensors."""
+"""Changes of layout on a GPU: exact values in both directions, tails of tiles, padding,
+conversions, unaligned tensors."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -13,8 +15,17 @@ pytestmark = pytest.mark.gpu
 
 # images, channels, channels as stored, pixels
 SHAPES = (
-    (2, 3, 4, 224 * 224), (1, 1, 8, 1025), (3, 3, 3, 49), (2, 5, 8, 31 * 33), (2, 64, 64, 56 * 56), (1, 61, 64, 49), (3, 65, 72, 100),
-    (2, 130, 130, 63), (5, 1000, 1000, 1), (1, 12, 12, 4096), (70000, 3, 4, 2),
+    (2, 3, 4, 224 * 224),
+    (1, 1, 8, 1025),
+    (3, 3, 3, 49),
+    (2, 5, 8, 31 * 33),
+    (2, 64, 64, 56 * 56),
+    (1, 61, 64, 49),
+    (3, 65, 72, 100),
+    (2, 130, 130, 63),
+    (5, 1000, 1000, 1),
+    (1, 12, 12, 4096),
+    (70000, 3, 4, 2),
 )
 KERNELS = [instance for instance in ALL if instance.config.family is Family.LAYOUT]
 
@@ -22,7 +33,14 @@ KERNELS = [instance for instance in ALL if instance.config.family is Family.LAYO
 Shape = tuple[int, int, int, int]
 
 
-def _call(library: Library, instance: Instance, x: np.ndarray, expected: np.ndarray, shape: Shape, to_last: bool) -> None:
+def _call(
+    library: Library,
+    instance: Instance,
+    x: np.ndarray,
+    expected: np.ndarray,
+    shape: Shape,
+    to_last: bool,
+) -> None:
     source, output = Tensor(library, x), Tensor(library, np.empty_like(expected), empty=True)
     arguments = Layout(to_last, *shape, source.pointer, output.pointer)
     kernel = library.kernel(instance)
@@ -37,10 +55,21 @@ def test_there_and_back(library: Library, instance: Instance, shape: Shape) -> N
     n, channels, stored, pixels = shape
     first = np.random.default_rng(pixels).normal(0, 1, (n, channels, pixels)).astype(np.float32)
     last = np.pad(first.transpose(0, 2, 1), ((0, 0), (0, 0), (0, stored - channels)))
-    dropped = np.pad(first.transpose(0, 2, 1), ((0, 0), (0, 0), (0, stored - channels)), constant_values=7)
+    dropped = np.pad(
+        first.transpose(0, 2, 1), ((0, 0), (0, 0), (0, stored - channels)), constant_values=7
+    )
     read, made = instance.dtype.numpy, instance.out.numpy
-    _call(library, instance, first.astype(read), last.astype(read).astype(made), shape, to_last=True)
-    _call(library, instance, dropped.astype(read), first.astype(read).astype(made), shape, to_last=False)
+    _call(
+        library, instance, first.astype(read), last.astype(read).astype(made), shape, to_last=True
+    )
+    _call(
+        library,
+        instance,
+        dropped.astype(read),
+        first.astype(read).astype(made),
+        shape,
+        to_last=False,
+    )
 
 
 @pytest.mark.parametrize("offset", [1, 3])
@@ -48,9 +77,13 @@ def test_unaligned_tensors(library: Library, offset: int) -> None:
     """Views that begin anywhere: accesses become narrower, not wrong."""
     (instance,) = (i for i in KERNELS if i.dtype.bytes == i.out.bytes == 4)
     values = np.random.default_rng(0).normal(0, 1, (1, 16, 64)).astype(np.float32)
-    source = Tensor(library, np.concatenate([np.zeros(offset, np.float32), values.reshape(-1)])[None])
+    source = Tensor(
+        library, np.concatenate([np.zeros(offset, np.float32), values.reshape(-1)])[None]
+    )
     output = Tensor(library, np.zeros((1, 64, 16), np.float32), empty=True)
-    library.kernel(instance).launch(Layout(1, 1, 16, 16, 64, source.pointer + 4 * offset, output.pointer))
+    library.kernel(instance).launch(
+        Layout(1, 1, 16, 16, 64, source.pointer + 4 * offset, output.pointer)
+    )
     np.testing.assert_array_equal(output.read(), values.transpose(0, 2, 1))
 
 

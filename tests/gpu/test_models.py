@@ -1,7 +1,9 @@
-"""The models of models/ on a GPU: right with the library, all fused nodes on CUDA, CUDA graphs, threads, changing batch.
+"""The models of models/ on a GPU: right with the library, all fused nodes on CUDA, CUDA graphs,
+threads, changing batch.
 
 Compile the libraries beforehand, on all cores: `python -m tests.gpu.prepared`.
 """
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -48,19 +50,35 @@ def session(path: Path, **cuda: str) -> ort.InferenceSession:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_fused_node_computes_its_tensor(case: Case, optimized: Callable[[Case], Path]) -> None:
+def test_every_fused_node_computes_its_tensor(
+    case: Case, optimized: Callable[[Case], Path]
+) -> None:
     path = optimized(case)
     result = verify(case.original(), path, providers=[CUDA])
     assert result.passed, result.text()
-    nodes = [node for node in onnx.load(path, load_external_data=False).graph.node if node.domain == "com.onnxbolt"]
-    texts = [{attribute.name: attribute.s.decode() for attribute in node.attribute} for node in nodes]
-    tensors = {text.get("part_tensor") or text["tensor"] for text in texts}  # of a part of a Concat's result that part
+    nodes = [
+        node
+        for node in onnx.load(path, load_external_data=False).graph.node
+        if node.domain == "com.onnxbolt"
+    ]
+    texts = [
+        {attribute.name: attribute.s.decode() for attribute in node.attribute} for node in nodes
+    ]
+    tensors = {
+        text.get("part_tensor") or text["tensor"] for text in texts
+    }  # of a part of a Concat's result that part
     assert "" not in tensors
     assert tensors <= {row.name for row in result.rows}
 
 
-@pytest.mark.parametrize("case", [Case("resnet50"), Case("bert_base"), Case("mobilenet_v3_large")], ids=lambda case: case.name)
-def test_no_fused_node_runs_on_the_cpu(case: Case, optimized: Callable[[Case], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [Case("resnet50"), Case("bert_base"), Case("mobilenet_v3_large")],
+    ids=lambda case: case.name,
+)
+def test_no_fused_node_runs_on_the_cpu(
+    case: Case, optimized: Callable[[Case], Path], tmp_path: Path
+) -> None:
     path = optimized(case)
     options = onnxbolt.session_options(path, strict=True)
     options.enable_profiling = True
@@ -68,19 +86,34 @@ def test_no_fused_node_runs_on_the_cpu(case: Case, optimized: Callable[[Case], P
     profiled = ort.InferenceSession(path, options, providers=[CUDA, "CPUExecutionProvider"])
     profiled.run(None, random_feeds(case.original(), 0))
     events = json.loads(Path(profiled.end_profiling()).read_text())
-    placed = {e["args"]["op_name"]: e["args"]["provider"] for e in events if "provider" in e.get("args", {})}
-    types = {node.op_type for node in onnx.load(path, load_external_data=False).graph.node if node.domain == "com.onnxbolt"}
+    placed = {
+        e["args"]["op_name"]: e["args"]["provider"]
+        for e in events
+        if "provider" in e.get("args", {})
+    }
+    types = {
+        node.op_type
+        for node in onnx.load(path, load_external_data=False).graph.node
+        if node.domain == "com.onnxbolt"
+    }
     assert {name: placed.get(name) for name in types} == dict.fromkeys(types, CUDA)
 
 
-@pytest.mark.parametrize("case", [Case("resnet50"), Case("bert_base"), Case("dcn_v2", 512), Case("repvgg_a0")], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [Case("resnet50"), Case("bert_base"), Case("dcn_v2", 512), Case("repvgg_a0")],
+    ids=lambda case: case.name,
+)
 def test_a_cuda_graph_replays_the_same_bits(case: Case, optimized: Callable[[Case], Path]) -> None:
     path, feeds = optimized(case), random_feeds(case.original(), 0)
     plain = session(path).run(None, feeds)
     graphed = session(path, enable_cuda_graph="1")
     binding = graphed.io_binding()
     inputs = [ort.OrtValue.ortvalue_from_numpy(value, "cuda", 0) for value in feeds.values()]
-    outputs = [ort.OrtValue.ortvalue_from_shape_and_type(value.shape, value.dtype, "cuda", 0) for value in plain]
+    outputs = [
+        ort.OrtValue.ortvalue_from_shape_and_type(value.shape, value.dtype, "cuda", 0)
+        for value in plain
+    ]
     for name, value in zip(feeds, inputs, strict=True):
         binding.bind_ortvalue_input(name, value)
     for output, value in zip(graphed.get_outputs(), outputs, strict=True):
@@ -93,22 +126,32 @@ def test_a_cuda_graph_replays_the_same_bits(case: Case, optimized: Callable[[Cas
             np.testing.assert_array_equal(value.numpy(), expected)
 
 
-@pytest.mark.parametrize("case", [Case("resnet18"), Case("dcn_v2", 512)], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [Case("resnet18"), Case("dcn_v2", 512)], ids=lambda case: case.name
+)
 def test_eight_threads_share_a_session(case: Case, optimized: Callable[[Case], Path]) -> None:
     shared = session(optimized(case))
     feeds = [random_feeds(case.original(), seed) for seed in range(8)]
     alone = [shared.run(None, feed) for feed in feeds]
 
     def many(i: int) -> bool:
-        return all(np.array_equal(a, b) for _ in range(20) for a, b in zip(shared.run(None, feeds[i]), alone[i], strict=True))
+        return all(
+            np.array_equal(a, b)
+            for _ in range(20)
+            for a, b in zip(shared.run(None, feeds[i]), alone[i], strict=True)
+        )
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert list(pool.map(many, range(8))) == [True] * 8
 
 
-def assert_right_at(shared: ort.InferenceSession, original: onnx.ModelProto, batches: Sequence[int]) -> None:
+def assert_right_at(
+    shared: ort.InferenceSession, original: onnx.ModelProto, batches: Sequence[int]
+) -> None:
     """One session answers as the original does, whatever batch comes next."""
-    reference = ort.InferenceSession(original.SerializeToString(), providers=[(CUDA, {"use_tf32": "0"})])
+    reference = ort.InferenceSession(
+        original.SerializeToString(), providers=[(CUDA, {"use_tf32": "0"})]
+    )
     rng = np.random.default_rng(0)
     (name,) = (value.name for value in shared.get_inputs())
     for batch in batches:
@@ -127,17 +170,27 @@ def test_kernels_are_verified_at_several_sizes(optimized: Callable[[Case], Path]
     result = verify(original, optimized(SYMBOLIC))
     assert result.verdict.startswith("PASSED: kernels on NVIDIA"), result.text()
     (name,) = (value.name for value in graph_inputs(original))
-    on_gpu, on_cpu = ({row.sizes for row in result.rows if row.provider == provider} for provider in ("CUDA", "CPU"))
+    on_gpu, on_cpu = (
+        {row.sizes for row in result.rows if row.provider == provider}
+        for provider in ("CUDA", "CPU")
+    )
     assert {f"{name}:{batch}x3x224x224" for batch in (1, 8, 9, 64)} <= on_gpu
     assert len(on_cpu) == 2
 
 
 def test_tuned_for_batches_of_1_to_64_one_session_serves_all(tmp_path: Path) -> None:
-    """And one beyond. The nodes carry measured kernels for several ranges, so that the run meets more than one of them."""
+    """And one beyond. The nodes carry measured kernels for several ranges, so that the run meets
+    more than one of them."""
     original, path = SYMBOLIC.original(), tmp_path / "tuned.onnx"
     sizes = {"min_shapes": 1, "opt_shapes": 32, "max_shapes": 64}
-    shapes = {flag: {value.name: (batch, 3, 224, 224)} for flag, batch in sizes.items() for value in graph_inputs(original)}
-    onnxbolt.optimize(original, path, fuse="all", archs=(ARCH,), verify=False, tune=True, budget=40.0, **shapes)
+    shapes = {
+        flag: {value.name: (batch, 3, 224, 224)}
+        for flag, batch in sizes.items()
+        for value in graph_inputs(original)
+    }
+    onnxbolt.optimize(
+        original, path, fuse="all", archs=(ARCH,), verify=False, tune=True, budget=40.0, **shapes
+    )
     nodes = [node for node in onnx.load(path).graph.node if node.domain == "com.onnxbolt"]
     assert any(len(configs_of_node(node)) > 1 for node in nodes)
     assert_right_at(session(path), original, (1, 3, 17, 32, 64, 100))
@@ -153,7 +206,17 @@ def test_an_empty_batch_gives_an_empty_answer(optimized: Callable[[Case], Path])
 def test_compute_sanitizer_finds_nothing(optimized: Callable[[Case], Path]) -> None:
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     case = Case("dcn_v2", 512)
-    command = [tool, "--tool", "memcheck", "--error-exitcode", "17", sys.executable, "-m", "tests.gpu.run_once", str(optimized(case))]
+    command = [
+        tool,
+        "--tool",
+        "memcheck",
+        "--error-exitcode",
+        "17",
+        sys.executable,
+        "-m",
+        "tests.gpu.run_once",
+        str(optimized(case)),
+    ]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert "ERROR SUMMARY: 0 errors" in result.stdout

@@ -1,4 +1,6 @@
-"""Padding that differs on all four sides, on a GPU: in each family that takes padding, against the original."""
+"""Padding that differs on all four sides, on a GPU: in each family that takes padding, against
+the original."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -19,5 +21,7 @@ def test_each_side_s_padding_is_its_own(case: str, tmp_path: Path) -> None:
     prepared = prepare(family, original())
     library = tmp_path / "padded.so"
     build(prepared.manifest, library)
-    result = verify(prepared.original, prepared.optimized, library=library, providers=["CUDAExecutionProvider"])
+    result = verify(
+        prepared.original, prepared.optimized, library=library, providers=["CUDAExecutionProvider"]
+    )
     assert result.passed, result.text()

@@ -1,4 +1,6 @@
-"""Kernels whose pixels lie apart, as those of slices do (onnxbolt/layout/slices.py): the same bits as without gaps."""
+"""Kernels whose pixels lie apart, as those of slices do (onnxbolt/layout/slices.py): the same
+bits as without gaps."""
+
 from __future__ import annotations
 
 import pytest
@@ -12,11 +14,19 @@ from tests.gpu.planned import planned
 from tests.gpu.problems import planned_conv
 
 pytestmark = pytest.mark.gpu
-CASES = [(problem, config) for problem, config in planned(ARCH) if isinstance(problem, ConvProblem) and not problem.nchw]
+CASES = [
+    (problem, config)
+    for problem, config in planned(ARCH)
+    if isinstance(problem, ConvProblem) and not problem.nchw
+]
 
 
-@pytest.mark.parametrize(("problem", "config"), CASES, ids=[f"{c.family.name}-{describe_problem(p)}" for p, c in CASES])
-def test_gaps_between_pixels_change_nothing(library: Library, problem: ConvProblem, config: KernelConfig) -> None:
+@pytest.mark.parametrize(
+    ("problem", "config"), CASES, ids=[f"{c.family.name}-{describe_problem(p)}" for p, c in CASES]
+)
+def test_gaps_between_pixels_change_nothing(
+    library: Library, problem: ConvProblem, config: KernelConfig
+) -> None:
     instance = instance_of(problem, config)
     kernel, answers = library.kernel(instance), []
     for apart in (False, True):

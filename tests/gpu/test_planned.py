@@ -1,4 +1,6 @@
-"""The planner's kernels on odd shapes: right, or refused, within a time limit on the host, with every choice that their launches have."""
+"""The planner's kernels on odd shapes: right, or refused, within a time limit on the host, with
+every choice that their launches have."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -23,8 +25,14 @@ def profiler() -> Iterator[Profiler]:
         yield running
 
 
-@pytest.mark.parametrize(("problem", "config"), PLANNED, ids=[f"{c.family.name}-{describe_problem(p)}" for p, c in PLANNED])
-def test_planned_kernels_answer_in_time(library: Library, profiler: Profiler, problem: Problem, config: KernelConfig) -> None:
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    PLANNED,
+    ids=[f"{c.family.name}-{describe_problem(p)}" for p, c in PLANNED],
+)
+def test_planned_kernels_answer_in_time(
+    library: Library, profiler: Profiler, problem: Problem, config: KernelConfig
+) -> None:
     first, *others = profiler.measure(problem, [(config, library.path)], samples=1, timeout=15.0)
     assert first.status is Status.OK, first
     failed = [other for other in others if other.status not in (Status.OK, Status.REFUSED)]

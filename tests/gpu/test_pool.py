@@ -1,4 +1,6 @@
-"""NHWC pooling on a GPU against float64: ONNX's padding, dilation, ceil_mode and divisor; widths of access; large windows."""
+"""NHWC pooling on a GPU against float64: ONNX's padding, dilation, ceil_mode and divisor; widths
+of access; large windows."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -36,13 +38,22 @@ class PoolShape:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """P and Q as ONNX defines them; a window that would begin in the padding behind the image is none."""
+        """P and Q as ONNX defines them; a window that would begin in the padding behind the
+        image is none."""
         sizes = []
         for axis, size in enumerate((self.h, self.w)):
             before, after = self.pads[axis], self.pads[axis + 2]
             free = size + before + after - self.dilations[axis] * (self.window[axis] - 1) - 1
-            count = -(-free // self.strides[axis]) + 1 if self.ceil_mode else free // self.strides[axis] + 1
-            sizes.append(count - 1 if self.ceil_mode and (count - 1) * self.strides[axis] >= size + before else count)
+            count = (
+                -(-free // self.strides[axis]) + 1
+                if self.ceil_mode
+                else free // self.strides[axis] + 1
+            )
+            sizes.append(
+                count - 1
+                if self.ceil_mode and (count - 1) * self.strides[axis] >= size + before
+                else count
+            )
         return sizes[0], sizes[1]
 
 
@@ -63,15 +74,29 @@ SHAPES = (
 
 
 def _reference(x: np.ndarray, shape: PoolShape, kind: int) -> np.ndarray:
-    """Window by window: NaN marks what lies outside the image, infinity what lies outside the padding."""
+    """Window by window: NaN marks what lies outside the image, infinity what lies outside the
+    padding."""
     (p, q), (r, s) = shape.extent, shape.window
     top, left, bottom, right = shape.pads
-    padded = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=np.nan)
-    padded = np.pad(padded, ((0, 0), (0, r * shape.dilations[0]), (0, s * shape.dilations[1]), (0, 0)), constant_values=np.inf)
-    taps = np.stack([
-        padded[:, i * shape.dilations[0] :: shape.strides[0], j * shape.dilations[1] :: shape.strides[1]][:, :p, :q]
-        for i in range(r) for j in range(s)
-    ])
+    padded = np.pad(
+        x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=np.nan
+    )
+    padded = np.pad(
+        padded,
+        ((0, 0), (0, r * shape.dilations[0]), (0, s * shape.dilations[1]), (0, 0)),
+        constant_values=np.inf,
+    )
+    taps = np.stack(
+        [
+            padded[
+                :,
+                i * shape.dilations[0] :: shape.strides[0],
+                j * shape.dilations[1] :: shape.strides[1],
+            ][:, :p, :q]
+            for i in range(r)
+            for j in range(s)
+        ]
+    )
     inside = np.isfinite(taps)
     if kind == MAX:
         return np.where(inside, taps, -np.inf).max(0)
@@ -83,27 +108,78 @@ def _reference(x: np.ndarray, shape: PoolShape, kind: int) -> np.ndarray:
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.value)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_pool(library: Library, shape: PoolShape, dtype: DType, kind: int) -> None:
-    x = np.random.default_rng(shape.h * shape.c).normal(0, 1, (shape.n, shape.h, shape.w, shape.c)).astype(dtype.numpy)
+    x = (
+        np.random.default_rng(shape.h * shape.c)
+        .normal(0, 1, (shape.n, shape.h, shape.w, shape.c))
+        .astype(dtype.numpy)
+    )
     source, (p, q) = Tensor(library, x, shape.gap), shape.extent
     output = Tensor(library, np.zeros((shape.n, p, q, shape.c), dtype.numpy), shape.gap, empty=True)
     top, left, bottom, right = shape.pads
     arguments = Pool(
-        kind, shape.n, shape.h, shape.w, shape.c, p, q, *shape.window, top, left, bottom, right, *shape.strides, *shape.dilations,
-        shape.include_pad, source.pointer, output.pointer, source.pitch, output.pitch,
+        kind,
+        shape.n,
+        shape.h,
+        shape.w,
+        shape.c,
+        p,
+        q,
+        *shape.window,
+        top,
+        left,
+        bottom,
+        right,
+        *shape.strides,
+        *shape.dilations,
+        shape.include_pad,
+        source.pointer,
+        output.pointer,
+        source.pitch,
+        output.pitch,
     )
     kernel = library.kernel(_instance(dtype))
     kernel.check(arguments)
     for captured in (False, True):
         kernel.launch(arguments, captured)
         actual, expected = output.read(), _reference(x, shape, kind)
-        assert np.array_equal(actual.astype(np.float64), expected) if kind == MAX else relative_error(actual, expected) <= LIMITS[dtype]
+        assert (
+            np.array_equal(actual.astype(np.float64), expected)
+            if kind == MAX
+            else relative_error(actual, expected) <= LIMITS[dtype]
+        )
 
 
 def test_max_keeps_nan(library: Library) -> None:
     x = np.zeros((1, 4, 4, 8), np.float16)
     x[0, 1, 1, 3] = np.nan
-    source, output = Tensor(library, x), Tensor(library, np.zeros((1, 2, 2, 8), np.float16), empty=True)
-    arguments = Pool(MAX, 1, 4, 4, 8, 2, 2, 2, 2, 0, 0, 0, 0, 2, 2, 1, 1, 0, source.pointer, output.pointer, source.pitch, output.pitch)
+    source, output = (
+        Tensor(library, x),
+        Tensor(library, np.zeros((1, 2, 2, 8), np.float16), empty=True),
+    )
+    arguments = Pool(
+        MAX,
+        1,
+        4,
+        4,
+        8,
+        2,
+        2,
+        2,
+        2,
+        0,
+        0,
+        0,
+        0,
+        2,
+        2,
+        1,
+        1,
+        0,
+        source.pointer,
+        output.pointer,
+        source.pitch,
+        output.pitch,
+    )
     library.kernel(_instance(DType.F16)).launch(arguments)
     assert np.array_equal(np.argwhere(np.isnan(output.read())), [[0, 0, 0, 3]])
 
@@ -114,4 +190,8 @@ def test_empty_window_is_refused(library: Library) -> None:
 
 
 def _instance(dtype: DType) -> Instance:
-    return next(instance for instance in ALL if instance.config.family is Family.POOL and instance.dtype is dtype)
+    return next(
+        instance
+        for instance in ALL
+        if instance.config.family is Family.POOL and instance.dtype is dtype
+    )

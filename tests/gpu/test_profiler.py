@@ -1,5 +1,6 @@
-"""Measuring on a GPU: right kernels have times, and planted ones, which crash, hang and answer wrongly, harm none but
-themselves."""
+"""Measuring on a GPU: right kernels have times, and planted ones, which crash, hang and answer
+wrongly, harm none but themselves."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -12,7 +13,14 @@ from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, MEAN, PRODUCT, STORE
-from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, Iterator, KernelConfig
+from onnxbolt.kernels.config import (
+    UNBOUNDED,
+    ConvProblem,
+    Family,
+    GemmProblem,
+    Iterator,
+    KernelConfig,
+)
 from onnxbolt.plan.cost import predict
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tolerances import KERNEL
@@ -26,14 +34,29 @@ pytestmark = pytest.mark.gpu
 
 CHAIN = ("Bias", "Relu")
 GEMM = GemmProblem(1024, 768, 768, DType.F16, DType.F16, CHAIN)
-CONV = ConvProblem(8, 28, 28, 64, 128, 3, 3, 14, 14, (1, 1, 1, 1), (2, 2), (1, 1), 1, DType.F16, DType.F16, CHAIN)
+CONV = ConvProblem(
+    8, 28, 28, 64, 128, 3, 3, 14, 14, (1, 1, 1, 1), (2, 2), (1, 1), 1, DType.F16, DType.F16, CHAIN
+)
 TMA = [config_3x(90, DType.F16, turn) for turn in (0, 3)] if ARCH == 90 else []
 PEAK = 2.3e9  # FLOP in a microsecond: more than any GPU of these architectures does
 
 
 GEMMS = [
-    KernelConfig(ARCH, 0, UNBOUNDED, Family.GEMM_2X, tile, warp, mma(DType.F16, ARCH), stages=3 if ARCH >= 80 else 2)
-    for tile, warp in (((128, 128, 32), (64, 64, 32)), ((64, 64, 64), (32, 32, 64)), ((64, 128, 64), (32, 64, 64)))
+    KernelConfig(
+        ARCH,
+        0,
+        UNBOUNDED,
+        Family.GEMM_2X,
+        tile,
+        warp,
+        mma(DType.F16, ARCH),
+        stages=3 if ARCH >= 80 else 2,
+    )
+    for tile, warp in (
+        ((128, 128, 32), (64, 64, 32)),
+        ((64, 64, 64), (32, 32, 64)),
+        ((64, 128, 64), (32, 64, 64)),
+    )
 ]
 CONVS = [dataclasses.replace(c, family=Family.CONV_2X, iterator=Iterator.OPTIMIZED) for c in GEMMS]
 
@@ -50,7 +73,11 @@ def libraries() -> dict[Instance, Path]:
     ours = [Instance(c.instance(), DType.F16, DType.F16, CHAIN) for c in (*GEMMS, *CONVS)]
     ours += [Instance(c, DType.F16, DType.F16, CHAIN) for c in TMA]
     chains = [Instance(GEMMS[1].instance(), dtype, dtype, chain) for dtype, chain in _chains()]
-    return {instance: library for instance, library in build([*ours, *chains]) if isinstance(library, Path)}
+    return {
+        instance: library
+        for instance, library in build([*ours, *chains])
+        if isinstance(library, Path)
+    }
 
 
 def _chains() -> list[tuple[DType, tuple[str, ...]]]:
@@ -63,15 +90,25 @@ def _chains() -> list[tuple[DType, tuple[str, ...]]]:
 def planted() -> dict[str, tuple[KernelConfig, Path]]:
     """The kernels of planted.cu by name, in one library."""
     names = ("Crash", "Hang", "Zero", "Pixel")
-    configs = {name: KernelConfig(ARCH, 0, UNBOUNDED, Family.GEMM_2X, (1, 1, i)) for i, name in enumerate(names)}
-    lines = [f'PLANT({name}, "{",".join(CHAIN)}", {", ".join(map(str, c.row()))})' for name, c in configs.items()]
+    configs = {
+        name: KernelConfig(ARCH, 0, UNBOUNDED, Family.GEMM_2X, (1, 1, i))
+        for i, name in enumerate(names)
+    }
+    lines = [
+        f'PLANT({name}, "{",".join(CHAIN)}", {", ".join(map(str, c.row()))})'
+        for name, c in configs.items()
+    ]
     text = "\n".join([Path(__file__).with_name("planted.cu").read_text(), *lines, ""])
     toolchain = profiling_toolchain()
-    library = link_library(compile_units([Unit("planted.cu", text, ARCH), *host_units()], toolchain), toolchain)
+    library = link_library(
+        compile_units([Unit("planted.cu", text, ARCH), *host_units()], toolchain), toolchain
+    )
     return {name: (c, library) for name, c in configs.items()}
 
 
-def candidates(libraries: dict[Instance, Path], configs: list[KernelConfig]) -> list[tuple[KernelConfig, Path]]:
+def candidates(
+    libraries: dict[Instance, Path], configs: list[KernelConfig]
+) -> list[tuple[KernelConfig, Path]]:
     return [(c, libraries[Instance(c.instance(), DType.F16, DType.F16, CHAIN)]) for c in configs]
 
 
@@ -100,8 +137,11 @@ def test_conv(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
 
 
 @pytest.mark.skipif(ARCH != 90, reason="3.x kernels are for sm_90a")
-def test_3x_kernels_are_measured_with_every_swizzle(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
-    # a problem of its own: swizzles are tried for kernels near the best one known, and 2.x kernels may be that for GEMM
+def test_3x_kernels_are_measured_with_every_swizzle(
+    profiler: Profiler, libraries: dict[Instance, Path]
+) -> None:
+    # a problem of its own: swizzles are tried for kernels near the best one known, and 2.x kernels
+    # may be that for GEMM
     problem = dataclasses.replace(GEMM, m=4096)
     measured = profiler.measure(problem, candidates(libraries, TMA))
     assert {m.config.swizzle for m in measured if m.config} == {1, 2, 4, 8}
@@ -120,7 +160,11 @@ def test_the_reference_knows_every_step(
     profiler: Profiler, libraries: dict[Instance, Path], dtype: DType, chain: tuple[str, ...]
 ) -> None:
     problem = GemmProblem(256, 256, 512, dtype, dtype, chain)
-    (measurement,) = profiler.measure(problem, [(GEMMS[1], libraries[Instance(GEMMS[1].instance(), dtype, dtype, chain)])], samples=3)
+    (measurement,) = profiler.measure(
+        problem,
+        [(GEMMS[1], libraries[Instance(GEMMS[1].instance(), dtype, dtype, chain)])],
+        samples=3,
+    )
     assert measurement.status is Status.OK, measurement
 
 
@@ -128,28 +172,68 @@ LAYERS = (("Bias", "LeakyRelu"), ("Bias", "Elu"), ("Bias",))
 STORED = ("Bias", "Add", "LeakyRelu", STORE, PRODUCT, "Bias", "Elu")
 INNER = tuple(step for step in STORED if step != STORE)
 SEVERAL = (
-    GemmProblem(5000, 16, 256, DType.F16, DType.F16, tuple(step for layer in LAYERS for step in (PRODUCT, *layer))[1:], (64, 32)),
+    GemmProblem(
+        5000,
+        16,
+        256,
+        DType.F16,
+        DType.F16,
+        tuple(step for layer in LAYERS for step in (PRODUCT, *layer))[1:],
+        (64, 32),
+    ),
     GemmProblem(50_000, 64, 64, DType.F16, DType.F16, STORED, (256,)),
-    *(ConvProblem(16, 56, 56, 64, 64, 1, 1, 56, 56, (0,) * 4, (1, 1), (1, 1), 1, DType.F16, DType.F16, chain, inner=(256,))
-      for chain in (STORED, INNER)),
+    *(
+        ConvProblem(
+            16,
+            56,
+            56,
+            64,
+            64,
+            1,
+            1,
+            56,
+            56,
+            (0,) * 4,
+            (1, 1),
+            (1, 1),
+            1,
+            DType.F16,
+            DType.F16,
+            chain,
+            inner=(256,),
+        )
+        for chain in (STORED, INNER)
+    ),
 )
 
 
 @pytest.mark.skipif(ARCH != 90, reason="chains of this width are for sm_90a")
 @pytest.mark.parametrize("several", SEVERAL, ids=describe_problem)
-def test_layers_in_one_kernel_and_one_after_the_other(profiler: Profiler, several: GemmProblem | ConvProblem) -> None:
-    """Both get the reference's answer, with parameters behind each layer, and where a result between them is stored or has a residual."""
+def test_layers_in_one_kernel_and_one_after_the_other(
+    profiler: Profiler, several: GemmProblem | ConvProblem
+) -> None:
+    """Both get the reference's answer, with parameters behind each layer, and where a result
+    between them is stored or has a residual."""
     parts = (several, *several.layers)
     configs = [predict(part, ARCH)[0] for part in parts]
-    made = dict(build([instance_of(part, config) for part, config in zip(parts, configs, strict=True)]))
-    one, *apart = ((config, made[instance_of(part, config)]) for part, config in zip(parts, configs, strict=True))
+    made = dict(
+        build([instance_of(part, config) for part, config in zip(parts, configs, strict=True)])
+    )
+    one, *apart = (
+        (config, made[instance_of(part, config)])
+        for part, config in zip(parts, configs, strict=True)
+    )
     (together,) = profiler.measure(several, [one])
     kernels = [(config, library, 1) for config, library in apart if isinstance(library, Path)]
-    behind, serial = (profiler.measure_apart(several, kernels, overlap=overlap) for overlap in (True, False))
+    behind, serial = (
+        profiler.measure_apart(several, kernels, overlap=overlap) for overlap in (True, False)
+    )
     for measured in (together, behind, serial):
         assert measured.status is Status.OK, measured
         assert 0 < measured.error <= KERNEL[DType.F16]
-    assert together.us < behind.us < serial.us  # without programmatic dependent launch each kernel waits for the one before
+    assert (
+        together.us < behind.us < serial.us
+    )  # without programmatic dependent launch each kernel waits for the one before
 
 
 def test_refusals(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
@@ -160,12 +244,30 @@ def test_refusals(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
 
 
 def test_planted_kernels_harm_none_but_themselves(
-    profiler: Profiler, libraries: dict[Instance, Path], planted: dict[str, tuple[KernelConfig, Path]]
+    profiler: Profiler,
+    libraries: dict[Instance, Path],
+    planted: dict[str, tuple[KernelConfig, Path]],
 ) -> None:
     good = candidates(libraries, GEMMS)
-    mixed = [good[0], planted["Crash"], good[1], planted["Hang"], planted["Zero"], planted["Pixel"], good[2]]
+    mixed = [
+        good[0],
+        planted["Crash"],
+        good[1],
+        planted["Hang"],
+        planted["Zero"],
+        planted["Pixel"],
+        good[2],
+    ]
     measured = profiler.measure(GEMM, mixed, timeout=3.0)
-    expected = [Status.OK, Status.CRASHED, Status.OK, Status.TIMEOUT, Status.WRONG, Status.WRONG, Status.OK]
+    expected = [
+        Status.OK,
+        Status.CRASHED,
+        Status.OK,
+        Status.TIMEOUT,
+        Status.WRONG,
+        Status.WRONG,
+        Status.OK,
+    ]
     assert [m.status for m in measured] == expected, measured
     for measurement in (measured[0], measured[2], measured[6]):
         check(measurement, GEMM.flops)

@@ -1,4 +1,5 @@
 """NHWC resizing on a GPU against float64: modes, coordinates, roundings, widths of access."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -40,4 +41,8 @@ def test_refused(library: Library) -> None:
 
 
 def _instance(dtype: DType) -> Instance:
-    return next(instance for instance in ALL if instance.config.family is Family.RESIZE and instance.dtype is dtype)
+    return next(
+        instance
+        for instance in ALL
+        if instance.config.family is Family.RESIZE and instance.dtype is dtype
+    )

@@ -1,4 +1,6 @@
-"""Our own sm_90a kernels on a GPU: every instance on odd shapes, k split over clusters, the same bits in every run."""
+"""Our own sm_90a kernels on a GPU: every instance on odd shapes, k split over clusters, the same
+bits in every run."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -16,14 +18,18 @@ from tests.gpu.sm90_cases import splits
 
 pytestmark = pytest.mark.gpu
 
-KERNELS = [instance for instance in ALL if instance.config.family in (Family.GEMM_SM90, Family.CONV_SM90)]
+KERNELS = [
+    instance for instance in ALL if instance.config.family in (Family.GEMM_SM90, Family.CONV_SM90)
+]
 SPLITTING = [instance for instance in KERNELS if splits(instance)]
 RUNS = 100
 
 
 def _right(instance: Instance, problem: Any) -> None:
     if problem.expected is not None:
-        assert relative_error(problem.output.read(), problem.expected) <= limit(instance), problem.expected.shape
+        assert relative_error(problem.output.read(), problem.expected) <= limit(instance), (
+            problem.expected.shape
+        )
 
 
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
@@ -42,7 +48,8 @@ def test_k_split_over_a_cluster(library: Library, instance: Instance) -> None:
             try:
                 kernel.launch(problem.arguments, split_k=split)
             except KernelError:
-                continue  # fewer k-blocks than blocks to share them; what is refused has a test of its own
+                # fewer k-blocks than blocks to share them; what is refused has a test of its own
+                continue
             _right(instance, problem)
             launched += 1
     assert launched
@@ -50,8 +57,15 @@ def test_k_split_over_a_cluster(library: Library, instance: Instance) -> None:
 
 @pytest.mark.parametrize("split", [1, 2])
 def test_a_hundred_runs_give_the_same_bits(library: Library, split: int) -> None:
-    instance = next(i for i in SPLITTING if i.config.family is Family.GEMM_SM90 and i.dtype is DType.F16 and "Bias" in i.chain)
-    kernel, problem = library.kernel(instance), GemmProblem(library, instance, GemmShape(1000, 40, 80))
+    instance = next(
+        i
+        for i in SPLITTING
+        if i.config.family is Family.GEMM_SM90 and i.dtype is DType.F16 and "Bias" in i.chain
+    )
+    kernel, problem = (
+        library.kernel(instance),
+        GemmProblem(library, instance, GemmShape(1000, 40, 80)),
+    )
     answers = set()
     for run in range(RUNS):
         kernel.launch(problem.arguments, captured=run % 2 == 1, split_k=split)

@@ -1,4 +1,6 @@
-"""Segments and nodes on a GPU: right kernels pass with limits for each element, and a fault in operands is found."""
+"""Segments and nodes on a GPU: right kernels pass with limits for each element, and a fault in
+operands is found."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -45,7 +47,9 @@ def test_a_wrong_weight_is_found_by_segment_alone(tmp_path: Path) -> None:
     source, out = subject(), tmp_path / "out.onnx"
     optimize(source, out, fuse="all", verify=False)
     model = load_model(out)
-    node = next(node for node in model.graph.node if node.op_type.startswith("FusedConv_Bias_HardSwish"))
+    node = next(
+        node for node in model.graph.node if node.op_type.startswith("FusedConv_Bias_HardSwish")
+    )
     tensor = next(t for t in model.graph.initializer if t.name == node.input[1])
     values = numpy_helper.to_array(tensor).copy()
     values[[3, 4]] = values[[4, 3]]

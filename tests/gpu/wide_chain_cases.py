@@ -1,4 +1,6 @@
-"""Instances of kernels for several GEMMs of up to 512 columns: every activation in all layers, tiles of 64 and 128 rows in turn."""
+"""Instances of kernels for several GEMMs of up to 512 columns: every activation in all layers,
+tiles of 64 and 128 rows in turn."""
+
 from __future__ import annotations
 
 import itertools
@@ -13,19 +15,39 @@ from onnxbolt.kernels.config import GemmProblem
 
 # k, whose rows TMA reads or not, and the columns of each layer
 _CHAINS = (
-    (13, (512, 256, 64, 16)), (512, (256, 128)), (367, (512, 256, 1)), (96, (96, 512, 256)), (256, (512, 512)), (429, (256, 64, 16)),
-    (40, (384, 96)), (1000, (256, 200)), (16, (512, 192, 384, 32)),
+    (13, (512, 256, 64, 16)),
+    (512, (256, 128)),
+    (367, (512, 256, 1)),
+    (96, (96, 512, 256)),
+    (256, (512, 512)),
+    (429, (256, 64, 16)),
+    (40, (384, 96)),
+    (1000, (256, 200)),
+    (16, (512, 192, 384, 32)),
 )
 _RESIDUALS: tuple[tuple[str, ...], ...] = ((), ("Add",), (), ("Mul", "Add"), ())
-_TYPES = ((DType.F16, DType.F16), (DType.BF16, DType.F32), (DType.F16, DType.F32), (DType.BF16, DType.BF16))
+_TYPES = (
+    (DType.F16, DType.F16),
+    (DType.BF16, DType.F32),
+    (DType.F16, DType.F32),
+    (DType.BF16, DType.BF16),
+)
 
 
 def instances(arch: int, activations: tuple[str, ...]) -> Iterator[Instance]:
     """The candidates of the planner in turn."""
-    cases = zip(activations * 2, itertools.cycle(_CHAINS), itertools.cycle(_RESIDUALS), itertools.cycle(_TYPES), strict=False)
+    cases = zip(
+        activations * 2,
+        itertools.cycle(_CHAINS),
+        itertools.cycle(_RESIDUALS),
+        itertools.cycle(_TYPES),
+        strict=False,
+    )
     for turn, (activation, (k, widths), residual, (dtype, out)) in enumerate(cases):
         chain = (*_layers(activation, len(widths)), *residual)
-        configs = chain_wide.candidates(GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1]), get(arch))
+        configs = chain_wide.candidates(
+            GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1]), get(arch)
+        )
         if configs:
             yield Instance(configs[turn % len(configs)].instance(), dtype, out, chain)
 

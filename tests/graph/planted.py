@@ -1,4 +1,5 @@
 """One model that holds everything which a round trip is known to lose."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -6,25 +7,55 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
-def value(name: str, dtype: int = TensorProto.FLOAT, shape: tuple[int | str, ...] = (2, 4)) -> onnx.ValueInfoProto:
+def value(
+    name: str, dtype: int = TensorProto.FLOAT, shape: tuple[int | str, ...] = (2, 4)
+) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
-def model(nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto],
-          initializers: dict[str, np.ndarray] | None = None, opset: int = 21, ir: int = 10) -> onnx.ModelProto:
+def model(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    initializers: dict[str, np.ndarray] | None = None,
+    opset: int = 21,
+    ir: int = 10,
+) -> onnx.ModelProto:
     tensors = [numpy_helper.from_array(array, name) for name, array in (initializers or {}).items()]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
 
 
 def everything() -> onnx.ModelProto:
-    """Metadata, odd types, a subgraph with a capture, a local function, sparse and overridable initializers, annotations."""
-    made = model(_nodes(), [value("x"), value("flag", TensorProto.BOOL, ()), value("override", shape=(4,))],
-                 [value("y"), value("text", TensorProto.STRING, (1,)), value("low", shape=(4,)), value("sum", shape=(4,))],
-                 {"w": np.ones((4, 4), np.float32), "override": np.ones(4, np.float32), "outer": np.ones((2, 4), np.float32)})
+    """Metadata, odd types, a subgraph with a capture, a local function, sparse and overridable
+    initializers, annotations."""
+    made = model(
+        _nodes(),
+        [value("x"), value("flag", TensorProto.BOOL, ()), value("override", shape=(4,))],
+        [
+            value("y"),
+            value("text", TensorProto.STRING, (1,)),
+            value("low", shape=(4,)),
+            value("sum", shape=(4,)),
+        ],
+        {
+            "w": np.ones((4, 4), np.float32),
+            "override": np.ones(4, np.float32),
+            "outer": np.ones((2, 4), np.float32),
+        },
+    )
     made.opset_import.append(helper.make_opsetid("local", 1))
-    made.functions.append(helper.make_function(
-        "local", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 21)], overload="v2"))
+    made.functions.append(
+        helper.make_function(
+            "local",
+            "Twice",
+            ["a"],
+            ["b"],
+            [helper.make_node("Add", ["a", "a"], ["b"])],
+            [helper.make_opsetid("", 21)],
+            overload="v2",
+        )
+    )
     made.domain, made.model_version, made.doc_string = "some.domain", 7, "a model"
     helper.set_model_props(made, {"author": "someone", "empty": ""})
     _plant_tensors(made.graph)
@@ -36,8 +67,12 @@ def everything() -> onnx.ModelProto:
 
 
 def _nodes() -> list[onnx.NodeProto]:
-    then = helper.make_graph([helper.make_node("Add", ["product", "outer"], ["then_y"])], "then", [], [value("then_y")])
-    otherwise = helper.make_graph([helper.make_node("Identity", ["product"], ["else_y"])], "else", [], [value("else_y")])
+    then = helper.make_graph(
+        [helper.make_node("Add", ["product", "outer"], ["then_y"])], "then", [], [value("then_y")]
+    )
+    otherwise = helper.make_graph(
+        [helper.make_node("Identity", ["product"], ["else_y"])], "else", [], [value("else_y")]
+    )
     nodes = [
         helper.make_node("Constant", [], ["three"], value_float=3.0, doc_string="a number"),
         helper.make_node("Constant", [], ["axes"], value_ints=[0]),
@@ -58,10 +93,16 @@ def _nodes() -> list[onnx.NodeProto]:
 
 def _plant_tensors(graph: onnx.GraphProto) -> None:
     graph.initializer.append(helper.make_tensor("nibbles", TensorProto.INT4, [4], [1, -2, 3, -4]))
-    graph.initializer.append(helper.make_tensor("eighths", TensorProto.FLOAT8E4M3FN, [4], [1.0, 2.0, 0.5, -1.0]))
+    graph.initializer.append(
+        helper.make_tensor("eighths", TensorProto.FLOAT8E4M3FN, [4], [1.0, 2.0, 0.5, -1.0])
+    )
     graph.initializer.append(helper.make_tensor("scale", TensorProto.FLOAT, [1], [0.1]))
     values = helper.make_tensor("sparse", TensorProto.FLOAT, [1], [5.0])
-    graph.sparse_initializer.append(helper.make_sparse_tensor(values, helper.make_tensor("at", TensorProto.INT64, [1], [2]), [2, 4]))
+    graph.sparse_initializer.append(
+        helper.make_sparse_tensor(
+            values, helper.make_tensor("at", TensorProto.INT64, [1], [2]), [2, 4]
+        )
+    )
     annotation = graph.quantization_annotation.add(tensor_name="product")
     annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="scale")
     graph.value_info.append(value("product"))

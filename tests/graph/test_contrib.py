@@ -1,4 +1,6 @@
-"""Types and shapes behind ONNX Runtime's own operators, against what ONNX Runtime itself gives where it has them on the CPU."""
+"""Types and shapes behind ONNX Runtime's own operators, against what ONNX Runtime itself gives
+where it has them on the CPU."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -18,7 +20,15 @@ def attention(net: Net) -> str:
 
 
 def narrow_attention(net: Net) -> str:
-    return net.node("Attention", "x", net.normal(8, 20), net.normal(20), domain=DOMAIN, num_heads=2, qkv_hidden_sizes=[8, 8, 4])
+    return net.node(
+        "Attention",
+        "x",
+        net.normal(8, 20),
+        net.normal(20),
+        domain=DOMAIN,
+        num_heads=2,
+        qkv_hidden_sizes=[8, 8, 4],
+    )
 
 
 def multi_head(net: Net) -> str:
@@ -26,9 +36,25 @@ def multi_head(net: Net) -> str:
 
 
 def embedding(net: Net) -> str:
-    ids = net.node("Cast", net.node("ReduceMax", net.node("Clip", "x", net.const(0), net.const(1)), axes=[2], keepdims=0), to=6)
-    return net.node("EmbedLayerNormalization", ids, "", net.normal(2, 6), net.normal(4, 6), "", net.normal(6), net.normal(6),
-                    outputs=2, domain=DOMAIN)
+    ids = net.node(
+        "Cast",
+        net.node(
+            "ReduceMax", net.node("Clip", "x", net.const(0), net.const(1)), axes=[2], keepdims=0
+        ),
+        to=6,
+    )
+    return net.node(
+        "EmbedLayerNormalization",
+        ids,
+        "",
+        net.normal(2, 6),
+        net.normal(4, 6),
+        "",
+        net.normal(6),
+        net.normal(6),
+        outputs=2,
+        domain=DOMAIN,
+    )
 
 
 def skip(net: Net) -> str:
@@ -40,14 +66,33 @@ def matmul(net: Net, **attributes: int) -> str:
 
 
 CASES = {
-    "Attention": attention, "Attention of another width": narrow_attention, "MultiHeadAttention": multi_head,
-    "EmbedLayerNormalization": embedding, "SkipLayerNormalization": skip,
-    "FusedMatMul A^T": lambda net: matmul(net, transA=1), "FusedMatMul B^T": lambda net: matmul(net, transB=1),
+    "Attention": attention,
+    "Attention of another width": narrow_attention,
+    "MultiHeadAttention": multi_head,
+    "EmbedLayerNormalization": embedding,
+    "SkipLayerNormalization": skip,
+    "FusedMatMul A^T": lambda net: matmul(net, transA=1),
+    "FusedMatMul B^T": lambda net: matmul(net, transB=1),
     "BiasGelu": lambda net: net.node("BiasGelu", "x", net.normal(8), domain=DOMAIN),
     "FastGelu": lambda net: net.node("FastGelu", "x", domain=DOMAIN),
     "QuickGelu": lambda net: net.node("QuickGelu", "x", domain=DOMAIN),
-    "FusedConv": lambda net: net.node("FusedConv", "x", net.normal(6, 4, 3), domain=DOMAIN, activation="Relu", pads=[1, 0], strides=[2]),
-    "FusedGemm": lambda net: net.node("FusedGemm", net.node("Flatten", "x"), net.normal(5, 32), domain=DOMAIN, activation="Relu", transB=1),
+    "FusedConv": lambda net: net.node(
+        "FusedConv",
+        "x",
+        net.normal(6, 4, 3),
+        domain=DOMAIN,
+        activation="Relu",
+        pads=[1, 0],
+        strides=[2],
+    ),
+    "FusedGemm": lambda net: net.node(
+        "FusedGemm",
+        net.node("Flatten", "x"),
+        net.normal(5, 32),
+        domain=DOMAIN,
+        activation="Relu",
+        transB=1,
+    ),
 }
 
 
@@ -63,7 +108,11 @@ def test_shapes_are_those_that_onnx_runtime_gives(name: str) -> None:
     assert found.dtype == np.float32
     (answer,) = run(model, feeds_of(model, 3))
     assert len(found.shape) == answer.ndim
-    assert all(size == actual for size, actual in zip(found.shape, answer.shape, strict=True) if isinstance(size, int))
+    assert all(
+        size == actual
+        for size, actual in zip(found.shape, answer.shape, strict=True)
+        if isinstance(size, int)
+    )
     assert isinstance(found.shape[-1], int)
 
 

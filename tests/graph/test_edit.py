@@ -12,8 +12,13 @@ from tests.graph.planted import everything, model, value
 
 
 def diamond() -> onnx.ModelProto:
-    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"]), helper.make_node("Abs", ["a"], ["c"]),
-             helper.make_node("Add", ["b", "c"], ["y"]), helper.make_node("Exp", ["c"], ["dead"])]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Neg", ["a"], ["b"]),
+        helper.make_node("Abs", ["a"], ["c"]),
+        helper.make_node("Add", ["b", "c"], ["y"]),
+        helper.make_node("Exp", ["c"], ["dead"]),
+    ]
     return model(nodes, [value("x")], [value("y")])
 
 
@@ -49,7 +54,9 @@ def test_insert_records_what_it_stands_for() -> None:
     neg, absolute = graph.nodes[1:3]
     y = graph.nodes[3].outputs[0]
     remove(graph, [graph.nodes[3]])
-    made = insert(graph, "Mul", [neg.outputs[0], absolute.outputs[0]], [y], [neg, absolute], at=graph.nodes[3])
+    made = insert(
+        graph, "Mul", [neg.outputs[0], absolute.outputs[0]], [y], [neg, absolute], at=graph.nodes[3]
+    )
     assert made.provenance == ("b", "c")
     assert [node.op for node in graph.nodes] == ["Relu", "Neg", "Abs", "Mul", "Exp"]
     onnx.checker.check_model(export_model(graph))

@@ -24,8 +24,12 @@ GRAPHS = sorted(path.name for path in ZOO.glob("*.onnx"))
 
 def chain() -> onnx.ModelProto:
     """y = relu(x + w) with x + w written twice as a type."""
-    made = model([helper.make_node("Add", ["x", "w"], ["sum"]), helper.make_node("Relu", ["sum"], ["y"])], [value("x")], [value("y")],
-                 {"w": np.ones((2, 4), np.float32)})
+    made = model(
+        [helper.make_node("Add", ["x", "w"], ["sum"]), helper.make_node("Relu", ["sum"], ["y"])],
+        [value("x")],
+        [value("y")],
+        {"w": np.ones((2, 4), np.float32)},
+    )
     made.graph.value_info.append(value("sum"))
     return made
 
@@ -45,14 +49,29 @@ def test_round_trip_of_the_zoo(name: str) -> None:
     for part in ("node", "value_info", "input", "output", "metadata_props"):
         assert list(getattr(exported.graph, part)) == list(getattr(source.graph, part))
     assert exported.ir_version == max(source.ir_version, 8)
-    for field in ("opset_import", "metadata_props", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
+    for field in (
+        "opset_import",
+        "metadata_props",
+        "producer_name",
+        "producer_version",
+        "domain",
+        "model_version",
+        "doc_string",
+    ):
         assert getattr(exported, field) == getattr(source, field)
 
 
 def test_ir_is_raised_to_8_and_never_lowered() -> None:
     initializers = {"w": np.ones((2, 4), np.float32)}
     for ir, expected in ((3, 8), (9, 9)):
-        made = model([helper.make_node("Add", ["x", "w"], ["y"])], [value("x"), value("w")], [value("y")], initializers, opset=11, ir=ir)
+        made = model(
+            [helper.make_node("Add", ["x", "w"], ["y"])],
+            [value("x"), value("w")],
+            [value("y")],
+            initializers,
+            opset=11,
+            ir=ir,
+        )
         exported = export_model(import_model(made))
         onnx.checker.check_model(exported, full_check=True)
         assert exported.ir_version == expected
@@ -76,14 +95,24 @@ def test_new_nodes_come_before_their_readers_and_bring_their_domain() -> None:
     total = relu.inputs[0]
     halved = gs.Variable("halved", np.dtype(np.float32), [2, "n"])
     relu.inputs[0] = halved
-    insert(graph, "FusedHalf", [total], [halved], [relu], {"ratio": 0.5, "empty": [], "table": np.arange(3)}, "com.onnxbolt")
+    insert(
+        graph,
+        "FusedHalf",
+        [total],
+        [halved],
+        [relu],
+        {"ratio": 0.5, "empty": [], "table": np.arange(3)},
+        "com.onnxbolt",
+    )
     exported = export_model(graph, metadata={"onnxbolt.format": "1"})
     onnx.checker.check_model(exported)
     assert [node.op_type for node in exported.graph.node] == ["Add", "FusedHalf", "Relu"]
     assert {o.domain: o.version for o in exported.opset_import} == {"": 21, "com.onnxbolt": 1}
     assert exported.metadata_props[0].key == "onnxbolt.format"
     assert [v.name for v in exported.graph.value_info] == ["sum", "halved"]
-    assert not any(o.domain == "com.onnxbolt" for o in export_model(import_model(chain())).opset_import)
+    assert not any(
+        o.domain == "com.onnxbolt" for o in export_model(import_model(chain())).opset_import
+    )
 
 
 def test_types_that_are_no_longer_true_are_rewritten() -> None:
@@ -105,9 +134,25 @@ def test_constants_of_every_type_become_initializers() -> None:
 
 def test_functions_are_added_and_replaced_by_name() -> None:
     source = everything()
-    new = helper.make_function("local", "Twice", ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])], [helper.make_opsetid("", 21)])
-    other = helper.make_function("com.onnxbolt", "F", ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])], [helper.make_opsetid("", 21)])
-    assert [f.node[0].op_type for f in export_model(import_model(source), [new, other]).functions] == ["Neg", "Neg"]
+    new = helper.make_function(
+        "local",
+        "Twice",
+        ["a"],
+        ["b"],
+        [helper.make_node("Neg", ["a"], ["b"])],
+        [helper.make_opsetid("", 21)],
+    )
+    other = helper.make_function(
+        "com.onnxbolt",
+        "F",
+        ["a"],
+        ["b"],
+        [helper.make_node("Neg", ["a"], ["b"])],
+        [helper.make_opsetid("", 21)],
+    )
+    assert [
+        f.node[0].op_type for f in export_model(import_model(source), [new, other]).functions
+    ] == ["Neg", "Neg"]
     assert [f.name for f in export_model(import_model(source), [other]).functions] == ["Twice", "F"]
 
 
@@ -134,16 +179,24 @@ def test_unused_constants_are_dropped_and_captured_ones_kept() -> None:
 @pytest.mark.parametrize("external", [False, True])
 def test_save_and_load(tmp_path: Path, external: bool) -> None:
     source = chain()
-    source.graph.initializer.append(numpy_helper.from_array(np.arange(5000, dtype=np.float32).reshape(2, 2500), "large"))
-    source.graph.initializer.append(numpy_helper.from_array(np.arange(3000, dtype=np.int64), "larger"))
+    source.graph.initializer.append(
+        numpy_helper.from_array(np.arange(5000, dtype=np.float32).reshape(2, 2500), "large")
+    )
+    source.graph.initializer.append(
+        numpy_helper.from_array(np.arange(3000, dtype=np.int64), "larger")
+    )
     before = source.SerializeToString()
     save_model(source, tmp_path / "out.onnx", external=external)
-    assert sorted(path.name for path in tmp_path.iterdir()) == (["out.onnx", "out.onnx.data"] if external else ["out.onnx"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == (
+        ["out.onnx", "out.onnx.data"] if external else ["out.onnx"]
+    )
     assert load_model(tmp_path / "out.onnx") == onnx.ModelProto.FromString(before)
     assert source.SerializeToString() == before
 
 
-def test_beyond_the_limit_of_protobuf_data_goes_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_limit_of_protobuf_data_goes_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("onnxbolt.graph.saving.PROTOBUF_LIMIT", 4000)
     source = chain()
     source.graph.initializer.append(numpy_helper.from_array(np.zeros(1000, np.float32), "large"))

@@ -14,7 +14,9 @@ from tests.graph.planted import everything, model, value
 
 
 def relu(opset: int = 17, ir: int = 8) -> onnx.ModelProto:
-    return model([helper.make_node("Relu", ["x"], ["y"])], [value("x")], [value("y")], opset=opset, ir=ir)
+    return model(
+        [helper.make_node("Relu", ["x"], ["y"])], [value("x")], [value("y")], opset=opset, ir=ir
+    )
 
 
 def test_nodes_know_where_they_came_from() -> None:
@@ -64,10 +66,18 @@ def test_types_without_numpy_counterpart_come_from_ml_dtypes() -> None:
 
 
 def test_captured_names_include_nested_subgraphs_and_training() -> None:
-    inner = helper.make_graph([helper.make_node("Add", ["a", "local"], ["i"])], "inner", [], [value("i")])
+    inner = helper.make_graph(
+        [helper.make_node("Add", ["a", "local"], ["i"])], "inner", [], [value("i")]
+    )
     then = helper.make_graph(
-        [helper.make_node("Relu", ["b"], ["local"]), helper.make_node("If", ["c"], ["o"], then_branch=inner, else_branch=inner)],
-        "then", [], [value("o")])
+        [
+            helper.make_node("Relu", ["b"], ["local"]),
+            helper.make_node("If", ["c"], ["o"], then_branch=inner, else_branch=inner),
+        ],
+        "then",
+        [],
+        [value("o")],
+    )
     node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=then)
     made = model([node], [value("a"), value("b"), value("c", TensorProto.BOOL, ())], [value("y")])
     assert import_model(made).captured == {"a", "b", "c"}
@@ -76,16 +86,29 @@ def test_captured_names_include_nested_subgraphs_and_training() -> None:
 
 @pytest.mark.parametrize(("ir", "inputs"), [(3, ["x"]), (4, ["x", "w"])])
 def test_initializers_that_are_inputs(ir: int, inputs: list[str]) -> None:
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])], [value("x"), value("w")], [value("y")],
-                 {"w": np.ones((2, 4), np.float32)}, opset=11, ir=ir)
+    made = model(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [value("x"), value("w")],
+        [value("y")],
+        {"w": np.ones((2, 4), np.float32)},
+        opset=11,
+        ir=ir,
+    )
     graph = import_model(made)
     assert [tensor.name for tensor in graph.inputs] == inputs
     assert isinstance(graph.nodes[0].inputs[1], gs.Constant) == (ir == 3)
 
 
 def test_load_reads_external_data(tmp_path: Path) -> None:
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])], [value("x")], [value("y")], {"w": np.full((2, 4), 3, np.float32)})
-    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    made = model(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [value("x")],
+        [value("y")],
+        {"w": np.full((2, 4), 3, np.float32)},
+    )
+    onnx.save(
+        made, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0
+    )
     loaded = load_model(tmp_path / "m.onnx")
     assert numpy_helper.to_array(loaded.graph.initializer[0]).tolist() == [[3] * 4] * 2
     data = (tmp_path / "m.data").read_bytes()
@@ -110,8 +133,12 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
 
 
 def test_tensors_that_nothing_produces() -> None:
-    with pytest.raises(InputError, match="node Relu needs the tensor 'absent', which no node produces"):
-        import_model(model([helper.make_node("Relu", ["absent"], ["y"])], [value("x")], [value("y")]))
+    with pytest.raises(
+        InputError, match="node Relu needs the tensor 'absent', which no node produces"
+    ):
+        import_model(
+            model([helper.make_node("Relu", ["absent"], ["y"])], [value("x")], [value("y")])
+        )
     with pytest.raises(InputError, match="the graph needs the tensor 'z'"):
         import_model(model([helper.make_node("Relu", ["x"], ["y"])], [value("x")], [value("z")]))
 
@@ -137,12 +164,21 @@ def test_versions_at_the_limits() -> None:
 
 
 def test_sizes_below_zero_are_unknown_in_subgraphs_too(tmp_path: Path) -> None:
-    then = helper.make_graph([helper.make_node("Relu", ["x"], ["o"])], "then", [], [value("o", shape=(-1, 4))])
+    then = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["o"])], "then", [], [value("o", shape=(-1, 4))]
+    )
     node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=then)
-    made = model([node], [value("x", shape=(-1, 4)), value("c", TensorProto.BOOL, ())], [value("y", shape=(-2, 4))])
+    made = model(
+        [node],
+        [value("x", shape=(-1, 4)), value("c", TensorProto.BOOL, ())],
+        [value("y", shape=(-2, 4))],
+    )
     assert import_model(made).inputs[0].shape == [None, 4]
     onnx.save(made, tmp_path / "in.onnx")
     read = load_model(tmp_path / "in.onnx")
     branch = read.graph.node[0].attribute[0].g
     for values in (read.graph.input[:1], read.graph.output, branch.output):
-        assert [dim.WhichOneof("value") for dim in values[0].type.tensor_type.shape.dim] == [None, "dim_value"]
+        assert [dim.WhichOneof("value") for dim in values[0].type.tensor_type.shape.dim] == [
+            None,
+            "dim_value",
+        ]

@@ -1,4 +1,5 @@
 """Shapes that are computed are followed in models of opset 11 to 13, too."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,7 +17,11 @@ def viewed(opset: int) -> tuple[Net, str]:
     net = Net({"x": ("n", 64, 7, 7)}, opset=opset)
     pooled = net.node("GlobalAveragePool", "x")
     size = net.node("Gather", net.node("Shape", "x"), net.const(0, np.int64), axis=0)
-    axes = net.node("Unsqueeze", size, axes=[0]) if opset < 13 else net.node("Unsqueeze", size, net.const([0], np.int64))
+    axes = (
+        net.node("Unsqueeze", size, axes=[0])
+        if opset < 13
+        else net.node("Unsqueeze", size, net.const([0], np.int64))
+    )
     shape = net.node("Concat", axes, net.const([64], np.int64), axis=0)
     return net, net.node("Reshape", pooled, shape)
 
@@ -34,22 +39,43 @@ def test_sizes_are_followed(opset: int) -> None:
 def test_what_is_behind_them_is_fused(opset: int) -> None:
     net, y = viewed(opset)
     model = net.model(net.node("Relu", net.linear(y, 64, 32)))
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(model.graph.output[0].name, TensorProto.FLOAT, ["n", 32]))
+    model.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info(model.graph.output[0].name, TensorProto.FLOAT, ["n", 32])
+    )
     optimized = assert_same(model)
     assert any(op.startswith("FusedGemm") for op in ops(optimized))
 
 
 @pytest.mark.parametrize("opset", [11, 12])
-@pytest.mark.parametrize(("op", "attributes"), [("Squeeze", {"axes": [1]}), ("Unsqueeze", {"axes": [0]}), ("ReduceSum", {"axes": [2]}),
-                                               ("ReduceSum", {}), ("Squeeze", {}), ("Split", {"axis": 2, "split": [2, 4]})])
-def test_attributes_that_are_inputs_today(op: str, attributes: dict[str, object], opset: int) -> None:
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("Squeeze", {"axes": [1]}),
+        ("Unsqueeze", {"axes": [0]}),
+        ("ReduceSum", {"axes": [2]}),
+        ("ReduceSum", {}),
+        ("Squeeze", {}),
+        ("Split", {"axis": 2, "split": [2, 4]}),
+    ],
+)
+def test_attributes_that_are_inputs_today(
+    op: str, attributes: dict[str, object], opset: int
+) -> None:
     net = Net({"x": (3, 1, 6)}, opset=opset)
-    names = net.several(op, "x", outputs=2, **attributes) if op == "Split" else [net.node(op, "x", **attributes)]
+    names = (
+        net.several(op, "x", outputs=2, **attributes)
+        if op == "Split"
+        else [net.node(op, "x", **attributes)]
+    )
     model = net.model(*names)
     before, graph = model.SerializeToString(), import_model(model)
     infer(graph)
-    expected = {"Squeeze": [[3, 6]], "Unsqueeze": [[1, 3, 1, 6]], "ReduceSum": [[3, 1, 1]] if attributes else [[1, 1, 1]],
-                "Split": [[3, 1, 2], [3, 1, 4]]}[op]
+    expected = {
+        "Squeeze": [[3, 6]],
+        "Unsqueeze": [[1, 3, 1, 6]],
+        "ReduceSum": [[3, 1, 1]] if attributes else [[1, 1, 1]],
+        "Split": [[3, 1, 2], [3, 1, 4]],
+    }[op]
     assert [tensor.shape for tensor in graph.outputs] == expected
     assert model.SerializeToString() == before
 

@@ -1,4 +1,5 @@
 """Nodes of a file, each behind what it reads."""
+
 from __future__ import annotations
 
 import pytest
@@ -25,7 +26,9 @@ def test_readers_come_behind() -> None:
 
 
 def test_subgraphs_read_as_well() -> None:
-    branch = helper.make_graph([node("o", "a")], "b", [], [helper.make_empty_tensor_value_info("o")])
+    branch = helper.make_graph(
+        [node("o", "a")], "b", [], [helper.make_empty_tensor_value_info("o")]
+    )
     choice = helper.make_node("If", ["x"], ["i"], "i", then_branch=branch, else_branch=branch)
     assert names(choice, node("a", "x")) == "ai"
 
@@ -37,6 +40,15 @@ def test_a_cycle() -> None:
 
 def test_types_are_inferred_in_any_order() -> None:
     value = helper.make_tensor_value_info
-    graph = helper.make_graph([helper.make_node("Relu", ["h"], ["y"]), helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16)],
-                              "unsorted", [value("x", TensorProto.FLOAT, [2])], [value("y", TensorProto.FLOAT16, [2])])
-    assert inferred_types(helper.make_model(graph))["y"].tensor_type.elem_type == TensorProto.FLOAT16
+    graph = helper.make_graph(
+        [
+            helper.make_node("Relu", ["h"], ["y"]),
+            helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+        ],
+        "unsorted",
+        [value("x", TensorProto.FLOAT, [2])],
+        [value("y", TensorProto.FLOAT16, [2])],
+    )
+    assert (
+        inferred_types(helper.make_model(graph))["y"].tensor_type.elem_type == TensorProto.FLOAT16
+    )

@@ -1,4 +1,5 @@
 """Initializers that are graph inputs, too."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -21,7 +22,9 @@ def listed(count: int | None = None, ir: int = 8) -> ModelProto:
     model = net.model(net.linear(net.node("Flatten", y), 16, 10))
     model.ir_version = ir
     model.graph.input.extend(
-        helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in model.graph.initializer[:count])
+        helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        for t in model.graph.initializer[:count]
+    )
     return model
 
 
@@ -29,9 +32,18 @@ def inputs(model: ModelProto) -> list[str]:
     return [value.name for value in model.graph.input]
 
 
-@pytest.mark.parametrize(("count", "wanted", "is_frozen"), [
-    (None, None, True), (None, True, True), (None, False, False), (2, None, False), (2, True, True), (0, None, False), (0, True, False),
-])
+@pytest.mark.parametrize(
+    ("count", "wanted", "is_frozen"),
+    [
+        (None, None, True),
+        (None, True, True),
+        (None, False, False),
+        (2, None, False),
+        (2, True, True),
+        (0, None, False),
+        (0, True, False),
+    ],
+)
 def test_which_are_frozen(count: int | None, wanted: bool | None, is_frozen: bool) -> None:
     model = listed(count)
     before = model.SerializeToString()
@@ -50,23 +62,45 @@ def test_ir_3_had_to_list_them() -> None:
 
 def test_optimize_freezes_and_says_so(tmp_path: Path) -> None:
     model = listed()
-    report = onnxbolt.optimize(model, tmp_path / "out.onnx", fuse="all", library=False, archs="sm_80")
-    assert sorted(node.op.split("_")[0] for node in report.fused) == ["FusedConv", "FusedGemm", "GlobalAveragePool"]
+    report = onnxbolt.optimize(
+        model, tmp_path / "out.onnx", fuse="all", library=False, archs="sm_80"
+    )
+    assert sorted(node.op.split("_")[0] for node in report.fused) == [
+        "FusedConv",
+        "FusedGemm",
+        "GlobalAveragePool",
+    ]
     assert report.passed
-    note = "freeze-initializers: 4 initializers that are graph inputs became constants, since all initializers are; "
+    note = (
+        "freeze-initializers: 4 initializers that are graph inputs became constants, since all"
+        " initializers are; "
+    )
     assert any(line.startswith(note + "freeze_initializers=False") for line in report.changes)
     assert inputs(onnx.load(tmp_path / "out.onnx")) == ["x"]
     assert verify(model, tmp_path / "out.onnx").passed
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
-def test_without_freezing_no_layer_is_fused_and_the_remedy_is_named(precision: str, tmp_path: Path) -> None:
-    report = onnxbolt.optimize(listed(), tmp_path / "out.onnx", fuse="all", library=False, archs="sm_80", precision=precision,
-                               freeze_initializers=False)
+def test_without_freezing_no_layer_is_fused_and_the_remedy_is_named(
+    precision: str, tmp_path: Path
+) -> None:
+    report = onnxbolt.optimize(
+        listed(),
+        tmp_path / "out.onnx",
+        fuse="all",
+        library=False,
+        archs="sm_80",
+        precision=precision,
+        freeze_initializers=False,
+    )
     assert report.coverage == 0
     remedies = {refusal.op: refusal.remedy for refusal in report.refusals}
     for op in ("Conv", "MatMul"):
-        assert remedies[op] == "it is a graph input: freeze_initializers=True makes it a constant where the model holds a value for it"
+        assert (
+            remedies[op]
+            == "it is a graph input: freeze_initializers=True makes it a constant where the model"
+            " holds a value for it"
+        )
     assert len(inputs(onnx.load(tmp_path / "out.onnx"))) == 5
 
 
@@ -74,10 +108,30 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     onnx.save(listed(2), tmp_path / "in.onnx")
     report = tmp_path / "report.json"
     paths = [str(tmp_path / name) for name in ("in.onnx", "out.onnx")]
-    assert cli.main(["optimize", *paths, "--no-library", "--fuse", "all", "--freeze-initializers"]) == 0
-    assert "freeze-initializers: 2 initializers that are graph inputs became constants, as asked for" in capsys.readouterr().out
+    assert (
+        cli.main(["optimize", *paths, "--no-library", "--fuse", "all", "--freeze-initializers"])
+        == 0
+    )
+    assert (
+        "freeze-initializers: 2 initializers that are graph inputs became constants, as asked for"
+        in capsys.readouterr().out
+    )
     assert inputs(onnx.load(paths[1])) == ["x"]
     assert cli.main(["verify", *paths]) == 0
-    assert cli.main(["optimize", *paths, "--no-library", "--fuse", "all", "--no-freeze-initializers", "--report", str(report)]) == 0
+    assert (
+        cli.main(
+            [
+                "optimize",
+                *paths,
+                "--no-library",
+                "--fuse",
+                "all",
+                "--no-freeze-initializers",
+                "--report",
+                str(report),
+            ]
+        )
+        == 0
+    )
     assert len(inputs(onnx.load(paths[1]))) == 3
     assert "--freeze-initializers makes it a constant" in report.read_text()

@@ -21,8 +21,12 @@ def test_symbolic_shapes_pass_through_shape_arithmetic() -> None:
         helper.make_node("Reshape", ["x", "target"], ["y"]),
         helper.make_node("MatMul", ["y", "w"], ["z"]),
     ]
-    made = model(nodes, [value("x", shape=("n", 6))], [value("z", shape=("n", 2, "w"))], {
-        "zero": np.array([0]), "rest": np.array([2, 3]), "w": np.zeros((3, 5000), np.float32)})
+    made = model(
+        nodes,
+        [value("x", shape=("n", 6))],
+        [value("z", shape=("n", 2, "w"))],
+        {"zero": np.array([0]), "rest": np.array([2, 3]), "w": np.zeros((3, 5000), np.float32)},
+    )
     graph = import_model(made)
     infer(graph)
     by_name = {t.name: t for node in graph.nodes for t in node.outputs}
@@ -35,15 +39,25 @@ def test_recognized_activations_keep_type_and_shape() -> None:
     nodes = [helper.make_node("Gelu", ["x"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
     made = model(nodes, [value("x")], [value("y", shape=("a", "b"))])
     graph = import_model(made)
-    graph.nodes[0].op, graph.nodes[0].domain, graph.nodes[0].origin = "GeluErf", INTERNAL_DOMAIN, None
+    graph.nodes[0].op, graph.nodes[0].domain, graph.nodes[0].origin = (
+        "GeluErf",
+        INTERNAL_DOMAIN,
+        None,
+    )
     infer(graph)
     assert graph.nodes[0].outputs[0].shape == [2, 4]
     assert graph.outputs[0].shape == [2, 4]
 
 
 def test_what_inference_does_not_know_keeps_what_the_model_says() -> None:
-    made = model([helper.make_node("Odd", ["x"], ["h"], domain="odd"), helper.make_node("Relu", ["h"], ["y"])], [value("x")],
-                 [value("y", shape=("a", 4))])
+    made = model(
+        [
+            helper.make_node("Odd", ["x"], ["h"], domain="odd"),
+            helper.make_node("Relu", ["h"], ["y"]),
+        ],
+        [value("x")],
+        [value("y", shape=("a", 4))],
+    )
     made.opset_import.append(helper.make_opsetid("odd", 1))
     graph = import_model(made)
     infer(graph)
@@ -62,7 +76,9 @@ def test_a_model_that_onnx_gives_up_on() -> None:
     made = model([helper.make_node("F", ["x"], ["y"], domain="local")], [value("x")], [value("y")])
     made.opset_import.append(helper.make_opsetid("local", 1))
     body = [helper.make_node("F", ["a"], ["b"], domain="local")]
-    made.functions.append(helper.make_function("local", "F", ["a"], ["b"], body, list(made.opset_import)))
+    made.functions.append(
+        helper.make_function("local", "F", ["a"], ["b"], body, list(made.opset_import))
+    )
     with pytest.raises(InputError, match="shapes cannot be inferred"):
         infer(import_model(made))
 

@@ -1,4 +1,5 @@
 """What can be used as a source, and whose fault it is when a stage fails."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -36,10 +37,16 @@ def strides_of_one_axis(model: ModelProto) -> None:
     model.graph.node[0].attribute.append(helper.make_attribute("strides", [2]))
 
 
-@pytest.mark.parametrize("damage", [wrong_size, too_many_inputs, too_few_inputs, strides_of_one_axis])
-def test_a_damaged_model_is_named_as_the_cause(damage: Callable[[ModelProto], None], model: ModelProto) -> None:
+@pytest.mark.parametrize(
+    "damage", [wrong_size, too_many_inputs, too_few_inputs, strides_of_one_axis]
+)
+def test_a_damaged_model_is_named_as_the_cause(
+    damage: Callable[[ModelProto], None], model: ModelProto
+) -> None:
     damage(model)
-    with pytest.raises(InputError, match=r"the model is not valid ONNX: .*; export it again") as caught:
+    with pytest.raises(
+        InputError, match=r"the model is not valid ONNX: .*; export it again"
+    ) as caught:
         optimize(model, library=False, verify=False)
     assert "\n" not in str(caught.value)
 
@@ -93,14 +100,21 @@ def test_a_size_below_zero_is_open(in_a_file: bool, model: ModelProto, tmp_path:
     assert optimize(given, tmp_path / "out.onnx", fuse="all", library=False).passed
     assert optimize(given, library=False, opt_shapes={"x": (3, 8, 6, 6)}).passed
     assert source.SerializeToString() == before  # the caller's model is as it was
-    assert not onnx.load(tmp_path / "out.onnx").graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value")
+    assert (
+        not onnx.load(tmp_path / "out.onnx")
+        .graph.input[0]
+        .type.tensor_type.shape.dim[0]
+        .HasField("dim_value")
+    )
 
 
 def test_damaged_data_come_before_what_runs_all_the_same(model: ModelProto) -> None:
     weight = model.graph.initializer[0]
     weight.raw_data = b"abc"
     model.graph.output[0].type.tensor_type.ClearField("shape")  # the checker's first complaint
-    with pytest.raises(InputError, match=rf"'{weight.name}' of type FLOAT and shape \[8, 8, 3, 3\] has 3 bytes"):
+    with pytest.raises(
+        InputError, match=rf"'{weight.name}' of type FLOAT and shape \[8, 8, 3, 3\] has 3 bytes"
+    ):
         optimize(model, library=False, verify=False)
 
 
@@ -113,15 +127,24 @@ def too_few_floats(model: ModelProto) -> None:
     model.graph.initializer[0].float_data.extend([1.0] * 5)
 
 
-@pytest.mark.parametrize(("damage", "words"), [(unknown_type, "of type 999 .* has 2304 bytes"), (too_few_floats, "has other data")])
-def test_data_that_no_array_can_be_made_of(damage: Callable[[ModelProto], None], words: str, model: ModelProto) -> None:
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [(unknown_type, "of type 999 .* has 2304 bytes"), (too_few_floats, "has other data")],
+)
+def test_data_that_no_array_can_be_made_of(
+    damage: Callable[[ModelProto], None], words: str, model: ModelProto
+) -> None:
     damage(model)
     with pytest.raises(InputError, match=words), opened(model):
         raise ZeroDivisionError
 
 
 def test_a_function_that_calls_itself() -> None:
-    again = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "net": 1]> g (float[2] x) => (float[2] y) { y = net.again(x) }
-        <domain: "net", opset_import: ["": 17, "net": 1]> again (x) => (y) { y = net.again(x) }""")
-    with pytest.raises(InputError, match=r"functions cannot be inlined: Cycle detected .*net::again"):
+    again = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "net": 1]> g (float[2] x) => (float[2] y) { y = net.again(x) }
+        <domain: "net", opset_import: ["": 17, "net": 1]> again (x) => (y) { y = net.again(x) }"""
+    )
+    with pytest.raises(
+        InputError, match=r"functions cannot be inlined: Cycle detected .*net::again"
+    ):
         optimize(again, library=False)

@@ -1,4 +1,5 @@
 """Stored types and shapes that are not true are not believed."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -46,13 +47,24 @@ def test_wrong_entries_are_not_believed(stored: Stored) -> None:
     graphs = [import_model(made) for made in (model, bare)]
     for graph in graphs:
         infer(graph)
-    shapes, expected = ([(node.outputs[0].dtype, node.outputs[0].shape) for node in graph.nodes] for graph in graphs)
+    shapes, expected = (
+        [(node.outputs[0].dtype, node.outputs[0].shape) for node in graph.nodes] for graph in graphs
+    )
     assert shapes == expected
-    assert graphs[0].notes[0].startswith("value_info: 1 of 2 stored types and shapes contradict what inference finds: none of them is used")
+    assert (
+        graphs[0]
+        .notes[0]
+        .startswith(
+            "value_info: 1 of 2 stored types and shapes contradict what inference finds: none of"
+            " them is used"
+        )
+    )
     assert not graphs[1].notes
 
 
-@pytest.mark.parametrize("stored", [(FLOAT, ("N", 16, 24, "V")), (FLOAT, None), (FLOAT, ("batch", "c", "h", "w"))])
+@pytest.mark.parametrize(
+    "stored", [(FLOAT, ("N", 16, 24, "V")), (FLOAT, None), (FLOAT, ("batch", "c", "h", "w"))]
+)
 def test_right_entries_are_kept(stored: Stored) -> None:
     model = network(stored)
     assert contradictions(model) == []
@@ -65,7 +77,9 @@ def test_one_wrong_entry_discredits_what_inference_cannot_see() -> None:
     first = net.node("Relu", "x")
     behind = net.node("Reshape", first, "s")
     model = net.model(net.node("Exp", behind))
-    model.graph.value_info.extend(helper.make_tensor_value_info(name, FLOAT, [1, 4]) for name in (first, behind))
+    model.graph.value_info.extend(
+        helper.make_tensor_value_info(name, FLOAT, [1, 4]) for name in (first, behind)
+    )
     graph = import_model(model)
     infer(graph)
     assert all(not isinstance(size, int) for size in graph.nodes[1].outputs[0].shape)
@@ -73,7 +87,9 @@ def test_one_wrong_entry_discredits_what_inference_cannot_see() -> None:
 
 def test_outputs_keep_their_types_alone() -> None:
     model = network((FLOAT, None))
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(model.graph.output[0].name, FLOAT, [1, 8, 24, 48]))
+    model.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info(model.graph.output[0].name, FLOAT, [1, 8, 24, 48])
+    )
     graph = import_model(model)
     assert graph.outputs[0].dtype == "float32"
     assert graph.outputs[0].shape is None
@@ -82,12 +98,21 @@ def test_outputs_keep_their_types_alone() -> None:
 
 
 def test_report_names_one(tmp_path: object) -> None:
-    report = onnxbolt.optimize(network(WRONG[0]), f"{tmp_path}/out.onnx", fuse="all", library=False, archs="sm_80")
-    assert any("float[1, 16, 24, 0] is stored, float[3, 16, 24, 176] was inferred" in line for line in report.changes)
+    report = onnxbolt.optimize(
+        network(WRONG[0]), f"{tmp_path}/out.onnx", fuse="all", library=False, archs="sm_80"
+    )
+    assert any(
+        "float[1, 16, 24, 0] is stored, float[3, 16, 24, 176] was inferred" in line
+        for line in report.changes
+    )
     assert report.passed
     assert "value_info: 1 of 2 stored types" in report.text()
     written = onnx.load(f"{tmp_path}/out.onnx")
-    assert all(dim.dim_value or dim.dim_param for value in written.graph.value_info for dim in value.type.tensor_type.shape.dim)
+    assert all(
+        dim.dim_value or dim.dim_param
+        for value in written.graph.value_info
+        for dim in value.type.tensor_type.shape.dim
+    )
 
 
 def test_fixed_sizes_are_compared_as_they_are() -> None:
@@ -97,13 +122,18 @@ def test_fixed_sizes_are_compared_as_they_are() -> None:
 
 @pytest.mark.parametrize("keep_io_types", [False, True])
 def test_onnx_runtimes_float16_converter(keep_io_types: bool, tmp_path: object) -> None:
-    """It infers shapes of a width of -1, which ends in sizes of 0 and 1, and puts Casts of inputs behind the nodes that read them."""
+    """It infers shapes of a width of -1, which ends in sizes of 0 and 1, and puts Casts of
+    inputs behind the nodes that read them."""
     net = Net({"x": (-1, 3, 48, -1)}, opset=11)
     y = net.node("Relu", net.conv("x", 3, 16, 3, pads=[1] * 4, strides=[2, 2]))
     for _ in range(3):
         y = net.node("Relu", net.conv(y, 16, 16, 3, pads=[1] * 4, strides=[2, 2]))
-    model = convert_float_to_float16(net.model(net.node("GlobalAveragePool", y)), keep_io_types=keep_io_types)
-    report = onnxbolt.optimize(model, f"{tmp_path}/out.onnx", fuse="all", library=False, archs="sm_80")
+    model = convert_float_to_float16(
+        net.model(net.node("GlobalAveragePool", y)), keep_io_types=keep_io_types
+    )
+    report = onnxbolt.optimize(
+        model, f"{tmp_path}/out.onnx", fuse="all", library=False, archs="sm_80"
+    )
     assert report.passed
     assert sum(node.op.startswith("FusedConv") for node in report.fused) == 4
     assert any(line.startswith("value_info: ") for line in report.changes)

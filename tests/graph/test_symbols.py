@@ -1,4 +1,6 @@
-"""Symbolic dimensions: what equal names say holds for every size, and names mean one thing over several runs of inference."""
+"""Symbolic dimensions: what equal names say holds for every size, and names mean one thing over
+several runs of inference."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,10 +21,27 @@ def inferred(net: Net, *outputs: str) -> tuple[gs.Graph, dict[str, list[int | st
 
 @pytest.mark.parametrize("op", ["Conv", "MaxPool", "AveragePool"])
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
-@pytest.mark.parametrize("padding", [{}, {"pads": [0, 0, 0, 0]}, {"pads": [1, 0, 0, 0]}, {"pads": [1, 0, 1, 0]},
-                                     {"auto_pad": "SAME_UPPER"}, {"auto_pad": "SAME_LOWER"}, {"auto_pad": "VALID"}])
-def test_names_of_windows_tell_their_sizes(op: str, kernel: int, stride: int, padding: dict[str, object]) -> None:
-    tells(op, strides=[stride, 1], kernel_shape=[kernel + 1 if "pads" in padding else kernel, 1], **padding)
+@pytest.mark.parametrize(
+    "padding",
+    [
+        {},
+        {"pads": [0, 0, 0, 0]},
+        {"pads": [1, 0, 0, 0]},
+        {"pads": [1, 0, 1, 0]},
+        {"auto_pad": "SAME_UPPER"},
+        {"auto_pad": "SAME_LOWER"},
+        {"auto_pad": "VALID"},
+    ],
+)
+def test_names_of_windows_tell_their_sizes(
+    op: str, kernel: int, stride: int, padding: dict[str, object]
+) -> None:
+    tells(
+        op,
+        strides=[stride, 1],
+        kernel_shape=[kernel + 1 if "pads" in padding else kernel, 1],
+        **padding,
+    )
 
 
 @pytest.mark.parametrize("op", ["Conv", "MaxPool"])
@@ -32,7 +51,8 @@ def test_so_do_names_of_those_with_gaps(op: str, stride: int, pad: int) -> None:
 
 
 def tells(op: str, **attributes: object) -> None:
-    """The name of the output's height, with sizes in the place of H, is what ONNX Runtime computes."""
+    """The name of the output's height, with sizes in the place of H, is what ONNX Runtime
+    computes."""
     net = Net({"x": (1, 2, "H", 9)})
     weight = [net.normal(2, 2, *attributes["kernel_shape"])] if op == "Conv" else []  # type: ignore[misc]
     y = net.node(op, "x", *weight, **attributes)
@@ -47,15 +67,25 @@ def test_residuals_of_images_of_any_size_are_fused() -> None:
     y = net.node("Relu", net.conv("x", 8, 16, 7, strides=[2, 2], pads=[3] * 4))
     y = net.node("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     for stride in (1, 2):
-        z = net.conv(net.node("Relu", net.conv(y, 16, 16, 3, strides=[stride] * 2, pads=[1] * 4)), 16, 16, 3, pads=[1] * 4)
+        z = net.conv(
+            net.node("Relu", net.conv(y, 16, 16, 3, strides=[stride] * 2, pads=[1] * 4)),
+            16,
+            16,
+            3,
+            pads=[1] * 4,
+        )
         y = net.node("Relu", net.node("Add", z, net.conv(y, 16, 16, strides=[stride] * 2)))
     model = net.model(y)
-    for dim, size in zip(model.graph.input[0].type.tensor_type.shape.dim, (2, 8, 37, 50), strict=True):
+    for dim, size in zip(
+        model.graph.input[0].type.tensor_type.shape.dim, (2, 8, 37, 50), strict=True
+    ):
         dim.dim_value = size
     at_a_size = assert_same(model)
     assert sum("_Add_Relu" in op for op in ops(at_a_size)) == 2
     graph, shapes = inferred(net, y)
-    assert [shapes[t.name] for t in graph.nodes[-2].inputs] == [shapes[graph.nodes[-2].outputs[0].name]] * 2
+    assert [shapes[t.name] for t in graph.nodes[-2].inputs] == [
+        shapes[graph.nodes[-2].outputs[0].name]
+    ] * 2
 
 
 @pytest.mark.parametrize("op", ["constant", "reflect"])
@@ -85,7 +115,9 @@ def test_a_name_keeps_its_meaning_when_nodes_go() -> None:
     kept = next(tensor for tensor in graph.outputs if tensor.name == b)
     name = kept.shape[1]
     graph.outputs = [kept]
-    remove(graph, [node for node in graph.nodes if any(tensor.name == a for tensor in node.outputs)])
+    remove(
+        graph, [node for node in graph.nodes if any(tensor.name == a for tensor in node.outputs)]
+    )
     added = gs.Variable("later")
     graph.nodes.append(gs.Node("NonZero", "later", inputs=[graph.inputs[0]], outputs=[added]))
     infer(graph)

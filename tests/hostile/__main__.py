@@ -1,4 +1,6 @@
-"""Try every hostile input: `python -m tests.hostile`. The exit code is 1 where one was not refused as it should be."""
+"""Try every hostile input: `python -m tests.hostile`. The exit code is 1 where one was not
+refused as it should be."""
+
 from __future__ import annotations
 
 import os
@@ -26,7 +28,10 @@ def main() -> int:
                 print(f"{kind}, {name}: {found}", flush=True)
     for kind, count in tried.items():
         print(f"{count:6d} {kind}")
-    print(f"{sum(tried.values()):6d} in all; {complaints} of them ran code, hung, left a file or ended in anything but one line")
+    print(
+        f"{sum(tried.values()):6d} in all; {complaints} of them ran code, hung, left a file or"
+        " ended in anything but one line"
+    )
     return 1 if complaints else 0
 
 
@@ -35,24 +40,51 @@ def _trials(scratch: Path, marker: Path) -> Iterator[tuple[str, str, str]]:
     for name, make in models.hostile_models(marker):
         path = _saved(make(), scratch / "models")
         yield "models, built", name, complaint(["build", path], path.parent, marker)
-        yield "models, inspected", name, complaint(["inspect", path], path.parent, marker, may_pass=True)
-    for kind, found in (("models with external data", archives.external_models), ("models of enormous shapes", archives.enormous_models),
-                        ("deep models", archives.deep_models)):
+        yield (
+            "models, inspected",
+            name,
+            complaint(["inspect", path], path.parent, marker, may_pass=True),
+        )
+    for kind, found in (
+        ("models with external data", archives.external_models),
+        ("models of enormous shapes", archives.enormous_models),
+        ("deep models", archives.deep_models),
+    ):
         directory = scratch / kind
         directory.mkdir()
         for name, model in found(directory) if found is archives.external_models else found():  # type: ignore[call-arg]
             path = _saved(model, directory)
-            yield kind, name, complaint(["optimize", path, directory / "out.onnx", "--dry-run"], directory, marker, may_pass=True)
+            yield (
+                kind,
+                name,
+                complaint(
+                    ["optimize", path, directory / "out.onnx", "--dry-run"],
+                    directory,
+                    marker,
+                    may_pass=True,
+                ),
+            )
     sound = _saved(archives.small([onnx.helper.make_node("Relu", ["x"], ["y"])]), scratch / "locks")
     for name, text in locks.hostile_locks(words, share=6):
         (sound.parent / "x.lock").write_text(text)
-        command = ["optimize", sound, sound.with_name("out.onnx"), "--dry-run", "--lock", sound.with_name("x.lock")]
+        command = [
+            "optimize",
+            sound,
+            sound.with_name("out.onnx"),
+            "--dry-run",
+            "--lock",
+            sound.with_name("x.lock"),
+        ]
         yield "lock files", name, complaint(command, sound.parent, marker, may_pass=True)
     files = scratch / "files"
     files.mkdir()
     for name, text in locks.hostile_exports(words):
         (files / "x.jsonl").write_text(text)
-        yield "exports", name, complaint(["cache", "merge", files / "x.jsonl"], files, marker, may_pass=True)
+        yield (
+            "exports",
+            name,
+            complaint(["cache", "merge", files / "x.jsonl"], files, marker, may_pass=True),
+        )
     for name, path in locks.hostile_databases(words, files):
         yield "databases", name, complaint(["cache", "merge", path], files, marker, may_pass=True)
 

@@ -1,4 +1,5 @@
 """Lock files and measurements with one value in them that onnxbolt would not have written."""
+
 from __future__ import annotations
 
 import copy
@@ -21,21 +22,63 @@ from onnxbolt.tune.timings import Choice, Comparison, Cut, Timings
 Item = TypeVar("Item")
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
 GEMM = GemmProblem(1024, 768, 3072, DType.F16, DType.F32, ("Bias",))
-CONV = ConvProblem(8, 28, 28, 64, 64, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, ("Bias", "Relu"))
-CONFIG = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 3)
-USED = Timings({(GEMM, 90): Choice(CONFIG, 12.5, 0.125), (CONV, 90): Choice(CONFIG, 7.0)},
-               {"aa": Comparison(10.0, 0.1, 20.0, 0.2, region="sm_90 2 fused nodes", reason="it is slower")}, MACHINE,
-               cuts={"cc": Cut(2, "gemm 1024x64-16x256, f16")})
+CONV = ConvProblem(
+    8,
+    28,
+    28,
+    64,
+    64,
+    3,
+    3,
+    28,
+    28,
+    (1, 1, 1, 1),
+    (1, 1),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F16,
+    ("Bias", "Relu"),
+)
+CONFIG = KernelConfig(
+    90, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 3
+)
+USED = Timings(
+    {(GEMM, 90): Choice(CONFIG, 12.5, 0.125), (CONV, 90): Choice(CONFIG, 7.0)},
+    {"aa": Comparison(10.0, 0.1, 20.0, 0.2, region="sm_90 2 fused nodes", reason="it is slower")},
+    MACHINE,
+    cuts={"cc": Cut(2, "gemm 1024x64-16x256, f16")},
+)
 LOCK = Lock().updated(USED, Options(), ["sm_90a"])
-MEASUREMENTS = (Measurement(kernel_key(GEMM, MACHINE), CONFIG, Status.OK, 5.0, 0.1, 10, 1e-4, 1980),
-                Measurement(kernel_key(GEMM, MACHINE), None, Status.CRASHED, detail="signal 11"))
-NUMBERS: tuple[Any, ...] = (None, True, -1, 2**31, 2**64, 10**400, 1.5, float("inf"), float("nan"), "1", [], [1] * 1000, {}, {"a": 1})
+MEASUREMENTS = (
+    Measurement(kernel_key(GEMM, MACHINE), CONFIG, Status.OK, 5.0, 0.1, 10, 1e-4, 1980),
+    Measurement(kernel_key(GEMM, MACHINE), None, Status.CRASHED, detail="signal 11"),
+)
+NUMBERS: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    2**31,
+    2**64,
+    10**400,
+    1.5,
+    float("inf"),
+    float("nan"),
+    "1",
+    [],
+    [1] * 1000,
+    {},
+    {"a": 1},
+)
 
 
 def hostile_locks(words: list[str], share: int = 1) -> Iterator[tuple[str, str]]:
-    """Texts of lock files, each with a name that says what is in it: each value of a sound one replaced by each hostile one, or by one
-    of `share`."""
-    yield from ((f"lock {name}", json.dumps(values)) for name, values in _some(changed(json.loads(LOCK.text()), [*words, *NUMBERS]), share))
+    """Texts of lock files, each with a name that says what is in it: each value of a sound one
+    replaced by each hostile one, or by one of `share`."""
+    yield from (
+        (f"lock {name}", json.dumps(values))
+        for name, values in _some(changed(json.loads(LOCK.text()), [*words, *NUMBERS]), share)
+    )
     yield from whole_texts(LOCK.text())
 
 
@@ -49,18 +92,50 @@ def hostile_exports(words: list[str], share: int = 1) -> Iterator[tuple[str, str
     yield from whole_texts("\n".join([header, line, *others, ""]))
 
 
-def hostile_databases(words: list[str], directory: Path, share: int = 1) -> Iterator[tuple[str, Path]]:
+def hostile_databases(
+    words: list[str], directory: Path, share: int = 1
+) -> Iterator[tuple[str, Path]]:
     """SQLite files: each column of a row replaced, and tables that are programs."""
-    columns = ("id", "key", "config", "status", "us", "mad", "runs", "error", "clock_mhz", "detail", "time_ns", "origin")
+    columns = (
+        "id",
+        "key",
+        "config",
+        "status",
+        "us",
+        "mad",
+        "runs",
+        "error",
+        "clock_mhz",
+        "detail",
+        "time_ns",
+        "origin",
+    )
     for column in columns:
-        values = [*(word for word in words if "\ud800" not in word), b"\xff\xfe", -1, 2**62, 1e308, 1.5]
+        values = [
+            *(word for word in words if "\ud800" not in word),
+            b"\xff\xfe",
+            -1,
+            2**62,
+            1e308,
+            1.5,
+        ]
         for i, value in _some(enumerate(values), share):
-            yield f"column {column} {i}", _edited(directory, (f"UPDATE measurements SET {column} = ? WHERE config IS NOT NULL", (value,)))
+            yield (
+                f"column {column} {i}",
+                _edited(
+                    directory,
+                    (f"UPDATE measurements SET {column} = ? WHERE config IS NOT NULL", (value,)),
+                ),
+            )
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
     names = ", ".join(f"'{column}' AS {column}" for column in columns)
     for name, statement in {
         "an endless view": f"CREATE VIEW measurements AS {endless} SELECT {names} FROM n",
-        "a column of gigabytes": "CREATE TABLE measurements (" + ", ".join(f"{c} AS (zeroblob(1000000000))" for c in columns[1:]) + ", id)",
+        "a column of gigabytes": (
+            "CREATE TABLE measurements ("
+            + ", ".join(f"{c} AS (zeroblob(1000000000))" for c in columns[1:])
+            + ", id)"
+        ),
         "no table": "CREATE TABLE other (id)",
     }.items():
         yield name, _edited(directory, ("DROP TABLE measurements", ()), (statement, ()))
@@ -78,7 +153,13 @@ def changed(value: Any, others: list[Any], where: str = "") -> Iterator[tuple[st
     """Copies of a JSON value, each with one part of it replaced by one of `others`."""
     for i, other in enumerate(others):
         yield f"{where} = {i}", other
-    places = list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    places = (
+        list(value.items())
+        if isinstance(value, dict)
+        else list(enumerate(value))
+        if isinstance(value, list)
+        else []
+    )
     for key, part in places:
         for name, new in changed(part, others, f"{where}/{key}"):
             copied = copy.copy(value)
@@ -87,18 +168,29 @@ def changed(value: Any, others: list[Any], where: str = "") -> Iterator[tuple[st
 
 
 def _some(items: Iterable[Item], share: int) -> Iterator[Item]:
-    """One of `share`: with the values of one place in turn, each place has its share of them, and each value its share of places."""
+    """One of `share`: with the values of one place in turn, each place has its share of them,
+    and each value its share of places."""
     return itertools.islice(items, 0, None, share)
 
 
 def whole_texts(text: str) -> Iterator[tuple[str, str]]:
     """What a parser may not survive."""
-    yield from {"empty": "", "deep lists": "[" * 200_000, "deep objects": '{"schema":' * 100_000, "no text": "\0" * 1000,
-                "long number": '{"schema": ' + "9" * 1_000_000 + "}", "half": text[:len(text) // 2], "twice": text + text}.items()
+    yield from {
+        "empty": "",
+        "deep lists": "[" * 200_000,
+        "deep objects": '{"schema":' * 100_000,
+        "no text": "\0" * 1000,
+        "long number": '{"schema": ' + "9" * 1_000_000 + "}",
+        "half": text[: len(text) // 2],
+        "twice": text + text,
+    }.items()
 
 
 def _exported_lines() -> list[str]:
-    with tempfile.TemporaryDirectory() as directory, Database(Path(directory, "tuning.sqlite")) as database:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Database(Path(directory, "tuning.sqlite")) as database,
+    ):
         database.add(*MEASUREMENTS)
         path = Path(directory, "exported.jsonl")
         database.export(path)

@@ -1,4 +1,6 @@
-"""One hostile input under one command: it has to end in one line that says what is wrong, and leave nothing behind."""
+"""One hostile input under one command: it has to end in one line that says what is wrong, and
+leave nothing behind."""
+
 from __future__ import annotations
 
 import contextlib
@@ -15,9 +17,11 @@ from onnxbolt.cli import main
 
 
 def complaint(argv: Sequence[object], directory: Path, marker: Path, may_pass: bool = False) -> str:
-    """What is wrong with how onnxbolt took `argv`, whose files lie in `directory`; empty where it refused them as it should.
+    """What is wrong with how onnxbolt took `argv`, whose files lie in `directory`; empty where it
+    refused them as it should.
 
-    `may_pass`: the command may succeed as well, since it does not use the hostile value or only shows it.
+    `may_pass`: the command may succeed as well, since it does not use the hostile value or only
+    shows it.
     """
     before = _files(directory)
     out, err = io.StringIO(), io.StringIO()
@@ -27,13 +31,20 @@ def complaint(argv: Sequence[object], directory: Path, marker: Path, may_pass: b
     except Exception as error:  # that is the finding
         return f"{type(error).__name__}: {str(error)[:300]}"
     lines = [line for line in err.getvalue().splitlines() if line.startswith("error: ")]
-    if any(not character.isprintable() and character != "\n" for character in out.getvalue() + err.getvalue()):
+    if any(
+        not character.isprintable() and character != "\n"
+        for character in out.getvalue() + err.getvalue()
+    ):
         return "control characters reach the terminal"
     if not (code == 0 and may_pass) and (code == 0 or len(lines) != 1):
         return f"exit code {code}, {err.getvalue()[-300:]!r}"
     if marker.exists():
         return "code ran"
-    return "" if _files(directory) == before else f"left {sorted(map(str, _files(directory) ^ before))}"
+    return (
+        ""
+        if _files(directory) == before
+        else f"left {sorted(map(str, _files(directory) ^ before))}"
+    )
 
 
 @contextlib.contextmanager
@@ -42,7 +53,9 @@ def recomputed_digests() -> Iterator[None]:
     real = library.manifest_of_model
 
     def fitting(model: ModelProto) -> library.Manifest:
-        return dataclasses.replace(real(model), digest=library.metadata(model).get("onnxbolt.digest", ""))
+        return dataclasses.replace(
+            real(model), digest=library.metadata(model).get("onnxbolt.digest", "")
+        )
 
     with mock.patch.object(library, "manifest_of_model", fitting):
         yield

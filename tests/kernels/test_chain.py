@@ -1,4 +1,6 @@
-"""Kernels for several GEMMs on sm_90a: which chains they serve, how rows are read, and what a block holds."""
+"""Kernels for several GEMMs on sm_90a: which chains they serve, how rows are read, and what a
+block holds."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -24,10 +26,15 @@ def test_rows_that_tma_cannot_read_are_copied(k: int, align: int) -> None:
 
 def test_rows_take_room_that_is_not_theirs_where_tma_does_not_read_them() -> None:
     problems = (dataclasses.replace(PAIR, k=k, n=64, inner=(128,)) for k in (256, 255))
-    by_tma, copied = (next(c for c in chain.candidates(problem, ARCH) if c.consumers == 2) for problem in problems)
+    by_tma, copied = (
+        next(c for c in chain.candidates(problem, ARCH) if c.consumers == 2) for problem in problems
+    )
     assert dataclasses.replace(by_tma, align_a=1, stages=copied.stages) == copied
     same = dataclasses.replace(copied, align_a=8)
-    assert chain.shared_memory(copied, PAIR) == chain.shared_memory(same, PAIR) + copied.consumers * copied.stages * 64 * 16
+    assert (
+        chain.shared_memory(copied, PAIR)
+        == chain.shared_memory(same, PAIR) + copied.consumers * copied.stages * 64 * 16
+    )
     assert chain.registers(copied) > chain.registers(same)
 
 
@@ -38,14 +45,18 @@ def test_residuals_stand_behind_the_last_layer() -> None:
     assert not chain.serves(DType.F16, (64, 512), STEPS)
     wide = dataclasses.replace(PAIR, n=256)
     config = chain.candidates(wide, ARCH)[0]
-    ahead = chain.shared_memory(config, dataclasses.replace(wide, chain=(*STEPS, "Add"))) - chain.shared_memory(config, wide)
+    ahead = chain.shared_memory(
+        config, dataclasses.replace(wide, chain=(*STEPS, "Add"))
+    ) - chain.shared_memory(config, wide)
     assert ahead == config.consumers * 2 * 64 * 128  # two units more are on their way
 
 
 def test_four_warpgroups_share_the_registers_where_layers_are_thin() -> None:
     """They hide more of a copy's latency, which is what limits long chains of thin layers."""
     thin, wide = (dataclasses.replace(PAIR, m=128320, k=96, n=n, inner=(32,)) for n in (96, 128))
-    assert {config.threadblock[0] for config in chain.candidates(thin, ARCH) if config.consumers == 4} == {64, 256}
+    assert {
+        config.threadblock[0] for config in chain.candidates(thin, ARCH) if config.consumers == 4
+    } == {64, 256}
     assert max(config.consumers for config in chain.candidates(wide, ARCH)) == 3
     for config in chain.candidates(thin, ARCH):
         assert 128 * (config.consumers * chain.registers(config) + 32) <= ARCH.registers_per_sm
@@ -54,13 +65,24 @@ def test_four_warpgroups_share_the_registers_where_layers_are_thin() -> None:
 def test_three_and_four_rings_may_be_deeper() -> None:
     """That is faster for some chains and slower for others, so that both are candidates."""
     thin = chain.candidates(dataclasses.replace(PAIR, m=128320, k=96, n=96, inner=(32,)), ARCH)
-    depths = {groups: {config.stages for config in thin if config.resident and config.consumers == groups} for groups in range(1, 5)}
+    depths = {
+        groups: {config.stages for config in thin if config.resident and config.consumers == groups}
+        for groups in range(1, 5)
+    }
     assert depths == {1: {8}, 2: {8}, 3: {8, 10}, 4: {8, 10}}
 
 
 def test_every_candidate_fits_an_sm_and_the_deepest_ring_is_taken() -> None:
     for k, widths in ((256, (64, 16)), (576, (128, 64)), (429, (256, 64, 16)), (64, (128, 256))):
-        problem = GemmProblem(4096, widths[-1], k, DType.F16, DType.F16, ("Relu", "Gemm") * (len(widths) - 1), widths[:-1])
+        problem = GemmProblem(
+            4096,
+            widths[-1],
+            k,
+            DType.F16,
+            DType.F16,
+            ("Relu", "Gemm") * (len(widths) - 1),
+            widths[:-1],
+        )
         found = chain.candidates(problem, ARCH)
         assert found
         assert len({(config.resident, config.consumers) for config in found}) == len(found)

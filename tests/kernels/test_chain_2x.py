@@ -1,4 +1,6 @@
-"""Kernels for several GEMMs with mma.sync: who has candidates, that they fit, shared memory as C++ has it, and why others have none."""
+"""Kernels for several GEMMs with mma.sync: who has candidates, that they fit, shared memory as
+C++ has it, and why others have none."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -20,10 +22,24 @@ LAYER = ("Bias", "Relu")
 
 
 def _problem(k: int, *widths: int, dtype: DType = DType.F16) -> GemmProblem:
-    return GemmProblem(16384, widths[-1], k, dtype, dtype, (*((*LAYER, PRODUCT) * (len(widths) - 1)), *LAYER), widths[:-1])
+    return GemmProblem(
+        16384,
+        widths[-1],
+        k,
+        dtype,
+        dtype,
+        (*((*LAYER, PRODUCT) * (len(widths) - 1)), *LAYER),
+        widths[:-1],
+    )
 
 
-NARROW = (_problem(256, 64, 16), _problem(96, 32, 96), _problem(13, 64, 16), _problem(64, 40, 24, 8), _problem(576, 128, 64))
+NARROW = (
+    _problem(256, 64, 16),
+    _problem(96, 32, 96),
+    _problem(13, 64, 16),
+    _problem(64, 40, 24, 8),
+    _problem(576, 128, 64),
+)
 
 
 @pytest.mark.parametrize("number", OLDER)
@@ -32,23 +48,37 @@ def test_candidates_can_run(problem: GemmProblem, number: int) -> None:
     """What C++ asserts at compile time, and what an SM has."""
     arch = get(number)
     found = chain_2x.candidates(problem, arch)
-    assert {chain_2x.across(config) == 1 for config in found} == {True, False}  # in registers, and in shared memory
+    assert {chain_2x.across(config) == 1 for config in found} == {
+        True,
+        False,
+    }  # in registers, and in shared memory
     assert len(set(found)) == len(found)
     for config in found:
         rows, first, k = config.threadblock
-        assert all(width <= n for width, n in zip((*problem.inner, problem.n), columns(config), strict=True))
+        assert all(
+            width <= n
+            for width, n in zip((*problem.inner, problem.n), columns(config), strict=True)
+        )
         assert all(n % (16 * chain_2x.across(config)) == 0 for n in columns(config))
         assert rows % config.instruction[0] == first % config.instruction[1] == 0
-        assert (rows * k % (8 * chain_2x.threads(config)), first * k % (8 * chain_2x.threads(config))) == (0, 0)
+        assert (
+            rows * k % (8 * chain_2x.threads(config)),
+            first * k % (8 * chain_2x.threads(config)),
+        ) == (0, 0)
         assert chain_2x.shared_memory(config, problem) <= arch.shared_memory_per_block
-        assert chain_2x.registers(config, problem) * chain_2x.threads(config) <= arch.registers_per_sm
+        assert (
+            chain_2x.registers(config, problem) * chain_2x.threads(config) <= arch.registers_per_sm
+        )
         assert config.instance() == config
 
 
 def test_rows_of_odd_length_and_sm_75_take_two_stages() -> None:
     assert {config.stages for config in chain_2x.candidates(_problem(429, 64, 16), get(80))} == {2}
     assert {config.stages for config in chain_2x.candidates(_problem(256, 64, 16), get(75))} == {2}
-    assert {config.stages for config in chain_2x.candidates(_problem(256, 64, 16), get(80))} == {3, 4}
+    assert {config.stages for config in chain_2x.candidates(_problem(256, 64, 16), get(80))} == {
+        3,
+        4,
+    }
     assert {config.align_a for config in chain_2x.candidates(_problem(30, 64, 16), get(80))} == {2}
 
 
@@ -61,13 +91,18 @@ def test_types_without_tensor_cores_residuals_inside_and_hopper_have_none() -> N
 
 def test_gemm_offers_it_where_wgmma_is_not() -> None:
     for number in OLDER:
-        assert {config.family for config in gemm.candidates(NARROW[0], get(number))} == {Family.CHAIN_2X}
+        assert {config.family for config in gemm.candidates(NARROW[0], get(number))} == {
+            Family.CHAIN_2X
+        }
 
 
 def test_what_a_block_cannot_hold_is_said() -> None:
     assert chain_2x.shortage(NARROW[0], get(80)) is None
     assert chain_2x.shortage(_problem(256, 256, 64), get(80)) is None
-    assert chain_2x.shortage(_problem(256, 256, 64), get(75)) == "a block needs 74 KB of shared memory, of which sm_75 has 64"
+    assert (
+        chain_2x.shortage(_problem(256, 256, 64), get(75))
+        == "a block needs 74 KB of shared memory, of which sm_75 has 64"
+    )
     assert "sm_80 has 163" in str(chain_2x.shortage(_problem(256, 256, 256), get(80)))
     assert chain_2x.shortage(_problem(256, 512, 64), get(80)) == "a block has 256 columns at most"
 
@@ -85,10 +120,21 @@ PRINTS
 
 
 def test_shared_memory_is_that_of_cpp(tmp_path: Path) -> None:
-    cases = [(problem, config) for problem in NARROW for config in chain_2x.candidates(problem, get(80))[::5]]
+    cases = [
+        (problem, config)
+        for problem in NARROW
+        for config in chain_2x.candidates(problem, get(80))[::5]
+    ]
     prints = "".join(
-        f'  std::printf("%d\\n", chain_2x::Shape<chain_2x::MatrixMainLoop, Config<{", ".join(map(str, config.row()))}>, Half, Half'
-        f'{", Layer" * (len(problem.inner) + 1)}>::kSharedMemory);\n' for problem, config in cases)
+        '  std::printf("%d\\n", chain_2x::Shape<chain_2x::MatrixMainLoop,'
+        f" Config<{', '.join(map(str, config.row()))}>, Half,"
+        f" Half{', Layer' * (len(problem.inner) + 1)}>::kSharedMemory);\n"
+        for problem, config in cases
+    )
     program = compile_program(tmp_path / "memory.cu", _PROGRAM.replace("PRINTS", prints))
-    answers = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.split()
-    assert [int(answer) for answer in answers] == [chain_2x.shared_memory(config, problem) for problem, config in cases]
+    answers = subprocess.run(
+        [str(program)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert [int(answer) for answer in answers] == [
+        chain_2x.shared_memory(config, problem) for problem, config in cases
+    ]

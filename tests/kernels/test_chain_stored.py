@@ -1,4 +1,6 @@
-"""Kernels for two products whose first result is stored, or has residuals: what they serve, and what fits."""
+"""Kernels for two products whose first result is stored, or has residuals: what they serve, and
+what fits."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -12,23 +14,52 @@ from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem
 
 CHAIN = ("Bias", "Add", "Relu", "Store", "Gemm", "Bias", "Relu")
 GEMM = GemmProblem(100352, 64, 64, DType.F16, DType.F16, CHAIN, (256,))
-CONV = ConvProblem(32, 56, 56, 64, 64, 1, 1, 56, 56, (0,) * 4, (1, 1), (1, 1), 1, DType.F16, DType.F16, CHAIN, inner=(256,))
+CONV = ConvProblem(
+    32,
+    56,
+    56,
+    64,
+    64,
+    1,
+    1,
+    56,
+    56,
+    (0,) * 4,
+    (1, 1),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F16,
+    CHAIN,
+    inner=(256,),
+)
 
 
 @pytest.mark.parametrize("problem", [GEMM, CONV])
 def test_weights_stay_where_they_fit(problem: chain_stored.Problem) -> None:
     found = chain_stored.candidates(problem, get(90))
-    assert [config.threadblock for config in found] == [(192, 256, 64), (128, 256, 64), (64, 256, 64)]
+    assert [config.threadblock for config in found] == [
+        (192, 256, 64),
+        (128, 256, 64),
+        (64, 256, 64),
+    ]
     assert {(config.family, config.warp, config.stages, config.resident) for config in found} == {
-        (Family.CHAIN_STORED_SM90, (64, 0, 0), 4, 1)}
-    wide = chain_stored.candidates(GemmProblem(25088, 128, 128, DType.F16, DType.F16, CHAIN, (512,)), get(90))
+        (Family.CHAIN_STORED_SM90, (64, 0, 0), 4, 1)
+    }
+    wide = chain_stored.candidates(
+        GemmProblem(25088, 128, 128, DType.F16, DType.F16, CHAIN, (512,)), get(90)
+    )
     assert {config.resident for config in wide} == {0}
     assert {config.stages for config in wide} == {2, 3}
 
 
 @pytest.mark.parametrize("problem", [GEMM, CONV])
 def test_no_other_family_stores_a_result(problem: chain_stored.Problem) -> None:
-    offered = gemm.candidates(problem, get(90)) if isinstance(problem, GemmProblem) else conv.candidates(problem, get(90))
+    offered = (
+        gemm.candidates(problem, get(90))
+        if isinstance(problem, GemmProblem)
+        else conv.candidates(problem, get(90))
+    )
     assert {config.family for config in offered} == {Family.CHAIN_STORED_SM90}
     for number in ARCHS:
         assert bool(chain_stored.candidates(problem, get(number))) == get(number).wgmma
@@ -37,28 +68,47 @@ def test_no_other_family_stores_a_result(problem: chain_stored.Problem) -> None:
 @pytest.mark.parametrize("problem", [GEMM, CONV])
 def test_a_residual_between_layers_needs_no_other_kernel(problem: chain_stored.Problem) -> None:
     inner = dataclasses.replace(problem, chain=tuple(step for step in CHAIN if step != "Store"))
-    offered = gemm.candidates(inner, get(90)) if isinstance(inner, GemmProblem) else conv.candidates(inner, get(90))
+    offered = (
+        gemm.candidates(inner, get(90))
+        if isinstance(inner, GemmProblem)
+        else conv.candidates(inner, get(90))
+    )
     assert offered == chain_stored.candidates(problem, get(90))
     assert all(not chain_stored.candidates(inner, get(number)) for number in ARCHS if number != 90)
     plain = dataclasses.replace(inner, chain=("Bias", "Relu", "Gemm", "Bias", "Relu"))
     assert chain_stored.candidates(plain, get(90)) == ()
 
 
-@pytest.mark.parametrize("changes", [
-    {"k": 60}, {"n": 60}, {"n": 264}, {"inner": (252,)}, {"inner": (256, 64)}, {"dtype": DType.F32}, {"chain": ("Relu", "Gemm")},
-    {"chain": ("Store", "Gemm", "Add")}, {"chain": ("Add", "Gemm", "Add")}, {"chain": (*["Clip"] * 5, "Store", "Gemm")},
-    {"chain": ("Add", "Mul", "Add", "Store", "Gemm")}, {"k": 4096},
-])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"k": 60},
+        {"n": 60},
+        {"n": 264},
+        {"inner": (252,)},
+        {"inner": (256, 64)},
+        {"dtype": DType.F32},
+        {"chain": ("Relu", "Gemm")},
+        {"chain": ("Store", "Gemm", "Add")},
+        {"chain": ("Add", "Gemm", "Add")},
+        {"chain": (*["Clip"] * 5, "Store", "Gemm")},
+        {"chain": ("Add", "Mul", "Add", "Store", "Gemm")},
+        {"k": 4096},
+    ],
+)
 def test_what_it_does_not_serve(changes: dict[str, object]) -> None:
     assert chain_stored.candidates(dataclasses.replace(GEMM, **changes), get(90)) == ()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("changes", [{"r": 3}, {"strides": (2, 2)}, {"pads": (1, 1, 1, 1)}, {"groups": 2}, {"nchw": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"r": 3}, {"strides": (2, 2)}, {"pads": (1, 1, 1, 1)}, {"groups": 2}, {"nchw": True}],
+)
 def test_only_convolutions_that_are_products(changes: dict[str, object]) -> None:
     assert chain_stored.candidates(dataclasses.replace(CONV, **changes), get(90)) == ()  # type: ignore[arg-type]
 
 
 def test_a_result_of_another_type_is_the_last_layer_s() -> None:
-    (first, last) = dataclasses.replace(GEMM, out=DType.F32).layers
+    first, last = dataclasses.replace(GEMM, out=DType.F32).layers
     assert (first.n, first.out, first.chain) == (256, DType.F16, ("Bias", "Add", "Relu"))
     assert (last.n, last.out, last.chain) == (64, DType.F32, ("Bias", "Relu"))

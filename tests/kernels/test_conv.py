@@ -1,4 +1,5 @@
 """Convolution candidates: iterator, alignment, refusal."""
+
 import dataclasses
 
 import pytest
@@ -8,14 +9,35 @@ from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, Family, Iterator
 from onnxbolt.kernels.conv import candidates, iterator
 
-BASE = ConvProblem(8, 28, 28, 64, 64, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, ("Bias", "Relu"))
+BASE = ConvProblem(
+    8,
+    28,
+    28,
+    64,
+    64,
+    3,
+    3,
+    28,
+    28,
+    (1, 1, 1, 1),
+    (1, 1),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F16,
+    ("Bias", "Relu"),
+)
 
 
 @pytest.mark.parametrize("number", ARCHS)
 def test_implicit_gemm_everywhere(number: int) -> None:
     found = candidates(BASE, get(number))
-    assert {c.family for c in found} == {Family.CONV_2X} | ({Family.CONV_SM90, Family.HALO_SM90} if number == 90 else set())
-    assert {c.instruction for c in found if c.family is Family.CONV_2X} == {get(number).mma[DType.F16]}
+    assert {c.family for c in found} == {Family.CONV_2X} | (
+        {Family.CONV_SM90, Family.HALO_SM90} if number == 90 else set()
+    )
+    assert {c.instruction for c in found if c.family is Family.CONV_2X} == {
+        get(number).mma[DType.F16]
+    }
 
 
 @pytest.mark.parametrize(

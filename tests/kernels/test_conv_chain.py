@@ -1,4 +1,6 @@
-"""A convolution and 1x1 convolutions behind it in one kernel: which family serves what, and that candidates fit an SM."""
+"""A convolution and 1x1 convolutions behind it in one kernel: which family serves what, and that
+candidates fit an SM."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -12,7 +14,25 @@ from onnxbolt.kernels.config import ConvProblem, Family, Schedule
 from onnxbolt.kernels.conv import candidates
 
 CHAIN = ("Bias", "Relu", "Gemm", "Bias", "Relu")
-BLOCK = ConvProblem(32, 56, 56, 64, 64, 3, 3, 56, 56, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, CHAIN, inner=(64,))
+BLOCK = ConvProblem(
+    32,
+    56,
+    56,
+    64,
+    64,
+    3,
+    3,
+    56,
+    56,
+    (1, 1, 1, 1),
+    (1, 1),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F16,
+    CHAIN,
+    inner=(64,),
+)
 STEM = dataclasses.replace(BLOCK, h=224, w=224, c=3, p=112, q=112, strides=(2, 2), nchw=True)
 
 
@@ -29,29 +49,47 @@ def test_who_reads_nchw_is_a_first_convolution() -> None:
     assert Family.CHAIN_CONV_SM90 in families(BLOCK) - {Family.CHAIN_FIRST_SM90}
 
 
-@pytest.mark.parametrize("change", [
-    {"dtype": DType.F32, "out": DType.F32}, {"c": 13}, {"k": 60}, {"inner": (264,)}, {"groups": 64},
-    {"inner": (64,) * 4, "chain": ("Bias", *("Gemm", "Bias") * 4)},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": DType.F32, "out": DType.F32},
+        {"c": 13},
+        {"k": 60},
+        {"inner": (264,)},
+        {"groups": 64},
+        {"inner": (64,) * 4, "chain": ("Bias", *("Gemm", "Bias") * 4)},
+    ],
+)
 def test_others_are_refused(change: dict[str, object]) -> None:
     assert not chain_conv.candidates(changed(BLOCK, **change), get(90))
 
 
-@pytest.mark.parametrize("change", [
-    {"inner": (64, 64), "chain": (*CHAIN, "Gemm", "Bias")}, {"k": 136}, {"k": 60}, {"c": 5}, {"chain": (*CHAIN[:-1], "Add")},
-    {"dilations": (2, 2)},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"inner": (64, 64), "chain": (*CHAIN, "Gemm", "Bias")},
+        {"k": 136},
+        {"k": 60},
+        {"c": 5},
+        {"chain": (*CHAIN[:-1], "Add")},
+        {"dilations": (2, 2)},
+    ],
+)
 def test_other_first_convolutions_are_refused(change: dict[str, object]) -> None:
     assert not chain_first.candidates(changed(STEM, **change), get(90))
 
 
 @pytest.mark.parametrize("number", [75, 80, 86, 89])
-def test_older_architectures_have_their_own_but_for_a_first_convolution_in_nchw(number: int) -> None:
+def test_older_architectures_have_their_own_but_for_a_first_convolution_in_nchw(
+    number: int,
+) -> None:
     assert {config.family for config in candidates(BLOCK, get(number))} == {Family.CHAIN_CONV_2X}
     assert not candidates(STEM, get(number))
 
 
-@pytest.mark.parametrize("widths", [(16, 16), (64, 256), (96, 96), (192, 192), (128, 64, 256), (24, 40, 8, 16)])
+@pytest.mark.parametrize(
+    "widths", [(16, 16), (64, 256), (96, 96), (192, 192), (128, 64, 256), (24, 40, 8, 16)]
+)
 @pytest.mark.parametrize("c", [8, 48, 64, 96, 512])
 @pytest.mark.parametrize("residual", [(), ("Add",)])
 def test_candidates_fit(widths: tuple[int, ...], c: int, residual: tuple[str, ...]) -> None:
@@ -60,17 +98,30 @@ def test_candidates_fit(widths: tuple[int, ...], c: int, residual: tuple[str, ..
     found = chain_conv.candidates(problem, get(90))
     assert found
     for config in found:
-        assert all(n >= width and n % 16 == 0 for n, width in zip(conv_chain.columns(config), widths, strict=True))
+        assert all(
+            n >= width and n % 16 == 0
+            for n, width in zip(conv_chain.columns(config), widths, strict=True)
+        )
         rows, inner, k = config.threadblock
         ring = config.stages * (rows + (0 if config.resident else inner)) * k
         weights = 9 * -(-c // k) * k * inner if config.resident else 0
-        assert 2 * (ring + weights) + chain_conv.fixed_bytes(config, problem) <= get(90).shared_memory_per_block
-        assert chain_conv.registers(config) <= get(90).registers_per_sm // (128 * config.consumers + 128) // 8 * 8 + 72  # the producer's
+        assert (
+            2 * (ring + weights) + chain_conv.fixed_bytes(config, problem)
+            <= get(90).shared_memory_per_block
+        )
+        assert (
+            chain_conv.registers(config)
+            <= get(90).registers_per_sm // (128 * config.consumers + 128) // 8 * 8 + 72
+        )  # the producer's
         assert rows // 64 % (1 if config.schedule is Schedule.PINGPONG else config.consumers) == 0
 
 
-@pytest.mark.parametrize(("inner", "k", "stages"), [((192,), 192, 3), ((256,), 64, 1), ((64,), 256, 0), ((96,), 96, 2)])
-def test_weights_that_do_not_stay_pass_behind_a_tile(inner: tuple[int], k: int, stages: int) -> None:
+@pytest.mark.parametrize(
+    ("inner", "k", "stages"), [((192,), 192, 3), ((256,), 64, 1), ((64,), 256, 0), ((96,), 96, 2)]
+)
+def test_weights_that_do_not_stay_pass_behind_a_tile(
+    inner: tuple[int], k: int, stages: int
+) -> None:
     problem = changed(BLOCK, inner=inner, k=k)
     found = [config for config in chain_conv.candidates(problem, get(90)) if not config.resident]
     assert found
@@ -79,20 +130,30 @@ def test_weights_that_do_not_stay_pass_behind_a_tile(inner: tuple[int], k: int, 
 
 
 def test_48_channels_come_in_one_copy_or_in_three() -> None:
-    assert {config.threadblock[2] for config in chain_conv.candidates(changed(BLOCK, c=48), get(90))} == {48, 64}
+    assert {
+        config.threadblock[2] for config in chain_conv.candidates(changed(BLOCK, c=48), get(90))
+    } == {48, 64}
 
 
 @pytest.mark.parametrize("widths", [(16, 16), (48, 48), (64, 64), (24, 128), (96, 64)])
 @pytest.mark.parametrize("size", [3, 7])
 def test_first_candidates_fit(widths: tuple[int, int], size: int) -> None:
-    found = chain_first.candidates(changed(STEM, r=size, s=size, inner=widths[:1], k=widths[1]), get(90))
+    found = chain_first.candidates(
+        changed(STEM, r=size, s=size, inner=widths[:1], k=widths[1]), get(90)
+    )
     assert found
     for config in found:
         inner, columns = conv_chain.columns(config)
         assert (inner, columns) >= widths
         assert (config.warp, config.instruction[:2]) == ((size, size, 3), (2, 2))
-        assert first.shared_memory(config, columns) + 2 * inner * columns <= get(90).shared_memory_per_block
-        assert 128 * config.consumers * first.registers(config, inner // 4 + columns // 2) <= get(90).registers_per_sm
+        assert (
+            first.shared_memory(config, columns) + 2 * inner * columns
+            <= get(90).shared_memory_per_block
+        )
+        assert (
+            128 * config.consumers * first.registers(config, inner // 4 + columns // 2)
+            <= get(90).registers_per_sm
+        )
 
 
 def test_a_residual_has_a_buffer_for_each_of_up_to_four_units_of_a_warpgroup() -> None:
@@ -100,17 +161,37 @@ def test_a_residual_has_a_buffer_for_each_of_up_to_four_units_of_a_warpgroup() -
     narrow = changed(BLOCK, c=48, k=48, inner=(48,), chain=(*CHAIN[:-1], "Add"))
     plain = changed(narrow, chain=CHAIN[:-1])
     configs = chain_conv.candidates(narrow, get(90))
-    extra = {config.threadblock[0] // (config.consumers if config.schedule is Schedule.COOPERATIVE else 1):
-             (chain_conv.fixed_bytes(config, narrow) - chain_conv.fixed_bytes(config, plain)) // config.consumers for config in configs}
+    extra = {
+        config.threadblock[0]
+        // (config.consumers if config.schedule is Schedule.COOPERATIVE else 1): (
+            (chain_conv.fixed_bytes(config, narrow) - chain_conv.fixed_bytes(config, plain))
+            // config.consumers
+        )
+        for config in configs
+    }
     assert extra == {64: 0, 128: 2 * 64 * 48 * 2}
 
 
-@pytest.mark.parametrize(("columns", "out", "residual", "stored"), [
-    (48, DType.F16, False, 48), (80, DType.BF16, False, 80), (96, DType.F16, False, 32), (96, DType.F16, True, 48),
-    (112, DType.F16, True, 112), (160, DType.F16, False, 32), (160, DType.F16, True, 80), (64, DType.F16, True, 64),
-    (32, DType.F16, True, 32), (16, DType.F16, True, 16), (48, DType.F32, False, 16), (256, DType.F16, True, 64),
-    (40, DType.F16, False, 40),
-])
-def test_short_rows_are_stored_whole_where_at_most_two_share_a_bank(columns: int, out: DType, residual: bool, stored: int) -> None:
+@pytest.mark.parametrize(
+    ("columns", "out", "residual", "stored"),
+    [
+        (48, DType.F16, False, 48),
+        (80, DType.BF16, False, 80),
+        (96, DType.F16, False, 32),
+        (96, DType.F16, True, 48),
+        (112, DType.F16, True, 112),
+        (160, DType.F16, False, 32),
+        (160, DType.F16, True, 80),
+        (64, DType.F16, True, 64),
+        (32, DType.F16, True, 32),
+        (16, DType.F16, True, 16),
+        (48, DType.F32, False, 16),
+        (256, DType.F16, True, 64),
+        (40, DType.F16, False, 40),
+    ],
+)
+def test_short_rows_are_stored_whole_where_at_most_two_share_a_bank(
+    columns: int, out: DType, residual: bool, stored: int
+) -> None:
     """As StoredColumns of custom_ops/sm90/tensor_map.h."""
     assert staging.stored_columns(columns, out, residual) == stored

@@ -1,4 +1,6 @@
-"""Depthwise candidates: the width of accesses, fixed and other filters, what fits registers and shared memory."""
+"""Depthwise candidates: the width of accesses, fixed and other filters, what fits registers and
+shared memory."""
+
 import dataclasses
 
 import pytest
@@ -9,7 +11,24 @@ from onnxbolt.kernels.config import ConvProblem, Family
 from onnxbolt.kernels.conv import candidates
 from onnxbolt.kernels.depthwise import fixed
 
-BASE = ConvProblem(8, 28, 28, 72, 72, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 72, DType.F16, DType.F16, ("Bias", "Relu"))
+BASE = ConvProblem(
+    8,
+    28,
+    28,
+    72,
+    72,
+    3,
+    3,
+    28,
+    28,
+    (1, 1, 1, 1),
+    (1, 1),
+    (1, 1),
+    72,
+    DType.F16,
+    DType.F16,
+    ("Bias", "Relu"),
+)
 
 
 @pytest.mark.parametrize("number", ARCHS)
@@ -53,4 +72,6 @@ def test_filters_beyond_shared_memory_have_fewer_channels_to_a_thread_or_no_kern
 
 
 def test_a_channel_multiplier_is_a_grouped_convolution() -> None:
-    assert Family.DEPTHWISE not in {config.family for config in candidates(dataclasses.replace(BASE, k=144), get(90))}
+    assert Family.DEPTHWISE not in {
+        config.family for config in candidates(dataclasses.replace(BASE, k=144), get(90))
+    }

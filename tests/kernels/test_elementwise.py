@@ -1,4 +1,5 @@
 """An elementwise chain has one configuration."""
+
 from onnxbolt.kernels.config import UNBOUNDED, Family
 from onnxbolt.kernels.elementwise import config
 

@@ -1,4 +1,6 @@
-"""First convolutions: the depth of their product, what they serve, and that candidates fit an SM."""
+"""First convolutions: the depth of their product, what they serve, and that candidates fit an
+SM."""
+
 import dataclasses
 
 import pytest
@@ -9,27 +11,56 @@ from onnxbolt.kernels import first
 from onnxbolt.kernels.config import ConvProblem, Family
 from onnxbolt.kernels.conv import candidates
 
-STEM = ConvProblem(32, 224, 224, 3, 64, 7, 7, 112, 112, (3, 3, 3, 3), (2, 2), (1, 1), 1, DType.F16, DType.F16, ("Bias", "Relu"), nchw=True)
+STEM = ConvProblem(
+    32,
+    224,
+    224,
+    3,
+    64,
+    7,
+    7,
+    112,
+    112,
+    (3, 3, 3, 3),
+    (2, 2),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F16,
+    ("Bias", "Relu"),
+    nchw=True,
+)
 
 
 def changed(**changes: object) -> ConvProblem:
     return dataclasses.replace(STEM, **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("change", "depth"), [
-    ({}, 176),  # 7 runs of 21, each in 3 chunks of 8
-    ({"r": 3, "s": 3}, 48),
-    ({"r": 3, "s": 3, "strides": (1, 1)}, 48),  # three channels are stored as four
-    ({"r": 1, "s": 1, "c": 1}, 16),
-    ({"r": 4, "s": 4, "strides": (4, 4)}, 64),
-])
+@pytest.mark.parametrize(
+    ("change", "depth"),
+    [
+        ({}, 176),  # 7 runs of 21, each in 3 chunks of 8
+        ({"r": 3, "s": 3}, 48),
+        ({"r": 3, "s": 3, "strides": (1, 1)}, 48),  # three channels are stored as four
+        ({"r": 1, "s": 1, "c": 1}, 16),
+        ({"r": 4, "s": 4, "strides": (4, 4)}, 64),
+    ],
+)
 def test_depth(change: dict[str, object], depth: int) -> None:
     assert {c.threadblock[2] for c in candidates(changed(**change), get(90))} == {depth}
 
 
-@pytest.mark.parametrize("change", [
-    {"c": 5}, {"k": 60}, {"r": 13}, {"strides": (5, 5)}, {"dilations": (2, 2)}, {"dtype": DType.F32},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"c": 5},
+        {"k": 60},
+        {"r": 13},
+        {"strides": (5, 5)},
+        {"dilations": (2, 2)},
+        {"dtype": DType.F32},
+    ],
+)
 def test_others_are_refused(change: dict[str, object]) -> None:
     assert candidates(changed(**change), get(90)) == ()
 

@@ -1,4 +1,5 @@
 """Kernels for GEMMs whose rows TMA cannot read: which problems have them, and that each fits."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -14,7 +15,9 @@ from onnxbolt.plan.cost import predict
 
 HOPPER = get(90)
 ODD = GemmProblem(16384, 256, 429, DType.F16, DType.F16, ("Bias", "Relu"))
-PROBLEMS = [dataclasses.replace(ODD, n=n, k=k) for n, k in ((256, 429), (64, 13), (250, 1), (8, 130))]
+PROBLEMS = [
+    dataclasses.replace(ODD, n=n, k=k) for n, k in ((256, 429), (64, 13), (250, 1), (8, 130))
+]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.k}-{problem.n}")
@@ -31,7 +34,9 @@ def test_each_configuration_fits_and_has_all_columns(problem: GemmProblem) -> No
         assert chain.is_feasible(config, problem, HOPPER)
 
 
-@pytest.mark.parametrize("change", [{"k": 432}, {"n": 264}, {"dtype": DType.F32, "out": DType.F32}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"k": 432}, {"n": 264}, {"dtype": DType.F32, "out": DType.F32}], ids=str
+)
 def test_what_others_serve_has_none(change: dict[str, Any]) -> None:
     assert not gemm_rows.candidates(dataclasses.replace(ODD, **change), HOPPER)
 
@@ -41,9 +46,16 @@ def test_only_hopper_has_wgmma(number: int) -> None:
     assert bool(gemm_rows.candidates(ODD, get(number))) == (number == 90)
 
 
-@pytest.mark.parametrize(("m", "k", "n", "us"), [
-    (16384, 429, 256, 11.92), (2048, 429, 256, 6.12), (16384, 13, 64, 2.50), (16384, 13, 256, 4.08), (16384, 429, 128, 9.38),
-])
+@pytest.mark.parametrize(
+    ("m", "k", "n", "us"),
+    [
+        (16384, 429, 256, 11.92),
+        (2048, 429, 256, 6.12),
+        (16384, 13, 64, 2.50),
+        (16384, 13, 256, 4.08),
+        (16384, 429, 128, 9.38),
+    ],
+)
 def test_predictions_are_near_measurements(m: int, k: int, n: int, us: float) -> None:
     """On one H200."""
     config, predicted = predict(dataclasses.replace(ODD, m=m, k=k, n=n), 90)

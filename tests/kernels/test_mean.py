@@ -1,4 +1,5 @@
 """Kernels whose result is a mean: images of up to 64 pixels, and what they do not take."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -13,7 +14,24 @@ from onnxbolt.plan.cost import candidates, fused_us
 
 HOPPER = get(90)
 CHAIN = ("Bias", "Add", "Relu")
-LAST = ConvProblem(32, 7, 7, 512, 2048, 1, 1, 7, 7, (0, 0, 0, 0), (1, 1), (1, 1), 1, DType.F16, DType.F16, (*CHAIN, MEAN))
+LAST = ConvProblem(
+    32,
+    7,
+    7,
+    512,
+    2048,
+    1,
+    1,
+    7,
+    7,
+    (0, 0, 0, 0),
+    (1, 1),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F16,
+    (*CHAIN, MEAN),
+)
 
 
 @pytest.mark.parametrize("size", [1, 5, 7, 8])
@@ -21,14 +39,27 @@ LAST = ConvProblem(32, 7, 7, 512, 2048, 1, 1, 7, 7, (0, 0, 0, 0), (1, 1), (1, 1)
 def test_an_image_has_a_block_of_rows_to_itself(size: int, chain: tuple[str, ...]) -> None:
     found = candidates(replace(LAST, h=size, w=size, p=size, q=size, chain=(*chain, MEAN)), HOPPER)
     assert {config.family for config in found} == {Family.CONV_SM90}
-    assert all(config.threadblock[0] % 64 == 0 and not config.instruction[0] and config.cluster[1] == 1 for config in found)
+    assert all(
+        config.threadblock[0] % 64 == 0 and not config.instruction[0] and config.cluster[1] == 1
+        for config in found
+    )
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"h": 9, "w": 9, "p": 9, "q": 9}, {"k": 255}, {"c": 255}, {"groups": 2}, {"dilations": (2, 2)}, {"groups": 512, "k": 512},
-     {"chain": ("Add", "Mul", MEAN)}, {"chain": (MEAN, "Relu")}, {"c": 3, "nchw": True}, {"y_nchw": True},
-     {"inner": (64,), "chain": ("Bias", PRODUCT, "Bias", MEAN)}],
+    [
+        {"h": 9, "w": 9, "p": 9, "q": 9},
+        {"k": 255},
+        {"c": 255},
+        {"groups": 2},
+        {"dilations": (2, 2)},
+        {"groups": 512, "k": 512},
+        {"chain": ("Add", "Mul", MEAN)},
+        {"chain": (MEAN, "Relu")},
+        {"c": 3, "nchw": True},
+        {"y_nchw": True},
+        {"inner": (64,), "chain": ("Bias", PRODUCT, "Bias", MEAN)},
+    ],
 )
 def test_what_they_do_not_take(changes: dict[str, object]) -> None:
     assert not candidates(replace(LAST, **changes), HOPPER)  # type: ignore[arg-type]
@@ -40,4 +71,6 @@ def test_older_architectures_have_none() -> None:
 
 def test_rows_beyond_an_image_cost_as_much_as_its_own() -> None:
     config = candidates(LAST, HOPPER)[0]
-    assert fused_us(replace(LAST, chain=(MEAN,)), config, HOPPER) > fused_us(replace(LAST, chain=(MEAN,), n=8), config, HOPPER)
+    assert fused_us(replace(LAST, chain=(MEAN,)), config, HOPPER) > fused_us(
+        replace(LAST, chain=(MEAN,), n=8), config, HOPPER
+    )

@@ -1,4 +1,5 @@
 """Kernels that write channels first: any number of channels, and what they do not take."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -12,7 +13,25 @@ from onnxbolt.kernels.config import ConvProblem, Family
 from onnxbolt.plan.cost import candidates, fused_us
 
 HOPPER = get(90)
-LAST = ConvProblem(8, 40, 40, 256, 255, 3, 3, 40, 40, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F32, ("Bias",), y_nchw=True)
+LAST = ConvProblem(
+    8,
+    40,
+    40,
+    256,
+    255,
+    3,
+    3,
+    40,
+    40,
+    (1, 1, 1, 1),
+    (1, 1),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F32,
+    ("Bias",),
+    y_nchw=True,
+)
 LAYERS = ("Bias", "Relu", PRODUCT, "Bias")
 
 
@@ -26,14 +45,27 @@ def test_any_number_of_channels_is_stored_one_by_one(channels: int) -> None:
 def test_tiles_have_pixels_as_rows() -> None:
     """A swapped product stores its channels last."""
     last = replace(LAST, n=32, h=14, w=14, p=14, q=14, k=256, out=DType.F16)
-    assert any(config.instruction[0] for config in candidates(replace(last, y_nchw=False), HOPPER) if config.family is Family.CONV_SM90)
-    assert not any(config.instruction[0] for config in candidates(last, HOPPER) if config.family is Family.CONV_SM90)
+    assert any(
+        config.instruction[0]
+        for config in candidates(replace(last, y_nchw=False), HOPPER)
+        if config.family is Family.CONV_SM90
+    )
+    assert not any(
+        config.instruction[0]
+        for config in candidates(last, HOPPER)
+        if config.family is Family.CONV_SM90
+    )
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"chain": ("Bias", "Add")}, {"groups": 2, "k": 256}, {"groups": 256, "k": 256}, {"c": 255},
-     {"k": 256, "inner": (64,), "chain": LAYERS}],
+    [
+        {"chain": ("Bias", "Add")},
+        {"groups": 2, "k": 256},
+        {"groups": 256, "k": 256},
+        {"c": 255},
+        {"k": 256, "inner": (64,), "chain": LAYERS},
+    ],
 )
 def test_what_they_do_not_take(changes: dict[str, object]) -> None:
     assert not candidates(replace(LAST, **changes), HOPPER)  # type: ignore[arg-type]
@@ -47,7 +79,9 @@ def test_both_forms_are_written_by_kernels_that_store_rows(padding: int) -> None
     assert set(found) < set(candidates(both.in_rows, HOPPER))
 
 
-@pytest.mark.parametrize(("channels", "dtype"), [(255, DType.F16), (12, DType.F16), (12, DType.BF16), (6, DType.F32)])
+@pytest.mark.parametrize(
+    ("channels", "dtype"), [(255, DType.F16), (12, DType.F16), (12, DType.BF16), (6, DType.F32)]
+)
 def test_rows_of_both_forms_are_whole_accesses(channels: int, dtype: DType) -> None:
     """Where a reader of the rows takes no padding, there is none."""
     assert not candidates(replace(LAST, k=channels, dtype=dtype, chain=("Bias", STORE)), HOPPER)
@@ -62,5 +96,7 @@ def test_older_architectures_have_none() -> None:
 
 
 def test_halves_of_sectors_cost_as_much_as_whole_ones() -> None:
-    config = next(config for config in candidates(LAST, HOPPER) if config.family is Family.CONV_SM90)
+    config = next(
+        config for config in candidates(LAST, HOPPER) if config.family is Family.CONV_SM90
+    )
     assert fused_us(replace(LAST, out=DType.F16), config, HOPPER) == fused_us(LAST, config, HOPPER)

@@ -1,4 +1,6 @@
-"""Candidates of our own sm_90a kernels: what TMA and shared memory allow, block sizes, splits of k."""
+"""Candidates of our own sm_90a kernels: what TMA and shared memory allow, block sizes, splits of
+k."""
+
 import dataclasses
 from typing import Any
 
@@ -11,11 +13,33 @@ from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem,
 
 HOPPER = get(90)
 GEMM = GemmProblem(1280, 768, 3072, DType.F16, DType.F16, ("Bias", "GeluErf"))
-CONV = ConvProblem(32, 28, 28, 128, 128, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, ("Bias", "Relu"))
+CONV = ConvProblem(
+    32,
+    28,
+    28,
+    128,
+    128,
+    3,
+    3,
+    28,
+    28,
+    (1, 1, 1, 1),
+    (1, 1),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F16,
+    ("Bias", "Relu"),
+)
 SMALL = dataclasses.replace(CONV, h=14, w=14, p=14, q=14, c=256, k=256)  # 6272 pixels
 PROBLEMS = (
-    GEMM, CONV, dataclasses.replace(GEMM, dtype=DType.F32, out=DType.F32), dataclasses.replace(CONV, dtype=DType.BF16, out=DType.F32),
-    dataclasses.replace(CONV, chain=("Bias", "Add", "Relu")), dataclasses.replace(CONV, c=48, k=48), SMALL,
+    GEMM,
+    CONV,
+    dataclasses.replace(GEMM, dtype=DType.F32, out=DType.F32),
+    dataclasses.replace(CONV, dtype=DType.BF16, out=DType.F32),
+    dataclasses.replace(CONV, chain=("Bias", "Add", "Relu")),
+    dataclasses.replace(CONV, c=48, k=48),
+    SMALL,
     GemmProblem(1, 8, 8, DType.F16, DType.F16, ()),
 )
 
@@ -40,15 +64,25 @@ def test_only_hopper_has_wgmma(number: int) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"c": 12}, {"k": 100}, {"c": 4, "dtype": DType.F16}, {"dtype": DType.F32, "k": 4, "out": DType.F16}, {"groups": 32},
-        {"strides": (9, 1)}, {"pads": (0, 129, 0, 0)}, {"r": 3, "dilations": (130, 1)}, {"s": 300},
+        {"c": 12},
+        {"k": 100},
+        {"c": 4, "dtype": DType.F16},
+        {"dtype": DType.F32, "k": 4, "out": DType.F16},
+        {"groups": 32},
+        {"strides": (9, 1)},
+        {"pads": (0, 129, 0, 0)},
+        {"r": 3, "dilations": (130, 1)},
+        {"s": 300},
     ],
 )
 def test_what_tma_cannot_read_or_write_has_no_candidates(change: dict[str, Any]) -> None:
     assert sm90.candidates(dataclasses.replace(CONV, **change), HOPPER) == ()
 
 
-@pytest.mark.parametrize("change", [{"c": 8}, {"strides": (8, 8)}, {"pads": (0, 128, 0, 0), "s": 129}, {"dilations": (60, 60)}])
+@pytest.mark.parametrize(
+    "change",
+    [{"c": 8}, {"strides": (8, 8)}, {"pads": (0, 128, 0, 0), "s": 129}, {"dilations": (60, 60)}],
+)
 def test_tma_reaches_as_far_as_this(change: dict[str, Any]) -> None:
     assert sm90.candidates(dataclasses.replace(CONV, **change), HOPPER)
 
@@ -64,8 +98,18 @@ def test_one_pixel_filters_are_matrices_where_every_pixel_counts() -> None:
 
 @pytest.mark.parametrize(
     ("channels", "dtype", "expected"),
-    [(64, DType.F16, 64), (128, DType.F16, 64), (48, DType.F16, 48), (96, DType.F16, 48), (16, DType.F16, 16), (8, DType.F16, 16),
-     (24, DType.F16, 32), (64, DType.F32, 32), (16, DType.F32, 16), (4, DType.F32, 8)],
+    [
+        (64, DType.F16, 64),
+        (128, DType.F16, 64),
+        (48, DType.F16, 48),
+        (96, DType.F16, 48),
+        (16, DType.F16, 16),
+        (8, DType.F16, 16),
+        (24, DType.F16, 32),
+        (64, DType.F32, 32),
+        (16, DType.F32, 16),
+        (4, DType.F32, 8),
+    ],
 )
 def test_k_blocks_waste_least(channels: int, dtype: DType, expected: int) -> None:
     assert sm90.k_block(channels, dtype) == expected
@@ -73,21 +117,38 @@ def test_k_blocks_waste_least(channels: int, dtype: DType, expected: int) -> Non
 
 @pytest.mark.parametrize(
     ("channels", "dtype", "expected"),
-    [(64, DType.F16, (64,)), (16, DType.F16, (16,)), (24, DType.F16, (32,)), (80, DType.F16, (16, 64)), (48, DType.F16, (48, 64)),
-     (672, DType.F16, (48, 64)), (160, DType.F16, (32, 64)), (40, DType.F32, (8, 32))],
+    [
+        (64, DType.F16, (64,)),
+        (16, DType.F16, (16,)),
+        (24, DType.F16, (32,)),
+        (80, DType.F16, (16, 64)),
+        (48, DType.F16, (48, 64)),
+        (672, DType.F16, (48, 64)),
+        (160, DType.F16, (32, 64)),
+        (40, DType.F32, (8, 32)),
+    ],
 )
-def test_wide_k_blocks_are_tried_where_they_take_fewer_copies(channels: int, dtype: DType, expected: tuple[int, ...]) -> None:
-    pointwise = dataclasses.replace(CONV, c=channels, r=1, s=1, pads=(0, 0, 0, 0), dtype=dtype, out=dtype)
+def test_wide_k_blocks_are_tried_where_they_take_fewer_copies(
+    channels: int, dtype: DType, expected: tuple[int, ...]
+) -> None:
+    pointwise = dataclasses.replace(
+        CONV, c=channels, r=1, s=1, pads=(0, 0, 0, 0), dtype=dtype, out=dtype
+    )
     assert sm90.block_depths(pointwise) == expected
     found = {c.threadblock[2] for c in sm90.candidates(pointwise, HOPPER)}
     assert set(expected) <= found <= {depth * deep for depth in expected for deep in (1, 2)}
     grouped = dataclasses.replace(pointwise, c=4 * channels, k=256, groups=4)
-    assert {c.threadblock[2] for c in sm90.candidates(grouped, HOPPER)} <= {expected[0], 2 * expected[0]}
+    assert {c.threadblock[2] for c in sm90.candidates(grouped, HOPPER)} <= {
+        expected[0],
+        2 * expected[0],
+    }
 
 
 @pytest.mark.parametrize("columns", [8, 24, 48, 64, 72, 128, 192, 256, 1000, 3072])
 def test_tiles_waste_at_most_a_quarter_of_their_columns_or_are_the_narrowest(columns: int) -> None:
-    found = {c.threadblock[1] for c in sm90.candidates(dataclasses.replace(CONV, k=columns), HOPPER)}
+    found = {
+        c.threadblock[1] for c in sm90.candidates(dataclasses.replace(CONV, k=columns), HOPPER)
+    }
     wasteful = {width for width in found if -(-columns // width) * width * 0.75 > columns}
     assert len(wasteful) <= 1
     assert all(width == min(w for w in found if w >= columns) for width in wasteful)
@@ -101,13 +162,16 @@ def test_k_is_split_where_tiles_leave_sms_idle() -> None:
         assert sm90.tiles(config, GEMM) * config.split_k <= HOPPER.sm_count
         pieces = sm90.units(config, GEMM)
         assert pieces % config.split_k == 0 or config.split_k % pieces == 0
-    assert not [c for c in sm90.candidates(dataclasses.replace(GEMM, m=100_000), HOPPER) if c.split_k > 1]
+    assert not [
+        c for c in sm90.candidates(dataclasses.replace(GEMM, m=100_000), HOPPER) if c.split_k > 1
+    ]
 
 
 @pytest.mark.parametrize("pieces", range(1, 17))
 @pytest.mark.parametrize("split", [2, 4, 8])
 def test_each_unit_has_an_owner_with_a_slot_for_every_sender(pieces: int, split: int) -> None:
-    """The arithmetic of custom_ops/sm90/split_k.h, for all splits that a kernel may be launched with."""
+    """The arithmetic of custom_ops/sm90/split_k.h, for all splits that a kernel may be launched
+    with."""
     if pieces % split and split % pieces:
         return
     taken: set[tuple[int, int]] = set()
@@ -145,6 +209,16 @@ def test_swapped_products_divide_few_tiles_evenly() -> None:
     assert sm90.splits(swapped, SMALL, HOPPER) == []
 
 
-@pytest.mark.parametrize("change", [{"chain": ("Bias", "Add")}, {"out": DType.F32}, {"k": 64}, {"n": 1}, {"n": 512}], ids=str)
-def test_products_are_swapped_where_that_helps_and_stmatrix_can_transpose(change: dict[str, Any]) -> None:
-    assert not [config for config in sm90.candidates(dataclasses.replace(SMALL, **change), HOPPER) if config.instruction[0]]
+@pytest.mark.parametrize(
+    "change",
+    [{"chain": ("Bias", "Add")}, {"out": DType.F32}, {"k": 64}, {"n": 1}, {"n": 512}],
+    ids=str,
+)
+def test_products_are_swapped_where_that_helps_and_stmatrix_can_transpose(
+    change: dict[str, Any],
+) -> None:
+    assert not [
+        config
+        for config in sm90.candidates(dataclasses.replace(SMALL, **change), HOPPER)
+        if config.instruction[0]
+    ]

@@ -1,4 +1,5 @@
 """Squeeze-and-excitation has one configuration."""
+
 import dataclasses
 
 from onnxbolt.archs import get

@@ -1,4 +1,6 @@
-"""Results that are read in both forms: convolutions that write both, and what the fused node says of them."""
+"""Results that are read in both forms: convolutions that write both, and what the fused node
+says of them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -27,7 +29,10 @@ def also_an_output(channels: int) -> Model:
 def also_read_by_a_node_that_stays(channels: int) -> Model:
     net = Net({"x": (2, 16, 20, 20)})
     y = _relu(net, "x", 16, channels)
-    return net, (net.node("DepthToSpace", y, blocksize=2), net.node("GlobalAveragePool", _relu(net, y, channels, 8)))
+    return net, (
+        net.node("DepthToSpace", y, blocksize=2),
+        net.node("GlobalAveragePool", _relu(net, y, channels, 8)),
+    )
 
 
 def with_a_residual(channels: int) -> Model:
@@ -54,14 +59,23 @@ def backbone() -> Model:
 
 
 def writers(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [node for node in model.graph.node if "_Store_" in node.op_type and node.op_type.endswith("_to_nchw")]
+    return [
+        node
+        for node in model.graph.node
+        if "_Store_" in node.op_type and node.op_type.endswith("_to_nchw")
+    ]
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
 @pytest.mark.parametrize("channels", [4, 20, 24])
-@pytest.mark.parametrize("make", [also_an_output, also_read_by_a_node_that_stays, with_a_residual, one_dimensional],
-                         ids=lambda make: make.__name__)
-def test_one_kernel_writes_both(make: Callable[[int], Model], channels: int, precision: str) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [also_an_output, also_read_by_a_node_that_stays, with_a_residual, one_dimensional],
+    ids=lambda make: make.__name__,
+)
+def test_one_kernel_writes_both(
+    make: Callable[[int], Model], channels: int, precision: str
+) -> None:
     net, outputs = make(channels)
     optimized = assert_same(net.model(*outputs), LIMIT[precision], precision, arch=90)
     assert writers(optimized)
@@ -72,7 +86,9 @@ def test_the_feature_maps_of_a_backbone_need_no_change_of_layout() -> None:
     net, outputs = backbone()
     optimized = assert_same(net.model(*outputs), LIMIT["fp16"], "fp16", arch=90)
     assert [node.output[0] for node in writers(optimized)] == list(outputs[:3])
-    assert not any(op in ("Cast", "Transpose", "Slice") or op.startswith("NhwcToNchw") for op in ops(optimized))
+    assert not any(
+        op in ("Cast", "Transpose", "Slice") or op.startswith("NhwcToNchw") for op in ops(optimized)
+    )
 
 
 def test_both_outputs_are_verified_against_the_original() -> None:
@@ -82,7 +98,10 @@ def test_both_outputs_are_verified_against_the_original() -> None:
     (node,) = writers(optimized)
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     assert (attributes["tensor"], attributes["layout"]) == (outputs[0].encode(), b"")
-    assert (attributes["stored_tensor"], attributes["stored_layout"]) == (outputs[0].encode(), b"NHWC")
+    assert (attributes["stored_tensor"], attributes["stored_layout"]) == (
+        outputs[0].encode(),
+        b"NHWC",
+    )
     assert attributes["stored_channel_map"] == [*range(21), -1, -1, -1]
     assert attributes["padding"] == 3
     result = verify(model, optimized)
@@ -102,4 +121,6 @@ def test_where_one_pixel_is_a_channel_or_nobody_reads_rows_there_is_one_form() -
 
 def test_older_architectures_change_the_layout_and_keep_the_padding() -> None:
     net, outputs = also_an_output(21)
-    assert "NhwcToNchw_CastF32_f16_pad3" in ops(assert_same(net.model(*outputs), LIMIT["fp16"], "fp16", arch=80))
+    assert "NhwcToNchw_CastF32_f16_pad3" in ops(
+        assert_same(net.model(*outputs), LIMIT["fp16"], "fp16", arch=80)
+    )

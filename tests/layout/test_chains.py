@@ -1,4 +1,6 @@
-"""Elementwise chains without a product before them: which nodes they take, what they leave, and that they compute the same."""
+"""Elementwise chains without a product before them: which nodes they take, what they leave, and
+that they compute the same."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -24,22 +26,29 @@ def test_a_normalization_and_its_activation_in_front_of_a_convolution_are_one_no
 
 
 def test_scale_and_shift_are_of_parameters_that_were_not_rounded() -> None:
-    """In fp16 gamma, beta, mean and variance lose 11 bits each, and a shift that is the difference of two of them much more."""
+    """In fp16 gamma, beta, mean and variance lose 11 bits each, and a shift that is the
+    difference of two of them much more."""
     net = Net({"x": (1, 8, 6, 6)})
     pooled = net.node("MaxPool", net.conv("x", 8, 8), kernel_shape=[2, 2])
     normalized = net.batchnorm(pooled, 8)
     optimized = fused(net.model(net.conv(net.node("Relu", normalized), 8, 8)), "fp16")
-    gamma, beta, mean, variance = (numpy_helper.to_array(t).astype(np.float64) for t in net.initializers[2:6])
+    gamma, beta, mean, variance = (
+        numpy_helper.to_array(t).astype(np.float64) for t in net.initializers[2:6]
+    )
     scale = gamma / np.sqrt(variance + 1e-5)
     found = {t.name: numpy_helper.to_array(t) for t in optimized.graph.initializer}
     np.testing.assert_allclose(found[f"{normalized}.scale__packed"], scale, rtol=1e-6)
-    np.testing.assert_allclose(found[f"{normalized}.shift__packed"], beta - mean * scale, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        found[f"{normalized}.shift__packed"], beta - mean * scale, rtol=1e-6, atol=1e-7
+    )
 
 
 def test_padded_channels_stay_zero_where_weights_meet_them() -> None:
     net = Net({"x": (1, 8, 6, 6)})
     pooled = net.node("MaxPool", net.conv("x", 8, 5), kernel_shape=[2, 2])
-    optimized = assert_same(net.model(net.conv(net.node("Softplus", net.batchnorm(pooled, 5)), 5, 8)))
+    optimized = assert_same(
+        net.model(net.conv(net.node("Softplus", net.batchnorm(pooled, 5)), 5, 8))
+    )
     assert chains(optimized) == ["FusedElementwise_Scale_Bias_Softplus_f32"]
 
 
@@ -49,15 +58,23 @@ def test_tensors_are_operands_and_a_value_with_more_readers_ends_the_chain() -> 
     both = net.node("Sigmoid", net.node("Add", a, b))
     gated = net.node("Tanh", net.node("Mul", both, a))
     optimized = assert_same(net.model(net.conv(net.node("Concat", both, gated, axis=1), 16, 8)))
-    assert chains(optimized) == ["FusedElementwise_Add_Sigmoid_f32_part", "FusedElementwise_Mul_Tanh_f32_sliced_into"]
+    assert chains(optimized) == [
+        "FusedElementwise_Add_Sigmoid_f32_part",
+        "FusedElementwise_Mul_Tanh_f32_sliced_into",
+    ]
 
 
 def test_where_two_chains_meet_one_reads_the_other() -> None:
     net = Net({"x": (1, 8, 6, 6)})
     a, b = (net.node("MaxPool", net.conv("x", 8, 8), kernel_shape=[2, 2]) for _ in range(2))
     left, right = (net.node("Tanh", net.node("Relu", y)) for y in (a, b))
-    optimized = assert_same(net.model(net.conv(net.node("Sigmoid", net.node("Mul", left, right)), 8, 8)))
-    assert sorted(chains(optimized)) == ["FusedElementwise_Relu_Tanh_Mul_Sigmoid_f32", "FusedElementwise_Relu_Tanh_f32"]
+    optimized = assert_same(
+        net.model(net.conv(net.node("Sigmoid", net.node("Mul", left, right)), 8, 8))
+    )
+    assert sorted(chains(optimized)) == [
+        "FusedElementwise_Relu_Tanh_Mul_Sigmoid_f32",
+        "FusedElementwise_Relu_Tanh_f32",
+    ]
 
 
 def test_a_single_node_and_one_with_a_broadcast_operand_stay() -> None:

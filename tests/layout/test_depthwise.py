@@ -1,4 +1,6 @@
-"""Depthwise convolutions in channels last: what comes out is stored as what goes in, padding included."""
+"""Depthwise convolutions in channels last: what comes out is stored as what goes in, padding
+included."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,10 +18,16 @@ def _between_convolutions(channels: int, r: int = 3, **attributes: object) -> on
     return net.model(net.conv(y, channels, 8))
 
 
-@pytest.mark.parametrize("attributes", [
-    {"pads": [1, 1, 1, 1]}, {"pads": [1, 1, 1, 1], "strides": [2, 2]}, {"pads": [0, 1, 2, 0], "strides": [2, 1]},
-    {"pads": [2, 2, 2, 2], "dilations": [2, 2]}, {},
-])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"pads": [1, 1, 1, 1]},
+        {"pads": [1, 1, 1, 1], "strides": [2, 2]},
+        {"pads": [0, 1, 2, 0], "strides": [2, 1]},
+        {"pads": [2, 2, 2, 2], "dilations": [2, 2]},
+        {},
+    ],
+)
 def test_no_transpose_is_left_around_it(attributes: dict[str, object]) -> None:
     optimized = assert_same(_between_convolutions(16, **attributes))
     assert layout_changes(optimized) == 2
@@ -32,7 +40,10 @@ def test_padding_passes_through() -> None:
     optimized = assert_same(_between_convolutions(13, 5, pads=[2, 2, 2, 2]))
     assert weights(optimized) == [[16, 1, 1, 8], [16, 5, 5, 1], [8, 1, 1, 16]]
     node = optimized.graph.node[2]
-    assert (attribute(node, "group"), attribute(node, "channel_map")) == (16, [*range(13), -1, -1, -1])
+    assert (attribute(node, "group"), attribute(node, "channel_map")) == (
+        16,
+        [*range(13), -1, -1, -1],
+    )
 
 
 def test_padding_at_the_entry_is_part_of_the_conversion() -> None:
@@ -66,7 +77,9 @@ def test_one_dimension() -> None:
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_other_types(precision: str) -> None:
-    optimized = assert_same(_between_convolutions(13, pads=[1, 1, 1, 1]), limit=4e-2, precision=precision)
+    optimized = assert_same(
+        _between_convolutions(13, pads=[1, 1, 1, 1]), limit=4e-2, precision=precision
+    )
     assert sum(op.startswith("FusedConv") for op in ops(optimized)) == 3
 
 

@@ -1,4 +1,6 @@
-"""A product of rows that are no multiples of 16 bytes: read as they are where a kernel does that, else padded."""
+"""A product of rows that are no multiples of 16 bytes: read as they are where a kernel does
+that, else padded."""
+
 from __future__ import annotations
 
 import pytest
@@ -21,8 +23,12 @@ def test_rows_are_read_as_they_are(k: int, n: int, precision: str) -> None:
 
 
 @pytest.mark.parametrize(("n", "arch", "readers"), [(512, 90, 1), (256, 80, 1), (256, 90, 2)])
-def test_long_rows_are_padded_where_no_kernel_does_or_several_gain(n: int, arch: int, readers: int) -> None:
+def test_long_rows_are_padded_where_no_kernel_does_or_several_gain(
+    n: int, arch: int, readers: int
+) -> None:
     net = Net({"x": (300, 429)})
-    optimized = assert_same(net.model(*(_product(net, "x", 429, n) for _ in range(readers))), 2e-3, "fp16", arch=arch)
+    optimized = assert_same(
+        net.model(*(_product(net, "x", 429, n) for _ in range(readers))), 2e-3, "fp16", arch=arch
+    )
     assert sum("pad" in op.lower() for op in ops(optimized)) == 1
     assert not any(op.startswith("Fused") and "_pad" in op for op in ops(optimized))

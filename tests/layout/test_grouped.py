@@ -1,4 +1,5 @@
 """Grouped convolutions in channels last: neighbouring groups merged, channels where they are."""
+
 from __future__ import annotations
 
 import onnx
@@ -15,9 +16,20 @@ def _between_convolutions(c: int, k: int, groups: int, **attributes: object) -> 
     return net.model(net.conv(y, k, 8))
 
 
-@pytest.mark.parametrize(("c", "k", "groups", "stored"), [(128, 128, 32, 2), (216, 216, 9, 9), (48, 96, 6, 2), (48, 24, 2, 1),
-                                                          (112, 112, 1, 1), (888, 888, 37, 37)])
-@pytest.mark.parametrize("attributes", [{"pads": [1, 1, 1, 1]}, {"pads": [0, 1, 2, 0], "strides": [2, 1]}])
+@pytest.mark.parametrize(
+    ("c", "k", "groups", "stored"),
+    [
+        (128, 128, 32, 2),
+        (216, 216, 9, 9),
+        (48, 96, 6, 2),
+        (48, 24, 2, 1),
+        (112, 112, 1, 1),
+        (888, 888, 37, 37),
+    ],
+)
+@pytest.mark.parametrize(
+    "attributes", [{"pads": [1, 1, 1, 1]}, {"pads": [0, 1, 2, 0], "strides": [2, 1]}]
+)
 def test_merged(c: int, k: int, groups: int, stored: int, attributes: dict[str, object]) -> None:
     optimized = assert_same(_between_convolutions(c, k, groups, **attributes))
     assert layout_changes(optimized) == 2
@@ -30,20 +42,28 @@ def test_padded_channels_before_it_are_taken_away() -> None:
     net = Net({"x": (1, 12, 9, 9)})
     first = net.node("Relu", net.conv("x", 12, 12))
     joined = net.node("Concat", first, net.node("Relu", net.conv(first, 12, 12)), axis=1)
-    assert_same(net.model(net.conv(net.conv(joined, 24, 32, 3, group=2), 32, 8)), precision="fp16", limit=4e-2)
+    assert_same(
+        net.model(net.conv(net.conv(joined, 24, 32, 3, group=2), 32, 8)),
+        precision="fp16",
+        limit=4e-2,
+    )
 
 
 def test_a_residual_and_one_dimension() -> None:
     net = Net({"x": (2, 8, 30)})
     y = net.node("Conv", "x", net.normal(96, 8, 1), net.normal(96))
-    y = net.node("Add", net.node("Conv", y, net.normal(96, 24, 4), net.normal(96), pads=[2, 1], group=4), y)
+    y = net.node(
+        "Add", net.node("Conv", y, net.normal(96, 24, 4), net.normal(96), pads=[2, 1], group=4), y
+    )
     optimized = assert_same(net.model(net.node("Conv", y, net.normal(16, 96, 1))))
     assert "FusedConv_Bias_Add_f32_1d" in ops(optimized)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_other_types(precision: str) -> None:
-    optimized = assert_same(_between_convolutions(128, 128, 32, pads=[1, 1, 1, 1]), limit=4e-2, precision=precision)
+    optimized = assert_same(
+        _between_convolutions(128, 128, 32, pads=[1, 1, 1, 1]), limit=4e-2, precision=precision
+    )
     assert sum(op.startswith("FusedConv") for op in ops(optimized)) == 3
 
 

@@ -1,4 +1,5 @@
 """Forms: what is padded, where Transposes remain, and that every rule computes the same."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -10,11 +11,15 @@ from tests.support import Net, assert_same, feeds_of, fused, ops, run
 
 
 def layout_changes(model: onnx.ModelProto) -> int:
-    return sum(op == "Transpose" or op.startswith(("NchwToNhwc", "NhwcToNchw")) for op in ops(model))
+    return sum(
+        op == "Transpose" or op.startswith(("NchwToNhwc", "NhwcToNchw")) for op in ops(model)
+    )
 
 
 def attribute(node: onnx.NodeProto, name: str) -> object:
-    return next((onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name), None)
+    return next(
+        (onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name), None
+    )
 
 
 def weights(model: onnx.ModelProto) -> list[list[int]]:
@@ -41,7 +46,14 @@ def test_a_chain_of_convolutions_has_transposes_at_its_ends_alone() -> None:
 
 def test_an_empty_auto_pad_of_pooling_is_none() -> None:
     net = Net({"x": (2, 8, 9, 9)})
-    y = net.node("MaxPool", net.conv("x", 8, 16), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], auto_pad="")
+    y = net.node(
+        "MaxPool",
+        net.conv("x", 8, 16),
+        kernel_shape=[3, 3],
+        strides=[2, 2],
+        pads=[1, 1, 1, 1],
+        auto_pad="",
+    )
     assert "MaxPool_nhwc_f32" in ops(assert_same(net.model(net.conv(y, 16, 8, 3, auto_pad=""))))
 
 
@@ -57,7 +69,9 @@ def test_odd_channels_between_convolutions_are_padded_once_and_for_all() -> None
 def test_padding_that_something_else_would_have_to_take_away_is_not_made() -> None:
     net = Net({"x": (1, 8, 8, 8)})
     y = net.conv("x", 8, 5)
-    optimized = assert_same(net.model(net.conv(y, 5, 8), net.node("Softmax", net.node("Abs", y), axis=1)))
+    optimized = assert_same(
+        net.model(net.conv(y, 5, 8), net.node("Softmax", net.node("Abs", y), axis=1))
+    )
     assert weights(optimized)[0] == [5, 1, 1, 8]
 
 
@@ -66,7 +80,10 @@ def test_a_result_stays_padded_where_the_change_of_layout_leaves_the_padding_beh
     y = net.conv("x", 8, 5)
     optimized = assert_same(net.model(y, net.conv(y, 5, 8), net.node("Softmax", y, axis=1)))
     assert weights(optimized)[:2] == [[8, 1, 1, 8], [8, 1, 1, 8]]
-    assert [op for op in ops(optimized) if op.startswith("NhwcToNchw")] == ["NhwcToNchw_f32_pad3", "NhwcToNchw_f32"]
+    assert [op for op in ops(optimized) if op.startswith("NhwcToNchw")] == [
+        "NhwcToNchw_f32_pad3",
+        "NhwcToNchw_f32",
+    ]
 
 
 def test_concat_joins_channel_maps() -> None:
@@ -97,7 +114,10 @@ def test_global_pooling_and_flatten_need_no_transpose() -> None:
 def test_squeeze_and_excite_stays_in_channels_last() -> None:
     net = Net({"x": (2, 8, 5, 5)})
     y = net.conv("x", 8, 12)
-    gate = net.node("HardSigmoid", net.conv(net.node("Relu", net.conv(net.node("GlobalAveragePool", y), 12, 4)), 4, 12))
+    gate = net.node(
+        "HardSigmoid",
+        net.conv(net.node("Relu", net.conv(net.node("GlobalAveragePool", y), 12, 4)), 4, 12),
+    )
     optimized = assert_same(net.model(net.conv(net.node("Mul", y, gate), 12, 8)))
     assert layout_changes(optimized) == 2
 
@@ -111,7 +131,8 @@ def test_unary_ops_follow(op: str) -> None:
 
 
 def test_no_root_of_what_is_negative_in_padded_channels_alone() -> None:
-    """The six real values are 2 - sigmoid(x); two padded channels would have 0 - 0.5, whose root, NaN, no zero weight removes."""
+    """The six real values are 2 - sigmoid(x); two padded channels would have 0 - 0.5, whose
+    root, NaN, no zero weight removes."""
     net = Net({"x": (1, 8, 5, 5)})
     y = net.node("Sigmoid", net.conv("x", 8, 6))
     y = net.node("Sqrt", net.node("Sub", net.const(np.full((1, 6, 1, 1), 2.0)), y))
@@ -122,7 +143,9 @@ def test_no_root_of_what_is_negative_in_padded_channels_alone() -> None:
 def test_constants_are_stored_to_fit(shape: tuple[int, ...]) -> None:
     net = Net({"x": (1, 8, 5, 5)})
     y = net.node("Neg", net.conv("x", 8, 6))
-    optimized = assert_same(net.model(net.conv(net.node("Div", y, net.const(net.rng.uniform(1, 2, shape))), 6, 8)))
+    optimized = assert_same(
+        net.model(net.conv(net.node("Div", y, net.const(net.rng.uniform(1, 2, shape))), 6, 8))
+    )
     assert layout_changes(optimized) == 2
 
 
@@ -130,8 +153,15 @@ def test_pad_resize_reduce_and_batchnorm_follow() -> None:
     net = Net({"x": (1, 8, 5, 5)})
     y = net.node("Relu", net.batchnorm(net.node("Abs", net.conv("x", 8, 6)), 6))
     y = net.node("Pad", y, net.const([0, 0, 1, 2, 0, 0, 3, 0], np.int64))
-    y = net.node("Resize", y, "", net.const([1, 1, 2, 2]), mode="nearest", coordinate_transformation_mode="asymmetric",
-                 nearest_mode="floor")
+    y = net.node(
+        "Resize",
+        y,
+        "",
+        net.const([1, 1, 2, 2]),
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
     y = net.node("Add", y, net.node("ReduceMax", y, axes=[2], keepdims=1))
     optimized = assert_same(net.model(net.conv(y, 6, 8)))
     assert layout_changes(optimized) == 2
@@ -140,8 +170,13 @@ def test_pad_resize_reduce_and_batchnorm_follow() -> None:
 @pytest.mark.parametrize("sizes", [False, True])
 def test_resize_keeps_the_inputs_that_old_opsets_require(sizes: bool) -> None:
     net = Net({"x": (1, 8, 6, 6)}, opset=11)
-    nothing, to = net.const([]), net.const([1, 8, 12, 12], np.int64) if sizes else net.const([1, 1, 2, 2])
-    y = net.node("Resize", net.conv("x", 8, 8), nothing, *([nothing, to] if sizes else [to]), mode="nearest")
+    nothing, to = (
+        net.const([]),
+        (net.const([1, 8, 12, 12], np.int64) if sizes else net.const([1, 1, 2, 2])),
+    )
+    y = net.node(
+        "Resize", net.conv("x", 8, 8), nothing, *([nothing, to] if sizes else [to]), mode="nearest"
+    )
     assert layout_changes(assert_same(net.model(net.conv(y, 8, 8)))) == 2
 
 
@@ -151,7 +186,9 @@ def test_a_transpose_behind_a_convolution_vanishes() -> None:
     assert layout_changes(assert_same(net.model(net.node("Softmax", y)))) == 1
 
 
-@pytest.mark.parametrize(("channels", "changes"), [(8, 1), (6, 3)])  # six have to be padded, which a change of layout does
+@pytest.mark.parametrize(
+    ("channels", "changes"), [(8, 1), (6, 3)]
+)  # six have to be padded, which a change of layout does
 def test_a_transpose_in_front_of_a_convolution_vanishes(channels: int, changes: int) -> None:
     net = Net({"x": (1, 5, 5, channels)})
     y = net.node("Transpose", "x", perm=[0, 3, 1, 2])
@@ -161,7 +198,9 @@ def test_a_transpose_in_front_of_a_convolution_vanishes(channels: int, changes: 
 def test_a_branch_of_products_joins_convolutions_without_a_change_of_layout() -> None:
     net = Net({"x": (1, 8, 5, 5)})
     y = net.conv("x", 8, 16, 3)
-    rows = net.node("LayerNormalization", net.node("Transpose", y, perm=[0, 2, 3, 1]), net.normal(16))
+    rows = net.node(
+        "LayerNormalization", net.node("Transpose", y, perm=[0, 2, 3, 1]), net.normal(16)
+    )
     back = net.node("Transpose", net.linear(rows, 16, 16), perm=[0, 3, 1, 2])
     optimized = assert_same(net.model(net.conv(net.node("Add", back, y), 16, 8)))
     assert layout_changes(optimized) == 2
@@ -172,7 +211,11 @@ def test_so_does_one_whose_sum_with_a_convolution_leaves_channels_last() -> None
     y = net.conv("x", 8, 16, 3)
     rows = net.node("Softmax", net.node("Transpose", y, perm=[0, 2, 3, 1]))
     back = net.node("Transpose", rows, perm=[0, 3, 1, 2])
-    optimized = assert_same(net.model(net.node("Softmax", net.node("Transpose", net.node("Add", back, y), perm=[0, 2, 3, 1]))))
+    optimized = assert_same(
+        net.model(
+            net.node("Softmax", net.node("Transpose", net.node("Add", back, y), perm=[0, 2, 3, 1]))
+        )
+    )
     assert layout_changes(optimized) == 1
 
 
@@ -184,7 +227,13 @@ def test_a_transpose_of_sequences_in_front_of_a_convolution_vanishes() -> None:
 
 def test_a_transpose_that_no_convolution_follows_stays() -> None:
     net = Net({"x": (1, 5, 5, 8)})
-    optimized = assert_same(net.model(net.node("Softmax", net.node("Relu", net.node("Transpose", "x", perm=[0, 3, 1, 2])), axis=1)))
+    optimized = assert_same(
+        net.model(
+            net.node(
+                "Softmax", net.node("Relu", net.node("Transpose", "x", perm=[0, 3, 1, 2])), axis=1
+            )
+        )
+    )
     assert ops(optimized) == ["Transpose", "Relu", "Softmax"]
 
 
@@ -201,28 +250,46 @@ def test_means_of_images_need_no_transpose() -> None:
     net = Net({"x": (2, 8, 5, 5)})
     y = net.node("ReduceMean", net.node("Relu", net.conv("x", 8, 12)), axes=[2, 3], keepdims=0)
     optimized = assert_same(net.model(net.linear(y, 12, 4)))
-    assert [op for op in ops(optimized) if not op.startswith("Fused")] == ["NchwToNhwc_f32", "GlobalAveragePool_nhwc_f32", "Reshape"]
+    assert [op for op in ops(optimized) if not op.startswith("Fused")] == [
+        "NchwToNhwc_f32",
+        "GlobalAveragePool_nhwc_f32",
+        "Reshape",
+    ]
 
 
 @pytest.mark.parametrize("opset", [11, 13])
 def test_one_row_of_pixels_stays_in_channels_last(opset: int) -> None:
     net = Net({"x": (1, 8, 3, 9)}, opset=opset)
     y = net.conv("x", 8, 12, 3)
-    y = net.node("Squeeze", y, net.const([2], np.int64)) if opset > 12 else net.node("Squeeze", y, axes=[-2])
+    y = (
+        net.node("Squeeze", y, net.const([2], np.int64))
+        if opset > 12
+        else net.node("Squeeze", y, axes=[-2])
+    )
     optimized = assert_same(net.model(net.node("Transpose", y, perm=[2, 0, 1])))
     assert layout_changes(optimized) == 2  # the change at the entry, and the Transpose itself
 
 
 def test_one_row_of_pixels_that_nobody_reads_in_channels_last_does_not() -> None:
     net = Net({"x": (1, 8, 3, 9)})
-    optimized = assert_same(net.model(net.node("Softmax", net.node("Squeeze", net.conv("x", 8, 12, 3), net.const([2], np.int64)), axis=1)))
+    optimized = assert_same(
+        net.model(
+            net.node(
+                "Softmax",
+                net.node("Squeeze", net.conv("x", 8, 12, 3), net.const([2], np.int64)),
+                axis=1,
+            )
+        )
+    )
     assert ops(optimized)[-2:] == ["Squeeze", "Softmax"]
 
 
 @pytest.mark.parametrize(("more", "changes"), [(4, 2), (3, 4)])
 def test_channels_are_padded_where_accesses_stay_whole(more: int, changes: int) -> None:
     net = Net({"x": (1, 8, 5, 5)})
-    y = net.node("Pad", net.conv("x", 8, 8), net.const([0, 0, 1, 0, 0, more, 0, 0], np.int64), net.const(0.5))
+    y = net.node(
+        "Pad", net.conv("x", 8, 8), net.const([0, 0, 1, 0, 0, more, 0, 0], np.int64), net.const(0.5)
+    )
     assert layout_changes(assert_same(net.model(net.conv(y, 8 + more, 8)))) == changes
 
 
@@ -232,7 +299,10 @@ def test_one_dimensional_convolutions() -> None:
     y = net.node("Conv", net.node("Relu", y), net.normal(8, 16, 5), dilations=[2])
     optimized = assert_same(net.model(y))
     assert layout_changes(optimized) == 2
-    assert [op for op in ops(optimized) if op.startswith("Fused")] == ["FusedConv_Bias_Relu_f32_1d", "FusedConv_f32_1d"]
+    assert [op for op in ops(optimized) if op.startswith("Fused")] == [
+        "FusedConv_Bias_Relu_f32_1d",
+        "FusedConv_f32_1d",
+    ]
 
 
 def test_asymmetric_padding_stride_and_dilation() -> None:
@@ -270,7 +340,8 @@ def test_padding_of_a_product_is_not_taken_for_padding_of_channels() -> None:
 
 @pytest.mark.parametrize("crosses", [1, 3])
 def test_products_that_add_one_another_stay_padded_whoever_reads_the_last(crosses: int) -> None:
-    """DCNv2's cross layers: one Slice behind the last of them, else none of them would be padded."""
+    """DCNv2's cross layers: one Slice behind the last of them, else none of them would be
+    padded."""
     net = Net({"x": (8, 429)})
     y = "x"
     for _ in range(crosses):
@@ -287,9 +358,15 @@ def test_a_product_that_adds_what_is_not_padded_is_not() -> None:
 
 
 def test_an_infinite_border_does_not_meet_the_zero_weights_of_padding() -> None:
-    """Weights are positive: what the border reaches is infinite, and would be NaN with infinity times zero."""
+    """Weights are positive: what the border reaches is infinite, and would be NaN with infinity
+    times zero."""
     net = Net({"x": (2, 8, 6, 6)})
-    y = net.node("Pad", net.conv("x", 8, 13), net.const([0, 0, 1, 1, 0, 0, 1, 1], np.int64), net.const(np.inf))
+    y = net.node(
+        "Pad",
+        net.conv("x", 8, 13),
+        net.const([0, 0, 1, 1, 0, 0, 1, 1], np.int64),
+        net.const(np.inf),
+    )
     model = net.model(net.node("Conv", y, net.const(net.rng.uniform(0.5, 1.5, (8, 13, 1, 1)))))
     feeds = feeds_of(model)
     (expected,), (got,) = run(model, feeds), run(fused(model), feeds)

@@ -1,4 +1,6 @@
-"""Images that become sequences of tokens and the reverse, and shuffles of channel groups, without a change of layout."""
+"""Images that become sequences of tokens and the reverse, and shuffles of channel groups,
+without a change of layout."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -24,7 +26,9 @@ def layer_norm(net: Net, x: str, c: int) -> str:
 
 
 def image_of(net: Net, tokens: str, c: int, h: int, w: int) -> str:
-    return net.node("Reshape", net.node("Transpose", tokens, perm=[0, 2, 1]), shape(net, 0, c, h, w))
+    return net.node(
+        "Reshape", net.node("Transpose", tokens, perm=[0, 2, 1]), shape(net, 0, c, h, w)
+    )
 
 
 def tokens_of(net: Net, image: str, c: int) -> str:
@@ -35,14 +39,20 @@ def tokens_of(net: Net, image: str, c: int) -> str:
 def test_a_convolution_among_tokens_moves_nothing(batch: int | str) -> None:
     """SegFormer's Mix-FFN: a depthwise convolution between two linear layers."""
     net = Net({"x": (batch, 56, 64)})
-    y = net.conv(image_of(net, net.linear("x", 64, 64), 64, 7, 8), 64, 64, r=3, pads=[1, 1, 1, 1], group=64)
+    y = net.conv(
+        image_of(net, net.linear("x", 64, 64), 64, 7, 8), 64, 64, r=3, pads=[1, 1, 1, 1], group=64
+    )
     assert moves(net, net.linear(tokens_of(net, y, 64), 64, 32)) == []
 
 
 def test_patches_become_tokens_where_they_lie() -> None:
     net = Net({"x": (2, 3, 32, 48)})
     patches = net.conv("x", 3, 64, r=8, strides=[8, 8])
-    assert [op for op in moves(net, layer_norm(net, tokens_of(net, patches, 64), 64)) if not op.startswith("NchwToNhwc")] == []
+    assert [
+        op
+        for op in moves(net, layer_norm(net, tokens_of(net, patches, 64), 64))
+        if not op.startswith("NchwToNhwc")
+    ] == []
 
 
 @pytest.mark.parametrize("c", [20, 64])
@@ -68,13 +78,17 @@ def test_a_sequence_that_is_an_output_is_as_the_source_has_it() -> None:
 
 def shuffle(net: Net, x: str, groups: int, c: int, size: int = 9) -> str:
     split = net.node("Reshape", x, shape(net, 2, groups, c // groups, size, size))
-    return net.node("Reshape", net.node("Transpose", split, perm=[0, 2, 1, 3, 4]), shape(net, 2, c, size, size))
+    return net.node(
+        "Reshape", net.node("Transpose", split, perm=[0, 2, 1, 3, 4]), shape(net, 2, c, size, size)
+    )
 
 
 @pytest.mark.parametrize("groups", [2, 4])
 def test_a_shuffle_is_one_transpose(groups: int) -> None:
     net = Net({"x": (2, 64, 9, 9)})
-    y = net.node("Relu", net.conv(shuffle(net, net.node("Relu", net.conv("x", 64, 64)), groups, 64), 64, 64))
+    y = net.node(
+        "Relu", net.conv(shuffle(net, net.node("Relu", net.conv("x", 64, 64)), groups, 64), 64, 64)
+    )
     assert sorted(moves(net, net.node("GlobalAveragePool", y)))[1:] == ["Transpose"]
 
 
@@ -85,8 +99,14 @@ def test_halves_of_a_shuffle_are_read_where_they_lie(op: str) -> None:
     y = net.node("Relu", net.conv("x", 64, 64))
     for _ in range(2):
         y = shuffle(net, y, 2, 64)
-        kept, other = net.several("Split", y, outputs=2, axis=1) if op == "Split" else [
-            net.node("Slice", y, *(shape(net, at) for at in (first, first + 32, 1))) for first in (0, 32)]
+        kept, other = (
+            net.several("Split", y, outputs=2, axis=1)
+            if op == "Split"
+            else [
+                net.node("Slice", y, *(shape(net, at) for at in (first, first + 32, 1)))
+                for first in (0, 32)
+            ]
+        )
         y = net.node("Concat", kept, net.node("Relu", net.conv(other, 32, 32)), axis=1)
     found = moves(net, net.node("GlobalAveragePool", net.node("Relu", net.conv(y, 64, 64))))
     assert found.count("Transpose") == 2
@@ -111,7 +131,9 @@ def test_other_transposes_between_reshapes_are_as_the_source_has_them(perm: list
 def test_padding_is_taken_away_by_the_change_of_layout() -> None:
     """A detector's head of six channels, which its kernel writes as eight."""
     net = Net({"x": (1, 64, 16, 16)})
-    rows = tokens_of(net, net.conv(net.node("Relu", net.conv("x", 64, 64, r=3, pads=[1, 1, 1, 1])), 64, 6), 6)
+    rows = tokens_of(
+        net, net.conv(net.node("Relu", net.conv("x", 64, 64, r=3, pads=[1, 1, 1, 1])), 64, 6), 6
+    )
     found = moves(net, net.node("Sigmoid", net.several("Split", rows, outputs=2, axis=2)[0]))
     assert [op for op in found if op.startswith("NhwcToNchw")] == ["NhwcToNchw_f16_pad2"]
 
@@ -120,9 +142,20 @@ def test_padding_is_taken_away_by_the_change_of_layout() -> None:
 def test_halves_that_are_no_whole_accesses_stay_in_nhwc(op: str) -> None:
     """A unit of ShuffleNet V2 x1.0: 58 of 116 channels."""
     net = Net({"x": (2, 64, 9, 9)})
-    y = shuffle(net, net.node("Concat", *(net.node("Relu", net.conv("x", 64, 58)) for _ in range(2)), axis=1), 2, 116)
-    kept, other = net.several("Split", y, outputs=2, axis=1) if op == "Split" else [
-        net.node("Slice", y, *(shape(net, at) for at in (first, first + 58, 1))) for first in (0, 58)]
+    y = shuffle(
+        net,
+        net.node("Concat", *(net.node("Relu", net.conv("x", 64, 58)) for _ in range(2)), axis=1),
+        2,
+        116,
+    )
+    kept, other = (
+        net.several("Split", y, outputs=2, axis=1)
+        if op == "Split"
+        else [
+            net.node("Slice", y, *(shape(net, at) for at in (first, first + 58, 1)))
+            for first in (0, 58)
+        ]
+    )
     joined = net.node("Concat", kept, net.node("Relu", net.conv(other, 58, 58)), axis=1)
     found = moves(net, net.node("GlobalAveragePool", net.node("Relu", net.conv(joined, 116, 64))))
     assert sorted(op for op in found if not op.startswith("NchwToNhwc_CastF16")) == ["Transpose"]

@@ -1,4 +1,6 @@
-"""Squeeze-and-excitation as one node: the forms that exporters write, padding, what is no squeeze-and-excitation."""
+"""Squeeze-and-excitation as one node: the forms that exporters write, padding, what is no
+squeeze-and-excitation."""
+
 from __future__ import annotations
 
 import onnx
@@ -7,21 +9,37 @@ import pytest
 from tests.layout.test_layout import layout_changes
 from tests.support import Net, assert_same, fused, matched, ops
 
-POOLS = [("GlobalAveragePool", {}), ("ReduceMean", {"axes": [2, 3], "keepdims": 1}), ("ReduceMean", {"axes": [-1, -2]})]
+POOLS = [
+    ("GlobalAveragePool", {}),
+    ("ReduceMean", {"axes": [2, 3], "keepdims": 1}),
+    ("ReduceMean", {"axes": [-1, -2]}),
+]
 
 
-def _gate(net: Net, x: str, channels: int, squeezed: int, squeeze: str = "Relu", gate: str = "HardSigmoid", bias: bool = True,
-          pool: tuple[str, dict[str, object]] = ("GlobalAveragePool", {})) -> str:
+def _gate(
+    net: Net,
+    x: str,
+    channels: int,
+    squeezed: int,
+    squeeze: str = "Relu",
+    gate: str = "HardSigmoid",
+    bias: bool = True,
+    pool: tuple[str, dict[str, object]] = ("GlobalAveragePool", {}),
+) -> str:
     y = net.conv(net.node(pool[0], x, **pool[1]), channels, squeezed, bias=bias)
     y = net.node("Mul", y, net.node("Sigmoid", y)) if squeeze == "Silu" else net.node(squeeze, y)
     return net.node(gate, net.conv(y, squeezed, channels, bias=bias))
 
 
-def _model(channels: int = 16, squeezed: int = 8, opset: int = 17, swapped: bool = False, **options: object) -> onnx.ModelProto:
+def _model(
+    channels: int = 16, squeezed: int = 8, opset: int = 17, swapped: bool = False, **options: object
+) -> onnx.ModelProto:
     net = Net({"x": (2, 8, 7, 6)}, opset=opset)
     y = net.node("Relu", net.conv("x", 8, channels))
     gate = _gate(net, y, channels, squeezed, **options)  # type: ignore[arg-type]
-    return net.model(net.conv(net.node("Mul", gate, y) if swapped else net.node("Mul", y, gate), channels, 8))
+    return net.model(
+        net.conv(net.node("Mul", gate, y) if swapped else net.node("Mul", y, gate), channels, 8)
+    )
 
 
 def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
@@ -34,7 +52,9 @@ def test_it_is_one_node(pool: tuple[str, dict[str, object]], swapped: bool) -> N
     optimized = assert_same(_model(pool=pool, swapped=swapped))
     (node,) = _nodes(optimized)
     assert len(node.input) == 5
-    assert len(ops(optimized)) == 5  # a change of layout, a convolution, this, a convolution, a change of layout
+    assert (
+        len(ops(optimized)) == 5
+    )  # a change of layout, a convolution, this, a convolution, a change of layout
     assert layout_changes(optimized) == 2
 
 
@@ -46,10 +66,19 @@ def test_axes_as_an_input() -> None:
     assert len(_nodes(assert_same(net.model(net.conv(net.node("Mul", y, gate), 16, 8))))) == 1
 
 
-@pytest.mark.parametrize(("squeeze", "gate", "opset"), [
-    *((*pair, opset) for pair in (("Silu", "Sigmoid"), ("Relu", "Sigmoid"), ("LeakyRelu", "Tanh")) for opset in (12, 17, 18)),
-    *(("HardSwish", "HardSigmoid", opset) for opset in (14, 17, 18)),  # which ONNX has from 14 on
-])
+@pytest.mark.parametrize(
+    ("squeeze", "gate", "opset"),
+    [
+        *(
+            (*pair, opset)
+            for pair in (("Silu", "Sigmoid"), ("Relu", "Sigmoid"), ("LeakyRelu", "Tanh"))
+            for opset in (12, 17, 18)
+        ),
+        *(
+            ("HardSwish", "HardSigmoid", opset) for opset in (14, 17, 18)
+        ),  # which ONNX has from 14 on
+    ],
+)
 def test_activations_and_opsets(squeeze: str, gate: str, opset: int) -> None:
     assert len(_nodes(assert_same(_model(squeeze=squeeze, gate=gate, opset=opset)))) == 1
 
@@ -61,7 +90,12 @@ def test_channels_are_padded(channels: int, squeezed: int, gate: str) -> None:
     (node,) = _nodes(optimized)
     shapes = {t.name: list(t.dims) for t in optimized.graph.initializer}
     stored, inner = -(-channels // 4) * 4, -(-squeezed // 4) * 4
-    assert [shapes[name] for name in node.input[1:]] == [[inner, stored], [inner], [stored, inner], [stored]]
+    assert [shapes[name] for name in node.input[1:]] == [
+        [inner, stored],
+        [inner],
+        [stored, inner],
+        [stored],
+    ]
 
 
 def test_products_without_bias() -> None:
@@ -70,7 +104,10 @@ def test_products_without_bias() -> None:
 
 @pytest.mark.parametrize(("precision", "limit"), [("fp16", 1e-2), ("bf16", 5e-2)])
 def test_other_types(precision: str, limit: float) -> None:
-    assert len(_nodes(assert_same(_model(13, 3, squeeze="Silu", gate="Sigmoid"), limit, precision))) == 1
+    assert (
+        len(_nodes(assert_same(_model(13, 3, squeeze="Silu", gate="Sigmoid"), limit, precision)))
+        == 1
+    )
 
 
 def test_a_symbolic_batch_and_image() -> None:
@@ -94,7 +131,9 @@ def test_a_gate_for_another_tensor_is_refused() -> None:
     y, other = net.conv("x", 8, 16), net.conv("x", 8, 16)
     model = net.model(net.conv(net.node("Mul", other, _gate(net, y, 16, 8)), 16, 8))
     _, refusals = matched(model)
-    assert any("does not multiply the tensor that it averages" in refusal.reason for refusal in refusals)
+    assert any(
+        "does not multiply the tensor that it averages" in refusal.reason for refusal in refusals
+    )
     assert not _nodes(assert_same(model))
 
 

@@ -1,4 +1,5 @@
 """Chains: how far they go, where they end, and why anchors are left alone."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -20,15 +21,28 @@ def test_chain_follows_bias_residual_and_activation() -> None:
 
 def test_residual_behind_the_activation() -> None:
     net = Net({"x": (1, 8, 6, 6)})
-    assert rules(net, net.node("Add", "x", net.node("Relu", net.conv("x", 8, 8)))) == ["conv+Bias+Relu+Add"]
+    assert rules(net, net.node("Add", "x", net.node("Relu", net.conv("x", 8, 8)))) == [
+        "conv+Bias+Relu+Add"
+    ]
 
 
-@pytest.mark.parametrize(("op", "attributes", "step", "params"), [
-    ("Relu", {}, "Relu", ()), ("LeakyRelu", {"alpha": 0.1}, "LeakyRelu", (0.1,)), ("LeakyRelu", {}, "LeakyRelu", (0.01,)),
-    ("Sigmoid", {}, "Sigmoid", ()), ("Tanh", {}, "Tanh", ()), ("HardSigmoid", {}, "HardSigmoid", (0.2, 0.5)),
-    ("HardSwish", {}, "HardSwish", ()), ("Softplus", {}, "Softplus", ()), ("Elu", {}, "Elu", (1.0,)),
-])
-def test_single_op_activations(op: str, attributes: dict[str, float], step: str, params: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    ("op", "attributes", "step", "params"),
+    [
+        ("Relu", {}, "Relu", ()),
+        ("LeakyRelu", {"alpha": 0.1}, "LeakyRelu", (0.1,)),
+        ("LeakyRelu", {}, "LeakyRelu", (0.01,)),
+        ("Sigmoid", {}, "Sigmoid", ()),
+        ("Tanh", {}, "Tanh", ()),
+        ("HardSigmoid", {}, "HardSigmoid", (0.2, 0.5)),
+        ("HardSwish", {}, "HardSwish", ()),
+        ("Softplus", {}, "Softplus", ()),
+        ("Elu", {}, "Elu", (1.0,)),
+    ],
+)
+def test_single_op_activations(
+    op: str, attributes: dict[str, float], step: str, params: tuple[float, ...]
+) -> None:
     net = Net({"x": (1, 8, 6, 6)})
     (candidate,), _ = matched(net.model(net.node(op, net.conv("x", 8, 8), **attributes)))
     assert candidate.chain == ("Bias", step)
@@ -43,7 +57,9 @@ def test_clip_with_one_bound_is_open_on_the_other_side() -> None:
 
 def test_prelu_with_a_slope_per_channel() -> None:
     net = Net({"x": (1, 8, 6, 6)})
-    assert rules(net, net.node("PRelu", net.conv("x", 8, 8), net.normal(8, 1, 1))) == ["conv+Bias+PRelu"]
+    assert rules(net, net.node("PRelu", net.conv("x", 8, 8), net.normal(8, 1, 1))) == [
+        "conv+Bias+PRelu"
+    ]
 
 
 def test_a_value_used_elsewhere_is_still_produced() -> None:
@@ -62,7 +78,10 @@ def test_a_graph_output_ends_the_chain() -> None:
 def test_two_convolutions_meet_at_an_add_and_one_takes_it() -> None:
     net = Net({"x": (1, 8, 6, 6), "z": (1, 8, 6, 6)})
     a, b = net.conv("x", 8, 8), net.conv("z", 8, 8)
-    assert sorted(rules(net, net.node("Relu", net.node("Add", a, b)))) == ["conv+Bias", "conv+Bias+Add+Relu"]
+    assert sorted(rules(net, net.node("Relu", net.node("Add", a, b)))) == [
+        "conv+Bias",
+        "conv+Bias+Add+Relu",
+    ]
 
 
 def test_matmul_of_rank_three_is_a_gemm() -> None:
@@ -79,37 +98,60 @@ def test_scale_vector_behind_an_activation() -> None:
 
 def test_division_becomes_a_scale_by_the_reciprocal() -> None:
     net = Net({"x": (2, 16)})
-    (candidate,), _ = matched(net.model(net.node("Div", net.node("Relu", net.linear("x", 16, 8)), net.const(4.0))))
+    (candidate,), _ = matched(
+        net.model(net.node("Div", net.node("Relu", net.linear("x", 16, 8)), net.const(4.0)))
+    )
     assert candidate.chain[-1] == "Scale"
     assert candidate.links[-1].operand.values == pytest.approx(0.25)  # type: ignore[union-attr]
 
 
 def test_a_constant_divided_by_the_chain_is_no_step() -> None:
     net = Net({"x": (2, 16)})
-    assert rules(net, net.node("Div", net.const(4.0), net.node("Relu", net.linear("x", 16, 8)))) == ["gemm+Bias+Relu"]
+    assert rules(
+        net, net.node("Div", net.const(4.0), net.node("Relu", net.linear("x", 16, 8)))
+    ) == ["gemm+Bias+Relu"]
 
 
-@pytest.mark.parametrize(("shape", "weight", "attributes", "reason"), [
-    ((1, 111, 6, 6), (111, 3, 3, 3), {"group": 37}, "grouped"),
-    ((1, 222, 6, 6), (444, 1, 3, 3), {"group": 222}, "grouped"),
-    ((1, 8, 6, 6), (16, 8, 3, 3), {"group": 0}, "grouped"),  # a damaged model, which onnx's checker passes
-    ((1, 24, 6, 6), (16, 8, 3, 3), {"group": 3}, "grouped"),
-    ((1, 8, 6, 6, 6), (8, 8, 1, 1, 1), {}, "3-D"),
-])
-def test_refused_convolutions_say_why(shape: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, int], reason: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "weight", "attributes", "reason"),
+    [
+        ((1, 111, 6, 6), (111, 3, 3, 3), {"group": 37}, "grouped"),
+        ((1, 222, 6, 6), (444, 1, 3, 3), {"group": 222}, "grouped"),
+        (
+            (1, 8, 6, 6),
+            (16, 8, 3, 3),
+            {"group": 0},
+            "grouped",
+        ),  # a damaged model, which onnx's checker passes
+        ((1, 24, 6, 6), (16, 8, 3, 3), {"group": 3}, "grouped"),
+        ((1, 8, 6, 6, 6), (8, 8, 1, 1, 1), {}, "3-D"),
+    ],
+)
+def test_refused_convolutions_say_why(
+    shape: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, int], reason: str
+) -> None:
     net = Net({"x": shape})
-    candidates, refusals = matched(net.model(net.node("Conv", "x", net.normal(*weight), **attributes)))
+    candidates, refusals = matched(
+        net.model(net.node("Conv", "x", net.normal(*weight), **attributes))
+    )
     assert not candidates
     assert reason in refusals[0].reason
 
 
 def test_transposed_convolution_and_run_time_weights_say_why() -> None:
     net = Net({"x": (1, 8, 6, 6), "w": (8, 8, 1, 1), "a": (4, 4)})
-    outputs = [net.node("ConvTranspose", "x", net.normal(8, 4, 2, 2), strides=[2, 2]), net.node("Conv", "x", "w"),
-               net.node("MatMul", "a", "a")]
+    outputs = [
+        net.node("ConvTranspose", "x", net.normal(8, 4, 2, 2), strides=[2, 2]),
+        net.node("Conv", "x", "w"),
+        net.node("MatMul", "a", "a"),
+    ]
     candidates, refusals = matched(net.model(*outputs))
     assert not candidates
-    assert [refusal.reason.split(" ")[0] for refusal in refusals] == ["ConvTranspose", "its", "both"]
+    assert [refusal.reason.split(" ")[0] for refusal in refusals] == [
+        "ConvTranspose",
+        "its",
+        "both",
+    ]
 
 
 def test_a_broadcast_residual_is_a_near_miss_with_its_shape() -> None:
@@ -117,7 +159,11 @@ def test_a_broadcast_residual_is_a_near_miss_with_its_shape() -> None:
     candidates, refusals = matched(net.model(net.node("Mul", net.conv("x", 8, 8), "g")))
     assert [c.rule for c in candidates] == ["conv+Bias"]
     general, _, details = refusals[0].reason.partition(": ")
-    assert general == "not in the epilogue before it, since its other operand's shape is not known to be the result's"
+    assert (
+        general
+        == "not in the epilogue before it, since its other operand's shape is not known to be the"
+        " result's"
+    )
     assert details == "g [1, 8, 1, 1] and [1, 8, 6, 6]"
 
 
@@ -131,15 +177,21 @@ def test_a_third_residual_does_not_fit_the_kernel() -> None:
 
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_product_that_is_no_tensor_of_the_source_is_left_alone(rows: int) -> None:
-    """Gemm adds one number per row; of the sum's first part the source model has no value to verify it by."""
+    """Gemm adds one number per row; of the sum's first part the source model has no value to
+    verify it by."""
     net = Net({"x": (5, 4)})
-    candidates, refusals = matched(net.model(net.node("Gemm", "x", net.normal(4, 6), net.normal(rows, 1))))
+    candidates, refusals = matched(
+        net.model(net.node("Gemm", "x", net.normal(4, 6), net.normal(rows, 1)))
+    )
     assert [c.rule for c in candidates] == (["gemm+Bias"] if rows == 1 else [])
-    assert [r.reason for r in refusals[1:]] == (["its result is no tensor of the original, so nothing could verify it"] if rows > 1 else [])
+    assert [r.reason for r in refusals[1:]] == (
+        ["its result is no tensor of the original, so nothing could verify it"] if rows > 1 else []
+    )
 
 
 def test_a_chain_is_cut_back_to_a_tensor_of_the_source() -> None:
-    """Reshape, MatMul, bias, 1/x, Reshape: without the Reshapes only the last result is the source's, and no kernel divides by its sum."""
+    """Reshape, MatMul, bias, 1/x, Reshape: without the Reshapes only the last result is the
+    source's, and no kernel divides by its sum."""
     net = Net({"x": (2, 3, 4)})
     y = net.linear(net.node("Reshape", "x", net.const([-1, 4], np.int64)), 4, 6)
     y = net.node("Reshape", net.node("Div", net.const(1.0), y), net.const([2, 3, 6], np.int64))
@@ -150,7 +202,9 @@ def test_a_chain_is_cut_back_to_a_tensor_of_the_source() -> None:
 
 def test_empty_tensors_stay() -> None:
     net = Net({"x": (0, 4, 6, 6), "v": (0, 4)})
-    candidates, refusals = matched(net.model(net.conv("x", 4, 8), net.node("MatMul", "v", net.normal(4, 6))))
+    candidates, refusals = matched(
+        net.model(net.conv("x", 4, 8), net.node("MatMul", "v", net.normal(4, 6)))
+    )
     assert not candidates
     assert {r.reason for r in refusals} == {"an empty tensor: there is nothing to compute"}
 
@@ -165,23 +219,33 @@ def test_a_chain_that_fills_the_kernels_arguments_says_so() -> None:
     assert refusal.reason.startswith("the epilogue before it is full: ")
 
 
-@pytest.mark.parametrize(("op", "bias", "rule"), [
-    ("BiasGelu", True, "gemm+Bias+GeluErf"), ("FastGelu", True, "gemm+Bias+GeluTanh"), ("FastGelu", False, "gemm+GeluTanh"),
-    ("Gelu", False, "gemm+GeluErf"), ("QuickGelu", False, "gemm"),
-])
+@pytest.mark.parametrize(
+    ("op", "bias", "rule"),
+    [
+        ("BiasGelu", True, "gemm+Bias+GeluErf"),
+        ("FastGelu", True, "gemm+Bias+GeluTanh"),
+        ("FastGelu", False, "gemm+GeluTanh"),
+        ("Gelu", False, "gemm+GeluErf"),
+        ("QuickGelu", False, "gemm"),
+    ],
+)
 def test_gelus_of_onnx_runtimes_optimizer(op: str, bias: bool, rule: str) -> None:
     net = Net({"x": (4, 16)})
     product = net.node("MatMul", "x", net.normal(16, 8, scale=0.25))
     y = net.node(op, product, *([net.normal(8)] if bias else []), domain="com.microsoft")
     assert rules(net, y) == [rule]
     model = net.model(y)
-    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(y, onnx.TensorProto.FLOAT, [4, 8]))
+    model.graph.output[0].CopyFrom(
+        onnx.helper.make_tensor_value_info(y, onnx.TensorProto.FLOAT, [4, 8])
+    )
     assert_same(model)
 
 
 def test_gelu_with_a_bias_from_run_time_says_why() -> None:
     net = Net({"x": (4, 16), "b": (8,)})
-    y = net.node("BiasGelu", net.node("MatMul", "x", net.normal(16, 8)), "b", domain="com.microsoft")
+    y = net.node(
+        "BiasGelu", net.node("MatMul", "x", net.normal(16, 8)), "b", domain="com.microsoft"
+    )
     candidates, refusals = matched(net.model(y))
     assert [candidate.rule for candidate in candidates] == ["gemm"]
     assert "a bias that is computed at run time: b" in refusals[0].reason
@@ -203,7 +267,9 @@ def test_clip_with_bounds_of_one_element() -> None:
 
 def test_clip_with_bounds_of_several_elements_says_why() -> None:
     net = Net({"x": (1, 8, 6, 6)})
-    (candidate,), (refusal,) = matched(net.model(net.node("Clip", net.conv("x", 8, 8), net.const([0.0, 1.0]))))
+    (candidate,), (refusal,) = matched(
+        net.model(net.node("Clip", net.conv("x", 8, 8), net.const([0.0, 1.0])))
+    )
     assert candidate.rule == "conv+Bias"
     assert "a bound is no single number" in refusal.reason
 

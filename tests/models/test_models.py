@@ -1,4 +1,5 @@
 """The builders: valid, runnable, of the published size, deterministic, and safe in fp16."""
+
 from __future__ import annotations
 
 from functools import cache, partial
@@ -31,7 +32,9 @@ PUBLISHED = {
     "bert_base": 109.48,
     "vit_b16": 86.57,
 }
-LIGHT = tuple(name for name in NAMES if not name.startswith(("vgg", "bert", "vit")))  # quick enough to run twice
+LIGHT = tuple(
+    name for name in NAMES if not name.startswith(("vgg", "bert", "vit"))
+)  # quick enough to run twice
 Arrays = dict[str, np.ndarray]
 
 
@@ -40,7 +43,8 @@ _light = cache(partial(build, batch="N"))
 
 @pytest.fixture(scope="module", params=NAMES)
 def named(request: pytest.FixtureRequest) -> tuple[str, onnx.ModelProto]:
-    """Each model once, with symbolic batch: pytest groups tests by it, so one of the large ones is in memory at a time."""
+    """Each model once, with symbolic batch: pytest groups tests by it, so one of the large ones
+    is in memory at a time."""
     return request.param, build(request.param, batch="N")
 
 
@@ -50,9 +54,13 @@ def _feeds(session: ort.InferenceSession, batch: int) -> Arrays:
     for value in session.get_inputs():
         shape = [batch, *value.shape[1:]]
         if value.type == "tensor(int64)":
-            feeds[value.name] = np.ones(shape, np.int64) if "mask" in value.name else rng.integers(0, 1000, shape)
+            feeds[value.name] = (
+                np.ones(shape, np.int64) if "mask" in value.name else rng.integers(0, 1000, shape)
+            )
         else:
-            feeds[value.name] = rng.standard_normal(shape).astype(np.float16 if value.type == "tensor(float16)" else np.float32)
+            feeds[value.name] = rng.standard_normal(shape).astype(
+                np.float16 if value.type == "tensor(float16)" else np.float32
+            )
     return feeds
 
 
@@ -63,7 +71,11 @@ def _run(model: onnx.ModelProto, batch: int = 2) -> list[np.ndarray]:
 
 def _parameters(model: onnx.ModelProto) -> float:
     """Millions."""
-    floats = (tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT and ".running_" not in tensor.name)
+    floats = (
+        tensor
+        for tensor in model.graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT and ".running_" not in tensor.name
+    )
     return sum(int(np.prod(tensor.dims)) for tensor in floats) / 1e6
 
 
@@ -90,28 +102,40 @@ def test_half_precision_differs_by_rounding_alone(name: str) -> None:
     expected, half = _run(_light(name)), _run(build(name, "N", "fp16", io="fp32"))
     for reference, output in zip(expected, half, strict=True):
         assert output.dtype == np.float32
-        assert np.linalg.norm(output - reference) <= 1e-2 * np.linalg.norm(reference)  # a whole model in fp16
+        assert np.linalg.norm(output - reference) <= 1e-2 * np.linalg.norm(
+            reference
+        )  # a whole model in fp16
 
 
 def test_half_precision_has_half_inputs_and_outputs_unless_told() -> None:
     graph = build("dlrm_mlp", precision="fp16").graph
-    assert {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)} == {onnx.TensorProto.FLOAT16}
+    assert {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)} == {
+        onnx.TensorProto.FLOAT16
+    }
 
 
 @pytest.mark.parametrize("variant", ["a0", "b0"])
 def test_deployed_repvgg_is_the_trained_function(variant: str) -> None:
-    (trained,), (deployed,) = _run(_light(f"repvgg_{variant}")), _run(_light(f"repvgg_{variant}_deploy"))
+    (trained,), (deployed,) = (
+        _run(_light(f"repvgg_{variant}")),
+        _run(_light(f"repvgg_{variant}_deploy")),
+    )
     np.testing.assert_allclose(deployed, trained, rtol=1e-3, atol=1e-3 * np.abs(trained).max())
 
 
 @pytest.mark.parametrize(("variant", "published"), [("a0", 13.35), ("a1", 21.7), ("b0", 24.85)])
 def test_augmented_repvgg_is_the_published_one(variant: str, published: float) -> None:
-    """Bolt's table 5 counts each added convolution as a 3x3, nine times the parameters of the 1x1 that its text describes."""
-    plain, augmented = (_parameters(build(f"{name}_{variant}_deploy")) for name in ("repvgg", "repvggaug"))
+    """Bolt's table 5 counts each added convolution as a 3x3, nine times the parameters of the
+    1x1 that its text describes."""
+    plain, augmented = (
+        _parameters(build(f"{name}_{variant}_deploy")) for name in ("repvgg", "repvggaug")
+    )
     assert plain + 9 * (augmented - plain) == pytest.approx(published, rel=5e-3)
 
 
-@pytest.mark.parametrize(("name", "operator"), [("gelu", "Erf"), ("hard_swish", "HardSwish"), ("softplus", "Softplus")])
+@pytest.mark.parametrize(
+    ("name", "operator"), [("gelu", "Erf"), ("hard_swish", "HardSwish"), ("softplus", "Softplus")]
+)
 def test_activation_follows_every_convolution(name: str, operator: str) -> None:
     operators = [node.op_type for node in build(f"repvgg_a0_deploy_{name}").graph.node]
     assert operators.count("Conv") == operators.count(operator) == 22
@@ -121,7 +145,9 @@ def test_activation_follows_every_convolution(name: str, operator: str) -> None:
 @pytest.mark.parametrize("opset", [13, 16, 18, 21])
 @pytest.mark.parametrize("name", ["mobilenet_v3_large", "dcn_v2", "resnet18"])
 def test_every_opset_gives_the_same_answers(name: str, opset: int) -> None:
-    for reference, output in zip(_run(_light(name)), _run(build(name, "N", opset=opset)), strict=True):
+    for reference, output in zip(
+        _run(_light(name)), _run(build(name, "N", opset=opset)), strict=True
+    ):
         np.testing.assert_allclose(output, reference, rtol=1e-4, atol=1e-4)
 
 
@@ -154,6 +180,9 @@ def test_bad_arguments_are_named(arguments: dict[str, object], message: str) -> 
 def test_command_line_writes_a_light(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "model.onnx"
     assert main(["dlrm_mlp", str(out), "--batch", "4", "--precision", "fp16"]) == 0
-    assert [d.dim_value for d in onnx.load(out).graph.input[0].type.tensor_type.shape.dim] == [4, 256]
+    assert [d.dim_value for d in onnx.load(out).graph.input[0].type.tensor_type.shape.dim] == [
+        4,
+        256,
+    ]
     assert main(["dlrm_mlp", str(tmp_path / "no" / "such.onnx")]) == 1
     assert "error:" in capsys.readouterr().err

@@ -1,5 +1,6 @@
-"""Predicted times of several GEMMs in one kernel with mma.sync, bias and ReLU behind each, against measurements on an H200 (fp16), which
-runs sm_80's kernels."""
+"""Predicted times of several GEMMs in one kernel with mma.sync, bias and ReLU behind each,
+against measurements on an H200 (fp16), which runs sm_80's kernels."""
+
 from __future__ import annotations
 
 import math
@@ -13,8 +14,8 @@ from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 from onnxbolt.plan.chain_2x import blocks_per_sm, shortage
 from onnxbolt.plan.cost import fused_us, predict
 
-# rows, k, columns of each layer; of the kernel the block's rows, columns and k, the other layers' columns, a warp's rows and columns, and
-# stages; microseconds
+# rows, k, columns of each layer; of the kernel the block's rows, columns and k, the other layers'
+# columns, a warp's rows and columns, and stages; microseconds
 MEASURED = (
     (16384, 256, (64, 16), (128, 64, 32), (16, 0, 0), (32, 64, 0), 4, 6.50),
     (16384, 256, (64, 16), (64, 64, 32), (32, 0, 0), (32, 32, 0), 4, 7.19),
@@ -35,7 +36,9 @@ def _problem(rows: int, k: int, widths: tuple[int, ...]) -> GemmProblem:
 def test_predictions_are_near_measurements() -> None:
     errors = []
     for rows, k, widths, threadblock, warp, instruction, stages, us in MEASURED:
-        config = KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_2X, threadblock, warp, instruction, stages)
+        config = KernelConfig(
+            90, 0, UNBOUNDED, Family.CHAIN_2X, threadblock, warp, instruction, stages
+        )
         errors.append(math.log(fused_us(_problem(rows, k, widths), config, get(90)) / us))
     assert max(map(abs, errors)) < 0.2
     assert abs(sum(errors) / len(errors)) < 0.06
@@ -45,7 +48,10 @@ def test_predictions_are_near_measurements() -> None:
 def test_every_candidate_has_a_block_on_an_sm(number: int) -> None:
     for k, widths in ((256, (64, 16)), (576, (128, 64)), (30, (48, 20))):
         problem = _problem(16384, k, widths)
-        assert all(blocks_per_sm(problem, config, get(number)) >= 1 for config in chain_2x.candidates(problem, get(number)))
+        assert all(
+            blocks_per_sm(problem, config, get(number)) >= 1
+            for config in chain_2x.candidates(problem, get(number))
+        )
         assert predict(problem, number)[0].family is Family.CHAIN_2X
 
 

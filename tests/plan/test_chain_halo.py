@@ -1,4 +1,6 @@
-"""Predicted times of chains behind halo convolutions against what an H200 measured: batch 32, fp16, in a CUDA graph, inputs out of L2."""
+"""Predicted times of chains behind halo convolutions against what an H200 measured: batch 32,
+fp16, in a CUDA graph, inputs out of L2."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -16,16 +18,54 @@ HOPPER = get(90)
 LAYER = ("Bias", "Relu")
 
 
-def _problem(size: int, channels: int, last: int, stride: int = 1, steps: tuple[str, ...] = LAYER) -> ConvProblem:
+def _problem(
+    size: int, channels: int, last: int, stride: int = 1, steps: tuple[str, ...] = LAYER
+) -> ConvProblem:
     out = (size - 1) // stride + 1
-    return ConvProblem(32, size, size, channels, last, 3, 3, out, out, (1, 1, 1, 1), (stride, stride), (1, 1), 1, DType.F16, DType.F16,
-                       (*LAYER, PRODUCT, *steps), inner=(channels,))
+    return ConvProblem(
+        32,
+        size,
+        size,
+        channels,
+        last,
+        3,
+        3,
+        out,
+        out,
+        (1, 1, 1, 1),
+        (stride, stride),
+        (1, 1),
+        1,
+        DType.F16,
+        DType.F16,
+        (*LAYER, PRODUCT, *steps),
+        inner=(channels,),
+    )
 
 
-def _config(threadblock: tuple[int, int, int], tile: tuple[int, int, int], pixels: int, stages: int, consumers: int, resident: int,
-            last: int = 64, schedule: Schedule = Schedule.PINGPONG) -> KernelConfig:
-    return KernelConfig(90, 0, UNBOUNDED, Family.CHAIN_HALO_SM90, threadblock, tile, (pixels, last, 0), stages, schedule=schedule,
-                        consumers=consumers, resident=resident)
+def _config(
+    threadblock: tuple[int, int, int],
+    tile: tuple[int, int, int],
+    pixels: int,
+    stages: int,
+    consumers: int,
+    resident: int,
+    last: int = 64,
+    schedule: Schedule = Schedule.PINGPONG,
+) -> KernelConfig:
+    return KernelConfig(
+        90,
+        0,
+        UNBOUNDED,
+        Family.CHAIN_HALO_SM90,
+        threadblock,
+        tile,
+        (pixels, last, 0),
+        stages,
+        schedule=schedule,
+        consumers=consumers,
+        resident=resident,
+    )
 
 
 EXPANSION = _problem(56, 64, 256)
@@ -38,7 +78,11 @@ MEASURED = (
     (_problem(112, 64, 64, 2), _config((64, 208, 64), (28, 7, 1), 232, 3, 2, 1), 21.2),
     (_problem(112, 64, 64, 2), _config((64, 224, 64), (14, 14, 1), 232, 4, 2, 0), 21.3),
     (_problem(112, 48, 48, 2), _config((64, 208, 48), (28, 7, 1), 232, 3, 2, 1), 19.8),
-    (_problem(28, 96, 96), _config((128, 208, 32), (28, 7, 1), 272, 5, 2, 0, 128, Schedule.COOPERATIVE), 14.1),
+    (
+        _problem(28, 96, 96),
+        _config((128, 208, 32), (28, 7, 1), 272, 5, 2, 0, 128, Schedule.COOPERATIVE),
+        14.1,
+    ),
     (EXPANSION, _config((64, 112, 64), (8, 14, 1), 160, 2, 3, 1, 256), 24.8),
     (EXPANSION, _config((64, 96, 64), (8, 12, 1), 144, 3, 3, 1, 256), 26.1),
     (EXPANSION, _config((64, 208, 64), (28, 7, 1), 272, 2, 2, 0, 256), 26.9),
@@ -51,7 +95,9 @@ MEASURED = (
 
 
 @pytest.mark.parametrize(("problem", "config", "us"), MEASURED, ids=str)
-def test_prediction_is_near_the_measurement(problem: ConvProblem, config: KernelConfig, us: float) -> None:
+def test_prediction_is_near_the_measurement(
+    problem: ConvProblem, config: KernelConfig, us: float
+) -> None:
     assert fused_us(problem, config, HOPPER) == pytest.approx(us, rel=0.2)
 
 

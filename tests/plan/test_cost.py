@@ -1,4 +1,6 @@
-"""The cost model against measurements on one H200 (fp16, batch 32, microseconds), and its monotony."""
+"""The cost model against measurements on one H200 (fp16, batch 32, microseconds), and its
+monotony."""
+
 import dataclasses
 
 import pytest
@@ -24,8 +26,8 @@ from onnxbolt.plan.cost import (
 H200 = get(90)
 FACTOR = 1.5  # how far prediction and measurement may lie apart, either way
 
-# image size, input channels, output channels, filter, stride: cuDNN's convolution; with PyTorch's bias and ReLU kernels;
-# the best CUTLASS 2.x implicit GEMM with both fused
+# image size, input channels, output channels, filter, stride: cuDNN's convolution; with PyTorch's
+# bias and ReLU kernels; the best CUTLASS 2.x implicit GEMM with both fused
 CONVS = [
     ((56, 64, 64, 3, 1), 24.3, 44.3, 29.0),
     ((56, 64, 256, 1, 1), 22.6, 118, 36.1),
@@ -42,18 +44,55 @@ CONVS = [
     ((28, 512, 512, 3, 1), 158, 212, 265),
 ]
 # m, n, k: cuBLAS
-GEMMS = [((1280, 3072, 768), 11.7), ((1280, 768, 3072), 10.8), ((1280, 768, 768), 5.0), ((4096, 4096, 4096), 182)]
+GEMMS = [
+    ((1280, 3072, 768), 11.7),
+    ((1280, 768, 3072), 10.8),
+    ((1280, 768, 768), 5.0),
+    ((4096, 4096, 4096), 182),
+]
 # m, k, n of the first, n of the second: two cuBLAS products
-PAIRS = [((16384, 256, 64, 16), 8.6), ((32768, 576, 128, 64), 26.8), ((128320, 96, 32, 96), 42.8), ((32768, 256, 256, 64), 25.6)]
+PAIRS = [
+    ((16384, 256, 64, 16), 8.6),
+    ((32768, 576, 128, 64), 26.8),
+    ((128320, 96, 32, 96), 42.8),
+    ((32768, 256, 256, 64), 25.6),
+]
 
 
-def _conv(size: int, c: int, k: int, r: int, stride: int, chain: tuple[str, ...] = ("Bias", "Relu"), batch: int = 32) -> ConvProblem:
+def _conv(
+    size: int,
+    c: int,
+    k: int,
+    r: int,
+    stride: int,
+    chain: tuple[str, ...] = ("Bias", "Relu"),
+    batch: int = 32,
+) -> ConvProblem:
     pad = r // 2
     out = (size + 2 * pad - r) // stride + 1
-    return ConvProblem(batch, size, size, c, k, r, r, out, out, (pad,) * 4, (stride,) * 2, (1, 1), 1, DType.F16, DType.F16, chain)
+    return ConvProblem(
+        batch,
+        size,
+        size,
+        c,
+        k,
+        r,
+        r,
+        out,
+        out,
+        (pad,) * 4,
+        (stride,) * 2,
+        (1, 1),
+        1,
+        DType.F16,
+        DType.F16,
+        chain,
+    )
 
 
-def _gemm(m: int, n: int, k: int, chain: tuple[str, ...] = (), dtype: DType = DType.F16) -> GemmProblem:
+def _gemm(
+    m: int, n: int, k: int, chain: tuple[str, ...] = (), dtype: DType = DType.F16
+) -> GemmProblem:
     return GemmProblem(m, n, k, dtype, dtype, chain)
 
 
@@ -62,14 +101,26 @@ def _near(predicted: float, measured: float) -> bool:
 
 
 @pytest.mark.parametrize(("shape", "cudnn", "unfused", "fused"), CONVS)
-def test_convolutions_on_the_h200(shape: tuple[int, ...], cudnn: float, unfused: float, fused: float) -> None:
+def test_convolutions_on_the_h200(
+    shape: tuple[int, ...], cudnn: float, unfused: float, fused: float
+) -> None:
     problem = _conv(*shape)
-    assert _near(min(fused_us(problem, config, H200) for config in candidates(problem, H200) if config.family is Family.CONV_2X), fused)
+    assert _near(
+        min(
+            fused_us(problem, config, H200)
+            for config in candidates(problem, H200)
+            if config.family is Family.CONV_2X
+        ),
+        fused,
+    )
     assert _near(library_us(problem, H200), cudnn)
-    assert _near(ort_us(problem, H200), (cudnn + unfused) / 2)  # of bias and ReLU, which cost about alike, cuDNN fuses one
+    assert _near(
+        ort_us(problem, H200), (cudnn + unfused) / 2
+    )  # of bias and ReLU, which cost about alike, cuDNN fuses one
 
 
-# output channels, filter, stride of a first convolution of 224 x 224 fp32 images, as our own kernel for sm_90a takes them
+# output channels, filter, stride of a first convolution of 224 x 224 fp32 images, as our own kernel
+# for sm_90a takes them
 FIRST = [(64, 7, 2, 26.8), (64, 3, 1, 60.8), (48, 3, 2, 19.8), (16, 3, 2, 12.3)]
 
 
@@ -87,7 +138,9 @@ def test_changes_of_layout_on_the_h200() -> None:
 
 
 def test_a_first_layer_of_three_channels_on_the_h200() -> None:
-    bias = elementwise_us(2 * 32 * 112 * 112 * 64 * 2, H200)  # a kernel of its own where this was measured
+    bias = elementwise_us(
+        2 * 32 * 112 * 112 * 64 * 2, H200
+    )  # a kernel of its own where this was measured
     assert _near(ort_us(_conv(224, 3, 64, 7, 2), H200), 226 - bias)
 
 
@@ -97,7 +150,9 @@ def test_library_products_on_the_h200(shape: tuple[int, int, int], cublas: float
 
 
 @pytest.mark.parametrize(("shape", "cublas"), PAIRS)
-def test_narrow_library_products_on_the_h200(shape: tuple[int, int, int, int], cublas: float) -> None:
+def test_narrow_library_products_on_the_h200(
+    shape: tuple[int, int, int, int], cublas: float
+) -> None:
     m, k, n0, n1 = shape
     assert _near(library_us(_gemm(m, n0, k), H200) + library_us(_gemm(m, n1, n0), H200), cublas)
 
@@ -105,7 +160,10 @@ def test_narrow_library_products_on_the_h200(shape: tuple[int, int, int, int], c
 def test_the_measured_best_tile_is_chosen_for_few_channels() -> None:
     for channels in (48, 64):
         problem = _conv(56, channels, channels, 3, 1)
-        config = min((c for c in candidates(problem, H200) if c.family is Family.CONV_2X), key=lambda c: fused_us(problem, c, H200))
+        config = min(
+            (c for c in candidates(problem, H200) if c.family is Family.CONV_2X),
+            key=lambda c: fused_us(problem, c, H200),
+        )
         assert (config.threadblock, config.stages) == ((256, 64, 32), 4)
 
 
@@ -152,7 +210,9 @@ def test_narrow_accesses_cost() -> None:
 
 def test_onnx_runtime_fuses_bias_with_gelu_and_relu_only_in_fp32() -> None:
     def steps(chain: tuple[str, ...], dtype: DType = DType.F16) -> int:
-        extra = ort_us(_gemm(4096, 1024, 1024, chain, dtype), H200) - library_us(_gemm(4096, 1024, 1024, chain, dtype), H200)
+        extra = ort_us(_gemm(4096, 1024, 1024, chain, dtype), H200) - library_us(
+            _gemm(4096, 1024, 1024, chain, dtype), H200
+        )
         return round(extra / elementwise_us(2 * 4096 * 1024 * dtype.bytes, H200))
 
     assert steps(("Bias", "Relu")) == 2
@@ -161,7 +221,9 @@ def test_onnx_runtime_fuses_bias_with_gelu_and_relu_only_in_fp32() -> None:
     assert steps(("Bias",), DType.F32) == 0
     bare, biased = (ort_us(_conv(28, 128, 128, 3, 1, chain), H200) for chain in ((), ("Bias",)))
     assert bare == biased
-    fp32 = dataclasses.replace(_conv(28, 128, 128, 3, 1, ("Bias", "Add", "Relu")), dtype=DType.F32, out=DType.F32)
+    fp32 = dataclasses.replace(
+        _conv(28, 128, 128, 3, 1, ("Bias", "Add", "Relu")), dtype=DType.F32, out=DType.F32
+    )
     assert ort_us(fp32, H200) == library_us(fp32, H200)
 
 
@@ -196,7 +258,9 @@ def test_candidates_are_ranked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = predict(problem, 90)
     ours, theirs = ranked(problem, H200), ort_us(problem, H200)
     assert [(config, us) for us, config in ours[:1]] == [expected]
-    assert list(ours) == sorted((fused_us(problem, config, H200), config) for config in candidates(problem, H200))
+    assert list(ours) == sorted(
+        (fused_us(problem, config, H200), config) for config in candidates(problem, H200)
+    )
     for name in ("candidates", "fused_us", "library_us"):
         monkeypatch.setattr(f"onnxbolt.plan.cost.{name}", lambda *_: pytest.fail("asked again"))
     assert (ranked(problem, H200), ort_us(problem, H200)) == (ours, theirs)

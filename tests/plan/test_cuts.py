@@ -1,4 +1,5 @@
 """Cutting chains of GEMMs: layers that pay share a kernel, others keep their own."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -41,7 +42,10 @@ def test_narrow_layers_share_a_kernel(widths: tuple[int, ...]) -> None:
     assert rules(net, y) == ["gemm+" + "+Gemm+".join(["Bias+Relu"] * (len(widths) - 1))]
 
 
-@pytest.mark.parametrize(("rows", "widths"), [(2048, (13, 512, 256, 64, 16)), (16384, (13, 512, 256, 64, 16)), (16384, (367, 512, 256, 1))])
+@pytest.mark.parametrize(
+    ("rows", "widths"),
+    [(2048, (13, 512, 256, 64, 16)), (16384, (13, 512, 256, 64, 16)), (16384, (367, 512, 256, 1))],
+)
 def test_layers_of_512_columns_share_a_kernel(rows: int, widths: tuple[int, ...]) -> None:
     """DLRM's perceptrons."""
     net, y = mlp(rows, *widths)
@@ -69,14 +73,21 @@ def test_wide_layers_have_no_kernel_for_several() -> None:
 def test_what_a_block_lacks_is_reported() -> None:
     net, y = mlp(16384, 256, 256, 64)
     _, (cut,), *_ = cover(prepare(net.model(y), "fp16"), [80, 75])
-    assert cut.reason.endswith("at these widths: 256 to 256 to 64 (a block needs 74 KB of shared memory, of which sm_75 has 64)")
+    assert cut.reason.endswith(
+        "at these widths: 256 to 256 to 64 (a block needs 74 KB of shared memory, of which sm_75"
+        " has 64)"
+    )
 
 
 @pytest.mark.parametrize("archs", [(75,), (80, 90), (90,)])
 @pytest.mark.parametrize("widths", [(4, 1, 4), (13, 16, 8, 1)])
-def test_narrow_layers_share_a_kernel_on_every_architecture(widths: tuple[int, ...], archs: tuple[int, ...]) -> None:
+def test_narrow_layers_share_a_kernel_on_every_architecture(
+    widths: tuple[int, ...], archs: tuple[int, ...]
+) -> None:
     net, y = mlp(2464, *widths)
-    assert rules(net, y, archs=archs) == ["gemm+" + "+Gemm+".join(["Bias+Relu"] * (len(widths) - 1))]
+    assert rules(net, y, archs=archs) == [
+        "gemm+" + "+Gemm+".join(["Bias+Relu"] * (len(widths) - 1))
+    ]
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
@@ -104,32 +115,50 @@ def test_residuals_stand_behind_the_last_layer() -> None:
     optimized = assert_same(net.model(y), 2e-3, "fp16", arch=90)
     assert [op.split("_")[0] for op in ops(optimized) if op.startswith("Fused")] == ["FusedGemm"]
     inner = net.node("Add", net.node("MatMul", "x", net.normal(256, 64)), "inner")
-    assert rules(net, net.node("MatMul", inner, net.normal(64, 16)), archs=(80,)) == ["gemm+Add", "gemm"]
+    assert rules(net, net.node("MatMul", inner, net.normal(64, 16)), archs=(80,)) == [
+        "gemm+Add",
+        "gemm",
+    ]
 
 
-@pytest.mark.parametrize(("hidden", "left"), [(1, ["gemm", "gemm+Bias+Add+Mul"]), (2, ["gemm+Bias+Add+Mul"])])
+@pytest.mark.parametrize(
+    ("hidden", "left"), [(1, ["gemm", "gemm+Bias+Add+Mul"]), (2, ["gemm+Bias+Add+Mul"])]
+)
 def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: list[str]) -> None:
-    """No registers hold both residuals, and the tensor between the layers is none of the source, so that nothing may end there."""
+    """No registers hold both residuals, and the tensor between the layers is none of the source,
+    so that nothing may end there."""
     net = Net({"x": (16384, 256), "r": (16384, 512), "s": (16384, 512)})
     product = net.node("MatMul", "x", net.normal(256, 512))
     biased = net.node("Add", product, net.normal(512))
     inner = net.node("Relu", biased)
-    graph = prepare(net.model(net.node("Mul", net.node("Add", net.linear(inner, 512, 512), "r"), "s")), "fp16")
+    graph = prepare(
+        net.model(net.node("Mul", net.node("Add", net.linear(inner, 512, 512), "r"), "s")), "fp16"
+    )
     graph.source_tensors -= {inner, biased, product} if hidden == 2 else {inner, biased}
     found, refusals, *_ = cover(graph, [90])
     assert [candidate.rule.removesuffix("+CastF32") for candidate in found] == left
-    assert [refusal.tensor for refusal in refusals if refusal.reason == UNKNOWN] == [product] * (hidden - 1)
+    assert [refusal.tensor for refusal in refusals if refusal.reason == UNKNOWN] == [product] * (
+        hidden - 1
+    )
 
 
 def test_where_a_chain_is_cut_is_reported_with_both_times() -> None:
     net = Net({"x": (1024, 64), "r": (1024, 512), "s": (1024, 512)})
     hidden = net.node("Relu", net.linear(net.node("Relu", net.linear("x", 64, 512)), 512, 512))
-    y = net.node("Mul", net.node("Add", net.linear(hidden, 512, 512), "r"), "s")  # no registers hold both residuals
+    y = net.node(
+        "Mul", net.node("Add", net.linear(hidden, 512, 512), "r"), "s"
+    )  # no registers hold both residuals
     graph = prepare(net.model(y), "fp16")
     found, refusals, *_ = cover(graph, [90])
-    cuts = [refusal for refusal in refusals if "not in one kernel with the layer before it" in refusal.reason]
+    cuts = [
+        refusal
+        for refusal in refusals
+        if "not in one kernel with the layer before it" in refusal.reason
+    ]
     assert sum(len(candidate.widths) for candidate in found) == 3
-    assert [(cut.op, cut.tensor) for cut in cuts] == [("MatMul", candidate.output.name) for candidate in found[:-1]]
+    assert [(cut.op, cut.tensor) for cut in cuts] == [
+        ("MatMul", candidate.output.name) for candidate in found[:-1]
+    ]
     slower, impossible = cuts
     assert slower.reason.endswith("which is predicted to be slower")
     assert slower.values["together_us"] >= slower.values["apart_us"] > 0
@@ -142,9 +171,13 @@ def test_a_kernel_for_several_layers_knows_them_one_by_one() -> None:
     net, y = mlp(16384, 256, 64, 16, 8)
     (chain,) = cover(prepare(net.model(y), "fp16"), [90])[0]
     assert [layer.anchor.channels for layer in chain.layers] == [64, 16, 8]
-    assert {id(node) for layer in chain.layers for node in layer.nodes} == {id(node) for node in chain.nodes}
+    assert {id(node) for layer in chain.layers for node in layer.nodes} == {
+        id(node) for node in chain.nodes
+    }
     assert not any(layer.layers for layer in chain.layers)
-    assert [problem_of(layer, None) for layer in chain.layers] == list(problem_of(chain, None).layers)  # type: ignore[union-attr]
+    assert [problem_of(layer, None) for layer in chain.layers] == list(
+        problem_of(chain, None).layers
+    )  # type: ignore[union-attr]
 
 
 def test_the_layers_of_a_chain_that_loses_are_offered_by_themselves() -> None:
@@ -166,10 +199,18 @@ def test_the_layers_of_a_chain_that_loses_are_offered_by_themselves() -> None:
     assert [candidate.rule for candidate in apart.candidates] == ["gemm+Bias+Relu"]
     assert [refusal.reason for refusal in apart.refusals] == [
         "measured slower than ONNX Runtime, its 2 layers in one kernel",
-        "measured slower than ONNX Runtime, it and its conversions together"]
+        "measured slower than ONNX Runtime, it and its conversions together",
+    ]
     again = planned(dataclasses.replace(apart.used, frozen=True))
     assert list(again.configs.values()) == list(apart.configs.values())
-    doomed = planned(Timings(comparisons={key: dataclasses.replace(loses, reason="the whole model is slower"), layers[0]: wins}))
+    doomed = planned(
+        Timings(
+            comparisons={
+                key: dataclasses.replace(loses, reason="the whole model is slower"),
+                layers[0]: wins,
+            }
+        )
+    )
     assert not doomed.candidates
 
 
@@ -189,17 +230,30 @@ def test_whatever_kernels_take_no_other_cover_is_cheaper(seed: int) -> None:
     widths = tuple(choose.choice((16, 64, 128)) for _ in range(choose.randint(3, 7)))
     net, y = mlp(4096, *widths)
     graph = prepare(net.model(y), "fp16")
-    times = {problem: choose.lognormvariate(1, 0.5) for problem in dict.fromkeys(segments(graph, [90]))}
-    timings = Timings({(problem, 90): Choice(predict(problem, 90)[0], us) for problem, us in times.items()})
-    by_columns = {(problem.k, *problem.inner, problem.n, problem.out): us for problem, us in times.items()}  # type: ignore[union-attr]
+    times = {
+        problem: choose.lognormvariate(1, 0.5) for problem in dict.fromkeys(segments(graph, [90]))
+    }
+    timings = Timings(
+        {(problem, 90): Choice(predict(problem, 90)[0], us) for problem, us in times.items()}
+    )
+    by_columns = {
+        (problem.k, *problem.inner, problem.n, problem.out): us for problem, us in times.items()
+    }  # type: ignore[union-attr]
     ends = [DType.F16] * (len(widths) - 2) + [DType.F32]  # what each layer's result is
 
     def cheapest(start: int) -> float:
-        return min((by_columns.get((*widths[start:end + 1], ends[end - 1]), math.inf) + cheapest(end)
-                    for end in range(start + 1, len(widths))), default=0.0)
+        return min(
+            (
+                by_columns.get((*widths[start : end + 1], ends[end - 1]), math.inf) + cheapest(end)
+                for end in range(start + 1, len(widths))
+            ),
+            default=0.0,
+        )
 
     chosen = cover(graph, [90], timings=timings).candidates
-    assert sum(times[problem_of(candidate, None)] for candidate in chosen) == pytest.approx(cheapest(0))
+    assert sum(times[problem_of(candidate, None)] for candidate in chosen) == pytest.approx(
+        cheapest(0)
+    )
 
 
 def test_a_measured_time_is_compared_with_measured_ones_or_with_corrected_predictions() -> None:
@@ -210,7 +264,10 @@ def test_a_measured_time_is_compared_with_measured_ones_or_with_corrected_predic
 
     def kernels(**measured: float) -> int:
         problems = {"both": both, "first": first, "second": second}
-        choices = {(problems[name], 90): Choice(predict(problems[name], 90)[0], us) for name, us in measured.items()}
+        choices = {
+            (problems[name], 90): Choice(predict(problems[name], 90)[0], us)
+            for name, us in measured.items()
+        }
         return len(cover(graph, [90], timings=Timings(choices)).candidates)
 
     assert kernels() == 1
@@ -233,7 +290,9 @@ def test_a_cut_that_was_decided_stays_and_frozen_ones_are_needed() -> None:
     graph = prepare(net.model(y), "fp16")
     ((key, cut),) = cover(graph, [90]).cuts.items()
     assert cut.layers == 2
-    decided = cover(graph, [90], timings=Timings(frozen=True, cuts={key: dataclasses.replace(cut, layers=1)}))
+    decided = cover(
+        graph, [90], timings=Timings(frozen=True, cuts={key: dataclasses.replace(cut, layers=1)})
+    )
     assert [len(candidate.widths) for candidate in decided.candidates] == [1, 1]
     with pytest.raises(FrozenError, match="lacks how many layers of gemm 16384x64-16x256"):
         cover(graph, [90], timings=Timings(frozen=True))
@@ -254,4 +313,6 @@ def test_a_pass_that_pads_rows_counts_where_one_kernel_does_without() -> None:
 
 def test_chains_may_be_longer_than_recursion_is_deep() -> None:
     net, y = mlp(128, *[64] * 400)
-    assert sum(rule.count("gemm") + rule.count("Gemm") for rule in rules(net, y, archs=(80,))) == 399
+    assert (
+        sum(rule.count("gemm") + rule.count("Gemm") for rule in rules(net, y, archs=(80,))) == 399
+    )

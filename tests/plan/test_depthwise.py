@@ -1,4 +1,6 @@
-"""Predicted times of depthwise convolutions and squeeze-and-excitation; cuDNN's as measured on one H200 (fp16, batch 32, microseconds)."""
+"""Predicted times of depthwise convolutions and squeeze-and-excitation; cuDNN's as measured on
+one H200 (fp16, batch 32, microseconds)."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -15,8 +17,16 @@ FACTOR = 1.5  # how far prediction and measurement may lie apart, either way
 
 # channels, image size, filter, stride: cuDNN's convolution, channels last
 LAYERS = [
-    ((16, 112, 3, 1), 16.1), ((64, 112, 3, 2), 21.8), ((72, 56, 3, 1), 17.1), ((72, 56, 5, 2), 21.4), ((120, 28, 5, 1), 16.3),
-    ((240, 28, 3, 2), 11.3), ((200, 14, 3, 1), 8.1), ((480, 14, 3, 1), 9.8), ((672, 14, 3, 1), 11.2), ((672, 14, 5, 2), 12.0),
+    ((16, 112, 3, 1), 16.1),
+    ((64, 112, 3, 2), 21.8),
+    ((72, 56, 3, 1), 17.1),
+    ((72, 56, 5, 2), 21.4),
+    ((120, 28, 5, 1), 16.3),
+    ((240, 28, 3, 2), 11.3),
+    ((200, 14, 3, 1), 8.1),
+    ((480, 14, 3, 1), 9.8),
+    ((672, 14, 3, 1), 11.2),
+    ((672, 14, 5, 2), 12.0),
     ((960, 7, 5, 1), 9.2),
 ]
 GATE = SqueezeExciteProblem(32, 14, 14, 480, 120, DType.F16, DType.F16, ("Relu", "HardSigmoid"))
@@ -24,8 +34,24 @@ GATE = SqueezeExciteProblem(32, 14, 14, 480, 120, DType.F16, DType.F16, ("Relu",
 
 def _layer(channels: int, size: int, r: int, stride: int) -> ConvProblem:
     pad, out = r // 2, (size + 2 * (r // 2) - r) // stride + 1
-    return ConvProblem(32, size, size, channels, channels, r, r, out, out, (pad,) * 4, (stride,) * 2, (1, 1), channels,
-                       DType.F16, DType.F16, ("Bias", "Relu"))
+    return ConvProblem(
+        32,
+        size,
+        size,
+        channels,
+        channels,
+        r,
+        r,
+        out,
+        out,
+        (pad,) * 4,
+        (stride,) * 2,
+        (1, 1),
+        channels,
+        DType.F16,
+        DType.F16,
+        ("Bias", "Relu"),
+    )
 
 
 @pytest.mark.parametrize(("layer", "cudnn"), LAYERS)
@@ -34,13 +60,17 @@ def test_cudnn_on_the_h200(layer: tuple[int, int, int, int], cudnn: float) -> No
 
 
 @pytest.mark.parametrize("layer", [layer for layer, _ in LAYERS])
-def test_a_fused_layer_lies_between_the_floor_and_onnx_runtime(layer: tuple[int, int, int, int]) -> None:
+def test_a_fused_layer_lies_between_the_floor_and_onnx_runtime(
+    layer: tuple[int, int, int, int],
+) -> None:
     problem = _layer(*layer)
     assert floor_us(problem, H200) < predict(problem, 90)[1] < ort_us(problem, H200)
 
 
 def test_larger_filters_and_images_take_longer() -> None:
-    small, large, more = (predict(_layer(120, size, r, 1), 90)[1] for size, r in ((28, 3), (28, 5), (56, 5)))
+    small, large, more = (
+        predict(_layer(120, size, r, 1), 90)[1] for size, r in ((28, 3), (28, 5), (56, 5))
+    )
     assert small < large < more
 
 

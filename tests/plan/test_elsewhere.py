@@ -1,4 +1,6 @@
-"""Results that are used elsewhere end a kernel that cannot store them, and the report says what that costs."""
+"""Results that are used elsewhere end a kernel that cannot store them, and the report says what
+that costs."""
+
 from __future__ import annotations
 
 from onnxbolt.match.types import Refusal

@@ -1,4 +1,5 @@
 """Grouped convolutions measured on an H200: cuDNN's and our kernels against the predictions."""
+
 from __future__ import annotations
 
 import math
@@ -11,24 +12,51 @@ from onnxbolt.kernels import grouped
 from onnxbolt.kernels.config import ConvProblem
 from onnxbolt.plan.cost import library_us, ort_us, predict
 
-# image, channels, groups, stride, of 3x3 convolutions at batch 32; microseconds of cuDNN alone (the faster layout), and of our best
-# kernel with bias and ReLU
+# image, channels, groups, stride, of 3x3 convolutions at batch 32; microseconds of cuDNN alone (the
+# faster layout), and of our best kernel with bias and ReLU
 MEASURED = (
-    (56, 128, 32, 1, 44.6, 24.0), (56, 256, 32, 2, 32.1, 20.2), (28, 256, 32, 1, 28.0, 15.0), (28, 512, 32, 2, 16.2, 12.1),
-    (14, 512, 32, 1, 15.6, 10.1), (14, 1024, 32, 2, 10.7, 8.2), (7, 1024, 32, 1, 10.4, 7.6), (28, 192, 4, 1, 55.5, 13.3),
-    (14, 432, 9, 1, 47.8, 10.6), (14, 336, 14, 1, 41.1, 8.6), (7, 888, 37, 1, 33.8, 10.5), (28, 448, 8, 1, 112.0, 26.7),
+    (56, 128, 32, 1, 44.6, 24.0),
+    (56, 256, 32, 2, 32.1, 20.2),
+    (28, 256, 32, 1, 28.0, 15.0),
+    (28, 512, 32, 2, 16.2, 12.1),
+    (14, 512, 32, 1, 15.6, 10.1),
+    (14, 1024, 32, 2, 10.7, 8.2),
+    (7, 1024, 32, 1, 10.4, 7.6),
+    (28, 192, 4, 1, 55.5, 13.3),
+    (14, 432, 9, 1, 47.8, 10.6),
+    (14, 336, 14, 1, 41.1, 8.6),
+    (7, 888, 37, 1, 33.8, 10.5),
+    (28, 448, 8, 1, 112.0, 26.7),
     (14, 896, 16, 1, 69.3, 16.6),
 )
 
 
 def _problem(size: int, channels: int, groups: int, stride: int) -> ConvProblem:
     out = (size - 1) // stride + 1
-    return ConvProblem(32, size, size, channels, channels, 3, 3, out, out, (1, 1, 1, 1), (stride, stride), (1, 1), groups,
-                       DType.F16, DType.F16, ("Bias", "Relu"))
+    return ConvProblem(
+        32,
+        size,
+        size,
+        channels,
+        channels,
+        3,
+        3,
+        out,
+        out,
+        (1, 1, 1, 1),
+        (stride, stride),
+        (1, 1),
+        groups,
+        DType.F16,
+        DType.F16,
+        ("Bias", "Relu"),
+    )
 
 
 @pytest.mark.parametrize(("size", "channels", "groups", "stride", "library", "ours"), MEASURED)
-def test_measured_layers(size: int, channels: int, groups: int, stride: int, library: float, ours: float) -> None:
+def test_measured_layers(
+    size: int, channels: int, groups: int, stride: int, library: float, ours: float
+) -> None:
     theirs = _problem(size, channels, groups, stride)
     merged = _problem(size, channels, grouped.merged(groups, channels, channels), stride)
     predicted = predict(merged, 90)[1]

@@ -1,4 +1,6 @@
-"""Global average poolings that the convolution before them computes itself, where that is faster."""
+"""Global average poolings that the convolution before them computes itself, where that is
+faster."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -19,10 +21,14 @@ from tests.support import Net, assert_same, ops, prepare
 BLOCK = "conv+Bias+Add+Relu"
 
 
-def found(net: Net, *outputs: str, archs: tuple[int, ...] = (90,)) -> tuple[list[str], list[Refusal]]:
+def found(
+    net: Net, *outputs: str, archs: tuple[int, ...] = (90,)
+) -> tuple[list[str], list[Refusal]]:
     """The rules of the candidates, and who is apart from the layer before."""
     candidates, refusals, *_ = cover(prepare(net.model(*outputs), "fp16"), archs)
-    return [candidate.rule.removesuffix("+CastF32") for candidate in candidates], [refusal for refusal in refusals if refusal.apart]
+    return [candidate.rule.removesuffix("+CastF32") for candidate in candidates], [
+        refusal for refusal in refusals if refusal.apart
+    ]
 
 
 def block(size: int = 7, batch: int | str = 32, c: int = 512, k: int = 2048) -> tuple[Net, str]:
@@ -32,7 +38,11 @@ def block(size: int = 7, batch: int | str = 32, c: int = 512, k: int = 2048) -> 
 
 
 def mean(net: Net, x: str, keepdims: int | None = None) -> str:
-    return net.node("GlobalAveragePool", x) if keepdims is None else net.node("ReduceMean", x, axes=[2, 3], keepdims=keepdims)
+    return (
+        net.node("GlobalAveragePool", x)
+        if keepdims is None
+        else net.node("ReduceMean", x, axes=[2, 3], keepdims=keepdims)
+    )
 
 
 @pytest.mark.parametrize("keepdims", [None, 1, 0])
@@ -73,15 +83,23 @@ def test_images_of_unknown_size_are_written() -> None:
 
 def test_means_without_a_convolution_before_them_stay_poolings() -> None:
     net = Net({"x": (8, 64, 7, 7)})
-    assert found(net, mean(net, net.node("MaxPool", net.conv("x", 64, 256), kernel_shape=[2, 2])))[0] == ["conv+Bias"]
+    assert found(net, mean(net, net.node("MaxPool", net.conv("x", 64, 256), kernel_shape=[2, 2])))[
+        0
+    ] == ["conv+Bias"]
 
 
 def test_measured_times_decide_and_the_decision_stays() -> None:
     net, y = block()
     graph = prepare(net.model(mean(net, y)), "keep")
     both, alone = segments(graph, (90,))
-    assert [problem.chain for problem in (both, alone)] == [("Bias", "Add", "Relu", "Mean"), ("Bias", "Add", "Relu")]
-    choices = {(problem, 90): Choice(predict(problem, 90)[0], us) for problem, us in ((both, 30.0), (alone, 5.0))}
+    assert [problem.chain for problem in (both, alone)] == [
+        ("Bias", "Add", "Relu", "Mean"),
+        ("Bias", "Add", "Relu"),
+    ]
+    choices = {
+        (problem, 90): Choice(predict(problem, 90)[0], us)
+        for problem, us in ((both, 30.0), (alone, 5.0))
+    }
     measured = cover(graph, (90,), timings=Timings(choices))
     assert [candidate.rule for candidate in measured.candidates] == [BLOCK]
     refusal = measured.refusals[-1]
@@ -93,15 +111,23 @@ def test_measured_times_decide_and_the_decision_stays() -> None:
     assert "as was decided before" in later.refusals[-1].reason
 
 
-MEASURED = (  # on an H200: batch, channels, output channels, chain; microseconds of one kernel, and of the convolution's and the pooling's
-    (32, 512, 2048, ("Bias", "Add", "Relu"), 10.8, 13.9), (1, 512, 2048, ("Bias", "Add", "Relu"), 3.1, 5.9),
-    (32, 160, 960, ("Bias", "HardSwish"), 4.8, 7.7), (1, 160, 960, ("Bias", "HardSwish"), 2.0, 4.4),
+# on an H200: batch, channels, output channels, chain; microseconds of one kernel, and of the
+# convolution's and the pooling's
+MEASURED = (
+    (32, 512, 2048, ("Bias", "Add", "Relu"), 10.8, 13.9),
+    (1, 512, 2048, ("Bias", "Add", "Relu"), 3.1, 5.9),
+    (32, 160, 960, ("Bias", "HardSwish"), 4.8, 7.7),
+    (1, 160, 960, ("Bias", "HardSwish"), 2.0, 4.4),
 )
 
 
 @pytest.mark.parametrize(("batch", "c", "k", "chain", "one", "two"), MEASURED)
-def test_predictions_save_what_was_measured_to_be_saved(batch: int, c: int, k: int, chain: tuple[str, ...], one: float, two: float) -> None:
-    alone = ConvProblem(batch, 7, 7, c, k, 1, 1, 7, 7, (0, 0, 0, 0), (1, 1), (1, 1), 1, DType.F16, DType.F16, chain)
+def test_predictions_save_what_was_measured_to_be_saved(
+    batch: int, c: int, k: int, chain: tuple[str, ...], one: float, two: float
+) -> None:
+    alone = ConvProblem(
+        batch, 7, 7, c, k, 1, 1, 7, 7, (0, 0, 0, 0), (1, 1), (1, 1), 1, DType.F16, DType.F16, chain
+    )
     averaged = predict(replace(alone, chain=(*chain, "Mean")), 90)[1]
     apart = predict(alone, 90)[1] + pool_us(batch * 49 * k, batch * k, DType.F16, get(90))
     assert apart - averaged == pytest.approx(two - one, rel=0.5)
@@ -111,8 +137,12 @@ def test_a_frozen_lock_decides_alone() -> None:
     net, y = block()
     graph = prepare(net.model(mean(net, y)), "keep")
     decided = Timings(cuts=cover(graph, (90,)).cuts, frozen=True)
-    assert [candidate.rule for candidate in cover(graph, (90,), timings=decided).candidates] == [f"{BLOCK}+Mean"]
-    with pytest.raises(FrozenError, match="lacks whether one kernel computes conv 32x7x7x512 to 2048"):
+    assert [candidate.rule for candidate in cover(graph, (90,), timings=decided).candidates] == [
+        f"{BLOCK}+Mean"
+    ]
+    with pytest.raises(
+        FrozenError, match="lacks whether one kernel computes conv 32x7x7x512 to 2048"
+    ):
         cover(graph, (90,), timings=Timings(frozen=True))
 
 
@@ -127,7 +157,9 @@ def test_another_plan_s_ends_are_kept() -> None:
 def test_no_pooling_is_left_and_the_answer_is_the_same(keepdims: int | None) -> None:
     net, y = block(c=64, k=256)
     means = mean(net, y, keepdims)
-    model = net.model(net.linear(net.node("Flatten", means) if keepdims is None else means, 256, 10))
+    model = net.model(
+        net.linear(net.node("Flatten", means) if keepdims is None else means, 256, 10)
+    )
     optimized = assert_same(model, limit=2e-3, precision="fp16", arch=90)
     assert any("Relu_Mean_f16" in op for op in ops(optimized))
     assert not any("Pool" in op for op in ops(optimized))
@@ -151,7 +183,10 @@ def test_channels_that_are_no_whole_accesses_are_padded_or_stay_apart() -> None:
 
 def test_the_report_has_the_convolution_s_flops() -> None:
     net, y = block(c=64, k=256)
-    report = onnxbolt.optimize(net.model(net.node("Flatten", mean(net, y))), archs=("sm_90a",), library=False)
+    report = onnxbolt.optimize(
+        net.model(net.node("Flatten", mean(net, y))), archs=("sm_90a",), library=False
+    )
     assert report.passed
-    assert [(row.rule.removesuffix("+CastF32"), row.flops) for row in report.fused if row.flops] == [
-        (f"{BLOCK}+Mean", 2 * 32 * 49 * 64 * 256)]
+    assert [
+        (row.rule.removesuffix("+CastF32"), row.flops) for row in report.fused if row.flops
+    ] == [(f"{BLOCK}+Mean", 2 * 32 * 49 * 64 * 256)]

@@ -1,4 +1,5 @@
 """Ranges: which sizes a plan is for, and the tables that nodes carry for them."""
+
 from __future__ import annotations
 
 import itertools
@@ -38,9 +39,21 @@ def perceptron(*dims: int | str) -> onnx.ModelProto:
     return net.model(net.linear(net.node("Relu", net.linear("x", 512, 1024)), 1024, 256))
 
 
-def planned(model: onnx.ModelProto, options: Options | None = None, timings: Timings = NOTHING, archs: Sequence[int] = (90,)) -> Plan:
+def planned(
+    model: onnx.ModelProto,
+    options: Options | None = None,
+    timings: Timings = NOTHING,
+    archs: Sequence[int] = (90,),
+) -> Plan:
     graph = prepare(model, "fp16")
-    return plan(graph, partition(match(graph)[0]), archs, "all", timings, ranges_of(graph, options or Options()))
+    return plan(
+        graph,
+        partition(match(graph)[0]),
+        archs,
+        "all",
+        timings,
+        ranges_of(graph, options or Options()),
+    )
 
 
 def rows_of(chosen: Plan) -> list[list[int]]:
@@ -52,21 +65,44 @@ def rows_of(chosen: Plan) -> list[list[int]]:
 
 
 def covered(rows: Sequence[KernelConfig]) -> bool:
-    return rows[0].min_m == 0 and rows[-1].max_m == UNBOUNDED and all(b.min_m == a.max_m + 1 for a, b in itertools.pairwise(rows))
+    return (
+        rows[0].min_m == 0
+        and rows[-1].max_m == UNBOUNDED
+        and all(b.min_m == a.max_m + 1 for a, b in itertools.pairwise(rows))
+    )
 
 
 def test_a_row_serves_from_the_size_before_to_its_own() -> None:
-    rows = table([(8, Choice(ONE, 1.0)), (1, Choice(OTHER, 1.0)), (64, Choice(OTHER, 1.0, measured=False))])
+    rows = table(
+        [(8, Choice(ONE, 1.0)), (1, Choice(OTHER, 1.0)), (64, Choice(OTHER, 1.0, measured=False))]
+    )
     assert [(r.config.min_m, r.config.max_m) for r in rows] == [(0, 1), (2, 8), (9, UNBOUNDED)]
     assert [r.measured for r in rows] == [True, True, False]
-    assert [r.config.instance() for r in rows] == [OTHER.instance(), ONE.instance(), OTHER.instance()]
+    assert [r.config.instance() for r in rows] == [
+        OTHER.instance(),
+        ONE.instance(),
+        OTHER.instance(),
+    ]
 
 
 def test_equal_neighbours_are_one_row_measured_where_all_are() -> None:
-    rows = table([(8, Choice(ONE, 1.0)), (4, Choice(ONE, 1.0, measured=False)), (16, Choice(OTHER, 1.0)), (32, Choice(OTHER, 2.0))])
-    assert [(r.config.min_m, r.config.max_m, r.measured) for r in rows] == [(0, 8, False), (9, UNBOUNDED, True)]
+    rows = table(
+        [
+            (8, Choice(ONE, 1.0)),
+            (4, Choice(ONE, 1.0, measured=False)),
+            (16, Choice(OTHER, 1.0)),
+            (32, Choice(OTHER, 2.0)),
+        ]
+    )
+    assert [(r.config.min_m, r.config.max_m, r.measured) for r in rows] == [
+        (0, 8, False),
+        (9, UNBOUNDED, True),
+    ]
     assert table([(8, Choice(ONE, 1.0))])[0].config == ONE
-    assert table([(8, Choice(ONE, 1.0)), (16, Choice(replace(ONE, split_k=2), 1.0))])[1].config.split_k == 2  # another launch, another row
+    assert (
+        table([(8, Choice(ONE, 1.0)), (16, Choice(replace(ONE, split_k=2), 1.0))])[1].config.split_k
+        == 2
+    )  # another launch, another row
 
 
 def test_of_one_size_the_first_choice_counts() -> None:
@@ -80,7 +116,10 @@ def test_tables_of_a_plan_cover_every_size_for_each_architecture(archs: tuple[in
         for arch in archs:
             own = [row for row in rows if row.arch == arch]
             assert covered(own)
-            assert all(replace(a, min_m=0, max_m=0) != replace(b, min_m=0, max_m=0) for a, b in itertools.pairwise(own))
+            assert all(
+                replace(a, min_m=0, max_m=0) != replace(b, min_m=0, max_m=0)
+                for a, b in itertools.pairwise(own)
+            )
     assert max(len(rows) for rows in chosen.configs.values()) > len(archs)
 
 
@@ -119,27 +158,47 @@ def test_without_options_images_have_a_usual_size() -> None:
 
 def test_without_options_a_mask_is_as_long_as_its_sequence() -> None:
     graph = prepare(Net({"x": ("N", "S", 16), "mask": ("N", 1, "S", "S")}).model("x"))
-    assert {shape[-1] for point in ranges_of(graph, Options()).points for shape in point.shapes.values()} == {8, 16}
+    assert {
+        shape[-1] for point in ranges_of(graph, Options()).points for shape in point.shapes.values()
+    } == {8, 16}
 
 
 def test_without_options_a_sequence_is_long_enough_for_the_first_window() -> None:
     net = Net({"x": ("N", 8, "T")})
-    y = net.node("Conv", net.node("Conv", "x", net.normal(8, 8, 10), strides=[5]), net.normal(8, 8, 3), strides=[2])
+    y = net.node(
+        "Conv",
+        net.node("Conv", "x", net.normal(8, 8, 10), strides=[5]),
+        net.normal(8, 8, 3),
+        strides=[2],
+    )
     y = net.linear(net.node("Transpose", y, perm=[0, 2, 1]), 8, 64)
     assert rows_of(planned(net.model(y)))[0][0] == 8 * 11  # of 64 values
-    assert rows_of(planned(net.model(y), Options(opt_shapes={"x": (1, 8, 8)})))[0] == [1]  # nothing to compute, but a kernel
+    assert rows_of(planned(net.model(y), Options(opt_shapes={"x": (1, 8, 8)})))[0] == [
+        1
+    ]  # nothing to compute, but a kernel
 
 
 def test_a_model_of_fixed_sizes_is_planned_as_it_is() -> None:
     model = perceptron(32)
     graph = prepare(model, "fp16")
-    assert ranges_of(graph, Options()) == ranges_of(graph, Options(max_shapes={"x": (32, 512)})) == FIXED
-    assert [[row.min_m, row.max_m] for rows in planned(model).configs.values() for row in rows] == [[0, UNBOUNDED]] * 2
+    assert (
+        ranges_of(graph, Options())
+        == ranges_of(graph, Options(max_shapes={"x": (32, 512)}))
+        == FIXED
+    )
+    assert [[row.min_m, row.max_m] for rows in planned(model).configs.values() for row in rows] == [
+        [0, UNBOUNDED]
+    ] * 2
 
 
 def test_options_give_the_points() -> None:
     def rows(**given: tuple[int, ...]) -> list[int]:
-        return rows_of(planned(perceptron("batch"), Options(**{f"{name}_shapes": {"x": (*s, 512)} for name, s in given.items()})))[0]  # type: ignore[arg-type]
+        return rows_of(
+            planned(
+                perceptron("batch"),
+                Options(**{f"{name}_shapes": {"x": (*s, 512)} for name, s in given.items()}),
+            )
+        )[0]  # type: ignore[arg-type]
 
     assert rows(min=(3,), opt=(20,), max=(40,)) == [20, 3, 6, 12, 24, 40]
     assert rows(opt=(20,)) == [20]
@@ -148,22 +207,32 @@ def test_options_give_the_points() -> None:
 
 
 def test_a_sequence_is_a_symbolic_dimension_like_any_other() -> None:
-    options = Options(min_shapes={"x": (1, 16, 512)}, opt_shapes={"x": (4, 128, 512)}, max_shapes={"x": (4, 256, 512)})
+    options = Options(
+        min_shapes={"x": (1, 16, 512)},
+        opt_shapes={"x": (4, 128, 512)},
+        max_shapes={"x": (4, 256, 512)},
+    )
     assert rows_of(planned(perceptron("batch", "sequence"), options))[0] == [512, 16, 64, 256, 1024]
 
 
 def test_shapes_that_follow_from_symbols_are_known() -> None:
     """Two images a sample: the convolution sees twice the batch."""
     net = Net({"x": ("batch", 2, 3, 16, 16)})
-    chosen = planned(net.model(net.conv(net.node("Reshape", "x", net.const([-1, 3, 16, 16], "int64")), 3, 16)))
+    chosen = planned(
+        net.model(net.conv(net.node("Reshape", "x", net.const([-1, 3, 16, 16], "int64")), 3, 16))
+    )
     assert rows_of(chosen)[0][:3] == [16 * 256, 2 * 256, 4 * 256]
 
 
 def test_a_region_is_about_the_opt_point() -> None:
-    """It has the key that the same model of this fixed size has, so that a measurement serves both."""
+    """It has the key that the same model of this fixed size has, so that a measurement serves
+    both."""
     found = []
     opt = {"x": (16, 3, 224, 224)}
-    for batch, options in (("batch", Options(min_shapes={"x": (1, 3, 224, 224)}, opt_shapes=opt)), (16, Options())):
+    for batch, options in (
+        ("batch", Options(min_shapes={"x": (1, 3, 224, 224)}, opt_shapes=opt)),
+        (16, Options()),
+    ):
         graph = prepare(build("resnet18", batch), "fp16")  # type: ignore[arg-type]
         ranges = ranges_of(graph, options)
         chosen = plan(graph, partition(match(graph)[0]), [90], "all", NOTHING, ranges)
@@ -173,8 +242,17 @@ def test_a_region_is_about_the_opt_point() -> None:
 
 def test_all_sizes_are_tuned_the_opt_one_counts_most() -> None:
     tasks = tasks_of(planned(perceptron("batch")).workload, ARCHS[90], trials=1)
-    assert sorted((task.problem.rows, task.occurrences) for task in tasks if task.problem.n == 256) == [  # type: ignore[union-attr]
-        (1, 1), (2, 1), (4, 1), (8, 6), (16, 1), (32, 1), (64, 1)]
+    assert sorted(
+        (task.problem.rows, task.occurrences) for task in tasks if task.problem.n == 256
+    ) == [  # type: ignore[union-attr]
+        (1, 1),
+        (2, 1),
+        (4, 1),
+        (8, 6),
+        (16, 1),
+        (32, 1),
+        (64, 1),
+    ]
     chosen = planned(perceptron(32))
     assert chosen.workload == list(chosen.problems.values())
 
@@ -182,20 +260,45 @@ def test_all_sizes_are_tuned_the_opt_one_counts_most() -> None:
 # --- options
 
 
-@pytest.mark.parametrize(("text", "found"), [
-    ("x:[1,3,224,224]", {"x": (1, 3, 224, 224)}), ("x:[1,3],y:[8]", {"x": (1, 3), "y": (8,)}),
-    ("a:0:[ 2 , 3 ], b:[]", {"a:0": (2, 3), "b": ()}), ("x:1x3x960x960", {"x": (1, 3, 960, 960)}),
-    ("a:0:2x3, b:8,c:[1,2]", {"a:0": (2, 3), "b": (8,), "c": (1, 2)}),
-])
-def test_shapes_are_written_as_for_polygraphy_and_trtexec(text: str, found: dict[str, tuple[int, ...]]) -> None:
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("x:[1,3,224,224]", {"x": (1, 3, 224, 224)}),
+        ("x:[1,3],y:[8]", {"x": (1, 3), "y": (8,)}),
+        ("a:0:[ 2 , 3 ], b:[]", {"a:0": (2, 3), "b": ()}),
+        ("x:1x3x960x960", {"x": (1, 3, 960, 960)}),
+        ("a:0:2x3, b:8,c:[1,2]", {"a:0": (2, 3), "b": (8,), "c": (1, 2)}),
+    ],
+)
+def test_shapes_are_written_as_for_polygraphy_and_trtexec(
+    text: str, found: dict[str, tuple[int, ...]]
+) -> None:
     assert shapes(text) == found
 
 
-@pytest.mark.parametrize("text", [
-    "", "x", "x:1x", "x:1x3x", "x:0x3", "x:1 x3", "x:[1x3]", "x:1x3,", "x:[1,3", "x:[1,-3]", "x:[0,3]", "x:[1,3];y:[1]", "x:[1],x:[1]",
-    "[1,3]", "x:[1,3],",
-])
-def test_what_is_no_list_of_shapes_is_one_clear_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "x:1x",
+        "x:1x3x",
+        "x:0x3",
+        "x:1 x3",
+        "x:[1x3]",
+        "x:1x3,",
+        "x:[1,3",
+        "x:[1,-3]",
+        "x:[0,3]",
+        "x:[1,3];y:[1]",
+        "x:[1],x:[1]",
+        "[1,3]",
+        "x:[1,3],",
+    ],
+)
+def test_what_is_no_list_of_shapes_is_one_clear_line(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(InputError):
         shapes(text)
     assert main(["optimize", "in.onnx", "out.onnx", "--opt-shapes", text]) == 2
@@ -204,20 +307,44 @@ def test_what_is_no_list_of_shapes_is_one_clear_line(text: str, capsys: pytest.C
     assert "--opt-shapes" in line
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    (("--opt-shapes", "z:[1,5,512]"), "--opt-shapes z:[1,5,512]: the model has no such input; its inputs are x, y"),
-    (("--max-shapes", "x:[8,512],y:[8,3]"), "x:[8,512] does not fit: the model says [batch,sequence,512]"),
-    (("--max-shapes", "x:[8,4,256],y:[8,3]"), "x:[8,4,256] does not fit: the model says [batch,sequence,512]"),
-    (("--max-shapes", "x:[8,4,512],y:[7,3]"), "y:[7,3] does not fit: the model says [batch,?], with batch = 8"),
-    (("--max-shapes", "x:[8,4,512]"), "--max-shapes: the input y is [batch,?]; give its shape, too"),
-    (("--min-shapes", "x:[2,4,512],y:[2,3]", "--opt-shapes", "x:[1,8,512],y:[1,3]"),
-     "input x: --min-shapes [2,4,512], --opt-shapes [1,8,512]"),
-])
-def test_shapes_that_do_not_fit_the_model_are_one_clear_line(flags: tuple[str, ...], message: str, tmp_path: Path,
-                                                             capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ("--opt-shapes", "z:[1,5,512]"),
+            "--opt-shapes z:[1,5,512]: the model has no such input; its inputs are x, y",
+        ),
+        (
+            ("--max-shapes", "x:[8,512],y:[8,3]"),
+            "x:[8,512] does not fit: the model says [batch,sequence,512]",
+        ),
+        (
+            ("--max-shapes", "x:[8,4,256],y:[8,3]"),
+            "x:[8,4,256] does not fit: the model says [batch,sequence,512]",
+        ),
+        (
+            ("--max-shapes", "x:[8,4,512],y:[7,3]"),
+            "y:[7,3] does not fit: the model says [batch,?], with batch = 8",
+        ),
+        (
+            ("--max-shapes", "x:[8,4,512]"),
+            "--max-shapes: the input y is [batch,?]; give its shape, too",
+        ),
+        (
+            ("--min-shapes", "x:[2,4,512],y:[2,3]", "--opt-shapes", "x:[1,8,512],y:[1,3]"),
+            "input x: --min-shapes [2,4,512], --opt-shapes [1,8,512]",
+        ),
+    ],
+)
+def test_shapes_that_do_not_fit_the_model_are_one_clear_line(
+    flags: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     net = Net({"x": ("batch", "sequence", 512), "y": ("batch", None)})  # type: ignore[dict-item]
     onnx.save(net.model(net.linear("x", 512, 64), net.node("Relu", "y")), tmp_path / "in.onnx")
-    assert main(["optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), *QUIET, *flags]) == 1
+    assert (
+        main(["optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), *QUIET, *flags])
+        == 1
+    )
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert message in line
@@ -235,8 +362,15 @@ def test_an_input_of_open_rank_needs_the_same_rank_everywhere() -> None:
     model.graph.input[0].type.tensor_type.ClearField("shape")
     graph = prepare(model, "fp16")
     assert ranges_of(graph, Options()) == FIXED
-    assert len(ranges_of(graph, Options(min_shapes={"x": (1, 512)}, max_shapes={"x": (4, 512)})).points) == 3
-    with pytest.raises(InputError, match="input x: give as many dimensions with each of max_shapes, min_shapes"):
+    assert (
+        len(
+            ranges_of(graph, Options(min_shapes={"x": (1, 512)}, max_shapes={"x": (4, 512)})).points
+        )
+        == 3
+    )
+    with pytest.raises(
+        InputError, match="input x: give as many dimensions with each of max_shapes, min_shapes"
+    ):
         ranges_of(graph, Options(min_shapes={"x": (1, 512)}, max_shapes={"x": (4, 4, 512)}))
 
 
@@ -249,24 +383,58 @@ def test_what_follows_for_other_inputs_need_not_be_given() -> None:
 # --- lock
 
 
-def test_a_lock_holds_every_size_and_frozen_gives_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, lock, first, second = (tmp_path / name for name in ("in.onnx", "onnxbolt.lock", "first.onnx", "second.onnx"))
+def test_a_lock_holds_every_size_and_frozen_gives_the_same_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, lock, first, second = (
+        tmp_path / name for name in ("in.onnx", "onnxbolt.lock", "first.onnx", "second.onnx")
+    )
     onnx.save(perceptron("batch"), source)
-    sizes = ("--min-shapes", "x:[16,512]", "--opt-shapes", "x:[64,512]", "--max-shapes", "x:[512,512]", "--fuse", "all")
+    sizes = (
+        "--min-shapes",
+        "x:[16,512]",
+        "--opt-shapes",
+        "x:[64,512]",
+        "--max-shapes",
+        "x:[512,512]",
+        "--fuse",
+        "all",
+    )
     assert main(["optimize", str(source), str(first), "--lock", str(lock), *sizes, *QUIET]) == 0
     assert {problem.rows for problem, _ in Lock.read(lock).choices} == {16, 32, 64, 128, 256, 512}
     before = lock.read_bytes()
-    assert main(["optimize", str(source), str(second), "--lock", str(lock), "--frozen", *sizes, *QUIET]) == 0
+    assert (
+        main(
+            ["optimize", str(source), str(second), "--lock", str(lock), "--frozen", *sizes, *QUIET]
+        )
+        == 0
+    )
     assert second.read_bytes() == first.read_bytes()
     assert main(["optimize", str(source), str(second), "--lock", str(lock), *sizes, *QUIET]) == 0
     assert lock.read_bytes() == before
     wider = (*sizes, "--max-shapes", "x:[1024,512]")
-    assert main(["optimize", str(source), str(second), "--lock", str(lock), "--frozen", *wider, *QUIET]) == 5
+    assert (
+        main(
+            ["optimize", str(source), str(second), "--lock", str(lock), "--frozen", *wider, *QUIET]
+        )
+        == 5
+    )
     assert "was written with --min-shapes x:[16,512]" in capsys.readouterr().err
 
 
 def test_the_written_model_carries_the_table(tmp_path: Path) -> None:
-    optimize(perceptron("batch"), tmp_path / "out.onnx", archs=("sm_90a",), fuse="all", verify=False, library=False)
-    tables = [configs_of_node(node) for node in onnx.load(tmp_path / "out.onnx").graph.node if node.domain == "com.onnxbolt"]
+    optimize(
+        perceptron("batch"),
+        tmp_path / "out.onnx",
+        archs=("sm_90a",),
+        fuse="all",
+        verify=False,
+        library=False,
+    )
+    tables = [
+        configs_of_node(node)
+        for node in onnx.load(tmp_path / "out.onnx").graph.node
+        if node.domain == "com.onnxbolt"
+    ]
     assert len(tables) == 2
     assert all(map(covered, tables))

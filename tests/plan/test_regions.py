@@ -1,4 +1,6 @@
-"""A region's key: the same for the same work under other names, another for anything that changes its time."""
+"""A region's key: the same for the same work under other names, another for anything that
+changes its time."""
+
 from __future__ import annotations
 
 import re
@@ -11,13 +13,26 @@ from onnxbolt.plan.regions import Region, regions
 from tests.support import Net, prepare
 
 
-def region(*, size: int = 16, kernel: int = 3, pool: str = "MaxPool", last: str = "Relu", prefix: int = 0, arch: int = 90) -> Region:
+def region(
+    *,
+    size: int = 16,
+    kernel: int = 3,
+    pool: str = "MaxPool",
+    last: str = "Relu",
+    prefix: int = 0,
+    arch: int = 90,
+) -> Region:
     """Two convolutions with a pooling between, behind `prefix` nodes that shift all names."""
     net = Net({"x": (4, 16, size, size)})
     x = "x"
     for _ in range(prefix):
         x = net.node("Softmax", x, axis=1)
-    y = net.node(pool, net.conv(x, 16, 16, kernel, pads=[kernel // 2] * 4), kernel_shape=[2, 2], strides=[2, 2])
+    y = net.node(
+        pool,
+        net.conv(x, 16, 16, kernel, pads=[kernel // 2] * 4),
+        kernel_shape=[2, 2],
+        strides=[2, 2],
+    )
     graph = prepare(net.model(net.node(last, net.conv(y, 16, 16))), "fp16")
     (found,) = regions(assign(graph, partition(match(graph)[0])), arch)
     return found
@@ -29,7 +44,13 @@ def test_names_do_not_matter() -> None:
 
 
 def test_whatever_changes_its_time_does() -> None:
-    others = [region(size=32), region(kernel=1), region(pool="AveragePool"), region(last="Sigmoid"), region(arch=80)]
+    others = [
+        region(size=32),
+        region(kernel=1),
+        region(pool="AveragePool"),
+        region(last="Sigmoid"),
+        region(arch=80),
+    ]
     assert len({region().key, *(other.key for other in others)}) == 1 + len(others)
 
 
@@ -37,9 +58,16 @@ def test_conversions_at_its_borders_do() -> None:
     net = Net({"x": (4, 16, 16, 16)})
     y = net.node("Relu", net.conv("x", 16, 16))
     keys = set()
-    for outputs in ((net.node("Relu", net.conv(y, 16, 16)),), (net.node("Relu", net.conv(y, 16, 16)), y)):
+    for outputs in (
+        (net.node("Relu", net.conv(y, 16, 16)),),
+        (net.node("Relu", net.conv(y, 16, 16)), y),
+    ):
         graph = prepare(net.model(*outputs), "fp16")
-        (found,) = (r for r in regions(assign(graph, partition(match(graph)[0])), 90) if len(r.candidates) >= 2)
+        (found,) = (
+            r
+            for r in regions(assign(graph, partition(match(graph)[0])), 90)
+            if len(r.candidates) >= 2
+        )
         keys.add(found.key)
     assert len(keys) == 2
 
@@ -47,7 +75,11 @@ def test_conversions_at_its_borders_do() -> None:
 def test_every_part_has_a_key_of_its_own() -> None:
     found = region()
     assert [(part.kind, part.left_out) for part in found.parts] == [
-        ("without", (0,)), ("without", (1,)), ("first", (1,)), ("last", (0,))]
+        ("without", (0,)),
+        ("without", (1,)),
+        ("first", (1,)),
+        ("last", (0,)),
+    ]
     assert len({found.key, *map(found.key_of, found.parts)}) == 5
     other = region(prefix=3)
     assert list(map(found.key_of, found.parts)) == list(map(other.key_of, other.parts))
@@ -68,7 +100,10 @@ def test_what_crosses_a_cut_is_read_behind_it_and_written_before() -> None:
     net_output = net.node("Relu", net.node("Add", net.conv(second, 16, 16), first))
     graph = prepare(net.model(net_output), "fp16")
     (found,) = regions(assign(graph, partition(match(graph)[0])), 90)
-    assert [[tensor.name for tensor in found.crossing(cut)] for cut in (1, 2)] == [[first], [second, first]]
+    assert [[tensor.name for tensor in found.crossing(cut)] for cut in (1, 2)] == [
+        [first],
+        [second, first],
+    ]
     assert [found.place(found.candidates[i].output) for i in range(3)] == [0, 1, 2]
 
 

@@ -1,4 +1,5 @@
 """What counts as a product, and the FLOPs of each."""
+
 from __future__ import annotations
 
 import logging
@@ -19,55 +20,143 @@ HEADER = '<ir_version: 10, opset_import: ["": 23, "com.microsoft": 1]>'
 
 
 def model_of(signature: str, body: str, **shapes: tuple[int, ...]) -> ModelProto:
-    """Initializers are drawn; those whose names begin with q are 8-bit, zero points z and scales s scalars."""
+    """Initializers are drawn; those whose names begin with q are 8-bit, zero points z and scales
+    s scalars."""
     model = onnx.parser.parse_model(f"{HEADER} g {signature} {{ {body} }}")
     rng = np.random.default_rng(0)
     for name, shape in shapes.items():
         kind = {"q": np.uint8, "z": np.uint8}.get(name[0], np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(np.asarray(rng.standard_normal(shape) / 4).astype(kind), name))
+        model.graph.initializer.append(
+            numpy_helper.from_array(np.asarray(rng.standard_normal(shape) / 4).astype(kind), name)
+        )
     return model
 
 
 PRODUCTS = [
-    ("MatMul", "(float[2,3,4] x) => (float[2,3,5] y)", "y = MatMul(x, w)", {"w": (4, 5)}, 2 * (2 * 3 * 5) * 4),
-    ("MatMul", "(float[2,3,4] x, float[2,4,5] w) => (float[2,3,5] y)", "y = MatMul(x, w)", {}, 2 * (2 * 3 * 5) * 4),
-    ("MatMul", "(float[2,3,4] x) => (float[2,3] y)", "y = MatMul(x, w)", {"w": (4,)}, 2 * (2 * 3) * 4),
-    ("Gemm", "(float[3,4] x) => (float[3,5] y)", "y = Gemm<transB=1>(x, w)", {"w": (5, 4)}, 2 * (3 * 5) * 4),
-    ("Conv", "(float[2,4,8,8] x) => (float[2,6,8,8] y)", "y = Conv<group=2>(x, w)", {"w": (6, 2, 1, 1)}, 2 * (2 * 6 * 64) * 2),
-    ("ConvTranspose", "(float[2,4,8,8] x) => (float[2,6,9,9] y)", "y = ConvTranspose(x, w)", {"w": (4, 6, 2, 2)},
-     2 * (2 * 4 * 64) * (6 * 4)),
-    ("Einsum", "(float[2,3,4] x, float[2,5,4] k) => (float[2,3,5] y)", 'y = Einsum<equation="bsd,bld->bsl">(x, k)', {}, 2 * 2 * 3 * 5 * 4),
-    ("QLinearConv", "(uint8[2,4,8,8] x) => (uint8[2,6,8,8] y)", "y = QLinearConv(x, s, z, qw, s, z, s, z)",
-     {"s": (), "z": (), "qw": (6, 4, 1, 1)}, 2 * (2 * 6 * 64) * 4),
-    ("QLinearMatMul", "(uint8[3,4] x) => (uint8[3,5] y)", "y = QLinearMatMul(x, s, z, qw, s, z, s, z)",
-     {"s": (), "z": (), "qw": (4, 5)}, 2 * (3 * 5) * 4),
-    ("LSTM", "(float[7,2,3] x) => (float[7,1,2,5] y)", "y = LSTM<hidden_size=5>(x, w, r)", {"w": (1, 20, 3), "r": (1, 20, 5)},
-     2 * 7 * 2 * (20 * 3 + 20 * 5)),
-    ("Attention", "(float[2,4,7,8] q, float[2,4,9,8] k, float[2,4,9,6] v) => (float[2,4,7,6] y)", "y = Attention(q, k, v)", {},
-     2 * 2 * 4 * 7 * 9 * (8 + 6)),
-    ("FusedMatMul", "(float[3,4] x) => (float[3,5] y)", "y = com.microsoft.FusedMatMul<transB=1>(x, w)", {"w": (5, 4)}, 2 * (3 * 5) * 4),
-    ("Attention", "(float[2,7,8] x) => (float[2,7,8] y)", "y = com.microsoft.Attention<num_heads=2>(x, w, b)", {"w": (8, 24), "b": (24,)},
-     2 * (2 * 7 * 8) * 24 + 4 * 7 * (2 * 7 * 8)),
-    ("MultiHeadAttention", "(float[2,7,8] q, float[2,9,8] k, float[2,9,6] v) => (float[2,7,6] y)",
-     "y = com.microsoft.MultiHeadAttention<num_heads=2>(q, k, v)", {}, 2 * 2 * 7 * 9 * (8 + 6)),
+    (
+        "MatMul",
+        "(float[2,3,4] x) => (float[2,3,5] y)",
+        "y = MatMul(x, w)",
+        {"w": (4, 5)},
+        2 * (2 * 3 * 5) * 4,
+    ),
+    (
+        "MatMul",
+        "(float[2,3,4] x, float[2,4,5] w) => (float[2,3,5] y)",
+        "y = MatMul(x, w)",
+        {},
+        2 * (2 * 3 * 5) * 4,
+    ),
+    (
+        "MatMul",
+        "(float[2,3,4] x) => (float[2,3] y)",
+        "y = MatMul(x, w)",
+        {"w": (4,)},
+        2 * (2 * 3) * 4,
+    ),
+    (
+        "Gemm",
+        "(float[3,4] x) => (float[3,5] y)",
+        "y = Gemm<transB=1>(x, w)",
+        {"w": (5, 4)},
+        2 * (3 * 5) * 4,
+    ),
+    (
+        "Conv",
+        "(float[2,4,8,8] x) => (float[2,6,8,8] y)",
+        "y = Conv<group=2>(x, w)",
+        {"w": (6, 2, 1, 1)},
+        2 * (2 * 6 * 64) * 2,
+    ),
+    (
+        "ConvTranspose",
+        "(float[2,4,8,8] x) => (float[2,6,9,9] y)",
+        "y = ConvTranspose(x, w)",
+        {"w": (4, 6, 2, 2)},
+        2 * (2 * 4 * 64) * (6 * 4),
+    ),
+    (
+        "Einsum",
+        "(float[2,3,4] x, float[2,5,4] k) => (float[2,3,5] y)",
+        'y = Einsum<equation="bsd,bld->bsl">(x, k)',
+        {},
+        2 * 2 * 3 * 5 * 4,
+    ),
+    (
+        "QLinearConv",
+        "(uint8[2,4,8,8] x) => (uint8[2,6,8,8] y)",
+        "y = QLinearConv(x, s, z, qw, s, z, s, z)",
+        {"s": (), "z": (), "qw": (6, 4, 1, 1)},
+        2 * (2 * 6 * 64) * 4,
+    ),
+    (
+        "QLinearMatMul",
+        "(uint8[3,4] x) => (uint8[3,5] y)",
+        "y = QLinearMatMul(x, s, z, qw, s, z, s, z)",
+        {"s": (), "z": (), "qw": (4, 5)},
+        2 * (3 * 5) * 4,
+    ),
+    (
+        "LSTM",
+        "(float[7,2,3] x) => (float[7,1,2,5] y)",
+        "y = LSTM<hidden_size=5>(x, w, r)",
+        {"w": (1, 20, 3), "r": (1, 20, 5)},
+        2 * 7 * 2 * (20 * 3 + 20 * 5),
+    ),
+    (
+        "Attention",
+        "(float[2,4,7,8] q, float[2,4,9,8] k, float[2,4,9,6] v) => (float[2,4,7,6] y)",
+        "y = Attention(q, k, v)",
+        {},
+        2 * 2 * 4 * 7 * 9 * (8 + 6),
+    ),
+    (
+        "FusedMatMul",
+        "(float[3,4] x) => (float[3,5] y)",
+        "y = com.microsoft.FusedMatMul<transB=1>(x, w)",
+        {"w": (5, 4)},
+        2 * (3 * 5) * 4,
+    ),
+    (
+        "Attention",
+        "(float[2,7,8] x) => (float[2,7,8] y)",
+        "y = com.microsoft.Attention<num_heads=2>(x, w, b)",
+        {"w": (8, 24), "b": (24,)},
+        2 * (2 * 7 * 8) * 24 + 4 * 7 * (2 * 7 * 8),
+    ),
+    (
+        "MultiHeadAttention",
+        "(float[2,7,8] q, float[2,9,8] k, float[2,9,6] v) => (float[2,7,6] y)",
+        "y = com.microsoft.MultiHeadAttention<num_heads=2>(q, k, v)",
+        {},
+        2 * 2 * 7 * 9 * (8 + 6),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("op", "signature", "body", "shapes", "flops"), PRODUCTS)
-def test_flops(op: str, signature: str, body: str, shapes: dict[str, tuple[int, ...]], flops: int) -> None:
+def test_flops(
+    op: str, signature: str, body: str, shapes: dict[str, tuple[int, ...]], flops: int
+) -> None:
     (found,) = products(model_of(signature, body, **shapes), {})
     assert (found.op, found.flops) == (op, flops)
 
 
 def test_open_dimensions_count_as_one_unless_a_point_tells() -> None:
     model = model_of("(float[n,4] x) => (float[n,5] y)", "y = MatMul(x, w)", w=(4, 5))
-    assert [p.flops for point in ({}, {"x": [3, 4]}) for p in products(model, point)] == [2 * 5 * 4, 2 * 3 * 5 * 4]
+    assert [p.flops for point in ({}, {"x": [3, 4]}) for p in products(model, point)] == [
+        2 * 5 * 4,
+        2 * 3 * 5 * 4,
+    ]
 
 
 @pytest.fixture
 def branches() -> ModelProto:
     """One product in the main graph, one in a branch of an If, three times as large."""
-    then = "then_branch = t () => (float[6,4] a) { a = MatMul(m, v) }, else_branch = e () => (float[2,4] b) { b = Relu(x) }"
+    then = (
+        "then_branch = t () => (float[6,4] a) { a = MatMul(m, v) }, else_branch = e () =>"
+        " (float[2,4] b) { b = Relu(x) }"
+    )
     body = f"h = MatMul(x, w) m = Concat<axis=0>(h, h, h) y = If (c) <{then}>"
     return model_of("(float[2,4] x, bool c) => (y)", body, w=(4, 4), v=(4, 4))
 
@@ -82,20 +171,35 @@ def test_products_inside_of_control_flow_count(branches: ModelProto) -> None:
 
 
 def test_nothing_fused_is_a_warning_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
-    model = model_of("(uint8[3,4] x) => (uint8[3,5] y)", "y = QLinearMatMul(x, s, z, qw, s, z, s, z)", s=(), z=(), qw=(4, 5))
+    model = model_of(
+        "(uint8[3,4] x) => (uint8[3,5] y)",
+        "y = QLinearMatMul(x, s, z, qw, s, z, s, z)",
+        s=(),
+        z=(),
+        qw=(4, 5),
+    )
     with caplog.at_level(logging.WARNING, "onnxbolt"):
         report = optimize(model, library=False, verify=False)
     reason = "QLinearMatMul: quantized products stay with ONNX Runtime"
     assert [record.getMessage() for record in caplog.records] == [f"nothing was fused: {reason}"]
     assert report.coverage == 0
-    assert [(refusal.op, refusal.reason) for refusal in report.refusals] == [("QLinearMatMul", reason.partition(": ")[2])]
+    assert [(refusal.op, refusal.reason) for refusal in report.refusals] == [
+        ("QLinearMatMul", reason.partition(": ")[2])
+    ]
 
 
-def test_require_fused(branches: ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(CoverageError, match=r"25\.0% are in fused nodes, less than require_fused=30") as error:
+def test_require_fused(
+    branches: ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(
+        CoverageError, match=r"25\.0% are in fused nodes, less than require_fused=30"
+    ) as error:
         optimize(branches, tmp_path / "out.onnx", fuse="all", library=False, require_fused=30.0)
     assert error.value.report.coverage == 0.25
-    assert optimize(branches, fuse="all", library=False, verify=False, require_fused=25.0).coverage == 0.25
+    assert (
+        optimize(branches, fuse="all", library=False, verify=False, require_fused=25.0).coverage
+        == 0.25
+    )
     onnx.save(branches, tmp_path / "in.onnx")
     reports = [f"--report={tmp_path / name}" for name in ("r.json", "r.md")]
     flags = ["--no-library", "--fuse=all", "--require-fused=30", *reports]
@@ -105,6 +209,12 @@ def test_require_fused(branches: ModelProto, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_require_fused_of_a_model_without_products(tmp_path: Path) -> None:
-    with pytest.raises(CoverageError, match="there is none, less than require_fused=1; the model has no"):
-        optimize(model_of("(float[2] x) => (float[2] y)", "y = Relu(x)"), tmp_path / "out.onnx", require_fused=1.0)
+    with pytest.raises(
+        CoverageError, match="there is none, less than require_fused=1; the model has no"
+    ):
+        optimize(
+            model_of("(float[2] x) => (float[2] y)", "y = Relu(x)"),
+            tmp_path / "out.onnx",
+            require_fused=1.0,
+        )
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,5 @@
 """What the stage's tests share."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -21,5 +22,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
     monkeypatch.setattr(stage, "settle", found.settle)
     monkeypatch.setattr(stage, "Stream", object)
     monkeypatch.setattr(stage, "available_providers", lambda: [CUDA])
-    monkeypatch.setattr(stage.library, "build", lambda instances, stop: fakes.Builder()(instances, stop))
+    monkeypatch.setattr(
+        stage.library, "build", lambda instances, stop: fakes.Builder()(instances, stop)
+    )
     return found

@@ -1,4 +1,6 @@
-"""A compiler and a GPU that take no time: kernels run as predicted, but for an error that is the same whenever it is asked for."""
+"""A compiler and a GPU that take no time: kernels run as predicted, but for an error that is the
+same whenever it is asked for."""
+
 from __future__ import annotations
 
 import math
@@ -51,24 +53,47 @@ class Builder:
     def __call__(self, instances: Sequence[Instance], stop: threading.Event) -> Iterator[Result]:
         for instance in instances:
             self.compiled.append(instance)
-            yield instance, Uncompiled("spills") if self.refused(instance) else Path(f"{len(self.compiled)}.so")
+            yield (
+                instance,
+                (
+                    Uncompiled("spills")
+                    if self.refused(instance)
+                    else Path(f"{len(self.compiled)}.so")
+                ),
+            )
 
 
 def true_us(problem: Problem, config: KernelConfig, spread: float = 0.2) -> float:
-    """What a kernel "takes"; the same in every process. No error is beyond two spreads, which early stopping may miss."""
+    """What a kernel "takes"; the same in every process. No error is beyond two spreads, which
+    early stopping may miss."""
     error = random.Random(repr((problem, config))).gauss(0.0, 1.0)
     return fused_us(problem, config, get(90)) * math.exp(0.1 + spread * max(-2.0, min(error, 2.0)))
 
 
 class Profiler:
-    """Each candidate takes `seconds` of the clock; `broken` ones fail, `interrupt_after` measurements Ctrl-C comes."""
+    """Each candidate takes `seconds` of the clock; `broken` ones fail, `interrupt_after`
+    measurements Ctrl-C comes."""
 
-    def __init__(self, clock: Clock, seconds: float = 0.1, spread: float = 0.2, broken: Collection[KernelConfig] = (),
-                 interrupt_after: int | None = None) -> None:
-        self.clock, self.seconds, self.spread, self.broken, self.interrupt_after = clock, seconds, spread, broken, interrupt_after
+    def __init__(
+        self,
+        clock: Clock,
+        seconds: float = 0.1,
+        spread: float = 0.2,
+        broken: Collection[KernelConfig] = (),
+        interrupt_after: int | None = None,
+    ) -> None:
+        self.clock, self.seconds, self.spread, self.broken, self.interrupt_after = (
+            clock,
+            seconds,
+            spread,
+            broken,
+            interrupt_after,
+        )
         self.measured: list[tuple[Problem, KernelConfig]] = []
 
-    def measure(self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]) -> list[Measurement]:
+    def measure(
+        self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]
+    ) -> list[Measurement]:
         if self.interrupt_after is not None and len(self.measured) >= self.interrupt_after:
             raise KeyboardInterrupt
         self.clock.now += self.seconds * len(candidates)
@@ -82,13 +107,40 @@ class Profiler:
         return Measurement(key, config, Status.OK, true_us(problem, config, self.spread), 0.1, 50)
 
 
-def gemm(m: int = 1280, n: int = 3072, k: int = 768, chain: tuple[str, ...] = ("Bias",)) -> GemmProblem:
+def gemm(
+    m: int = 1280, n: int = 3072, k: int = 768, chain: tuple[str, ...] = ("Bias",)
+) -> GemmProblem:
     return GemmProblem(m, n, k, DType.F16, DType.F16, chain)
 
 
-def conv(size: int = 28, c: int = 128, k: int = 128, chain: tuple[str, ...] = ("Bias", "Relu")) -> ConvProblem:
-    return ConvProblem(32, size, size, c, k, 3, 3, size, size, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, chain)
+def conv(
+    size: int = 28, c: int = 128, k: int = 128, chain: tuple[str, ...] = ("Bias", "Relu")
+) -> ConvProblem:
+    return ConvProblem(
+        32,
+        size,
+        size,
+        c,
+        k,
+        3,
+        3,
+        size,
+        size,
+        (1, 1, 1, 1),
+        (1, 1),
+        (1, 1),
+        1,
+        DType.F16,
+        DType.F16,
+        chain,
+    )
 
 
 # as BERT-base and a few layers of ResNet-50 have them
-MODEL = 48 * [gemm(1280, 768, 768)] + 12 * [gemm(1280, 3072, 768)] + 12 * [gemm(1280, 768, 3072)] + 3 * [conv()] + 2 * [conv(14, 256, 256)]
+MODEL = (
+    48 * [gemm(1280, 768, 768)]
+    + 12 * [gemm(1280, 3072, 768)]
+    + 12 * [gemm(1280, 768, 3072)]
+    + 3 * [conv()]
+    + 2 * [conv(14, 256, 256)]
+)

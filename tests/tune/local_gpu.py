@@ -1,4 +1,5 @@
 """A GPU for the stage, and ONNX Runtime's times, without either."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -28,7 +29,8 @@ def net() -> onnx.ModelProto:
 
 
 class Gpu:
-    """What the stage finds: a GPU whose kernels are fast, and ONNX Runtime's time for each region."""
+    """What the stage finds: a GPU whose kernels are fast, and ONNX Runtime's time for each
+    region."""
 
     def __init__(self) -> None:
         self.clock = fakes.Clock()
@@ -54,15 +56,35 @@ class Gpu:
         self.profilers.append(Profiler(gpu.clock, interrupt_after=gpu.interrupt_after))
         return self.profilers[-1]
 
-    def compare(self, regions: Sequence[Region], original: onnx.ModelProto, precision: str, timings: Timings, database: Database,
-                machine: object, budget: float, stream: object, *_: object) -> dict[str, Comparison]:
+    def compare(
+        self,
+        regions: Sequence[Region],
+        original: onnx.ModelProto,
+        precision: str,
+        timings: Timings,
+        database: Database,
+        machine: object,
+        budget: float,
+        stream: object,
+        *_: object,
+    ) -> dict[str, Comparison]:
         self.compared.append((len(regions), budget))
         if self.interrupts_comparison and budget > 0:
             raise KeyboardInterrupt
-        return {region.key: Comparison(10.0, 0.1, self.ort_us, 0.1, region=region.description) for region in regions}
+        return {
+            region.key: Comparison(10.0, 0.1, self.ort_us, 0.1, region=region.description)
+            for region in regions
+        }
 
-    def settle(self, subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, chosen: Plan,
-               bench: Bench) -> tuple[Plan, WholeModel | None]:
+    def settle(
+        self,
+        subject: Subject,
+        archs: Sequence[int],
+        fuse: str,
+        timings: Timings,
+        chosen: Plan,
+        bench: Bench,
+    ) -> tuple[Plan, WholeModel | None]:
         self.settled.append(bench.deadline)
         return chosen, WholeModel(10.0, self.ort_us)
 

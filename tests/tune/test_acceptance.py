@@ -1,4 +1,6 @@
-"""The numbers by which the tuner accepts an answer: verification's, for each layer and step of a problem."""
+"""The numbers by which the tuner accepts an answer: verification's, for each layer and step of a
+problem."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -17,22 +19,56 @@ from onnxbolt.verify.rules import Analysis, Env
 from onnxbolt.verify.standard import Standard
 
 GEMM = GemmProblem(64, 32, 48, DType.F16, DType.F32, ("Bias", "Relu"))
-CONV = ConvProblem(2, 8, 8, 32, 16, 3, 3, 8, 8, (1, 1, 1, 1), (1, 1), (1, 1), 2, DType.BF16, DType.BF16, ("Bias", "Mish", "Mean"))
+CONV = ConvProblem(
+    2,
+    8,
+    8,
+    32,
+    16,
+    3,
+    3,
+    8,
+    8,
+    (1, 1, 1, 1),
+    (1, 1),
+    (1, 1),
+    2,
+    DType.BF16,
+    DType.BF16,
+    ("Bias", "Mish", "Mean"),
+)
 F16, BF16, F32 = (np.dtype(dtype.numpy) for dtype in (DType.F16, DType.BF16, DType.F32))
 
 
 def test_they_are_those_of_level_two() -> None:
     """Of a product with bias, whose bound the analysis of verification finds by itself."""
     rng = np.random.default_rng(0)
-    x, w, bias = (rng.standard_normal(shape).astype(np.float16) for shape in ((64, 48), (48, 32), (32,)))
+    x, w, bias = (
+        rng.standard_normal(shape).astype(np.float16) for shape in ((64, 48), (48, 32), (32,))
+    )
     env: Env = {name: Bounded.of(values) for name, values in (("x", x), ("w", w), ("b", bias))}
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["xw"]), helper.make_node("Add", ["xw", "b"], ["y"])]
-    model = helper.make_model(onnx.GraphProto(name="g"), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("Add", ["xw", "b"], ["y"]),
+    ]
+    model = helper.make_model(
+        onnx.GraphProto(name="g"), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
     Analysis(Standard(model), {}).run(nodes, env, Arithmetic(F16))
     expected = env["y"].absolute(env["y"].arithmetic)
 
-    rounding, floor, mean, output, element, accumulation, relative, absolute, *steps = limits_of(GEMM)
-    assert (floor, mean, output, element, relative, absolute, steps) == (FLOOR, 0.0, unit(F32), unit(F16), 0.0, 0.0, [0.0, 0.0])
+    rounding, floor, mean, output, element, accumulation, relative, absolute, *steps = limits_of(
+        GEMM
+    )
+    assert (floor, mean, output, element, relative, absolute, steps) == (
+        FLOOR,
+        0.0,
+        unit(F32),
+        unit(F16),
+        0.0,
+        0.0,
+        [0.0, 0.0],
+    )
     magnitude = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
     ours = accumulation * magnitude + rounding * np.abs(env["y"].value)
     assert np.all(ours <= expected)
@@ -49,7 +85,9 @@ def test_a_mean_and_the_functions_of_16_bits() -> None:
 
 @pytest.mark.parametrize(("dtype", "handed"), [(DType.F16, 2 * unit(F16)), (DType.F32, TF32)])
 def test_what_one_layer_hands_to_the_next_was_rounded_twice(dtype: DType, handed: float) -> None:
-    several = GemmProblem(64, 16, 48, dtype, dtype, ("Bias", "GeluErf", "Store", "Gemm", "Relu"), (96,))
+    several = GemmProblem(
+        64, 16, 48, dtype, dtype, ("Bias", "GeluErf", "Store", "Gemm", "Relu"), (96,)
+    )
     _, _, _, _, _, first, relative, absolute, _, _, second, *rest = limits_of(several)
     arithmetic = Arithmetic(np.dtype(dtype.numpy))
     assert (first, second) == (arithmetic.accumulation(48), arithmetic.accumulation(96) + handed)

@@ -1,4 +1,6 @@
-"""Both sides of a region as sessions, on the CPU: function bodies in place of kernels, a clock in place of events."""
+"""Both sides of a region as sessions, on the CPU: function bodies in place of kernels, a clock
+in place of events."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -38,7 +40,8 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def convolutional() -> onnx.ModelProto:
-    """Two convolutions with a pooling between them, a node that stays, and a head with two products, one of them alike another."""
+    """Two convolutions with a pooling between them, a node that stays, and a head with two
+    products, one of them alike another."""
     net = Net({"x": (2, 16, 8, 8)})
     y = net.node("Relu", net.batchnorm(net.conv("x", 16, 32, 3, pads=[1, 1, 1, 1]), 32))
     y = net.node("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2])
@@ -49,7 +52,9 @@ def convolutional() -> onnx.ModelProto:
     return net.model(net.node("Softmax", y, axis=1))
 
 
-def planned(model: onnx.ModelProto, precision: str, timings: Timings = NOTHING, how: str = "all") -> Plan:
+def planned(
+    model: onnx.ModelProto, precision: str, timings: Timings = NOTHING, how: str = "all"
+) -> Plan:
     graph = prepare(model, precision)
     return plan(graph, partition(match(graph)[0]), [90], how, timings)
 
@@ -70,7 +75,9 @@ def test_a_region_is_taken_out_as_the_user_wrote_it_and_with_its_own_types(preci
     wanted = onnx.TensorProto.FLOAT16 if precision == "fp16" else onnx.TensorProto.FLOAT
     for side in taken:
         onnx.checker.check_model(side)
-        assert {v.type.tensor_type.elem_type for v in (*side.graph.input, *side.graph.output)} == {wanted}
+        assert {v.type.tensor_type.elem_type for v in (*side.graph.input, *side.graph.output)} == {
+            wanted
+        }
 
 
 def test_both_sides_give_the_same_answer() -> None:
@@ -117,7 +124,9 @@ def test_what_a_region_hands_on_includes_a_graph_output_that_it_reads_itself() -
     assert len(ends(region)[1]) == 2
 
 
-def test_equal_regions_are_measured_once_and_remembered(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_regions_are_measured_once_and_remembered(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, lines = convolutional(), list[str]()
     found = regions_of(model)
     first = compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None, lines.append)
@@ -128,7 +137,9 @@ def test_equal_regions_are_measured_once_and_remembered(database: Database, monk
     assert compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None) == first
 
 
-def test_another_configuration_or_machine_is_measured_anew(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_configuration_or_machine_is_measured_anew(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = Net({"x": (64, 64)})
     model = net.model(net.linear("x", 64, 64))
     found = regions_of(model)
@@ -137,9 +148,29 @@ def test_another_configuration_or_machine_is_measured_anew(database: Database, m
     first = choices([problem], ARCHS[90])[problem].config
     second = next(config for config in candidates(problem, ARCHS[90]) if config != first)
     asked: list[Region] = []
-    monkeypatch.setattr(baseline, "_measure_all", lambda bench, missing, original: asked.extend(missing) or {})
-    compare(found, model, "fp16", Timings({(problem, 90): Choice(second, 1.0)}), database, MACHINE, 600, None)
-    compare(found, model, "fp16", NOTHING, database, Machine("other", 90, 700, "13.0", "4.2", ""), 600, None)
+    monkeypatch.setattr(
+        baseline, "_measure_all", lambda bench, missing, original: asked.extend(missing) or {}
+    )
+    compare(
+        found,
+        model,
+        "fp16",
+        Timings({(problem, 90): Choice(second, 1.0)}),
+        database,
+        MACHINE,
+        600,
+        None,
+    )
+    compare(
+        found,
+        model,
+        "fp16",
+        NOTHING,
+        database,
+        Machine("other", 90, 700, "13.0", "4.2", ""),
+        600,
+        None,
+    )
     assert len(asked) == 2
 
 
@@ -148,8 +179,11 @@ def test_a_spent_budget_leaves_the_rest_to_prediction(database: Database) -> Non
     assert compare(regions_of(model), model, "fp16", NOTHING, database, MACHINE, 0, None) == {}
 
 
-def test_regions_are_prepared_one_by_one_until_the_budget_is_spent(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deadline passes while the first region's first part is prepared: that region is measured, and nothing else is begun."""
+def test_regions_are_prepared_one_by_one_until_the_budget_is_spent(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline passes while the first region's first part is prepared: that region is
+    measured, and nothing else is begun."""
     model, lines = convolutional(), list[str]()
     found = sorted(regions_of(model), key=lambda region: -len(region.candidates))
     made: list[str] = []
@@ -169,7 +203,9 @@ def test_regions_are_prepared_one_by_one_until_the_budget_is_spent(database: Dat
     assert lines[1:] == ["the budget for comparing with ONNX Runtime is spent"]
 
 
-def test_parts_are_measured_in_the_same_race_and_have_to_beat_all_and_nothing(database: Database) -> None:
+def test_parts_are_measured_in_the_same_race_and_have_to_beat_all_and_nothing(
+    database: Database,
+) -> None:
     model = convolutional()
     region = next(r for r in regions_of(model) if len(r.candidates) == 2)
     picked = choices(region.problems, ARCHS[90])
@@ -184,21 +220,45 @@ def test_parts_are_measured_in_the_same_race_and_have_to_beat_all_and_nothing(da
         assert answers[region.key_of(part)].ort_us == min(whole.ours_us, whole.ort_us)
 
 
-def test_what_cannot_be_compared_is_remembered_until_something_changes(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_compared_is_remembered_until_something_changes(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, lines = convolutional(), list[str]()
     found = regions_of(model)
     with monkeypatch.context() as broken:
-        broken.setattr(baseline, "search", lambda *_: (_ for _ in ()).throw(RuntimeError("no such kernel\nand more")))
-        assert compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None, lines.append) == {}
+        broken.setattr(
+            baseline,
+            "search",
+            lambda *_: (_ for _ in ()).throw(RuntimeError("no such kernel\nand more")),
+        )
+        assert (
+            compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None, lines.append) == {}
+        )
     assert len(lines) == 2
     assert all(line.endswith("not comparable with ONNX Runtime, no such kernel") for line in lines)
     with monkeypatch.context() as watched:
         watched.setattr(baseline, "_measure_all", lambda *_: pytest.fail("tried again"))
         assert compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None) == {}
-    assert len(compare(found, model, "fp16", NOTHING, database, Machine("other", 90, 700, "13.0", "4.2", ""), 600, None)) >= 2
+    assert (
+        len(
+            compare(
+                found,
+                model,
+                "fp16",
+                NOTHING,
+                database,
+                Machine("other", 90, 700, "13.0", "4.2", ""),
+                600,
+                None,
+            )
+        )
+        >= 2
+    )
 
 
-def test_regions_whose_kernels_would_take_long_to_compile_are_not_begun(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regions_whose_kernels_would_take_long_to_compile_are_not_begun(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, lines = convolutional(), list[str]()
     found = regions_of(model)
     gemm = next(r for r in found if len(r.candidates) == 1)
@@ -206,12 +266,18 @@ def test_regions_whose_kernels_would_take_long_to_compile_are_not_begun(database
     timings = Timings({(gemm.problems[0], 90): Choice(choice.config, 1.0)})
     asked: list[Region] = []
     monkeypatch.setattr(baseline, "_work", lambda bench, region, original: asked.append(region))
-    compare(found, model, "fp16", timings, database, MACHINE, 600, cast(Stream, object()), lines.append)
+    compare(
+        found, model, "fp16", timings, database, MACHINE, 600, cast(Stream, object()), lines.append
+    )
     assert {region.key for region in asked} == {region.key for region in found}
     asked.clear()
-    compare(found, model, "fp16", timings, database, MACHINE, 1, cast(Stream, object()), lines.append)
+    compare(
+        found, model, "fp16", timings, database, MACHINE, 1, cast(Stream, object()), lines.append
+    )
     assert [region.key for region in asked] == [gemm.key]
-    assert lines == ["1 regions are not compared with ONNX Runtime: the budget did not reach for their kernels"]
+    assert lines == [
+        "1 regions are not compared with ONNX Runtime: the budget did not reach for their kernels"
+    ]
 
 
 def test_the_plan_follows_the_measurements() -> None:
@@ -226,20 +292,27 @@ def test_the_plan_follows_the_measurements() -> None:
     assert {first, second} <= set(kept({region.key: wins}).problems.values())
     lost = kept({region.key: loses})
     assert not {first, second} & set(lost.problems.values())
-    assert [r.values for r in lost.refusals if "measured slower than ONNX Runtime" in r.reason] == [{"ours_us": 2, "ort_us": 1}] * 2
-    without = next(part for part in region.parts if part.kind == "without" and part.left_out == (0,))
+    assert [r.values for r in lost.refusals if "measured slower than ONNX Runtime" in r.reason] == [
+        {"ours_us": 2, "ort_us": 1}
+    ] * 2
+    without = next(
+        part for part in region.parts if part.kind == "without" and part.left_out == (0,)
+    )
     faster = {region.key_of(without): Comparison(0.5, 0, 1, 0)}
     for whole in (wins, loses):  # a part may win though the whole loses
         partly = kept({region.key: whole, **faster})
         assert first not in partly.problems.values()
         assert any("without" in refusal.reason for refusal in partly.refusals)
-        assert second in partly.problems.values()  # what remains of a region that won is not predicted away
+        assert (
+            second in partly.problems.values()
+        )  # what remains of a region that won is not predicted away
         again = kept(partly.used.comparisons)
         assert list(again.problems.values()) == list(partly.problems.values())
 
 
 def test_what_was_not_compared_is_fused_where_that_is_predicted_to_be_faster() -> None:
-    """With measured kernels, as after a budget that ended before the comparison, as well as without."""
+    """With measured kernels, as after a budget that ended before the comparison, as well as
+    without."""
     net = Net({"x": (4096, 1024)})
     model = net.model(net.linear("x", 1024, 1024))
     predicted = planned(model, "fp16", NOTHING, "winning")
@@ -247,7 +320,11 @@ def test_what_was_not_compared_is_fused_where_that_is_predicted_to_be_faster() -
     assert 1 < comparison.gain < 1.5  # so little that measuring might find otherwise
     ((key, choice),) = predicted.used.choices.items()
     measured = Timings({key: dataclasses.replace(choice, measured=True)}, machine=MACHINE)
-    assert len(planned(model, "fp16", measured, "winning").candidates) == len(predicted.candidates) == 1
+    assert (
+        len(planned(model, "fp16", measured, "winning").candidates)
+        == len(predicted.candidates)
+        == 1
+    )
 
 
 def test_a_chain_is_compared_as_the_plan_cuts_it(database: Database) -> None:

@@ -1,4 +1,6 @@
-"""The database keeps every measurement, whoever writes at the same time and however a process ends."""
+"""The database keeps every measurement, whoever writes at the same time and however a process
+ends."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -27,7 +29,9 @@ KEY = kernel_key(PROBLEM, MACHINE)
 
 
 def config(stages: int) -> KernelConfig:
-    return KernelConfig(90, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), stages)
+    return KernelConfig(
+        90, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), stages
+    )
 
 
 def ok(stages: int, us: float, runs: int = 10, key: str = KEY) -> Measurement:
@@ -77,7 +81,9 @@ def test_best_is_the_fastest_by_the_measurement_of_most_runs(database: Database)
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
-def test_a_configuration_that_ever_failed_is_never_the_best(database: Database, status: Status) -> None:
+def test_a_configuration_that_ever_failed_is_never_the_best(
+    database: Database, status: Status
+) -> None:
     database.add(ok(2, 1.0), Measurement(KEY, config(2), status), ok(2, 1.0), ok(3, 9.0))
     best = database.best(KEY)
     assert best is not None
@@ -85,7 +91,9 @@ def test_a_configuration_that_ever_failed_is_never_the_best(database: Database, 
     assert config(2) in database.tried(KEY)
 
 
-def test_the_default_is_in_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_is_in_the_cache_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "cache"))
     assert Database().path == tmp_path / "cache" / "tuning.sqlite"
 
@@ -102,14 +110,22 @@ def test_clear_by_gpu_by_time_and_all(database: Database) -> None:
     assert len(database) == 0
 
 
-# --- files ---------------------------------------------------------------------------------------------------------------------
+# --- files
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def filled(path: Path, count: int, seed: int) -> Database:
     rng = random.Random(seed)
     database = Database(path)
     for _ in range(count):
-        database.add(ok(rng.randint(2, 4), rng.uniform(1, 9), rng.randint(1, 20), rng.choice([KEY, KEY + " ", "é"])))
+        database.add(
+            ok(
+                rng.randint(2, 4),
+                rng.uniform(1, 9),
+                rng.randint(1, 20),
+                rng.choice([KEY, KEY + " ", "é"]),
+            )
+        )
     return database
 
 
@@ -120,7 +136,9 @@ def exported(database: Database) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_merge_is_commutative_idempotent_and_takes_both_kinds_of_file(tmp_path: Path, seed: int) -> None:
+def test_merge_is_commutative_idempotent_and_takes_both_kinds_of_file(
+    tmp_path: Path, seed: int
+) -> None:
     parts = [filled(tmp_path / f"{i}.sqlite", 5, i) for i in range(3)]
     sources = [part.path for part in parts]
     for part in parts:
@@ -144,8 +162,19 @@ def test_merge_leaves_the_other_file_as_it_is(tmp_path: Path, database: Database
     assert sqlite3.connect(old).execute("PRAGMA user_version").fetchone() == (1,)
 
 
-@pytest.mark.parametrize("text", ["", "no JSON\n", "{}\n", '{"format":"onnxbolt measurements","schema":1}\n{"key":"k"}\n', "[]\n"])
-def test_merge_of_another_file_is_one_clear_error(tmp_path: Path, database: Database, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no JSON\n",
+        "{}\n",
+        '{"format":"onnxbolt measurements","schema":1}\n{"key":"k"}\n',
+        "[]\n",
+    ],
+)
+def test_merge_of_another_file_is_one_clear_error(
+    tmp_path: Path, database: Database, text: str
+) -> None:
     path = tmp_path / "other.jsonl"
     path.write_text(text)
     with pytest.raises(InputError, match=r"other.jsonl line \d.*onnxbolt cache export"):
@@ -153,15 +182,27 @@ def test_merge_of_another_file_is_one_clear_error(tmp_path: Path, database: Data
     assert len(database) == 0
 
 
-@pytest.mark.parametrize(("change", "what"), [
-    ({"stages": 99}, "a number of stages"), ({"threadblock": (128, 0, 32)}, "a tile"), ({"arch": 91}, "an architecture"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"stages": 99}, "a number of stages"),
+        ({"threadblock": (128, 0, 32)}, "a tile"),
+        ({"arch": 91}, "an architecture"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("is_export", [True, False])
 def test_merge_of_what_no_kernel_has_is_one_clear_error(
-    tmp_path: Path, database: Database, change: dict[str, Any], what: str, is_export: bool,
+    tmp_path: Path,
+    database: Database,
+    change: dict[str, Any],
+    what: str,
+    is_export: bool,
 ) -> None:
     other = Database(tmp_path / "other.sqlite")
-    other.add(ok(2, 5.0), dataclasses.replace(ok(3, 1.0), config=dataclasses.replace(config(3), **change)))
+    other.add(
+        ok(2, 5.0), dataclasses.replace(ok(3, 1.0), config=dataclasses.replace(config(3), **change))
+    )
     exported(other)
     with pytest.raises(InputError, match=f"other.*no kernel has such {what}"):
         database.merge(other.path.with_suffix(".jsonl") if is_export else other.path)
@@ -180,20 +221,25 @@ def test_merge_of_no_file_is_one_clear_error(tmp_path: Path, database: Database)
         database.merge(tmp_path / "none.jsonl")
 
 
-# --- schema --------------------------------------------------------------------------------------------------------------------
+# --- schema
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def version_1(path: Path) -> Path:
     """A file as schema version 1 made it, with one measurement."""
     connection = sqlite3.connect(path)
     connection.execute(
-        "CREATE TABLE measurements (id TEXT PRIMARY KEY, key TEXT NOT NULL, config TEXT, status TEXT NOT NULL, us REAL, mad REAL, "
-        "runs INTEGER NOT NULL, error REAL, clock_mhz INTEGER NOT NULL, detail TEXT NOT NULL, time_ns INTEGER NOT NULL, "
-        "origin TEXT NOT NULL) WITHOUT ROWID"
+        "CREATE TABLE measurements (id TEXT PRIMARY KEY, key TEXT NOT NULL, config TEXT, status"
+        " TEXT NOT NULL, us REAL, mad REAL, runs INTEGER NOT NULL, error REAL, clock_mhz INTEGER"
+        " NOT NULL, detail TEXT NOT NULL, time_ns INTEGER NOT NULL, origin TEXT NOT NULL) WITHOUT"
+        " ROWID"
     )
     connection.execute("CREATE INDEX measurements_by_key ON measurements (key)")
     row = str(config(2).row()).replace(" ", "")
-    connection.execute("INSERT INTO measurements VALUES ('i', ?, ?, 'ok', 5.0, 0.1, 10, 1e-4, 1980, '', 17, 'o')", (KEY, row))
+    connection.execute(
+        "INSERT INTO measurements VALUES ('i', ?, ?, 'ok', 5.0, 0.1, 10, 1e-4, 1980, '', 17, 'o')",
+        (KEY, row),
+    )
     connection.execute("PRAGMA user_version = 1")
     connection.commit()
     connection.close()
@@ -214,7 +260,9 @@ def test_a_newer_schema_is_one_clear_error(tmp_path: Path, database: Database) -
     connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     connection.close()
     for use in (Database, database.merge):
-        with pytest.raises(InputError, match=f"newer.sqlite has schema version {SCHEMA + 1}.*update onnxbolt"):
+        with pytest.raises(
+            InputError, match=f"newer.sqlite has schema version {SCHEMA + 1}.*update onnxbolt"
+        ):
             use(path)
 
 
@@ -225,7 +273,8 @@ def test_a_file_that_is_no_database_is_one_clear_error(tmp_path: Path) -> None:
         Database(path)
 
 
-# --- processes -----------------------------------------------------------------------------------------------------------------
+# --- processes
+# -----------------------------------------------------------------------------------------------------------------
 
 WRITER = """
 import itertools, sys
@@ -243,7 +292,11 @@ for i in itertools.islice(itertools.count(), count or None):
 
 
 def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, str(count)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), name, str(count)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_several_processes_create_and_write_one_file(tmp_path: Path) -> None:
@@ -294,9 +347,12 @@ with Database(Path(sys.argv[1])) as database:
 
 
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path) -> None:
-    """A limit on the size of files stands for it: what does not fit is not there at all, and later measurements are."""
+    """A limit on the size of files stands for it: what does not fit is not there at all, and
+    later measurements are."""
     path = tmp_path / "tuning.sqlite"
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True
+    )
     assert "tuning.sqlite cannot be used as the tuning database" in done.stdout
     assert "disk I/O error" in done.stdout or "is full" in done.stdout
     with Database(path) as database:

@@ -1,4 +1,6 @@
-"""Seeds from nvidia-matmul-heuristics, played by a stand-in: they are mapped to our own candidates, and absent they are none."""
+"""Seeds from nvidia-matmul-heuristics, played by a stand-in: they are mapped to our own
+candidates, and absent they are none."""
+
 from __future__ import annotations
 
 import sys
@@ -33,7 +35,10 @@ class Interface:
     def getEx(self, asked: Any, count: int, backend: str, precision: str) -> list[dict[str, Any]]:  # noqa: N802
         assert asked[:3] == (1280, 3072, 768)
         assert precision == "HSH"
-        return [{"kernel": SimpleNamespace(cta_tile_m=m, cta_tile_n=n, cta_tile_k=k)} for m, n, k in TILES[backend]][:count]
+        return [
+            {"kernel": SimpleNamespace(cta_tile_m=m, cta_tile_n=n, cta_tile_k=k)}
+            for m, n, k in TILES[backend]
+        ][:count]
 
 
 class Names:
@@ -53,14 +58,24 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    enums = {f"NvMatmulHeuristics{name}": Names() for name in ("Target", "Flags", "NvidiaGpu", "MatmulLayout")}
-    monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", SimpleNamespace(NvMatmulHeuristicsInterfaceEx=Interface, **enums))
+    enums = {
+        f"NvMatmulHeuristics{name}": Names()
+        for name in ("Target", "Flags", "NvidiaGpu", "MatmulLayout")
+    }
+    monkeypatch.setitem(
+        sys.modules,
+        "nvMatmulHeuristics",
+        SimpleNamespace(NvMatmulHeuristicsInterfaceEx=Interface, **enums),
+    )
 
 
 @pytest.mark.usefixtures("installed")
 def test_proposed_tiles_are_our_candidates_with_that_tile() -> None:
     seeds = heuristics.seeds(problem(), get(90))
-    assert {(c.family, c.threadblock) for c in seeds} == {(Family.GEMM_2X, (128, 64, 64)), (Family.GEMM_3X, (128, 256, 64))}
+    assert {(c.family, c.threadblock) for c in seeds} == {
+        (Family.GEMM_2X, (128, 64, 64)),
+        (Family.GEMM_3X, (128, 256, 64)),
+    }
     assert set(seeds) <= set(gemm.candidates(problem(), get(90)))
     assert {c.family for c in heuristics.seeds(problem(), get(80))} == {Family.GEMM_2X}
 

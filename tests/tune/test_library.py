@@ -1,4 +1,6 @@
-"""Building candidates with a compiler that is a script: what it does to an instance is in the instance's tile."""
+"""Building candidates with a compiler that is a script: what it does to an instance is in the
+instance's tile."""
+
 from __future__ import annotations
 
 import json
@@ -50,14 +52,23 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     compiler.chmod(0o755)
     version = tmp_path / "cutlass" / "include" / "cutlass" / "version.h"
     version.parent.mkdir(parents=True)
-    version.write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n")
-    monkeypatch.setattr(library, "find_toolchain", lambda: Toolchain(compiler, "13.0.88", tmp_path / "cutlass"))
+    version.write_text(
+        "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n"
+    )
+    monkeypatch.setattr(
+        library, "find_toolchain", lambda: Toolchain(compiler, "13.0.88", tmp_path / "cutlass")
+    )
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})  # the same parts on every machine
     return log
 
 
 def instance(tile: int, stages: int = 3, family: Family = Family.GEMM_2X) -> Instance:
-    return Instance(KernelConfig(80, 0, UNBOUNDED, family, (tile, 64, 32), stages=stages), DType.F16, DType.F16, ("Bias",))
+    return Instance(
+        KernelConfig(80, 0, UNBOUNDED, family, (tile, 64, 32), stages=stages),
+        DType.F16,
+        DType.F16,
+        ("Bias",),
+    )
 
 
 def row(one: Instance) -> str:
@@ -69,11 +80,18 @@ def calls(log: Path, what: str = "") -> int:
 
 
 def test_instances_share_libraries_and_are_remembered(log: Path) -> None:
-    wanted = [instance(GOOD, stages) for stages in range(2, 12)] + [instance(GOOD, 3, Family.CONV_2X)]
+    wanted = [instance(GOOD, stages) for stages in range(2, 12)] + [
+        instance(GOOD, 3, Family.CONV_2X)
+    ]
     built = dict(build(wanted))
     assert built.keys() == set(wanted)
-    assert len(set(built.values())) == 3  # two of five GEMMs, as there are two cores, and the convolution's
-    assert all(isinstance(path, Path) and path.read_text().startswith("library of ") for path in built.values())
+    assert (
+        len(set(built.values())) == 3
+    )  # two of five GEMMs, as there are two cores, and the convolution's
+    assert all(
+        isinstance(path, Path) and path.read_text().startswith("library of ")
+        for path in built.values()
+    )
     before = calls(log)
     assert dict(build(reversed(wanted[3:5]))) == {i: built[i] for i in wanted[3:5]}
     assert calls(log) == before
@@ -88,13 +106,21 @@ def test_no_unit_takes_longer_than_a_core_s_share(log: Path) -> None:
     slow = [instance(GOOD, stages, Family.GEMM_3X) for stages in range(2)]
     quick = [instance(GOOD, stages, Family.GEMM_SM90) for stages in range(4)]
     built = dict(build([*quick, *slow]))
-    assert len({built[i] for i in slow}) == 2  # 10 s each, of the 12 s that each of two cores has to do
+    assert (
+        len({built[i] for i in slow}) == 2
+    )  # 10 s each, of the 12 s that each of two cores has to do
     assert len({built[i] for i in quick}) == 1
 
 
-@pytest.mark.parametrize(("tile", "detail"), [
-    (WRONG, "static assertion failed"), (SPILLS, "spilled to local memory, 16 bytes"), (SERIALIZED, "C7514"), (UNNAMED, "8 bytes"),
-])
+@pytest.mark.parametrize(
+    ("tile", "detail"),
+    [
+        (WRONG, "static assertion failed"),
+        (SPILLS, "spilled to local memory, 16 bytes"),
+        (SERIALIZED, "C7514"),
+        (UNNAMED, "8 bytes"),
+    ],
+)
 def test_a_bad_instance_costs_itself_alone(log: Path, tile: int, detail: str) -> None:
     good = [instance(GOOD, stages) for stages in range(3, 8)]
     built = dict(build([*good, instance(tile)]))
@@ -133,10 +159,14 @@ def test_libraries_show_what_the_worker_calls(log: Path) -> None:
     assert len(list(build([instance(GOOD)]))) == 1
     links = [line for line in log.read_text().splitlines() if "-shared" in line]
     assert all("profiler/exports.map" in line for line in links)
-    assert calls(log, "-Xptxas=-warn-spills") == 1 + len(list((library.resource_dir("custom_ops") / "profiler").glob("*.cu")))
+    assert calls(log, "-Xptxas=-warn-spills") == 1 + len(
+        list((library.resource_dir("custom_ops") / "profiler").glob("*.cu"))
+    )
 
 
-def test_a_library_takes_what_was_compiled_as_a_candidate(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_takes_what_was_compiled_as_a_candidate(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     candidates = [instance(GOOD, stages) for stages in range(3, 8)]
     list(build(candidates))
     chosen, unknown = [candidates[0], candidates[1], candidates[4]], instance(GOOD, 9)
@@ -159,7 +189,9 @@ def test_no_kernel_is_linked_twice(log: Path) -> None:
     records = sorted(library.cache.candidates().glob("*.json"))
     assert len(records) == 2
     for record in records:  # as if each had been compiled with the other
-        content = json.loads(record.read_text()) | {"kernels": [instance_name(one) for one in first]}
+        content = json.loads(record.read_text()) | {
+            "kernels": [instance_name(one) for one in first]
+        }
         record.write_text(json.dumps(content))
     found = compiled(first)
     assert len(set(found.values())) == 1

@@ -1,4 +1,6 @@
-"""The lock file: every decision comes back, lines stay in their places, and what cannot be read is one clear error."""
+"""The lock file: every decision comes back, lines stay in their places, and what cannot be read
+is one clear error."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,18 +21,44 @@ from onnxbolt.version import __version__
 
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
 GEMM = GemmProblem(1024, 768, 3072, DType.F16, DType.F32, ("Bias",))
-CONV = ConvProblem(8, 28, 28, 64, 64, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1, DType.F16, DType.F16, ("Bias", "Relu"))
+CONV = ConvProblem(
+    8,
+    28,
+    28,
+    64,
+    64,
+    3,
+    3,
+    28,
+    28,
+    (1, 1, 1, 1),
+    (1, 1),
+    (1, 1),
+    1,
+    DType.F16,
+    DType.F16,
+    ("Bias", "Relu"),
+)
 
 
 def config(stages: int, arch: int = 90) -> KernelConfig:
-    return KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), stages)
+    return KernelConfig(
+        arch, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), stages
+    )
 
 
 USED = Timings(
-    {(GEMM, 90): Choice(config(3), 12.5, 0.125), (CONV, 90): Choice(config(2), 7.0),
-     (GEMM, 80): Choice(config(4, 80), 30.0, measured=False)},
-    {"aa": Comparison(10.0, 0.1, 20.0, 0.2, region="sm_90 2 fused nodes"), "bb": Comparison(9.9, 0.0, 10.0, 0.0, measured=False)},
-    MACHINE, cuts={"cc": Cut(2, "gemm 1024x64-16x256, f16")},
+    {
+        (GEMM, 90): Choice(config(3), 12.5, 0.125),
+        (CONV, 90): Choice(config(2), 7.0),
+        (GEMM, 80): Choice(config(4, 80), 30.0, measured=False),
+    },
+    {
+        "aa": Comparison(10.0, 0.1, 20.0, 0.2, region="sm_90 2 fused nodes"),
+        "bb": Comparison(9.9, 0.0, 10.0, 0.0, measured=False),
+    },
+    MACHINE,
+    cuts={"cc": Cut(2, "gemm 1024x64-16x256, f16")},
 )
 LOCK = Lock().updated(USED, Options(), ["sm_90a", "sm_80"])
 
@@ -45,7 +73,10 @@ def test_everything_comes_back(path: Path) -> None:
     lock = Lock.read(path)
     assert lock == LOCK
     assert lock.timings().choices == USED.choices
-    assert {key: found.fused for key, found in lock.timings().comparisons.items()} == {"aa": True, "bb": True}
+    assert {key: found.fused for key, found in lock.timings().comparisons.items()} == {
+        "aa": True,
+        "bb": True,
+    }
     assert lock.timings().frozen
     assert lock.timings().cuts == USED.cuts
     assert (lock.archs, lock.machines) == (("sm_90a", "sm_80"), (MACHINE,))
@@ -68,13 +99,20 @@ def test_a_decision_stands_whatever_rounding_does_to_its_times(tmp_path: Path) -
 
 
 def test_a_decision_keeps_its_reason(tmp_path: Path) -> None:
-    slower = Comparison(1.0, 0.0, 2.0, 0.0, decided=False, region="r", reason="the whole model is slower with it")
+    slower = Comparison(
+        1.0, 0.0, 2.0, 0.0, decided=False, region="r", reason="the whole model is slower with it"
+    )
     Lock().updated(Timings(comparisons={"k": slower}), Options(), ["sm_80"]).write(tmp_path / "l")
     assert Lock.read(tmp_path / "l").timings().comparisons["k"] == slower
 
 
 def test_the_text_is_sorted_json_and_independent_of_the_order_of_decisions() -> None:
-    backwards = Timings(dict(reversed(USED.choices.items())), dict(reversed(USED.comparisons.items())), MACHINE, cuts=USED.cuts)
+    backwards = Timings(
+        dict(reversed(USED.choices.items())),
+        dict(reversed(USED.comparisons.items())),
+        MACHINE,
+        cuts=USED.cuts,
+    )
     assert Lock().updated(backwards, Options(), ["sm_90a", "sm_80"]).text() == LOCK.text()
     values = json.loads(LOCK.text())
     assert list(values) == sorted(values)
@@ -83,8 +121,13 @@ def test_the_text_is_sorted_json_and_independent_of_the_order_of_decisions() -> 
 
 
 def test_a_choice_that_changes_is_one_line_that_changes() -> None:
-    changed = dataclasses.replace(USED, choices={**USED.choices, (GEMM, 90): Choice(config(5), 11.0)})
-    before, after = LOCK.text().splitlines(), LOCK.updated(changed, Options(), ["sm_90a", "sm_80"]).text().splitlines()
+    changed = dataclasses.replace(
+        USED, choices={**USED.choices, (GEMM, 90): Choice(config(5), 11.0)}
+    )
+    before, after = (
+        LOCK.text().splitlines(),
+        LOCK.updated(changed, Options(), ["sm_90a", "sm_80"]).text().splitlines(),
+    )
     assert len(before) == len(after)
     (line,) = [new for old, new in zip(before, after, strict=True) if old != new]
     assert "gemm 1024x768x3072" in line
@@ -113,11 +156,21 @@ def damaged(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("}", ""), ('"choices"', '"chosen"'), ('"sm_90a"', '"sm_9"'), ("GemmProblem", "Problem"), ('"arch": 80', '"arch": 90'), ("[80, ", "["),
-    ('"dtype": "f16"', '"dtype": "f8"'), ('"gpu"', '"card"'), ('"ours_us": 10.0', '"ours_us": "fast"'),
-    ('"layers": 2', '"layers": 0'),
-])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("}", ""),
+        ('"choices"', '"chosen"'),
+        ('"sm_90a"', '"sm_9"'),
+        ("GemmProblem", "Problem"),
+        ('"arch": 80', '"arch": 90'),
+        ("[80, ", "["),
+        ('"dtype": "f16"', '"dtype": "f8"'),
+        ('"gpu"', '"card"'),
+        ('"ours_us": 10.0', '"ours_us": "fast"'),
+        ('"layers": 2', '"layers": 0'),
+    ],
+)
 def test_a_damaged_file_is_one_clear_error(path: Path, old: str, new: str) -> None:
     path.write_text(damaged(path.read_text(), old, new))
     with pytest.raises(InputError, match=r"onnxbolt\.lock is no lock file, or damaged"):
@@ -135,19 +188,46 @@ def spoiled(path: Path, part: str, *keys: str | int, value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [None, -1, 2**70, 1.5, math.inf, "x", {}])
-@pytest.mark.parametrize(("part", "keys"), [
-    ("choices", ("config", 4)), ("choices", ("config", 13)), ("choices", ("config",)), ("choices", ("problem",)),
-    ("choices", ("problem", "n")), ("choices", ("problem", "chain")), ("choices", ("problem", "inner")), ("choices", ("kind",)),
-    ("regions", ("fused",)), ("cuts", ("layers",)),
-])
-def test_a_damaged_value_is_one_clear_error_that_names_the_entry(path: Path, part: str, keys: tuple[str | int, ...], value: object) -> None:
+@pytest.mark.parametrize(
+    ("part", "keys"),
+    [
+        ("choices", ("config", 4)),
+        ("choices", ("config", 13)),
+        ("choices", ("config",)),
+        ("choices", ("problem",)),
+        ("choices", ("problem", "n")),
+        ("choices", ("problem", "chain")),
+        ("choices", ("problem", "inner")),
+        ("choices", ("kind",)),
+        ("regions", ("fused",)),
+        ("cuts", ("layers",)),
+    ],
+)
+def test_a_damaged_value_is_one_clear_error_that_names_the_entry(
+    path: Path, part: str, keys: tuple[str | int, ...], value: object
+) -> None:
     spoiled(path, part, *keys, value=value)
-    with pytest.raises(InputError, match=rf"onnxbolt\.lock is no lock file, or damaged \(entry 1 of {part}: "):
+    with pytest.raises(
+        InputError, match=rf"onnxbolt\.lock is no lock file, or damaged \(entry 1 of {part}: "
+    ):
         Lock.read(path)
 
 
-@pytest.mark.parametrize(("place", "value"), [(0, 91), (3, 99), (3, int(Family.CONV_2X)), (4, 0), (7, 0), (7, 48), (14, 0),
-                                             (15, 0), (18, 7), (22, 0)])
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, 91),
+        (3, 99),
+        (3, int(Family.CONV_2X)),
+        (4, 0),
+        (7, 0),
+        (7, 48),
+        (14, 0),
+        (15, 0),
+        (18, 7),
+        (22, 0),
+    ],
+)
 def test_a_configuration_that_no_kernel_has_is_refused(path: Path, place: int, value: int) -> None:
     values = json.loads(path.read_text())
     row = next(row for row in values["choices"] if row["kind"] == "GemmProblem")
@@ -171,7 +251,9 @@ def test_an_older_schema_is_one_clear_error(path: Path) -> None:
 
 
 def test_the_shapes_of_every_model_are_recorded(tmp_path: Path) -> None:
-    sized = Options(lock=tmp_path / "l", min_shapes={"x": (1, 3)}, max_shapes={"x": (64, 3), "a": (2,)})
+    sized = Options(
+        lock=tmp_path / "l", min_shapes={"x": (1, 3)}, max_shapes={"x": (64, 3), "a": (2,)}
+    )
     assert shapes_of(sized) == "--min-shapes x:[1,3] --max-shapes a:[2],x:[64,3]"
     lock = LOCK.updated(USED, sized, ["sm_90a", "sm_80"])
     assert lock.shapes == ("", shapes_of(sized))
@@ -180,7 +262,10 @@ def test_the_shapes_of_every_model_are_recorded(tmp_path: Path) -> None:
     assert open_for(frozen) == lock
     assert open_for(Options(lock=tmp_path / "l", frozen=True)) == lock
     other = dataclasses.replace(frozen, max_shapes={"x": (32, 3)})
-    with pytest.raises(FrozenError, match=r"no options for shapes or --min-shapes x:\[1,3\].*this is with .*\[32,3\]"):
+    with pytest.raises(
+        FrozenError,
+        match=r"no options for shapes or --min-shapes x:\[1,3\].*this is with .*\[32,3\]",
+    ):
         open_for(other)
     assert open_for(dataclasses.replace(other, frozen=False)) == lock
 
@@ -213,7 +298,9 @@ def test_another_precision_is_an_error(path: Path) -> None:
         open_for(Options(lock=path, precision="keep"))
 
 
-def test_other_kernels_are_an_error_when_frozen_and_ignored_with_a_warning_else(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_kernels_are_an_error_when_frozen_and_ignored_with_a_warning_else(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     dataclasses.replace(LOCK, kernels="another digest").write(path)
     caplog.set_level("WARNING", "onnxbolt")
     with pytest.raises(FrozenError, match="whose kernels differ"):
@@ -222,7 +309,9 @@ def test_other_kernels_are_an_error_when_frozen_and_ignored_with_a_warning_else(
     assert "its decisions are made anew" in caplog.text
 
 
-def test_another_version_with_the_same_kernels_is_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_version_with_the_same_kernels_is_a_warning(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("WARNING", "onnxbolt")
     dataclasses.replace(LOCK, version="0.0.1").write(path)
     assert open_for(Options(lock=path, frozen=True)).choices == LOCK.choices

@@ -1,4 +1,5 @@
 """Which parts of a region are worth measuring: by predicted times, and by what crosses a cut."""
+
 from __future__ import annotations
 
 import pytest
@@ -28,10 +29,15 @@ def region() -> Region:
 
 
 def measured(region: Region, **times: float) -> Timings:
-    """Every kernel as predicted, but that of each place in `times` (p0, p1, ..) takes so many microseconds."""
+    """Every kernel as predicted, but that of each place in `times` (p0, p1, ..) takes so many
+    microseconds."""
     picked = choices(region.problems, ARCHS[90])
-    return Timings({(problem, 90): Choice(picked[problem].config, times.get(f"p{i}", picked[problem].us))
-                    for i, problem in enumerate(region.problems)})
+    return Timings(
+        {
+            (problem, 90): Choice(picked[problem].config, times.get(f"p{i}", picked[problem].us))
+            for i, problem in enumerate(region.problems)
+        }
+    )
 
 
 def test_where_fusing_wins_by_far_no_part_is_worth_measuring(region: Region) -> None:
@@ -39,7 +45,9 @@ def test_where_fusing_wins_by_far_no_part_is_worth_measuring(region: Region) -> 
 
 
 @pytest.mark.parametrize(("slow", "left_out"), [("p0", {(0,)}), ("p3", {(3,)})])
-def test_a_slow_kernel_at_the_border_is_cut_off(region: Region, slow: str, left_out: set[tuple[int, ...]]) -> None:
+def test_a_slow_kernel_at_the_border_is_cut_off(
+    region: Region, slow: str, left_out: set[tuple[int, ...]]
+) -> None:
     found = promising(region, measured(region, **{slow: 1e4}))
     assert {part.left_out for part in found[:1]} == left_out
     assert all(set(part.left_out) >= set(next(iter(left_out))) for part in found)

@@ -1,4 +1,6 @@
-"""Measuring with a worker that is a script: it obeys the names of the libraries that it is told to load."""
+"""Measuring with a worker that is a script: it obeys the names of the libraries that it is told
+to load."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -12,7 +14,14 @@ import pytest
 from onnxbolt.codegen.digest import kernel_sources_digest
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import OnnxboltError
-from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig, Schedule
+from onnxbolt.kernels.config import (
+    UNBOUNDED,
+    ConvProblem,
+    Family,
+    GemmProblem,
+    KernelConfig,
+    Schedule,
+)
 from onnxbolt.tune.library import Uncompiled
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.records import Measurement, Status, kernel_key
@@ -66,9 +75,13 @@ class Bench:
         script.write_text(SCRIPT.format(log=str(self._log)))
         self.profiler = Profiler(90, [sys.executable, str(script)])
 
-    def measure(self, *names: str, problem: GemmProblem | ConvProblem = GEMM, **options: float) -> list[Measurement]:
+    def measure(
+        self, *names: str, problem: GemmProblem | ConvProblem = GEMM, **options: float
+    ) -> list[Measurement]:
         """One candidate for each name; stages tell their configurations apart."""
-        candidates = [(dataclasses.replace(CONFIG, stages=i), Path(name)) for i, name in enumerate(names)]
+        candidates = [
+            (dataclasses.replace(CONFIG, stages=i), Path(name)) for i, name in enumerate(names)
+        ]
         return self.profiler.measure(problem, candidates, **options)  # type: ignore[arg-type]
 
     def requests(self, kind: str) -> list[str]:
@@ -103,9 +116,19 @@ def test_machine_is_gpu_and_what_builds_for_it(bench: Bench) -> None:
 
 def test_medians_of_all_samples(bench: Bench) -> None:
     slow, fast = bench.measure("12", "10", samples=15)
-    assert (slow.status, slow.us, slow.mad, slow.runs, slow.clock_mhz, slow.error) == (Status.OK, 14.0, 1.0, 15, 1755, 1e-4)
+    assert (slow.status, slow.us, slow.mad, slow.runs, slow.clock_mhz, slow.error) == (
+        Status.OK,
+        14.0,
+        1.0,
+        15,
+        1755,
+        1e-4,
+    )
     assert (fast.us, fast.key) == (12.0, kernel_key(GEMM, bench.profiler.machine))
-    assert (slow.config, fast.config) == (dataclasses.replace(CONFIG, stages=0), dataclasses.replace(CONFIG, stages=1))
+    assert (slow.config, fast.config) == (
+        dataclasses.replace(CONFIG, stages=0),
+        dataclasses.replace(CONFIG, stages=1),
+    )
 
 
 def test_candidates_take_turns(bench: Bench) -> None:
@@ -121,12 +144,20 @@ def test_the_hopeless_are_not_timed_again(bench: Bench) -> None:
     assert late.runs == 5
 
 
-@pytest.mark.parametrize(("name", "status", "detail"), [
-    ("crash", "crashed", "status 11: stack smashed"), ("garbage", "crashed", "Segmentation fault"), ("lost", "crashed", "illegal memory"),
-    ("hang", "timeout", "within 1 s"), ("refuse", "refused", "k is not aligned"),
-])
+@pytest.mark.parametrize(
+    ("name", "status", "detail"),
+    [
+        ("crash", "crashed", "status 11: stack smashed"),
+        ("garbage", "crashed", "Segmentation fault"),
+        ("lost", "crashed", "illegal memory"),
+        ("hang", "timeout", "within 1 s"),
+        ("refuse", "refused", "k is not aligned"),
+    ],
+)
 @pytest.mark.parametrize("stage", ["check", "time"])
-def test_a_bad_candidate_costs_itself_alone(bench: Bench, name: str, status: str, detail: str, stage: str) -> None:
+def test_a_bad_candidate_costs_itself_alone(
+    bench: Bench, name: str, status: str, detail: str, stage: str
+) -> None:
     first, bad, last = bench.measure("10", f"{name}-in-{stage}", "11", timeout=1.0)
     assert statuses([first, bad, last]) == ["ok", status, "ok"]
     assert (first.runs, last.runs) == (15, 15)
@@ -135,16 +166,24 @@ def test_a_bad_candidate_costs_itself_alone(bench: Bench, name: str, status: str
 
 
 def test_swizzles_of_good_3x_kernels_are_swept(bench: Bench) -> None:
-    config = dataclasses.replace(CONFIG, family=Family.GEMM_3X, cluster=(2, 1), schedule=Schedule.PINGPONG)
+    config = dataclasses.replace(
+        CONFIG, family=Family.GEMM_3X, cluster=(2, 1), schedule=Schedule.PINGPONG
+    )
     slow, again = (dataclasses.replace(config, threadblock=(64, tile, 64)) for tile in (64, 128))
-    measured = bench.profiler.measure(GEMM, [(config, Path("10")), (slow, Path("15")), (again, Path("10")), (CONFIG, Path("10"))])
+    measured = bench.profiler.measure(
+        GEMM, [(config, Path("10")), (slow, Path("15")), (again, Path("10")), (CONFIG, Path("10"))]
+    )
     assert [m.config for m in measured[:4]] == [config, slow, again, CONFIG]
-    assert [m.config for m in measured[4:]] == [dataclasses.replace(c, swizzle=s) for c in (config, again) for s in (2, 4, 8)]
+    assert [m.config for m in measured[4:]] == [
+        dataclasses.replace(c, swizzle=s) for c in (config, again) for s in (2, 4, 8)
+    ]
     assert statuses(measured) == ["ok"] * 10
 
 
 def test_splits_are_swept_with_the_best_swizzles(bench: Bench) -> None:
-    config = dataclasses.replace(CONFIG, family=Family.GEMM_SM90, schedule=Schedule.PINGPONG, consumers=2)
+    config = dataclasses.replace(
+        CONFIG, family=Family.GEMM_SM90, schedule=Schedule.PINGPONG, consumers=2
+    )
     measured = bench.profiler.measure(GEMM, [(config, Path("10"))])
     launches = [(m.config.swizzle, m.config.split_k) for m in measured if m.config]
     assert launches[:4] == [(1, 1), (2, 1), (4, 1), (8, 1)]
@@ -174,7 +213,10 @@ def test_a_reply_without_samples_is_no_time(bench: Bench) -> None:
 
 def test_what_was_not_compiled_is_recorded(bench: Bench) -> None:
     (measurement,) = bench.profiler.measure(GEMM, [(CONFIG, Uncompiled("9764 bytes spill stores"))])
-    assert (measurement.status, measurement.detail) == (Status.UNCOMPILED, "9764 bytes spill stores")
+    assert (measurement.status, measurement.detail) == (
+        Status.UNCOMPILED,
+        "9764 bytes spill stores",
+    )
 
 
 def test_a_problem_is_told_once_to_each_worker(bench: Bench) -> None:
@@ -188,7 +230,24 @@ def test_a_problem_is_told_once_to_each_worker(bench: Bench) -> None:
 
 
 def test_convolutions_say_all_of_their_extents(bench: Bench) -> None:
-    conv = ConvProblem(1, 2, 3, 4, 5, 6, 7, 8, 9, (10, 11, 12, 13), (14, 15), (16, 17), 1, DType.F16, DType.F32, ("Bias", "Clip"))
+    conv = ConvProblem(
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        (10, 11, 12, 13),
+        (14, 15),
+        (16, 17),
+        1,
+        DType.F16,
+        DType.F32,
+        ("Bias", "Clip"),
+    )
     bench.measure("10", problem=conv)
     assert f'"extents": {[*range(1, 18), 1, 0, 0, 0]}' in bench.requests("problem")[0]
     assert '"element": 10, "output": 1, "epilogue": "Bias,Clip"' in bench.requests("problem")[0]
@@ -202,7 +261,10 @@ def test_no_memory_for_the_problem_is_no_candidates_fault(bench: Bench) -> None:
 
 
 def test_a_worker_that_does_not_start(tmp_path: Path) -> None:
-    with Profiler(90, [sys.executable, "-c", "raise SystemExit('no GPU')"]) as profiler, pytest.raises(OnnxboltError, match="no GPU"):
+    with (
+        Profiler(90, [sys.executable, "-c", "raise SystemExit('no GPU')"]) as profiler,
+        pytest.raises(OnnxboltError, match="no GPU"),
+    ):
         profiler.measure(GEMM, [])
 
 
@@ -215,4 +277,8 @@ def test_kernels_one_after_the_other_are_one_candidate(bench: Bench) -> None:
     assert [kernel["layers"] for kernel in first] == [2]
     assert [(kernel["library"], kernel["layers"]) for kernel in last] == [("a", 1), ("30", 1)]
     (problem,) = map(json.loads, bench.requests("problem"))
-    assert (problem["extents"], problem["columns"], problem["epilogue"]) == ([64, 64, 64], [64], "Bias,Gemm,Bias")
+    assert (problem["extents"], problem["columns"], problem["epilogue"]) == (
+        [64, 64, 64],
+        [64],
+        "Bias,Gemm,Bias",
+    )

@@ -1,4 +1,5 @@
 """Progress: AutoTVM's lines, plain, in place, and as JSON."""
+
 from __future__ import annotations
 
 import io
@@ -15,7 +16,11 @@ TOTAL = TotalLine(120, 288, 84.4, 40.0)
 
 
 def test_lines_read_as_autotvm_users_know_them() -> None:
-    assert str(TASK) == "[Task  3/12] Current/Best:  512.0/ 640.0 TFLOP/s | 18/24 | 4.2 s | gemm 1280x3072x768, f16, Bias"
+    assert (
+        str(TASK)
+        == "[Task  3/12] Current/Best:  512.0/ 640.0 TFLOP/s | 18/24 | 4.2 s | gemm 1280x3072x768,"
+        " f16, Bias"
+    )
     assert str(TOTAL) == "[Total] 120/288 | 84 s, about 40 s left"
     assert str(TotalLine(0, 288, 1.0, None)) == "[Total] 0/288 | 1 s"
 
@@ -48,11 +53,25 @@ def test_a_terminal_shows_the_latest_state_of_each_task_and_can_be_used_again() 
     for best in (600.0, 640.0):
         with terminal as progress:
             for number in range(1, 41):
-                progress.show(TaskLine(number, 40, "a problem whose name is longer than the line", 1.0, best, 1, 2, 0.1))
+                progress.show(
+                    TaskLine(
+                        number,
+                        40,
+                        "a problem whose name is longer than the line",
+                        1.0,
+                        best,
+                        1,
+                        2,
+                        0.1,
+                    )
+                )
             progress.show(TOTAL)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
-    last = plain[plain.rindex("[Task 25/40]"):].splitlines()
-    assert [line.split("]")[0] for line in last if line.startswith("[")] == [*(f"[Task {i}/40" for i in range(25, 41)), "[Total"]
+    last = plain[plain.rindex("[Task 25/40]") :].splitlines()
+    assert [line.split("]")[0] for line in last if line.startswith("[")] == [
+        *(f"[Task {i}/40" for i in range(25, 41)),
+        "[Total",
+    ]
     assert max(map(len, last)) <= 60  # cut, and not wrapped
 
 

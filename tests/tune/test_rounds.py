@@ -1,4 +1,6 @@
-"""The stage's rounds: what loses makes room for other problems, until nothing new is asked; what was decided is decided again."""
+"""The stage's rounds: what loses makes room for other problems, until nothing new is asked; what
+was decided is decided again."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -28,14 +30,20 @@ def test_a_region_that_loses_is_not_fused(gpu: Gpu) -> None:
     assert reasons == {"measured slower than ONNX Runtime, it and its conversions together"}
 
 
-def test_layers_whose_kernel_loses_are_tuned_and_compared_in_the_next_round(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two layers in one kernel, which loses, each by itself wins, though it is not predicted to."""
+def test_layers_whose_kernel_loses_are_tuned_and_compared_in_the_next_round(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two layers in one kernel, which loses, each by itself wins, though it is not predicted
+    to."""
     rounds: list[list[int]] = []
 
     def compared(regions: Sequence[Region], *_: Any) -> dict[str, Comparison]:
         layers = {region.key: len(region.candidates[0].widths) for region in regions}
         rounds.append(sorted(layers.values()))
-        return {key: Comparison(10.0, 0.1, 1.0 if several > 1 else 100.0, 0.1) for key, several in layers.items()}
+        return {
+            key: Comparison(10.0, 0.1, 1.0 if several > 1 else 100.0, 0.1)
+            for key, several in layers.items()
+        }
 
     monkeypatch.setattr(stage, "compare", compared)
     narrow = Net({"x": (16384, 256)})
@@ -48,23 +56,37 @@ def test_layers_whose_kernel_loses_are_tuned_and_compared_in_the_next_round(gpu:
     assert report.tuning is not None
     assert {task.name for task in report.tuning.tasks} == {
         "gemm 16384x64-16x256, f16 to f32, Bias+Relu+Gemm+Bias+Relu",
-        "gemm 16384x64x256, f16, Bias+Relu", "gemm 16384x16x64, f16 to f32, Bias+Relu"}
+        "gemm 16384x64x256, f16, Bias+Relu",
+        "gemm 16384x16x64, f16 to f32, Bias+Relu",
+    }
     assert pipeline.optimize(model, library=False, verify=False).fused == report.fused
 
 
 @pytest.mark.parametrize("optimistic", [False, True])
-def test_everything_but_the_kernels_with_sessions_on_the_cpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, optimistic: bool) -> None:
-    """Regions, parts and the whole model run for real, with function bodies in the place of kernels: nothing wins, or everything does."""
+def test_everything_but_the_kernels_with_sessions_on_the_cpu(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, optimistic: bool
+) -> None:
+    """Regions, parts and the whole model run for real, with function bodies in the place of
+    kernels: nothing wins, or everything does."""
     if optimistic:
         monkeypatch.setattr(timings_module.Comparison, "certain_gain", 2.0)
         monkeypatch.setattr(whole, "wins", lambda *_: False)
         monkeypatch.setattr(parts, "_HOPELESS", 1e9)
-    for name, real in (("compare", baseline.compare), ("settle", whole.settle), ("Stream", lambda: None)):
+    for name, real in (
+        ("compare", baseline.compare),
+        ("settle", whole.settle),
+        ("Stream", lambda: None),
+    ):
         monkeypatch.setattr(stage, name, real)
     small = Net({"x": (2, 16, 12, 12)})
     y = small.node("Relu", small.conv("x", 16, 32, 3, pads=[1, 1, 1, 1]))
-    y = small.node("Relu", small.node("Add", small.conv(small.node("Relu", small.conv(y, 32, 16)), 16, 32), y))
-    y = small.node("Flatten", small.node("GlobalAveragePool", small.node("Softmax", small.conv(y, 32, 64), axis=1)))
+    y = small.node(
+        "Relu", small.node("Add", small.conv(small.node("Relu", small.conv(y, 32, 16)), 16, 32), y)
+    )
+    y = small.node(
+        "Flatten",
+        small.node("GlobalAveragePool", small.node("Softmax", small.conv(y, 32, 64), axis=1)),
+    )
     model = small.model(small.linear(y, 64, 32))
     said: list[str] = []
     report = pipeline.optimize(model, library=False, verify=False, tune=True, progress=said.append)
@@ -89,9 +111,16 @@ def database_rows() -> int:
         return len(database)
 
 
-def test_a_chain_is_cut_by_what_its_kernels_take_and_compared_so(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every kernel that may be in a cover is measured; the whole of it fails, so that no plan has it, nor the one from the lock file."""
-    for name, real in (("compare", baseline.compare), ("settle", whole.settle), ("Stream", lambda: None)):
+def test_a_chain_is_cut_by_what_its_kernels_take_and_compared_so(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every kernel that may be in a cover is measured; the whole of it fails, so that no plan
+    has it, nor the one from the lock file."""
+    for name, real in (
+        ("compare", baseline.compare),
+        ("settle", whole.settle),
+        ("Stream", lambda: None),
+    ):
         monkeypatch.setattr(stage, name, real)
     monkeypatch.setattr(timings_module.Comparison, "certain_gain", 2.0)
     monkeypatch.setattr(whole, "wins", lambda *_: False)
@@ -100,16 +129,29 @@ def test_a_chain_is_cut_by_what_its_kernels_take_and_compared_so(gpu: Gpu, monke
     for k, n in ((256, 64), (64, 16), (16, 8)):
         y = net.node("Relu", net.linear(y, k, n))
     model, lock = net.model(y), tmp_path / "onnxbolt.lock"
-    whole_chain = [len(node.rule.split("Gemm")) for node in pipeline.optimize(model, library=False, verify=False).fused]
+    whole_chain = [
+        len(node.rule.split("Gemm"))
+        for node in pipeline.optimize(model, library=False, verify=False).fused
+    ]
     assert whole_chain == [3]
     working = fakes.Profiler._measurement
-    monkeypatch.setattr(fakes.Profiler, "_measurement", lambda profiler, problem, config: dataclasses.replace(
-        working(profiler, problem, config), **({"status": Status.WRONG} if len(problem.layers) == 3 else {})))
-    report = pipeline.optimize(model, tmp_path / "out.onnx", library=False, verify=False, tune=True, lock=lock)
+    monkeypatch.setattr(
+        fakes.Profiler,
+        "_measurement",
+        lambda profiler, problem, config: dataclasses.replace(
+            working(profiler, problem, config),
+            **({"status": Status.WRONG} if len(problem.layers) == 3 else {}),
+        ),
+    )
+    report = pipeline.optimize(
+        model, tmp_path / "out.onnx", library=False, verify=False, tune=True, lock=lock
+    )
     assert report.tuning is not None
     assert sorted(task.kind for task in report.tuning.tasks) == ["gemm"] * 3 + ["gemm chain"] * 2
     assert sorted(len(node.rule.split("Gemm")) for node in report.fused) in ([1, 2], [1, 1, 1])
     assert all(region.measured for region in report.regions)
     assert pipeline.optimize(model, library=False, verify=False).fused == report.fused
-    frozen = pipeline.optimize(model, library=False, verify=False, lock=lock, frozen=True, archs=("sm_90a",))
+    frozen = pipeline.optimize(
+        model, library=False, verify=False, lock=lock, frozen=True, archs=("sm_90a",)
+    )
     assert [node.configs for node in frozen.fused] == [node.configs for node in report.fused]

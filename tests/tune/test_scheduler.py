@@ -1,4 +1,6 @@
-"""The scheduler: where time goes, when a task stops, and that the order of measurements does not matter."""
+"""The scheduler: where time goes, when a task stops, and that the order of measurements does not
+matter."""
+
 from __future__ import annotations
 
 import math
@@ -20,10 +22,16 @@ H200 = get(90)
 
 def measurement(task: Task, trial: Trial, us: float | None) -> Measurement:
     key = kernel_key(task.problem, MACHINE)
-    return Measurement(key, trial.config, Status.OK, us, 0.1, 50) if us else Measurement(key, trial.config, Status.WRONG)
+    return (
+        Measurement(key, trial.config, Status.OK, us, 0.1, 50)
+        if us
+        else Measurement(key, trial.config, Status.WRONG)
+    )
 
 
-def run(scheduler: Scheduler, spread: float, kernels: int = 4, rounds: int = 1000) -> list[tuple[int, Measurement]]:
+def run(
+    scheduler: Scheduler, spread: float, kernels: int = 4, rounds: int = 1000
+) -> list[tuple[int, Measurement]]:
     """Measure until nothing is wanted any more."""
     done: list[tuple[int, Measurement]] = []
     for _ in range(rounds):
@@ -32,7 +40,9 @@ def run(scheduler: Scheduler, spread: float, kernels: int = 4, rounds: int = 100
             break
         for trial in trials:
             task = scheduler.tasks[trial.task]
-            done.append((trial.task, measurement(task, trial, true_us(task.problem, trial.config, spread))))
+            done.append(
+                (trial.task, measurement(task, trial, true_us(task.problem, trial.config, spread)))
+            )
             scheduler.record(*done[-1])
     return done
 
@@ -73,10 +83,19 @@ def test_a_trial_is_handed_out_once() -> None:
 
 
 def test_time_goes_where_the_model_spends_its_own() -> None:
-    common, rare = conv(chain=("Bias",)), conv(chain=("Bias", "Relu"))  # the same but for the kernels
+    common, rare = (
+        conv(chain=("Bias",)),
+        conv(chain=("Bias", "Relu")),
+    )  # the same but for the kernels
     scheduler = Scheduler(tasks_of(20 * [common] + [rare], H200))
     assert scheduler.tasks[0].problem == common
-    assert [{trial.task for _, some in scheduler.next(2) for trial in some} for _ in range(5)] == [{0, 1}, {0}, {0}, {0}, {0}]
+    assert [{trial.task for _, some in scheduler.next(2) for trial in some} for _ in range(5)] == [
+        {0, 1},
+        {0},
+        {0},
+        {0},
+        {0},
+    ]
 
 
 def test_good_predictions_stop_early() -> None:
@@ -93,7 +112,9 @@ def test_early_stopping_misses_little(spread: float) -> None:
     for number, task in enumerate(tasks):
         best = scheduler.best(number)
         assert best is not None
-        missed.append(best.us / min(true_us(task.problem, c.config, spread) for c in task.candidates))
+        missed.append(
+            best.us / min(true_us(task.problem, c.config, spread) for c in task.candidates)
+        )
     assert statistics.geometric_mean(missed) < 1.03
     assert max(missed) < 1.1
 
@@ -101,7 +122,11 @@ def test_early_stopping_misses_little(spread: float) -> None:
 def test_families_are_tried_early_in_the_most_expensive_task_that_has_them() -> None:
     tasks = tasks_of(MODEL, H200)
     first = [trial for _, some in Scheduler(tasks).next(len(tasks) + 2) for trial in some]
-    quick = {c.config.family for task in tasks for c in task.candidates} & {Family.GEMM_SM90, Family.CONV_SM90, Family.HALO_SM90}
+    quick = {c.config.family for task in tasks for c in task.candidates} & {
+        Family.GEMM_SM90,
+        Family.CONV_SM90,
+        Family.HALO_SM90,
+    }
     assert {trial.config.family for trial in first} >= quick
 
 

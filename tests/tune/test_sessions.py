@@ -1,4 +1,5 @@
 """Sessions bound to a device, the search for their best setting, and statistics of their times."""
+
 from __future__ import annotations
 
 import itertools
@@ -27,13 +28,30 @@ def test_a_session_answers_and_is_timed() -> None:
 
 
 def test_feeds_take_the_models_types_and_open_sizes_those_of_a_first_run() -> None:
-    nodes = [helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT), helper.make_node("NonZero", ["wide"], ["y"])]
+    nodes = [
+        helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("NonZero", ["wide"], ["y"]),
+    ]
     x = helper.make_tensor_value_info("x", TensorProto.BFLOAT16, ["N"])
     y = helper.make_tensor_value_info("y", TensorProto.INT64, [1, "M"])
-    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    session = Session(Source("bf16", model.SerializeToString()), Setting(), {"x": np.array([0, 1, 0, 2], np.float32)}, None)
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    session = Session(
+        Source("bf16", model.SerializeToString()),
+        Setting(),
+        {"x": np.array([0, 1, 0, 2], np.float32)},
+        None,
+    )
     np.testing.assert_array_equal(session.outputs()[0], [[1, 3]])
-    again = Session(Source("bf16", model.SerializeToString()), Setting(), {"x": np.array([1, 0], ml_dtypes.bfloat16)}, None)
+    again = Session(
+        Source("bf16", model.SerializeToString()),
+        Setting(),
+        {"x": np.array([1, 0], ml_dtypes.bfloat16)},
+        None,
+    )
     np.testing.assert_array_equal(again.outputs()[0], [[0]])
 
 
@@ -52,7 +70,12 @@ def test_search_keeps_the_fastest_and_says_why_another_failed(tmp_path: Path) ->
     y = "x"
     for _ in range(40):
         y = net.linear(y, 64, 64)
-    found = search([source(net, y, label="large"), small, Source("broken", b"no model")], {"x": np.ones((64, 64), np.float32)}, None, 5)
+    found = search(
+        [source(net, y, label="large"), small, Source("broken", b"no model")],
+        {"x": np.ones((64, 64), np.float32)},
+        None,
+        5,
+    )
     assert found.source is small
     assert {name.split(":")[0] for name in found.tried} == {"large", "small", "broken"}
     assert "failed" in str(found.tried["broken: NCHW, EXHAUSTIVE, no graph"])
@@ -80,6 +103,8 @@ def test_rounds_are_interleaved_and_their_first_runs_dropped() -> None:
         calls.append((name, count))
         return [float(len(calls))] * count
 
-    samples = interleave({name: lambda count, name=name: measure(name, count) for name in "ab"}, rounds=2, runs=3)
+    samples = interleave(
+        {name: lambda count, name=name: measure(name, count) for name in "ab"}, rounds=2, runs=3
+    )
     assert calls == [("a", 1), ("a", 3), ("b", 1), ("b", 3)] * 2
     assert samples["a"].times == (2.0,) * 3 + (6.0,) * 3

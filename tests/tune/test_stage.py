@@ -1,4 +1,6 @@
-"""The stage: planning and measuring take turns, within one budget; without --tune what is remembered is used."""
+"""The stage: planning and measuring take turns, within one budget; without --tune what is
+remembered is used."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -32,7 +34,9 @@ def test_tuning_decides_the_plan_and_is_remembered(gpu: Gpu) -> None:
     assert report.tuning.ended_by == "done"
     assert [task.occurrences for task in report.tuning.tasks] == [2, 1]
     assert report.tuning.trials == gpu.measured > 0
-    assert {node.predicted[0].measured_us for node in report.fused} == {task.best_us for task in report.tuning.tasks}
+    assert {node.predicted[0].measured_us for node in report.fused} == {
+        task.best_us for task in report.tuning.tasks
+    }
     assert all(region.measured and region.fused for region in report.regions)
     before = gpu.measured
     again = pipeline.optimize(net(), library=False, verify=False, tune=True)
@@ -47,16 +51,27 @@ def test_all_ranges_of_a_symbolic_dimension_are_tuned(gpu: Gpu) -> None:
     symbolic = Net({"x": ("batch", 256)})
     model = symbolic.model(symbolic.node("Relu", symbolic.linear("x", 256, 512)))
     least, most = {"x": (128, 256)}, {"x": (1024, 256)}
-    report = pipeline.optimize(model, library=False, verify=False, tune=True, min_shapes=least, max_shapes=most)
+    report = pipeline.optimize(
+        model, library=False, verify=False, tune=True, min_shapes=least, max_shapes=most
+    )
     assert report.tuning is not None
     assert {task.name.split(",")[0]: task.occurrences for task in report.tuning.tasks} == {
-        "gemm 128x512x256": 1, "gemm 256x512x256": 1, "gemm 512x512x256": 1, "gemm 1024x512x256": 3}
+        "gemm 128x512x256": 1,
+        "gemm 256x512x256": 1,
+        "gemm 512x512x256": 1,
+        "gemm 1024x512x256": 3,
+    }
     (node,) = report.fused
     best = {task.name.split(",")[0]: task.config for task in report.tuning.tasks}
     assert [config.split(" m ")[0] for config in node.configs][-1] == best["gemm 1024x512x256"]
     assert [region.region.split(",")[0] for region in report.regions] == ["gemm 1024x512x256"]
     before = gpu.measured
-    assert pipeline.optimize(model, library=False, verify=False, tune=True, min_shapes=least, max_shapes=most).fused == report.fused
+    assert (
+        pipeline.optimize(
+            model, library=False, verify=False, tune=True, min_shapes=least, max_shapes=most
+        ).fused
+        == report.fused
+    )
     assert gpu.measured == before
 
 
@@ -70,8 +85,11 @@ def test_without_tune_what_is_remembered_is_used(gpu: Gpu) -> None:
     assert gpu.compared[-1][1] < 0  # asked for what is known, not to measure
 
 
-def test_what_was_not_compared_is_judged_alike_with_and_without_tune(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tuning whose budget ends before anything is compared leaves fused what is predicted to be faster."""
+def test_what_was_not_compared_is_judged_alike_with_and_without_tune(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tuning whose budget ends before anything is compared leaves fused what is predicted to be
+    faster."""
     large = Net({"x": (4096, 1024)})
     model = large.model(large.linear("x", 1024, 1024))
     unknown = pipeline.optimize(model, library=False, verify=False)
@@ -81,10 +99,16 @@ def test_what_was_not_compared_is_judged_alike_with_and_without_tune(gpu: Gpu, m
     tuned = pipeline.optimize(model, library=False, verify=False, tune=True)
     plain = pipeline.optimize(model, library=False, verify=False)
     assert [node.name for node in tuned.fused] == [node.name for node in unknown.fused]
-    assert (plain.fused, plain.regions, plain.refusals) == (tuned.fused, tuned.regions, tuned.refusals)
+    assert (plain.fused, plain.regions, plain.refusals) == (
+        tuned.fused,
+        tuned.regions,
+        tuned.refusals,
+    )
 
 
-def test_a_machine_that_is_unknown_or_another_one_is_a_soft_miss(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_is_unknown_or_another_one_is_a_soft_miss(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tuned = pipeline.optimize(net(), library=False, verify=False, tune=True, fuse="all")
     monkeypatch.setattr(fakes, "MACHINE", dataclasses.replace(fakes.MACHINE, gpu="Another"))
     other = pipeline.optimize(net(), library=False, verify=False, fuse="all")
@@ -94,14 +118,21 @@ def test_a_machine_that_is_unknown_or_another_one_is_a_soft_miss(gpu: Gpu, monke
         raise OnnxboltError("no driver")
 
     monkeypatch.setattr(stage, "Profiler", unknown)
-    assert pipeline.optimize(net(), library=False, verify=False, fuse="all").fused == other.fused != tuned.fused
+    assert (
+        pipeline.optimize(net(), library=False, verify=False, fuse="all").fused
+        == other.fused
+        != tuned.fused
+    )
 
 
 def test_the_whole_model_has_the_last_word(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     report = pipeline.optimize(net(), library=False, verify=False, tune=True)
     assert report.tuning is not None
     assert report.tuning.whole == WholeModel(10.0, 1e6)
-    assert "whole model: 10.0 us, ONNX Runtime's CUDA execution provider at its best 1000000.0 us" in report.text()
+    assert (
+        "whole model: 10.0 us, ONNX Runtime's CUDA execution provider at its best 1000000.0 us"
+        in report.text()
+    )
     seen = len(gpu.settled)
     pipeline.optimize(net(), library=False, verify=False, tune=True, fuse="all")
     assert len(gpu.settled) == seen
@@ -110,7 +141,9 @@ def test_the_whole_model_has_the_last_word(gpu: Gpu, monkeypatch: pytest.MonkeyP
     assert "the whole model was not compared with ONNX Runtime" in report.text()
 
 
-def test_a_lost_device_ends_comparing_and_the_predictions_hold(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_device_ends_comparing_and_the_predictions_hold(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def lost(*arguments: Any) -> dict[str, Comparison]:
         if arguments[6] > 0:
             raise CudaError("cuStreamSynchronize failed with CUresult 700")
@@ -122,7 +155,10 @@ def test_a_lost_device_ends_comparing_and_the_predictions_hold(gpu: Gpu, monkeyp
     assert not any(region.measured for region in report.regions)
     assert all(region.fused == (region.gain > 1) for region in report.regions)
     assert report.tuning is not None
-    assert report.tuning.notes[0] == "comparing with ONNX Runtime ended early: cuStreamSynchronize failed with CUresult 700"
+    assert (
+        report.tuning.notes[0]
+        == "comparing with ONNX Runtime ended early: cuStreamSynchronize failed with CUresult 700"
+    )
 
 
 def test_what_is_locked_stays_unless_it_is_tuned_anew(gpu: Gpu) -> None:
@@ -133,7 +169,9 @@ def test_what_is_locked_stays_unless_it_is_tuned_anew(gpu: Gpu) -> None:
     chosen, _ = stage.plan_with_timings(_subject(), [90], Options(fuse="all"), locked)
     assert chosen.used.choices[problem, 90] == locked.choices[problem, 90]
     chosen, _ = stage.plan_with_timings(_subject(), [90], Options(fuse="all", tune=True), locked)
-    assert chosen.used.choices[problem, 90].us in {task.best_us for task in tuned.tuning.tasks if tuned.tuning}  # type: ignore[union-attr]
+    assert chosen.used.choices[problem, 90].us in {
+        task.best_us for task in tuned.tuning.tasks if tuned.tuning
+    }  # type: ignore[union-attr]
 
 
 def _subject() -> Subject:
@@ -164,7 +202,9 @@ def test_the_budget_is_for_kernels_and_comparisons(gpu: Gpu) -> None:
     assert report.tuning.ended_by == "budget"
 
 
-def test_an_interrupt_writes_the_best_so_far_and_exits_130(gpu: Gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_writes_the_best_so_far_and_exits_130(
+    gpu: Gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     gpu.interrupt_after = 5
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(net(), source)
@@ -176,11 +216,15 @@ def test_an_interrupt_writes_the_best_so_far_and_exits_130(gpu: Gpu, tmp_path: P
     assert gpu.compared[-1][1] < 0  # what was compared before is used
 
 
-def test_tune_writes_no_model_and_prints_the_table(gpu: Gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_writes_no_model_and_prints_the_table(
+    gpu: Gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = tmp_path / "in.onnx"
     onnx.save(net(), source)
     before = sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".onnx")
-    assert main(["tune", str(source), "--budget", "10m", "--trials", "6", "--log-format", "json"]) == 0
+    assert (
+        main(["tune", str(source), "--budget", "10m", "--trials", "6", "--log-format", "json"]) == 0
+    )
     printed = capsys.readouterr()
     (tuning,) = [json.loads(line) for line in printed.out.splitlines()]
     assert tuning["event"] == "tuning"
@@ -196,10 +240,17 @@ def test_tune_writes_no_model_and_prints_the_table(gpu: Gpu, tmp_path: Path, cap
     assert "rank correlation" in printed.out
 
 
-@pytest.mark.parametrize("flags", [
-    ("--tune", "--budget", "soon"), ("--tune", "--budget", "0s"), ("--budget", "1m"), ("--tune", "--trials", "0"), ("--tune", "--dry-run"),
-    ("--tune", "--frozen", "--lock", "x"),
-])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--tune", "--budget", "soon"),
+        ("--tune", "--budget", "0s"),
+        ("--budget", "1m"),
+        ("--tune", "--trials", "0"),
+        ("--tune", "--dry-run"),
+        ("--tune", "--frozen", "--lock", "x"),
+    ],
+)
 def test_wrong_usage(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "in.onnx", "out.onnx", *flags]) == 2
     assert capsys.readouterr().err.startswith("error: ")

@@ -1,4 +1,5 @@
 """Tasks: each problem once, its candidates as the cost model ranks them."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -36,7 +37,9 @@ def test_candidates_are_the_first_by_prediction() -> None:
 def test_seeds_come_behind_the_first_ones_and_only_where_they_are_feasible() -> None:
     first = tasks_of([gemm()], H200, 5, nothing)[0].candidates
     last = max((fused_us(gemm(), config, H200), config) for config in candidates(gemm(), H200))[1]
-    (task,) = tasks_of([gemm()], H200, 5, lambda *_: (last, replace(last, threadblock=(512, 512, 64))))
+    (task,) = tasks_of(
+        [gemm()], H200, 5, lambda *_: (last, replace(last, threadblock=(512, 512, 64)))
+    )
     assert [c.config for c in task.candidates] == [c.config for c in first] + [last]
 
 
@@ -53,12 +56,16 @@ def test_every_family_is_tried_and_those_with_a_successor_a_few_times() -> None:
 
 
 def test_problems_without_kernels_are_no_tasks() -> None:
-    assert tasks_of([replace(gemm(chain=("Bias", "Gemm")), inner=(768,))], H200) == []  # too wide for one kernel
+    assert (
+        tasks_of([replace(gemm(chain=("Bias", "Gemm")), inner=(768,))], H200) == []
+    )  # too wide for one kernel
 
 
 def test_problems_of_one_chain_share_kernels() -> None:
     config = candidates(gemm(), H200)[0]
-    assert instance_of(gemm(), config) == instance_of(gemm(4096, 4096, 4096), replace(config, swizzle=1, max_m=64))
+    assert instance_of(gemm(), config) == instance_of(
+        gemm(4096, 4096, 4096), replace(config, swizzle=1, max_m=64)
+    )
     assert instance_of(gemm(), config) != instance_of(gemm(chain=("Bias", "Relu")), config)
 
 

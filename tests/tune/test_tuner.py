@@ -1,4 +1,6 @@
-"""The tuning loop with a compiler and a GPU that take no time: what is measured, remembered, and left when it ends early."""
+"""The tuning loop with a compiler and a GPU that take no time: what is measured, remembered, and
+left when it ends early."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -30,9 +32,16 @@ from tests.tune.fakes import MACHINE, MODEL, Builder, Clock, Profiler, Records, 
 TASKS = tasks_of(MODEL, get(90))
 
 
-def tuned(records: Records | Database, profiler: Profiler, build: Build | None = None, tasks: list[Task] = TASKS,
-          budget: float = math.inf) -> tuple[Timings, Tuning]:
-    return tune(tasks, records, profiler, build or Builder(), MACHINE, budget=budget, clock=profiler.clock)
+def tuned(
+    records: Records | Database,
+    profiler: Profiler,
+    build: Build | None = None,
+    tasks: list[Task] = TASKS,
+    budget: float = math.inf,
+) -> tuple[Timings, Tuning]:
+    return tune(
+        tasks, records, profiler, build or Builder(), MACHINE, budget=budget, clock=profiler.clock
+    )
 
 
 def test_the_best_measured_configuration_of_every_task_is_the_answer() -> None:
@@ -42,7 +51,9 @@ def test_the_best_measured_configuration_of_every_task_is_the_answer() -> None:
     assert timings.machine == MACHINE
     for task in TASKS:
         choice = timings.choices[task.problem, 90]
-        assert choice.us == min(true_us(p, config) for p, config in profiler.measured if p == task.problem)
+        assert choice.us == min(
+            true_us(p, config) for p, config in profiler.measured if p == task.problem
+        )
         assert choice.us <= 1.05 * min(true_us(task.problem, c.config) for c in task.candidates)
         assert choice.us <= true_us(task.problem, task.candidates[0].config)
 
@@ -120,7 +131,9 @@ class Killing(Profiler):
 tuned(Database(Path(sys.argv[1])), Killing(Clock()))
 """
     path = tmp_path / "tuning.sqlite"
-    done = subprocess.run([sys.executable, "-c", script, path], check=False, cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", script, path], check=False, cwd=Path(__file__).parents[2]
+    )
     assert done.returncode == -signal.SIGKILL
     with Database(path) as database:
         left = len(database)
@@ -188,7 +201,9 @@ def test_measuring_overlaps_with_compiling_and_the_budgets_end_stops_compilers()
 
     def build(instances: Sequence[Instance], stop: threading.Event) -> Iterator[Result]:
         yield from Builder()(instances[:1], stop)
-        while not profiler.measured and not stop.is_set():  # the compiler is at work, and the GPU measures meanwhile
+        while (
+            not profiler.measured and not stop.is_set()
+        ):  # the compiler is at work, and the GPU measures meanwhile
             time.sleep(0.01)
         seen.append(stop.is_set())
         seen.append(stop.wait(10))
@@ -227,11 +242,22 @@ def test_progress_tells_of_every_measurement_and_of_the_whole() -> None:
             self.lines.append(line)
 
     profiler = Profiler(Clock())
-    tune(TASKS, Records(), profiler, Builder(), MACHINE, budget=100.0, progress=Seen(), clock=profiler.clock)
+    tune(
+        TASKS,
+        Records(),
+        profiler,
+        Builder(),
+        MACHINE,
+        budget=100.0,
+        progress=Seen(),
+        clock=profiler.clock,
+    )
     tasks = [line for line in Seen.lines if isinstance(line, TaskLine)]
     totals = [line for line in Seen.lines if isinstance(line, TotalLine)]
     assert {line.number for line in tasks} == set(range(1, len(TASKS) + 1))
-    assert all(line.current_tflops <= line.best_tflops and line.tried <= line.planned for line in tasks)
+    assert all(
+        line.current_tflops <= line.best_tflops and line.tried <= line.planned for line in tasks
+    )
     last = totals[-1]
     assert last.tried == last.planned == len(profiler.measured)
     assert all(line.seconds_left is not None and line.seconds_left <= 100 for line in totals)

@@ -1,4 +1,6 @@
-"""The worker's protocol, with libraries in C++ that stand in for the profiler and for candidates, and print where they should not."""
+"""The worker's protocol, with libraries in C++ that stand in for the profiler and for
+candidates, and print where they should not."""
+
 from __future__ import annotations
 
 import json
@@ -52,8 +54,17 @@ extern "C" const void* onnxbolt_find_kernel(const char* epilogue, int element, i
   return element == 10 && (last || inner) ? config : nullptr;
 }
 """
-PROBLEM = {"do": "problem", "is_gemm": True, "element": 10, "output": 1, "epilogue": "Bias,Elu", "extents": [64, 8, 8], "columns": [],
-           "params": [0.5], "limits": [0.0, 0.25]}
+PROBLEM = {
+    "do": "problem",
+    "is_gemm": True,
+    "element": 10,
+    "output": 1,
+    "epilogue": "Bias,Elu",
+    "extents": [64, 8, 8],
+    "columns": [],
+    "params": [0.5],
+    "limits": [0.0, 0.25],
+}
 
 
 def compiled(directory: Path, name: str, text: str) -> Path:
@@ -68,7 +79,13 @@ class Process:
 
     def __init__(self, profiler: Path) -> None:
         command = [sys.executable, "-P", worker.__file__, str(profiler)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     @staticmethod
     def _pipe(stream: IO[str] | None) -> IO[str]:
@@ -96,24 +113,46 @@ def process(libraries: tuple[Path, Path]) -> Iterator[Process]:
     process.process.communicate()
 
 
-def request(do: str, library: Path, tile: int = 128, layers: tuple[int, ...] = (1,), **more: int) -> dict[str, Any]:
+def request(
+    do: str, library: Path, tile: int = 128, layers: tuple[int, ...] = (1,), **more: int
+) -> dict[str, Any]:
     """About a kernel for each number of layers."""
     config = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_2X, (tile, 64, 32))
-    return {"do": do, "kernels": [{"library": str(library), "config": config.row(), "layers": count} for count in layers], **more}
+    return {
+        "do": do,
+        "kernels": [
+            {"library": str(library), "config": config.row(), "layers": count} for count in layers
+        ],
+        **more,
+    }
 
 
 def test_facts_of_the_device(process: Process) -> None:
-    assert process.ask({"do": "device"}) == {"name": "NVIDIA Stub", "sm": 90, "sm_count": 132, "power_limit": 700, "clock_mhz": 1980}
+    assert process.ask({"do": "device"}) == {
+        "name": "NVIDIA Stub",
+        "sm": 90,
+        "sm_count": 132,
+        "power_limit": 700,
+        "clock_mhz": 1980,
+    }
 
 
 def test_a_kernel_is_checked_and_timed(process: Process, libraries: tuple[Path, Path]) -> None:
     assert process.ask(PROBLEM) == {}  # what the library printed is no reply
     assert process.ask(request("check", libraries[1])) == {"error": 1064.5, "excess": 0.25}
-    assert process.ask(request("time", libraries[1], samples=3, overlap=True)) == {"samples": [128.0, 129.0, 130.0], "clock_mhz": 1755}
-    assert process.ask(request("time", libraries[1], samples=1, overlap=False)) == {"samples": [178.0], "clock_mhz": 1755}
+    assert process.ask(request("time", libraries[1], samples=3, overlap=True)) == {
+        "samples": [128.0, 129.0, 130.0],
+        "clock_mhz": 1755,
+    }
+    assert process.ask(request("time", libraries[1], samples=1, overlap=False)) == {
+        "samples": [178.0],
+        "clock_mhz": 1755,
+    }
 
 
-def test_kernels_for_a_few_layers_each_are_found_by_their_part_of_the_chain(process: Process, libraries: tuple[Path, Path]) -> None:
+def test_kernels_for_a_few_layers_each_are_found_by_their_part_of_the_chain(
+    process: Process, libraries: tuple[Path, Path]
+) -> None:
     process.ask(PROBLEM | {"epilogue": "Relu,Gemm,Gemm,Bias,Elu", "columns": [8, 8]})
     for layers in ((2, 1), (1, 2), (1, 1, 1), (3,)):
         found = process.ask(request("check", libraries[1], layers=layers))
@@ -121,18 +160,29 @@ def test_kernels_for_a_few_layers_each_are_found_by_their_part_of_the_chain(proc
         assert found == ({"error": 3064.5, "excess": 0.25} if layers == (2, 1) else missing), layers
 
 
-def test_the_last_layer_of_a_kernel_stores_its_result_anyway(process: Process, libraries: tuple[Path, Path]) -> None:
+def test_the_last_layer_of_a_kernel_stores_its_result_anyway(
+    process: Process, libraries: tuple[Path, Path]
+) -> None:
     process.ask(PROBLEM | {"epilogue": "Add,Store,Gemm,Bias,Elu", "columns": [8, 8]})
-    assert process.ask(request("check", libraries[1], layers=(1, 1))) == {"error": 2064.5, "excess": 0.25}
+    assert process.ask(request("check", libraries[1], layers=(1, 1))) == {
+        "error": 2064.5,
+        "excess": 0.25,
+    }
 
 
 def test_failures_are_replies(process: Process, libraries: tuple[Path, Path]) -> None:
     assert process.ask(PROBLEM | {"is_gemm": False}) == {"failure": "out of memory", "lost": False}
     process.ask(PROBLEM)
-    assert process.ask(request("check", libraries[1], tile=13)) == {"failure": "refused", "lost": False}
+    assert process.ask(request("check", libraries[1], tile=13)) == {
+        "failure": "refused",
+        "lost": False,
+    }
     assert "cannot be loaded" in process.ask(request("check", Path("nowhere.so")))["failure"]
     process.ask(PROBLEM | {"epilogue": "Bias"})
-    assert process.ask(request("check", libraries[1]))["failure"] == "the library does not have this kernel"
+    assert (
+        process.ask(request("check", libraries[1]))["failure"]
+        == "the library does not have this kernel"
+    )
 
 
 def test_the_worker_ends_with_its_parent(process: Process) -> None:

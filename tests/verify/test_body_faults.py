@@ -1,4 +1,6 @@
-"""Faults planted in function bodies and nodes: verification on the CPU finds each of them, by segment, by node or both."""
+"""Faults planted in function bodies and nodes: verification on the CPU finds each of them, by
+segment, by node or both."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,19 +24,30 @@ Plant = Callable[[ModelProto], None]
 
 
 def subject() -> ModelProto:
-    """Most forms that fused nodes have: chains of steps, a slice of a Concat, poolings, products of rows, a border, a depthwise one."""
+    """Most forms that fused nodes have: chains of steps, a slice of a Concat, poolings, products
+    of rows, a border, a depthwise one."""
     net = Net({"x": (1, 3, 128, 128)})
     a = net.node("HardSwish", net.conv("x", 3, 16, 3, pads=[1, 1, 1, 1]))
     left = net.node("Relu", net.conv(a, 16, 16, 1))
     right = net.node("Sigmoid", net.conv(a, 16, 24, 3, pads=[1, 1, 1, 1]))
     joined = net.conv(net.node("Concat", left, right, axis=1), 40, 16, 1)
-    pooled = net.node("MaxPool", net.node("Relu", net.node("Add", joined, a)), kernel_shape=[2, 2], strides=[2, 2])
+    pooled = net.node(
+        "MaxPool", net.node("Relu", net.node("Add", joined, a)), kernel_shape=[2, 2], strides=[2, 2]
+    )
     deep = net.node("Relu", net.conv(pooled, 16, 16, 3, pads=[1, 0, 1, 0], group=16))
     rows = net.node("Flatten", net.node("GlobalAveragePool", deep))
     halves = net.node("Mul", rows, net.const(0.5))
     gelu = net.node("Mul", net.linear(halves, 16, 32), net.const(1.0))
     inner = net.node("Erf", net.node("Div", gelu, net.const(np.sqrt(2.0))))
-    return net.model(net.linear(net.node("Mul", net.node("Mul", gelu, net.node("Add", inner, net.const(1.0))), net.const(0.5)), 32, 8))
+    return net.model(
+        net.linear(
+            net.node(
+                "Mul", net.node("Mul", gelu, net.node("Add", inner, net.const(1.0))), net.const(0.5)
+            ),
+            32,
+            8,
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +56,9 @@ def source() -> ModelProto:
 
 
 @pytest.fixture(scope="module", params=["fp16", "bf16", "keep"])
-def optimized(request: pytest.FixtureRequest, source: ModelProto, tmp_path_factory: pytest.TempPathFactory) -> ModelProto:
+def optimized(
+    request: pytest.FixtureRequest, source: ModelProto, tmp_path_factory: pytest.TempPathFactory
+) -> ModelProto:
     path = tmp_path_factory.mktemp("faults") / "out.onnx"
     optimize(source, path, precision=request.param, fuse="all", library=False, verify=False)
     return load_model(path)
@@ -77,19 +92,31 @@ def constant(model: ModelProto) -> None:
 def small_constant(model: ModelProto) -> None:
     """The 0.5 of GELU becomes 0.55."""
     f = function(model, "Gelu")
-    node = next(node for node in reversed(f.node) if node.op_type == "Constant" and attribute(node, "value").t.data_type in (1, 10))
+    node = next(
+        node
+        for node in reversed(f.node)
+        if node.op_type == "Constant" and attribute(node, "value").t.data_type in (1, 10)
+    )
     value = numpy_helper.to_array(attribute(node, "value").t)
     attribute(node, "value").t.CopyFrom(numpy_helper.from_array((value * 1.1).astype(value.dtype)))
 
 
 def axis(model: ModelProto) -> None:
     """Height and width change places."""
-    node = next(node for node in reversed(function(model, "MaxPool_nhwc").node) if node.op_type == "Transpose")
+    node = next(
+        node
+        for node in reversed(function(model, "MaxPool_nhwc").node)
+        if node.op_type == "Transpose"
+    )
     attribute(node, "perm").ints[:] = [0, 3, 2, 1]
 
 
 def padding(model: ModelProto) -> None:
-    node = next(n for n in model.graph.node if n.op_type.startswith("FusedConv") and list(attribute(n, "pads").ints) == [1, 0, 1, 0])
+    node = next(
+        n
+        for n in model.graph.node
+        if n.op_type.startswith("FusedConv") and list(attribute(n, "pads").ints) == [1, 0, 1, 0]
+    )
     attribute(node, "pads").ints[:] = [0, 0, 2, 0]
 
 
@@ -106,12 +133,16 @@ def multiplied(model: ModelProto, f: FunctionProto, mask: np.ndarray) -> None:
     """The result times a constant, before it is what the function returns."""
     last = next(node for node in f.node if node.output[0] == "y")
     last.output[0] = "right"
-    kind = {"f16": np.float16, "bf16": None, "f32": np.float32}[next(word for word in f.name.split("_") if word in ("f16", "bf16", "f32"))]
+    kind = {"f16": np.float16, "bf16": None, "f32": np.float32}[
+        next(word for word in f.name.split("_") if word in ("f16", "bf16", "f32"))
+    ]
     if kind is None:  # multiplied in fp32
         f.node.append(helper.make_node("Cast", ["right"], ["wide"], to=1))
     value = numpy_helper.from_array(mask.astype(kind or np.float32))
     f.node.append(helper.make_node("Constant", [], ["mask"], value=value))
-    f.node.append(helper.make_node("Mul", ["right" if kind else "wide", "mask"], ["y" if kind else "product"]))
+    f.node.append(
+        helper.make_node("Mul", ["right" if kind else "wide", "mask"], ["y" if kind else "product"])
+    )
     if kind is None:
         f.node.append(helper.make_node("Cast", ["product"], ["y"], to=16))
 
@@ -149,13 +180,27 @@ def shifted_part(model: ModelProto) -> None:
     around[3], around[7] = around[3] - 8, around[7] + 8
 
 
-FAULTS = [step, constant, small_constant, axis, padding, channels, pixel, element, in_a_part, beside_a_part, shifted_part]
+FAULTS = [
+    step,
+    constant,
+    small_constant,
+    axis,
+    padding,
+    channels,
+    pixel,
+    element,
+    in_a_part,
+    beside_a_part,
+    shifted_part,
+]
 
 
 def test_without_faults_it_passes(source: ModelProto, optimized: ModelProto) -> None:
     result = verify(source, optimized, providers=[CPU])
     assert result.passed, result.text()
-    assert len(result.at("node")) == sum(node.domain == "com.onnxbolt" for node in optimized.graph.node)
+    assert len(result.at("node")) == sum(
+        node.domain == "com.onnxbolt" for node in optimized.graph.node
+    )
 
 
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
@@ -172,7 +217,9 @@ def test_padding_that_is_not_the_tensor_s(kind: str, tmp_path: Path) -> None:
     """Kernels read it of the attribute, function bodies have it of their own."""
     net = Net({"x": (1, 3, 8, 8)})
     source = net.model(net.node("Relu", net.conv("x", 3, 13)))
-    optimize(source, tmp_path / "out.onnx", precision="keep", fuse="all", library=False, verify=False)
+    optimize(
+        source, tmp_path / "out.onnx", precision="keep", fuse="all", library=False, verify=False
+    )
     model = load_model(tmp_path / "out.onnx")
     node = next(node for node in model.graph.node if node.op_type.startswith(kind))
     right = attribute(node, "padding").i
@@ -180,34 +227,74 @@ def test_padding_that_is_not_the_tensor_s(kind: str, tmp_path: Path) -> None:
     attribute(node, "padding").i = right + 4
     reasons = [row.reason for row in verify(source, model, providers=[CPU]).failures]
     channels, own = (4, 3) if kind == "NchwToNhwc" else (16, 13)
-    assert reasons == [f"attribute padding is {right + 4}, but {channels} channels are stored for {own}"]
+    assert reasons == [
+        f"attribute padding is {right + 4}, but {channels} channels are stored for {own}"
+    ]
 
 
-@pytest.mark.parametrize(("op", "attributes", "shapes", "right"), [
-    ("FusedConv_Bias_Store_CastF32_f16_pad3_to_nchw", {}, {"y": (1, 13, 8, 8), "z": (1, 8, 8, 16)}, 3),
-    ("FusedConv_Bias_Store_Gemm_Bias_f16_to_nchw", {}, {"y": (1, 40, 8, 8), "z": (1, 8, 8, 16)}, None),
-    ("NchwToNhwc_f16_pad3_part", {"around": [0, 0, 0, 8, 0, 0, 0, 4]}, {"x": (1, 13, 8, 8), "y": (1, 8, 8, 28)}, 3),
-    ("NhwcToNchw_f16_sliced", {"channels": [8, 24]}, {"x": (1, 8, 8, 32), "y": (1, 16, 8, 8)}, 0),
-    ("FusedConv_Bias_f16", {}, {"x": (1, 8, 8, 32), "y": (1, 8, 8, 16)}, None),
-])
-def test_what_padding_has_to_be(op: str, attributes: dict[str, list[int]], shapes: dict[str, tuple[int, ...]], right: int | None) -> None:
+@pytest.mark.parametrize(
+    ("op", "attributes", "shapes", "right"),
+    [
+        (
+            "FusedConv_Bias_Store_CastF32_f16_pad3_to_nchw",
+            {},
+            {"y": (1, 13, 8, 8), "z": (1, 8, 8, 16)},
+            3,
+        ),
+        (
+            "FusedConv_Bias_Store_Gemm_Bias_f16_to_nchw",
+            {},
+            {"y": (1, 40, 8, 8), "z": (1, 8, 8, 16)},
+            None,
+        ),
+        (
+            "NchwToNhwc_f16_pad3_part",
+            {"around": [0, 0, 0, 8, 0, 0, 0, 4]},
+            {"x": (1, 13, 8, 8), "y": (1, 8, 8, 28)},
+            3,
+        ),
+        (
+            "NhwcToNchw_f16_sliced",
+            {"channels": [8, 24]},
+            {"x": (1, 8, 8, 32), "y": (1, 16, 8, 8)},
+            0,
+        ),
+        ("FusedConv_Bias_f16", {}, {"x": (1, 8, 8, 32), "y": (1, 8, 8, 16)}, None),
+    ],
+)
+def test_what_padding_has_to_be(
+    op: str, attributes: dict[str, list[int]], shapes: dict[str, tuple[int, ...]], right: int | None
+) -> None:
     outputs = ["y", "z"] if "z" in shapes else ["y"]
-    refused = [told for told in range(8) if misstated(helper.make_node(op, ["x"], outputs, padding=told, **attributes), shapes)]
+    refused = [
+        told
+        for told in range(8)
+        if misstated(helper.make_node(op, ["x"], outputs, padding=told, **attributes), shapes)
+    ]
     assert refused == [told for told in range(8) if right is not None and told != right]
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
 def test_a_zero_that_loses_its_sign_is_found(precision: str, tmp_path: Path) -> None:
-    """HardSwish makes -0 of -4. The body of what writes beside it adds -0 to that; to add 0 would be a fault."""
+    """HardSwish makes -0 of -4. The body of what writes beside it adds -0 to that; to add 0
+    would be a fault."""
     net = Net({"x": (1, 8, 4, 4)})
     left, right = (net.node(op, net.conv("x", 8, 8)) for op in ("HardSwish", "Sigmoid"))
     source = net.model(net.conv(net.node("Concat", left, right, axis=1), 16, 8))
-    np.savez(tmp_path / "x.npz", x=np.float32(-50) * np.random.default_rng(0).random((1, 8, 4, 4), np.float32))
-    optimize(source, tmp_path / "out.onnx", precision=precision, fuse="all", library=False, verify=False)
+    np.savez(
+        tmp_path / "x.npz",
+        x=np.float32(-50) * np.random.default_rng(0).random((1, 8, 4, 4), np.float32),
+    )
+    optimize(
+        source, tmp_path / "out.onnx", precision=precision, fuse="all", library=False, verify=False
+    )
     model = load_model(tmp_path / "out.onnx")
     assert verify(source, model, inputs=tmp_path / "x.npz", providers=[CPU]).passed
     del body_node(function(model, "Sigmoid", "_into"), "Pad").input[2]
-    reasons = [row.reason for row in verify(source, model, inputs=tmp_path / "x.npz", providers=[CPU]).failures]
+    reasons = [
+        row.reason
+        for row in verify(source, model, inputs=tmp_path / "x.npz", providers=[CPU]).failures
+    ]
     assert reasons == ["channels that are not its own have changed"]
 
 
@@ -225,4 +312,6 @@ def test_bits_of_bfloat16_are_those_of_its_float32() -> None:
     values = np.array([1.5, -0.0, np.inf, 2.0**-130], np.float32)
     assert same_bits(values, values.astype(ml_dtypes.bfloat16), any_nan=False)
     assert not same_bits(np.float32([0.0]), np.array([-0.0], ml_dtypes.bfloat16), any_nan=False)
-    assert not same_bits(np.float32([1 + 2.0**-9]), np.array([1.0], ml_dtypes.bfloat16), any_nan=False)
+    assert not same_bits(
+        np.float32([1 + 2.0**-9]), np.array([1.0], ml_dtypes.bfloat16), any_nan=False
+    )

@@ -1,4 +1,6 @@
-"""The analysis of errors: values against independent float64, bounds that hold and are not loose."""
+"""The analysis of errors: values against independent float64, bounds that hold and are not
+loose."""
+
 from __future__ import annotations
 
 import math
@@ -18,11 +20,22 @@ from tests.support import Net, fused, run
 
 STANDARD_ARITHMETIC = Arithmetic()
 RNG = np.random.default_rng(0)
-STANDARD = Standard(helper.make_model(onnx.GraphProto(name="g"), opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+STANDARD = Standard(
+    helper.make_model(
+        onnx.GraphProto(name="g"), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+)
 
 
-def analysed(node: NodeProto, *operands: np.ndarray, arithmetic: Arithmetic = STANDARD_ARITHMETIC, error: float = 0.0) -> Bounded:
-    env: Env = {name: Bounded.of(values, error) for name, values in zip(node.input, operands, strict=True)}
+def analysed(
+    node: NodeProto,
+    *operands: np.ndarray,
+    arithmetic: Arithmetic = STANDARD_ARITHMETIC,
+    error: float = 0.0,
+) -> Bounded:
+    env: Env = {
+        name: Bounded.of(values, error) for name, values in zip(node.input, operands, strict=True)
+    }
     Analysis(STANDARD, {}).run([node], env, arithmetic)
     return env[node.output[0]]
 
@@ -40,7 +53,17 @@ def test_erf() -> None:
 @pytest.mark.parametrize("op", sorted(FUNCTIONS))
 def test_functions_are_those_of_onnx_within_their_bounds(op: str) -> None:
     """In fp32, whose errors the bound is about; Gelu and the like where this opset has them."""
-    count = {"Add": 2, "Clip": 1, "Div": 2, "Max": 3, "Min": 2, "Mul": 2, "PRelu": 2, "Pow": 2, "Sub": 2}.get(op, 1)
+    count = {
+        "Add": 2,
+        "Clip": 1,
+        "Div": 2,
+        "Max": 3,
+        "Min": 2,
+        "Mul": 2,
+        "PRelu": 2,
+        "Pow": 2,
+        "Sub": 2,
+    }.get(op, 1)
     node = helper.make_node(op, [f"x{i}" for i in range(count)], ["y"])
     if not onnx.defs.has(op) or onnx.defs.get_schema(op).since_version > 17:
         pytest.skip("not in opset 17")
@@ -68,14 +91,19 @@ def test_operands_move_results_by_no_more_than_their_bound(op: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
-@pytest.mark.parametrize(("shape", "weight", "attributes"), [
-    ((2, 8, 9, 7), (6, 8, 3, 3), {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
-    ((1, 12, 8, 8), (12, 1, 3, 3), {"group": 12, "pads": [1, 1, 1, 1]}),
-    ((1, 3, 17, 17), (8, 3, 5, 5), {"dilations": [2, 1]}),
-    ((1, 64, 5, 5), (32, 32, 1, 1), {"group": 2}),
-    ((2, 4, 11), (4, 4, 3), {"strides": [2]}),
-])
-def test_convolutions(shape: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, object], dtype: type) -> None:
+@pytest.mark.parametrize(
+    ("shape", "weight", "attributes"),
+    [
+        ((2, 8, 9, 7), (6, 8, 3, 3), {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+        ((1, 12, 8, 8), (12, 1, 3, 3), {"group": 12, "pads": [1, 1, 1, 1]}),
+        ((1, 3, 17, 17), (8, 3, 5, 5), {"dilations": [2, 1]}),
+        ((1, 64, 5, 5), (32, 32, 1, 1), {"group": 2}),
+        ((2, 4, 11), (4, 4, 3), {"strides": [2]}),
+    ],
+)
+def test_convolutions(
+    shape: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, object], dtype: type
+) -> None:
     """The value is onnx's, and the operands' rounding is within its bound."""
     x, w = (RNG.standard_normal(sizes).astype(np.float32) for sizes in (shape, weight))
     node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
@@ -89,13 +117,28 @@ def test_convolutions(shape: tuple[int, ...], weight: tuple[int, ...], attribute
     assert float(np.abs(limit).max()) < 60 * unit(np.dtype(dtype)) * np.abs(exact).max() + 1e-3
 
 
-@pytest.mark.parametrize("op", ["MatMul", "Softmax", "LayerNormalization", "ReduceMean", "GlobalAveragePool", "MaxPool", "Einsum"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "MatMul",
+        "Softmax",
+        "LayerNormalization",
+        "ReduceMean",
+        "GlobalAveragePool",
+        "MaxPool",
+        "Einsum",
+    ],
+)
 def test_rounded_operands_of_other_operators(op: str) -> None:
     """Einsum has no rule: its limit is measured."""
     x = RNG.standard_normal((2, 3, 16, 16)).astype(np.float32)
     weights = {"MatMul": RNG.standard_normal((16, 8)), "LayerNormalization": 1 + RNG.random(16)}
     others = [weights[op].astype(np.float32)] if op in weights else []
-    attributes = {"MaxPool": {"kernel_shape": [3, 3]}, "Einsum": {"equation": "bcij->bc"}, "ReduceMean": {"axes": [3]}}.get(op, {})
+    attributes = {
+        "MaxPool": {"kernel_shape": [3, 3]},
+        "Einsum": {"equation": "bcij->bc"},
+        "ReduceMean": {"axes": [3]},
+    }.get(op, {})
     node = helper.make_node(op, ["x", "w"][: 1 + len(others)], ["y"], **attributes)
     result = analysed(node, x.astype(np.float16).astype(np.float32), *others, error=2.0**-11)
     difference = np.abs(result.value - by_runtime(node, x, *others))
@@ -108,7 +151,11 @@ def test_tf32_operands_are_rounded_to_nearest_as_kernels_do() -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     one = np.ones((1, 1), np.float32)
     kernel = Arithmetic(np.dtype(np.float32), tf32=True, nearest=True)
-    for step, expected in ((2.0**-11 + 2.0**-12, 1 + 2.0**-10), (2.0**-12, 1.0), (-(2.0**-12) - 2.0**-13, 1 - 2.0**-11)):
+    for step, expected in (
+        (2.0**-11 + 2.0**-12, 1 + 2.0**-10),
+        (2.0**-12, 1.0),
+        (-(2.0**-12) - 2.0**-13, 1 - 2.0**-11),
+    ):
         result = analysed(node, one + np.float32(step), one, arithmetic=kernel)
         assert result.value == expected
         assert float(result.absolute(result.arithmetic)[0, 0]) < 1e-5
@@ -130,7 +177,9 @@ def test_a_part_in_bfloat16_is_rounded_to_the_type_it_is_stored_in() -> None:
     for node in nodes:
         x = RNG.standard_normal((1, 8, 8, 16)).astype(ml_dtypes.bfloat16)
         env: Env = {name: Bounded.of(weights.get(name, x)) for name in node.input}
-        Analysis(Standard(model), functions).run([node], env, Arithmetic(np.dtype(ml_dtypes.bfloat16)))
+        Analysis(Standard(model), functions).run(
+            [node], env, Arithmetic(np.dtype(ml_dtypes.bfloat16))
+        )
         result = env[node.output[0]]
         assert result.dtype == ml_dtypes.bfloat16
         assert (result.absolute(result.arithmetic) >= 2.0**-8 * np.abs(result.value)).all()
@@ -146,9 +195,13 @@ def joined_in_bfloat16() -> onnx.ModelProto:
 
 def test_a_model_of_operators_stays_within_the_bound_of_its_rounding() -> None:
     net = Net({"x": (4, 32)})
-    model = net.model(net.node("Softmax", net.linear(net.node("Tanh", net.linear("x", 32, 64)), 64, 16)))
+    model = net.model(
+        net.node("Softmax", net.linear(net.node("Tanh", net.linear("x", 32, 64)), 64, 16))
+    )
     x = RNG.standard_normal((4, 32)).astype(np.float32)
-    env: Env = {"x": Bounded.of(x)} | {t.name: Bounded.of(onnx.numpy_helper.to_array(t)) for t in model.graph.initializer}
+    env: Env = {"x": Bounded.of(x)} | {
+        t.name: Bounded.of(onnx.numpy_helper.to_array(t)) for t in model.graph.initializer
+    }
     Analysis(Standard(model), {}).run(list(model.graph.node), env, Arithmetic())
     result = env[model.graph.output[0].name]
     difference = np.abs(run(model, {"x": x})[0] - result.value)
@@ -157,8 +210,17 @@ def test_a_model_of_operators_stays_within_the_bound_of_its_rounding() -> None:
 
 def test_errors_of_a_scalar_are_absolute() -> None:
     """numpy makes a number of them, and a number would be a relative error."""
-    total = analysed(helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0), np.full(8, 100, np.float32), error=2.0**-10)
-    moved = bounded(total.value + 0, total.dtype, total.absolute(total.arithmetic), total.absolute(total.operands) + 0)
+    total = analysed(
+        helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0),
+        np.full(8, 100, np.float32),
+        error=2.0**-10,
+    )
+    moved = bounded(
+        total.value + 0,
+        total.dtype,
+        total.absolute(total.arithmetic),
+        total.absolute(total.operands) + 0,
+    )
     for result in (total, moved):
         assert isinstance(result.operands, np.ndarray)
         assert result.operands == pytest.approx(800 / 1024)
@@ -168,11 +230,17 @@ def test_errors_of_a_scalar_are_absolute() -> None:
 def test_what_is_not_finite_has_no_error() -> None:
     x = Bounded.of(np.array([np.nan, np.inf, -np.inf, 2.0]), 2.0**-10)
     assert (x.absolute(x.operands) <= [2.0**-24, 2.0**-24, 2.0**-24, 2.0**-9]).all()
-    masked = analysed(helper.make_node("Softmax", ["x"], ["y"]), np.array([[1.0, 2.0, -np.inf]], np.float32), error=2.0**-10)
+    masked = analysed(
+        helper.make_node("Softmax", ["x"], ["y"]),
+        np.array([[1.0, 2.0, -np.inf]], np.float32),
+        error=2.0**-10,
+    )
     assert (masked.absolute(masked.operands) < 0.01).all()
 
 
 def test_bounds_beyond_the_range_of_float32_are_infinite() -> None:
     """A warning would be an error here."""
-    large = analysed(helper.make_node("Exp", ["x"], ["y"]), np.array([1.0, 500.0], np.float32), error=0.5)
+    large = analysed(
+        helper.make_node("Exp", ["x"], ["y"]), np.array([1.0, 500.0], np.float32), error=0.5
+    )
     assert np.isfinite(large.absolute(large.operands)).tolist() == [True, False]

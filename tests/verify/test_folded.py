@@ -1,4 +1,6 @@
-"""Constants that nodes of the original compute: two computations of them may differ by more than a few roundings."""
+"""Constants that nodes of the original compute: two computations of them may differ by more than
+a few roundings."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -15,7 +17,8 @@ TERMS = 256
 
 
 def cancelling() -> tuple[ModelProto, str, np.ndarray]:
-    """y = x + (k v - c) with k v and c nearly equal: the model, the difference's name, and its value but for fp32's roundings."""
+    """y = x + (k v - c) with k v and c nearly equal: the model, the difference's name, and its
+    value but for fp32's roundings."""
     rng = np.random.default_rng(0)
     k, v = (rng.uniform(0.5, 1.5, shape).astype(np.float32) for shape in ((8, TERMS), (TERMS, 16)))
     exact = k.astype(np.float64) @ v
@@ -47,15 +50,22 @@ def test_constants_that_were_folded_with_other_roundings_pass() -> None:
 def test_constants_that_were_folded_wrongly_fail() -> None:
     model, name, exact = cancelling()
     exact[3, 5] += 0.01
-    assert [row.passed for row in verify(model, folded(model, name, exact), providers=[CPU]).at("segment")] == [False]
+    assert [
+        row.passed
+        for row in verify(model, folded(model, name, exact), providers=[CPU]).at("segment")
+    ] == [False]
 
 
 @pytest.mark.parametrize("case", ["from an input", "moved", "of another shape", "not there"])
 def test_what_is_no_computed_constant_has_no_such_error(case: str) -> None:
     net = Net({"x": (4, 4)})
     weight = net.const(np.full((4, 4), 0.1, np.float32))
-    names = {"from an input": net.node("MatMul", "x", weight), "moved": net.node("Transpose", weight, perm=[1, 0]),
-             "of another shape": net.node("Exp", weight), "not there": "nothing"}
+    names = {
+        "from an input": net.node("MatMul", "x", weight),
+        "moved": net.node("Transpose", weight, perm=[1, 0]),
+        "of another shape": net.node("Exp", weight),
+        "not there": "nothing",
+    }
     model = net.model(*[name for name in names.values() if name != "nothing"])
     runner = Runner(model, CPU)
     errors = Folded(Models(model, model, runner, runner), {})

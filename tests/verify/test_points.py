@@ -1,4 +1,6 @@
-"""Models with symbolic dimensions are compared at the sizes that kernels were chosen for, and at odd ones."""
+"""Models with symbolic dimensions are compared at the sizes that kernels were chosen for, and at
+odd ones."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -23,9 +25,17 @@ from tests.test_verify import drawn, model_of
 
 
 def perceptron(rows: str = "N", rest: str = "") -> ModelProto:
-    weights = {"w": drawn(0, 64, 128), "b": drawn(1, 128), "v": drawn(2, 128, 64), "s": np.int64([1, 64])}
-    return model_of(f"(float[{rows},64] x) => (float[{rows},64] y)", f"a = MatMul(x, w) h = Add(a, b) r = Relu(h) y = MatMul(r, v) {rest}",
-                    weights)
+    weights = {
+        "w": drawn(0, 64, 128),
+        "b": drawn(1, 128),
+        "v": drawn(2, 128, 64),
+        "s": np.int64([1, 64]),
+    }
+    return model_of(
+        f"(float[{rows},64] x) => (float[{rows},64] y)",
+        f"a = MatMul(x, w) h = Add(a, b) r = Relu(h) y = MatMul(r, v) {rest}",
+        weights,
+    )
 
 
 def compared(*, model: ModelProto, **choices: object) -> list[str]:
@@ -37,34 +47,54 @@ def compared(*, model: ModelProto, **choices: object) -> list[str]:
 
 def test_on_the_cpu_the_least_and_an_odd_size() -> None:
     assert compared(model=perceptron()) == ["x:1x64", "x:3x64"]
-    assert compared(model=perceptron(), min_shapes={"x": (16, 64)}, max_shapes={"x": (1024, 64)}) == ["x:16x64", "x:129x64"]
+    assert compared(
+        model=perceptron(), min_shapes={"x": (16, 64)}, max_shapes={"x": (1024, 64)}
+    ) == ["x:16x64", "x:129x64"]
     assert compared(model=perceptron(), opt_shapes={"x": (40, 64)}) == ["x:40x64"]
     assert compared(model=perceptron("8")) == [""]
 
 
 def test_the_odd_size_lies_between() -> None:
-    assert odd({"x": (1, 3, 32, 64)}, {"x": (64, 3, 512, 64)}) == [{"x": (9, 3, 129, 64)}, {"x": (9, 3, 32, 64)}]
+    assert odd({"x": (1, 3, 32, 64)}, {"x": (64, 3, 512, 64)}) == [
+        {"x": (9, 3, 129, 64)},
+        {"x": (9, 3, 32, 64)},
+    ]
     assert odd({"x": (1, 5)}, {"x": (2, 5)})[0] == {"x": (2, 5)}  # there is none between
 
 
 def test_where_odd_images_do_not_fit_the_batch_alone_is_odd() -> None:
     """Of halves that are doubled again, only even images come back as they were."""
-    body = "p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) u = Resize<mode=\"nearest\">(p, , scales) y = Add(u, x)"
-    model = model_of("(float[N,3,H,W] x) => (float[N,3,H,W] y)", body, {"scales": np.float32([1, 1, 2, 2])})
+    body = (
+        'p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) u = Resize<mode="nearest">(p, , scales)'
+        " y = Add(u, x)"
+    )
+    model = model_of(
+        "(float[N,3,H,W] x) => (float[N,3,H,W] y)", body, {"scales": np.float32([1, 1, 2, 2])}
+    )
     shapes = {"min_shapes": {"x": (1, 3, 32, 32)}, "max_shapes": {"x": (64, 3, 64, 64)}}
     assert compared(model=model, **shapes) == ["x:1x3x32x32", "x:9x3x32x32"]
 
 
 def test_sizes_that_the_original_does_not_take_are_named() -> None:
-    baked = model_of("(float[N,64] x) => (float[1,64] y)", "y = Reshape(x, s)", {"s": np.int64([1, 64])})
+    baked = model_of(
+        "(float[N,64] x) => (float[1,64] y)", "y = Reshape(x, s)", {"s": np.int64([1, 64])}
+    )
     result = verify(baked, baked, providers=[CPU])
     assert [row.sizes for row in result.rows] == ["x:1x64"]
     assert result.notes == ("CPU: not compared at x:3x64: the original does not run there",)
     with pytest.raises(InputError, match=r"inputs='x\.npz'"):
-        verify(model := model_of("(float[N,64] x) => (float[5,5] y)", "y = Reshape(x, s)", {"s": np.int64([5, 5])}), model, providers=[CPU])
+        verify(
+            model := model_of(
+                "(float[N,64] x) => (float[5,5] y)", "y = Reshape(x, s)", {"s": np.int64([5, 5])}
+            ),
+            model,
+            providers=[CPU],
+        )
 
 
-def test_shapes_that_do_not_fit_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shapes_that_do_not_fit_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     onnx.save(perceptron(), tmp_path / "in.onnx")
     command = ["verify", str(tmp_path / "in.onnx"), str(tmp_path / "in.onnx"), "--opt-shapes"]
     assert main([*command, "x:[4,63]"]) == 1
@@ -77,11 +107,19 @@ def test_a_fault_at_one_size_alone_is_found() -> None:
     """What has more than five rows comes out too large."""
     weights = {"one": np.float32(1), "least": np.float32(5)}
     right = model_of("(float[N,4] x) => (float[N,4] y)", "y = Abs(x)", {})
-    body = "z = Abs(x) r = Mul(z, zero) e = Exp(r) n = ReduceSum<keepdims=0>(e) t = Div(n, four) m = Max(t, least) o = Sub(m, least) " \
-           "f = Add(o, one) y = Mul(z, f)"
-    wrong = model_of("(float[N,4] x) => (float[N,4] y)", body, weights | {"zero": np.float32(0), "four": np.float32(4)})
+    body = (
+        "z = Abs(x) r = Mul(z, zero) e = Exp(r) n = ReduceSum<keepdims=0>(e) t = Div(n, four) m ="
+        " Max(t, least) o = Sub(m, least) f = Add(o, one) y = Mul(z, f)"
+    )
+    wrong = model_of(
+        "(float[N,4] x) => (float[N,4] y)",
+        body,
+        weights | {"zero": np.float32(0), "four": np.float32(4)},
+    )
     assert verify(right, wrong, providers=[CPU], opt_shapes={"x": (4, 4)}).passed
-    result = verify(right, wrong, providers=[CPU], min_shapes={"x": (1, 4)}, max_shapes={"x": (64, 4)})
+    result = verify(
+        right, wrong, providers=[CPU], min_shapes={"x": (1, 4)}, max_shapes={"x": (64, 4)}
+    )
     assert {row.sizes for row in result.failures} == {"x:9x4"}
 
 
@@ -97,17 +135,33 @@ def on_a_gpu(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(source, optimized, Runner(source, CPU), candidate)
 
 
-def test_on_a_gpu_also_the_opt_and_the_largest(on_a_gpu: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_also_the_opt_and_the_largest(
+    on_a_gpu: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
-    asked = Options(min_shapes={"x": (16, 64)}, opt_shapes={"x": (64, 64)}, max_shapes={"x": (512, 64)})
-    assert [point.name for point in points(on_a_gpu, 0, asked)][:4] == ["x:16x64", "x:91x64", "x:64x64", "x:512x64"]
-    assert [point.name for point in points(on_a_gpu, 0, Options())][:4] == ["x:1x64", "x:9x64", "x:8x64", "x:64x64"]
+    asked = Options(
+        min_shapes={"x": (16, 64)}, opt_shapes={"x": (64, 64)}, max_shapes={"x": (512, 64)}
+    )
+    assert [point.name for point in points(on_a_gpu, 0, asked)][:4] == [
+        "x:16x64",
+        "x:91x64",
+        "x:64x64",
+        "x:512x64",
+    ]
+    assert [point.name for point in points(on_a_gpu, 0, Options())][:4] == [
+        "x:1x64",
+        "x:9x64",
+        "x:8x64",
+        "x:64x64",
+    ]
 
 
-def test_on_a_gpu_every_row_of_a_table_is_met(on_a_gpu: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_every_row_of_a_table_is_met(
+    on_a_gpu: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     optimized = ModelProto()
     optimized.CopyFrom(on_a_gpu.optimized)
-    (node, *_) = (node for node in optimized.graph.node if node.domain == "com.onnxbolt")
+    node, *_ = (node for node in optimized.graph.node if node.domain == "com.onnxbolt")
     (configs,) = (attribute for attribute in node.attribute if attribute.name == "configs")
     first, *_ = (config for config in configs_of_node(node) if config.arch == 90)
     bounds = [(0, 3), (4, 100), (101, 200), (201, 2**31 - 1)]

@@ -1,4 +1,6 @@
-"""Cutting the optimized model: every changed node is judged, and tensors are fed as they are stored."""
+"""Cutting the optimized model: every changed node is judged, and tensors are fed as they are
+stored."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,7 +26,12 @@ def branches() -> ModelProto:
     """Layouts, a Reshape, Casts, pooling, a slice of a Concat, and operators that stay."""
     net = Net({"x": (2, 3, 16, 16)})
     a = net.node("Relu", net.conv("x", 3, 16, 3, pads=[1, 1, 1, 1]))
-    joined = net.node("Concat", net.node("Relu", net.conv(a, 16, 16)), net.node("Sigmoid", net.conv(a, 16, 24)), axis=1)
+    joined = net.node(
+        "Concat",
+        net.node("Relu", net.conv(a, 16, 16)),
+        net.node("Sigmoid", net.conv(a, 16, 24)),
+        axis=1,
+    )
     b = net.node("MaxPool", net.conv(joined, 40, 16), kernel_shape=[2, 2], strides=[2, 2])
     c = net.node("Resize", b, "", net.const([1, 1, 2, 2]), mode="nearest")
     d = net.node("Softmax", net.node("Reshape", c, net.const([2, 16, 256], np.int64)))
@@ -37,13 +44,19 @@ def test_every_changed_node_lies_in_a_segment_that_is_compared(precision: str) -
     optimized = fused(model, precision)
     found = plan(model, optimized, other_constants(model, optimized))
     before = {node.SerializeToString() for node in model.graph.node}
-    changed = {node.output[0] for node in optimized.graph.node if node.SerializeToString() not in before}
-    judged = {node.output[0] for segment in found.segments for node in segment.nodes if segment.writes}
+    changed = {
+        node.output[0] for node in optimized.graph.node if node.SerializeToString() not in before
+    }
+    judged = {
+        node.output[0] for segment in found.segments for node in segment.nodes if segment.writes
+    }
     assert changed
     assert changed <= judged
     assert not found.orphans
     rows = verify(model, optimized, providers=[CPU]).at("segment")
-    assert {row.name for row in rows} == {tensor.own.name for segment in found.segments for tensor in segment.writes}
+    assert {row.name for row in rows} == {
+        tensor.own.name for segment in found.segments for tensor in segment.writes
+    }
     assert all(row.passed for row in rows)
 
 
@@ -52,7 +65,9 @@ def test_what_is_left_as_it_was_is_not_judged_again() -> None:
     assert verify(model, model, providers=[CPU]).at("segment") == ()
     other = ModelProto()
     other.CopyFrom(model)
-    other.graph.initializer[0].raw_data = (onnx.numpy_helper.to_array(other.graph.initializer[0]) * 1.5).tobytes()
+    other.graph.initializer[0].raw_data = (
+        onnx.numpy_helper.to_array(other.graph.initializer[0]) * 1.5
+    ).tobytes()
     assert [row.passed for row in verify(model, other, providers=[CPU]).at("segment")] == [False]
 
 
@@ -72,12 +87,20 @@ def test_forms() -> None:
 def test_parts_of_a_joined_tensor() -> None:
     model = branches()
     optimized = fused(model, "fp16")
-    found, orphans = known(list(optimized.graph.node), {"x", *(name for node in model.graph.node for name in node.output)})
+    found, orphans = known(
+        list(optimized.graph.node),
+        {"x", *(name for node in model.graph.node for name in node.output)},
+    )
     parts = [node for node in optimized.graph.node if node.op_type.endswith(("_part", "_into"))]
     assert [node.op_type.rpartition("_")[2] for node in parts] == ["part", "into"]
     assert [found[node.output[0]] for node in parts] == [
         Known(parts[0].output[0], Piece("relu3", True, None, 0, -24), (), parts[0].name),
-        Known(parts[1].output[0], Piece("sigmoid5", True, None, 16, None), (Piece("relu3", True, None, 0, -24),), parts[1].name),
+        Known(
+            parts[1].output[0],
+            Piece("sigmoid5", True, None, 16, None),
+            (Piece("relu3", True, None, 0, -24),),
+            parts[1].name,
+        ),
     ]
     assert not orphans
 
@@ -94,16 +117,23 @@ def test_originals_are_computed_in_pieces_and_given_back() -> None:
 
 
 def test_a_tensor_that_a_segment_reads_and_computes() -> None:
-    """Split and Concat have no original and join all that is between them to one segment, which reads `a` and makes it, too."""
+    """Split and Concat have no original and join all that is between them to one segment, which
+    reads `a` and makes it, too."""
     net = Net({"x": (4, 8)})
     a = net.node("Abs", "x")
     negative = net.node("Neg", "x")
     model = net.model(net.node("Add", a, negative), a)
     other = ModelProto()
     other.CopyFrom(model)
-    nodes = [helper.make_node("Split", ["x"], ["l", "r"], axis=1), helper.make_node("Concat", ["l", "r"], ["copied"], axis=1)]
+    nodes = [
+        helper.make_node("Split", ["x"], ["l", "r"], axis=1),
+        helper.make_node("Concat", ["l", "r"], ["copied"], axis=1),
+    ]
     for node in model.graph.node:
-        names = [[{"x": "copied", negative: "unknown"}.get(name, name) for name in side] for side in (node.input, node.output)]
+        names = [
+            [{"x": "copied", negative: "unknown"}.get(name, name) for name in side]
+            for side in (node.input, node.output)
+        ]
         nodes.append(helper.make_node(node.op_type, *names))
     del other.graph.node[:]
     other.graph.node.extend(nodes)
@@ -113,7 +143,9 @@ def test_a_tensor_that_a_segment_reads_and_computes() -> None:
     nodes[2].op_type = "Relu"
     del other.graph.node[:]
     other.graph.node.extend(nodes)
-    assert [row.name for row in verify(model, other, providers=[CPU]).failures if row.level == "segment"] == [a]
+    assert [
+        row.name for row in verify(model, other, providers=[CPU]).failures if row.level == "segment"
+    ] == [a]
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
@@ -122,19 +154,24 @@ def test_sequences_and_control_flow_stay_whole(precision: str) -> None:
     rows = net.linear("x", 8, 16)
     pieces = net.node("SplitToSequence", rows, axis=1)
     first = net.node("SequenceAt", pieces, net.const(0, np.int64))
-    report = optimize(net.model(net.node("Relu", first)), precision=precision, fuse="all", library=False)
+    report = optimize(
+        net.model(net.node("Relu", first)), precision=precision, fuse="all", library=False
+    )
     assert report.passed
 
 
 def verified(model: ModelProto, precision: str, path: Path) -> VerifyResult:
     """What verification says of the optimized model, on the CPU."""
-    optimize(model, path, precision=precision, fuse="all", archs=("sm_80",), library=False, verify=False)
+    optimize(
+        model, path, precision=precision, fuse="all", archs=("sm_80",), library=False, verify=False
+    )
     return verify(model, onnx.load(path), providers=[CPU])
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_constants_beyond_the_range_of_16_bits(precision: str, tmp_path: Path) -> None:
-    """Float32's lowest number becomes the lowest of 16 bits, which is further away than a rounding."""
+    """Float32's lowest number becomes the lowest of 16 bits, which is further away than a
+    rounding."""
     net = Net({"x": (4, 8)})
     mask = net.const(np.tri(8, dtype=bool)[:4], bool)
     y = net.node("Where", mask, net.linear("x", 8, 8), net.const(np.finfo(np.float32).min))
@@ -149,19 +186,38 @@ def test_sparse_initializers_are_operands(precision: str, tmp_path: Path) -> Non
     y = net.node("MatMul", net.linear("x", 4, 4), "sparse")
     model = net.model(y)
     values = onnx.numpy_helper.from_array(np.float32([1, 2]), "sparse")
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.int64([1, 7])), [4, 4]))
+    model.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.int64([1, 7])), [4, 4])
+    )
     result = verified(model, precision, tmp_path / "out.onnx")
     assert {row.name: row.passed for row in result.at("segment")}[y]
     assert not any("no bound is known" in note for note in result.notes)
 
 
-def faint(*nodes: onnx.NodeProto, opset: int = 17, sparse: Sequence[float] = (), **constants: float) -> ModelProto:
-    """A model whose output is 1 + 1e-5 of what `nodes` make of x, as s: at the output their faults are far below every limit."""
-    ends = [helper.make_node("Mul", ["s", "small"], ["t"]), helper.make_node("Add", ["t", "one"], ["y"])]
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in (("x", [2, 3, 4]), ("y", None))]
+def faint(
+    *nodes: onnx.NodeProto, opset: int = 17, sparse: Sequence[float] = (), **constants: float
+) -> ModelProto:
+    """A model whose output is 1 + 1e-5 of what `nodes` make of x, as s: at the output their
+    faults are far below every limit."""
+    ends = [
+        helper.make_node("Mul", ["s", "small"], ["t"]),
+        helper.make_node("Add", ["t", "one"], ["y"]),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", [2, 3, 4]), ("y", None))
+    ]
     scalars = {"small": 1e-5, "one": 1.0, **constants}
-    graph = helper.make_graph([*nodes, *ends], "faint", values[:1], values[1:],
-                              [onnx.numpy_helper.from_array(np.array(value, np.float32), name) for name, value in scalars.items()])
+    graph = helper.make_graph(
+        [*nodes, *ends],
+        "faint",
+        values[:1],
+        values[1:],
+        [
+            onnx.numpy_helper.from_array(np.array(value, np.float32), name)
+            for name, value in scalars.items()
+        ],
+    )
     if sparse:
         data = onnx.numpy_helper.from_array(np.array(sparse, np.float32), "w")
         places = onnx.numpy_helper.from_array(np.array([0, 5], np.int64), "w_places")
@@ -172,15 +228,20 @@ def faint(*nodes: onnx.NodeProto, opset: int = 17, sparse: Sequence[float] = (),
 def judged(original: ModelProto, other: ModelProto) -> tuple[list[str], bool]:
     """Tensors whose segments failed, and whether the model's output passed."""
     result = verify(original, other, providers=[CPU])
-    return [row.name for row in result.at("segment") if row.failed], all(row.passed for row in result.at("model"))
+    return [row.name for row in result.at("segment") if row.failed], all(
+        row.passed for row in result.at("model")
+    )
 
 
 def test_an_operator_that_means_another_thing_in_another_opset_has_changed() -> None:
-    """Softmax is over all axes from the second on in opset 11, over the last one in opset 13; Abs is what it was."""
+    """Softmax is over all axes from the second on in opset 11, over the last one in opset 13;
+    Abs is what it was."""
     nodes = helper.make_node("Abs", ["x"], ["a"]), helper.make_node("Softmax", ["a"], ["s"])
     models = [faint(*nodes, opset=opset) for opset in (11, 13)]
     assert judged(*models) == (["s"], True)
-    models = [faint(nodes[0], helper.make_node("Cos", ["a"], ["s"]), opset=opset) for opset in (14, 17)]
+    models = [
+        faint(nodes[0], helper.make_node("Cos", ["a"], ["s"]), opset=opset) for opset in (14, 17)
+    ]
     assert verify(*models, providers=[CPU]).at("segment") == ()
 
 
@@ -192,8 +253,12 @@ def test_a_sparse_initializer_that_changed() -> None:
 @pytest.mark.parametrize(("right", "wrong"), [(0.5, 0.51), (2.0, 3.0), (2.5, 2.51), (-1.5, -1.51)])
 def test_another_exponent(right: float, wrong: float) -> None:
     """Each element of x^p has a limit, whatever p is, and right models are within it."""
+
     def model(constant: float, name: str) -> ModelProto:
-        shifted = helper.make_node("Abs", ["x"], ["a"]), helper.make_node("Add", ["a", "one"], ["b"])
+        shifted = (
+            helper.make_node("Abs", ["x"], ["a"]),
+            helper.make_node("Add", ["a", "one"], ["b"]),
+        )
         return faint(*shifted, helper.make_node("Pow", ["b", name], ["s"]), **{name: constant})
 
     assert judged(model(right, "p"), model(wrong, "q")) == (["s"], True)
@@ -202,11 +267,14 @@ def test_another_exponent(right: float, wrong: float) -> None:
 
 
 def test_a_node_that_writes_a_name_of_the_original_is_judged_by_that_name() -> None:
-    """A NhwcToNchw that says it writes another tensor, and does: what follows reads the wrong one under the right name."""
+    """A NhwcToNchw that says it writes another tensor, and does: what follows reads the wrong
+    one under the right name."""
     net = Net({"x": (1, 16, 16, 16)})
     first = net.node("Relu", net.conv("x", 16, 16, 3, pads=[1, 1, 1, 1]))
     second = net.node("Relu", net.conv(first, 16, 16, 3, pads=[1, 1, 1, 1]))
-    model = net.model(net.node("Add", net.node("Mul", net.node("Cos", second), net.const(1e-5)), net.const(1.0)))
+    model = net.model(
+        net.node("Add", net.node("Mul", net.node("Cos", second), net.const(1e-5)), net.const(1.0))
+    )
     wrong = fused(model, "keep")
     back = next(node for node in wrong.graph.node if second in node.output)
     stored = next(node.output[0] for node in wrong.graph.node if f"{first}__nhwc" in node.output)
@@ -216,24 +284,38 @@ def test_a_node_that_writes_a_name_of_the_original_is_judged_by_that_name() -> N
 
 
 def padded(around: int) -> ModelProto:
-    """Convolutions of 13 channels, which are stored as 16. With a sum around the second and third one (`around`: the size of the last
-    filter; 0: no sum) segments read each other's results: one tensor in it is no tensor of the original."""
+    """Convolutions of 13 channels, which are stored as 16. With a sum around the second and third
+    one (`around`: the size of the last filter; 0: no sum) segments read each other's results: one
+    tensor in it is no tensor of the original.
+    """
     net = Net({"x": (1, 3, 16, 16)})
     a = net.node("Round", net.node("Relu", net.conv("x", 3, 13, 3, pads=[1, 1, 1, 1])))
     first = net.node("Relu", net.conv(a, 13, 13, 3, pads=[1, 1, 1, 1]))
     end = net.node("Relu", net.conv(first, 13, 13, 3, pads=[1, 1, 1, 1]))
     if around:
-        end = net.node("Relu", net.node("Add", net.conv(end, 13, 13, around, pads=[around // 2] * 4), a))
-    return net.model(net.node("Add", net.node("Mul", net.node("Cos", end), net.const(1e-5)), net.const(1.0)))
+        end = net.node(
+            "Relu", net.node("Add", net.conv(end, 13, 13, around, pads=[around // 2] * 4), a)
+        )
+    return net.model(
+        net.node("Add", net.node("Mul", net.node("Cos", end), net.const(1e-5)), net.const(1.0))
+    )
 
 
-@pytest.mark.parametrize(("precision", "around", "failing", "order"), [
-    ("fp16", 0, "relu6", 1), ("fp16", 1, "relu9", 0), ("fp16", 3, "relu6", -1), ("keep", 0, "relu6", 1),
-])
+@pytest.mark.parametrize(
+    ("precision", "around", "failing", "order"),
+    [
+        ("fp16", 0, "relu6", 1),
+        ("fp16", 1, "relu9", 0),
+        ("fp16", 3, "relu6", -1),
+        ("keep", 0, "relu6", 1),
+    ],
+)
 def test_padding_and_what_reads_it(precision: str, around: int, failing: str, order: int) -> None:
-    """A bias in padded channels is no fault as long as the weights behind them are zero; together they are one.
+    """A bias in padded channels is no fault as long as the weights behind them are zero; together
+    they are one.
 
-    `order`: of the segment that makes the padding and the one that reads it; -1: the reader comes first.
+    `order`: of the segment that makes the padding and the one that reads it; -1: the reader comes
+    first.
     """
     model = padded(around)
     wrong = fused(model, precision)
@@ -247,8 +329,16 @@ def test_padding_and_what_reads_it(precision: str, around: int, failing: str, or
         initializers[name].CopyFrom(onnx.numpy_helper.from_array(values, name))
 
     segments = plan(model, wrong, other_constants(model, wrong)).segments
-    (maker,) = (i for i, segment in enumerate(segments) if any(t.own.name == "relu4" for t in segment.writes))
-    (reader,) = (i for i, segment in enumerate(segments) if any(t.own.name == "relu4" for t in segment.reads.values()))
+    (maker,) = (
+        i
+        for i, segment in enumerate(segments)
+        if any(t.own.name == "relu4" for t in segment.writes)
+    )
+    (reader,) = (
+        i
+        for i, segment in enumerate(segments)
+        if any(t.own.name == "relu4" for t in segment.reads.values())
+    )
     assert np.sign(reader - maker) == order
     change(convolutions[1].input[2], (np.s_[13:],), 5)
     assert judged(model, wrong) == ([], True)
@@ -257,29 +347,45 @@ def test_padding_and_what_reads_it(precision: str, around: int, failing: str, or
 
 
 def absorbing(mask: Sequence[float]) -> list[onnx.NodeProto]:
-    """(s m + s) - s m, which is 0 where m is 1e9 although it should be s: an operator that widens its own limit."""
+    """(s m + s) - s m, which is 0 where m is 1e9 although it should be s: an operator that
+    widens its own limit."""
     m = onnx.numpy_helper.from_array(np.array(mask, np.float32).reshape(-1), "m")
-    return [helper.make_node("Constant", [], ["m"], value=m), helper.make_node("Mul", ["right", "m"], ["far"]),
-            helper.make_node("Add", ["far", "right"], ["near"]), helper.make_node("Sub", ["near", "far"], ["s"])]
+    return [
+        helper.make_node("Constant", [], ["m"], value=m),
+        helper.make_node("Mul", ["right", "m"], ["far"]),
+        helper.make_node("Add", ["far", "right"], ["near"]),
+        helper.make_node("Sub", ["near", "far"], ["s"]),
+    ]
 
 
 @pytest.mark.parametrize("mask", [[1e9], [0, 0, 1e9, 0]])
-def test_operators_that_widen_their_own_limit_are_not_judged(mask: list[float], tmp_path: Path) -> None:
+def test_operators_that_widen_their_own_limit_are_not_judged(
+    mask: list[float], tmp_path: Path
+) -> None:
     original = faint(helper.make_node("Abs", ["x"], ["s"]))
     wrong = faint(helper.make_node("Abs", ["x"], ["right"]), *absorbing(mask))
     result = verify(original, wrong, providers=[CPU])
     assert [(row.level, row.name) for row in result.unjudged] == [("segment", "s")]
     assert "instead of" in result.unjudged[0].unjudged
-    assert result.text().splitlines()[-1].startswith("PASSED as a whole; 1 tensor not judged by segment or node (give --inputs): ")
+    assert (
+        result.text()
+        .splitlines()[-1]
+        .startswith("PASSED as a whole; 1 tensor not judged by segment or node (give --inputs): ")
+    )
     onnx.save(original, tmp_path / "a.onnx")
     onnx.save(wrong, tmp_path / "b.onnx")
-    assert [main(["verify", str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx"), *strict]) for strict in ([], ["--strict"])] == [0, 3]
+    assert [
+        main(["verify", str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx"), *strict])
+        for strict in ([], ["--strict"])
+    ] == [0, 3]
 
 
 def test_a_function_that_widens_its_own_limit_is_not_judged() -> None:
     net = Net({"x": (1, 16, 16, 16)})
     middle = net.node("Relu", net.conv("x", 16, 16, 3, pads=[1, 1, 1, 1]))
-    model = net.model(net.node("Add", net.node("Mul", net.node("Cos", middle), net.const(1e-5)), net.const(1.0)))
+    model = net.model(
+        net.node("Add", net.node("Mul", net.node("Cos", middle), net.const(1e-5)), net.const(1.0))
+    )
     wrong = fused(model, "keep")
     (function,) = (f for f in wrong.functions if f.name.startswith("FusedConv"))
     function.node[-1].output[0] = "right"

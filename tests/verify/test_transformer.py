@@ -1,4 +1,6 @@
-"""A vision transformer of twelve blocks that ONNX Runtime has converted to fp16: its roundings add up, which is no fault of ours."""
+"""A vision transformer of twelve blocks that ONNX Runtime has converted to fp16: its roundings
+add up, which is no fault of ours."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -20,14 +22,32 @@ def normalized(net: Net, x: str) -> str:
 
 def block(net: Net, x: str) -> str:
     n, depth = normalized(net, x), WIDTH // HEADS
-    heads = [net.node("Reshape", net.linear(n, WIDTH, WIDTH), net.const([1, TOKENS, HEADS, depth], np.int64)) for _ in range(3)]
-    q, k, v = (net.node("Transpose", x, perm=perm) for x, perm in zip(heads, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True))
+    heads = [
+        net.node(
+            "Reshape", net.linear(n, WIDTH, WIDTH), net.const([1, TOKENS, HEADS, depth], np.int64)
+        )
+        for _ in range(3)
+    ]
+    q, k, v = (
+        net.node("Transpose", x, perm=perm)
+        for x, perm in zip(heads, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
+    )
     weights = net.node("Softmax", net.node("Mul", net.node("MatMul", q, k), net.const(depth**-0.5)))
     mixed = net.node("Transpose", net.node("MatMul", weights, v), perm=[0, 2, 1, 3])
-    x = net.node("Add", x, net.linear(net.node("Reshape", mixed, net.const([1, TOKENS, WIDTH], np.int64)), WIDTH, WIDTH))
+    x = net.node(
+        "Add",
+        x,
+        net.linear(
+            net.node("Reshape", mixed, net.const([1, TOKENS, WIDTH], np.int64)), WIDTH, WIDTH
+        ),
+    )
     h = net.linear(normalized(net, x), WIDTH, 4 * WIDTH)
     gate = net.node("Add", net.node("Erf", net.node("Div", h, net.const(np.sqrt(2)))), net.const(1))
-    return net.node("Add", x, net.linear(net.node("Mul", net.node("Mul", h, gate), net.const(0.5)), 4 * WIDTH, WIDTH))
+    return net.node(
+        "Add",
+        x,
+        net.linear(net.node("Mul", net.node("Mul", h, gate), net.const(0.5)), 4 * WIDTH, WIDTH),
+    )
 
 
 def converted() -> ModelProto:

@@ -1,4 +1,6 @@
-"""The whole model: inputs that cannot judge it are told from those that can, and no model that answers zero passes."""
+"""The whole model: inputs that cannot judge it are told from those that can, and no model that
+answers zero passes."""
+
 from __future__ import annotations
 
 import json
@@ -24,15 +26,25 @@ from tests.test_verify import drawn, model_of
 
 
 def detector(noisy_from: float) -> ModelProto:
-    """Conditions like PP-OCR's detector: steps between pixels above `noisy_from` reach sines of sines of 8 times them, so that fp16 changes
-    the answer to noise by 0.7 and the answer to a smooth image by 2e-4. Each sine by itself changes little."""
+    """Conditions like PP-OCR's detector: steps between pixels above `noisy_from` reach sines of
+    sines of 8 times them, so that fp16 changes the answer to noise by 0.7 and the answer to a
+    smooth image by 2e-4. Each sine by itself changes little.
+    """
     body = """a = Conv<pads=[1,1,1,0]>(x, w) h = Relu(a) y1 = Conv(h, v)
               d = Conv(x, step) b = Abs(d) o = Sub(b, from) n0 = Relu(o) """
-    body += " ".join(f"g{i} = Mul(n{i - 1}, gain) n{i} = Sin(g{i})" for i in range(1, 8)) + " y = Add(y1, n7)"
+    body += (
+        " ".join(f"g{i} = Mul(n{i - 1}, gain) n{i} = Sin(g{i})" for i in range(1, 8))
+        + " y = Add(y1, n7)"
+    )
     step = np.zeros((1, 3, 1, 2), np.float32)
     step[0, 0, 0] = -0.9, 0.9
-    weights = {"w": drawn(0, 8, 3, 3, 3), "v": drawn(1, 1, 8, 1, 1) / 4, "step": step,
-               "from": np.float32(noisy_from), "gain": np.float32(8)}
+    weights = {
+        "w": drawn(0, 8, 3, 3, 3),
+        "v": drawn(1, 1, 8, 1, 1) / 4,
+        "step": step,
+        "from": np.float32(noisy_from),
+        "gain": np.float32(8),
+    }
     return model_of("(float[2,3,64,64] x) => (float[2,1,64,63] y)", body, weights)
 
 
@@ -49,7 +61,8 @@ def on_nothing() -> ModelProto:
 
 
 def in_fp16(model: ModelProto, times: float = 1.0) -> ModelProto:
-    """What a perfect optimizer makes of a model, or one whose only output is multiplied by `times`."""
+    """What a perfect optimizer makes of a model, or one whose only output is multiplied by
+    `times`."""
     rounded = rounded_original(model, "fp16")
     rounded.metadata_props.add(key="onnxbolt.precision", value="fp16")
     if times != 1.0:
@@ -78,7 +91,9 @@ def test_a_wrong_answer_is_found_by_other_inputs(times: float, on_images: ModelP
     assert result.rows[0].error == pytest.approx(1 - times, rel=0.01)
 
 
-def test_a_model_that_no_inputs_can_judge_is_not_called_passed_as_a_whole(on_nothing: ModelProto) -> None:
+def test_a_model_that_no_inputs_can_judge_is_not_called_passed_as_a_whole(
+    on_nothing: ModelProto,
+) -> None:
     result = verify(on_nothing, in_fp16(on_nothing), providers=[CPU])
     assert (result.judged, result.failures) == (False, ())
     assert result.text().splitlines()[-1].startswith(NOT_JUDGED)
@@ -92,13 +107,24 @@ def test_segments_judge_where_no_inputs_can(on_nothing: ModelProto) -> None:
     assert result.verdict.startswith("FAILED")
 
 
-def test_given_inputs_that_cannot_judge_stay_as_they_are(on_images: ModelProto, tmp_path: Path) -> None:
-    np.savez(tmp_path / "noise.npz", x=np.random.default_rng(0).standard_normal((2, 3, 64, 64)).astype(np.float32))
-    assert verify(on_images, in_fp16(on_images), inputs=tmp_path / "noise.npz", providers=[CPU]).verdict.startswith(NOT_JUDGED)
-    np.savez(tmp_path / "image.npz", x=image(np.random.default_rng(0), (2, 3, 64, 64)).astype(np.float32))
+def test_given_inputs_that_cannot_judge_stay_as_they_are(
+    on_images: ModelProto, tmp_path: Path
+) -> None:
+    np.savez(
+        tmp_path / "noise.npz",
+        x=np.random.default_rng(0).standard_normal((2, 3, 64, 64)).astype(np.float32),
+    )
+    assert verify(
+        on_images, in_fp16(on_images), inputs=tmp_path / "noise.npz", providers=[CPU]
+    ).verdict.startswith(NOT_JUDGED)
+    np.savez(
+        tmp_path / "image.npz", x=image(np.random.default_rng(0), (2, 3, 64, 64)).astype(np.float32)
+    )
     result = verify(on_images, in_fp16(on_images), inputs=tmp_path / "image.npz", providers=[CPU])
     assert result.verdict.startswith("PASSED: ")
-    assert verify(on_images, in_fp16(on_images, 0.0), inputs=tmp_path / "image.npz", providers=[CPU]).verdict.startswith("FAILED")
+    assert verify(
+        on_images, in_fp16(on_images, 0.0), inputs=tmp_path / "image.npz", providers=[CPU]
+    ).verdict.startswith("FAILED")
 
 
 def test_zeros_prove_nothing() -> None:
@@ -107,18 +133,26 @@ def test_zeros_prove_nothing() -> None:
     model = model_of("(float[2,3,8,8] x) => (float[2,3,8,8] y)", body, {"b": np.float32(20)})
     result = verify(model, model, providers=[CPU])
     assert result.verdict.startswith("PASSED: ")
-    assert "on standard normal ones the original answers nothing finite but zeros" in result.notes[0]
+    assert (
+        "on standard normal ones the original answers nothing finite but zeros" in result.notes[0]
+    )
     assert verify(model, in_fp16(model, 0.0), providers=[CPU]).verdict.startswith("FAILED")
     never = model_of("(float[2,3,8,8] x) => (float[2,3,8,8] y)", body, {"b": np.float32(1e6)})
     assert verify(never, never, providers=[CPU]).verdict.startswith(NOT_JUDGED)
 
 
 def test_zeros_that_hang_on_no_input_are_an_answer() -> None:
-    model = model_of("(float[2] x) => (float[2] y, float[2] z)", "y = Relu(zero) z = Abs(x)", {"zero": np.zeros(2, np.float32)})
+    model = model_of(
+        "(float[2] x) => (float[2] y, float[2] z)",
+        "y = Relu(zero) z = Abs(x)",
+        {"zero": np.zeros(2, np.float32)},
+    )
     assert verify(model, model, providers=[CPU]).verdict.startswith("PASSED: ")
 
 
-def test_strict_exits_with_3_where_nothing_can_judge(on_nothing: ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_exits_with_3_where_nothing_can_judge(
+    on_nothing: ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(on_nothing, source)
     onnx.save(in_fp16(on_nothing), tmp_path / "right.onnx")
@@ -128,8 +162,23 @@ def test_strict_exits_with_3_where_nothing_can_judge(on_nothing: ModelProto, tmp
     assert main(["optimize", str(source), str(out), "--no-library", "--strict"]) == 3
     assert not out.exists()
     printed = capsys.readouterr()
-    assert "the whole model was not judged: output y: rounding alone changes the original" in printed.err
-    assert main(["optimize", str(source), str(out), "--no-library", "--report", str(tmp_path / "r.json")]) == 0
+    assert (
+        "the whole model was not judged: output y: rounding alone changes the original"
+        in printed.err
+    )
+    assert (
+        main(
+            [
+                "optimize",
+                str(source),
+                str(out),
+                "--no-library",
+                "--report",
+                str(tmp_path / "r.json"),
+            ]
+        )
+        == 0
+    )
     verification = json.loads((tmp_path / "r.json").read_text())["verification"]
     assert (verification["passed"], verification["judged"]) == (True, False)
     assert verification["verdict"].startswith(NOT_JUDGED)
@@ -143,25 +192,50 @@ def test_strict_from_python(on_nothing: ModelProto) -> None:
     assert report.markdown().splitlines()[-1].startswith(NOT_JUDGED)
 
 
-@pytest.mark.parametrize(("error", "yardstick", "reason", "state"), [
-    (0.5, 0.748, "", "unjudged"), (0.5, 0.04, "", "failed"), (0.05, 0.04, "", "passed"), (0.5, 0.748, "shape", "failed"),
-])
-def test_a_yardstick_above_its_cap_judges_nothing(error: float, yardstick: float, reason: str, state: str) -> None:
-    row = Row("y", "output", "CPU", error, 1e-2, 0.0, 1.0, reason=reason).judged(yardstick, JUDGES[DType.F16])
+@pytest.mark.parametrize(
+    ("error", "yardstick", "reason", "state"),
+    [
+        (0.5, 0.748, "", "unjudged"),
+        (0.5, 0.04, "", "failed"),
+        (0.05, 0.04, "", "passed"),
+        (0.5, 0.748, "shape", "failed"),
+    ],
+)
+def test_a_yardstick_above_its_cap_judges_nothing(
+    error: float, yardstick: float, reason: str, state: str
+) -> None:
+    row = Row("y", "output", "CPU", error, 1e-2, 0.0, 1.0, reason=reason).judged(
+        yardstick, JUDGES[DType.F16]
+    )
     assert [name for name in ("passed", "failed", "unjudged") if getattr(row, name)] == [state]
     result = VerifyResult("fp16", (row,))
     assert (result.passed, result.judged) == (state != "failed", state != "unjudged")
 
 
-@pytest.mark.parametrize(("levels", "verdict"), [
-    (["model"], NOT_JUDGED),
-    (["segment"], "PASSED as a whole; 1 tensor not judged by segment or node (give --inputs)"),
-    (["segment", "node"], "PASSED as a whole; 2 tensors not judged by segment or node (give --inputs)"),
-    (["model", "node"], "PASSED in part; whole model and 1 tensor not judged by segment or node (give --inputs)"),
-])
+@pytest.mark.parametrize(
+    ("levels", "verdict"),
+    [
+        (["model"], NOT_JUDGED),
+        (["segment"], "PASSED as a whole; 1 tensor not judged by segment or node (give --inputs)"),
+        (
+            ["segment", "node"],
+            "PASSED as a whole; 2 tensors not judged by segment or node (give --inputs)",
+        ),
+        (
+            ["model", "node"],
+            (
+                "PASSED in part; whole model and 1 tensor not judged by segment or node (give"
+                " --inputs)"
+            ),
+        ),
+    ],
+)
 def test_the_last_line_says_what_was_not_judged(levels: list[str], verdict: str) -> None:
     right = Row("y", "output", "CPU", 0.0, 1e-2, 0.0, 1.0).judged()
-    unjudged = [replace(right, level=level, passed=False, unjudged="its limit is too wide") for level in levels]
+    unjudged = [
+        replace(right, level=level, passed=False, unjudged="its limit is too wide")
+        for level in levels
+    ]
     assert VerifyResult("fp16", (right, *unjudged, *unjudged)).verdict == verdict
     wrong = replace(right, passed=False, reason="shape")
     assert VerifyResult("fp16", (wrong, *unjudged)).verdict == "FAILED"
@@ -177,7 +251,11 @@ def test_nothing_compared_is_no_success() -> None:
 
 
 @pytest.mark.parametrize("draw", [NORMAL, *OTHERS], ids=lambda draw: draw.name)
-@pytest.mark.parametrize("shape", [(), (4,), (2, 5), (2, 3, 40), (2, 3, 40, 33), (2, 40, 33, 3), (1, 2, 3, 20, 20), (0, 3, 4, 4)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(), (4,), (2, 5), (2, 3, 40), (2, 3, 40, 33), (2, 40, 33, 3), (1, 2, 3, 20, 20), (0, 3, 4, 4)],
+    ids=str,
+)
 def test_draws_have_any_shape(draw: object, shape: tuple[int, ...]) -> None:
     values = draw.values(np.random.default_rng(0), shape)  # type: ignore[attr-defined]
     assert np.shape(values) == shape
@@ -194,10 +272,19 @@ def test_images_are_smooth_along_height_and_width() -> None:
 
 
 def canceling(sums: str = "s = Add(p, q) y = Add(s, b)") -> ModelProto:
-    """In fp16 from end to end; its own rounding changes its answers by 3e-2. (On the CPU ONNX Runtime rounds what is in a sequence.)"""
-    weights = {"w": (50 + drawn(0, 64, 8)).astype(np.float16), "n": np.full((64, 8), -50, np.float16), "b": drawn(1, 8).astype(np.float16),
-               "k0": np.int64(0), "k1": np.int64(1)}
-    body = f"a = MatMul(x, w) c = MatMul(x, n) l = SequenceConstruct(a, c) p = SequenceAt(l, k0) q = SequenceAt(l, k1) {sums}"
+    """In fp16 from end to end; its own rounding changes its answers by 3e-2. (On the CPU ONNX
+    Runtime rounds what is in a sequence.)"""
+    weights = {
+        "w": (50 + drawn(0, 64, 8)).astype(np.float16),
+        "n": np.full((64, 8), -50, np.float16),
+        "b": drawn(1, 8).astype(np.float16),
+        "k0": np.int64(0),
+        "k1": np.int64(1),
+    }
+    body = (
+        "a = MatMul(x, w) c = MatMul(x, n) l = SequenceConstruct(a, c) p = SequenceAt(l, k0) q ="
+        f" SequenceAt(l, k1) {sums}"
+    )
     return model_of("(float16[4,64] x) => (float16[4,8] y)", body, weights)
 
 
@@ -219,8 +306,11 @@ def test_optimizing_a_model_in_fp16(precision: str) -> None:
 
 
 def test_what_overflows_in_the_type_of_the_original_may_overflow() -> None:
-    model = model_of("(float16[64] x) => (float16[64] y, float16[64] z)", "a = Abs(x) b = Exp(a) c = Mul(b, w) y = Mul(c, w) z = Abs(x)",
-                     {"w": np.float16(150)})
+    model = model_of(
+        "(float16[64] x) => (float16[64] y, float16[64] z)",
+        "a = Abs(x) b = Exp(a) c = Mul(b, w) y = Mul(c, w) z = Abs(x)",
+        {"w": np.float16(150)},
+    )
     result = verify(model, model, providers=[CPU])
     assert result.passed
     assert {row.name: row.unjudged != "" for row in result.at("model")} == {"y": False, "z": False}
@@ -229,12 +319,17 @@ def test_what_overflows_in_the_type_of_the_original_may_overflow() -> None:
 def test_an_index_may_be_the_one_that_the_original_chooses() -> None:
     """In fp16 1 and 1.0001 are equal, and the first of them is the largest."""
     weights = {"one": np.float16(1), "b": np.array([0, 1e-4, 0, 0], np.float16)}
-    model = model_of("(float16[2,4] x) => (int64[2] y)", "z = Sub(x, x) o = Add(z, one) h = Add(o, b) y = ArgMax<axis=1, keepdims=0>(h)",
-                     weights)
+    model = model_of(
+        "(float16[2,4] x) => (int64[2] y)",
+        "z = Sub(x, x) o = Add(z, one) h = Add(o, b) y = ArgMax<axis=1, keepdims=0>(h)",
+        weights,
+    )
     assert not verify(model, model, providers=[CPU]).failures
 
 
-def test_a_model_that_does_not_load_in_fp32_is_compared_in_its_own_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_load_in_fp32_is_compared_in_its_own_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nothing = model_of("(float[2] x) => (float[2] y)", "y = Nothing(x)")
     monkeypatch.setattr("onnxbolt.verify.models.widened", lambda model, types: (nothing, {}))
     model = canceling()

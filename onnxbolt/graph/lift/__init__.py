@@ -1,8 +1,11 @@
-"""Operators of older opsets in the form that the stages know; onnx.version_converter loses sparse initializers and annotations.
+"""Operators of older opsets in the form that the stages know; onnx.version_converter loses sparse
+initializers and annotations.
 
-A node goes from form to form: by its rule (rules.py) where the next form is another one, as it is where that only takes more
-(history.py). Nodes whose forms did not change stay the protos that they were.
+A node goes from form to form: by its rule (rules.py) where the next form is another one, as it is
+where that only takes more (history.py). Nodes whose forms did not change stay the protos that they
+were.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,27 +43,40 @@ def default_opset(model: ModelProto) -> int | None:
 def lifted(model: ModelProto, least: int) -> Lifted:
     """The model's nodes at opset `least`, or at its own where that is newer.
 
-    Raises LiftError where one of them has no equal there, and where the model imports no opset of the default domain.
+    Raises LiftError where one of them has no equal there, and where the model imports no opset of
+    the default domain.
     """
     opset = default_opset(model)
     if opset is None:
         domains = ", ".join(sorted({entry.domain for entry in model.opset_import}))
-        raise LiftError(f"the model is of other domains than ONNX's default one alone ({domains}): it holds nothing to fuse")
+        raise LiftError(
+            f"the model is of other domains than ONNX's default one alone ({domains}): it holds"
+            " nothing to fuse"
+        )
     if opset >= least:
         return Lifted(model.graph.node, opset, model.opset_import, {}, frozenset())
     scope = Scope(model)
     nodes = list(_all_lifted(model.graph.node, opset, least, scope))
-    imports = [helper.make_opsetid(entry.domain, least if entry.domain in _DEFAULT else entry.version) for entry in model.opset_import]
+    imports = [
+        helper.make_opsetid(entry.domain, least if entry.domain in _DEFAULT else entry.version)
+        for entry in model.opset_import
+    ]
     return Lifted(nodes, least, imports, scope.stands_for, frozenset(scope.made))
 
 
-def _all_lifted(nodes: Iterable[NodeProto], opset: int, target: int, scope: Scope) -> Iterator[NodeProto]:
+def _all_lifted(
+    nodes: Iterable[NodeProto], opset: int, target: int, scope: Scope
+) -> Iterator[NodeProto]:
     for node in nodes:
         try:
-            yield from _lifted(_with_lifted_subgraphs(node, opset, target, scope), opset, target, scope)
+            yield from _lifted(
+                _with_lifted_subgraphs(node, opset, target, scope), opset, target, scope
+            )
         except Obstacle as reason:
-            raise LiftError(f"{node.op_type} {node.name or next(iter(node.output), '')!r} of opset {opset} has no equal at opset {target}: "
-                            f"{reason}") from reason
+            raise LiftError(
+                f"{node.op_type} {node.name or next(iter(node.output), '')!r} of opset {opset} has"
+                f" no equal at opset {target}: {reason}"
+            ) from reason
 
 
 def _lifted(node: NodeProto, opset: int, target: int, scope: Scope) -> Iterator[NodeProto]:
@@ -75,7 +91,9 @@ def _lifted(node: NodeProto, opset: int, target: int, scope: Scope) -> Iterator[
     elif is_wider(node.op_type, following):
         yield from _lifted(node, following, target, scope)
     else:
-        raise Obstacle(f"the operator has another form from opset {following} on, and no rule leads there")
+        raise Obstacle(
+            f"the operator has another form from opset {following} on, and no rule leads there"
+        )
 
 
 def _with_lifted_subgraphs(node: NodeProto, opset: int, target: int, scope: Scope) -> NodeProto:

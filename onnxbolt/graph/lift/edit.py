@@ -1,4 +1,5 @@
 """What rules see of a model, and the node that a rule brings to its next form."""
+
 from __future__ import annotations
 
 from functools import cached_property
@@ -23,7 +24,9 @@ class Scope:
 
     def __init__(self, model: ModelProto) -> None:
         self._model = model
-        self.stands_for: dict[str, str] = {}  # the source node of each node that a rule adds, by name
+        self.stands_for: dict[
+            str, str
+        ] = {}  # the source node of each node that a rule adds, by name
         self.made: set[str] = set()  # names of tensors that rules add
         self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
         if model.ir_version >= 4:  # others may be given at run time
@@ -34,7 +37,11 @@ class Scope:
 
     def note(self, node: NodeProto) -> None:
         """Remember the value of a Constant node."""
-        if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value":
+        if (
+            node.op_type == "Constant"
+            and len(node.attribute) == 1
+            and node.attribute[0].name == "value"
+        ):
             self.constants[node.output[0]] = node.attribute[0].t
 
     def fresh(self, base: str) -> str:
@@ -53,7 +60,8 @@ class Scope:
         return np.dtype(helper.tensor_dtype_to_np_dtype(number))
 
     def shape(self, name: str) -> list[int | None]:
-        """The sizes of a tensor, None where they are not known. Raises Obstacle where its rank is not known."""
+        """The sizes of a tensor, None where they are not known. Raises Obstacle where its rank
+        is not known."""
         found = self._type(name)
         if not found.HasField("shape"):
             raise Obstacle(f"the rank of {name!r} is not known")
@@ -74,7 +82,9 @@ class Scope:
         try:
             return inferred_types(self._model)
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-            raise Obstacle(f"its types cannot be inferred: {' '.join(str(error).split())}") from error
+            raise Obstacle(
+                f"its types cannot be inferred: {' '.join(str(error).split())}"
+            ) from error
 
     @cached_property
     def _taken(self) -> set[str]:
@@ -82,7 +92,8 @@ class Scope:
 
 
 class Edit:
-    """A copy of a node, to be changed in place, and the nodes that a rule puts around it; all at the opset of the rule."""
+    """A copy of a node, to be changed in place, and the nodes that a rule puts around it; all at
+    the opset of the rule."""
 
     def __init__(self, node: NodeProto, scope: Scope) -> None:
         self.node, self.scope = NodeProto(), scope
@@ -106,7 +117,9 @@ class Edit:
 
     def set(self, **attributes: object) -> None:
         """Give the node attributes that it does not have."""
-        self.node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+        self.node.attribute.extend(
+            helper.make_attribute(name, value) for name, value in attributes.items()
+        )
 
     def constant(self, values: Any, dtype: Any = np.int64) -> str:
         """The name of a new constant in front of the node."""
@@ -119,7 +132,8 @@ class Edit:
         return self.before[-1].output[0]
 
     def follow(self, op: str, index: int, *others: str, **attributes: object) -> None:
-        """Let a new node compute output `index` from what the node itself computes from now on, and `others`."""
+        """Let a new node compute output `index` from what the node itself computes from now on,
+        and `others`."""
         output = self.node.output[index]
         self.node.output[index] = self._tensor(self.node.op_type)
         self.after.append(self._new(op, [self.node.output[index], *others], output, attributes))
@@ -129,7 +143,9 @@ class Edit:
         self.scope.made.add(name)
         return name
 
-    def _new(self, op: str, inputs: list[str], output: str, attributes: dict[str, Any]) -> NodeProto:
+    def _new(
+        self, op: str, inputs: list[str], output: str, attributes: dict[str, Any]
+    ) -> NodeProto:
         base = self.node.name or self.node.output[0]
         name = self.scope.fresh(f"{base}/{op}")
         self.scope.stands_for[name] = base

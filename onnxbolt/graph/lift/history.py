@@ -1,4 +1,6 @@
-"""How operators of the default ONNX domain changed from opset to opset, as the schemas of the installed onnx tell it."""
+"""How operators of the default ONNX domain changed from opset to opset, as the schemas of the
+installed onnx tell it."""
+
 from __future__ import annotations
 
 import functools
@@ -12,7 +14,9 @@ from onnx.defs import OpSchema
 def forms() -> dict[str, dict[int, OpSchema]]:
     """Of each operator its forms, by the opset that brought them, in rising order."""
     found: dict[str, dict[int, OpSchema]] = defaultdict(dict)
-    for schema in sorted(onnx.defs.get_all_schemas_with_history(), key=lambda schema: schema.since_version):
+    for schema in sorted(
+        onnx.defs.get_all_schemas_with_history(), key=lambda schema: schema.since_version
+    ):
         if schema.domain == "":
             found[schema.name][schema.since_version] = schema
     return dict(found)
@@ -25,34 +29,54 @@ def next_form(op: str, opset: int, target: int) -> int | None:
 
 @functools.cache
 def is_wider(op: str, opset: int) -> bool:
-    """True if the form of `opset` takes all that the form before it took: it has more types, or attributes and inputs that may be absent.
+    """True if the form of `opset` takes all that the form before it took: it has more types, or
+    attributes and inputs that may be absent.
 
     That it then means the same is no matter of schemas: rules.py has those that do not.
     """
     versions = forms()[op]
     before = [version for version in versions if version < opset]
     old, new = versions[before[-1]], versions[opset]
-    return not new.deprecated and _attributes_fit(old, new) and all(_parameters_fit(old, new, side) for side in ("inputs", "outputs"))
+    return (
+        not new.deprecated
+        and _attributes_fit(old, new)
+        and all(_parameters_fit(old, new, side) for side in ("inputs", "outputs"))
+    )
 
 
 def _attributes_fit(old: OpSchema, new: OpSchema) -> bool:
     kept = all(
-        name in new.attributes and new.attributes[name].type == attribute.type
-        and new.attributes[name].default_value == attribute.default_value and (attribute.required or not new.attributes[name].required)
-        for name, attribute in old.attributes.items())
-    return kept and not any(attribute.required for name, attribute in new.attributes.items() if name not in old.attributes)
+        name in new.attributes
+        and new.attributes[name].type == attribute.type
+        and new.attributes[name].default_value == attribute.default_value
+        and (attribute.required or not new.attributes[name].required)
+        for name, attribute in old.attributes.items()
+    )
+    return kept and not any(
+        attribute.required
+        for name, attribute in new.attributes.items()
+        if name not in old.attributes
+    )
 
 
 def _parameters_fit(old: OpSchema, new: OpSchema, side: str) -> bool:
-    """Of inputs or outputs: none is lost, none more is needed, and each takes the types that it took."""
+    """Of inputs or outputs: none is lost, none more is needed, and each takes the types that it
+    took."""
     before, after = getattr(old, side), getattr(new, side)
-    if len(after) < len(before) or any(one.option == OpSchema.FormalParameterOption.Single for one in after[len(before):]):
+    if len(after) < len(before) or any(
+        one.option == OpSchema.FormalParameterOption.Single for one in after[len(before) :]
+    ):
         return False
     return all(
-        (a.option == b.option or b.option == OpSchema.FormalParameterOption.Optional) and _types(old, a) <= _types(new, b)
-        for a, b in zip(before, after, strict=False))
+        (a.option == b.option or b.option == OpSchema.FormalParameterOption.Optional)
+        and _types(old, a) <= _types(new, b)
+        for a, b in zip(before, after, strict=False)
+    )
 
 
 def _types(schema: OpSchema, parameter: OpSchema.FormalParameter) -> set[str]:
-    constraints = {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in schema.type_constraints}
+    constraints = {
+        constraint.type_param_str: set(constraint.allowed_type_strs)
+        for constraint in schema.type_constraints
+    }
     return constraints.get(parameter.type_str, {parameter.type_str})

@@ -1,8 +1,10 @@
-"""One rule for each operator and the opset that gave it another form: RULES[op, opset] changes a node of the form before into that form.
+"""One rule for each operator and the opset that gave it another form: RULES[op, opset] changes a
+node of the form before into that form.
 
-What changed is in onnx's docs/Changelog.md; ONNX Runtime's kernels decide where that page leaves something open. A rule raises Obstacle
-where a node has no equal in the newer form.
+What changed is in onnx's docs/Changelog.md; ONNX Runtime's kernels decide where that page leaves
+something open. A rule raises Obstacle where a node has no equal in the newer form.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,13 +15,20 @@ from onnx import helper
 from onnxbolt.graph.lift.edit import Edit, Obstacle
 
 Rule = Callable[[Edit], None]
-_ATTRIBUTES = {"ReduceSum": "axes", "Split": "split", "Squeeze": "axes", "Unsqueeze": "axes"}  # at opset 13, as input 1
+_ATTRIBUTES = {
+    "ReduceSum": "axes",
+    "Split": "split",
+    "Squeeze": "axes",
+    "Unsqueeze": "axes",
+}  # at opset 13, as input 1
 
 
 def _dropping(attribute: str) -> Rule:
     """For an attribute that says nothing any more."""
+
     def rule(edit: Edit) -> None:
         edit.take(attribute)
+
     return rule
 
 
@@ -28,14 +37,17 @@ def _unchanged(edit: Edit) -> None:
 
 
 def _broadcast(edit: Edit) -> None:
-    """Opset 7: A op B, where B was placed at `axis` of A, else at its end -> numpy's broadcasting, which aligns the ends."""
+    """Opset 7: A op B, where B was placed at `axis` of A, else at its end -> numpy's
+    broadcasting, which aligns the ends."""
     axis, used = edit.take("axis"), edit.take("broadcast", 0)
     if not used or axis is None:
         return
     rank, b = (len(edit.scope.shape(name)) for name in edit.node.input)
     behind = rank - axis % rank - b
     if behind > 0:
-        edit.node.input[1] = edit.put("Unsqueeze", [edit.node.input[1]], axes=list(range(b, b + behind)))
+        edit.node.input[1] = edit.put(
+            "Unsqueeze", [edit.node.input[1]], axes=list(range(b, b + behind))
+        )
 
 
 def _prelu(edit: Edit) -> None:
@@ -62,7 +74,8 @@ def _upsample_scales(edit: Edit) -> None:
 
 
 def _batch_normalization_spatial(edit: Edit) -> None:
-    """Opset 9: spatial=0, statistics of shape [C, ...] -> (x - mean) / sqrt(var + epsilon) * scale + bias."""
+    """Opset 9: spatial=0, statistics of shape [C, ...] -> (x - mean) / sqrt(var + epsilon) *
+    scale + bias."""
     if edit.take("spatial", 1):
         return
     if any(edit.node.output[1:]):
@@ -85,7 +98,9 @@ def _upsample_input(edit: Edit) -> None:
 def _dropout_mask(edit: Edit) -> None:
     """Opset 10: a mask of the type of x -> of booleans."""
     if len(edit.node.output) > 1 and edit.node.output[1]:
-        edit.follow("Cast", 1, to=int(helper.np_dtype_to_tensor_dtype(edit.scope.dtype(edit.node.input[0]))))
+        edit.follow(
+            "Cast", 1, to=int(helper.np_dtype_to_tensor_dtype(edit.scope.dtype(edit.node.input[0])))
+        )
 
 
 def _slice(edit: Edit) -> None:
@@ -100,7 +115,8 @@ def _topk(edit: Edit) -> None:
 
 
 def _upsample_resize(edit: Edit) -> None:
-    """Opset 10: Upsample -> Resize; scales are at least 1, so that the nearest element is the one before."""
+    """Opset 10: Upsample -> Resize; scales are at least 1, so that the nearest element is the
+    one before."""
     edit.node.op_type = "Resize"
     edit.set(nearest_mode="floor")
 
@@ -111,12 +127,18 @@ def _clip(edit: Edit) -> None:
     while bounds and bounds[-1] is None:
         bounds.pop()
     dtype = edit.scope.dtype(edit.node.input[0]) if bounds else None
-    edit.node.input.extend("" if bound is None else edit.constant(_within(bound, dtype), dtype) for bound in bounds)
+    edit.node.input.extend(
+        "" if bound is None else edit.constant(_within(bound, dtype), dtype) for bound in bounds
+    )
 
 
 def _within(bound: float, dtype: np.dtype | None) -> float:
     """The default bounds, fp32's largest numbers, lie outside of fp16: there they bound nothing."""
-    return bound if dtype != np.float16 or abs(bound) <= np.finfo(np.float16).max else float(np.copysign(np.inf, bound))
+    return (
+        bound
+        if dtype != np.float16 or abs(bound) <= np.finfo(np.float16).max
+        else float(np.copysign(np.inf, bound))
+    )
 
 
 def _pad(edit: Edit) -> None:
@@ -127,18 +149,26 @@ def _pad(edit: Edit) -> None:
 
 
 def _resize(edit: Edit) -> None:
-    """Opset 11: output i is at i / scale of the input, as ever; the nearest element is now said to be the one before or behind."""
+    """Opset 11: output i is at i / scale of the input, as ever; the nearest element is now said
+    to be the one before or behind."""
     mode, nearest = edit.take("mode", "nearest"), edit.take("nearest_mode")
     if mode == "nearest" and nearest is None:
         nearest = _nearest(edit.scope.values(edit.node.input[1]))
-    edit.set(mode=mode, coordinate_transformation_mode="asymmetric", **({"nearest_mode": nearest} if nearest else {}))
+    edit.set(
+        mode=mode,
+        coordinate_transformation_mode="asymmetric",
+        **({"nearest_mode": nearest} if nearest else {}),
+    )
     edit.node.input.insert(1, edit.constant([], np.float32))  # roi
 
 
 def _nearest(scales: np.ndarray | None) -> str:
-    """ONNX Runtime takes the element before where an axis grows, and the one behind where it shrinks."""
+    """ONNX Runtime takes the element before where an axis grows, and the one behind where it
+    shrinks."""
     if scales is None:
-        raise Obstacle("its scales are computed at run time, and the nearest element depends on them")
+        raise Obstacle(
+            "its scales are computed at run time, and the nearest element depends on them"
+        )
     if np.all(scales >= 1):
         return "floor"
     if np.all(scales <= 1):
@@ -166,7 +196,8 @@ def _attribute_to_input(edit: Edit) -> None:
 
 
 def _softmax(edit: Edit) -> None:
-    """Opset 13: all axes from `axis` on were one -> one axis; between a Flatten and a Reshape where these are several."""
+    """Opset 13: all axes from `axis` on were one -> one axis; between a Flatten and a Reshape
+    where these are several."""
     axis, x = edit.take("axis", 1), edit.node.input[0]
     try:
         shape = edit.scope.shape(x)
@@ -184,7 +215,22 @@ def _softmax(edit: Edit) -> None:
 
 
 RULES: dict[tuple[str, int], Rule] = {
-    **{(op, 7): _broadcast for op in ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")},
+    **{
+        (op, 7): _broadcast
+        for op in (
+            "Add",
+            "And",
+            "Div",
+            "Equal",
+            "Greater",
+            "Less",
+            "Mul",
+            "Or",
+            "Pow",
+            "Sub",
+            "Xor",
+        )
+    },
     **{(op, 7): _testing for op in ("BatchNormalization", "Dropout")},
     **{(op, 7): _dropping("output_sequence") for op in ("GRU", "LSTM", "RNN")},
     ("Gemm", 7): _dropping("broadcast"),  # C lay at the end already

@@ -1,8 +1,11 @@
-"""How ordinary ops work on stored forms: one rule per group of ops and file, collected by themselves.
+"""How ordinary ops work on stored forms: one rule per group of ops and file, collected by
+themselves.
 
-A module holds `OPS`, the ops it knows, and `rule(node, state) -> Carry | None`; None means that the node reads and writes
-tensors as ONNX has them. Nodes of other domains have no rule, but for recognized activations.
+A module holds `OPS`, the ops it knows, and `rule(node, state) -> Carry | None`; None means that the
+node reads and writes tensors as ONNX has them. Nodes of other domains have no rule, but for
+recognized activations.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -34,7 +37,12 @@ def _rules() -> dict[str, Rule]:
 
 def channels_last(tensor: gs.Tensor, state: Assignment) -> bool:
     """Whether `tensor` lies with its channels last, with a known rank and channel count."""
-    return state.form(tensor).last and tensor.shape is not None and len(tensor.shape) in (3, 4) and isinstance(tensor.shape[1], int)
+    return (
+        state.form(tensor).last
+        and tensor.shape is not None
+        and len(tensor.shape) in (3, 4)
+        and isinstance(tensor.shape[1], int)
+    )
 
 
 def constant_values(node: gs.Node, index: int) -> list[int] | None:

@@ -1,4 +1,5 @@
 """Inference BatchNormalization in channels last: y = x * scale + shift along the last axis."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -29,8 +30,10 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     x, y = node.inputs[0], node.outputs[0]
     found = scale_and_shift(node)
     assert found is not None  # the rule has looked
-    vectors = [rewriter.constant(f"{y.name}.{name}", take(values, form.channels, 0).astype(x.dtype))
-               for name, values in zip(("scale", "shift"), found, strict=True)]
+    vectors = [
+        rewriter.constant(f"{y.name}.{name}", take(values, form.channels, 0).astype(x.dtype))
+        for name, values in zip(("scale", "shift"), found, strict=True)
+    ]
     scaled = rewriter.variable(y, form)
     rewriter.add("Mul", [rewriter.get(x, form), vectors[0]], [scaled], {}, y, node)
     rewriter.add("Add", [scaled, vectors[1]], [rewriter.produce(y, form)], {}, y, node)

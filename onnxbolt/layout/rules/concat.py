@@ -1,4 +1,5 @@
 """Concat: along channels the maps are joined; along another axis all inputs need the same form."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -23,16 +24,26 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     if not here or (2 * len(here) < len(data) and not state.reads_last(out)):
         return None
     rank = len(here[0].shape)
-    if any(t.shape is None or len(t.shape) != rank or not isinstance(t.shape[1], int) for t in node.inputs):
+    if any(
+        t.shape is None or len(t.shape) != rank or not isinstance(t.shape[1], int)
+        for t in node.inputs
+    ):
         return None
     axis = node.attrs["axis"] % rank
     if axis == 1:
         forms = [Form(True, state.form(t).channels if t in here else None) for t in node.inputs]
-        writes = Form(True, concatenated([(f.channels, int(t.shape[1])) for f, t in zip(forms, node.inputs, strict=True)]))
+        writes = Form(
+            True,
+            concatenated(
+                [(f.channels, int(t.shape[1])) for f, t in zip(forms, node.inputs, strict=True)]
+            ),
+        )
     else:
         writes = state.form(here[0])
         forms = [writes] * len(node.inputs)
-    reads = tuple(None if isinstance(t, gs.Constant) else f for t, f in zip(node.inputs, forms, strict=True))
+    reads = tuple(
+        None if isinstance(t, gs.Constant) else f for t, f in zip(node.inputs, forms, strict=True)
+    )
     return Carry(reads, (writes,), _emit)
 
 
@@ -40,6 +51,8 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     rank = len(node.outputs[0].shape)
     axis = node.attrs["axis"] % rank
     form = CHANNELS_LAST if axis == 1 else carry.writes[0]
-    inputs = [stored_constant(rewriter, t, rank, form, 0.0) if read is None else rewriter.get(t, read)
-              for t, read in zip(node.inputs, carry.reads, strict=True)]
+    inputs = [
+        stored_constant(rewriter, t, rank, form, 0.0) if read is None else rewriter.get(t, read)
+        for t, read in zip(node.inputs, carry.reads, strict=True)
+    ]
     rewriter.replace(node, inputs, carry.writes[0], {"axis": FIRST_TO_LAST[rank].index(axis)})

@@ -1,4 +1,6 @@
-"""Elementwise ops keep any form, as long as all their inputs have it; constants are stored to fit."""
+"""Elementwise ops keep any form, as long as all their inputs have it; constants are stored to
+fit."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -12,12 +14,45 @@ from onnxbolt.layout.form import FIRST_TO_LAST, PLAIN, Form, take
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
-# ops whose value at a padded zero is finite whatever the constants are, so that zero weights behind them remove it
-_BOUNDED = frozenset({
-    "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "HardSwish", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish",
-    "Erf", "Abs", "Neg", "Cast", "Identity", "Floor", "Ceil", "Round", "Sign", "PRelu", "Add", "Sub", "Mul", "Max", "Min",
-    "GeluErf", "GeluTanh", "Silu", "Gelu", "ThresholdedRelu",
-})
+# ops whose value at a padded zero is finite whatever the constants are, so that zero weights behind
+# them remove it
+_BOUNDED = frozenset(
+    {
+        "Relu",
+        "LeakyRelu",
+        "Sigmoid",
+        "Tanh",
+        "Clip",
+        "HardSigmoid",
+        "HardSwish",
+        "Elu",
+        "Selu",
+        "Celu",
+        "Softplus",
+        "Softsign",
+        "Mish",
+        "Erf",
+        "Abs",
+        "Neg",
+        "Cast",
+        "Identity",
+        "Floor",
+        "Ceil",
+        "Round",
+        "Sign",
+        "PRelu",
+        "Add",
+        "Sub",
+        "Mul",
+        "Max",
+        "Min",
+        "GeluErf",
+        "GeluTanh",
+        "Silu",
+        "Gelu",
+        "ThresholdedRelu",
+    }
+)
 OPS = tuple(sorted(_BOUNDED | {"Div", "Pow", "Exp", "Log", "Reciprocal", "Sqrt"}))
 _PARAMETERS = {"Clip": 1}  # from this input on, inputs are scalars and no tensors
 
@@ -61,15 +96,23 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     form = carry.writes[0]
     rank = len(node.outputs[0].shape)
     inputs = [
-        tensor if not tensor.name or (i >= _PARAMETERS.get(node.op, len(node.inputs)))
-        else stored_constant(rewriter, tensor, rank, form, 1.0 if node.op == "Div" else 0.0) if read is None
-        else rewriter.get(tensor, read)
+        (
+            tensor
+            if not tensor.name or (i >= _PARAMETERS.get(node.op, len(node.inputs)))
+            else (
+                stored_constant(rewriter, tensor, rank, form, 1.0 if node.op == "Div" else 0.0)
+                if read is None
+                else rewriter.get(tensor, read)
+            )
+        )
         for i, (tensor, read) in enumerate(zip(node.inputs, carry.reads, strict=True))
     ]
     rewriter.replace(node, inputs, form)
 
 
-def stored_constant(rewriter: Rewriter, constant: gs.Constant, rank: int, form: Form, fill: float) -> gs.Constant:
+def stored_constant(
+    rewriter: Rewriter, constant: gs.Constant, rank: int, form: Form, fill: float
+) -> gs.Constant:
     """A constant that broadcasts against tensors of this rank in this form."""
     if constant.values.size == 1 or (not form.last and form.channels is None):
         return constant

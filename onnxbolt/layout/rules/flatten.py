@@ -1,9 +1,11 @@
 """Flatten and Reshape of [N, C, H, W] to [N, C*H*W], and Squeeze of height or width.
 
-Behind a global pooling (H = W = 1) the order of elements is the same. In front of fused GEMMs alone the order does not matter:
-their weights are permuted offline. Else the tensor goes back to channels first. A text recognizer's features of one row of pixels
-have their channels last with that axis or without it.
+Behind a global pooling (H = W = 1) the order of elements is the same. In front of fused GEMMs alone
+the order does not matter: their weights are permuted offline. Else the tensor goes back to channels
+first. A text recognizer's features of one row of pixels have their channels last with that axis or
+without it.
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -26,10 +28,16 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     if not channels_last(x, state) or len(x.shape) != 4 or y.shape is None:
         return None
     if node.op == "Squeeze" and _squeezed(node) in (2, 3) and follow(y, state):
-        return Carry((state.form(x), *(None for _ in node.inputs[1:])), (state.form(x),), _emit_squeeze)
+        return Carry(
+            (state.form(x), *(None for _ in node.inputs[1:])), (state.form(x),), _emit_squeeze
+        )
     if len(y.shape) != 2:
         return None
-    if any(not isinstance(d, int) for d in x.shape[1:]) or y.shape[0] != x.shape[0] or y.shape[1] != int(np.prod(x.shape[1:])):
+    if (
+        any(not isinstance(d, int) for d in x.shape[1:])
+        or y.shape[0] != x.shape[0]
+        or y.shape[1] != int(np.prod(x.shape[1:]))
+    ):
         return None
     form = state.form(x)
     channels, spatial = int(x.shape[1]), int(x.shape[2]) * int(x.shape[3])
@@ -50,15 +58,26 @@ def _flattened(form: Form, channels: int, spatial: int) -> tuple[int, ...]:
 
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     y, form = node.outputs[0], carry.writes[0]
-    columns = len(form.channels) if form.channels is not None else int(y.shape[1])  # not -1, which an empty batch leaves undefined
+    columns = (
+        len(form.channels) if form.channels is not None else int(y.shape[1])
+    )  # not -1, which an empty batch leaves undefined
     shape = rewriter.constant(y.name + ".shape", np.array([0, columns], np.int64))
-    rewriter.add("Reshape", [rewriter.get(node.inputs[0], carry.reads[0]), shape], [rewriter.produce(y, form)], {}, y, node)
+    rewriter.add(
+        "Reshape",
+        [rewriter.get(node.inputs[0], carry.reads[0]), shape],
+        [rewriter.produce(y, form)],
+        {},
+        y,
+        node,
+    )
     rewriter.drop(node)
 
 
 def follow(y: gs.Tensor, state: Assignment) -> bool:
     """Whether those who read what is left want its channels last, or turn it anyway."""
-    return state.leads_to_last(y) or (bool(y.outputs) and all(node.op == "Transpose" for node in y.outputs))
+    return state.leads_to_last(y) or (
+        bool(y.outputs) and all(node.op == "Transpose" for node in y.outputs)
+    )
 
 
 def _squeezed(node: gs.Node) -> int | None:
@@ -73,6 +92,8 @@ def _emit_squeeze(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     axes = [FIRST_TO_LAST[4].index(axis)]
     x, form = rewriter.get(node.inputs[0], carry.reads[0]), carry.writes[0]
     if len(node.inputs) > 1:
-        rewriter.replace(node, [x, rewriter.constant(node.inputs[1].name, np.array(axes, np.int64))], form)
+        rewriter.replace(
+            node, [x, rewriter.constant(node.inputs[1].name, np.array(axes, np.int64))], form
+        )
     else:
         rewriter.replace(node, [x], form, {"axes": axes})

@@ -1,4 +1,6 @@
-"""Pad with constant pads: the two halves of `pads` follow the axes; channels themselves where kernels read what comes of it."""
+"""Pad with constant pads: the two halves of `pads` follow the axes; channels themselves where
+kernels read what comes of it."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -20,11 +22,18 @@ OPS = ("Pad",)
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
     pads = constant_values(node, 1)
-    if not channels_last(x, state) or pads is None or len(node.inputs) > 3 or len(pads) != 2 * len(x.shape):
+    if (
+        not channels_last(x, state)
+        or pads is None
+        or len(node.inputs) > 3
+        or len(pads) != 2 * len(x.shape)
+    ):
         return None
     form, dtype, fill = state.form(x), DType.of(x.dtype), constant_values(node, 2)
     more = pads[1] + pads[1 + len(x.shape)]
-    if (pads[1] or more) and (form != CHANNELS_LAST or dtype is None or (int(x.shape[1]) + more) % dtype.alignment):
+    if (pads[1] or more) and (
+        form != CHANNELS_LAST or dtype is None or (int(x.shape[1]) + more) % dtype.alignment
+    ):
         return None
     if form.padded and fill and not np.isfinite(fill[0]):
         return None  # an infinite border would meet zero weights
@@ -36,5 +45,9 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     form = carry.writes[0]
     rank = len(node.inputs[0].shape)
     pads = node.inputs[1].values.reshape(2, rank)[:, FIRST_TO_LAST[rank]].reshape(-1)
-    inputs = [rewriter.get(node.inputs[0], form), rewriter.constant(node.inputs[1].name, np.ascontiguousarray(pads)), *node.inputs[2:]]
+    inputs = [
+        rewriter.get(node.inputs[0], form),
+        rewriter.constant(node.inputs[1].name, np.ascontiguousarray(pads)),
+        *node.inputs[2:],
+    ]
     rewriter.replace(node, inputs, form)

@@ -1,8 +1,9 @@
 """Pooling in channels last: our own nodes, since ONNX Runtime has no NHWC pooling in fp16.
 
-MaxPool, AveragePool, GlobalAveragePool, and ReduceMean over height and width (reduce.py), which is a global pooling. A Cast behind a
-pooling is part of its kernel.
+MaxPool, AveragePool, GlobalAveragePool, and ReduceMean over height and width (reduce.py), which is
+a global pooling. A Cast behind a pooling is part of its kernel.
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
 OPS = ("MaxPool", "AveragePool", "GlobalAveragePool")
-_KINDS = {"MaxPool": "max_pool", "AveragePool": "average_pool", "GlobalAveragePool": "global_average_pool",
-          "ReduceMean": "global_average_pool"}
+_KINDS = {
+    "MaxPool": "max_pool",
+    "AveragePool": "average_pool",
+    "GlobalAveragePool": "global_average_pool",
+    "ReduceMean": "global_average_pool",
+}
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
@@ -55,8 +60,12 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     kind = _KINDS[node.op]
     attributes: dict[str, object] = {}
     if kind != "global_average_pool":
-        attributes = {"kernel_shape": node.attrs["kernel_shape"], "strides": node.attrs.get("strides", [1, 1]),
-                      "pads": node.attrs.get("pads", [0, 0, 0, 0]), "ceil_mode": node.attrs.get("ceil_mode", 0)}
+        attributes = {
+            "kernel_shape": node.attrs["kernel_shape"],
+            "strides": node.attrs.get("strides", [1, 1]),
+            "pads": node.attrs.get("pads", [0, 0, 0, 0]),
+            "ceil_mode": node.attrs.get("ceil_mode", 0),
+        }
     if kind == "max_pool":
         attributes["dilations"] = node.attrs.get("dilations", [1, 1])
     if kind == "average_pool":
@@ -70,13 +79,28 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
         covered, y = (node, cast), cast.outputs[0]
         steps = (Step(CASTS[DType.of(y.dtype) or DType.F32]),)
     signature = Signature(kind, dtype, 4, steps)
-    rewriter.own(signature, node, [rewriter.get(x, form)], y, form, attributes, f"{node.op} in NHWC", covered, configs)
+    rewriter.own(
+        signature,
+        node,
+        [rewriter.get(x, form)],
+        y,
+        form,
+        attributes,
+        f"{node.op} in NHWC",
+        covered,
+        configs,
+    )
 
 
 def _cast_behind(rewriter: Rewriter, y: gs.Tensor, form: Form) -> gs.Node | None:
     """A Cast that alone reads the result and keeps its form."""
     node = sole_use(rewriter.graph, y)
-    if node is None or node.op != "Cast" or DType.of(node.outputs[0].dtype) is None or node.outputs[0].name in rewriter.graph.captured:
+    if (
+        node is None
+        or node.op != "Cast"
+        or DType.of(node.outputs[0].dtype) is None
+        or node.outputs[0].name in rewriter.graph.captured
+    ):
         return None
     carry = rewriter.assignment.carries.get(id(node))
     return node if carry is not None and carry.reads == carry.writes == (form,) else None
@@ -84,4 +108,7 @@ def _cast_behind(rewriter: Rewriter, y: gs.Tensor, form: Form) -> gs.Node | None
 
 def _sizes(tensor: gs.Tensor, form: Form) -> list[int]:
     """The stored shape, with 1 for what is not known."""
-    return [size if isinstance(size, int) else 1 for size in stored_shape(tensor.shape, form) or (1, 1, 1, 1)]
+    return [
+        size if isinstance(size, int) else 1
+        for size in stored_shape(tensor.shape, form) or (1, 1, 1, 1)
+    ]

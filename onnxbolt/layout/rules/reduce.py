@@ -1,7 +1,9 @@
-"""Reductions with constant axes that keep their dimensions: the axes follow; channels with padding are not reduced.
+"""Reductions with constant axes that keep their dimensions: the axes follow; channels with padding
+are not reduced.
 
 The mean over height and width is a pooling.
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -35,7 +37,9 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
-    axes = sorted(FIRST_TO_LAST[len(node.inputs[0].shape)].index(a) for a in reduced_axes(node) or ())
+    axes = sorted(
+        FIRST_TO_LAST[len(node.inputs[0].shape)].index(a) for a in reduced_axes(node) or ()
+    )
     inputs = [rewriter.get(node.inputs[0], carry.reads[0])]
     changes: dict[str, object] = {"axes": axes}
     if len(node.inputs) > 1:

@@ -1,8 +1,11 @@
-"""Reshape of tensors with their channels last: to [N, C*H*W] (flatten.py), between images and sequences, and a shuffle of channel groups.
+"""Reshape of tensors with their channels last: to [N, C*H*W] (flatten.py), between images and
+sequences, and a shuffle of channel groups.
 
-[N, C, H, W] becomes [N, C, L], or the reverse, and nothing moves; the Transpose to or from [N, L, C] beside it, as vision transformers have
-it, vanishes too (transpose.py). Of a shuffle a Transpose of the last two axes of [N, H, W, g, C/g] is left.
+[N, C, H, W] becomes [N, C, L], or the reverse, and nothing moves; the Transpose to or from [N, L,
+C] beside it, as vision transformers have it, vanishes too (transpose.py). Of a shuffle a Transpose
+of the last two axes of [N, H, W, g, C/g] is left.
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -30,12 +33,18 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 def _pixels(node: gs.Node, state: Assignment) -> Carry | None:
     x, y = node.inputs[0], node.outputs[0]
-    if not channels_last(x, state) or not joins_or_splits_pixels(node) or not flatten.follow(y, state):
+    if (
+        not channels_last(x, state)
+        or not joins_or_splits_pixels(node)
+        or not flatten.follow(y, state)
+    ):
         return None
     form = state.form(x)
     if sum(not isinstance(size, int) for size in y.shape[2:]) > 1:
         return None
-    if form.channels is not None and not state.leads_to_last(y):  # the change of layout takes padding away, too
+    if form.channels is not None and not state.leads_to_last(
+        y
+    ):  # the change of layout takes padding away, too
         return None
     return Carry((form, None), (form,), _emit_pixels)
 
@@ -43,12 +52,21 @@ def _pixels(node: gs.Node, state: Assignment) -> Carry | None:
 def _emit_pixels(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     y, form = node.outputs[0], carry.writes[0]
     sizes = [size if isinstance(size, int) else -1 for size in y.shape[2:]]
-    _emit(rewriter, node, carry, [0, *sizes, len(form.channels) if form.channels is not None else y.shape[1]])
+    _emit(
+        rewriter,
+        node,
+        carry,
+        [0, *sizes, len(form.channels) if form.channels is not None else y.shape[1]],
+    )
 
 
 def _shuffle(node: gs.Node, state: Assignment) -> Carry | None:
     result = shuffled(node) if state.form(node.inputs[0]) == CHANNELS_LAST else None
-    return Carry((CHANNELS_LAST, None), (CHANNELS_LAST,), _emit_groups) if result is not None and state.leads_to_last(result) else None
+    return (
+        Carry((CHANNELS_LAST, None), (CHANNELS_LAST,), _emit_groups)
+        if result is not None and state.leads_to_last(result)
+        else None
+    )
 
 
 def _emit_groups(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
@@ -63,5 +81,12 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry, shape: list[int]) -> 
     """`shape`: as stored; 0 is as it was."""
     y = node.outputs[0]
     given = rewriter.constant(y.name + ".shape", np.array(shape, np.int64))
-    rewriter.add("Reshape", [rewriter.get(node.inputs[0], carry.reads[0]), given], [rewriter.produce(y, carry.writes[0])], {}, y, node)
+    rewriter.add(
+        "Reshape",
+        [rewriter.get(node.inputs[0], carry.reads[0]), given],
+        [rewriter.produce(y, carry.writes[0])],
+        {},
+        y,
+        node,
+    )
     rewriter.drop(node)

@@ -1,8 +1,11 @@
-"""Resize of height and width in channels last: our own node, since ONNX Runtime's CUDA kernels want the spatial axes last.
+"""Resize of height and width in channels last: our own node, since ONNX Runtime's CUDA kernels want
+the spatial axes last.
 
-What our kernels do not have, by nearest neighbour with constant scales or sizes, or with sizes that are computed, stays the standard op on
-the stored form, for which ONNX Runtime has a kernel of any axes.
+What our kernels do not have, by nearest neighbour with constant scales or sizes, or with sizes that
+are computed, stays the standard op on the stored form, for which ONNX Runtime has a kernel of any
+axes.
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -34,33 +37,54 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
         return Carry(reads, (form,), _emit, ours=True)
     if _is_standard(node):
         return Carry(reads, (form,), _emit_standard)
-    return Carry((CHANNELS_LAST, *reads[1:]), (CHANNELS_LAST,), _emit_computed) if _is_computed(node) else None
+    return (
+        Carry((CHANNELS_LAST, *reads[1:]), (CHANNELS_LAST,), _emit_computed)
+        if _is_computed(node)
+        else None
+    )
 
 
 def _sampling(node: gs.Node) -> Sampling | None:
-    """How our kernel resizes as the node does, None where it does not: antialiasing averages over as many pixels as a scale covers, and
-    tf_crop_and_resize fills in what lies outside of the image."""
+    """How our kernel resizes as the node does, None where it does not: antialiasing averages
+    over as many pixels as a scale covers, and tf_crop_and_resize fills in what lies outside of
+    the image."""
     attributes = node.attrs
-    if DType.of(node.inputs[0].dtype) is None or "axes" in attributes or attributes.get("antialias", 0):
+    if (
+        DType.of(node.inputs[0].dtype) is None
+        or "axes" in attributes
+        or attributes.get("antialias", 0)
+    ):
         return None
     if attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         return None
-    mode, rounding = attributes.get("mode", "nearest"), attributes.get("nearest_mode", "round_prefer_floor")
+    mode, rounding = (
+        attributes.get("mode", "nearest"),
+        attributes.get("nearest_mode", "round_prefer_floor"),
+    )
     coordinates = attributes.get("coordinate_transformation_mode", "half_pixel")
     if mode not in MODES or coordinates not in COORDINATES or rounding not in ROUNDINGS:
         return None
     by = "scales" if _scales(node) else "sizes" if _sizes(node) else None
-    return Sampling(mode, coordinates, rounding if mode == "nearest" else ROUNDINGS[0], by) if by else None
+    return (
+        Sampling(mode, coordinates, rounding if mode == "nearest" else ROUNDINGS[0], by)
+        if by
+        else None
+    )
 
 
 def _scales(node: gs.Node) -> list[float] | None:
     """Of height and width, where images and channels stay."""
     scales = constant_values(node, 2) or []
-    return [float(scale) for scale in scales[2:]] if len(scales) == 4 and scales[:2] == [1, 1] else None
+    return (
+        [float(scale) for scale in scales[2:]]
+        if len(scales) == 4 and scales[:2] == [1, 1]
+        else None
+    )
 
 
 def _sizes(node: gs.Node) -> list[int] | None:
-    """As inference has found them, from constants or not, where images and channels are known to stay."""
+    """As inference has found them, from constants or not, where images and channels are known to
+    stay."""
     x, y = node.inputs[0].shape, node.outputs[0].shape
     if len(node.inputs) < 4 or y is None or None in y[:2] or list(y[:2]) != list(x[:2]):
         return None
@@ -72,24 +96,48 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     sampling, dtype = _sampling(node), DType.of(x.dtype)
     assert sampling is not None  # the rule has looked,
     assert dtype is not None  # and so has `_sampling`
-    attributes: dict[str, object] = {"sampling": sampling.numbers, sampling.by: _scales(node) or _sizes(node)}
+    attributes: dict[str, object] = {
+        "sampling": sampling.numbers,
+        sampling.by: _scales(node) or _sizes(node),
+    }
     if sampling.mode == "cubic":
         attributes |= {name: node.attrs.get(name, default) for name, default in _CUBIC.items()}
     configs = [config(arch) for arch in rewriter.archs]
     signature = Signature("resize", dtype, 4, sampling=sampling)
-    rewriter.own(signature, node, [rewriter.get(x, form)], y, form, attributes, "Resize in NHWC", (node,), configs)
+    rewriter.own(
+        signature,
+        node,
+        [rewriter.get(x, form)],
+        y,
+        form,
+        attributes,
+        "Resize in NHWC",
+        (node,),
+        configs,
+    )
 
 
 def _is_nearest(node: gs.Node) -> bool:
     """Whether ONNX Runtime's kernel of any axes serves."""
     coordinates = node.attrs.get("coordinate_transformation_mode")
-    return node.attrs.get("mode", "nearest") == "nearest" and "axes" not in node.attrs and coordinates != "tf_crop_and_resize"
+    return (
+        node.attrs.get("mode", "nearest") == "nearest"
+        and "axes" not in node.attrs
+        and coordinates != "tf_crop_and_resize"
+    )
 
 
 def _is_computed(node: gs.Node) -> bool:
-    """Whether the op may stay, with sizes that are computed at run time: a feature pyramid's for images of any size."""
+    """Whether the op may stay, with sizes that are computed at run time: a feature pyramid's for
+    images of any size."""
     x, y = node.inputs[0].shape, node.outputs[0].shape
-    return _is_nearest(node) and len(node.inputs) == 4 and y is not None and len(y) == 4 and x[1] == y[1]
+    return (
+        _is_nearest(node)
+        and len(node.inputs) == 4
+        and y is not None
+        and len(y) == 4
+        and x[1] == y[1]
+    )
 
 
 def _is_standard(node: gs.Node) -> bool:
@@ -114,14 +162,23 @@ def _emit_standard(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     values = node.inputs[index].values.reshape(-1)[list(FIRST_TO_LAST[4])]
     if index == 3 and form.channels is not None:
         values[-1] = len(form.channels)
-    inputs = list(node.inputs)  # those that say nothing stay: in models of opset 11 and 12 they were empty tensors, and not omitted
+    inputs = list(
+        node.inputs
+    )  # those that say nothing stay: in models of opset 11 and 12 they were empty tensors, and not omitted
     inputs[0] = rewriter.get(node.inputs[0], form)
     inputs[index] = rewriter.constant(node.inputs[index].name, np.ascontiguousarray(values))
     rewriter.replace(node, inputs, form)
 
 
 def _emit_computed(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
-    sizes, order = node.inputs[3], rewriter.constant(node.outputs[0].name + ".order", np.array(FIRST_TO_LAST[4], np.int64))
+    sizes, order = (
+        node.inputs[3],
+        rewriter.constant(node.outputs[0].name + ".order", np.array(FIRST_TO_LAST[4], np.int64)),
+    )
     turned = rewriter.scratch(sizes, np.int64)
     rewriter.add("Gather", [sizes, order], [turned], {"axis": 0}, node.outputs[0], node)
-    rewriter.replace(node, [rewriter.get(node.inputs[0], carry.reads[0]), *node.inputs[1:3], turned], carry.writes[0])
+    rewriter.replace(
+        node,
+        [rewriter.get(node.inputs[0], carry.reads[0]), *node.inputs[1:3], turned],
+        carry.writes[0],
+    )

@@ -1,8 +1,10 @@
 """Split, and Slice with constant ends, in front of what wants channels last.
 
-Channels are read where they lie by kernels that have them as their x (layout/excerpts.py); for others a node of ours copies them.
-Channels that are no whole accesses are cut by the op itself, and so are height and width: it stays, with its axes in another order.
+Channels are read where they lie by kernels that have them as their x (layout/excerpts.py); for
+others a node of ours copies them. Channels that are no whole accesses are cut by the op itself, and
+so are height and width: it stays, with its axes in another order.
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -27,32 +29,62 @@ OPS = ("Slice", "Split")
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x, axes = node.inputs[0], cut_axes(node)
-    if axes is None or not channels_last(x, state) or not any(state.leads_to_last(tensor) for tensor in node.outputs):
+    if (
+        axes is None
+        or not channels_last(x, state)
+        or not any(state.leads_to_last(tensor) for tensor in node.outputs)
+    ):
         return None
     parameters = (None,) * (len(node.inputs) - 1)
     if 1 in axes and excerpts(node):
-        return Carry((CHANNELS_LAST, *parameters), (CHANNELS_LAST,) * len(node.outputs), _emit_channels, ours=True)
-    if 1 in axes and not all(state.leads_to_last(tensor) for tensor in node.outputs):  # each part would change layout by itself
+        return Carry(
+            (CHANNELS_LAST, *parameters),
+            (CHANNELS_LAST,) * len(node.outputs),
+            _emit_channels,
+            ours=True,
+        )
+    if 1 in axes and not all(
+        state.leads_to_last(tensor) for tensor in node.outputs
+    ):  # each part would change layout by itself
         return None
     form = CHANNELS_LAST if 1 in axes else state.form(x)
     return Carry((form, *parameters), (form,) * len(node.outputs), _emit)
 
 
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
-    x, order = rewriter.get(node.inputs[0], carry.reads[0]), FIRST_TO_LAST[len(node.inputs[0].shape)]
+    x, order = (
+        rewriter.get(node.inputs[0], carry.reads[0]),
+        FIRST_TO_LAST[len(node.inputs[0].shape)],
+    )
     axes = [order.index(axis) for axis in cut_axes(node) or ()]
     if node.op == "Split":
         rewriter.replace(node, [x, *node.inputs[1:]], carry.writes[0], {"axis": axes[0]})
     else:
-        given = rewriter.constant(node.outputs[0].name + ".axes", np.array(axes, node.inputs[1].dtype))  # all of its indices have one type
+        given = rewriter.constant(
+            node.outputs[0].name + ".axes", np.array(axes, node.inputs[1].dtype)
+        )  # all of its indices have one type
         rewriter.replace(node, [x, *node.inputs[1:3], given, *node.inputs[4:]], carry.writes[0])
 
 
 def _emit_channels(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
-    dtype, configs = DType.of(node.inputs[0].dtype), [elementwise.config(arch) for arch in rewriter.archs]
+    dtype, configs = (
+        DType.of(node.inputs[0].dtype),
+        [elementwise.config(arch) for arch in rewriter.archs],
+    )
     assert dtype is not None  # `excerpts` has looked
     for tensor, excerpt in zip(list(node.outputs), excerpts(node), strict=True):
-        if tensor.name not in rewriter.excerpts and (tensor.outputs or pinned(rewriter.graph, tensor)):
-            rewriter.own(Signature("elementwise", dtype), node, [excerpt.read(rewriter)], tensor, carry.writes[0], {},
-                         f"{node.op} in NHWC", (node,), configs)
+        if tensor.name not in rewriter.excerpts and (
+            tensor.outputs or pinned(rewriter.graph, tensor)
+        ):
+            rewriter.own(
+                Signature("elementwise", dtype),
+                node,
+                [excerpt.read(rewriter)],
+                tensor,
+                carry.writes[0],
+                {},
+                f"{node.op} in NHWC",
+                (node,),
+                configs,
+            )
     rewriter.drop(node)

@@ -1,8 +1,11 @@
-"""Transpose of a channels-last tensor: the permutation is composed with the stored one, and vanishes where they cancel.
+"""Transpose of a channels-last tensor: the permutation is composed with the stored one, and
+vanishes where they cancel.
 
-Of a tensor as ONNX has it, one that moves its last axis to the channels' place vanishes, too, where what is behind it wants them last:
-networks of TensorFlow begin so, and so do convolutions behind a LayerNormalization of channels.
+Of a tensor as ONNX has it, one that moves its last axis to the channels' place vanishes, too, where
+what is behind it wants them last: networks of TensorFlow begin so, and so do convolutions behind a
+LayerNormalization of channels.
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -31,14 +34,22 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     form = state.form(x)
     if form.channels is not None and list(node.attrs["perm"]) != list(FIRST_TO_LAST[len(x.shape)]):
         return None
-    return Carry((form,), (Form(False, form.channels) if form.channels is not None else PLAIN,), _emit)
+    return Carry(
+        (form,), (Form(False, form.channels) if form.channels is not None else PLAIN,), _emit
+    )
 
 
 def _entry(node: gs.Node, state: Assignment) -> Carry | None:
-    """Into channels last without moving anything; channels that kernels want padded are left to the change of layout that does so."""
+    """Into channels last without moving anything; channels that kernels want padded are left to
+    the change of layout that does so."""
     x, y = node.inputs[0], node.outputs[0]
     dtype, shape = DType.of(y.dtype), y.shape
-    if dtype is None or shape is None or tuple(node.attrs["perm"]) != LAST_TO_FIRST.get(len(shape)) or state.form(x) != PLAIN:
+    if (
+        dtype is None
+        or shape is None
+        or tuple(node.attrs["perm"]) != LAST_TO_FIRST.get(len(shape))
+        or state.form(x) != PLAIN
+    ):
         return None
     if not isinstance(shape[1], int) or shape[1] % dtype.alignment or not state.leads_to_last(y):
         return None
@@ -52,7 +63,9 @@ def _emit_alias(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
 def _emit_shuffle(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     order = FIRST_TO_LAST[5]
     perm = [order.index(node.attrs["perm"][axis]) for axis in order]
-    rewriter.replace(node, [rewriter.get(node.inputs[0], CHANNELS_LAST)], CHANNELS_LAST, {"perm": perm})
+    rewriter.replace(
+        node, [rewriter.get(node.inputs[0], CHANNELS_LAST)], CHANNELS_LAST, {"perm": perm}
+    )
 
 
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
@@ -61,4 +74,6 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     if perm == list(range(rank)):
         rewriter.alias(node, rewriter.get(node.inputs[0], carry.reads[0]), carry.writes[0])
     else:
-        rewriter.replace(node, [rewriter.get(node.inputs[0], carry.reads[0])], carry.writes[0], {"perm": perm})
+        rewriter.replace(
+            node, [rewriter.get(node.inputs[0], carry.reads[0])], carry.writes[0], {"perm": perm}
+        )

@@ -1,4 +1,5 @@
-// The calls of the CUDA runtime that the library's host side makes, answered from one struct that a test fills in.
+// The calls of the CUDA runtime that the library's host side makes, answered from one struct that a
+// test fills in.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -33,15 +34,23 @@ const char* cudaGetErrorString(cudaError_t) { return "an error of the test's"; }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor: *value = machine.major; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = machine.minor; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = machine.shared_memory; break;
-    default: *value = 4;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = machine.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = machine.minor;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = machine.shared_memory;
+      break;
+    default:
+      *value = 4;
   }
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
   ++copies;
   std::memcpy(to, from, bytes);
   return cudaSuccess;

@@ -1,8 +1,11 @@
-// The device's instructions that custom_ops/epilogue/ uses, for the host. An instruction that PTX defines exactly is exact here. The
-// special-function unit's results are off by as much as the PTX ISA allows, above or below by the test's choice (`host_shift`), so that a
-// bound which holds here holds on every GPU:
-//   ex2.approx.ftz.f32 2^-22, rcp.approx.ftz.f32 2^-23, tanh.approx.f32 2^-10.987, __fdividef 2^-22.
-// __hfma2 is rounded twice where fp64 cannot hold the sum: it then differs from fma.rn.f16x2 by at most one unit in the last place.
+// The device's instructions that custom_ops/epilogue/ uses, for the host. An instruction that PTX
+// defines exactly is exact here. The special-function unit's results are off by as much as the PTX
+// ISA allows, above or below by the test's choice (`host_shift`), so that a bound which holds here
+// holds on every GPU:
+//   ex2.approx.ftz.f32 2^-22, rcp.approx.ftz.f32 2^-23, tanh.approx.f32 2^-10.987, __fdividef
+//   2^-22.
+// __hfma2 is rounded twice where fp64 cannot hold the sum: it then differs from fma.rn.f16x2 by at
+// most one unit in the last place.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,22 +22,33 @@
 static double shift = 0;  // -1, 0 or 1: where in the unit's error a result lies
 EXPORT void host_shift(int to) { shift = to; }
 
-inline float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.f, x) : x; }
-inline float shifted(double exact, double error) { return static_cast<float>(exact * (1 + shift * error)); }
+inline float flushed(float x) {
+  return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.f, x) : x;
+}
+inline float shifted(double exact, double error) {
+  return static_cast<float>(exact * (1 + shift * error));
+}
 
 inline float __saturatef(float x) { return x > 0.f ? std::min(x, 1.f) : 0.f; }  // of NaN it is 0
 inline float __fdividef(float x, float y) {
-  return std::fabs(y) > 0x1p126f && std::isfinite(y) ? 0.f : std::isinf(y) ? x * 0.f : shifted(double(x) / y, 0x1p-22);
+  return std::fabs(y) > 0x1p126f && std::isfinite(y) ? 0.f
+         : std::isinf(y)                             ? x * 0.f
+                                                     : shifted(double(x) / y, 0x1p-22);
 }
 
-inline void ptx_ex2_approx_ftz_f32(float& y, float x) { y = flushed(shifted(std::exp2(double(flushed(x))), 0x1p-22)); }
-inline void ptx_rcp_approx_ftz_f32(float& y, float x) { y = flushed(shifted(1 / double(flushed(x)), 0x1p-23)); }
+inline void ptx_ex2_approx_ftz_f32(float& y, float x) {
+  y = flushed(shifted(std::exp2(double(flushed(x))), 0x1p-22));
+}
+inline void ptx_rcp_approx_ftz_f32(float& y, float x) {
+  y = flushed(shifted(1 / double(flushed(x)), 0x1p-23));
+}
 inline void ptx_tanh_approx_f32(float& y, float x) {
   y = std::clamp(shifted(std::tanh(double(x)), std::exp2(-10.987)), -1.f, 1.f);
   if (std::isnan(x)) y = x;
 }
 inline void ptx_max_NaN_f32(float& larger, float x, float y) {
-  larger = std::isnan(x) || std::isnan(y) ? std::numeric_limits<float>::quiet_NaN() : std::max(x, y);
+  larger =
+      std::isnan(x) || std::isnan(y) ? std::numeric_limits<float>::quiet_NaN() : std::max(x, y);
 }
 
 // The first operand is the upper half.
@@ -45,7 +59,8 @@ inline void ptx_cvt_rn_relu_f16x2_f32(uint32_t& pair, float upper, float lower) 
 }
 inline void ptx_cvt_rn_relu_bf16x2_f32(uint32_t& pair, float upper, float lower) {
   const auto positive = [](float x) { return x > 0.f || std::isnan(x) ? x : 0.f; };
-  const __nv_bfloat162 values{__float2bfloat16_rn(positive(lower)), __float2bfloat16_rn(positive(upper))};
+  const __nv_bfloat162 values{__float2bfloat16_rn(positive(lower)),
+                              __float2bfloat16_rn(positive(upper))};
   std::memcpy(&pair, &values, sizeof pair);
 }
 inline void ptx_cvt_rn_satfinite_f16x2_f32(uint32_t& pair, float upper, float lower) {
@@ -58,7 +73,8 @@ inline __half fma_of_halves(__half a, __half b, __half c) {
   return __double2half(double(__half2float(a)) * double(__half2float(b)) + double(__half2float(c)));
 }
 inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
-  return {fma_of_halves(__low2half(a), __low2half(b), __low2half(c)), fma_of_halves(__high2half(a), __high2half(b), __high2half(c))};
+  return {fma_of_halves(__low2half(a), __low2half(b), __low2half(c)),
+          fma_of_halves(__high2half(a), __high2half(b), __high2half(c))};
 }
 inline __half2 __hfma2_sat(__half2 a, __half2 b, __half2 c) {
   const auto saturated = [](__half x) { return __float2half_rn(__saturatef(__half2float(x))); };

@@ -1,4 +1,5 @@
-// Kernels for the CPU, naive and float32, behind the interface of the CUDA ones: what the library hands them can be checked without a GPU.
+// Kernels for the CPU, naive and float32, behind the interface of the CUDA ones: what the library
+// hands them can be checked without a GPU.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -37,12 +38,14 @@ inline void Compute(const GemmArguments& g) {
   }
 }
 
-// Calls visit(h, w, r, s) for each position of the window at output pixel (p, q) that lies in the image.
+// Calls visit(h, w, r, s) for each position of the window at output pixel (p, q) that lies in the
+// image.
 template <class Window, class Visit>
 void ForEachTap(const Window& c, int window_h, int window_w, int p, int q, Visit visit) {
   for (int r = 0; r < window_h; ++r) {
     for (int s = 0; s < window_w; ++s) {
-      const int h = p * c.stride_h - c.pad_top + r * c.dilation_h, w = q * c.stride_w - c.pad_left + s * c.dilation_w;
+      const int h = p * c.stride_h - c.pad_top + r * c.dilation_h,
+                w = q * c.stride_w - c.pad_left + s * c.dilation_w;
       if (h >= 0 && h < c.h && w >= 0 && w < c.w) visit(h, w, r, s);
     }
   }
@@ -64,8 +67,10 @@ inline void Compute(const ConvArguments& c) {
     for (int k = 0; k < c.k; ++k) {
       float sum = 0;
       ForEachTap(c, c.r, c.s, p, q, [&](int h, int w, int r, int s) {
-        const int64_t first = k / group_k * group_c, plane = int64_t{c.h} * c.w, pixel = int64_t{h} * c.w + w;
-        const float* from = x + (c.x_planes ? (n * c.c + first) * plane + pixel : (n * plane + pixel) * c.x_pitch + first);
+        const int64_t first = k / group_k * group_c, plane = int64_t{c.h} * c.w,
+                      pixel = int64_t{h} * c.w + w;
+        const float* from = x + (c.x_planes ? (n * c.c + first) * plane + pixel
+                                            : (n * plane + pixel) * c.x_pitch + first);
         const float* weights = filter + ((int64_t{k} * c.r + r) * c.s + s) * group_c;
         for (int i = 0; i < group_c; ++i) sum += from[i * (c.x_planes ? plane : 1)] * weights[i];
       });
@@ -73,7 +78,8 @@ inline void Compute(const ConvArguments& c) {
       const float value = Finish(c.epilogue, sum, row, k);
       if (c.stored) static_cast<float*>(c.stored)[row * c.k + k] = value;
       if (k >= planes) continue;
-      static_cast<float*>(c.y)[c.y_planes ? (n * planes + k) * plane + row % plane : row * c.y_pitch + k] = value;
+      static_cast<float*>(
+          c.y)[c.y_planes ? (n * planes + k) * plane + row % plane : row * c.y_pitch + k] = value;
     }
   }
 }
@@ -90,7 +96,8 @@ inline void Compute(const MeanArguments& c) {
   for (int64_t n = 0; n < c.n; ++n) {
     for (int k = 0; k < c.k; ++k) {
       float sum = 0;
-      for (int64_t pixel = 0; pixel < pixels; ++pixel) sum += values[(n * pixels + pixel) * c.k + k];
+      for (int64_t pixel = 0; pixel < pixels; ++pixel)
+        sum += values[(n * pixels + pixel) * c.k + k];
       static_cast<float*>(c.y)[n * c.y_pitch + k] = sum / pixels;
     }
   }
@@ -101,15 +108,17 @@ inline void ComputeFrom(std::vector<float> value, const ChainArguments& c) {
   for (int i = 1; i < c.layers; ++i) {
     std::vector<float> next(c.m * c.n[i]);
     const bool last = i + 1 == c.layers;
-    Compute(GemmArguments{c.m, c.n[i], c.n[i - 1], value.data(), c.weights[i], last ? c.d : next.data(), c.n[i - 1], c.n[i - 1],
-                          last ? c.ldd : c.n[i], c.epilogue[i]});
+    Compute(GemmArguments{c.m, c.n[i], c.n[i - 1], value.data(), c.weights[i],
+                          last ? c.d : next.data(), c.n[i - 1], c.n[i - 1], last ? c.ldd : c.n[i],
+                          c.epilogue[i]});
     value.swap(next);
   }
 }
 
 inline void Compute(const ChainArguments& c) {
   std::vector<float> value(c.m * c.n[0]);
-  Compute(GemmArguments{c.m, c.n[0], c.k, c.a, c.weights[0], value.data(), c.lda, c.weight_pitch(0), c.n[0], c.epilogue[0]});
+  Compute(GemmArguments{c.m, c.n[0], c.k, c.a, c.weights[0], value.data(), c.lda, c.weight_pitch(0),
+                        c.n[0], c.epilogue[0]});
   if (c.stored) std::copy(value.begin(), value.end(), static_cast<float*>(c.stored));
   ComputeFrom(value, c);
 }
@@ -135,7 +144,8 @@ inline void Compute(const PoolArguments& c) {
         sum += value, largest = std::max(largest, value), ++count;
       });
       if (c.count_include_pad) count = c.window_h * c.window_w;
-      static_cast<float*>(c.y)[row * c.y_pitch + channel] = c.kind == PoolKind::kMax ? largest : sum / count;
+      static_cast<float*>(c.y)[row * c.y_pitch + channel] =
+          c.kind == PoolKind::kMax ? largest : sum / count;
     }
   }
 }
@@ -147,26 +157,33 @@ inline void Compute(const LayoutArguments& c) {
     const int64_t plain = (image * c.channels + channel) * c.pixels + pixel;
     const auto* x = static_cast<const float*>(c.x);
     auto* y = static_cast<float*>(c.y);
-    if (c.to_last) y[i] = channel < c.channels ? x[plain] : 0;
-    else if (channel < c.channels) y[plain] = x[i];
+    if (c.to_last)
+      y[i] = channel < c.channels ? x[plain] : 0;
+    else if (channel < c.channels)
+      y[plain] = x[i];
   }
 }
 
-// Half-pixel or asymmetric coordinates; of nearest, those that are rounded down; of cubic, those without pixels outside.
+// Half-pixel or asymmetric coordinates; of nearest, those that are rounded down; of cubic, those
+// without pixels outside.
 inline void Compute(const ResizeArguments& c) {
   const bool half = c.coordinates == Coordinates::kHalfPixel;
   const auto cubic = [&](float at, int input) {
     const float d = std::abs(at - input), a = c.cubic_coeff_a;
-    return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : d < 2 ? a * (((d - 5) * d + 8) * d - 4) : 0.f;
+    return d <= 1  ? ((a + 2) * d - (a + 3)) * d * d + 1
+           : d < 2 ? a * (((d - 5) * d + 8) * d - 4)
+                   : 0.f;
   };
   const auto weight = [&](int output, float scale, int size, int input) {
-    const float at = half ? (output + 0.5f) / scale - 0.5f : output / scale, inside = std::clamp(at, 0.f, size - 1.f);
+    const float at = half ? (output + 0.5f) / scale - 0.5f : output / scale,
+                inside = std::clamp(at, 0.f, size - 1.f);
     if (c.mode == ResizeMode::kCubic) {
       float sum = 0;
       for (int i = 0; i < size; ++i) sum += cubic(at, i);
       return cubic(at, input) / sum;
     }
-    return c.mode == ResizeMode::kNearest ? float(input == std::floor(inside)) : std::max(0.f, 1 - std::abs(inside - input));
+    return c.mode == ResizeMode::kNearest ? float(input == std::floor(inside))
+                                          : std::max(0.f, 1 - std::abs(inside - input));
   };
   for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
     const int n = row / (c.p * c.q), p = row / c.q % c.p, q = row % c.q;
@@ -174,7 +191,8 @@ inline void Compute(const ResizeArguments& c) {
       float sum = 0;
       for (int h = 0; h < c.h; ++h) {
         for (int w = 0; w < c.w; ++w) {
-          const float x = static_cast<const float*>(c.x)[((int64_t{n} * c.h + h) * c.w + w) * c.x_pitch + channel];
+          const float x = static_cast<const float*>(
+              c.x)[((int64_t{n} * c.h + h) * c.w + w) * c.x_pitch + channel];
           sum += weight(p, c.scale_h, c.h, h) * weight(q, c.scale_w, c.w, w) * x;
         }
       }
@@ -186,7 +204,9 @@ inline void Compute(const ResizeArguments& c) {
 inline void Compute(const ElementwiseArguments& c) {
   const auto* x = static_cast<const float*>(c.x);
   for (int64_t row = 0; row < c.rows; ++row) {
-    for (int k = 0; k < c.channels; ++k) static_cast<float*>(c.y)[row * c.y_pitch + k] = Finish(c.epilogue, x[row * c.x_pitch + k], row, k);
+    for (int k = 0; k < c.channels; ++k)
+      static_cast<float*>(c.y)[row * c.y_pitch + k] =
+          Finish(c.epilogue, x[row * c.x_pitch + k], row, k);
   }
 }
 
@@ -210,7 +230,8 @@ inline void Compute(const SqueezeExciteArguments& a) {
       for (int s = 0; s < a.squeezed; ++s) gate += excite[c * a.squeezed + s] * squeezed[s];
       gate = leaky(gate, a.step_params[1]);
       for (int p = 0; p < a.pixels; ++p) {
-        static_cast<float*>(a.y)[(int64_t{n} * a.pixels + p) * a.y_pitch + c] = gate * image[p * a.x_pitch + c];
+        static_cast<float*>(a.y)[(int64_t{n} * a.pixels + p) * a.y_pitch + c] =
+            gate * image[p * a.x_pitch + c];
       }
     }
   }
@@ -222,21 +243,32 @@ inline int64_t Rows(const ChainArguments& a) { return a.m; }
 inline int64_t Rows(const ElementwiseArguments& a) { return a.rows; }
 inline int64_t Rows(const ConvChainArguments& a) { return a.conv.n; }
 template <class Images>
-int64_t Rows(const Images& a) { return a.n; }
+int64_t Rows(const Images& a) {
+  return a.n;
+}
 
 template <class Arguments>
 struct HostKernel {
   Kernel kernel;
 
   HostKernel(const char* epilogue, int shared_memory, const int64_t (&row)[kConfigWidth])
-      : kernel{epilogue, 1, 1, {}, shared_memory, [] { return prepare_error; }, Check,
-               [](const void*, const int64_t*) -> size_t { return 0; }, Run} {
+      : kernel{epilogue,
+               1,
+               1,
+               {},
+               shared_memory,
+               [] { return prepare_error; },
+               Check,
+               [](const void*, const int64_t*) -> size_t { return 0; },
+               Run} {
     std::copy(std::begin(row), std::end(row), kernel.config);
     RegisterKernel(&kernel);
   }
 
   static const char* Check(const void* arguments) {
-    return Rows(*static_cast<const Arguments*>(arguments)) > most_rows ? "an extent exceeds the test's" : nullptr;
+    return Rows(*static_cast<const Arguments*>(arguments)) > most_rows
+               ? "an extent exceeds the test's"
+               : nullptr;
   }
 
   static const char* Run(const void* arguments, const Launch& launch) {

@@ -1,4 +1,5 @@
-// The steps of custom_ops/epilogue/steps.h, each in its forms, on arrays. STEPS(X) names them all: X(Bias) X(Scale) ..
+// The steps of custom_ops/epilogue/steps.h, each in its forms, on arrays. STEPS(X) names them all:
+// X(Bias) X(Scale) ..
 #include "intrinsics.h"
 // here come the headers of custom_ops/epilogue/
 #include "profiler/steps.h"
@@ -25,10 +26,12 @@ bool Finish(const float* x, int count, uint16_t* y) {
 template <class S>
 bool Run(int form, const float* x, const float* operand, const float* params, int count, void* y) {
   if (form == kFinishHalf) return Finish<S, cutlass::half_t>(x, count, static_cast<uint16_t*>(y));
-  if (form == kFinishBfloat) return Finish<S, cutlass::bfloat16_t>(x, count, static_cast<uint16_t*>(y));
+  if (form == kFinishBfloat)
+    return Finish<S, cutlass::bfloat16_t>(x, count, static_cast<uint16_t*>(y));
   if (form == kApproximate) {
     if constexpr (S::kApproximable) {
-      for (int i = 0; i < count; ++i) static_cast<float*>(y)[i] = S::approximate(x[i], operand[i], params);
+      for (int i = 0; i < count; ++i)
+        static_cast<float*>(y)[i] = S::approximate(x[i], operand[i], params);
     }
     return S::kApproximable;
   }
@@ -38,10 +41,13 @@ bool Run(int form, const float* x, const float* operand, const float* params, in
 
 }  // namespace
 
-// False where the step has no such form. A finished result has 16 bits, the others are floats; `count` is even.
-EXPORT bool host_step(const char* name, int form, const float* x, const float* operand, const float* params, int count, void* y) {
-#define RUN(Name) \
-  if (!std::strcmp(name, #Name)) return Run<onnxbolt::epilogue::Name>(form, x, operand, params, count, y);
+// False where the step has no such form. A finished result has 16 bits, the others are floats;
+// `count` is even.
+EXPORT bool host_step(const char* name, int form, const float* x, const float* operand,
+                      const float* params, int count, void* y) {
+#define RUN(Name)                \
+  if (!std::strcmp(name, #Name)) \
+    return Run<onnxbolt::epilogue::Name>(form, x, operand, params, count, y);
   STEPS(RUN)
   return false;
 }
@@ -61,21 +67,25 @@ EXPORT int host_params(const char* name) {
 }
 
 // What the tuner's reference computes of a step; false where it does not know it.
-EXPORT bool host_reference(const char* name, const double* x, const double* operand, const float* params, int count, double* y) {
+EXPORT bool host_reference(const char* name, const double* x, const double* operand,
+                           const float* params, int count, double* y) {
   for (const auto& row : onnxbolt::profiler::kStepRows) {
     if (std::strcmp(name, row.name)) continue;
-    for (int i = 0; i < count; ++i) y[i] = onnxbolt::profiler::ReferenceStep(row.code, x[i], operand[i], params);
+    for (int i = 0; i < count; ++i)
+      y[i] = onnxbolt::profiler::ReferenceStep(row.code, x[i], operand[i], params);
     return true;
   }
   return false;
 }
 // The same with a bound of errors: those of x go in.
-EXPORT bool host_bounded(const char* name, const double* x, const double* operand, const float* params, double rounding, double own,
-                         int count, double* y, double* errors) {
+EXPORT bool host_bounded(const char* name, const double* x, const double* operand,
+                         const float* params, double rounding, double own, int count, double* y,
+                         double* errors) {
   for (const auto& row : onnxbolt::profiler::kStepRows) {
     if (std::strcmp(name, row.name)) continue;
     for (int i = 0; i < count; ++i) {
-      const auto found = onnxbolt::profiler::BoundedStep(row.code, {x[i], errors[i]}, operand[i], params, rounding, own);
+      const auto found = onnxbolt::profiler::BoundedStep(row.code, {x[i], errors[i]}, operand[i],
+                                                         params, rounding, own);
       y[i] = found.value, errors[i] = found.error;
     }
     return true;

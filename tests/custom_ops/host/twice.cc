@@ -24,20 +24,24 @@ void Compute(void*, OrtKernelContext* context) {
   ort::GetTensorData(y, &to);
   int64_t count = 1;
   for (const int64_t dim : dims) count *= dim;
-  for (int64_t i = 0; i < count; ++i) static_cast<float*>(to)[i] = 2 * static_cast<const float*>(from)[i];
+  for (int64_t i = 0; i < count; ++i)
+    static_cast<float*>(to)[i] = 2 * static_cast<const float*>(from)[i];
 }
 
 OrtCustomOp Twice() {
   OrtCustomOp op{};
   op.version = 12;
-  op.CreateKernel = [](const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*) -> void* { return new char; };
+  op.CreateKernel = [](const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*) -> void* {
+    return new char;
+  };
   op.GetName = [](const OrtCustomOp*) { return "Twice"; };
   op.GetExecutionProviderType = [](const OrtCustomOp*) { return "CPUExecutionProvider"; };
   op.GetInputType = op.GetOutputType = [](const OrtCustomOp*, size_t) { return 1; };  // float
   op.GetInputTypeCount = op.GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return 1; };
   op.KernelCompute = Compute;
   op.KernelDestroy = [](void* kernel) { delete static_cast<char*>(kernel); };
-  op.GetInputCharacteristic = op.GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return 0; };
+  op.GetInputCharacteristic =
+      op.GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return 0; };
   return op;
 }
 

@@ -1,4 +1,6 @@
-"""Every step of every operator up to the opset of the stages: by a rule, or as it is, or known to have no way."""
+"""Every step of every operator up to the opset of the stages: by a rule, or as it is, or known
+to have no way."""
+
 from __future__ import annotations
 
 from onnxbolt.graph.importer import WORKING_OPSET
@@ -11,7 +13,12 @@ NO_WAY = {("Scan", 9)}
 
 def steps(first: int) -> set[tuple[str, int]]:
     """(operator, opset) of each form that follows another one."""
-    return {(op, version) for op, versions in forms().items() for version in list(versions)[1:] if first < version <= WORKING_OPSET}
+    return {
+        (op, version)
+        for op, versions in forms().items()
+        for version in list(versions)[1:]
+        if first < version <= WORKING_OPSET
+    }
 
 
 def test_each_step_has_a_way() -> None:
@@ -23,7 +30,8 @@ def test_rules_are_for_steps_that_exist() -> None:
 
 
 def test_changes_of_meaning_that_no_schema_shows_have_rules() -> None:
-    """Upsample and Resize round otherwise; a slope of PRelu, and B of an operation, were placed otherwise."""
+    """Upsample and Resize round otherwise; a slope of PRelu, and B of an operation, were placed
+    otherwise."""
     hidden = {("PRelu", 7), ("Resize", 11), ("Softmax", 13), ("LogSoftmax", 13), ("Hardmax", 13)}
     assert hidden <= set(RULES)
 

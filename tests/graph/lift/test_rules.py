@@ -1,4 +1,5 @@
 """Each rule: the lifted model answers as ONNX Runtime does for the old one."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -37,10 +38,20 @@ def assert_equal(model: ModelProto) -> ModelProto:
     return result
 
 
-def one(op: str, opset: int, *others: object, shape: Sequence[int | str] = IMAGE, outputs: int = 1, **attributes: object) -> ModelProto:
+def one(
+    op: str,
+    opset: int,
+    *others: object,
+    shape: Sequence[int | str] = IMAGE,
+    outputs: int = 1,
+    **attributes: object,
+) -> ModelProto:
     """A model of one node, whose inputs behind x are constants."""
     net = Net({"x": shape}, opset=opset)
-    inputs = [net.const(other, other.dtype if isinstance(other, np.ndarray) else np.float32) for other in others]
+    inputs = [
+        net.const(other, other.dtype if isinstance(other, np.ndarray) else np.float32)
+        for other in others
+    ]
     return net.model(*net.several(op, "x", *inputs, outputs=outputs, **attributes))
 
 
@@ -71,7 +82,9 @@ CASES = {
     "dropout-7": one("Dropout", 7, ratio=0.3),
     "dropout-10": one("Dropout", 10),
     "gemm-7": one("Gemm", 8, np.float32(np.ones((6, 3))), CHANNEL, shape=(2, 6), alpha=0.5),
-    "scatter-9": one("Scatter", 9, np.int64([[0, 2], [1, 1]]), [[1.0, 2.0], [3.0, 4.0]], shape=(2, 3), axis=1),
+    "scatter-9": one(
+        "Scatter", 9, np.int64([[0, 2], [1, 1]]), [[1.0, 2.0], [3.0, 4.0]], shape=(2, 3), axis=1
+    ),
     "squeeze-1": one("Squeeze", 9, shape=(2, 1, 3, 1), axes=[1, 3]),
     "squeeze-11 of all": one("Squeeze", 11, shape=(2, 1, 3, 1)),
     "unsqueeze-1": one("Unsqueeze", 7, axes=[0, 3]),
@@ -79,8 +92,12 @@ CASES = {
     "reducesum-11 of all": one("ReduceSum", 11),
     "split-2": one("Split", 8, outputs=2, axis=3, split=[2, 4]),
     "split-11 in halves": one("Split", 11, outputs=2, axis=-1),
-    "batchnormalization-7": one("BatchNormalization", 7, np.abs(CHANNEL), CHANNEL, CHANNEL, np.abs(CHANNEL)),
-    "batchnormalization-7, spatial=1": one("BatchNormalization", 8, np.abs(CHANNEL), CHANNEL, CHANNEL, np.abs(CHANNEL), spatial=1),
+    "batchnormalization-7": one(
+        "BatchNormalization", 7, np.abs(CHANNEL), CHANNEL, CHANNEL, np.abs(CHANNEL)
+    ),
+    "batchnormalization-7, spatial=1": one(
+        "BatchNormalization", 8, np.abs(CHANNEL), CHANNEL, CHANNEL, np.abs(CHANNEL), spatial=1
+    ),
     "maxpool-1": one("MaxPool", 7, kernel_shape=[2, 2], strides=[2, 2]),
     "averagepool-7": one("AveragePool", 9, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
     "prelu-7": one("PRelu", 7, CHANNEL.reshape(3, 1, 1)),
@@ -94,7 +111,10 @@ def test_rule(name: str) -> None:
 
 def test_statistics_of_each_element() -> None:
     rng = np.random.default_rng(0)
-    x, mean, scale, bias = (rng.standard_normal(shape).astype(np.float32) for shape in (IMAGE, IMAGE[1:], IMAGE[1:], IMAGE[1:]))
+    x, mean, scale, bias = (
+        rng.standard_normal(shape).astype(np.float32)
+        for shape in (IMAGE, IMAGE[1:], IMAGE[1:], IMAGE[1:])
+    )
     variance = rng.uniform(0.5, 2, IMAGE[1:]).astype(np.float32)
     model = one("BatchNormalization", 8, scale, bias, mean, variance, spatial=0, epsilon=0.01)
     expected = (x - mean) / np.sqrt(variance + np.float32(0.01)) * scale + bias
@@ -104,7 +124,9 @@ def test_statistics_of_each_element() -> None:
 def test_mask_that_is_read() -> None:
     """Opset 7 had it in x's type, and ONNX Runtime has all ones there."""
     model = one("Dropout", 9, outputs=2)
-    model.graph.output[1].CopyFrom(helper.make_tensor_value_info(model.graph.output[1].name, TensorProto.FLOAT, IMAGE))
+    model.graph.output[1].CopyFrom(
+        helper.make_tensor_value_info(model.graph.output[1].name, TensorProto.FLOAT, IMAGE)
+    )
     y, mask = run(through(model), feeds_of(model))
     np.testing.assert_array_equal(y, feeds_of(model)["x"])
     assert mask.dtype == np.float32
@@ -114,14 +136,22 @@ def test_mask_that_is_read() -> None:
 def old(op: str, opset: int, y: Sequence[int], **attributes: object) -> ModelProto:
     """A node of two inputs at an opset that ONNX Runtime runs no more."""
     value = helper.make_tensor_value_info
-    graph = helper.make_graph([helper.make_node(op, ["x", "w"], ["y"], **attributes)], "old",
-                              [value("x", TensorProto.FLOAT, IMAGE), value("w", TensorProto.FLOAT, y)],
-                              [helper.make_empty_tensor_value_info("y")])
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", "w"], ["y"], **attributes)],
+        "old",
+        [value("x", TensorProto.FLOAT, IMAGE), value("w", TensorProto.FLOAT, y)],
+        [helper.make_empty_tensor_value_info("y")],
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3)
 
 
-@pytest.mark.parametrize(("shape", "axis", "seen"), [((3,), 1, (3, 1, 1)), ((3, 4), 1, (3, 4, 1)), ((6,), None, (6,)), ((4, 6), 2, (4, 6))])
-def test_broadcasting_by_an_axis(shape: tuple[int, ...], axis: int | None, seen: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "axis", "seen"),
+    [((3,), 1, (3, 1, 1)), ((3, 4), 1, (3, 4, 1)), ((6,), None, (6,)), ((4, 6), 2, (4, 6))],
+)
+def test_broadcasting_by_an_axis(
+    shape: tuple[int, ...], axis: int | None, seen: tuple[int, ...]
+) -> None:
     model = old("Sub", 6, shape, broadcast=1, **({} if axis is None else {"axis": axis}))
     feeds = feeds_of(model)
     result = run(through(model), feeds)[0]
@@ -136,13 +166,22 @@ def test_slopes_of_channels() -> None:
 
 
 def test_subgraphs_are_lifted() -> None:
-    branches = [helper.make_graph([helper.make_node("Clip", ["x"], ["o"], **bounds)], "b", [], [helper.make_empty_tensor_value_info("o")])
-                for bounds in ({"min": 0.0}, {"max": 1.0, "min": -1.0})]
+    branches = [
+        helper.make_graph(
+            [helper.make_node("Clip", ["x"], ["o"], **bounds)],
+            "b",
+            [],
+            [helper.make_empty_tensor_value_info("o")],
+        )
+        for bounds in ({"min": 0.0}, {"max": 1.0, "min": -1.0})
+    ]
     for branch in branches:
         branch.output[0].CopyFrom(helper.make_tensor_value_info("o", TensorProto.FLOAT, IMAGE))
     net = Net({"x": IMAGE}, opset=10)
     condition = net.node("Less", net.node("ReduceMean", "x", keepdims=0), net.const(0.1))
-    net.nodes.append(helper.make_node("If", [condition], ["y"], then_branch=branches[0], else_branch=branches[1]))
+    net.nodes.append(
+        helper.make_node("If", [condition], ["y"], then_branch=branches[0], else_branch=branches[1])
+    )
     assert_equal(net.model("y"))
 
 
@@ -159,11 +198,17 @@ def test_nodes_without_another_form_stay_as_they_are() -> None:
     assert [node.op_type for node in nodes] == ["Sigmoid", "Constant", "Clip"]
 
 
-@pytest.mark.parametrize(("model", "reason"), [
-    (one("Resize", 10, [1.0, 1.0, 0.5, 2.0], mode="nearest"), "Resize 'resize0' of opset 10 .* makes one axis larger and another smaller"),
-    (old("Dropout", 6, (3,)), "it trains"),
-    (old("Foo", 5, (3,)), None),
-])
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (
+            one("Resize", 10, [1.0, 1.0, 0.5, 2.0], mode="nearest"),
+            "Resize 'resize0' of opset 10 .* makes one axis larger and another smaller",
+        ),
+        (old("Dropout", 6, (3,)), "it trains"),
+        (old("Foo", 5, (3,)), None),
+    ],
+)
 def test_obstacles(model: ModelProto, reason: str | None) -> None:
     if reason is None:  # an operator that ONNX does not know: ONNX Runtime may, at any opset
         assert lifted(model, WORKING_OPSET).nodes[0] == model.graph.node[0]
@@ -176,8 +221,13 @@ def test_what_version_converter_loses_stays() -> None:
     """Sparse initializers and quantization annotations."""
     net = Net({"x": (2, 3)}, opset=10)
     model = net.model(net.node("Clip", net.node("MatMul", "x", "w"), min=0.0))
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(model.graph.output[0].name, TensorProto.FLOAT, [2, 4]))
-    values, indices = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0]), helper.make_tensor("", TensorProto.INT64, [2], [0, 5])
+    model.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info(model.graph.output[0].name, TensorProto.FLOAT, [2, 4])
+    )
+    values, indices = (
+        helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0]),
+        helper.make_tensor("", TensorProto.INT64, [2], [0, 5]),
+    )
     model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3, 4]))
     annotation = model.graph.quantization_annotation.add(tensor_name=model.graph.node[0].output[0])
     annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="x")
@@ -190,7 +240,10 @@ def test_what_version_converter_loses_stays() -> None:
 
 def test_report_and_file_of_a_model_that_cannot_be_lifted(tmp_path: object) -> None:
     model = one("Resize", 10, [1.0, 1.0, 0.5, 2.0], mode="nearest")
-    weights = [helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in model.graph.initializer]
+    weights = [
+        helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        for t in model.graph.initializer
+    ]
     model.graph.input.extend(weights)  # which would be frozen
     report = onnxbolt.optimize(model, f"{tmp_path}/out.onnx")
     assert "makes one axis larger" in report.passed_through
