@@ -8,25 +8,27 @@
 
 #include <cmath>
 
+// clang-format off: it takes the products for pointers
 #define ONNXBOLT_REFERENCE_STEPS(X)                                                              \
   X(Bias, kVector, 0, x + v)                                                                     \
-  X(Scale, kVector, 0, x* v)                                                                     \
+  X(Scale, kVector, 0, x * v)                                                                    \
   X(PRelu, kVector, 0, x < 0 ? x * v : x)                                                        \
   X(Add, kTensor, 0, x + v)                                                                      \
-  X(Mul, kTensor, 0, x* v)                                                                       \
+  X(Mul, kTensor, 0, x * v)                                                                      \
   X(Relu, kNone, 0, x < 0 ? 0 : x)                                                               \
   X(LeakyRelu, kNone, 1, x < 0 ? p[0] * x : x)                                                   \
   X(Clip, kNone, 2, Between(x, p[0], p[1]))                                                      \
   X(Sigmoid, kNone, 0, Logistic(x))                                                              \
   X(Tanh, kNone, 0, tanh(x))                                                                     \
-  X(GeluErf, kNone, 0, x* erfc(-x* M_SQRT1_2) / 2)                                               \
+  X(GeluErf, kNone, 0, x * erfc(-x * M_SQRT1_2) / 2)                                             \
   X(GeluTanh, kNone, 0, x * (1 + tanh(M_SQRT1_2 * M_2_SQRTPI * (x + 0.044715 * x * x * x))) / 2) \
-  X(Silu, kNone, 0, x* Logistic(x))                                                              \
-  X(HardSwish, kNone, 0, x* Between(x / 6 + 0.5, 0, 1))                                          \
+  X(Silu, kNone, 0, x * Logistic(x))                                                             \
+  X(HardSwish, kNone, 0, x * Between(x / 6 + 0.5, 0, 1))                                         \
   X(HardSigmoid, kNone, 2, Between(p[0] * x + p[1], 0, 1))                                       \
   X(Softplus, kNone, 0, LogOfOnePlusExp(x))                                                      \
   X(Elu, kNone, 1, x < 0 ? p[0] * expm1(x) : x)                                                  \
-  X(Mish, kNone, 0, x* tanh(LogOfOnePlusExp(x)))
+  X(Mish, kNone, 0, x * tanh(LogOfOnePlusExp(x)))
+// clang-format on
 
 namespace onnxbolt {
 namespace profiler {

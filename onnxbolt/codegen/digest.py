@@ -29,6 +29,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
 
+_DEFINED = re.compile(r"#\s*define\s+\w+\(?")
+
 
 def normalized(text: str) -> str:
     """C++, or a template of it, one space between words, each preprocessor directive on a line of
@@ -40,14 +42,25 @@ def normalized(text: str) -> str:
     parts: list[str] = []
     for found in _TOKEN.finditer(text):
         if found["directive"] is not None:
-            parts.append(
-                f"\n{' '.join(found['directive'].replace(chr(92) + chr(10), ' ').split())}\n"
-            )
+            parts.append(_directive(found["directive"]))
         elif found["comment"] is None and found["include"] is None and found["space"] is None:
             word = found[0]
             apart = bool(parts) and _joins(parts[-1][-1], word[0])
             parts.append(f" {word}" if apart else word)
     return "".join(parts)
+
+
+def _directive(text: str) -> str:
+    """A preprocessor directive on one line.
+
+    A macro with parameters differs from one whose value begins with a bracket.
+    """
+    line = text.replace("\\\n", " ").strip()
+    head = _DEFINED.match(line)
+    start = head.end() if head else 1
+    begin = " ".join(line[:start].split())
+    gap = " " if head and not begin.endswith("(") else ""
+    return f"\n{begin}{gap}{normalized(line[start:])}\n"
 
 
 def sources_digest(texts: Iterable[str]) -> str:
