@@ -23,8 +23,8 @@ from onnxbolt.epilogues import PRODUCT
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.inspection import describe
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.measurements.records import Status
 from onnxbolt.plan.cost import floor_us, supports
-from onnxbolt.tune.records import Status
 
 Chain = GemmProblem | ConvProblem
 STEPS = ("Bias", "Relu")

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.cublaslt import Product, Shape
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
-from onnxbolt.tune.records import Problem
+from onnxbolt.measurements.keys import Problem
 from onnxbolt.tune.sessions import Measure
 
 _LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256  # of a graph, as custom_ops/profiler has them

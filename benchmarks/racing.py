@@ -27,6 +27,9 @@ from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.inspection import describe
 from onnxbolt.kernels.config import GemmProblem, KernelConfig
+from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.records import Status
+from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import TRIALS, arch_number
 from onnxbolt.plan.cost import floor_us
 from onnxbolt.plan.problems import describe_problem
@@ -34,11 +37,9 @@ from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import build
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.progress import Plain
-from onnxbolt.tune.records import Problem, Status, kernel_key
 from onnxbolt.tune.sessions import Measure, Sample
 from onnxbolt.tune.summary import Tuning
 from onnxbolt.tune.tasks import instance_of, tasks_of
-from onnxbolt.tune.timings import Timings
 from onnxbolt.tune.tuner import tune
 
 _ROUNDS, _SAMPLES = 8, 15

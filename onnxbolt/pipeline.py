@@ -23,6 +23,7 @@ from onnxbolt.graph.overridable import frozen
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
 from onnxbolt.library_file import sha256_of
+from onnxbolt.measurements.timings import NOTHING
 from onnxbolt.options import Choices, Options, arch_number, takes_options
 from onnxbolt.output import Output
 from onnxbolt.plan.ranges import ranges_of
@@ -37,7 +38,6 @@ from onnxbolt.tune.progress import Progress
 from onnxbolt.tune.stage import plan_with_timings, tuned
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning
-from onnxbolt.tune.timings import NOTHING
 from onnxbolt.verify import verify
 
 logger = logging.getLogger(__name__)

@@ -42,13 +42,14 @@ from onnxbolt.codegen.digest import EQUAL, kernel_sources_digest
 from onnxbolt.codegen.render import Instance, render_unit
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.soundness import config_from
+from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.records import Machine, Measurement, Status
+from onnxbolt.measurements.timings import Timings
 from onnxbolt.plan.cost import ranked
 from onnxbolt.plan.regions import Region
 from onnxbolt.tune import stage
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key
 from onnxbolt.tune.subject import Subject
-from onnxbolt.tune.timings import Timings
 from tests.codegen.compilation import DeviceToolchain, watchful
 from tests.codegen.cubin import instructions
 from tests.false_alarms import sources

@@ -11,8 +11,9 @@ import pytest
 from onnxbolt.cli import main
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.measurements.keys import Problem, canonical, kernel_key
+from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Machine, Measurement, Problem, Status, canonical, kernel_key
 
 H200 = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
 A100 = Machine("NVIDIA A100", 80, 400, "13.0", "4.2.0", "t0")

@@ -13,6 +13,7 @@ from onnx import ModelProto, numpy_helper
 
 from onnxbolt.errors import InputError
 from onnxbolt.match.types import Refusal
+from onnxbolt.measurements.timings import Comparison
 from onnxbolt.pipeline import optimize
 from onnxbolt.plan.verdicts import Verdict
 from onnxbolt.precision import Kept
@@ -20,7 +21,6 @@ from onnxbolt.report import Report
 from onnxbolt.report.coverage import coverage
 from onnxbolt.report.products import products
 from onnxbolt.tune.summary import Tuning, WholeModel
-from onnxbolt.tune.timings import Comparison
 from onnxbolt.verify import Row, VerifyResult
 from onnxbolt.verify.result import NOT_FINITE
 

@@ -21,13 +21,14 @@ from onnxbolt.layout.assign import Assignment, assign
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.slices import slices
 from onnxbolt.match.types import Candidate, Refusal
+from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.plan.borders import written_in_both_forms, written_plain
 from onnxbolt.plan.cost import fused_us, ort_us, ranked, supports
-from onnxbolt.plan.problems import Problem, describe_problem, problem_of
+from onnxbolt.plan.problems import describe_problem, problem_of
 from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
 from onnxbolt.plan.regions import Region
 from onnxbolt.plan.verdicts import Judge, Verdict, frozen, joint_regions
-from onnxbolt.tune.timings import NOTHING, Choice, Timings
 
 _NO_COMMON_KERNEL = "its layers have no kernel together for its input as it is stored"
 _NO_KERNEL_FOR_MEAN = (

@@ -23,15 +23,16 @@ from onnxbolt.layout.assign import Assignment, assign, x_form
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.types import Candidate, Refusal
+from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
 from onnxbolt.plan.borders import padding_us
 from onnxbolt.plan.chain_2x import shortage
 from onnxbolt.plan.cost import supports
 from onnxbolt.plan.elsewhere import used_elsewhere
 from onnxbolt.plan.kernel_times import KernelTimes
 from onnxbolt.plan.means import measurable, until, where_faster
-from onnxbolt.plan.problems import Problem, chain_key, describe_problem, problem_of
+from onnxbolt.plan.problems import chain_key, describe_problem, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
-from onnxbolt.tune.timings import NOTHING, Choice, Cut, Timings
 
 _APART = "not in one kernel with the layer before it, which {} to be slower"
 _APART_STORED = (

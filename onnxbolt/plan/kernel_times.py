@@ -17,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.timings import Timings
 from onnxbolt.plan.cost import predict, supports
-from onnxbolt.plan.problems import Problem
-from onnxbolt.tune.timings import Timings
 
 _Kind = tuple[type, bool]
 # predictions of GEMM_SM90, fitted to wide products, lack so much for layers as narrow as those of

@@ -21,12 +21,13 @@ from onnxbolt.graph.edit import sole_use
 from onnxbolt.kernels.mean import MAX_PIXELS
 from onnxbolt.match.matcher import links_over
 from onnxbolt.match.types import Candidate, Link, Refusal
+from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.timings import Cut, Timings
 from onnxbolt.patterns.squeeze_excite import is_mean
 from onnxbolt.plan.cost import pool_us, supports
 from onnxbolt.plan.kernel_times import KernelTimes
-from onnxbolt.plan.problems import Problem, chain_key, describe_problem, problem_of
+from onnxbolt.plan.problems import chain_key, describe_problem, problem_of
 from onnxbolt.plan.ranges import Point
-from onnxbolt.tune.timings import Cut, Timings
 
 _APART = "not in the epilogue before it"
 _REMEDY = (

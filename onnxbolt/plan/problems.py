@@ -15,10 +15,8 @@ from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProbl
 from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.form import PLAIN
 from onnxbolt.match.types import Candidate
+from onnxbolt.measurements.keys import Problem, canonical, plain
 from onnxbolt.plan.ranges import AS_IS, Point
-from onnxbolt.tune.records import canonical, plain
-
-Problem = ConvProblem | GemmProblem | SqueezeExciteProblem
 
 
 def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = AS_IS) -> Problem:

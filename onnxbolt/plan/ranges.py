@@ -18,9 +18,9 @@ import onnx_graphsurgeon as gs
 from onnxbolt.errors import InputError
 from onnxbolt.graph.shapes import Shape, infer_at
 from onnxbolt.kernels.config import UNBOUNDED
+from onnxbolt.measurements.timings import Choice
 from onnxbolt.options import Options, Shapes
 from onnxbolt.spelling import option
-from onnxbolt.tune.timings import Choice
 
 # Without options: batches. One that is served by itself and one that fills a GPU, and the geometric
 # mean of both.

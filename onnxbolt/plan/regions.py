@@ -14,9 +14,9 @@ from onnxbolt.graph.edit import producer
 from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.form import Form
 from onnxbolt.match.types import Candidate
-from onnxbolt.plan.problems import Problem, describe_problem, problem_of
+from onnxbolt.measurements.keys import Problem, canonical, plain
+from onnxbolt.plan.problems import describe_problem, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
-from onnxbolt.tune.records import canonical, plain
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.errors import FrozenError
 from onnxbolt.layout.assign import Assignment
 from onnxbolt.match.types import Candidate, Refusal
+from onnxbolt.measurements.timings import Comparison, Timings
 from onnxbolt.plan.borders import conversion_us
 from onnxbolt.plan.cost import ort_us, predict
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import Part, Region, regions
-from onnxbolt.tune.timings import Comparison, Timings
 
 _NAMED = 3  # of what a lock file lacks, so many are named
 Joint = tuple[Region, ...]  # the same region on each architecture

@@ -33,6 +33,9 @@ from onnx import ModelProto
 from onnxbolt import library
 from onnxbolt.archs import ARCHS
 from onnxbolt.library import Manifest
+from onnxbolt.measurements.keys import canonical, plain
+from onnxbolt.measurements.records import Machine, Measurement, Status
+from onnxbolt.measurements.timings import Comparison, Timings
 from onnxbolt.plan.choose import choices
 from onnxbolt.plan.cost import ort_us
 from onnxbolt.plan.problems import problem_of
@@ -41,10 +44,8 @@ from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import compile_seconds, compiled
 from onnxbolt.tune.parts import promising
-from onnxbolt.tune.records import Machine, Measurement, Status, canonical, plain
 from onnxbolt.tune.sessions import Arrays, Found, Sample, Setting, Source, interleave, only, search
 from onnxbolt.tune.submodels import Fused, Original, fuse, repeat
-from onnxbolt.tune.timings import Comparison, Timings
 from onnxbolt.verify.feeds import random_feeds
 from onnxbolt.verify.session import CUDA, RUNTIME_ERRORS, available_providers
 

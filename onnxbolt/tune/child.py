@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from onnxbolt.tune.records import Problem
+from onnxbolt.measurements.keys import Problem
 
 
 class RefusalError(Exception):

@@ -24,9 +24,10 @@ from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
 from onnxbolt.errors import InputError
 from onnxbolt.files import write_whole
 from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.measurements.keys import canonical
+from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import cache_directory
 from onnxbolt.tune.merging import HEADER, rows_of_file
-from onnxbolt.tune.records import Measurement, Status, canonical
 from onnxbolt.tune.rows import COLUMNS, Row, identity, measurement_of, values_of
 from onnxbolt.tune.schema import connect, migrate, transaction
 

@@ -15,7 +15,7 @@ from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels import gemm
 from onnxbolt.kernels.config import Family, GemmProblem, KernelConfig
-from onnxbolt.tune.records import Problem
+from onnxbolt.measurements.keys import Problem
 
 _COUNT = 8
 _PRECISIONS = {DType.F16: "HSH", DType.BF16: "TST"}  # A and B, accumulator, C and D

@@ -15,11 +15,12 @@ from rich.table import Table
 from onnxbolt.codegen import cache
 from onnxbolt.errors import InputError
 from onnxbolt.inspection import describe
+from onnxbolt.measurements.keys import problem_from
+from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import cache_size
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.terminal import add_row, literal_console, width
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Measurement, Status, problem_from
 
 WIDTH = 180
 _SHOWN = 10  # of a key's digest; `show` takes any beginning that is one task's alone

@@ -25,14 +25,15 @@ from onnxbolt.files import read_whole, write_whole
 from onnxbolt.inspection import describe
 from onnxbolt.kernels.config import UNBOUNDED
 from onnxbolt.kernels.soundness import config_from
+from onnxbolt.measurements.keys import Problem, plain, problem_from
+from onnxbolt.measurements.records import Machine
+from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.options import ARCHS, PRECISIONS, Options
 from onnxbolt.plan.cost import fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.precision.kernel_table import release
 from onnxbolt.spelling import option
-from onnxbolt.tune.records import Machine, Problem, plain, problem_from
 from onnxbolt.tune.soundness import check_problem
-from onnxbolt.tune.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.version import __version__
 
 SCHEMA = 3

@@ -12,11 +12,11 @@ import math
 
 from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
+from onnxbolt.measurements.timings import Timings
 from onnxbolt.plan.borders import conversion_us
 from onnxbolt.plan.cost import fused_us, ort_us, predict, transpose_us
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.regions import Part, Region
-from onnxbolt.tune.timings import Timings
 
 _MOST_CUTS, _MOST_WITHOUT = 3, 3  # sessions of a large model take seconds
 _HOPELESS = 1.1  # times the better one of fusing everything and nothing

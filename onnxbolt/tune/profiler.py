@@ -24,20 +24,14 @@ from onnxbolt.kernels.config import (
     KernelConfig,
     SqueezeExciteProblem,
 )
+from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.records import Machine, Measurement, Status, median_and_deviation
 from onnxbolt.spelling import option
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
 from onnxbolt.tune.acceptance import limits_of
 from onnxbolt.tune.child import Child, LostError, RefusalError
 from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain
-from onnxbolt.tune.records import (
-    Machine,
-    Measurement,
-    Problem,
-    Status,
-    kernel_key,
-    median_and_deviation,
-)
 
 _ROUNDS = 3  # candidates take turns, so that a change of the clock meets all of them
 _HOPELESS = 2.0  # times the best so far: no further round

@@ -9,7 +9,8 @@ from typing import Any
 from onnxbolt import checks
 from onnxbolt.kernels.config import ROW_WIDTH, UNBOUNDED, KernelConfig
 from onnxbolt.kernels.soundness import config_from
-from onnxbolt.tune.records import Measurement, Status, canonical
+from onnxbolt.measurements.keys import canonical
+from onnxbolt.measurements.records import Measurement, Status
 
 COLUMNS = (
     "key",

@@ -33,8 +33,8 @@ from statistics import NormalDist
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.kernels.config import Family, KernelConfig
+from onnxbolt.measurements.records import LEAST_GAIN, Measurement, Status
 from onnxbolt.tune.library import compile_seconds
-from onnxbolt.tune.records import LEAST_GAIN, Measurement, Status
 from onnxbolt.tune.tasks import Ranked, Task, instance_of
 
 _SPREAD = (

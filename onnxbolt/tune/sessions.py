@@ -23,9 +23,9 @@ import onnx
 import onnxruntime as ort
 
 from onnxbolt import extra_ops
+from onnxbolt.measurements.records import median_and_deviation
 from onnxbolt.runtime import session_options
 from onnxbolt.tune.cuda import Stream
-from onnxbolt.tune.records import median_and_deviation
 from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS
 
 Arrays = Mapping[str, np.ndarray]

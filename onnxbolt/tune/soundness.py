@@ -11,7 +11,8 @@ from onnxbolt import checks
 from onnxbolt.epilogues import EPILOGUES, MAX_STEPS, PRODUCT
 from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig, SqueezeExciteProblem
 from onnxbolt.kernels.soundness import FOR_CONV, FOR_GEMM, config_from
-from onnxbolt.tune.records import Measurement, Problem, Status
+from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.records import Measurement, Status
 
 _FROM_ZERO = ("pads", "padding")  # of a problem; all other numbers are at least 1
 

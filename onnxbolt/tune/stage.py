@@ -24,6 +24,9 @@ from onnxbolt import gpu
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.records import Machine
+from onnxbolt.measurements.timings import Choice, Comparison, Timings
 from onnxbolt.options import Options, arch_number
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region, regions
@@ -35,11 +38,9 @@ from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.database import Database, default_path
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.progress import Progress, Silent
-from onnxbolt.tune.records import Machine, Problem, kernel_key
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning
 from onnxbolt.tune.tasks import nothing_runs, tasks_of
-from onnxbolt.tune.timings import Choice, Comparison, Timings
 from onnxbolt.tune.tuner import tune
 from onnxbolt.tune.whole import settle
 from onnxbolt.verify.session import CUDA, available_providers

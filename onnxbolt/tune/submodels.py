@@ -23,6 +23,8 @@ from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.skeleton import LEAST_IR
 from onnxbolt.layout.form import PLAIN
 from onnxbolt.library import Manifest, metadata_of
+from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.timings import Timings
 from onnxbolt.opspec import OpSpec
 from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cuts import cover_as
@@ -30,8 +32,6 @@ from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.plan.regions import Region
 from onnxbolt.precision.widen import widen
 from onnxbolt.rewrite import Rewriter, rewrite
-from onnxbolt.tune.records import Problem
-from onnxbolt.tune.timings import Timings
 
 
 class Original:

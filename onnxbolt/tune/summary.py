@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from onnxbolt.inspection import describe
 from onnxbolt.kernels.config import KernelConfig
-from onnxbolt.tune.records import Measurement, Status
+from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.tune.tasks import Task
 
 _RANKABLE = 3  # fewer points have no rank correlation worth a mean

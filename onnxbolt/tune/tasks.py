@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from onnxbolt.archs import Arch
 from onnxbolt.codegen.render import Instance
 from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig, SqueezeExciteProblem
+from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import candidates, floor_us, fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tune.heuristics import seeds
-from onnxbolt.tune.records import Measurement, Problem, Status
 
 _FEW = 3
 _GENERATION = {

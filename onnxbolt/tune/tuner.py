@@ -14,14 +14,15 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.records import Machine, Measurement, Status
+from onnxbolt.measurements.timings import Choice, Timings
 from onnxbolt.tune.compiling import Build, Compiling
 from onnxbolt.tune.library import Uncompiled
 from onnxbolt.tune.progress import Progress, Silent, TaskLine, TotalLine
-from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key
 from onnxbolt.tune.scheduler import Scheduler, Trial
 from onnxbolt.tune.summary import Tuning, quality, tuned_task
 from onnxbolt.tune.tasks import Task, instance_of, nothing_runs
-from onnxbolt.tune.timings import Choice, Timings
 
 _PATIENCE = 1.0  # seconds to wait for the compiler before the progress is shown again
 

@@ -20,17 +20,18 @@ from onnx import ModelProto
 from onnxbolt import library
 from onnxbolt.errors import InputError, LibraryError
 from onnxbolt.graph.saving import save_model
+from onnxbolt.measurements.keys import canonical, plain
+from onnxbolt.measurements.records import Measurement, Status, wins
+from onnxbolt.measurements.timings import Comparison, Timings
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import regions
 from onnxbolt.tune.baseline import FUSED, ORT, Bench, Side, best_of, digest, runtime_versions
 from onnxbolt.tune.library import compiled
-from onnxbolt.tune.records import Measurement, Status, canonical, plain, wins
 from onnxbolt.tune.sessions import Found, Source, interleave
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.submodels import Fused, rounded
 from onnxbolt.tune.summary import WholeModel
-from onnxbolt.tune.timings import Comparison, Timings
 from onnxbolt.verify.feeds import graph_inputs, random_feeds
 from onnxbolt.verify.session import RUNTIME_ERRORS
 

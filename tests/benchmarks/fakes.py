@@ -16,8 +16,9 @@ from benchmarks import peers, racing
 from onnxbolt.codegen.render import Instance
 from onnxbolt.epilogues import PRODUCT
 from onnxbolt.kernels.config import GemmProblem, KernelConfig
+from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.tune.library import Result
-from onnxbolt.tune.records import Measurement, Problem, Status
 from tests.tune import fakes
 
 SERIAL = (

@@ -12,9 +12,10 @@ import pytest
 
 from benchmarks import tuning
 from onnxbolt.library import Manifest
+from onnxbolt.measurements.keys import canonical
+from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import cache_directory
 from onnxbolt.tune.database import Database, default_path
-from onnxbolt.tune.records import Measurement, Status, canonical
 from onnxbolt.tune.summary import Quality, Tuning
 
 

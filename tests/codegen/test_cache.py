@@ -14,9 +14,9 @@ from onnxbolt.codegen import cache
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.errors import InputError
+from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import cache_size
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Measurement, Status
 from tests.codegen.test_artifacts import UNITS, calls, toolchain
 
 __all__ = ["toolchain"]  # a fixture

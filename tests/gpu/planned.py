@@ -15,8 +15,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, STORE
 from onnxbolt.integers import round_up
 from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.measurements.keys import Problem
 from onnxbolt.plan.cost import candidates
-from onnxbolt.tune.records import Problem
 
 FAMILIES = (
     Family.GEMM_SM90,

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.records import Status
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tune.profiler import Profiler
-from onnxbolt.tune.records import Problem, Status
 from tests.gpu.cases import ARCH
 from tests.gpu.device import Library
 from tests.gpu.planned import planned

@@ -21,12 +21,12 @@ from onnxbolt.kernels.config import (
     Iterator,
     KernelConfig,
 )
+from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.plan.cost import predict
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune.library import build, host_units, link_library, profiling_toolchain
 from onnxbolt.tune.profiler import Profiler
-from onnxbolt.tune.records import Measurement, Status
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu.cases import ARCH, config_3x, mma
 

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.measurements.keys import kernel_key
+from onnxbolt.measurements.records import Machine, Measurement, Status
+from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.options import Options
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.lockfile import Lock
-from onnxbolt.tune.records import Machine, Measurement, Status, kernel_key
-from onnxbolt.tune.timings import Choice, Comparison, Cut, Timings
 
 Item = TypeVar("Item")
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")

@@ -186,8 +186,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # tuning
     *_mutants(
-        "onnxbolt/tune/records.py",
-        "tests/tune/test_records.py",
+        "onnxbolt/measurements/keys.py",
+        "tests/measurements/test_keys.py",
         (
             "tuning key without the power limit",
             '"machine": plain(machine)})',
@@ -198,6 +198,10 @@ MUTANTS: tuple[Mutant, ...] = (
             '"machine": plain(machine)})',
             '"machine": plain(dataclasses.replace(machine, templates=""))})',
         ),
+    ),
+    *_mutants(
+        "onnxbolt/measurements/records.py",
+        "tests/measurements/test_records.py",
         (
             "a gain within the noise wins",
             "max(LEAST_GAIN * theirs, 3 * our_mad, 3 * their_mad)",

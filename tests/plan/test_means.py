@@ -13,9 +13,9 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError
 from onnxbolt.kernels.config import ConvProblem
 from onnxbolt.match.types import Refusal
+from onnxbolt.measurements.timings import Choice, Timings
 from onnxbolt.plan.cost import pool_us, predict
 from onnxbolt.plan.cuts import cover, cover_as, segments
-from onnxbolt.tune.timings import Choice, Timings
 from tests.support import Net, assert_same, ops, prepare
 
 BLOCK = "conv+Bias+Add+Relu"

@@ -18,6 +18,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
+from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options, shapes
 from onnxbolt.plan.choose import Plan, plan
@@ -26,7 +27,6 @@ from onnxbolt.plan.ranges import FIXED, ranges_of, table
 from onnxbolt.plan.regions import regions
 from onnxbolt.tune.lockfile import Lock
 from onnxbolt.tune.tasks import tasks_of
-from onnxbolt.tune.timings import NOTHING, Choice, Timings
 from tests.support import Net, prepare
 
 ONE = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_2X, (64, 64, 32), (32, 32, 32), (16, 8, 16), 4)

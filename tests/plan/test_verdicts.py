@@ -11,11 +11,11 @@ import pytest
 
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
+from onnxbolt.measurements.timings import NOTHING, Comparison, Timings
 from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.ranges import AS_IS
 from onnxbolt.plan.regions import Region
 from onnxbolt.plan.verdicts import Verdict, joint_regions
-from onnxbolt.tune.timings import NOTHING, Comparison, Timings
 from tests.support import Net, prepare
 
 PREDICTED = Comparison(1.0, 0.0, 1.0, 0.0, measured=False)

@@ -13,9 +13,10 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig
+from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.plan.cost import fused_us
 from onnxbolt.tune.library import Result, Uncompiled
-from onnxbolt.tune.records import Machine, Measurement, Problem, Status, kernel_key
 
 MACHINE = Machine("Fake", 90, 700, "13.0", "4.2", "digest")
 

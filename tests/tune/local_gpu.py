@@ -8,13 +8,13 @@ from typing import Any
 
 import onnx
 
+from onnxbolt.measurements.timings import Comparison, Timings
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region
 from onnxbolt.tune.baseline import Bench
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import WholeModel
-from onnxbolt.tune.timings import Comparison, Timings
 from tests.support import Net
 from tests.tune import fakes
 

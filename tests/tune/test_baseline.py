@@ -16,6 +16,8 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.library import make_manifest
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
+from onnxbolt.measurements.records import Machine
+from onnxbolt.measurements.timings import NOTHING, Choice, Comparison, Cut, Timings
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan, choices, plan
 from onnxbolt.plan.cost import candidates
@@ -24,10 +26,8 @@ from onnxbolt.tune import baseline
 from onnxbolt.tune.baseline import Bench, compare
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Machine
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.submodels import Original, ends, fuse, repeat
-from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Cut, Timings
 from tests.support import Net, feeds_of, ops, prepare, run
 
 MACHINE = Machine("test", 90, 700, "13.0", "4.2", "")

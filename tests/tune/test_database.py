@@ -19,8 +19,9 @@ import pytest
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
+from onnxbolt.measurements.keys import kernel_key
+from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Machine, Measurement, Status, kernel_key
 from onnxbolt.tune.schema import SCHEMA
 
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
@@ -280,7 +281,7 @@ WRITER = """
 import itertools, sys
 from pathlib import Path
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Measurement, Status
+from onnxbolt.measurements.records import Measurement, Status
 path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 database = Database(path)
 print("open", flush=True)
@@ -332,7 +333,7 @@ import resource, signal, sys
 from pathlib import Path
 from onnxbolt.errors import InputError
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Measurement, Status
+from onnxbolt.measurements.records import Measurement, Status
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with Database(Path(sys.argv[1])) as database:
     database.add(Measurement("before", None, Status.OK, 1.0))

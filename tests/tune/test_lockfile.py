@@ -13,10 +13,10 @@ import pytest
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.measurements.records import Machine
+from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.options import Options
 from onnxbolt.tune.lockfile import SCHEMA, Lock, open_for, shapes_of
-from onnxbolt.tune.records import Machine
-from onnxbolt.tune.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.version import __version__
 
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")

@@ -7,10 +7,10 @@ import pytest
 from onnxbolt.archs import ARCHS
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
+from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.plan.choose import choices, plan
 from onnxbolt.plan.regions import Region, regions
 from onnxbolt.tune.parts import promising
-from onnxbolt.tune.timings import NOTHING, Choice, Timings
 from tests.support import Net, prepare
 
 

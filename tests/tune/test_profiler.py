@@ -22,9 +22,10 @@ from onnxbolt.kernels.config import (
     KernelConfig,
     Schedule,
 )
+from onnxbolt.measurements.keys import kernel_key
+from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.tune.library import Uncompiled
 from onnxbolt.tune.profiler import Profiler
-from onnxbolt.tune.records import Measurement, Status, kernel_key
 
 SCRIPT = """
 import json, os, sys, time

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from onnxbolt import pipeline
+from onnxbolt.measurements import timings as timings_module
+from onnxbolt.measurements.records import Status
+from onnxbolt.measurements.timings import Comparison
 from onnxbolt.plan.regions import Region
 from onnxbolt.tune import baseline, parts, stage, whole
-from onnxbolt.tune import timings as timings_module
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.records import Status
-from onnxbolt.tune.timings import Comparison
 from tests.support import Net
 from tests.tune import fakes
 from tests.tune.local_gpu import Gpu, net

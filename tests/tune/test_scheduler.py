@@ -12,7 +12,8 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.kernels.config import Family
-from onnxbolt.tune.records import Measurement, Status, kernel_key
+from onnxbolt.measurements.keys import kernel_key
+from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.tune.scheduler import Calibration, Outlook, Scheduler, Trial
 from onnxbolt.tune.tasks import Ranked, Task, tasks_of
 from tests.tune.fakes import MACHINE, MODEL, conv, gemm, true_us

@@ -9,8 +9,8 @@ import pytest
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.measurements.keys import Problem
 from onnxbolt.plan.cost import candidates
-from onnxbolt.tune.records import Problem
 from onnxbolt.tune.soundness import check_problem, config_from
 
 CHAIN = ("Bias", "Relu", "Gemm", "Bias", "Relu")

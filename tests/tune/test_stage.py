@@ -14,13 +14,13 @@ import pytest
 from onnxbolt import pipeline
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.measurements.timings import NOTHING, Choice, Comparison, Timings
 from onnxbolt.options import Options
 from onnxbolt.tune import stage
 from onnxbolt.tune.cuda import CudaError
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import WholeModel
-from onnxbolt.tune.timings import NOTHING, Choice, Comparison, Timings
 from tests.support import Net, prepare
 from tests.tune import fakes
 from tests.tune.local_gpu import Gpu, net

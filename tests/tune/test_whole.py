@@ -11,6 +11,8 @@ from pathlib import Path
 import onnx
 import pytest
 
+from onnxbolt.measurements.records import Machine, Measurement, Status
+from onnxbolt.measurements.timings import Comparison, Timings
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import regions
@@ -18,9 +20,7 @@ from onnxbolt.tune import whole
 from onnxbolt.tune.baseline import Bench
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.listing import entries
-from onnxbolt.tune.records import Machine, Measurement, Status
 from onnxbolt.tune.subject import Subject
-from onnxbolt.tune.timings import Comparison, Timings
 from onnxbolt.tune.whole import SLOWER, settle
 from tests.support import Net
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import types
 from typing import Any, cast
 
@@ -11,8 +13,9 @@ import pytest
 
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProblem
+from onnxbolt.measurements.keys import Problem, kernel_key, plain, problem_from
+from onnxbolt.measurements.records import Machine
 from onnxbolt.tune import baseline, whole
-from onnxbolt.tune.records import Machine, Problem, kernel_key, wins
 
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0.88", "4.2.0", "digest")
 CONV = ConvProblem(
@@ -113,19 +116,38 @@ def test_pads_have_an_order() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("ours", "our_mad", "theirs", "their_mad", "won"),
-    [
-        (98.1, 0.0, 100.0, 0.0, False),
-        (97.9, 0.0, 100.0, 0.0, True),  # 2% are noise whatever the samples say
-        (90.0, 3.5, 100.0, 0.0, False),
-        (90.0, 3.3, 100.0, 0.0, True),  # as are three deviations of ours
-        (90.0, 0.0, 100.0, 3.5, False),
-        (90.0, 0.0, 100.0, 3.3, True),  # or of theirs
-        (110.0, 0.0, 100.0, 0.0, False),
-    ],
-)
-def test_a_gain_has_to_exceed_the_noise(
-    ours: float, our_mad: float, theirs: float, their_mad: float, won: bool
-) -> None:
-    assert wins(ours, our_mad, theirs, their_mad) is won
+def test_a_key_is_this_text_to_the_byte() -> None:
+    """Databases hold these texts; another one for the same problem would lose its times."""
+    assert kernel_key(GEMM, MACHINE) == (
+        '{"kernel":{"chain":["Bias"],"dtype":"f16","inner":[],"k":16,"m":64,"n":32,"out":"f32"},'
+        '"kind":"GemmProblem","machine":{"arch":90,"cuda":"13.0.88","cutlass":"4.2.0",'
+        '"gpu":"NVIDIA H200","power_limit":700,"templates":"digest"}}'
+    )
+
+
+def test_a_problem_is_read_back_from_its_plain_form() -> None:
+    for problem in (CONV, GEMM, GATE):
+        fields = cast(dict[str, Any], plain(problem))
+        assert problem_from(type(problem).__name__, fields) == problem
+
+
+def test_planning_needs_no_tuner() -> None:
+    """`plan` imports `measurements`, which imports neither `plan` nor `tune`."""
+    code = """
+import importlib, pkgutil, sys
+import onnxbolt.{0} as package
+for module in pkgutil.walk_packages(package.__path__, "onnxbolt.{0}."):
+    importlib.import_module(module.name)
+print([name for name in sys.modules if name.startswith({1})])
+"""
+    for package, others in (
+        ("plan", ("onnxbolt.tune",)),
+        ("measurements", ("onnxbolt.tune", "onnxbolt.plan")),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(package, others)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == "[]\n", package

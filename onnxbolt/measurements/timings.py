@@ -1,12 +1,13 @@
-"""What the planner asks of measurements: an empty answer means that nothing is known and the
-prediction stands."""
+"""The measured times and decisions that a plan is made with; where one is missing, the planner
+predicts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from onnxbolt.kernels.config import KernelConfig
-from onnxbolt.tune.records import Machine, Problem, wins
+from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.records import Machine, wins
 
 
 @dataclass(frozen=True)
