@@ -2,14 +2,14 @@
 // bytes: a chain of one layer, whose loader does without (chain/rows.h). Rows of B are multiples of
 // 16 bytes; what is behind their k values is not read.
 #pragma once
-#include "chain_sm90.h"
+#include "b2b_gemm_sm90.h"
 
 namespace onnxbolt {
 
 // See GemmArguments.
 template <class Config, class ElementType, class OutputType, class ChainType>
-struct GemmRowsSm90 : ChainSm90<Config, ElementType, OutputType, ChainType> {
-  using Chain = ChainSm90<Config, ElementType, OutputType, ChainType>;
+struct GemmRowsSm90 : B2bGemmSm90<Config, ElementType, OutputType, ChainType> {
+  using Chain = B2bGemmSm90<Config, ElementType, OutputType, ChainType>;
 
   static const char* can_implement(const void* arguments) {
     const ChainArguments chain = OneLayer(*static_cast<const GemmArguments*>(arguments));

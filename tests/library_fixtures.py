@@ -35,13 +35,13 @@ ARGUMENTS = {
     Family.GEMM_2X: "GemmArguments",
     Family.CONV_2X: "ConvArguments",
     Family.POOL: "PoolArguments",
-    Family.FIRST_SM90: "ConvArguments",
+    Family.STEM_SM90: "ConvArguments",
     Family.LAYOUT: "LayoutArguments",
     Family.ELEMENTWISE: "ElementwiseArguments",
     Family.SQUEEZE_EXCITE: "SqueezeExciteArguments",
-    Family.CHAIN_SM90: "ChainArguments",
-    Family.CHAIN_STORED_SM90: "ChainArguments",
-    Family.CHAIN_CONV_SM90: "ConvChainArguments",
+    Family.B2B_GEMM_SM90: "ChainArguments",
+    Family.B2B_STORED_SM90: "ChainArguments",
+    Family.B2B_CONV_SM90: "ConvChainArguments",
     Family.RESIZE: "ResizeArguments",
     Family.GEMM_ROWS_SM90: "GemmArguments",
     Family.CONV_SM90: "host::MeanArguments",
@@ -104,9 +104,7 @@ GEMM_ADD = Fused(
     "gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.GEMM_2X
 )
 CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=Family.CONV_2X)
-FIRST = Fused(
-    "conv", Step("Bias"), Step("Relu"), rank=4, family=Family.FIRST_SM90, planes=DType.F32
-)
+FIRST = Fused("conv", Step("Bias"), Step("Relu"), rank=4, family=Family.STEM_SM90, planes=DType.F32)
 LAST, LAST_1D = (
     Fused(kind, Step("Bias"), Step("Relu"), rank=rank, family=Family.CONV_2X, to_nchw=True)
     for kind, rank in (("conv", 4), ("conv1d", 3))
@@ -127,12 +125,12 @@ BOTH, BOTH_1D = (
     )
     for kind, rank in (("conv", 4), ("conv1d", 3))
 )
-GEMM_CHAIN = Fused("gemm_chain", *_LAYERS, Step("Relu"), family=Family.CHAIN_SM90)
+GEMM_CHAIN = Fused("gemm_chain", *_LAYERS, Step("Relu"), family=Family.B2B_GEMM_SM90)
 GEMM_CHAIN_PADDED = Fused(
-    "gemm_chain", *_LAYERS, Step("Add"), Step("Relu"), family=Family.CHAIN_SM90, padding=3
+    "gemm_chain", *_LAYERS, Step("Add"), Step("Relu"), family=Family.B2B_GEMM_SM90, padding=3
 )
 CONV_CHAIN = Fused(
-    "conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, family=Family.CHAIN_CONV_SM90
+    "conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, family=Family.B2B_CONV_SM90
 )
 _STORED = (
     Step("Bias"),
@@ -143,11 +141,11 @@ _STORED = (
     Step("Bias"),
     Step("Relu"),
 )
-GEMM_STORED = Fused("gemm_chain", *_STORED, family=Family.CHAIN_STORED_SM90)
-CONV_STORED = Fused("conv_chain", *_STORED, rank=4, family=Family.CHAIN_STORED_SM90)
+GEMM_STORED = Fused("gemm_chain", *_STORED, family=Family.B2B_STORED_SM90)
+CONV_STORED = Fused("conv_chain", *_STORED, rank=4, family=Family.B2B_STORED_SM90)
 _INNER = tuple(step for step in _STORED if step.name != STORE)  # with a residual between the layers
-GEMM_INNER = Fused("gemm_chain", *_INNER, family=Family.CHAIN_STORED_SM90)
-CONV_INNER = Fused("conv_chain", *_INNER, rank=4, family=Family.CHAIN_STORED_SM90)
+GEMM_INNER = Fused("gemm_chain", *_INNER, family=Family.B2B_STORED_SM90)
+CONV_INNER = Fused("conv_chain", *_INNER, rank=4, family=Family.B2B_STORED_SM90)
 CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=Family.CONV_2X)
 MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = (
     Fused("max_pool"),

@@ -10,7 +10,7 @@
 #include "chain/product_2x.h"
 
 namespace onnxbolt {
-namespace chain_2x {
+namespace b2b_2x {
 
 template <class K>
 struct Params {
@@ -137,5 +137,5 @@ struct Launcher : K {
   }
 };
 
-}  // namespace chain_2x
+}  // namespace b2b_2x
 }  // namespace onnxbolt

@@ -9,7 +9,7 @@
 #include "integers.h"
 
 namespace onnxbolt {
-namespace chain_2x {
+namespace b2b_2x {
 
 // Rows of a matrix, as GEMM_2X has them, but that copies fill with zeros.
 template <class Row, class Element>
@@ -74,5 +74,5 @@ struct ImageMainLoop {
   }
 };
 
-}  // namespace chain_2x
+}  // namespace b2b_2x
 }  // namespace onnxbolt

@@ -9,7 +9,7 @@
 #include "cutlass/arch/mma.h"
 
 namespace onnxbolt {
-namespace chain_2x {
+namespace b2b_2x {
 
 // A thread's part of 16 rows x 16 columns as operand: columns 2 (lane % 4) and the one behind, of
 // rows lane / 4 and 8 below; the same for the next eight columns.
@@ -154,5 +154,5 @@ CUTLASS_DEVICE void Multiply(const Result<K, L - 1>& operand, Memory<K> memory,
   }
 }
 
-}  // namespace chain_2x
+}  // namespace b2b_2x
 }  // namespace onnxbolt

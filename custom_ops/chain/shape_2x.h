@@ -7,7 +7,7 @@
 #include "tile_2x.h"
 
 namespace onnxbolt {
-namespace chain_2x {
+namespace b2b_2x {
 
 // The configuration of a layer as GEMM_2X would have it: the block's rows and all columns of the
 // layer. All warps across store 8 rows together, for which CUTLASS needs an access for each thread.
@@ -151,5 +151,5 @@ struct Memory {
   }
 };
 
-}  // namespace chain_2x
+}  // namespace b2b_2x
 }  // namespace onnxbolt

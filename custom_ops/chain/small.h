@@ -6,7 +6,7 @@
 #include "epilogue/chain.h"
 
 namespace onnxbolt {
-namespace chain_small {
+namespace b2b_gemm_small {
 
 template <int Count>
 using Values = cutlass::Array<float, Count>;
@@ -145,5 +145,5 @@ __device__ void ComputeFrom(const ChainArguments& chain, const float* constants,
   }
 }
 
-}  // namespace chain_small
+}  // namespace b2b_gemm_small
 }  // namespace onnxbolt

@@ -60,25 +60,25 @@ def instance_name(instance: Instance) -> str:
         words += [f"w{_shape(c.warp)}", f"i{_shape(c.instruction)}", f"z{c.swizzle}"]
     if c.family in (
         Family.DEPTHWISE,
-        Family.CHAIN_SM90,
-        Family.CHAIN_CONV_SM90,
-        Family.CHAIN_SMALL,
-        Family.CHAIN_WIDE_SM90,
-        Family.CHAIN_STORED_SM90,
+        Family.B2B_GEMM_SM90,
+        Family.B2B_CONV_SM90,
+        Family.B2B_GEMM_SMALL,
+        Family.B2B_GEMM_WIDE_SM90,
+        Family.B2B_STORED_SM90,
     ):
         words += [f"f{_shape(c.warp)}"]
     if c.family in (
-        Family.FIRST_SM90,
-        Family.CHAIN_FIRST_SM90,
-        Family.CHAIN_2X,
-        Family.CHAIN_CONV_2X,
+        Family.STEM_SM90,
+        Family.B2B_STEM_SM90,
+        Family.B2B_GEMM_2X,
+        Family.B2B_CONV_2X,
     ):
         words += [f"f{_shape(c.warp)}", f"t{_shape(c.instruction)}"]
     if c.family in (Family.GEMM_SM90, Family.CONV_SM90) and c.instruction[0]:
         words += ["swapped"]
     if c.family is Family.HALO_SM90:
         words += [f"p{c.instruction[0]}"]
-    if c.family is Family.CHAIN_HALO_SM90:
+    if c.family is Family.B2B_HALO_SM90:
         words += [f"p{_shape(c.instruction)}"]
     if c.family is Family.GEMM_3X or c.consumers:
         words += [f"c{_shape(c.cluster)}"]

@@ -67,7 +67,7 @@ def configs(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
                 arch.number,
                 0,
                 UNBOUNDED,
-                Family.CHAIN_SM90,
+                Family.B2B_GEMM_SM90,
                 (rows, padded[0], depth),
                 (others[0], others[1], others[2]),
                 stages=stages,

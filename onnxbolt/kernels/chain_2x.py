@@ -110,7 +110,7 @@ def _configs(tile: _Tile, problem: GemmProblem, arch: Arch) -> Iterator[KernelCo
             arch.number,
             0,
             UNBOUNDED,
-            Family.CHAIN_2X,
+            Family.B2B_GEMM_2X,
             (tile.rows, first, tile.k),
             (warp[0], warp[1], warp[2]),
             (tile.warp_rows, first // tile.across, 0),

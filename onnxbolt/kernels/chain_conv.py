@@ -59,7 +59,7 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
             arch.number,
             0,
             UNBOUNDED,
-            Family.CHAIN_CONV_SM90,
+            Family.B2B_CONV_SM90,
             (rows, padded[0], k),
             (others[0], others[1], others[2]),
             schedule=schedule,

@@ -24,7 +24,7 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     iterator = Iterator.OPTIMIZED if max(problem.r, problem.s) <= MASK_BITS else Iterator.ANALYTIC
     gemm = as_gemm(problem, problem.c)
     return tuple(
-        replace(config, family=Family.CHAIN_CONV_2X, iterator=iterator)
+        replace(config, family=Family.B2B_CONV_2X, iterator=iterator)
         for config in chain_2x.candidates(gemm, arch)
         if _image_rows(config, problem) <= MAX_IMAGE_ROWS
         and chain_2x.registers(config, gemm) + _ITERATOR_REGISTERS <= arch.registers_per_thread

@@ -1,5 +1,5 @@
 """A model's first convolution and a 1x1 convolution behind it in one kernel on sm_90a
-(custom_ops/chain_first_sm90.h)."""
+(custom_ops/b2b_stem_sm90.h)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     inner, columns = (next(n for n in COLUMNS if n >= width) for width in widths)
     alone = replace(problem.layers[0], k=inner)
     configs = [
-        replace(config, family=Family.CHAIN_FIRST_SM90, instruction=(*problem.strides, columns))
+        replace(config, family=Family.B2B_STEM_SM90, instruction=(*problem.strides, columns))
         for config in first.configurations(alone, arch)
     ]
     return first.busiest([config for config in configs if _fits(config, problem, arch)])

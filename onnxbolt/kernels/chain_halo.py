@@ -114,7 +114,7 @@ def _configs(problem: ConvProblem, arch: Arch) -> Iterator[KernelConfig]:
                 arch.number,
                 0,
                 UNBOUNDED,
-                Family.CHAIN_HALO_SM90,
+                Family.B2B_HALO_SM90,
                 (channels, positions, k_block),
                 (tile.columns, tile.rows, tile.images),
                 schedule=schedule,

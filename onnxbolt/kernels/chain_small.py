@@ -39,7 +39,7 @@ def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
             arch.number,
             0,
             UNBOUNDED,
-            Family.CHAIN_SMALL,
+            Family.B2B_GEMM_SMALL,
             (_THREADS, columns[0], _padded(problem.k, _DEPTHS)),
             (warp[0], warp[1], warp[2]),
             align_a=alignment(problem.k, problem.dtype),

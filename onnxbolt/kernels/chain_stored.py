@@ -74,7 +74,7 @@ def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
             arch.number,
             0,
             UNBOUNDED,
-            Family.CHAIN_STORED_SM90,
+            Family.B2B_STORED_SM90,
             (ROWS * groups, inner, round_up(k, _box(k))),
             (columns, 0, 0),
             stages=stages,

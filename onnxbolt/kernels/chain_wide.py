@@ -2,7 +2,7 @@
 memory (Bolt, section 3.1.1; custom_ops/chain/wide_shape.h has the same formulas).
 
 Two consumer warpgroups share the columns of 64 rows, or have 64 rows each. All weights come through
-a ring. `align_a` is as that of CHAIN_SM90.
+a ring. `align_a` is as that of B2B_GEMM_SM90.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 from onnxbolt.kernels.staging import staging_bytes
 
 COLUMNS = (32, 64, 96, 128, 192, 256, 384, 512)  # of a layer, zeros included
-# columns up to which registers hold what CHAIN_SM90 keeps there without spoiling its other choices
+# columns up to which registers hold what B2B_GEMM_SM90 keeps there without spoiling its other
+# choices
 _NARROW = 192
 _ROWS = (64, 128)  # of a tile
 _STAGES = (8, 7, 6, 5, 4, 3)  # the deepest ring that fits is the one
@@ -56,7 +57,7 @@ def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
                 arch.number,
                 0,
                 UNBOUNDED,
-                Family.CHAIN_WIDE_SM90,
+                Family.B2B_GEMM_WIDE_SM90,
                 (rows, first, first_depth(problem.k)),
                 (others[0], others[1], others[2]),
                 stages=stages,

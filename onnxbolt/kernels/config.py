@@ -31,29 +31,29 @@ class Family(enum.IntEnum):
     GEMM_SM90 = 5  # GEMM
     CONV_SM90 = 6  # implicit GEMM: TMA im2col, or tiled TMA where a convolution is a GEMM
     HALO_SM90 = 7  # convolution from spatial tiles with their border, without im2col traffic
-    FIRST_SM90 = 8  # a model's first convolution: few channels, read from NCHW as they are
+    STEM_SM90 = 8  # a model's first convolution: few channels, read from NCHW as they are
     DEPTHWISE = 9  # NHWC depthwise convolution, any architecture
     SQUEEZE_EXCITE = 10  # NHWC squeeze-and-excitation, any architecture
     ELEMENTWISE = 11  # an epilogue chain by itself, any architecture
     LAYOUT = 12  # NCHW to NHWC and back, any architecture
-    CHAIN_SM90 = 13  # several GEMMs in one kernel, what lies between them in registers; sm_90a
+    B2B_GEMM_SM90 = 13  # several GEMMs in one kernel, what lies between them in registers; sm_90a
     # a convolution and 1x1 convolutions behind it in one kernel; sm_90a
-    CHAIN_CONV_SM90 = 14  # the first one as CONV_SM90 has it
-    CHAIN_HALO_SM90 = 15  # as HALO_SM90
-    CHAIN_FIRST_SM90 = 16  # as FIRST_SM90
-    CHAIN_SMALL = 17  # several GEMMs too narrow for tensor cores in one kernel, any architecture
-    CHAIN_2X = 18  # several GEMMs in one kernel with mma.sync, sm_75 and later
+    B2B_CONV_SM90 = 14  # the first one as CONV_SM90 has it
+    B2B_HALO_SM90 = 15  # as HALO_SM90
+    B2B_STEM_SM90 = 16  # as STEM_SM90
+    B2B_GEMM_SMALL = 17  # several GEMMs too narrow for tensor cores in one kernel, any architecture
+    B2B_GEMM_2X = 18  # several GEMMs in one kernel with mma.sync, sm_75 and later
     RESIZE = 19  # our NHWC resizing kernels, any architecture
     # several GEMMs of up to 512 columns in one kernel, what lies between them in shared memory;
     # sm_90a
-    CHAIN_WIDE_SM90 = 20
+    B2B_GEMM_WIDE_SM90 = 20
     # two GEMMs, or 1x1 convolutions, the first one's result stored as well, or with residuals;
     # sm_90a
-    CHAIN_STORED_SM90 = 21
-    GEMM_ROWS_SM90 = 22  # GEMM whose rows TMA cannot read: CHAIN_SM90 of one layer
+    B2B_STORED_SM90 = 21
+    GEMM_ROWS_SM90 = 22  # GEMM whose rows TMA cannot read: B2B_GEMM_SM90 of one layer
     # a convolution, as CONV_2X has it, and 1x1 convolutions behind it in one kernel, sm_75 and
     # later
-    CHAIN_CONV_2X = 23
+    B2B_CONV_2X = 23
 
 
 class Schedule(enum.IntEnum):
@@ -152,7 +152,7 @@ class KernelConfig:
 ROW_WIDTH = 25
 SWIZZLED_AT_LAUNCH = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90)
 SPLIT_AT_LAUNCH = (Family.GEMM_SM90, Family.CONV_SM90)
-TILED_AT_LAUNCH = (Family.HALO_SM90, Family.CHAIN_HALO_SM90)
+TILED_AT_LAUNCH = (Family.HALO_SM90, Family.B2B_HALO_SM90)
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,10 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
 
 def columns(config: KernelConfig) -> tuple[int, ...]:
     """Channels of each layer that the kernel has, zeros included."""
-    if config.family is Family.CHAIN_FIRST_SM90:
+    if config.family is Family.B2B_STEM_SM90:
         return config.threadblock[1], config.instruction[2]
     return (
         chain_halo.columns(config)
-        if config.family is Family.CHAIN_HALO_SM90
+        if config.family is Family.B2B_HALO_SM90
         else gemm_chain.columns(config)
     )

@@ -59,7 +59,7 @@ def configurations(problem: ConvProblem, arch: Arch) -> list[KernelConfig]:
             arch.number,
             0,
             UNBOUNDED,
-            Family.FIRST_SM90,
+            Family.STEM_SM90,
             (tile, columns, depth(problem)),
             (problem.r, problem.s, problem.c),
             (*problem.strides, 1),

@@ -16,12 +16,30 @@ _MOST_WARPGROUPS = 8
 _ALIGNMENTS = (1, 2, 4, 8, 16)
 _MMA_SYNC = (Family.GEMM_2X, Family.CONV_2X)
 FOR_CONV = frozenset(
-    family
-    for family in Family
-    if any(word in family.name for word in ("CONV", "HALO", "FIRST", "DEPTHWISE"))
+    {
+        Family.CONV_2X,
+        Family.CONV_SM90,
+        Family.HALO_SM90,
+        Family.STEM_SM90,
+        Family.DEPTHWISE,
+        Family.B2B_CONV_SM90,
+        Family.B2B_HALO_SM90,
+        Family.B2B_STEM_SM90,
+        Family.B2B_CONV_2X,
+    }
 )
-FOR_GEMM = (
-    frozenset(family for family in Family if family.name.startswith(("GEMM", "CHAIN"))) - FOR_CONV
+FOR_GEMM = frozenset(
+    {
+        Family.GEMM_2X,
+        Family.GEMM_3X,
+        Family.GEMM_SM90,
+        Family.B2B_GEMM_SM90,
+        Family.B2B_GEMM_SMALL,
+        Family.B2B_GEMM_2X,
+        Family.B2B_GEMM_WIDE_SM90,
+        Family.B2B_STORED_SM90,
+        Family.GEMM_ROWS_SM90,
+    }
 )
 
 

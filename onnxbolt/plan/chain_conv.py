@@ -26,7 +26,7 @@ _LATENCY_US = 0.15  # of a further product, which waits for the one before
 
 
 def fused_us(problem: ConvProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
-    """One launch of CHAIN_CONV_SM90; `memory_us` is what a copy of all operands takes."""
+    """One launch of B2B_CONV_SM90; `memory_us` is what a copy of all operands takes."""
     alone, rows = problem.layers[0], config.threadblock[0]
     k = config.threadblock[2]
     aligned = replace(alone, c=ceil_divide(alone.c, k) * k)  # as many k-blocks

@@ -1,5 +1,5 @@
-"""Predicted microseconds of CHAIN_WIDE_SM90: layers of one tile follow one another, each as fast as
-the slowest of tensor cores, shared memory and TMA lets its stages be.
+"""Predicted microseconds of B2B_GEMM_WIDE_SM90: layers of one tile follow one another, each as fast
+as the slowest of tensor cores, shared memory and TMA lets its stages be.
 
 The constants were fitted to 36 measurements on one H200: two to four layers of 512, 256 and fewer
 columns, 1,024 to 65,536 rows of 13 to 512 values, tiles of 64 and of 128 rows (root mean square of

@@ -125,27 +125,27 @@ def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
             depthwise.compute_us(problem, config, arch), _memory_us(problem, arch)
         )
     if isinstance(problem, ConvProblem) and config.family in (
-        Family.FIRST_SM90,
-        Family.CHAIN_FIRST_SM90,
+        Family.STEM_SM90,
+        Family.B2B_STEM_SM90,
     ):
         return (
             arch.launch_us
             + first.PROLOGUE_US
             + _overlapped(first.compute_us(problem, config, arch), _memory_us(problem, arch))
         )
-    if config.family is Family.CHAIN_STORED_SM90:
+    if config.family is Family.B2B_STORED_SM90:
         return chain_stored.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, GemmProblem) and (
         problem.inner or config.family is Family.GEMM_ROWS_SM90
     ):
         return gemm_chain.fused_us(problem, config, arch, _memory_us(problem, arch))
-    if isinstance(problem, ConvProblem) and config.family is Family.CHAIN_CONV_2X:
+    if isinstance(problem, ConvProblem) and config.family is Family.B2B_CONV_2X:
         return chain_2x.conv_us(problem, config, arch, _memory_us(problem, arch))
-    if isinstance(problem, ConvProblem) and config.family is Family.CHAIN_CONV_SM90:
+    if isinstance(problem, ConvProblem) and config.family is Family.B2B_CONV_SM90:
         return chain_conv.fused_us(problem, config, arch, _memory_us(problem, arch))
     if isinstance(problem, ConvProblem) and config.family in (
         Family.HALO_SM90,
-        Family.CHAIN_HALO_SM90,
+        Family.B2B_HALO_SM90,
     ):
         cycles = (chain_halo if problem.inner else halo).cycles(problem, config, arch)
         return sm90.LAUNCH_US + _overlapped(cycles / arch.clock * _US, _memory_us(problem, arch))

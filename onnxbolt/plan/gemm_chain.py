@@ -1,8 +1,8 @@
 """Predicted microseconds of several GEMMs in one kernel: weights and rows come through L2, layers
 follow one another.
 
-The constants of CHAIN_SM90 were fitted to 219 measurements of 56 chains on one H200: layers of 16
-to 256 columns, two to four of them together, 1,024 to 128,320 rows (root mean square of the
+The constants of B2B_GEMM_SM90 were fitted to 219 measurements of 56 chains on one H200: layers of
+16 to 256 columns, two to four of them together, 1,024 to 128,320 rows (root mean square of the
 logarithm of the error 12%); memory's part again to 38 later ones (6%).
 """
 
@@ -32,11 +32,11 @@ _FP32_EFFICIENCY = 0.4  # of CUDA cores, which also read weights and convert
 
 def fused_us(problem: GemmProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
     """One launch; `memory_us` is what a copy of x, the weights and y takes."""
-    if config.family is Family.CHAIN_WIDE_SM90:
+    if config.family is Family.B2B_GEMM_WIDE_SM90:
         return chain_wide.fused_us(problem, config, arch, memory_us)
-    if config.family is Family.CHAIN_2X:
+    if config.family is Family.B2B_GEMM_2X:
         return chain_2x.fused_us(problem, config, arch, memory_us)
-    if config.family is Family.CHAIN_SMALL:
+    if config.family is Family.B2B_GEMM_SMALL:
         return (
             arch.launch_us
             + _SMALL_PROLOGUE_US

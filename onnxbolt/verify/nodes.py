@@ -31,7 +31,7 @@ from onnxbolt.verify.standard import Standard
 
 # families whose products of fp32 are no tensor core's
 _IN_FP32 = {
-    Family.CHAIN_SMALL,
+    Family.B2B_GEMM_SMALL,
     Family.DEPTHWISE,
     Family.ELEMENTWISE,
     Family.LAYOUT,

@@ -79,7 +79,7 @@ def _chain(arch: int) -> Instance:
     """Two layers with mma.sync, the result of the first one in registers."""
     stages = 3 if get(arch).cp_async else 2
     config = KernelConfig(
-        arch, 0, UNBOUNDED, Family.CHAIN_2X, (64, 64, 32), (32, 0, 0), (16, 64, 0), stages
+        arch, 0, UNBOUNDED, Family.B2B_GEMM_2X, (64, 64, 32), (32, 0, 0), (16, 64, 0), stages
     )
     return Instance(config, DType.F16, DType.F16, ("Bias", "Relu", PRODUCT, *CHAIN))
 
@@ -89,7 +89,7 @@ def _conv_chain(arch: int) -> Instance:
     alone = _chain(arch)
     config = dataclasses.replace(
         alone.config,
-        family=Family.CHAIN_CONV_2X,
+        family=Family.B2B_CONV_2X,
         instruction=(32, 32, 0),
         iterator=Iterator.OPTIMIZED,
     )
@@ -198,7 +198,7 @@ def test_every_candidate_for_several_products_compiles(number: int) -> None:
         Instance(config.instance(), DType.F16, DType.F16, problem.chain)
         for problem in problems
         for config in gemm.candidates(problem, get(number))
-        if config.family is Family.CHAIN_2X
+        if config.family is Family.B2B_GEMM_2X
     ]
     _, complaints = compile_all(units(found, 4), watchful())
     assert complaints == []

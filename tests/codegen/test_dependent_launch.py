@@ -28,8 +28,8 @@ PLAIN = {
     Family.GEMM_2X,
     Family.GEMM_3X,
     Family.CONV_2X,
-    Family.CHAIN_2X,
-    Family.CHAIN_CONV_2X,
+    Family.B2B_GEMM_2X,
+    Family.B2B_CONV_2X,
 }  # launched behind the kernel before
 # of each family's kernels the parameter's type and the fields in it that are constant
 CONSTANTS: dict[Family, tuple[str, tuple[str, ...]]] = {
@@ -45,12 +45,12 @@ CONSTANTS: dict[Family, tuple[str, tuple[str, ...]]] = {
     Family.GEMM_SM90: ("sm90::Params", ("b", "operands.vectors")),
     Family.CONV_SM90: ("sm90::Params", ("b", "operands.vectors")),
     Family.HALO_SM90: ("halo::Params", ("filter", "epilogue.vectors")),
-    Family.FIRST_SM90: ("first::Params", ("filter", "epilogue.vectors")),
-    Family.CHAIN_SMALL: (
+    Family.STEM_SM90: ("first::Params", ("filter", "epilogue.vectors")),
+    Family.B2B_GEMM_SMALL: (
         "ChainArguments",
         ("weights", *(f"epilogue[{i}].vectors" for i in range(4))),
     ),
-    Family.CHAIN_SM90: (
+    Family.B2B_GEMM_SM90: (
         "sm90::ChainParams",
         ("weights", *(f"operands[{i}].vectors" for i in range(4))),
     ),
@@ -58,23 +58,23 @@ CONSTANTS: dict[Family, tuple[str, tuple[str, ...]]] = {
         "sm90::ChainParams",
         ("weights", *(f"operands[{i}].vectors" for i in range(4))),
     ),
-    Family.CHAIN_WIDE_SM90: (
+    Family.B2B_GEMM_WIDE_SM90: (
         "sm90::ChainParams",
         ("weights", *(f"operands[{i}].vectors" for i in range(4))),
     ),
-    Family.CHAIN_STORED_SM90: (
+    Family.B2B_STORED_SM90: (
         "sm90::StoredParams",
         ("weights", *(f"operands[{i}].vectors" for i in range(2))),
     ),
-    Family.CHAIN_CONV_SM90: (
+    Family.B2B_CONV_SM90: (
         "sm90::ConvChainParams",
         ("b", "weights", "operands.vectors", *(f"inner[{i}].vectors" for i in range(4))),
     ),
-    Family.CHAIN_HALO_SM90: (
+    Family.B2B_HALO_SM90: (
         "halo::ChainParams",
         ("filter", "weights", "epilogue.vectors", *(f"inner[{i}].vectors" for i in range(2))),
     ),
-    Family.CHAIN_FIRST_SM90: (
+    Family.B2B_STEM_SM90: (
         "first::ChainParams",
         ("filter", "next", "epilogue.vectors", "inner.vectors"),
     ),

@@ -28,7 +28,7 @@ CHAIN = KernelConfig(
     90,
     0,
     UNBOUNDED,
-    Family.CHAIN_SM90,
+    Family.B2B_GEMM_SM90,
     (64, 64, 256),
     (16, 0, 0),
     stages=8,
@@ -48,32 +48,32 @@ CHAIN_WIDE = KernelConfig(
     90,
     0,
     UNBOUNDED,
-    Family.CHAIN_WIDE_SM90,
+    Family.B2B_GEMM_WIDE_SM90,
     (64, 512, 16),
     (256, 64, 0),
     stages=4,
     align_a=1,
     consumers=2,
 )
-CHAIN_SMALL = KernelConfig(
-    80, 0, UNBOUNDED, Family.CHAIN_SMALL, (128, 8, 4), (4, 0, 0), align_a=4, align_c=4
+B2B_GEMM_SMALL = KernelConfig(
+    80, 0, UNBOUNDED, Family.B2B_GEMM_SMALL, (128, 8, 4), (4, 0, 0), align_a=4, align_c=4
 )
 CHAIN_STORED = KernelConfig(
     90,
     0,
     UNBOUNDED,
-    Family.CHAIN_STORED_SM90,
+    Family.B2B_STORED_SM90,
     (192, 256, 64),
     (64, 0, 0),
     stages=4,
     consumers=3,
     resident=1,
 )
-CHAIN_2X = KernelConfig(
-    80, 0, UNBOUNDED, Family.CHAIN_2X, (64, 128, 32), (64, 0, 0), (32, 64, 0), stages=4
+B2B_GEMM_2X = KernelConfig(
+    80, 0, UNBOUNDED, Family.B2B_GEMM_2X, (64, 128, 32), (64, 0, 0), (32, 64, 0), stages=4
 )
-CHAIN_CONV_2X = dataclasses.replace(
-    CHAIN_2X, family=Family.CHAIN_CONV_2X, iterator=Iterator.OPTIMIZED
+B2B_CONV_2X = dataclasses.replace(
+    B2B_GEMM_2X, family=Family.B2B_CONV_2X, iterator=Iterator.OPTIMIZED
 )
 GEMM_SM90 = KernelConfig(
     90,
@@ -119,11 +119,11 @@ HALO_SM90 = KernelConfig(
     consumers=2,
     resident=1,
 )
-FIRST_SM90 = KernelConfig(
+STEM_SM90 = KernelConfig(
     90,
     0,
     UNBOUNDED,
-    Family.FIRST_SM90,
+    Family.STEM_SM90,
     (128, 64, 176),
     (7, 7, 3),
     (2, 2, 1),
@@ -134,21 +134,19 @@ FIRST_SM90 = KernelConfig(
 )
 CHAIN_CONV = dataclasses.replace(
     CONV_SM90,
-    family=Family.CHAIN_CONV_SM90,
+    family=Family.B2B_CONV_SM90,
     threadblock=(128, 64, 64),
     warp=(256, 0, 0),
     consumers=2,
 )
 CHAIN_HALO = dataclasses.replace(
     HALO_SM90,
-    family=Family.CHAIN_HALO_SM90,
+    family=Family.B2B_HALO_SM90,
     threadblock=(64, 96, 64),
     instruction=(144, 256, 0),
     consumers=3,
 )
-CHAIN_FIRST = dataclasses.replace(
-    FIRST_SM90, family=Family.CHAIN_FIRST_SM90, instruction=(2, 2, 64)
-)
+CHAIN_FIRST = dataclasses.replace(STEM_SM90, family=Family.B2B_STEM_SM90, instruction=(2, 2, 64))
 DEPTHWISE = KernelConfig(
     90, 0, UNBOUNDED, Family.DEPTHWISE, (2, 4, 128), (3, 3, 1), align_a=4, align_b=4, align_c=4
 )
@@ -174,26 +172,26 @@ UNITS = {
         Instance(HALO_SM90, DType.BF16, DType.F32),
         Instance(dataclasses.replace(HALO_SM90, align_c=1), DType.F16, DType.F32, ("Bias",)),
     ),
-    "first_sm90": (Instance(FIRST_SM90, DType.F16, DType.F16, ("Bias", "Relu")),),
+    "stem_sm90": (Instance(STEM_SM90, DType.F16, DType.F16, ("Bias", "Relu")),),
     "pool": (Instance(POOL, DType.F16, DType.F16), Instance(POOL, DType.F32, DType.F32)),
     "depthwise": (Instance(DEPTHWISE, DType.F16, DType.F16, ("Bias", "HardSwish")),),
     "squeeze_excite": (
         Instance(squeeze_excite.config(90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),
     ),
-    "chain_sm90": (
+    "b2b_gemm_sm90": (
         Instance(CHAIN, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),
     ),
     "gemm_rows_sm90": (Instance(GEMM_ROWS, DType.F16, DType.F16, ("Bias", "Relu")),),
-    "chain_conv_sm90": (
+    "b2b_conv_sm90": (
         Instance(CHAIN_CONV, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),
     ),
-    "chain_halo_sm90": (
+    "b2b_halo_sm90": (
         Instance(CHAIN_HALO, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),
     ),
-    "chain_first_sm90": (
+    "b2b_stem_sm90": (
         Instance(CHAIN_FIRST, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Relu")),
     ),
-    "chain_wide_sm90": (
+    "b2b_gemm_wide_sm90": (
         Instance(
             CHAIN_WIDE,
             DType.F16,
@@ -201,10 +199,10 @@ UNITS = {
             ("Bias", "Relu", "Gemm", "Bias", "Relu", "Gemm", "Bias"),
         ),
     ),
-    "chain_small": (
-        Instance(CHAIN_SMALL, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add")),
+    "b2b_gemm_small": (
+        Instance(B2B_GEMM_SMALL, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add")),
     ),
-    "chain_stored_sm90": tuple(
+    "b2b_stored_sm90": tuple(
         Instance(
             CHAIN_STORED,
             DType.F16,
@@ -213,12 +211,12 @@ UNITS = {
         )
         for store in (("Store",), ())
     ),
-    "chain_2x": (
-        Instance(CHAIN_2X, DType.BF16, DType.BF16, ("Bias", "GeluErf", "Gemm", "Bias", "Add")),
+    "b2b_gemm_2x": (
+        Instance(B2B_GEMM_2X, DType.BF16, DType.BF16, ("Bias", "GeluErf", "Gemm", "Bias", "Add")),
     ),
-    "chain_conv_2x": (
+    "b2b_conv_2x": (
         Instance(
-            CHAIN_CONV_2X, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")
+            B2B_CONV_2X, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")
         ),
     ),
     "resize": (Instance(resize.config(80), DType.F16, DType.F16),),

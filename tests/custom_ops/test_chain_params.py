@@ -30,7 +30,7 @@ int main() {
 
 
 def test_each_layer_gets_its_own(tmp_path: Path) -> None:
-    config = KernelConfig(90, 0, 1, Family.CHAIN_SM90, (64, 16, 16), (16, 16, 0))
+    config = KernelConfig(90, 0, 1, Family.B2B_GEMM_SM90, (64, 16, 16), (16, 16, 0))
     program = compile_program(
         tmp_path / "params.cu", _PROGRAM.replace("ROW", ", ".join(map(str, config.row())))
     )

@@ -139,9 +139,9 @@ _WRITER = (
 )
 _PROGRAM = """
 #include <cstdio>
-#include "chain_conv_2x.h"
-#include "chain_conv_sm90.h"
-#include "chain_halo_sm90.h"
+#include "b2b_conv_2x.h"
+#include "b2b_conv_sm90.h"
+#include "b2b_halo_sm90.h"
 #include "conv_sm90.h"
 #include "depthwise.h"
 #include "halo/launch.h"
@@ -179,21 +179,21 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     chains = (
         (
             (
-                f"ChainConvSm90<Config<{_row(chain_conv.candidates(CHAIN, get(90))[0].row())}>,"
+                f"B2bConvSm90<Config<{_row(chain_conv.candidates(CHAIN, get(90))[0].row())}>,"
                 " Half, Half, Layer, Layer>"
             ),
             CHAINS,
         ),
         (
             (
-                f"ChainConv2x<Config<{_row(chain_conv_2x.candidates(CHAIN, get(80))[0].row())}>,"
+                f"B2bConv2x<Config<{_row(chain_conv_2x.candidates(CHAIN, get(80))[0].row())}>,"
                 " Half, Half, Layer, Layer>"
             ),
             OLDER_CHAINS,
         ),
         (
             (
-                f"ChainHaloSm90<Config<{_row(chain_halo.candidates(CHAIN, get(90))[0].row())}>,"
+                f"B2bHaloSm90<Config<{_row(chain_halo.candidates(CHAIN, get(90))[0].row())}>,"
                 " Half, Half, Layer, Layer>"
             ),
             HALO_CHAINS,

@@ -26,7 +26,7 @@ CHAIN = fx.Fused(
     Step("Bias"),
     Step("Add"),
     rank=4,
-    family=Family.CHAIN_CONV_SM90,
+    family=Family.B2B_CONV_SM90,
     part=Part.NEXT,
 )
 POOL = fx.Fused("max_pool", rank=4, part=Part.NEXT)

@@ -24,14 +24,14 @@ SLOW = (
     Family.GEMM_SM90,
     Family.CONV_SM90,
     Family.HALO_SM90,
-    Family.FIRST_SM90,
-    Family.CHAIN_SM90,
-    Family.CHAIN_CONV_SM90,
+    Family.STEM_SM90,
+    Family.B2B_GEMM_SM90,
+    Family.B2B_CONV_SM90,
     Family.GEMM_ROWS_SM90,
-    Family.CHAIN_HALO_SM90,
-    Family.CHAIN_FIRST_SM90,
-    Family.CHAIN_STORED_SM90,
-    Family.CHAIN_WIDE_SM90,
+    Family.B2B_HALO_SM90,
+    Family.B2B_STEM_SM90,
+    Family.B2B_STORED_SM90,
+    Family.B2B_GEMM_WIDE_SM90,
 )  # to compile
 
 

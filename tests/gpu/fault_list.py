@@ -397,7 +397,7 @@ SQUEEZE_EXCITE = Store(
 _SMALL_FINISH = (
     "    const auto y = Chain::template finish<Output>(sums, operands, epilogue.params);\n"
 )
-CHAIN_SMALL = Store(
+B2B_GEMM_SMALL = Store(
     "chain/small.h",
     _SMALL_FINISH,
     _SMALL_FINISH.replace("const auto", "auto") + "{code}",
@@ -488,13 +488,13 @@ def _squeeze_excite() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     )
 
 
-def _chain_small() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+def _gemm_small() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, store, product = (
-        CHAIN_SMALL.file,
+        B2B_GEMM_SMALL.file,
         "    StoreRow<Output, K::kAlignOut>(y,",
         "  for (int k = 0; k < Depth; ++k) {\n",
     )
-    yield from _direct(CHAIN_SMALL, _guarded(file, store, "row / 64 != 2"))
+    yield from _direct(B2B_GEMM_SMALL, _guarded(file, store, "row / 64 != 2"))
     sums = "  const Values<kColumns> sums = Multiply<Depth, kColumns>(x, constants + kOffset);\n"
     yield BIAS, (Edit(file, sums, f"  if (row / 64 == 2) operands.vectors[0].clear();\n{sums}"),)
     yield K_BLOCK, (Edit(file, product, product.replace("Depth", "Depth - 1")),)
@@ -516,62 +516,62 @@ _PRODUCTS_OF_FAMILIES: dict[Family, tuple[tuple[str, tuple[Edit, ...]], ...]] = 
         ),
     ),
     Family.CONV_2X: (_k("conv_2x.h", "mma(params.k_iterations,", "mma(params.k_iterations - 1,"),),
-    Family.CHAIN_2X: (
+    Family.B2B_GEMM_2X: (
         _k(
             "chain/main_loop_2x.h",
             "mma(CeilDivide(operands.k, Mma::Shape::kK),",
             "mma(CeilDivide(operands.k, Mma::Shape::kK) - 1,",
         ),
     ),
-    Family.CHAIN_CONV_2X: (
+    Family.B2B_CONV_2X: (
         _k("chain/main_loop_2x.h", "mma(operands.k_iterations,", "mma(operands.k_iterations - 1,"),
     ),
     Family.GEMM_SM90: ((K_BLOCK, PERSISTENT_K),),
     Family.CONV_SM90: ((K_BLOCK, PERSISTENT_K),),
-    Family.CHAIN_CONV_SM90: ((K_BLOCK, PERSISTENT_K),),
-    Family.CHAIN_SM90: (
+    Family.B2B_CONV_SM90: ((K_BLOCK, PERSISTENT_K),),
+    Family.B2B_GEMM_SM90: (
         _k("chain/consumer.h", _BOX, f"      if (box + 1 < kBoxes) {_BOX.lstrip()}"),
     ),
     Family.GEMM_ROWS_SM90: (
         _k("chain/consumer.h", _FRAGMENTS, f"if (box + 1 < kBoxes) {_FRAGMENTS}"),
     ),
-    Family.CHAIN_WIDE_SM90: (
+    Family.B2B_GEMM_WIDE_SM90: (
         _k(
             "chain/wide_consumer.h",
             _WIDE_BOX,
             f"      if (L > 0 || box + 1 < kBoxes) {_WIDE_BOX.lstrip()}",
         ),
     ),
-    Family.CHAIN_STORED_SM90: (
+    Family.B2B_STORED_SM90: (
         _k("chain/stored_consumer.h", "k < K::kDepth / 16; ++k", "k < K::kDepth / 16 - 1; ++k"),
     ),
-    Family.FIRST_SM90: (_k("first/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
-    Family.CHAIN_FIRST_SM90: (_k("first/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
+    Family.STEM_SM90: (_k("first/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
+    Family.B2B_STEM_SM90: (_k("first/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
 }
 _STORES = {
     Family.GEMM_2X: _visitor_2x,
     Family.CONV_2X: _visitor_2x,
-    Family.CHAIN_2X: _visitor_2x,
-    Family.CHAIN_CONV_2X: _visitor_2x,
+    Family.B2B_GEMM_2X: _visitor_2x,
+    Family.B2B_CONV_2X: _visitor_2x,
     Family.GEMM_3X: _visitor_3x,
     Family.GEMM_SM90: _matrix,
     Family.CONV_SM90: _matrix,
-    Family.CHAIN_CONV_SM90: _matrix,
-    Family.CHAIN_SM90: _matrix,
+    Family.B2B_CONV_SM90: _matrix,
+    Family.B2B_GEMM_SM90: _matrix,
     Family.GEMM_ROWS_SM90: _matrix,
-    Family.CHAIN_WIDE_SM90: _matrix,
-    Family.CHAIN_STORED_SM90: _matrix,
-    Family.FIRST_SM90: _image,
-    Family.CHAIN_FIRST_SM90: _image,
+    Family.B2B_GEMM_WIDE_SM90: _matrix,
+    Family.B2B_STORED_SM90: _matrix,
+    Family.STEM_SM90: _image,
+    Family.B2B_STEM_SM90: _image,
     Family.HALO_SM90: _halo,
-    Family.CHAIN_HALO_SM90: _halo,
+    Family.B2B_HALO_SM90: _halo,
     Family.DEPTHWISE: _depthwise,
     Family.POOL: _pool,
     Family.ELEMENTWISE: _elementwise,
     Family.LAYOUT: _layout,
     Family.RESIZE: _resize,
     Family.SQUEEZE_EXCITE: _squeeze_excite,
-    Family.CHAIN_SMALL: _chain_small,
+    Family.B2B_GEMM_SMALL: _gemm_small,
 }
 FAULTS = tuple(
     Fault(family, kind, edits)

@@ -22,7 +22,7 @@ FAMILIES = (
     Family.GEMM_SM90,
     Family.CONV_SM90,
     Family.HALO_SM90,
-    Family.FIRST_SM90,
+    Family.STEM_SM90,
     Family.DEPTHWISE,
     Family.GEMM_ROWS_SM90,
 )

@@ -422,29 +422,29 @@ BUILDERS: dict[Family, Builder] = {
         *_convolutions(library, instance),
         *_planned(library, instance),
     ],
-    Family.FIRST_SM90: lambda library, instance: [
+    Family.STEM_SM90: lambda library, instance: [
         first_problem(library, instance, shape) for shape in FIRST
     ],
-    Family.CHAIN_SM90: sm90_chains,
+    Family.B2B_GEMM_SM90: sm90_chains,
     Family.GEMM_ROWS_SM90: lambda library, instance: [
         gemm_rows.problem(library, instance, shape) for shape in gemm_rows.SHAPES
     ],
-    Family.CHAIN_SMALL: small_chains,
-    Family.CHAIN_WIDE_SM90: wide_chains,
-    Family.CHAIN_2X: chains_2x,
-    Family.CHAIN_STORED_SM90: lambda library, instance: [
+    Family.B2B_GEMM_SMALL: small_chains,
+    Family.B2B_GEMM_WIDE_SM90: wide_chains,
+    Family.B2B_GEMM_2X: chains_2x,
+    Family.B2B_STORED_SM90: lambda library, instance: [
         stored_problem(library, instance, shape) for shape in STORED_SHAPES
     ],
-    Family.CHAIN_FIRST_SM90: lambda library, instance: [
+    Family.B2B_STEM_SM90: lambda library, instance: [
         first_chain_problem(library, instance, shape) for shape in FIRST_SHAPES
     ],
-    Family.CHAIN_CONV_SM90: lambda library, instance: [
+    Family.B2B_CONV_SM90: lambda library, instance: [
         conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES
     ],
-    Family.CHAIN_CONV_2X: lambda library, instance: [
+    Family.B2B_CONV_2X: lambda library, instance: [
         conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES
     ],
-    Family.CHAIN_HALO_SM90: lambda library, instance: [
+    Family.B2B_HALO_SM90: lambda library, instance: [
         halo_chain_problem(library, instance, shape) for shape in HALO_SHAPES
     ],
     Family.SQUEEZE_EXCITE: _each(
@@ -496,7 +496,7 @@ def _form(instance: Instance) -> str:
         "SWAPPED": (
             config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0] > 0
         ),
-        "NOT_STORED": config.family is Family.CHAIN_STORED_SM90 and STORE not in chain,
+        "NOT_STORED": config.family is Family.B2B_STORED_SM90 and STORE not in chain,
     }
     return "-".join([config.family.name, *(name for name, is_form in is_forms.items() if is_form)])
 

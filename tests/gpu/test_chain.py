@@ -16,14 +16,14 @@ from tests.gpu.refusals import assert_refused
 
 pytestmark = pytest.mark.gpu
 FAMILIES = (
-    Family.CHAIN_SM90,
-    Family.CHAIN_SMALL,
-    Family.CHAIN_2X,
-    Family.CHAIN_CONV_2X,
-    Family.CHAIN_CONV_SM90,
-    Family.CHAIN_HALO_SM90,
-    Family.CHAIN_FIRST_SM90,
-    Family.CHAIN_WIDE_SM90,
+    Family.B2B_GEMM_SM90,
+    Family.B2B_GEMM_SMALL,
+    Family.B2B_GEMM_2X,
+    Family.B2B_CONV_2X,
+    Family.B2B_CONV_SM90,
+    Family.B2B_HALO_SM90,
+    Family.B2B_STEM_SM90,
+    Family.B2B_GEMM_WIDE_SM90,
 )
 KERNELS = [instance for instance in ALL if instance.config.family in FAMILIES]
 
@@ -40,7 +40,7 @@ def test_chain(library: Library, instance: Instance) -> None:
 
 
 def test_what_the_kernel_is_not_for_is_refused(library: Library) -> None:
-    instance = next(kernel for kernel in KERNELS if kernel.config.family is Family.CHAIN_SM90)
+    instance = next(kernel for kernel in KERNELS if kernel.config.family is Family.B2B_GEMM_SM90)
     kernel, problem = library.kernel(instance), chain_problem(library, instance, (64, 0, 0, 0))
     cases = (
         ("layers", 1, "number of layers"),

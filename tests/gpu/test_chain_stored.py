@@ -17,7 +17,7 @@ from tests.gpu.refusals import assert_refused
 from tests.gpu.stored_chains import SHAPES, stored_problem
 
 pytestmark = pytest.mark.gpu
-KERNELS = [instance for instance in ALL if instance.config.family is Family.CHAIN_STORED_SM90]
+KERNELS = [instance for instance in ALL if instance.config.family is Family.B2B_STORED_SM90]
 STORING, OTHERS = (
     [instance for instance in KERNELS if (STORE in instance.chain) is stores]
     for stores in (True, False)

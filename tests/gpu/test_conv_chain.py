@@ -32,16 +32,16 @@ def one(family: Family) -> Instance:
 def test_what_an_implicit_gemm_is_not_for_is_refused(
     library: Library, part: str, field: str, value: int, reason: str
 ) -> None:
-    problem = conv_chain_problem(library, one(Family.CHAIN_CONV_SM90), CONV_SHAPES[0])
+    problem = conv_chain_problem(library, one(Family.B2B_CONV_SM90), CONV_SHAPES[0])
     setattr(getattr(problem.arguments, part), field, value)
     with pytest.raises(KernelError, match=reason):
-        library.kernel(one(Family.CHAIN_CONV_SM90)).check(problem.arguments)
+        library.kernel(one(Family.B2B_CONV_SM90)).check(problem.arguments)
 
 
 def test_an_implicit_gemm_with_layers_behind_it_splits_no_k(library: Library) -> None:
-    problem = conv_chain_problem(library, one(Family.CHAIN_CONV_SM90), CONV_SHAPES[0])
+    problem = conv_chain_problem(library, one(Family.B2B_CONV_SM90), CONV_SHAPES[0])
     with pytest.raises(KernelError, match="cannot split k"):
-        library.kernel(one(Family.CHAIN_CONV_SM90)).launch(problem.arguments, split_k=2)
+        library.kernel(one(Family.B2B_CONV_SM90)).launch(problem.arguments, split_k=2)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_an_implicit_gemm_with_layers_behind_it_splits_no_k(library: Library) ->
 def test_what_a_first_convolution_is_not_for_is_refused(
     library: Library, part: str, field: str, value: int, reason: str
 ) -> None:
-    problem = first_chain_problem(library, one(Family.CHAIN_FIRST_SM90), FIRST_SHAPES[0])
+    problem = first_chain_problem(library, one(Family.B2B_STEM_SM90), FIRST_SHAPES[0])
     setattr(getattr(problem.arguments, part), field, value)
     with pytest.raises(KernelError, match=reason):
-        library.kernel(one(Family.CHAIN_FIRST_SM90)).check(problem.arguments)
+        library.kernel(one(Family.B2B_STEM_SM90)).check(problem.arguments)

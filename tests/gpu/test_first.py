@@ -14,7 +14,7 @@ from tests.gpu.problems import FIRST, first_problem, limit, problems
 from tests.gpu.reference import relative_error
 
 pytestmark = pytest.mark.gpu
-KERNELS = [instance for instance in ALL if instance.config.family is Family.FIRST_SM90]
+KERNELS = [instance for instance in ALL if instance.config.family is Family.STEM_SM90]
 
 
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)

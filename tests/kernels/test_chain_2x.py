@@ -92,7 +92,7 @@ def test_types_without_tensor_cores_residuals_inside_and_hopper_have_none() -> N
 def test_gemm_offers_it_where_wgmma_is_not() -> None:
     for number in OLDER:
         assert {config.family for config in gemm.candidates(NARROW[0], get(number))} == {
-            Family.CHAIN_2X
+            Family.B2B_GEMM_2X
         }
 
 

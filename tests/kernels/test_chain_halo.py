@@ -76,7 +76,7 @@ def test_candidates_can_run(problem: ConvProblem) -> None:
     assert len(set(found)) == len(found)
     for config in found:
         channels, positions, _ = config.threadblock
-        assert config.family is Family.CHAIN_HALO_SM90
+        assert config.family is Family.B2B_HALO_SM90
         assert channels == halo.CHANNELS * (
             1 if config.schedule is Schedule.PINGPONG else config.consumers
         )

@@ -18,7 +18,7 @@ CHAIN = ("Bias", "Relu", "Gemm", "Bias", "Add")
 def test_one_configuration_on_every_architecture(number: int) -> None:
     (config,) = candidates(GemmProblem(2464, 4, 4, DType.F16, DType.F16, CHAIN, (8,)), get(number))
     assert (config.family, config.threadblock, config.warp) == (
-        Family.CHAIN_SMALL,
+        Family.B2B_GEMM_SMALL,
         (128, 8, 4),
         (4, 0, 0),
     )
@@ -47,10 +47,10 @@ def test_wide_layers_long_rows_and_inner_residuals_are_for_others() -> None:
 def test_gemm_offers_it_beside_tensor_cores() -> None:
     problem = GemmProblem(2464, 16, 16, DType.F16, DType.F16, ("Relu", "Gemm"), (16,))
     assert {config.family for config in gemm.candidates(problem, get(90))} == {
-        Family.CHAIN_SM90,
-        Family.CHAIN_SMALL,
+        Family.B2B_GEMM_SM90,
+        Family.B2B_GEMM_SMALL,
     }
     assert {config.family for config in gemm.candidates(problem, get(80))} == {
-        Family.CHAIN_2X,
-        Family.CHAIN_SMALL,
+        Family.B2B_GEMM_2X,
+        Family.B2B_GEMM_SMALL,
     }

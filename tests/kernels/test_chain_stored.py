@@ -44,7 +44,7 @@ def test_weights_stay_where_they_fit(problem: chain_stored.Problem) -> None:
         (64, 256, 64),
     ]
     assert {(config.family, config.warp, config.stages, config.resident) for config in found} == {
-        (Family.CHAIN_STORED_SM90, (64, 0, 0), 4, 1)
+        (Family.B2B_STORED_SM90, (64, 0, 0), 4, 1)
     }
     wide = chain_stored.candidates(
         GemmProblem(25088, 128, 128, DType.F16, DType.F16, CHAIN, (512,)), get(90)
@@ -60,7 +60,7 @@ def test_no_other_family_stores_a_result(problem: chain_stored.Problem) -> None:
         if isinstance(problem, GemmProblem)
         else conv.candidates(problem, get(90))
     )
-    assert {config.family for config in offered} == {Family.CHAIN_STORED_SM90}
+    assert {config.family for config in offered} == {Family.B2B_STORED_SM90}
     for number in ARCHS:
         assert bool(chain_stored.candidates(problem, get(number))) == get(number).wgmma
 

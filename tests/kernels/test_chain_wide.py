@@ -65,10 +65,10 @@ def test_what_it_serves() -> None:
 
 def test_narrow_layers_have_kernels_that_keep_results_in_registers() -> None:
     assert not chain_wide.candidates(pair(256, 192, 64), ARCH)
-    assert Family.CHAIN_WIDE_SM90 not in {
+    assert Family.B2B_GEMM_WIDE_SM90 not in {
         config.family for config in gemm.candidates(pair(256, 192, 64), ARCH)
     }
-    assert {Family.CHAIN_SM90, Family.CHAIN_WIDE_SM90} <= {
+    assert {Family.B2B_GEMM_SM90, Family.B2B_GEMM_WIDE_SM90} <= {
         config.family for config in gemm.candidates(pair(512, 256, 128), ARCH)
     }
     assert not chain.candidates(pair(512, 384, 128), ARCH)

@@ -45,8 +45,8 @@ def families(problem: ConvProblem) -> set[Family]:
 
 
 def test_who_reads_nchw_is_a_first_convolution() -> None:
-    assert families(STEM) == {Family.CHAIN_FIRST_SM90}
-    assert Family.CHAIN_CONV_SM90 in families(BLOCK) - {Family.CHAIN_FIRST_SM90}
+    assert families(STEM) == {Family.B2B_STEM_SM90}
+    assert Family.B2B_CONV_SM90 in families(BLOCK) - {Family.B2B_STEM_SM90}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_other_first_convolutions_are_refused(change: dict[str, object]) -> None
 def test_older_architectures_have_their_own_but_for_a_first_convolution_in_nchw(
     number: int,
 ) -> None:
-    assert {config.family for config in candidates(BLOCK, get(number))} == {Family.CHAIN_CONV_2X}
+    assert {config.family for config in candidates(BLOCK, get(number))} == {Family.B2B_CONV_2X}
     assert not candidates(STEM, get(number))
 
 

@@ -77,7 +77,7 @@ def test_candidates_fit(c: int, stride: int, size: int, k: int) -> None:
     found = candidates(changed(c=c, strides=(stride, stride), r=size, s=size, k=k), get(90))
     assert found
     for config in found:
-        assert config.family is Family.FIRST_SM90
+        assert config.family is Family.STEM_SM90
         assert config.threadblock[1] in first.COLUMNS
         assert 1 <= config.consumers * 128 * first.registers(config) <= get(90).registers_per_sm
         assert first.shared_memory(config) <= get(90).shared_memory_per_block

@@ -37,7 +37,7 @@ def test_predictions_are_near_measurements() -> None:
     errors = []
     for rows, k, widths, threadblock, warp, instruction, stages, us in MEASURED:
         config = KernelConfig(
-            90, 0, UNBOUNDED, Family.CHAIN_2X, threadblock, warp, instruction, stages
+            90, 0, UNBOUNDED, Family.B2B_GEMM_2X, threadblock, warp, instruction, stages
         )
         errors.append(math.log(fused_us(_problem(rows, k, widths), config, get(90)) / us))
     assert max(map(abs, errors)) < 0.2
@@ -52,7 +52,7 @@ def test_every_candidate_has_a_block_on_an_sm(number: int) -> None:
             blocks_per_sm(problem, config, get(number)) >= 1
             for config in chain_2x.candidates(problem, get(number))
         )
-        assert predict(problem, number)[0].family is Family.CHAIN_2X
+        assert predict(problem, number)[0].family is Family.B2B_GEMM_2X
 
 
 def test_what_a_block_lacks_is_said_of_the_first_architecture_that_lacks_it() -> None:

@@ -57,7 +57,7 @@ def _config(
         90,
         0,
         UNBOUNDED,
-        Family.CHAIN_HALO_SM90,
+        Family.B2B_HALO_SM90,
         threadblock,
         tile,
         (pixels, last, 0),
@@ -110,7 +110,7 @@ def test_predictions_are_good_on_the_whole() -> None:
 def test_one_kernel_is_predicted_to_win(problem: ConvProblem) -> None:
     """As it did, by 1.16 to 1.45."""
     config, us = predict(problem, 90)
-    assert config.family in (Family.CHAIN_HALO_SM90, Family.CHAIN_CONV_SM90)
+    assert config.family in (Family.B2B_HALO_SM90, Family.B2B_CONV_SM90)
     assert us < sum(predict(layer, 90)[1] for layer in problem.layers)
 
 

@@ -164,5 +164,5 @@ def test_layers_without_a_kernel_for_what_is_stored_are_by_themselves() -> None:
     assert len(planned.candidates) == 3
     assert any("no kernel together" in refusal.reason for refusal in planned.refusals)
     assert not any(
-        row.family is Family.CHAIN_CONV_SM90 for rows in planned.configs.values() for row in rows
+        row.family is Family.B2B_CONV_SM90 for rows in planned.configs.values() for row in rows
     )

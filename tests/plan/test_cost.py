@@ -127,7 +127,7 @@ FIRST = [(64, 7, 2, 26.8), (64, 3, 1, 60.8), (48, 3, 2, 19.8), (16, 3, 2, 12.3)]
 @pytest.mark.parametrize(("k", "r", "stride", "measured"), FIRST)
 def test_first_convolutions_on_the_h200(k: int, r: int, stride: int, measured: float) -> None:
     config, us = predict(dataclasses.replace(_conv(224, 3, k, r, stride), nchw=True), 90)
-    assert config.family is Family.FIRST_SM90
+    assert config.family is Family.STEM_SM90
     assert _near(us, measured)
 
 

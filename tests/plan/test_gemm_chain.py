@@ -36,7 +36,7 @@ def test_predictions_are_near_measurements(
     rows: int, k: int, widths: tuple[int, ...], us: float
 ) -> None:
     config, predicted = predict(problem(rows, k, widths), 90)
-    assert config.family is (Family.CHAIN_SMALL if max(widths) <= 16 else Family.CHAIN_SM90)
+    assert config.family is (Family.B2B_GEMM_SMALL if max(widths) <= 16 else Family.B2B_GEMM_SM90)
     assert 0.8 <= predicted / us <= 1.2
 
 

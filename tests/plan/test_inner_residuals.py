@@ -130,6 +130,6 @@ def test_bodies_compute_what_the_original_does(name: str, monkeypatch: pytest.Mo
     values = {
         attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
     }
-    assert values["configs"][3] == Family.CHAIN_STORED_SM90
+    assert values["configs"][3] == Family.B2B_STORED_SM90
     assert "Add" in node.op_type.split("_Gemm_")[0]
     assert len(node.output) == 1

@@ -177,4 +177,4 @@ def test_the_family_is_its_own() -> None:
     values = {
         attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
     }
-    assert values["configs"][3] == Family.CHAIN_STORED_SM90
+    assert values["configs"][3] == Family.B2B_STORED_SM90

@@ -74,4 +74,4 @@ def test_several_layers_are_a_task_of_their_own_kind() -> None:
     tasks = tasks_of([several, *several.layers], H200, 24, nothing)
     assert Counter(task.kind for task in tasks) == {"gemm chain": 1, "gemm": 2}
     (chain,) = (task for task in tasks if task.kind == "gemm chain")
-    assert {c.config.family for c in chain.candidates} == {Family.CHAIN_SM90}
+    assert {c.config.family for c in chain.candidates} == {Family.B2B_GEMM_SM90}
