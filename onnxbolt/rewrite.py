@@ -9,6 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import FunctionProto
 
+from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, PRODUCT
@@ -24,7 +25,6 @@ from onnxbolt.layout.convert import convert, in_both_forms
 from onnxbolt.layout.excerpts import Read
 from onnxbolt.layout.form import PLAIN, Form, stored_shape
 from onnxbolt.layout.slices import Slice, Slices, slices
-from onnxbolt.match.types import Anchor, Candidate
 from onnxbolt.opspec import OpSpec
 
 FORMAT = 1

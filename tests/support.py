@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.graph.exporter import export_model
@@ -19,7 +20,6 @@ from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.skeleton import import_domains
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
-from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.plan.choose import plan
 from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
+from onnxbolt.candidates import Refusal
 from onnxbolt.errors import InputError
-from onnxbolt.match.types import Refusal
 from onnxbolt.measurements.timings import Comparison
 from onnxbolt.pipeline import optimize
 from onnxbolt.plan.verdicts import Verdict

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Candidate
 from onnxbolt.epilogues import has_inner_residual
 from onnxbolt.graph.edit import producer
 from onnxbolt.kernels import chain_first, first, gemm_rows
 from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import CHANNELS_LAST, PLAIN, Form, padded_channels
 from onnxbolt.layout.pixels import kept_by
-from onnxbolt.match.types import Candidate
 
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter

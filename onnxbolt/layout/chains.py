@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Candidate, Link
 from onnxbolt.canonicalize.batchnorm import scale_and_shift
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
@@ -18,7 +19,6 @@ from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.form import Form
 from onnxbolt.layout.rules import batchnorm, elementwise
 from onnxbolt.match.matcher import fits, links_over
-from onnxbolt.match.types import Anchor, Candidate, Link
 
 _LEAST_KERNELS = 2  # that a chain replaces; a single one has nothing to be fused with
 _OPS = frozenset(elementwise.OPS) - {"Cast"} | frozenset(batchnorm.OPS)

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.graph.edit import Derived, derived
 from onnxbolt.kernels import gemm_rows, grouped
 from onnxbolt.layout.form import PLAIN, Form, padded_channels, take
-from onnxbolt.match.types import Anchor, Candidate
 
 
 def weight(

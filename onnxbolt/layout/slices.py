@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import pinned
 from onnxbolt.graph.functions import Part, Signature
@@ -23,7 +24,6 @@ from onnxbolt.kernels import elementwise
 from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.excerpts import Excerpt, Read, excerpts
 from onnxbolt.layout.form import Form, stored_shape
-from onnxbolt.match.types import Candidate, Refusal
 
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter

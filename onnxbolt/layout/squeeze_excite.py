@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.graph.functions import Signature
 from onnxbolt.layout.form import Form, padded_channels, take
-from onnxbolt.match.types import Anchor, Candidate
 
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Candidate, Link, Refusal
 from onnxbolt.epilogues import (
     CASTS,
     MAX_PARAMS,
@@ -22,8 +23,8 @@ from onnxbolt.epilogues import (
     Step,
 )
 from onnxbolt.kernels import chain_small, chain_stored, chain_wide, conv_chain
-from onnxbolt.match.types import Anchor, Candidate, Link, Refusal
-from onnxbolt.patterns import anchors, steps
+from onnxbolt.patterns.anchors import anchors
+from onnxbolt.patterns.steps import steps
 
 UNKNOWN = "its result is no tensor of the original, so nothing could verify it"
 _STEPS = MAX_STEPS - 4  # layout assignment may add a Store and casts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxbolt.match.types import Candidate
+from onnxbolt.candidates import Candidate
 
 
 def partition(candidates: list[Candidate]) -> list[Candidate]:

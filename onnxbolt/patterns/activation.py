@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Link
 from onnxbolt.epilogues import EPILOGUES, Step
-from onnxbolt.match.types import Anchor, Link
-from onnxbolt.patterns import StepPattern
+from onnxbolt.patterns.types import StepPattern
 
 INTERNAL = "onnxbolt.internal"
 _DEFAULTS: dict[str, dict[str, float]] = {  # the ONNX operators' default attributes

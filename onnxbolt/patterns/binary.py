@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Link
 from onnxbolt.epilogues import Step
-from onnxbolt.match.types import Anchor, Link
-from onnxbolt.patterns import StepPattern
+from onnxbolt.patterns.types import StepPattern
 
 
 def channel_vector(constant: gs.Constant, tensor: gs.Tensor, anchor: Anchor) -> np.ndarray | None:

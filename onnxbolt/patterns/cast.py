@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Link
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
-from onnxbolt.match.types import Anchor, Link
-from onnxbolt.patterns import StepPattern
+from onnxbolt.patterns.types import StepPattern
 
 
 def _match(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | str | None:

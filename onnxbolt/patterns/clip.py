@@ -6,10 +6,10 @@ import math
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Link
 from onnxbolt.epilogues import Step
 from onnxbolt.graph.edit import scalar
-from onnxbolt.match.types import Anchor, Link
-from onnxbolt.patterns import StepPattern
+from onnxbolt.patterns.types import StepPattern
 
 
 def _match(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | str | None:

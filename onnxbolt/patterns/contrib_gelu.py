@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Link
 from onnxbolt.epilogues import Step
 from onnxbolt.graph.contrib import DOMAIN
-from onnxbolt.match.types import Anchor, Link
-from onnxbolt.patterns import StepPattern
 from onnxbolt.patterns.binary import channel_vector
+from onnxbolt.patterns.types import StepPattern
 
 _STEPS = {"BiasGelu": "GeluErf", "FastGelu": "GeluTanh", "Gelu": "GeluErf"}
 

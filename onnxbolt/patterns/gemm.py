@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, Step
 from onnxbolt.graph.overridable import is_input, remedy_for
-from onnxbolt.match.types import Anchor, Link, Refusal
-from onnxbolt.patterns import AnchorPattern, StepPattern
+from onnxbolt.patterns.types import AnchorPattern, StepPattern
 
 
 def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:

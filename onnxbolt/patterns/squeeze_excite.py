@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import constant_values
-from onnxbolt.match.types import Anchor, Link, Refusal
-from onnxbolt.patterns import AnchorPattern, steps
+from onnxbolt.patterns.steps import steps
+from onnxbolt.patterns.types import AnchorPattern
 
 _MEANS = ("GlobalAveragePool", "ReduceMean")
 

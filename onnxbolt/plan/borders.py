@@ -11,12 +11,12 @@ from itertools import islice
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS
+from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem
 from onnxbolt.layout.assign import Assignment, x_form
 from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import PLAIN, Form
-from onnxbolt.match.types import Candidate
 from onnxbolt.plan.cost import elementwise_us, layout_us, predict, supports, transpose_us
 from onnxbolt.plan.problems import in_both_forms, problem_of
 from onnxbolt.plan.ranges import Point

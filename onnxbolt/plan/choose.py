@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS, Arch
+from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import MEAN
 from onnxbolt.kernels.config import KernelConfig, SqueezeExciteProblem
 from onnxbolt.layout.assign import Assignment, assign
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.slices import slices
-from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.plan.borders import written_in_both_forms, written_plain

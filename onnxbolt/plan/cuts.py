@@ -17,12 +17,12 @@ from typing import NamedTuple
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS
+from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import STORE, has_inner_residual
 from onnxbolt.errors import FrozenError
 from onnxbolt.layout.assign import Assignment, assign, x_form
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
-from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
 from onnxbolt.plan.borders import padding_us

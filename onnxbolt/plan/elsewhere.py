@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import get
+from onnxbolt.candidates import Candidate, Link, Refusal
 from onnxbolt.epilogues import PRODUCT
 from onnxbolt.match.matcher import fits, links_over
-from onnxbolt.match.types import Candidate, Link, Refusal
 from onnxbolt.plan.cost import predict, supports
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point

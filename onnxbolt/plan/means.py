@@ -15,12 +15,12 @@ from typing import NamedTuple
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import get
+from onnxbolt.candidates import Candidate, Link, Refusal
 from onnxbolt.epilogues import CASTS, MEAN, PRODUCT, Step
 from onnxbolt.errors import FrozenError
 from onnxbolt.graph.edit import sole_use
 from onnxbolt.kernels.mean import MAX_PIXELS
 from onnxbolt.match.matcher import links_over
-from onnxbolt.match.types import Candidate, Link, Refusal
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Cut, Timings
 from onnxbolt.patterns.squeeze_excite import is_mean

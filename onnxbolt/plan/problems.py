@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, STORE
 from onnxbolt.graph.edit import conv_attributes
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProblem
 from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.form import PLAIN
-from onnxbolt.match.types import Candidate
 from onnxbolt.measurements.keys import Problem, canonical, plain
 from onnxbolt.plan.ranges import AS_IS, Point
 

@@ -10,10 +10,10 @@ from hashlib import sha256
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.candidates import Candidate
 from onnxbolt.graph.edit import producer
 from onnxbolt.layout.assign import Assignment
 from onnxbolt.layout.form import Form
-from onnxbolt.match.types import Candidate
 from onnxbolt.measurements.keys import Problem, canonical, plain
 from onnxbolt.plan.problems import describe_problem, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point

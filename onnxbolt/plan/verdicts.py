@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxbolt.archs import ARCHS
+from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.errors import FrozenError
 from onnxbolt.layout.assign import Assignment
-from onnxbolt.match.types import Candidate, Refusal
 from onnxbolt.measurements.timings import Comparison, Timings
 from onnxbolt.plan.borders import conversion_us
 from onnxbolt.plan.cost import ort_us, predict

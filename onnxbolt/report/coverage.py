@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from onnxbolt.match.types import Refusal
+from onnxbolt.candidates import Refusal
 from onnxbolt.report.products import CONTRIB, Product
 
 _QUANTIZED = (

@@ -17,7 +17,7 @@ from onnxbolt.report.verification import as_dict, rows_as_table
 from onnxbolt.terminal import add_row, literal_console, width
 
 if TYPE_CHECKING:
-    from onnxbolt.match.types import Refusal
+    from onnxbolt.candidates import Refusal
     from onnxbolt.plan.verdicts import Verdict
     from onnxbolt.report import Fused, Report
     from onnxbolt.tune.summary import Tuning

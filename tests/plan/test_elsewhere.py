@@ -3,7 +3,7 @@ that costs."""
 
 from __future__ import annotations
 
-from onnxbolt.match.types import Refusal
+from onnxbolt.candidates import Refusal
 from onnxbolt.plan.cuts import cover
 from tests.support import Net, prepare
 

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from onnxbolt.archs import get
+from onnxbolt.candidates import Refusal
 from onnxbolt.kernels.config import Family
-from onnxbolt.match.types import Refusal
 from onnxbolt.plan.cost import floor_us
 from onnxbolt.plan.cuts import cover, segments
 from tests.support import Net, assert_same, prepare

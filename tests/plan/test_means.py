@@ -9,10 +9,10 @@ import pytest
 
 import onnxbolt
 from onnxbolt.archs import get
+from onnxbolt.candidates import Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError
 from onnxbolt.kernels.config import ConvProblem
-from onnxbolt.match.types import Refusal
 from onnxbolt.measurements.timings import Choice, Timings
 from onnxbolt.plan.cost import pool_us, predict
 from onnxbolt.plan.cuts import cover, cover_as, segments

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 import onnxbolt
+from onnxbolt.candidates import Refusal
 from onnxbolt.kernels.config import Family
-from onnxbolt.match.types import Refusal
 from onnxbolt.plan.cuts import cover
 from onnxbolt.verify import verify
 from onnxbolt.verify.result import Row

@@ -1,4 +1,7 @@
-"""What matching hands on: candidates and refusals, as data."""
+"""What matching hands on, as data: candidates for fusion and refusals.
+
+Patterns make anchors and links of them; later stages read them. This module imports no stage.
+"""
 
 from __future__ import annotations
 
