@@ -1,10 +1,13 @@
 """Every result file at one commit: the tasks of TASKS, one process on each GPU at a time, in parts
 where time is short.
 
-    python -m benchmarks.all                                    # all tasks, into results/; then plots and tables (`make bench`)
-    python -m benchmarks.all --minutes 9 --into DIR --bundle DIR/part.zip      # what fits; a later call goes on from DIR or the bundle
+    # all tasks, into results/; then plots and tables (`make bench`)
+    python -m benchmarks.all
+    # the tasks that fit; a later call goes on from DIR or the bundle
+    python -m benchmarks.all --minutes 9 --into DIR --bundle DIR/part.zip
     python -m benchmarks.all --resume part.zip --minutes 9 --into DIR --bundle DIR/part.zip
-    python -m benchmarks.all --install part.zip                 # result files into results/, after checking them; tables and plots
+    # result files into results/, after checking them; then plots and tables
+    python -m benchmarks.all --install part.zip
     python -m benchmarks.all --list
 
 Tasks stand in the order of their worth: those that README quotes first. A task that cannot end in

@@ -1,7 +1,8 @@
 """A 3x3 convolution and the 1x1 convolution behind it in one kernel against our own kernels for
 each, and cuDNN's, batch 32, fp16.
 
-    python -m benchmarks.b2b_conv                      # Bolt's table 2; writes results/b2b_conv-<gpu>.json
+    # Bolt's table 2; writes results/b2b_conv-<gpu>.json
+    python -m benchmarks.b2b_conv
     python -m benchmarks.b2b_conv --shapes 56x56 --append
 
 The first layers of RepVGG models, with a 1x1 convolution of as many channels behind each, bias and

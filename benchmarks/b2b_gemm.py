@@ -1,7 +1,8 @@
 """GEMMs behind one another in one kernel against our own kernels for each, and cuBLAS's, in fp16,
 in one run.
 
-    python -m benchmarks.b2b_gemm                      # Bolt's table 1 and recommenders' MLPs; writes results/b2b_gemm-<gpu>.json
+    # Bolt's table 1 and recommenders' MLPs; writes results/b2b_gemm-<gpu>.json
+    python -m benchmarks.b2b_gemm
     python -m benchmarks.b2b_gemm --shapes 256-64-16 --append
 
 Bias and ReLU stand behind each product. Rows of 429 are no multiple of 16 bytes, which TMA needs:

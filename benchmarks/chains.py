@@ -1,6 +1,7 @@
 """Where the planner cuts random chains of GEMMs, against every way to cut them, measured, in fp16.
 
-    python -m benchmarks.chains                        # CHAINS of 2 to 5 layers; writes results/chains-<gpu>.json
+    # CHAINS of 2 to 5 layers; writes results/chains-<gpu>.json
+    python -m benchmarks.chains
 
 Each layer has bias and ReLU. Every kernel that may be part of a cover is tuned by itself, as --tune
 does it; then every cover of a chain is timed as it would run, its kernels one after the other in a

@@ -23,9 +23,8 @@ class Table:
     compares: bool = True
     group: Cell | None = None
     figure: bool = False
-    place: Callable[[dict[str, Any]], int] = lambda row: (
-        0
-    )  # where a row stands; files keep the order of measuring
+    # a row's place in tables; files keep the order of measuring
+    place: Callable[[dict[str, Any]], int] = lambda row: 0
 
 
 def _field(name: str, form: str = "") -> Cell:

@@ -1,7 +1,8 @@
 """Convolutions as the tuner chooses them, with their epilogue fused, against cuDNN's bare
 convolution, batch 32, fp16, in one run.
 
-    python -m benchmarks.conv                              # ResNet-50's and OTHERS; writes results/conv-<gpu>.json
+    # ResNet-50's and OTHERS; writes results/conv-<gpu>.json
+    python -m benchmarks.conv
     python -m benchmarks.conv --shapes "3x3,64->256" --budget 4m --append
 
 ResNet-50's are those of its fused nodes; its 3x3 ones are Bolt's figure 8b. Both sides are timed as

@@ -1,8 +1,8 @@
 """Result files: benchmarks/results/<benchmark>-<gpu>.json, one for each benchmark and GPU, written
 by the benchmark's command alone.
 
-    {"schema": 2, "gpu", "driver", "versions", "commit", "sources", "commands": [..], "planned": [[name, batch], ..], "rows": [Row, ..],
-     "digest"}
+    {"schema": 2, "gpu", "driver", "versions", "commit", "sources", "commands": [..],
+     "planned": [[name, batch], ..], "rows": [Row, ..], "digest"}
 
 All rows of a file are of one GPU, one commit and one state of the measured sources: `write_results`
 refuses to mix them. `commands` are those that wrote the rows, each as it was called; `planned` are

@@ -1,10 +1,13 @@
 """Whole models: onnxbolt against ONNX Runtime at its best, on one GPU, in one run; PyTorch at its
 best beside them.
 
-    python -m benchmarks.end_to_end --tune --cache DIR     # optimize, tune, measure, write results/end_to_end-<gpu>.json
-    python -m benchmarks.end_to_end --models vgg16-32 --tune --cache DIR --append   # in parts, at one commit; benchmarks.all does so
-    python -m benchmarks.end_to_end --prepare DIR --arch sm_90a   # on a machine without a GPU: compile the libraries only
-    python -m benchmarks.end_to_end --prepared DIR         # measure with these
+    # optimize, tune, measure, write results/end_to_end-<gpu>.json
+    python -m benchmarks.end_to_end --tune --cache DIR
+    # in parts, at one commit, as benchmarks.all does it
+    python -m benchmarks.end_to_end --models vgg16-32 --tune --cache DIR --append
+    # on a machine without a GPU: compile the libraries only; then measure with these
+    python -m benchmarks.end_to_end --prepare DIR --arch sm_90a
+    python -m benchmarks.end_to_end --prepared DIR
 
 ONNX Runtime's best is that of its CUDA execution provider: the fastest of {NHWC, NCHW} x
 {EXHAUSTIVE, HEURISTIC} x {CUDA graph, none}, cuDNN with all the workspace it wants, of that with
@@ -65,10 +68,8 @@ class Effort:
 
 
 PEER, PYTORCH = "ONNX Runtime", "PyTorch"  # sides beside the forms that onnxbolt is given
-_ALSO = {
-    FUSED: "transformers",
-    "PyTorch's export, opset 23": "opset23",
-}  # those beside the plain export, by the name of their values
+# those beside the plain export, by the name of their values
+_ALSO = {FUSED: "transformers", "PyTorch's export, opset 23": "opset23"}
 FULL, QUICK = Effort(20, 10, 20), Effort(2, 2, 3)
 
 

@@ -1,7 +1,8 @@
 """Bolt's figure 9: GEMM and convolution with bias and activation fused, against the same without
 epilogue, in fp16, in one run.
 
-    python -m benchmarks.epilogue                          # all of PROBLEMS and ACTIVATIONS; writes results/epilogue-<gpu>.json
+    # all of PROBLEMS and ACTIVATIONS; writes results/epilogue-<gpu>.json
+    python -m benchmarks.epilogue
     python -m benchmarks.epilogue --shapes "gemm 1280x3072x768" --append
 
 The peer is the library's product or convolution and behind it PyTorch's kernel of the activation,

@@ -1,7 +1,8 @@
 """GEMMs as the tuner chooses them, bare, with bias, and with bias and GELU fused, against cuBLAS's
 bare product, in fp16, in one run.
 
-    python -m benchmarks.gemm                              # all of SHAPES and CHAINS; writes results/gemm-<gpu>.json
+    # all of SHAPES and CHAINS; writes results/gemm-<gpu>.json
+    python -m benchmarks.gemm
     python -m benchmarks.gemm --shapes 1280x3072x768,4096x4096x4096 --append
 
 The first five shapes are those of Bolt's figure 8a: BERT's at batch 32 and 40 tokens, and two
@@ -21,6 +22,7 @@ from benchmarks.racing import Entry, parser, run, versus_bare
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import GemmProblem
 
+# M, N, K
 SHAPES = (
     (1280, 3072, 768),
     (1280, 768, 3072),
@@ -28,7 +30,7 @@ SHAPES = (
     (1024,) * 3,
     (2048,) * 3,
     (4096,) * 3,
-)  # M, N, K
+)
 CHAINS: tuple[tuple[str, ...], ...] = ((), ("Bias",), ("Bias", "GeluErf"))
 
 

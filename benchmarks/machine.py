@@ -12,13 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MEASURED = (
-    "benchmarks",
-    "custom_ops",
-    "models",
-    "onnxbolt",
-    "templates",
-)  # what decides a figure; docs and tests do not
+# folders that decide a figure; docs and tests do not
+MEASURED = ("benchmarks", "custom_ops", "models", "onnxbolt", "templates")
 _PACKAGES = (
     "onnxbolt",
     "onnx",

@@ -1,7 +1,8 @@
 """Bolt's table 3: convolutions whose input channels are no multiple of 8, as they are and padded,
 against cuDNN, in fp16, in one run.
 
-    python -m benchmarks.padding                           # all of SHAPES; writes results/padding-<gpu>.json
+    # all of SHAPES; writes results/padding-<gpu>.json
+    python -m benchmarks.padding
 
 Unpadded kernels read two channels at a time, padded ones eight. A padded convolution counts with
 the kernel that pads, PyTorch's copy into wider rows, on operands rotated past the L2 cache: what is

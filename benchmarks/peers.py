@@ -25,12 +25,8 @@ _LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256  # of a graph, as custom_ops
 _SHORT_LOOK = 3
 LISTED = "cublasLt"  # how forms that are one of its list begin
 _COPIED = 1 << 29  # bytes, far more than any cache holds
-ACTIVATIONS = {
-    "Relu": "relu",
-    "GeluErf": "gelu",
-    "HardSwish": "hardswish",
-    "Softplus": "softplus",
-}  # in torch.nn.functional
+# in torch.nn.functional
+ACTIVATIONS = {"Relu": "relu", "GeluErf": "gelu", "HardSwish": "hardswish", "Softplus": "softplus"}
 
 
 @functools.cache

@@ -17,11 +17,8 @@ from benchmarks.columns import TABLES
 from benchmarks.documents import RESULTS
 from benchmarks.tables import FIGURES, load
 
-_WIDTH, _BAR, _FRAME = (
-    8.0,
-    0.17,
-    1.0,
-)  # inches: of the figure, of one bar, of what is above and below them
+# inches: of the figure, of one bar, of what is above and below them
+_WIDTH, _BAR, _FRAME = 8.0, 0.17, 1.0
 OURS = "onnxbolt"
 # colours that colour-blind readers tell apart (Okabe and Ito)
 COLOURS = {OURS: "#0072b2", "PyTorch": "#e69f00", "the library's bare kernel": "#999999"}
@@ -154,9 +151,8 @@ def drawn(figure: Figure, rows: Sequence[Result]) -> Any:
             label=name,
             color=COLOURS[name],
         )
-        for bar, (_, number) in zip(
-            bars, values, strict=True
-        ):  # inside, where no other bar and no line is
+        # inside, where no other bar and no line is
+        for bar, (_, number) in zip(bars, values, strict=True):
             axes.annotate(
                 figure.form % number,
                 (0, bar.get_y() + bar.get_height() / 2),

@@ -1,8 +1,10 @@
 """Nsight Compute's figures of an optimized model's slowest kernels: memory, tensor cores, shared
 memory, and which of them limits.
 
-    python -m benchmarks.profile_kernels resnet50 vgg16    # optimize, run under ncu; writes results/profile-<gpu>.json
-    python -m benchmarks.profile_kernels --csv FILE resnet50    # from what `ncu --csv --page raw --print-units base` wrote
+    # optimize, run under ncu; writes results/profile-<gpu>.json
+    python -m benchmarks.profile_kernels resnet50 vgg16
+    # from the output of `ncu --csv --page raw --print-units base`
+    python -m benchmarks.profile_kernels --csv FILE resnet50
 
 Kernels are chosen by what the tuning database knows. One run of the model is profiled, behind two
 that warm up, at the clocks as found; ncu replays each kernel with its caches flushed. Launches of

@@ -29,11 +29,12 @@ _DEVICE = "cuda"
 _WIDTH, _HEADS, _INNER, _LAYERS = 768, 12, 3072, 12
 
 
+# mode, and whether inductor folds constants
 COMPILED = {
     "torch.compile max-autotune": ("max-autotune", False),
     "torch.compile max-autotune, freezing": ("max-autotune", True),
     "torch.compile reduce-overhead": ("reduce-overhead", False),
-}  # mode, and whether inductor folds constants
+}
 
 
 def measures(
@@ -126,8 +127,7 @@ def _timed(run: Callable[[], Any]) -> Measure:
     return measure
 
 
-# --- convolutional networks
-# -------------------------------------------------------------------------------------------------
+# --- convolutional networks -----------------------------------------------------------------------
 
 
 def _conv(c: int, k: int, r: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
@@ -242,8 +242,7 @@ def mobilenet_v3_large() -> nn.Module:
     )
 
 
-# --- transformers and others
-# ------------------------------------------------------------------------------------------------
+# --- transformers and others ----------------------------------------------------------------------
 
 
 class _Attention(nn.Module):

@@ -191,9 +191,8 @@ def _measured(table: Table, document: Document) -> str:
     ]
     lines += [_line([cell(row) for cell in table.columns.values()]) for row in rows]
     left_out = [*document.get("left_out", ()), *missing(document)]
-    lines += (
-        _means(table, rows) if table.compares and not left_out and "schema" in document else []
-    )  # a part might flatter
+    # a part might flatter
+    lines += _means(table, rows) if table.compares and not left_out and "schema" in document else []
     lines += _older(rows)
     lines += ["", f"Not measured at this commit: {', '.join(left_out)}."] if left_out else []
     failures = [

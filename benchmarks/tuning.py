@@ -1,9 +1,11 @@
-"""How long tuning takes: models with empty caches, and a second time with what the first left
-behind.
+"""How long tuning takes: models with empty caches, and once more with the caches that this fills.
 
-    python -m benchmarks.tuning                                   # all of MODELS at batch 32; writes results/tuning-<gpu>.json
-    python -m benchmarks.tuning resnet50 --append --cache DIR     # in parts; DIR gets what was compiled and measured
-    python -m benchmarks.tuning --libraries                       # also the model's library, of the tuner's objects and compiled anew
+    # all of MODELS at batch 32; writes results/tuning-<gpu>.json
+    python -m benchmarks.tuning
+    # in parts; DIR gets everything that is compiled and measured
+    python -m benchmarks.tuning resnet50 --append --cache DIR
+    # also the model's library: from the tuner's objects, and compiled anew
+    python -m benchmarks.tuning --libraries
 
 Each model gets a cache directory of its own, and each run a process of its own. Seconds are of the
 whole call of `onnxbolt.tune`: the profiler's own library and ONNX Runtime's times included,

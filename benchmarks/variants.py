@@ -1,7 +1,8 @@
 """RepVGG-A0 with other activations, and deepened by 1x1 convolutions, against the plain one: Bolt's
 tables 4 and 5, in one run.
 
-    python -m benchmarks.variants                       # all of VARIANTS; writes results/variants-<gpu>.json
+    # all of VARIANTS; writes results/variants-<gpu>.json
+    python -m benchmarks.variants
     python -m benchmarks.variants repvggaug_a0_deploy --tune --budget 40s --cache DIR --append
 
 All models are optimized alike and run by ONNX Runtime in a CUDA graph each, in turns. Where a

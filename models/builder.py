@@ -19,10 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 Array = np.ndarray[Any, Any]
 
 PRECISIONS: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
-OPSETS = (
-    13,
-    23,
-)  # below 13 several operators here have another form; the upper end is what has been run
+# below 13 several operators here have another form; the upper end is what has been run
+OPSETS = (13, 23)
 
 # what a layer's weights are multiplied by to undo its activation's loss of variance
 GAIN = {"": 1.0, "relu": math.sqrt(2.0), "gelu": 1.53, "hard_swish": 1.67, "softplus": 1.04}
@@ -55,8 +53,7 @@ class Builder:
         self._outputs: list[onnx.ValueInfoProto] = []
         self._names: Counter[str] = Counter()
 
-    # --- graph
-    # ------------------------------------------------------------------------------------------------------------
+    # --- graph ------------------------------------------------------------------------------------
 
     def input(self, name: str, *shape: int, integer: bool = False) -> str:
         """A graph input [batch, *shape] of the io type, or int64; returns the value in the
@@ -108,8 +105,7 @@ class Builder:
             graph, opset_imports=opsets, ir_version=version, producer_name="onnxbolt models"
         )
 
-    # --- layers
-    # -----------------------------------------------------------------------------------------------------------
+    # --- layers -----------------------------------------------------------------------------------
 
     def conv(
         self,

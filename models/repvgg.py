@@ -29,9 +29,8 @@ VARIANTS = {
     "a1": _Variant((2, 4, 14, 1), (64, 128, 256, 1280), 64),
     "b0": _Variant((4, 6, 16, 1), (64, 128, 256, 1280), 64),
 }
-_GAIN = (
-    GAIN | {"hard_swish": 1.5}
-)  # it keeps a larger share of a larger variance: what is above one would grow with each of 54 layers
+# it keeps a larger share of a larger variance: what is above one would grow with each of 54 layers
+_GAIN = GAIN | {"hard_swish": 1.5}
 _IDENTITY = 0.2  # scale of the identity branch: the sum over many blocks keeps its variance
 
 
@@ -59,9 +58,8 @@ def repvgg(
         spec.stem,
         *(w for w, count in zip(spec.widths, spec.blocks, strict=True) for _ in range(count)),
     ]
-    firsts = {0} | {
-        1 + sum(spec.blocks[:stage]) for stage in range(4)
-    }  # a stage's first block halves the image
+    # a stage's first block halves the image
+    firsts = {0} | {1 + sum(spec.blocks[:stage]) for stage in range(4)}
     for index, k in enumerate(widths):
         scope, stride = f"blocks.{index}", 2 if index in firsts else 1
         x = g.activation(

@@ -11,9 +11,8 @@ from models.builder import Builder
 
 _LAYERS, _WIDTH, _HEADS, _INNER = 12, 768, 12, 3072
 _HEAD = _WIDTH // _HEADS
-_BRANCH = 1 / math.sqrt(
-    2 * _LAYERS
-)  # of a residual branch's last layer: the sum over all branches keeps its variance
+# gain of a residual branch's last layer: the sum over all branches keeps its variance
+_BRANCH = 1 / math.sqrt(2 * _LAYERS)
 
 
 def bert_base(g: Builder, sequence: int = 40, vocabulary: int = 30522) -> None:
@@ -95,9 +94,8 @@ def _bert_embeddings(g: Builder, ids: str, sequence: int, vocabulary: int) -> st
 def _mask_bias(g: Builder, mask: str) -> str:
     """[N, S] of 0 and 1 -> [N, 1, 1, S] of the type's lowest value and 0, added to attention
     scores."""
-    rows = g.node(
-        "Unsqueeze", [mask, g.integers("axes", [1])]
-    )  # one axis at a time, as mask[:, None, None, :] is exported
+    # one axis at a time, as mask[:, None, None, :] is exported
+    rows = g.node("Unsqueeze", [mask, g.integers("axes", [1])])
     wide = g.cast(g.node("Unsqueeze", [rows, g.integers("axes", [2])]), g.dtype)
     return g.node(
         "Mul", [g.node("Sub", [g.scalar(1.0), wide]), g.scalar(float(np.finfo(g.dtype).min))]

@@ -233,8 +233,7 @@ def _side(found: Found, sample: Sample) -> Side:
     return Side(found.source.label, str(found.setting), sample.median, sample.spread)
 
 
-# --- nodes
-# ------------------------------------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------------------
 
 
 def node_times(
@@ -263,9 +262,8 @@ def _with_sizes(model: ModelProto, feeds: Arrays) -> gs.Graph:
             value.CopyFrom(
                 helper.make_tensor_value_info(value.name, element, feeds[value.name].shape)
             )
-    del sized.graph.value_info[
-        :
-    ]  # what it says of other tensors may be symbolic, as what outputs say
+    # shapes of inner tensors and of outputs may be symbolic in it
+    del sized.graph.value_info[:]
     for value in sized.graph.output:
         value.type.tensor_type.ClearField("shape")
     graph = import_model(sized)
@@ -311,9 +309,8 @@ def _node_time(node: gs.Node, us: float, weighted: OpSpec | None) -> NodeTime:
         else ([], 0)
     )
     flops = 2 * math.prod(positions) * values
-    multiplied = node.inputs[
-        1 if weighted else 0
-    ]  # a first convolution may read x in fp32, and multiplies it as its weight
+    # a first convolution may read x in fp32, and multiplies it as its weight
+    multiplied = node.inputs[1 if weighted else 0]
     rate = arch.flops.get(DType.of(multiplied.dtype) or DType.F32, math.inf)
     least = max(flops / rate, _moved(node) / arch.bandwidth) * 1e6
     return NodeTime(node.name, node.op, tuple(output), us, flops / us * 1e-6, least / us)
@@ -328,9 +325,8 @@ def _moved(node: gs.Node) -> float:
         size -= _bytes([x]) * (1 - (end - begin) / x.shape[-1])
     if "around" in node.attrs:
         size -= _bytes([y]) * sum(node.attrs["around"]) / y.shape[-1]
-    return size - (
-        _bytes([node.inputs[-1]]) if node.op.endswith("_into") else 0
-    )  # whose memory the output has
+    # the output is written into the memory of that input
+    return size - (_bytes([node.inputs[-1]]) if node.op.endswith("_into") else 0)
 
 
 def _bytes(tensors: Sequence[gs.Tensor]) -> int:

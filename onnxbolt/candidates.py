@@ -203,18 +203,16 @@ class Candidate:
     def prefix(self, count: int) -> Candidate | None:
         """The longest chain of at most `count` links whose outputs stand for tensors of the
         source; None where there is none."""
-        own = sum(
-            link.nodes == (self.anchor.node,) for link in self.links
-        )  # links inside the anchor's node
+        # links inside the anchor's node
+        own = sum(link.nodes == (self.anchor.node,) for link in self.links)
         if self.anchor.kind == "squeeze_excite":  # whole or not at all
             own = len(self.links)
         shorter = (
             dataclasses.replace(self, links=self.links[:n], layers=())
             for n in range(count, own - 1, -1)
         )
-        whole = (
-            candidate for candidate in shorter if candidate.chain[-1:] != (STORE,)
-        )  # what comes last is stored anyway
+        # the last result is stored anyway
+        whole = (candidate for candidate in shorter if candidate.chain[-1:] != (STORE,))
         return next(
             (candidate for candidate in whole if all(map(candidate.original, candidate.outputs))),
             None,
@@ -245,9 +243,7 @@ class Refusal:
     reason: str
     tensor: str = ""
     remedy: str = ""
-    values: dict[str, float] = field(
-        default_factory=dict
-    )  # e.g. both predicted times, microseconds
-    apart: bool = (
-        False  # refused is one kernel with a neighbouring layer; the node may well be fused
-    )
+    # e.g. both predicted times, microseconds
+    values: dict[str, float] = field(default_factory=dict)
+    # refused is one kernel with a neighbouring layer; the node may well be fused
+    apart: bool = False

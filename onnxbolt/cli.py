@@ -52,9 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _leaving_on_signals(), flags():
             code = commands.main(arguments, prog_name="onnxbolt", standalone_mode=False)
-    except (
-        click.exceptions.NoArgsIsHelpError
-    ) as error:  # a group without a command: its message is the group's help
+    except click.exceptions.NoArgsIsHelpError as error:
+        # a group without a command: its message is the group's help
         show(error.format_message(), err=True)
         return USAGE
     except click.UsageError as error:
@@ -80,9 +79,8 @@ def _leaving_on_signals() -> Iterator[None]:
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # signals are not for others to handle
+    # signals are not for others to handle
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}

@@ -20,9 +20,8 @@ import numpy as np
 from onnxbolt.dtypes import DType
 
 Array = np.ndarray
-Emit = Callable[
-    ..., str
-]  # emit(op, inputs, **attributes) -> output name; emit("Const", value) -> name of a scalar
+# emit(op, inputs, **attributes) -> output name; emit("Const", value) -> name of a scalar
+Emit = Callable[..., str]
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,8 @@ class Epilogue:
     operand: str  # "", "vector", "tensor" or "weight"
     params: tuple[str, ...]
     functor: str  # C++ type in namespace onnxbolt::epilogue, custom_ops/epilogue/steps.h
-    body: Callable[
-        [Emit, int, str, str, tuple[float, ...]], str
-    ]  # (emit, opset, x, operand, params) -> y
+    # (emit, opset, x, operand, params) -> y
+    body: Callable[[Emit, int, str, str, tuple[float, ...]], str]
     reference: Callable[..., Array]  # (x, operand or None, *params) in the input's precision
     cost: float  # fp32 instructions per element, for the cost model
 
@@ -207,15 +205,10 @@ _ROWS = (
 EPILOGUES = {row.name: row for row in _ROWS}
 PRODUCT, STORE, MEAN = "Gemm", "Store", "Mean"
 CASTS = {DType.F32: "CastF32", DType.F16: "CastF16", DType.BF16: "CastBF16"}
-MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = (
-    4,
-    2,
-    8,
-    4,
-)  # custom_ops/kernel.h: EpilogueArguments, ChainArguments
-MAX_STEPS = (
-    64  # of a chain: a compiler takes long for more, and so does a reader of the op type's name
-)
+# custom_ops/kernel.h: EpilogueArguments, ChainArguments
+MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4
+# steps of an epilogue: a compiler takes long for more, as does a reader of the op type's name
+MAX_STEPS = 64
 
 
 @functools.lru_cache(maxsize=4096)

@@ -25,9 +25,8 @@ _libraries: ContextVar[tuple[str, ...]] = ContextVar("libraries", default=())
 def registered(libraries: Sequence[str | Path]) -> Iterator[None]:
     """Within it `register` registers `libraries`, too. Raises LibraryError for a file that ONNX
     Runtime does not load as such a library."""
-    paths = tuple(
-        str(Path(path).resolve()) for path in libraries
-    )  # a bare name would be looked for among the system's libraries
+    # a bare name would be looked for among the system's libraries
+    paths = tuple(str(Path(path).resolve()) for path in libraries)
     for given, path in zip(libraries, paths, strict=True):
         _check(given, path)
     token = _libraries.set(_libraries.get() + paths)

@@ -270,9 +270,8 @@ def _flops(
     """Two per multiply-add, padded channels left out."""
     if output is None or (MEAN in op.chain and not inputs[0]):
         return None
-    positions, values = op.products(
-        output, [shape or () for shape in inputs], attributes, read
-    )  # those of weights are known
+    # those of weights are known
+    positions, values = op.products(output, [shape or () for shape in inputs], attributes, read)
     return Flops(
         2 * values * math.prod(s for s in positions if isinstance(s, int)),
         tuple(s for s in positions if isinstance(s, str)),

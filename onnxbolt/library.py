@@ -32,9 +32,8 @@ from onnxbolt.runtime import get_library_path
 from onnxbolt.version import __version__
 
 FORMAT = 1
-MOST_KERNELS = (
-    2000  # of one library; large models with tables for symbolic dimensions have some hundreds
-)
+# kernels of one library; large models with tables for symbolic dimensions have some hundreds
+MOST_KERNELS = 2000
 # kernels per translation unit: CUTLASS's headers cost as much as two kernels, and units compile in
 # parallel
 _UNIT_SIZE = 6

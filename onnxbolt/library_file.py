@@ -50,9 +50,8 @@ class Library:
 
     def __init__(self, path: Path, remedy: str, sha256: str | None = None) -> None:
         self.path, self.remedy = path, remedy
-        self.loadable = str(
-            path.resolve()
-        )  # a bare name would be looked for among the system's libraries
+        # a bare name would be looked for among the system's libraries
+        self.loadable = str(path.resolve())
         try:
             content = path.read_bytes() if path.is_file() else b""
             if sha256 is not None:

@@ -28,9 +28,8 @@ def read_metadata(model: Source) -> dict[str, str]:
             open(model, "rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view,
         ):
-            return _entries(
-                view, str(model)
-            )  # skipping over a mapped file reads only what lies between the skips
+            # skipping over a mapped file reads only what lies between the skips
+            return _entries(view, str(model))
     except OSError as error:
         raise InputError(f"{model} cannot be read: {error.strerror}") from error
     except ValueError as error:

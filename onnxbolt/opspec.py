@@ -32,14 +32,8 @@ KINDS: Mapping[str, frozenset[Family]] = {
     "resize": frozenset({Family.RESIZE}),
 }
 _TYPES = frozenset(dtype.value for dtype in DType)
-WEIGHTED = (
-    "conv",
-    "conv1d",
-    "gemm",
-    "gemm_chain",
-    "conv_chain",
-    "squeeze_excite",
-)  # kinds whose input 1 is a weight
+# kinds whose input 1 is a weight
+WEIGHTED = ("conv", "conv1d", "gemm", "gemm_chain", "conv_chain", "squeeze_excite")
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from onnxbolt.spelling import option
 PRECISIONS = ("fp16", "bf16", "keep")
 FUSE = ("winning", "all")
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")
-TRIALS = (
-    24  # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
-)
+# Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
+TRIALS = 24
 
 LONGEST = 2**31 - 1  # dimension: kernels count in 32 bits
 Shapes = Mapping[str, tuple[int, ...]]  # by the name of a graph input

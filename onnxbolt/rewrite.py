@@ -103,9 +103,8 @@ class Rewriter:
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
-        self.passed: list[
-            gs.Node
-        ] = []  # Casts that a reader does itself; those without other readers go
+        # Casts that a reader does itself; those without other readers go
+        self.passed: list[gs.Node] = []
         self._slices, self.excerpts = concats.by_tensor(), concats.excerpts
         self._packed: list[gs.Constant] = []
         self._stored: dict[tuple[str, Form], gs.Tensor] = {}
@@ -359,14 +358,11 @@ class Rewriter:
         x, planes = self.get(anchor.x, reads), None
         if self.assignment.reads_planes(candidate):
             source = self.before_cast(x)
-            x = (
-                source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x
-            )  # what kernels read
+            # the stored form, which kernels read
+            x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x
             planes = DType.of(x.dtype)
-        forms = (
-            *(packed.inner_form(candidate, width) for width in candidate.widths[:-1]),
-            writes,
-        )  # of each layer's result
+        # columns of each layer's result
+        forms = (*(packed.inner_form(candidate, width) for width in candidate.widths[:-1]), writes)
         columns = packed.weight_columns(candidate, reads)
         padding = (columns.channels or ()).count(-1) if columns != reads else 0
         inputs = [
@@ -396,9 +392,10 @@ class Rewriter:
         y, stored = output, candidate.stored
         if (plain := self.assignment.both.get(output.name)) is not None:
             signature, attributes = in_both_forms(signature, attributes, plain, writes)
+            # a Cast, whose work is done
             self.passed += [
                 node for node in output.outputs if any(t is plain for t in node.outputs)
-            ]  # a Cast, whose work is done
+            ]
             y, writes, stored = plain, PLAIN, output
         self.own(
             signature,

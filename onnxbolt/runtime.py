@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 CUDA = "CUDAExecutionProvider"
-ENABLE, DEVICE = (
-    "onnxbolt.enable",
-    "onnxbolt.device",
-)  # session configuration entries that the library reads
+# session configuration entries that the library reads
+ENABLE, DEVICE = "onnxbolt.enable", "onnxbolt.device"
 # what ONNX Runtime 1.31 does for convolutions on the CPU ends in a segmentation fault on fp16
 # products behind a Transpose, of which torchvision's vision transformers have many
 _OFF, _CPU_CHANNELS = "optimization.disable_specified_optimizers", "NchwcTransformer"

@@ -14,11 +14,8 @@ import numpy as np
 
 from onnxbolt.dtypes import DType
 
-KERNEL = {
-    DType.F16: 1e-3,
-    DType.BF16: 8e-3,
-    DType.F32: 1e-3,
-}  # one kernel on inputs that are rounded already; F32 runs as TF32
+# one kernel on inputs that are rounded already; F32 runs as TF32
+KERNEL = {DType.F16: 1e-3, DType.BF16: 8e-3, DType.F32: 1e-3}
 MODEL = {DType.F16: 1e-2, DType.BF16: 5e-2, DType.F32: 2e-3}  # a whole model against its original
 BODIES = 1e-4  # unchanged precision, computed by the function bodies in fp32
 # the largest error of the rounded original itself with which inputs still tell a right model from a

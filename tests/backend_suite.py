@@ -34,9 +34,8 @@ from onnxbolt.verify.session import uses
 from onnxbolt.verify.widen import widened
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
-DataSet = tuple[
-    Sequence[Any], Sequence[Any]
-]  # inputs in the order of the graph's, and the outputs that they should give
+# inputs in the order of the graph's, and the outputs that they should give
+DataSet = tuple[Sequence[Any], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,8 @@ class Verdict:
 def cases(kinds: Iterable[str] = KINDS) -> Iterator[Case]:
     """All cases, in the order of their names."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", RuntimeWarning
-        )  # numpy's, of infinities that the suite computes with
+        # numpy's, of infinities that the suite computes with
+        warnings.simplefilter("ignore", RuntimeWarning)
         found = [test for kind in kinds for test in load_model_tests(kind=kind)]
     for test in sorted(found, key=lambda test: (test.kind, test.name)):
         if test.model is not None:
@@ -110,7 +108,8 @@ def judge(case: Case, precision: str = "keep") -> Verdict:
     alone, since rounding differs."""
     try:
         names = _check(case, case.model, (), exact=True)
-    except Exception as error:  # ONNX Runtime's classes derive from this alone; what it cannot do is no case of ours
+    except Exception as error:
+        # ONNX Runtime's classes derive from this alone; models that it cannot run are not judged
         return Verdict(case.name, plain=_line(error))
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "out.onnx"

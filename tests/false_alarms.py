@@ -1,7 +1,8 @@
 """Every graph of tests/zoo and every model of models/, optimized in each precision and verified
 with several seeds: nothing may fail.
 
-    python -m tests.false_alarms [--only PATTERN] [--precision P] [--seeds N] [--jobs N] [--minutes M] [--into PATH] [--keep-old]
+    python -m tests.false_alarms [--only PATTERN] [--precision P] [--seeds N] [--jobs N]
+                                 [--minutes M] [--into PATH] [--keep-old]
 
 Results go to tests/false_alarms.json as they come, one entry per model, precision and seed, with a
 digest of the code that made it. What the file has of this code is not run again, so that the table
@@ -256,9 +257,8 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = _arguments()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(1)
-    )  # not killed at once: the processes end with this one
+    # not killed at once: the processes end with this one
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     until, digest, threads = (
         time.time() + 60 * options.minutes,
         code(),

@@ -1,7 +1,8 @@
 """The CUDA kernels that ONNX Runtime registers, read from its own registry, on a machine without a
 GPU too.
 
-    python -m tests.ort_kernels onnxruntime_gpu-*.whl     # renews onnxbolt/precision/cuda_kernels.csv
+    # renews onnxbolt/precision/cuda_kernels.csv
+    python -m tests.ort_kernels onnxruntime_gpu-*.whl
 
 `get_all_opkernel_def` loads every provider of the build, and crashes where one does not load.
 CUDA's needs NVIDIA's libraries, of which empty ones do: functions that return 0 (success). In
@@ -27,15 +28,18 @@ from onnxbolt.precision import kernel_table
 
 FOREIGN = re.compile(r"lib(cu|nv)")  # libraries of NVIDIA
 CUDA, TENSORRT = (f"libonnxruntime_providers_{name}.so" for name in ("cuda", "tensorrt"))
-CALLED = re.compile(
-    r"(?m)^ +U (?!Provider_)(\w+)(?:@(\S+))?$"
-)  # not weak, and not of ONNX Runtime itself
+# not weak, and not of ONNX Runtime itself
+CALLED = re.compile(r"(?m)^ +U (?!Provider_)(\w+)(?:@(\S+))?$")
 DRIVER = re.compile(r"\0(cu[A-Z][A-Za-z]+(?:_v\d)?)(?=\0)")
 READER = """
 import json, sys
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
-kernels = [k for k in get_all_opkernel_def() if k.provider == "CUDAExecutionProvider" and k.domain == ""]
-json.dump([(k.op_name, k.version_range, k.type_constraints) for k in kernels], open(sys.argv[1], "w"))
+rows = [
+    (k.op_name, k.version_range, k.type_constraints)
+    for k in get_all_opkernel_def()
+    if k.provider == "CUDAExecutionProvider" and k.domain == ""
+]
+json.dump(rows, open(sys.argv[1], "w"))
 """
 
 
@@ -82,9 +86,8 @@ def registered(site: Path) -> set[kernel_table.Kernel]:
         except OSError as error:
             raise UnreadableError(str(error)) from error
         except subprocess.CalledProcessError as error:
-            raise UnreadableError(
-                f"{Path(error.cmd[0]).name} ended with {error.returncode} {error.stderr.strip()}".strip()
-            ) from error
+            ended = f"{Path(error.cmd[0]).name} ended with {error.returncode}"
+            raise UnreadableError(f"{ended} {error.stderr.strip()}".strip()) from error
         rows = json.loads(answer.read_text())
     found = {
         kernel for op, (since, until), types in rows for kernel in kernels(op, since, until, types)
@@ -135,9 +138,8 @@ def _stand_ins(provider: Path, to: Path) -> None:
     for name, library in CALLED.findall(_run("nm", "-D", "--undefined-only", str(provider))):
         if needed and (library in needed or not library):
             called[library or needed[0]].add(name)
-    called["libcuda.so.1"].update(
-        DRIVER.findall(provider.read_bytes().decode("latin-1"))
-    )  # looked up by name when it is loaded
+    # looked up by name when it is loaded
+    called["libcuda.so.1"].update(DRIVER.findall(provider.read_bytes().decode("latin-1")))
     for library, names in called.items():
         _compile(to, library, names)
 
@@ -154,9 +156,8 @@ def _compile(to: Path, library: str, names: set[str]) -> None:
     source.write_text(
         "int stand_in;\n" + "".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(names))
     )
-    versions.write_text(
-        f"{library} {{ global: *; }};\n"
-    )  # the providers ask for symbols of this version
+    # the providers ask for symbols of this version
+    versions.write_text(f"{library} {{ global: *; }};\n")
     _run(
         "gcc",
         "-shared",

@@ -1,10 +1,14 @@
 """What must not change while the code is rearranged: exported models, predicted times, and kernels'
 machine code.
 
-    python -m tests.same_results invent                                  # writes tests/same_results.jsonl and .lock, once
-    python -m tests.same_results record [--only PATTERN] [--jobs N]      # writes tests/same_results.json
-    python -m tests.same_results compare [--only PATTERN] [--jobs N]     # exit code 1 where anything differs
-    python -m tests.same_results rekey      # the recorded kernels' measurements hold for today's, if their machine code is the same
+    # writes tests/same_results.jsonl and .lock, once
+    python -m tests.same_results invent
+    # writes tests/same_results.json
+    python -m tests.same_results record [--only PATTERN] [--jobs N]
+    # exit code 1 if anything differs
+    python -m tests.same_results compare [--only PATTERN] [--jobs N]
+    # lets measurements of the recorded kernels serve today's, if their machine code is the same
+    python -m tests.same_results rekey
 
 Models: every graph of tests/zoo and every model of models/, fp16 and keep, sm_80 and sm_90a. The
 file has a digest of each exported model without the entries that name the version and the sources,

@@ -147,9 +147,8 @@ def test_log_format_json_prints_nothing_else(
     assert (found["event"], found["passed"]) == ("verification", True)
     (nodes,) = lines_of_json(capsys, "inspect", optimized)
     assert nodes["event"] == "inspection"
-    monkeypatch.setattr(
-        "onnxbolt.library.build_for", lambda model, progress: model
-    )  # any file in the library's place
+    # any file in the library's place
+    monkeypatch.setattr("onnxbolt.library.build_for", lambda model, progress: model)
     (built,) = lines_of_json(capsys, "build", optimized)
     assert (built["event"], built["path"]) == ("library", str(optimized))
 

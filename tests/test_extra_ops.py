@@ -84,9 +84,8 @@ def test_models_with_operators_of_others(
     assert node.op_type == "Twice"
     result = verify(model, tmp_path / "out.onnx", providers=[CPU], custom_ops=[twice])
     assert result.passed
-    with pytest.raises(
-        InputError, match="ONNX Runtime does not load the original model"
-    ):  # the library is not kept
+    # the library is not kept
+    with pytest.raises(InputError, match="ONNX Runtime does not load the original model"):
         verify(model, tmp_path / "out.onnx", providers=[CPU])
 
 

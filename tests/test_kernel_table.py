@@ -25,7 +25,8 @@ from onnxbolt.tune.lockfile import Lock
 from tests import ort_kernels
 
 ATTENTION = onnx.parser.parse_model(
-    """<ir_version: 10, opset_import: ["": 23]> g (float[1,2,4,8] q, float[1,2,4,8] k, float[1,2,4,8] v)
+    """<ir_version: 10, opset_import: ["": 23]>
+    g (float[1,2,4,8] q, float[1,2,4,8] k, float[1,2,4,8] v)
     => (float[1,2,4,8] y) { y = Attention(q, k, v) }"""
 )
 
@@ -65,13 +66,8 @@ def test_an_open_kernel_is_for_the_version_that_it_names() -> None:
     [
         ("Clip", 11, DType.F16, "1.31", False),  # of version 11 there is one for fp32 alone
         ("Clip", 13, DType.F16, "1.31", True),
-        (
-            "Conv",
-            22,
-            DType.F16,
-            "1.20",
-            True,
-        ),  # on the CPU in any type, since none is for version 22
+        # on the CPU in any type, since none is for version 22
+        ("Conv", 22, DType.F16, "1.20", True),
         ("Conv", 22, DType.BF16, "1.24", True),
         ("Conv", 21, DType.BF16, "1.24", False),
         ("Erf", 13, DType.BF16, "1.31", True),

@@ -201,9 +201,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, library.Manife
     lines: list[str] = []
     build(manifest, path, lines.append)
     assert lines[-1] == "linked out.onnxbolt.so"
-    assert [file.name for file in directory.iterdir()] == [
-        "out.onnxbolt.so"
-    ]  # nvcc hands its arguments to a shell
+    # nvcc hands its arguments to a shell
+    assert [file.name for file in directory.iterdir()] == ["out.onnxbolt.so"]
     assert not Path("ran").exists()
     return path, manifest
 

@@ -28,7 +28,10 @@ SOURCE = """
 #include <stdio.h>
 __attribute__((section(".onnxbolt"), used)) static const char manifest[] = %s;
 __attribute__((constructor)) static void run(void) { fclose(fopen("%s", "w")); }
-int onnxbolt_probe(int device, char* reason, size_t size) { snprintf(reason, size, "this is a test"); return 0; }
+int onnxbolt_probe(int device, char* reason, size_t size) {
+  snprintf(reason, size, "this is a test");
+  return 0;
+}
 """
 
 

@@ -24,7 +24,8 @@ MEASURED = """
 import resource, sys
 import onnxbolt, onnxbolt.pipeline, onnxbolt.verify, onnxbolt.report
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-report = onnxbolt.optimize(sys.argv[1], sys.argv[2], precision=sys.argv[3], archs="sm_90a", library=False)
+source, out, precision = sys.argv[1:4]
+report = onnxbolt.optimize(source, out, precision=precision, archs="sm_90a", library=False)
 assert len(report.fused) and report.passed and report.verification.rows
 print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 """

@@ -48,9 +48,8 @@ def test_reads_what_onnx_reads(entries: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_other_wire_types_are_stepped_over() -> None:
-    fixed = (
-        bytes([0x09]) + bytes(8) + bytes([0x0D]) + bytes(4)
-    )  # fields that no ModelProto has, of 8 and of 4 bytes
+    # fields that no ModelProto has, of 8 and of 4 bytes
+    fixed = bytes([0x09]) + bytes(8) + bytes([0x0D]) + bytes(4)
     assert read_metadata(fixed + model(a="1").SerializeToString()) == {"a": "1"}
 
 

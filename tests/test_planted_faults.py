@@ -54,9 +54,8 @@ def test_each_family_s_model_runs_a_kernel_of_it(family: Family) -> None:
     prepared = prepare(family)
     manifest = manifest_of_model(prepared.optimized)
     assert manifest == prepared.manifest
-    assert (
-        metadata(prepared.optimized)["onnxbolt.digest"] == manifest.digest
-    )  # of the sources without a fault
+    # digest of the sources without a fault
+    assert metadata(prepared.optimized)["onnxbolt.digest"] == manifest.digest
     assert family in {instance.config.family for instance in manifest.instances}
 
 

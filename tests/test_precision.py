@@ -190,9 +190,8 @@ def test_decomposed_layer_norm_does_not_overflow(rng: np.random.Generator) -> No
     )
     result, kept = converted(model)
     assert [k.op for k in kept] == ["Pow", "ReduceMean", "Add", "Sqrt", "Div"]
-    feeds = {
-        "x": 3000 * rng.standard_normal((2, 64)).astype(np.float32)
-    }  # squares are far beyond 65504
+    # squares are far beyond 65504
+    feeds = {"x": 3000 * rng.standard_normal((2, 64)).astype(np.float32)}
     assert error(run(result, feeds)[0], run(model, feeds)[0]) < 2e-3
 
 

@@ -38,7 +38,8 @@ def model_of(signature: str, body: str, weights: dict[str, np.ndarray]) -> Model
 @pytest.fixture(scope="module")
 def mixed() -> ModelProto:
     """One convolution that can be fused, one grouped, one product with a weight, one without."""
-    body = """a = Conv(x, w) r = Relu(a) d = Conv<group=2>(r, k) g = GlobalAveragePool(d) f = Flatten(g) m = MatMul(f, v)
+    body = """a = Conv(x, w) r = Relu(a) d = Conv<group=2>(r, k)
+              g = GlobalAveragePool(d) f = Flatten(g) m = MatMul(f, v)
               t = Transpose<perm=[1,0]>(m) s = MatMul(m, t) y = Exp(s)"""
     rng = np.random.default_rng(0)
     weights = {

@@ -281,13 +281,22 @@ import sys
 import onnx, onnxruntime as ort
 from onnx import TensorProto, helper
 from onnxbolt import optimize, session_options
-x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 50, width]) for name, width in (("x", 64), ("y", 96)))
+x, y = (
+    helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 50, width])
+    for name, width in (("x", 64), ("y", 96))
+)
 w = helper.make_tensor("w", TensorProto.FLOAT, [64, 96], [0.01] * 64 * 96)
-nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), helper.make_node("MatMul", ["t", "w"], ["p"]),
-         helper.make_node("Transpose", ["p"], ["y"], perm=[1, 0, 2])]
-model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [w]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-assert optimize(model, sys.argv[1], precision="fp16", fuse="all", archs=("sm_90a",), library=False).passed
-ort.InferenceSession(sys.argv[1], session_options(sys.argv[1], providers=["CPUExecutionProvider"]), providers=["CPUExecutionProvider"])
+nodes = [
+    helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+    helper.make_node("MatMul", ["t", "w"], ["p"]),
+    helper.make_node("Transpose", ["p"], ["y"], perm=[1, 0, 2]),
+]
+graph, opset = helper.make_graph(nodes, "g", [x], [y], [w]), helper.make_opsetid("", 17)
+model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+path, cpu = sys.argv[1], ["CPUExecutionProvider"]
+options = {"precision": "fp16", "fuse": "all", "archs": ("sm_90a",), "library": False}
+assert optimize(model, path, **options).passed
+ort.InferenceSession(path, session_options(path, providers=cpu), providers=cpu)
 """
 
 

@@ -49,7 +49,8 @@ def convolutions() -> ModelProto:
     """Odd channels, a residual, a pooling and a product: every layout and channel map that fused
     nodes have."""
     body = """a = Conv<pads=[1,1,1,1]>(x, w0, b0) h = Relu(a)
-              c = Conv<pads=[1,1,1,1]>(h, w1, b1) r = Add(c, h) s = Relu(r) p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(s)
+              c = Conv<pads=[1,1,1,1]>(h, w1, b1) r = Add(c, h) s = Relu(r)
+              p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(s)
               g = GlobalAveragePool(p) f = Flatten(g) y = Gemm(f, w2, b2)"""
     weights = {
         "w0": drawn(0, 13, 3, 3, 3),
@@ -395,9 +396,10 @@ def test_widened_bfloat16_model_runs_on_the_cpu() -> None:
     wide, large = widened(model)
     y = Runner(wide, CPU, large=large).run({"x": x}, [])["y"]
     np.testing.assert_allclose(y, x @ weight.astype(np.float32), rtol=1e-6)
+    # the original is untouched
     assert (
         helper.tensor_dtype_to_np_dtype(model.graph.initializer[0].data_type) == ml_dtypes.bfloat16
-    )  # the original is untouched
+    )
 
 
 def test_the_text_has_a_table_for_each_level_that_has_rows() -> None:

@@ -18,8 +18,7 @@ def test_unfused_convolutions_and_poolings_go_back_to_fp32(tmp_path: Path) -> No
     source = net.model(net.node("MaxPool", y, kernel_shape=[2, 2]))
     report = onnxbolt.optimize(source, path, precision="bf16", archs=("sm_90a",), library=False)
     model = onnx.load(path)
-    inferred = onnx.shape_inference.infer_shapes(
-        model, check_type=True, strict_mode=True
-    )  # raises where a type is not allowed
+    # raises where a type is not allowed
+    inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     assert ops(inferred).count("Conv") == 1
     assert {kept.op for kept in report.kept} >= {"Conv", "MaxPool"}

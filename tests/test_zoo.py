@@ -50,9 +50,8 @@ def test_all_fusions_are_right_and_cover_the_model(
     assert report.passed
     assert sorted(tmp_path.iterdir()) == [out]
     onnx.checker.check_model(out, full_check=True)
-    onnxruntime.InferenceSession(
-        out, providers=["CPUExecutionProvider"]
-    )  # without onnxbolt, without a library
+    # without onnxbolt, without a library
+    onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
 
     optimized = onnx.load(out)
     flops = fusable_flops(source, random_inputs(source))
@@ -67,9 +66,8 @@ def test_all_fusions_are_right_and_cover_the_model(
 
 
 @pytest.mark.parametrize("precision", ["fp16", "keep"])
-@pytest.mark.parametrize(
-    "name", graphs(quick=("dcnv2.dynamo",))
-)  # tests/e2e/test_models.py has those of small networks
+# tests/e2e/test_models.py has those of small networks
+@pytest.mark.parametrize("name", graphs(quick=("dcnv2.dynamo",)))
 def test_winning_fusions_are_right(name: str, precision: str, zoo: Zoo, tmp_path: Path) -> None:
     assert onnxbolt.optimize(
         zoo(name), tmp_path / "out.onnx", precision=precision, library=False

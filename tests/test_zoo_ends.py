@@ -51,9 +51,8 @@ def test_whole_networks_stay_in_one_layout(
     ops = Counter(node.op_type for node in onnx.load(path).graph.node)
     assert not {"Transpose", "Pad", "Slice"} & ops.keys()
     assert not [op for op in ops if op.startswith(("NchwToNhwc", "NhwcToNchw"))]
-    if (
-        precision == "fp16"
-    ):  # in bf16, ONNX Runtime lacks most kernels: what is not fused is in fp32
+    # in bf16, ONNX Runtime lacks most kernels: what is not fused is in fp32
+    if precision == "fp16":
         assert ops["Cast"] == 0
 
 

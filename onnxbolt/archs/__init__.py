@@ -18,9 +18,8 @@ from onnxbolt.errors import InputError
 Shape = tuple[int, int, int]
 
 
-@dataclass(
-    frozen=True, eq=False
-)  # one object per architecture: identity is equality, and caches can key on it
+# one object per architecture: identity is equality, and caches can key on it
+@dataclass(frozen=True, eq=False)
 class Arch:
     """One streaming-multiprocessor generation, with the GPU that stands for it in predictions."""
 
@@ -35,16 +34,14 @@ class Arch:
     registers_per_thread: int
     threads_per_sm: int
     clock: float  # Hz, at which the tensor-core rates below hold
-    flops: Mapping[
-        DType, float
-    ]  # tensor cores, fp32 accumulation, dense, FLOP/s; its keys are the supported types
+    # tensor cores, fp32 accumulation, dense, FLOP/s; its keys are the supported types
+    flops: Mapping[DType, float]
     fp32_flops: float  # CUDA cores, FLOP/s
     bandwidth: float  # device memory, byte/s
     l2_bandwidth: float  # L2 to all SMs, byte/s, as microbenchmarks measure it
     mma: Mapping[DType, Shape]  # mma.sync instruction (M, N, K)
-    mma_sync_share: (
-        float  # part of `flops` that mma.sync can reach; below 1 where only wgmma reaches all
-    )
+    # part of `flops` that mma.sync can reach; below 1 where only wgmma reaches all
+    mma_sync_share: float
     wgmma: bool  # warpgroup MMA and TMA: CUTLASS 3.x kernels
     cp_async: bool  # asynchronous copies to shared memory: more than two stages
     launch_us: float  # fixed cost of a kernel in a stream that is kept full, microseconds

@@ -4,14 +4,15 @@ The node's op is the step of epilogues.py, its expansion what it stands for. Wit
 order and association:
 
     GeluErf    0.5 x (1 + erf(x / sqrt 2));  Gelu
-    GeluTanh   0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), or with x taken out of the bracket;  Gelu, approximate=tanh
+    GeluTanh   0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), or with x taken out of the bracket;
+               Gelu, approximate=tanh
     Silu       x sigmoid(x);  Swish with alpha = 1
     HardSwish  x clip(x + 3, 0, 6) / 6;  x HardSigmoid(x, alpha=1/6, beta=1/2);  HardSwish
     Softplus   log(1 + exp(x));  the standard Softplus stays as it is
     Mish       x tanh(softplus(x));  Mish
 
-Only where no inner tensor has another reader, and all constants are scalars. `restore` (restore.py)
-undoes what was not fused.
+A form is recognized where no inner tensor has another reader and all constants are scalars.
+`restore` (restore.py) writes out again the ones that were not fused.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Fold y = scale * x + shift, per output channel, into the weight and bias of what computes x (used
-by two passes).
+"""Fold y = scale * x + shift, per output channel, into the weight and bias that x is computed with.
 
-    Conv:    scale * (W * x + b) + shift  =  (scale W) * x + (scale b + shift),   W [K, C/groups, ..], one scale per K
-    MatMul:  scale * (x W + b) + shift    =  x (W scale) + (scale b + shift),     W [K, N], one scale per N
+    Conv:    scale * (W * x + b) + shift  =  (scale W) * x + (scale b + shift)
+             W [K, C/groups, ..], one scale per K
+    MatMul:  scale * (x W + b) + shift    =  x (W scale) + (scale b + shift)
+             W [K, N], one scale per N
 
-Computed in float64 and rounded once to the weight's type; refused where the result does not fit
-that type.
+Two passes use it: batchnorm.py and scale_shift.py. The new weight is computed in float64 and
+rounded once to the weight's type; refused where the result does not fit that type.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Fold BatchNormalization into the Conv or MatMul before it.
 
-    BN(x) = s x + (B - mean s)  with  s = scale / sqrt(var + epsilon)      (ONNX, BatchNormalization, inference)
+    BN(x) = s x + (B - mean s)  with  s = scale / sqrt(var + epsilon)
 
-is affine per channel, see affine.py. Gemm is MatMul, Add by then. A BatchNormalization in training
-mode, with parameters that are no constants, or after a tensor that has other readers stays.
+is affine per channel, see affine.py (ONNX, BatchNormalization, inference). Gemm is MatMul, Add by
+then. A BatchNormalization in training mode, with parameters that are no constants, or after a
+tensor that has other readers stays.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Merge parallel convolutions of one tensor whose results are added (structural
 re-parameterization).
 
-    (V * x + a) + (W * x + b)  =  (V + W) * x + (a + b)      with W padded by zeros to the window and the groups of V
+    (V * x + a) + (W * x + b)  =  (V + W) * x + (a + b)
 
-turns the blocks that RepVGG (Ding et al. 2021: 3x3, 1x1, and a BatchNormalization alone) and
-MobileOne (Vasu et al. 2023: several KxK, 1x1, BatchNormalization; depthwise too) are trained with
-into the convolution that they are deployed as. A BatchNormalization alone is a depthwise 1x1
-convolution. So is x itself, but it joins only where two others are merged (QARepVGG): beside one
-convolution it is a residual, which the kernels add as exactly.
+with W padded by zeros to the window and the groups of V, turns the blocks that RepVGG (Ding et al.
+2021: 3x3, 1x1, and a BatchNormalization alone) and MobileOne (Vasu et al. 2023: several KxK, 1x1,
+BatchNormalization; depthwise too) are trained with into the convolution that they are deployed as.
+A BatchNormalization alone is a depthwise 1x1 convolution. So is x itself, but it joins only where
+two others are merged (QARepVGG): beside one convolution it is a residual, which the kernels add as
+exactly.
 
 Only what costs nothing is merged: all of a branch's taps and connected channels must be among those
 of the widest, so 1x7 and 7x1 stay two. Weights are added in float64 and rounded once. Other addends
@@ -36,13 +37,8 @@ from onnxbolt.graph.edit import (
 )
 from onnxbolt.graph.names import fresh
 
-_COMPLETE = {
-    "dilations",
-    "group",
-    "kernel_shape",
-    "pads",
-    "strides",
-}  # what conv_form leaves on a Conv
+# the attributes that conv_form leaves on a Conv
+_COMPLETE = {"dilations", "group", "kernel_shape", "pads", "strides"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +58,8 @@ class _Branch:
     strides: tuple[int, ...]
     taps: tuple[range, ...]
     slack: tuple[int, ...]
-    parameters: Callable[
-        [], tuple[np.ndarray, np.ndarray]
-    ]  # weight [K, C/group, *kernel] and bias [K] in float64
+    # weight [K, C/group, *kernel] and bias [K] in float64
+    parameters: Callable[[], tuple[np.ndarray, np.ndarray]]
 
     @property
     def work(self) -> int:
@@ -306,9 +301,8 @@ def _place(branch: _Branch, width: int, widest: _Branch) -> tuple[np.ndarray | s
     """The index of a branch's weight [K, width, *kernel] in that of the widest, which has the
     same or larger groups and window."""
     rows = np.arange(branch.channels)[:, None]
-    begin = (
-        rows // (branch.channels // branch.group) * width
-    )  # the first input channel that an output channel reads
+    # the first input channel that an output channel reads
+    begin = rows // (branch.channels // branch.group) * width
     columns = begin % (width * (branch.group // widest.group)) + np.arange(width)
     return (
         rows,

@@ -1,7 +1,8 @@
-"""Replace what depends on constants alone by its value.
+"""Replace nodes that depend on constants alone by their values.
 
-    f(constants) = its value, by onnx's reference evaluator;  Shape(x) = x's shape where inference knows it, and
-    Gather(Shape(x), i) = Slice(Shape(x), ..) = dimensions of x where it knows these.
+    f(constants) = its value, by onnx's reference evaluator;
+    Shape(x) = x's shape where inference knows it;
+    Gather(Shape(x), i) = Slice(Shape(x), ..) = dimensions of x where inference knows these.
 
 Not folded: random and stateful operators, control flow, DequantizeLinear (its point is to keep
 weights small), what has a type that the evaluator lacks or a value that is not ONNX Runtime's
@@ -50,9 +51,8 @@ _NEVER = frozenset(
     }
 )
 _MOST_GROWTH = 2  # weights stored in fp16 and cast to fp32 are weights all the same
-_FREE_BYTES = (
-    1 << 18
-)  # a result up to here is folded whatever it is made of: shapes, masks, position indices
+# a result up to here is folded whatever it is made of: shapes, masks, position indices
+_FREE_BYTES = 1 << 18
 
 
 def run(graph: gs.Graph) -> int:

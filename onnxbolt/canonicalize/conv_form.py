@@ -1,12 +1,15 @@
 """Write out every attribute of Conv, and the pads of pooling.
 
-    kernel_shape, strides, dilations, group and pads are present and `auto_pad` is gone:  VALID = pads of 0;
-    SAME = total pads of max((ceil(in / stride) - 1) * stride + (kernel - 1) * dilation + 1 - in, 0), the odd one at the end for
-    SAME_UPPER and at the begin for SAME_LOWER (ONNX, Conv). With stride 1 the total does not depend on the input.
+Afterwards kernel_shape, strides, dilations, group and pads are present and `auto_pad` is gone:
 
-MaxPool and AveragePool are padded alike. SAME says itself how many windows there are, so that
-ceil_mode goes; what VALID means beside it is not said, so that both stay. SAME stays beside
-dilations, which ONNX Runtime leaves out of a pooling's pads, unlike ONNX.
+    VALID = pads of 0
+    SAME  = pads of max((ceil(in / stride) - 1) * stride + (kernel - 1) * dilation + 1 - in, 0)
+            in total, the odd one at the end (SAME_UPPER) or at the begin (SAME_LOWER)
+
+(ONNX, Conv). With stride 1 the total does not depend on the input. MaxPool and AveragePool are
+padded alike. SAME implies the number of windows, so ceil_mode goes with it; ONNX does not say what
+VALID means beside ceil_mode, so both stay. SAME stays beside dilations, which ONNX Runtime leaves
+out of a pooling's pads, unlike ONNX.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Bring Gemm with a constant B to the form MatMul, Add.
 
-    alpha * op(A) op(B) + beta * C  =  op(A) (alpha * op(B)) + beta * C   with op(X) = X or its transpose
+    alpha * op(A) op(B) + beta * C  =  op(A) (alpha * op(B)) + beta * C
 
-becomes MatMul(A, W [K, N]) and, where there is a C, an Add: of a constant vector [N] where C is one
-(in any of the shapes that broadcast to rows), else of C as it is, scaled by a Mul unless beta is 1.
-transA = 1 puts a Transpose before. A constant scaled or transposed in the same way for several
-Gemms is made once.
+with op(X) = X or its transpose becomes MatMul(A, W [K, N]) and, where there is a C, an Add: of a
+constant vector [N] where C is one (in any of the shapes that broadcast to rows), else of C as it
+is, scaled by a Mul unless beta is 1. transA = 1 puts a Transpose before. A constant scaled or
+transposed in the same way for several Gemms is made once.
 """
 
 from __future__ import annotations

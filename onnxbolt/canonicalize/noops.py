@@ -1,8 +1,11 @@
 """Remove nodes that compute nothing.
 
-    Identity(x) = x;  Dropout(x) = x in inference;  Transpose(x) by the identity permutation = x;  Reshape(x) to x's own shape = x;
-    Cast(x) to x's own type = x;  Pad(x) by zeros = x;  Concat(x) = Sum(x) = Max(x) = Min(x) = Mean(x) = x;  Slice of everything = x;
-    x + 0 = 0 + x = x - 0 = x;  x * 1 = 1 * x = x / 1 = x where the constant does not widen x's shape.
+    Identity(x) = x;  Dropout(x) = x in inference;  Slice of everything = x;
+    Transpose(x) by the identity permutation = x;  Reshape(x) to x's own shape = x;
+    Cast(x) to x's own type = x;  Pad(x) by zeros = x;
+    Concat(x) = Sum(x) = Max(x) = Min(x) = Mean(x) = x;
+    x + 0 = 0 + x = x - 0 = x;  x * 1 = 1 * x = x / 1 = x,
+    if the constant does not widen x's shape.
 
 The readers of y read x instead. Where y must keep its name (a graph output), the producer of x
 writes y itself, if x's name may go; else the node stays. Weights that PyTorch's exporter shares

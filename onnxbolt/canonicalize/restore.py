@@ -68,9 +68,8 @@ def _defined(op: str, opset: int, x: gs.Tensor) -> bool:
 def _originals(graph: gs.Graph, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> list[Node]:
     recognition: Recognition = node.recognition
     tensors: dict[str, gs.Tensor] = {**recognition.constants, recognition.x: x, recognition.y: y}
-    moved = (
-        x.name != recognition.x
-    )  # another layout or shape: the inner tensors have other values than those of their names
+    # another layout or shape: the inner tensors have other values than those of their names
+    moved = x.name != recognition.x
     nodes = []
     for proto in node.expansion:
         for name in (*proto.input, *proto.output):

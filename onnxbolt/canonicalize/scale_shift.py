@@ -1,6 +1,8 @@
 """Fold a constant Mul, Div, Add or Sub after a Conv or MatMul into its weight and bias.
 
-    x * c,  x / c,  x + c,  x - c,  c - x   with c a scalar or one number per output channel are affine, see affine.py.
+    x * c,  x / c,  x + c,  x - c,  c - x
+
+with c a scalar or one number per output channel are affine, see affine.py.
 
 An Add after a MatMul stays: it is the bias of the form MatMul, Add. Two of them become one.
 """

@@ -36,9 +36,8 @@ from onnxbolt.errors import BuildError
 Progress = Callable[[str], None]  # receives one line for each thing done
 
 _SOURCE, _OBJECT, _LOG, _LIBRARY = "unit.{}", "unit.o", "unit.log", "library.so"
-_INCLUDE = re.compile(
-    r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE
-)  # ours are named from custom_ops/
+# ours are named from custom_ops/
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 _PATIENCE = 100  # times 0.05 s that compilers have to end
 # an end that says nothing about the source: it is not remembered
 _PASSING = re.compile(
@@ -250,10 +249,8 @@ def _run_ninja(
     stop: threading.Event | None,
 ) -> Iterator[str]:
     """The key of each unit when it is done, well or not, with a line of progress."""
-    cores, failures = (
-        str(len(os.sched_getaffinity(0))),
-        ("0" if keep_going else "1"),
-    )  # 0: however many fail
+    # 0: however many fail
+    cores, failures = (str(len(os.sched_getaffinity(0))), ("0" if keep_going else "1"))
     # -P: Python does not look for ninja in the current directory, where a model may lie beside
     # anything
     command = limited(
@@ -263,19 +260,16 @@ def _run_ninja(
         progress(f"compiling {total} translation units")
     # a session of its own, so that all of it can be ended: the module is a process that waits for
     # the program
-    with (
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env={
-                **os.environ,
-                "TMPDIR": "..",
-            },  # seen from a unit's directory: what an interrupted nvcc leaves behind goes with `directory`
-        ) as process
-    ):
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        # seen from a unit's directory: what an interrupted nvcc leaves behind goes with
+        # `directory`
+        env={**os.environ, "TMPDIR": ".."},
+    ) as process:
         if stop:
             threading.Thread(target=_terminate_on, args=(stop, process), daemon=True).start()
         try:

@@ -20,8 +20,10 @@ EQUAL = Path(__file__).with_name("equal_kernels.json")
 # strings and characters stay as they are; what may be dropped has names
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/|\{\#.*?\#\})
-      | (?P<include>^[ \t]*\#[ \t]*include[ \t]+"[^"\n]*"[ \t]*$ | ^[ \t]*\#[ \t]*pragma[ \t]+once[ \t]*$)
-      | (?P<directive>^[ \t]*\#(?:[^\n"'/\\]|\\\n|\\.|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|/(?![/*]))*)
+      | (?P<include>^[ \t]*\#[ \t]*include[ \t]+"[^"\n]*"[ \t]*$
+                  | ^[ \t]*\#[ \t]*pragma[ \t]+once[ \t]*$)
+      | (?P<directive>^[ \t]*\#(?:[^\n"'/\\] | \\\n | \\. | /(?![/*])
+                                | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*')*)
       | R"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)"
       | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*'
       | (?P<space>\s+)

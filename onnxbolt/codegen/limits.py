@@ -43,9 +43,8 @@ def _become(limits: Sequence[str], command: Sequence[str]) -> None:
     for kind, text in zip(_KINDS, limits, strict=True):
         _, hard = resource.getrlimit(kind)
         limit = int(text) if hard == resource.RLIM_INFINITY else min(int(text), hard)
-        resource.setrlimit(
-            kind, (limit, hard)
-        )  # at the soft limit of processor time a process ends by a signal that names it
+        # at the soft limit of processor time a process ends by a signal that names it
+        resource.setrlimit(kind, (limit, hard))
     os.execvp(command[0], list(command))
 
 

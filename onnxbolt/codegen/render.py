@@ -15,9 +15,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, STORE, layers
 from onnxbolt.kernels.config import Family, Iterator, KernelConfig, Schedule
 
-_RENDERED = re.compile(
-    r"[A-Za-z0-9_:<>,. ]*"
-)  # names, numbers and types: nothing that ends a string, a comment or a statement
+# names, numbers and types: nothing that ends a string, a comment or a statement
+_RENDERED = re.compile(r"[A-Za-z0-9_:<>,. ]*")
 
 
 @dataclass(frozen=True)

@@ -263,9 +263,8 @@ def _conv(body: _Body, signature: Signature, opset: int, operands: list[str]) ->
         return body("Transpose", [result], perm=last)
     if signature.padding:
         return body("Slice", [result, body.ints(0), body.ints(-signature.padding), body.ints(1)])
-    return (
-        body("Identity", [result]) if steps[-1:] == [Step(STORE)] else result
-    )  # y is not what is stored
+    # y is not what is stored
+    return body("Identity", [result]) if steps[-1:] == [Step(STORE)] else result
 
 
 def _epilogue(

@@ -246,9 +246,8 @@ def import_model(model: ModelProto) -> gs.Graph:
         for name, constant in _constant_node(node, i)
     }
     tensors: dict[str, gs.Tensor] = dict(constants)
-    for (
-        sparse
-    ) in proto.sparse_initializer:  # no stage computes with these: variables that no node produces
+    # no stage computes with these: variables that no node produces
+    for sparse in proto.sparse_initializer:
         tensors[sparse.values.name] = gs.Variable(
             sparse.values.name, numpy_dtype(sparse.values.data_type), list(sparse.dims)
         )

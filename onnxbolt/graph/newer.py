@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from onnx import AttributeProto, ModelProto, NodeProto
 
-_FROM, _TO = (
-    13,
-    17,
-)  # between them no operator changed its form, but for BatchNormalization that trains
+# between them no operator changed its form, but for BatchNormalization that trains
+_FROM, _TO = 13, 17
 _ONNX = ("", "ai.onnx")
 
 

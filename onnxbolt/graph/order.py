@@ -11,9 +11,8 @@ from onnx import NodeProto
 
 from onnxbolt.graph.scopes import outer_reads, subgraphs
 
-Item: TypeAlias = (
-    "gs.Node | gs.Constant"  # a Constant here is written as the Constant node that it was
-)
+# a Constant here is written as the Constant node that it was
+Item: TypeAlias = "gs.Node | gs.Constant"
 Thing = TypeVar("Thing")
 
 

@@ -16,9 +16,8 @@ from onnxbolt.graph import weights, wire
 from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.weights import Weights
 
-PROTOBUF_LIMIT = (
-    2**31 - 2**24
-)  # bytes; protobuf refuses 2 GiB, some room is left for what is not counted
+# bytes; protobuf refuses 2 GiB, some room is left for what is not counted
+PROTOBUF_LIMIT = 2**31 - 2**24
 _EXTERNAL_FROM, _ALIGNMENT = 1024, 4096  # bytes
 
 

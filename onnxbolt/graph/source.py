@@ -93,9 +93,8 @@ def _with_open_sizes(model: ModelProto) -> ModelProto:
 def _fault(model: ModelProto) -> str:
     """What is wrong with the model, in one line; empty where that is nothing that onnx.checker
     can tell (up to 2 GiB)."""
-    if damaged := _damaged_tensor(
-        model
-    ):  # the checker begins with trifles, like an output whose shape is not declared
+    # the checker begins with trifles, like an output whose shape is not declared
+    if damaged := _damaged_tensor(model):
         return damaged
     try:
         onnx.checker.check_model(model, full_check=True)
@@ -137,15 +136,13 @@ def _loads(model: ModelProto) -> bool:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        options.graph_optimization_level = (
-            onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        )  # some crash (runtime.py: keep_channels)
+        # some crash (runtime.py: keep_channels)
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         extra_ops.register(options)
         onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-    except (
-        Exception
-    ):  # of many classes, none of them public; another failure is being handled here already
+    except Exception:
+        # ONNX Runtime's classes are not public; another failure is being handled here already
         return False
     return True

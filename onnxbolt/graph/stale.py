@@ -13,11 +13,8 @@ from onnx import ModelProto, TypeProto, ValueInfoProto
 
 from onnxbolt.graph.skeleton import inferred_types
 
-_BATCH, _IMAGE, _OTHER = (
-    3,
-    352,
-    52,
-)  # tried for open dimensions; an image is divisible by 32, as networks expect
+# tried for open dimensions; an image is divisible by 32, as networks expect
+_BATCH, _IMAGE, _OTHER = 3, 352, 52
 
 
 def contradictions(model: ModelProto) -> list[str]:

@@ -5,7 +5,10 @@ of a convolution's result as well, and counts from the beginning in each run. He
 keeps a size keeps its name, windows that make a size smaller alike give it one name, and what is
 left is named after its tensor, so that no name has two meanings.
 
-    a window's output = floor((size + pads - reach) / stride) + 1,  reach = (kernel - 1) * dilation + 1     (ONNX, Conv and MaxPool)
+    a window's output = floor((size + pads - reach) / stride) + 1
+    reach = (kernel - 1) * dilation + 1
+
+(ONNX, Conv and MaxPool).
 """
 
 from __future__ import annotations

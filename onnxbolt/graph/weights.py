@@ -21,9 +21,8 @@ from onnx import ModelProto, TensorProto
 from onnxbolt.graph.element_types import numpy_dtype
 
 LARGE = 1 << 20  # bytes; the data of smaller tensors are read with the model
-Weights: TypeAlias = Mapping[
-    str, gs.Constant
-]  # constants by name of their initializers, which hold no data
+# constants by name of their initializers, which hold no data
+Weights: TypeAlias = Mapping[str, gs.Constant]
 _PACKED: dict[int, int] = {  # elements in a byte
     TensorProto.INT4: 2,
     TensorProto.UINT4: 2,

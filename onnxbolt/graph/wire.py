@@ -18,11 +18,8 @@ from onnx import ModelProto, TensorProto
 from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.weights import LARGE, Weights, lacks_data, put_apart, raw, stored_bytes
 
-_GRAPH, _INITIALIZER, _RAW_DATA = (
-    7,
-    5,
-    9,
-)  # numbers of these fields of ModelProto, GraphProto and TensorProto
+# numbers of these fields of ModelProto, GraphProto and TensorProto
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _BYTES = 2  # wire type of a field with a length
 
 

@@ -24,10 +24,8 @@ COLUMNS = (16, 32, 64, 128, 256)  # of one product; CUTLASS's epilogue has power
 _BASE_REGISTERS = 40  # beside accumulators and operands
 _BLOCK = 16  # columns, and values along k, that a step of a product has
 _ROW_GAP = 8  # elements between rows in shared memory, so that ldmatrix meets all banks
-_STAGED_ROWS, _UNUSED = (
-    8,
-    16,
-)  # rows of a warp that the epilogue stages at a time; bytes behind them
+# rows of a warp that the epilogue stages at a time; bytes behind them
+_STAGED_ROWS, _UNUSED = 8, 16
 
 
 @dataclass(frozen=True)

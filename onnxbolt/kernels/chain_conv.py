@@ -29,6 +29,7 @@ _TILES = (
 )
 _WIDE_BLOCK = 64  # channels: a swizzled row
 _PART = 128  # columns of the last product at a time
+# registers of a consumer's thread; beside accumulators and operands
 _REGISTERS, _BASE_REGISTERS = (
     {
         1: 255,
@@ -36,7 +37,7 @@ _REGISTERS, _BASE_REGISTERS = (
         3: 144,
     },
     56,
-)  # of a consumer's thread; beside accumulators and operands
+)
 _BOXES = (64, 32, 16)  # elements of a swizzled row
 _MIN_STAGES, _MAX_STAGES, _FIXED_BYTES = 3, 16, 2048
 
@@ -101,9 +102,8 @@ def registers(config: KernelConfig) -> int:
     operand of the next product."""
     groups = 1 if config.schedule is Schedule.PINGPONG else config.consumers
     blocks, widths = config.threadblock[0] // groups // 64, columns(config)
-    finishing = [
-        n // 2 + n // 4 for n in widths[:-1]
-    ]  # a layer's accumulators and the operand that they become
+    # a layer's accumulators and the operand that they become
+    finishing = [n // 2 + n // 4 for n in widths[:-1]]
     sums = [*widths[1:-1], min(widths[-1], _PART)]
     multiplying = [before // 4 + after // 2 for before, after in zip(widths, sums, strict=False)]
     return _BASE_REGISTERS + (blocks - 1) * widths[0] // 2 + max(*finishing, *multiplying)

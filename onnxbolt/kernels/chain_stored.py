@@ -22,20 +22,15 @@ from onnxbolt.kernels.staging import stored_columns
 
 Problem = GemmProblem | ConvProblem
 
-BLOCK = (
-    64  # columns of the first layer at a time, which are as many values along the second layer's k
-)
+# columns of the first layer at a time, which are as many values along the second layer's k
+BLOCK = 64
 ROWS = 64  # of a warpgroup's tile
 _GROUPS = (3, 2, 1)  # consumer warpgroups
 _STAGES = (3, 2)  # of a ring of weights, where not all fit
-_LEAST_UNITS = (
-    2  # of the first result: one is written, or its residual loaded, while the next is computed
-)
-_REGISTERS = {
-    1: 255,
-    2: 224,
-    3: 152,
-}  # of a consumer's thread, by the number of consumer warpgroups
+# units of the first result: one is written, or its residual loaded, while the next is computed
+_LEAST_UNITS = 2
+# registers of a consumer's thread, by the number of consumer warpgroups
+_REGISTERS = {1: 255, 2: 224, 3: 152}
 _BASE_REGISTERS = 40  # beside accumulators and operand
 _BARRIERS = 1024  # bytes, and what aligns them
 

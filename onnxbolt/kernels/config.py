@@ -95,9 +95,8 @@ class KernelConfig:
     iterator: Iterator = Iterator.NONE
     split_k: int = 1
     consumers: int = 0  # consumer warpgroups of a block (our sm_90a families)
-    resident: int = (
-        0  # 1: the weights of a block's output channels stay in shared memory (our sm_90a families)
-    )
+    # 1: the weights of a block's output channels stay in shared memory (our sm_90a families)
+    resident: int = 0
 
     def row(self) -> list[int]:
         """The configuration as numbers, in field order."""
@@ -141,9 +140,8 @@ class KernelConfig:
     def instance(self) -> KernelConfig:
         """What has to be compiled: the row without what a launch decides."""
         swizzle = 1 if self.family in SWIZZLED_AT_LAUNCH else self.swizzle
-        warp = (
-            (0, 0, 0) if self.family in TILED_AT_LAUNCH else self.warp
-        )  # how a tile lies in the image
+        # how a tile lies in the image
+        warp = (0, 0, 0) if self.family in TILED_AT_LAUNCH else self.warp
         return dataclasses.replace(
             self, min_m=0, max_m=UNBOUNDED, split_k=1, swizzle=swizzle, warp=warp
         )
@@ -165,9 +163,8 @@ class GemmProblem:
     dtype: DType
     out: DType
     chain: tuple[str, ...]  # epilogue step names, see epilogues.py
-    inner: tuple[
-        int, ...
-    ] = ()  # columns of the layers before the last, where `chain` holds further products; `n` are the last one's
+    # columns of the layers before the last, where `chain` holds further products; the last has `n`
+    inner: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -210,9 +207,8 @@ class ConvProblem:
     out: DType
     chain: tuple[str, ...]
     nchw: bool = False  # x is read as ONNX has it: a model's first convolution
-    inner: tuple[
-        int, ...
-    ] = ()  # channels of the layers before the last, where `chain` holds 1x1 convolutions; `k` are the last one's
+    # channels of the layers before the last, where `chain` holds 1x1 convolutions; the last has `k`
+    inner: tuple[int, ...] = ()
     y_nchw: bool = False  # y is written as ONNX has it, without padding: what leaves channels last
     # of `k`, where `chain` ends with a Store: then y is written in both forms, and these channels
     # are not ONNX's

@@ -9,16 +9,13 @@ from onnxbolt.archs import Arch
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig
 from onnxbolt.kernels.feasibility import alignment
 
-_THREADS = (
-    128  # of a block: small enough for several of them to take turns in loading and computing
-)
+# threads of a block: few enough that several blocks take turns in loading and computing
+_THREADS = 128
 _FIXED = (3, 5)  # square filters that kernels are compiled for; others are walked by a loop
 _STRIDES = (1, 2)
 _SUMS = 64  # of a thread, in registers
-_FEWER_SUMS = {
-    (5, 5, 1): 56,
-    (5, 5, 2): 32,
-}  # where the compiler needs registers for more of the window at a time, else it spills
+# windows for which the compiler needs more registers; with fewer it spills
+_FEWER_SUMS = {(5, 5, 1): 56, (5, 5, 2): 32}
 _REGISTERS = 235  # by the formula below; what needs more spills
 _BASE_REGISTERS = 25  # pointers, bounds, the epilogue's vector
 _KEPT_FILTER = 72  # numbers: a larger filter stays in shared memory (custom_ops/depthwise/tile.h)

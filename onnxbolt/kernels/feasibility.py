@@ -83,9 +83,8 @@ def blocks_per_sm(config: KernelConfig, dtype: DType, arch: Arch) -> int:
     """Blocks that one SM holds at a time, at least 1 for a feasible configuration."""
     if config.family is Family.GEMM_3X:
         return 1
-    reserved = (
-        arch.shared_memory_per_sm - arch.shared_memory_per_block
-    )  # the runtime's share of each block
+    # the runtime's share of each block
+    reserved = arch.shared_memory_per_sm - arch.shared_memory_per_block
     by_memory = arch.shared_memory_per_sm // (shared_memory(config, dtype) + reserved)
     by_registers = arch.registers_per_sm // (registers(config) * threads(config))
     return min(by_memory, by_registers, arch.threads_per_sm // threads(config))

@@ -21,9 +21,8 @@ def candidates(problem: GemmProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     if problem.inner:
         families = (chain, chain_wide, chain_2x, chain_small, chain_stored)
         return tuple(config for family in families for config in family.candidates(problem, arch))
-    found = dict.fromkeys(
-        _configs_3x(problem, arch) + _configs_2x(problem, arch)
-    )  # a set that keeps the order
+    # a set that keeps the order
+    found = dict.fromkeys(_configs_3x(problem, arch) + _configs_2x(problem, arch))
     feasible = (config for config in found if is_feasible(config, problem.dtype, arch))
     return (*sm90.candidates(problem, arch), *gemm_rows.candidates(problem, arch), *feasible)
 

@@ -26,21 +26,8 @@ from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig, Schedule
 
-POSITIONS = (
-    64,
-    80,
-    96,
-    112,
-    128,
-    144,
-    160,
-    176,
-    192,
-    208,
-    224,
-    240,
-    256,
-)  # that wgmma is declared for (custom_ops/sm90/wgmma.h)
+# widths that wgmma is declared for (custom_ops/sm90/wgmma.h)
+POSITIONS = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
 K_BLOCKS = (64, 48, 32, 16)  # channels; 48 of them lie in rows of 64
 _GROUP = 8  # positions that are neighbours in shared memory
 CHANNELS = 64  # output channels of a warpgroup

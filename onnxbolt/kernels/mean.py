@@ -31,9 +31,8 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     ):
         return ()
     products = sm90.candidates(in_whole_blocks(problem), arch)
-    return tuple(
-        config for config in products if not config.instruction[0]
-    )  # of swapped ones rows are channels
+    # rows of swapped tiles are channels
+    return tuple(config for config in products if not config.instruction[0])
 
 
 def in_whole_blocks(problem: sm90.Problem) -> sm90.Problem:

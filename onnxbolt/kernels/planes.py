@@ -27,13 +27,11 @@ def candidates(problem: ConvProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     which have their channels last."""
     if problem.groups > 1:
         return ()
-    k = (
-        problem.k if problem.both_forms else round_up(problem.k, problem.dtype.alignment)
-    )  # TMA stores rows, planes are stored one by one
+    # TMA stores rows, planes are stored one by one
+    k = problem.k if problem.both_forms else round_up(problem.k, problem.dtype.alignment)
     rows = replace(problem, k=k, y_nchw=False, padding=0)
-    products = tuple(
-        config for config in sm90.candidates(rows, arch) if not config.instruction[0]
-    )  # of swapped ones rows are channels
+    # rows of swapped tiles are channels
+    products = tuple(config for config in sm90.candidates(rows, arch) if not config.instruction[0])
     if problem.both_forms:
         return products
     adds_tensors = any(EPILOGUES[step].operand == "tensor" for step in problem.chain)

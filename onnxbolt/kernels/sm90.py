@@ -48,10 +48,8 @@ _MAX_BOX = 256  # rows of one copy by TMA
 # rows of tiles of a GEMM that blocks walk through together: they share rows of A and of B in L2
 _BAND = 8
 _SPLITS = (2, 4, 8)
-_RING_BYTES, _RESIDENT_STAGES = (
-    65536,
-    4,
-)  # beside resident weights: what hides the memory's latency, and the least number of stages
+# beside resident weights: what hides the memory's latency, and the least number of stages
+_RING_BYTES, _RESIDENT_STAGES = 65536, 4
 
 _WIDE = 16  # bytes that TMA moves at least
 _MAX_STAGES, _MIN_STAGES = 16, 3
@@ -151,8 +149,7 @@ def _im2col_reaches(problem: ConvProblem) -> bool:
     return within and max(reach) <= _MAX_REACH and max(problem.strides) <= _MAX_STRIDE
 
 
-# --- the problem as a GEMM
-# --------------------------------------------------------------------------------------------------
+# --- the problem as a GEMM ------------------------------------------------------------------------
 
 
 def extent(problem: Problem) -> tuple[int, int]:
@@ -176,8 +173,7 @@ def boxes(k: int, dtype: DType) -> int:
     return k * dtype.bytes // next(width for width in SWIZZLED_ROWS if k * dtype.bytes % width == 0)
 
 
-# --- configurations
-# ---------------------------------------------------------------------------------------------------------
+# --- configurations -------------------------------------------------------------------------------
 
 
 def _tile_columns(problem: Problem) -> list[int]:
@@ -272,8 +268,7 @@ def _splits(config: KernelConfig, problem: Problem, arch: Arch) -> Iterator[Kern
             yield replace(config, split_k=split)
 
 
-# --- feasibility
-# ------------------------------------------------------------------------------------------------------------
+# --- feasibility ----------------------------------------------------------------------------------
 
 
 def splits(config: KernelConfig, kernel: Typed, arch: Arch) -> list[int]:

@@ -9,9 +9,8 @@ from typing import Any
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 from onnxbolt.options import ARCHS, arch_number
 
-_LARGEST_TILE = (
-    1024  # rows or columns of a block's tile; its depth is all of k where layers are chained
-)
+# rows or columns of a block's tile; its depth is all of k where layers are chained
+_LARGEST_TILE = 1024
 _MOST_WARPGROUPS = 8
 _ALIGNMENTS = (1, 2, 4, 8, 16)
 _MMA_SYNC = (Family.GEMM_2X, Family.CONV_2X)

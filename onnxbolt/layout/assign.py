@@ -57,31 +57,23 @@ class Assignment:
     forms: dict[str, Form] = field(default_factory=dict)
     carries: dict[int, Carry] = field(default_factory=dict)
     carried: dict[int, gs.Node] = field(default_factory=dict)  # the nodes of `carries`
-    fused_reads: dict[int, Form] = field(
-        default_factory=dict
-    )  # form of x, by id of the anchor's node
-    sources: dict[str, frozenset[str]] = field(
-        default_factory=dict
-    )  # padded fused outputs that a tensor's padding comes from
+    # form of x, by id of the anchor's node
+    fused_reads: dict[int, Form] = field(default_factory=dict)
+    # padded fused outputs that a tensor's padding comes from
+    sources: dict[str, frozenset[str]] = field(default_factory=dict)
     conversions: dict[tuple[str, Form], gs.Tensor] = field(default_factory=dict)
-    unfree: set[str] = field(
-        default_factory=set
-    )  # padded outputs whose padding something had to take away
-    worth: set[str] = field(
-        default_factory=set
-    )  # those for which taking it away costs less than doing without
-    planes: bool = (
-        False  # whether there are kernels that read a first convolution's x as ONNX has it
-    )
-    to_plain: frozenset[str] = (
-        frozenset()
-    )  # outputs of convolutions that write them as ONNX has them
-    both: Mapping[str, gs.Tensor] = field(
-        default_factory=dict
-    )  # by result that a convolution writes in both forms: it as ONNX has it
-    read_as_stored: set[str] = field(
-        default_factory=set
-    )  # tensors that somebody reads in the form in which they are written
+    # padded outputs whose padding something had to take away
+    unfree: set[str] = field(default_factory=set)
+    # those for which taking it away costs less than doing without
+    worth: set[str] = field(default_factory=set)
+    # whether there are kernels that read a first convolution's x as ONNX has it
+    planes: bool = False
+    # outputs of convolutions that write them as ONNX has them
+    to_plain: frozenset[str] = frozenset()
+    # results that a convolution writes in both forms, each with its NCHW tensor
+    both: Mapping[str, gs.Tensor] = field(default_factory=dict)
+    # tensors that somebody reads in the form in which they are written
+    read_as_stored: set[str] = field(default_factory=set)
 
     @cached_property
     def spatial(self) -> set[int]:
@@ -292,9 +284,8 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     # padding at a region's entry is part of the conversion; only what another fused node padded can
     # be unfree
     state.demand(anchor.x, reads)
-    if candidate.stored is not None or has_inner_residual(
-        candidate.chain
-    ):  # the first layer's channels are whole accesses
+    # the first layer's channels are whole accesses
+    if candidate.stored is not None or has_inner_residual(candidate.chain):
         inner = Form(writes.last, None)
         for operand in candidate.tensors:
             state.demand(operand, inner)

@@ -122,9 +122,8 @@ def _standard(
 ) -> gs.Tensor:
     steps = []
     turned = have.last != want.last
-    remapped = (
-        turned or have.channels != want.channels
-    )  # after turning, the map would be of another axis
+    # after turning, the map would be of another axis
+    remapped = turned or have.channels != want.channels
     if have.channels is not None and remapped:
         steps.append(("select", Form(have.last)))
     if turned:

@@ -83,9 +83,8 @@ def excerpts(node: gs.Node) -> list[Excerpt]:
     if begin is None or not all(isinstance(width, int) and width > 0 for width in widths):
         return []
     places = list(itertools.accumulate([begin, *widths]))
-    aligned = all(
-        place % dtype.alignment == 0 for place in (*places, x.shape[1])
-    )  # all of them are a pixel's pitch
+    # all of them are a pixel's pitch
+    aligned = all(place % dtype.alignment == 0 for place in (*places, x.shape[1]))
     return (
         [Excerpt(x, CHANNELS_LAST, *pair) for pair in itertools.pairwise(places)] if aligned else []
     )

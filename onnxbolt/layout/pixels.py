@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-_LEAVING = frozenset(
-    {"Flatten", "Reshape", "Squeeze", "Transpose"}
-)  # ops whose rules lead out of channels last
+# ops whose rules lead out of channels last
+_LEAVING = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose"})
 _SWAPPED = [0, 2, 1, 3, 4]
 
 

@@ -28,9 +28,8 @@ from onnxbolt.layout.form import Form, stored_shape
 if TYPE_CHECKING:
     from onnxbolt.rewrite import Rewriter
 
-Node = tuple[
-    Signature, list[gs.Tensor], dict[str, object]
-]  # what a node of our domain is made of: its op type, inputs, attributes
+# the parts that a node of our domain is made of: op type, inputs, attributes
+Node = tuple[Signature, list[gs.Tensor], dict[str, object]]
 
 
 @dataclass
@@ -123,15 +122,12 @@ class _Users:
 class Slices:
     """All that lies in results of Concats, and what is read where it lies."""
 
-    parts: dict[int, list[Slice]] = field(
-        default_factory=dict
-    )  # the inputs of each such Concat, by its id
-    views: dict[int, Slice] = field(
-        default_factory=dict
-    )  # results of Concats that lie in another's, by the Concat's id
-    excerpts: dict[str, Excerpt] = field(
-        default_factory=dict
-    )  # what Split and Slice need not copy, by name
+    # the inputs of each such Concat, by its id
+    parts: dict[int, list[Slice]] = field(default_factory=dict)
+    # results of Concats that lie in another's, by the Concat's id
+    views: dict[int, Slice] = field(default_factory=dict)
+    # results that Split and Slice need not copy, by name
+    excerpts: dict[str, Excerpt] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
 
     def finish(self, concat: gs.Node, rewriter: Rewriter) -> None:

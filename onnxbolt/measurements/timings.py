@@ -76,12 +76,10 @@ class Timings:
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     machine: Machine | None = None  # where choices and comparisons were measured
     frozen: bool = False  # what is not here is an error (exit code 5), not predicted
-    cuts: dict[str, Cut] = field(
-        default_factory=dict
-    )  # that are decided; others follow from the choices
-    failed: frozenset[tuple[Problem, int]] = (
-        frozenset()
-    )  # of which no kernel that was tried runs right
+    # the cuts that are decided; others follow from the choices
+    cuts: dict[str, Cut] = field(default_factory=dict)
+    # problems for which no kernel that was tried runs right
+    failed: frozenset[tuple[Problem, int]] = frozenset()
 
     def choice(self, problem: Problem, arch: int) -> Choice | None:
         return self.choices.get((problem, arch))

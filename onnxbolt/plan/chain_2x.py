@@ -29,9 +29,8 @@ _LOSS = 0.26  # part of the shorter of (compute, memory) that is not hidden behi
 
 def fused_us(problem: GemmProblem, config: KernelConfig, arch: Arch, memory_us: float) -> float:
     """One launch; `memory_us` is what a copy of x, the weights and y takes."""
-    turns = ceil_divide(
-        ceil_divide(problem.m, config.threadblock[0]), arch.sm_count
-    )  # blocks that one SM has one after the other
+    # blocks that one SM has one after the other
+    turns = ceil_divide(ceil_divide(problem.m, config.threadblock[0]), arch.sm_count)
     resident = min(blocks_per_sm(problem, config, arch), turns)
     compute = turns * _busy_us(problem, config, arch) + ceil_divide(turns, resident) * _BLOCK_US
     return arch.launch_us + max(compute, memory_us) + _LOSS * min(compute, memory_us)
@@ -64,9 +63,8 @@ def shortage(problem: object, archs: Sequence[int]) -> str:
 def blocks_per_sm(problem: GemmProblem, config: KernelConfig, arch: Arch) -> int:
     """That one SM holds at a time."""
     threads = chain_2x.threads(config)
-    reserved = (
-        arch.shared_memory_per_sm - arch.shared_memory_per_block
-    )  # the runtime's share of each block
+    # the runtime's share of each block
+    reserved = arch.shared_memory_per_sm - arch.shared_memory_per_block
     by_memory = arch.shared_memory_per_sm // (chain_2x.shared_memory(config, problem) + reserved)
     return min(
         by_memory,
@@ -91,9 +89,8 @@ def _busy_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
         / (arch.flops[problem.dtype] / arch.sm_count * _TENSOR_EFFICIENCY * arch.mma_sync_share)
     )
     across = chain_2x.across(config)
-    along = (
-        rows // config.instruction[0]
-    )  # each of these warps reads all weights, each across all rows
+    # each of these warps reads all weights, each across all rows
+    along = rows // config.instruction[0]
     between = 0 if across == 1 else sum(widths[:-1])
     shared = (
         (along * weights + across * rows * (depth + between))
@@ -102,9 +99,8 @@ def _busy_us(problem: GemmProblem, config: KernelConfig, arch: Arch) -> float:
     )
     from_l2 = _L2 * arch.l2_bandwidth / arch.sm_count
     loads = (rows + widths[0]) * depth * size / from_l2
-    staying = (
-        sum(n * k for k, n in itertools.pairwise(widths)) * size / from_l2
-    )  # weights that products behind the first one wait for
+    # weights that products behind the first one wait for
+    staying = sum(n * k for k, n in itertools.pairwise(widths)) * size / from_l2
     steps = sum(
         n * (1 + sum(EPILOGUES[step].cost for step in layer))
         for n, layer in zip(widths, layers(problem.chain), strict=True)

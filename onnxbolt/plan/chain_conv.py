@@ -18,10 +18,9 @@ from onnxbolt.kernels.sm90 import boxes, is_matrix, k_blocks
 from onnxbolt.plan import sm90
 
 _RATE = 2800.0  # FLOP a clock of one SM's tensor cores, operand from registers
-_LINE, _ACROSS = (
-    128,
-    0.6,
-)  # bytes of a line of the memory, and by how much longer it takes to gather pixels that lie across two
+# bytes of a line of the memory, and by how much longer it takes to gather pixels that lie across
+# two
+_LINE, _ACROSS = 128, 0.6
 _LATENCY_US = 0.15  # of a further product, which waits for the one before
 
 

@@ -94,7 +94,8 @@ class Plan:
 
     @property
     def sources(self) -> dict[int, str]:
-        """ "predicted" or "measured"; where the rows of a node differ in that, one word for each."""
+        """Each node's source of times: "predicted" or "measured", or one word per row, with commas,
+        where its rows differ."""
         return {key: _sources(rows) for key, rows in self.tables.items()}
 
 

@@ -53,9 +53,8 @@ _TENSOR_EFFICIENCY = 0.80  # of the data sheet's rate that long main loops susta
 _MEMORY_EFFICIENCY = 0.90  # of the data sheet's bandwidth that a copy reaches
 _OVERLAP_LOSS = 0.3  # part of the shorter of (compute, memory) that is not hidden behind the longer
 _SHARED_BYTES_PER_CLOCK = 128  # one SM's shared memory, reads and writes together
-_WARPS_FOR_FULL_RATE = (
-    8  # two to each tensor core, so that one's loads hide behind the other's products
-)
+# two to each tensor core, so that one's loads hide behind the other's products
+_WARPS_FOR_FULL_RATE = 8
 _PROLOGUE_US = 0.8  # a tile's index arithmetic and first loads
 _EPILOGUE_US = 0.5  # a tile's staging through shared memory and last store
 _FP32_LANES = 128  # instructions a clock on one SM
@@ -234,8 +233,7 @@ def library_us(problem: Problem, arch: Arch) -> float:
     return us * grouped.library_factor(problem) if isinstance(problem, ConvProblem) else us
 
 
-# --- one tile
-# -------------------------------------------------------------------------------------------------------------
+# --- one tile -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -293,8 +291,7 @@ def _epilogue_us(problem: Problem, shape: tuple[int, ...], arch: Arch) -> float:
     return _EPILOGUE_US + moved / (_bandwidth(arch) / arch.sm_count) * _US + arithmetic
 
 
-# --- one kernel
-# -----------------------------------------------------------------------------------------------------------
+# --- one kernel -----------------------------------------------------------------------------------
 
 
 def _sm_us(tiles: int, resident: float, tile: _Tile) -> float:
@@ -335,8 +332,7 @@ def _bandwidth(arch: Arch) -> float:
     return arch.bandwidth * _MEMORY_EFFICIENCY
 
 
-# --- the problem as a GEMM
-# --------------------------------------------------------------------------------------------------
+# --- the problem as a GEMM ------------------------------------------------------------------------
 
 
 def _input_elements(problem: Problem) -> int:
@@ -359,8 +355,7 @@ def _k_steps(problem: Problem, tile_k: int, iterator: Iterator) -> int:
     return problem.r * problem.s * ceil_divide(problem.c // problem.groups, tile_k)
 
 
-# --- ONNX Runtime
-# -----------------------------------------------------------------------------------------------------------
+# --- ONNX Runtime ---------------------------------------------------------------------------------
 
 _LIBRARY_TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (64, 256), (128, 64), (64, 64))
 _LIBRARY_SPLITS = (1, 2, 4)
@@ -389,9 +384,8 @@ def _library_tile_us(problem: Problem, m: int, n: int, split: int, arch: Arch) -
     )
     step = max(products, read, loads) * _US
     steps = ceil_divide(_library_steps(problem, k), split)
-    partial = (
-        m * n * 8 * (split - 1) / split / (arch.l2_bandwidth / arch.sm_count) * _US
-    )  # fp32, written and read again
+    # fp32, written and read again
+    partial = m * n * 8 * (split - 1) / split / (arch.l2_bandwidth / arch.sm_count) * _US
     store = _EPILOGUE_US + m * n * size / (_bandwidth(arch) / arch.sm_count) * _US + partial
     tiles = ceil_divide(rows, m) * ceil_divide(columns, n) * split
     compute = _sm_us(

@@ -82,9 +82,8 @@ def cover(
         {cut.node for cut in cuts},
         {node.name for candidate in found for node in candidate.nodes if node.name},
     )
-    refusals = [
-        refusal for refusal in refusals if refusal.node not in covered
-    ]  # by one chain, while another has it
+    # a node that one candidate takes while another has it
+    refusals = [refusal for refusal in refusals if refusal.node not in covered]
     refusals += (
         *cuts,
         *(
@@ -132,14 +131,12 @@ class _Chains:
     ) -> None:
         self._starting = {id(candidate.anchor.node): candidate for candidate in candidates}
         self._archs, self._at, self._timings = archs, at, timings
-        self._further = {
-            id(node) for c in candidates for node in c.products
-        }  # products behind others
+        # products behind others
+        self._further = {id(node) for c in candidates for node in c.products}
         self._forms = _forms_apart(graph, candidates, archs)
         self._known: dict[int, tuple[float, Candidate | None]] = {}
-        self._keys: dict[
-            int, str
-        ] = {}  # by candidate of `_starting`; a key is made of the one behind
+        # by candidate of `_starting`; a key is made of the one behind
+        self._keys: dict[int, str] = {}
         self.problems = self._segments()
         self._times = [KernelTimes(self.problems.values(), arch, timings) for arch in archs]
         self.cuts: dict[str, Cut] = {}
@@ -224,9 +221,8 @@ class _Chains:
         """
         key = id(candidate.anchor.node)
         if key not in self._known:
-            for each in reversed(
-                list(self._unknown(candidate))
-            ):  # from the end, since recursion has limits, and chains have none
+            # from the end, since recursion has limits, and chains have none
+            for each in reversed(list(self._unknown(candidate))):
                 self._known[id(each.anchor.node)] = min(
                     (self._ending(each, end) for end in each.ends), key=lambda found: found[0]
                 )
@@ -327,9 +323,8 @@ class _Chains:
         kernel with a layer before it: a chain goes on behind a candidate that has all the layers
         that one kernel can have."""
         readers = [reader for reader in candidate.output.outputs if id(reader) in self._further]
-        rest = (
-            self._starting.get(id(readers[0])) if readers else None
-        )  # of several one at most is behind a result that is stored
+        # one reader at most is behind a result that is stored
+        rest = self._starting.get(id(readers[0])) if readers else None
         return rest if rest is not None and rest.anchor.x is candidate.output else None
 
     def _one_kernel_us(self, candidate: Candidate) -> float:

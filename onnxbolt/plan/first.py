@@ -11,14 +11,10 @@ from onnxbolt.kernels.config import ConvProblem, KernelConfig
 PROLOGUE_US = 2.0  # weights into shared memory
 _US = 1e6
 _SHARED_BYTES_PER_CLOCK = 128
-_TILE_US, _SHARED_EFFICIENCY = (
-    0.02,
-    0.65,
-)  # a tile's pixels, and what the rest reaches of shared memory's bandwidth
-_GROUPS, _IDLE = (
-    4,
-    0.05,
-)  # each warpgroup that a block has less than this many leaves that much of the time unused
+# a tile's pixels, and what the rest reaches of shared memory's bandwidth
+_TILE_US, _SHARED_EFFICIENCY = 0.02, 0.65
+# each warpgroup that a block has less than this many leaves that much of the time unused
+_GROUPS, _IDLE = 4, 0.05
 
 
 def compute_us(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:

@@ -20,9 +20,8 @@ _PRODUCTS = 0.70  # of the data sheet's rate, where all warpgroups of an SM are 
 _ACTIVATION_US = 0.0024  # of 64 rows of one column, during which their warpgroup multiplies nothing
 _L2 = 1.44  # of the rate in arch.l2_bandwidth: blocks ask for the same weights
 _STAYING = 0.35  # part of the weights' arrival that products have to wait for
-_GATHERED = (
-    4.5e4  # bytes in a microsecond of rows that TMA cannot read, on top of the rest of a tile
-)
+# bytes in a microsecond of rows that TMA cannot read, on top of the rest of a tile
+_GATHERED = 4.5e4
 _MEMORY = 1.04  # of a copy's time over the same bytes
 _LOSS = 0.15  # part of the shorter of (compute, memory) that is not hidden behind the longer
 

@@ -128,9 +128,8 @@ def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNO
     ranked = {name: shape for name, shape in inputs.items() if shape is not None}
     names = {shape[0] for shape in ranked.values() if shape and isinstance(shape[0], str)}
 
-    sequences = {
-        dim for shape in ranked.values() if len(shape) != 4 for dim in shape
-    }  # a mask of rank 4 is of their length, too
+    # a mask of rank 4 is of their length, too
+    sequences = {dim for shape in ranked.values() if len(shape) != 4 for dim in shape}
 
     def size(axis: int, known: int | str | None, rank: int) -> int:
         other = (
@@ -146,8 +145,7 @@ def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNO
     }
 
 
-# --- what the user asks for
-# -------------------------------------------------------------------------------------------------
+# --- what the user asks for -----------------------------------------------------------------------
 
 
 def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:
@@ -170,9 +168,8 @@ def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shap
         given.get(name, opt) for name in ("min_shapes", "opt_shapes", "max_shapes")
     )
     for name in {**least, **middle, **most}:
-        if (
-            len({len(shapes.get(name, ())) for shapes in (least, middle, most)}) > 1
-        ):  # of an input whose rank the model leaves open
+        # an input whose rank the model leaves open
+        if len({len(shapes.get(name, ())) for shapes in (least, middle, most)}) > 1:
             raise InputError(
                 f"input {name}: give as many dimensions with each of"
                 f" {', '.join(map(option, given))}"
@@ -233,8 +230,7 @@ def _text(shape: Sequence[int | str | None]) -> str:
     return f"[{','.join('?' if size is None else str(size) for size in shape)}]"
 
 
-# --- tables
-# -----------------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def table(rows: Iterable[tuple[int, Choice]]) -> list[Choice]:

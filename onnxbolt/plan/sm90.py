@@ -33,43 +33,33 @@ from onnxbolt.kernels.sm90 import (
 )
 
 CLOCKS_PER_US = 1755.0  # under load
-LAUNCH_US, _CLUSTER_US = (
-    0.93,
-    0.15,
-)  # in a chain of these kernels, which begin before the one before has ended
+# in a chain of these kernels, which begin before the one before has ended
+LAUNCH_US, _CLUSTER_US = 0.93, 0.15
 _PRODUCTS = 4096 * 0.89  # FLOP a clock of one SM's tensor cores, types of 2 bytes
 _SHARED = 128.0  # bytes a clock of shared memory, reads and writes
 _MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 74.5, 75.0, 78.0  # bytes a clock that TMA brings in
 _IM2COL_CLOCKS = 30.0  # of a k-block that im2col copies, whatever its size
-_ROW, _IM2COL_ROW = (
-    2.0,
-    1.45,
-)  # clocks of each row of a copy, however short: of a matrix or weights, and by im2col
-_SECTOR, _BROKEN_ROW = (
-    32,
-    12.0,
-)  # bytes of L2; further clocks of a row of weights that begins within one, where all SMs read it
+# clocks of each row of a copy, however short: of a matrix or weights, and by im2col
+_ROW, _IM2COL_ROW = 2.0, 1.45
+# bytes of L2; further clocks of a row of weights that begins within one, where all SMs read it
+_SECTOR, _BROKEN_ROW = 32, 12.0
 # for rows that lie across the memory's lines: in the image they do not begin at multiples of their
 # width
 _ACROSS = 2.0
 _LATENCY_CLOCKS = 190.0  # from a stage's request to its arrival, beyond what is hidden
-_DEEP = (
-    1.04  # of a k-block of several boxes: the ring has fewer stages, and the first one comes later
-)
+# factor for a k-block of several boxes: the ring has fewer stages, and the first comes later
+_DEEP = 1.04
 _PINGPONG_BLOCK, _TURN_US = 0.895, 0.31  # of a k-block's time where warpgroups take turns; a turn
 _EPILOGUE_US = 0.06
 _STORE = 33.0  # bytes a clock of one SM, residuals included
 LANES = 128 * 1.97  # operations of an epilogue in a clock
 _STAGING_OPERATIONS = 1.8  # of each output, beside its chain's
-_PLANE_PIXELS, _PLANE_VALUE = (
-    8,
-    0.25,
-)  # of a plane that a warp stores at once, in eight planes; clocks of an SM for each value
+# pixels of a plane that a warp stores at once, in eight planes; clocks of an SM for each value
+_PLANE_PIXELS, _PLANE_VALUE = 8, 0.25
 _SPLIT_US = 0.7  # of the barriers of a cluster
 _REMOTE = 8.6  # bytes a clock that one SM gets from others
-_OVERLAPPED = (
-    0.68  # part of a cooperative kernel's epilogues that counts where a block has several tiles
-)
+# part of a cooperative kernel's epilogues that counts where a block has several tiles
+_OVERLAPPED = 0.68
 _MEMORY = 0.91  # of a copy's time over the same bytes
 _LOSS = 0.57  # part of the shorter of (compute, memory) that is not hidden behind the longer
 
@@ -107,9 +97,8 @@ def _compute_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
     )
     epilogue = epilogue_us(problem, rows * columns / min(split, units(config, problem)))
     if split > 1:
-        received = (
-            (split - 1) * rows * columns * 4 / min(split, units(config, problem))
-        )  # of a block that finishes units
+        # bytes that a block receives for the units that it finishes
+        received = (split - 1) * rows * columns * 4 / min(split, units(config, problem))
         epilogue += _SPLIT_US + received / _REMOTE / CLOCKS_PER_US
     return tiles_us(_tiles_of_sm(problem, config, arch), main, epilogue, config)
 

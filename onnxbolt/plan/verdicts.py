@@ -84,9 +84,8 @@ class Judge:
     used: Timings
     refusals: list[Refusal]
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    settled: dict[int, Verdict] = field(
-        default_factory=dict
-    )  # by id of the candidate: measured winners
+    # measured winners by id of their candidate
+    settled: dict[int, Verdict] = field(default_factory=dict)
 
     def losing(self, found: Sequence[Joint]) -> dict[int, tuple[Candidate, ...]]:
         """Ids of the candidates of regions that lose, and of those that a region is faster without,

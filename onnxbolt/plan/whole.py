@@ -17,9 +17,10 @@ from onnxbolt.plan.choose import Prediction
 from onnxbolt.plan.cost import elementwise_us
 from onnxbolt.plan.ranges import Point
 
+# no kernel, or of a few numbers
 _FREE = frozenset(
     {"Constant", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"}
-)  # no kernel, or of a few numbers
+)
 _US = 1e6
 
 

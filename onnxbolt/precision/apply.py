@@ -121,9 +121,10 @@ class Conversion:
         if node.op == "Cast" and node.outputs[0].name in self.floats:
             node.attrs["to"] = self.low.onnx
         elif node.op == "ConstantOfShape" and node.outputs[0].name in self.floats:
+            # ONNX: 0.0 where it is absent
             node.attrs["value"] = rounded(
                 np.asarray(node.attrs.get("value", np.zeros(1))), self.low
-            )  # ONNX: 0.0 where it is absent
+            )
         else:
             return
         node.origin = None

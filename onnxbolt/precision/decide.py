@@ -105,12 +105,10 @@ class Decision:
         )
         self.reasons: dict[int, str] = {}
         self.converted: set[int] = set()
-        self._carried: dict[
-            str, str
-        ] = {}  # tensor name -> what it carries that 16 bits cannot hold
-        self._counting: set[str] = (
-            set()
-        )  # names of tensors that are integers in fp32, or made of such alone
+        # tensor name -> what it carries that 16 bits cannot hold
+        self._carried: dict[str, str] = {}
+        # names of tensors that are integers in fp32, or made of such alone
+        self._counting: set[str] = set()
         nodes = [
             node
             for node in in_order(graph)
@@ -270,9 +268,8 @@ class Decision:
         """Whether the outputs are within range whatever comes in."""
         if node.op in ops.BOUNDING:
             return True
-        if (
-            node.op == "Div"
-        ):  # a large divisor makes small results; a sum of large values divides them back into range
+        # a large divisor makes small results; a sum of large values divides them back into range
+        if node.op == "Div":
             numerator, denominator = (self._is_wide(t) for t in node.inputs)
             return denominator or not numerator
         if node.op == "Clip" and not any(self._is_wide(t) for t in node.inputs[1:]):

@@ -98,7 +98,7 @@ def kernels_of(version: str = "") -> Kernels:
 
 
 def release(version: str) -> str:
-    """ "1.31" of "1.31.1". Raises InputError for what is no version."""
+    """The release of a version, like "1.31" of "1.31.1". Raises InputError for other text."""
     match = re.match(r"(\d{1,3}\.\d{1,3})(\.|$)", version)
     if match is None:
         raise InputError(
@@ -146,8 +146,7 @@ def _number(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.split("."))
 
 
-# --- writing the table, for tests/ort_kernels.py
-# --------------------------------------------------------------------------
+# --- writing the table, for tests/ort_kernels.py --------------------------------------------------
 
 
 def deciding_parameter(op: str, version: int) -> str:

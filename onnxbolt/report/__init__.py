@@ -64,9 +64,9 @@ class Report:
     kept: tuple[Kept, ...]
     changes: tuple[str, ...]  # what canonicalization did
     shared_weights: tuple[str, ...]  # stored twice: packed, and as they were for nodes that stay
-    coverage: (
-        float | None
-    )  # share of the FLOPs of all products and convolutions in fused nodes; None where the model has none
+    # share of the FLOPs of all products and convolutions in fused nodes; None where the model has
+    # none
+    coverage: float | None
     nothing_fused: str  # why, where nothing was
     digest: str
     verification: VerifyResult | None = None
@@ -106,9 +106,8 @@ class Report:
             for node in model.graph.node
             if node.domain == DOMAIN
         )
-        fused = tuple(
-            row for row in rows if row.source_nodes
-        )  # a change of layout replaces no node
+        # a change of layout replaces no node
+        fused = tuple(row for row in rows if row.source_nodes)
         sources = {source for node in fused for source in node.source_nodes}
         refusals = (*chosen.refusals, *left_out(work, sources, chosen.refusals))
         why = "" if fused else nothing_fused(work, refusals)
@@ -244,9 +243,8 @@ def _fused(
         tuple(name.decode() for name in values.get("source_nodes", ())),
     )
     row = Fused(node.name, node.op_type, values["tensor"].decode(), rule, sources)
-    starts = (
-        sources[:count] for count in range(len(sources), 0, -1)
-    )  # a Concat that the node replaces, too, is named behind its own
+    # a Concat that the node replaces, too, is named behind its own
+    starts = (sources[:count] for count in range(len(sources), 0, -1))
     candidate = next(
         (candidates[rule, start] for start in starts if (rule, start) in candidates), None
     )

@@ -8,15 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from onnxbolt.candidates import Refusal
 from onnxbolt.report.products import CONTRIB, Product
 
-_QUANTIZED = (
-    "Integer",
-    "QLinear",
-    "QGemm",
-    "QAttention",
-    "DynamicQuantize",
-    "NBits",
-    "Bnb4",
-)  # parts of op types
+# parts of op types
+_QUANTIZED = ("Integer", "QLinear", "QGemm", "QAttention", "DynamicQuantize", "NBits", "Bnb4")
 
 
 def coverage(products: Sequence[Product], fused_sources: Collection[str]) -> float | None:

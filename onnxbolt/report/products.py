@@ -122,8 +122,7 @@ def _size(shape: Shape) -> int:
     return math.prod(size for size in shape if isinstance(size, int))
 
 
-# --- the table: of each operator its multiply-adds, twice
-# ---------------------------------------------------------------------
+# --- the table: of each operator its multiply-adds, twice -----------------------------------------
 
 
 def _conv(weight: int) -> Rule:

@@ -149,8 +149,7 @@ def _ready(region: Region, bench: Bench) -> bool:
     return seconds <= _COMPILING * max(bench.deadline - time.monotonic(), 0.0)
 
 
-# --- what is remembered
-# -----------------------------------------------------------------------------------------------------
+# --- what is remembered ---------------------------------------------------------------------------
 
 
 def session_key(bench: Bench, region: Region, side: Side) -> str:
@@ -210,8 +209,7 @@ def _in_part(region: Region, part: Part, ours: Measurement, rival: Measurement) 
     return Comparison(ours.us, ours.mad, rival.us, rival.mad, region=words)
 
 
-# --- measuring
-# --------------------------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -342,9 +340,8 @@ def _measure(
     except RUNTIME_ERRORS as error:
         _incomparable(bench, region, str(error).splitlines()[0][:200])
         return {}
-    except (
-        CudaError
-    ) as error:  # the device is lost to this process: what follows could not be blamed for it
+    except CudaError as error:
+        # the device is lost to this process: later failures would not be their regions' fault
         _incomparable(bench, region, str(error))
         raise
     for side, sample in samples.items():

@@ -61,9 +61,8 @@ class Child:
 
     def kill(self) -> None:
         self._process.kill()
-        with contextlib.suppress(
-            subprocess.TimeoutExpired
-        ):  # a driver may hold on to a kernel for a while
+        # a driver may hold on to a kernel for a while
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
             if stream:

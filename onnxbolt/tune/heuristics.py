@@ -19,12 +19,8 @@ from onnxbolt.measurements.keys import Problem
 
 _COUNT = 8
 _PRECISIONS = {DType.F16: "HSH", DType.BF16: "TST"}  # A and B, accumulator, C and D
-_GPUS = {
-    80: "A100_SXM_80GB",
-    86: "RTX_3090",
-    89: "L4",
-    90: "H200_SXM",
-}  # those that onnxbolt/archs/ describes; Turing is not known
+# those that onnxbolt/archs/ describes; Turing is not known
+_GPUS = {80: "A100_SXM_80GB", 86: "RTX_3090", 89: "L4", 90: "H200_SXM"}
 
 
 def seeds(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:

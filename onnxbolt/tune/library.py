@@ -108,10 +108,8 @@ def build(
     share = math.fsum(compile_seconds(instance.config.family) for instance in missing) / len(
         os.sched_getaffinity(0)
     )
-    for seconds in (
-        share,
-        0.0,
-    ):  # of a unit: no core is still busy with one when the others have nothing left
+    # so short that no core is still busy when the others have nothing left
+    for seconds in (share, 0.0):
         parts, missing = list(_parts(missing, seconds)), []
         for part, unit, verdicts in _build_parts(parts, memory.toolchain, progress, stop):
             for instance in part:

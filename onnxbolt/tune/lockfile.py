@@ -58,9 +58,8 @@ class Lock:
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     version: str = __version__
     kernels: str = field(default_factory=kernel_sources_digest)
-    shapes: tuple[
-        str, ...
-    ] = ()  # the options for shapes that it was written with, one for each kind of model
+    # the options for shapes that it was written with, one for each kind of model
+    shapes: tuple[str, ...] = ()
     cuts: Mapping[str, Cut] = field(default_factory=dict)
     # the release whose kernels decided what stays in fp32; empty where an earlier version wrote the
     # file
@@ -280,9 +279,8 @@ def _choice(row: Mapping[str, Any]) -> tuple[Key, Choice]:
         raise ValueError(f"a configuration of architecture {config.arch} for {row['arch']}")
     problem = problem_from(row["kind"], row["problem"])
     check_problem(problem, config)
-    fused_us(
-        problem, config, BY_NUMBER[config.arch]
-    )  # raises for tiles that the plan could not even predict
+    # raises for tiles that the plan could not even predict
+    fused_us(problem, config, BY_NUMBER[config.arch])
     us, mad = (checks.number(name, row[name]) for name in ("us", "mad"))
     choice = Choice(config, us, mad, checks.boolean("measured", row["measured"]))
     return (problem, config.arch), choice

@@ -10,13 +10,14 @@ here the roofline, and ES_i the early stop: the level that its remaining candida
 to undercut. A candidate's gain is the expected drop of f (expected improvement; Jones, Schonlau and
 Welch 1998, section 4.1): with Y its time to come,
 
-    gain = w_i * E[max(0, g_i - max(Y, L_i))],   log Y = log(predicted) + bias + noise,   noise normal with spread s
+    gain = w_i * E[max(0, g_i - max(Y, L_i))],   log Y = log(predicted) + bias + noise
 
-where bias and s are the cost model's errors seen so far (`Calibration`). Tasks share kernels, and
-some take ten times as long to compile as others: so the kernels are taken in the order of the
-summed gains of the tasks that would run them, for each second. A candidate whose chance to win by
-more than the noise of measuring is below 5% is not tried, and not waited for while its kernel is
-compiled: the better the predictions were, the sooner a task stops.
+The noise is normal with spread s; bias and s are the cost model's errors seen so far
+(`Calibration`). Tasks share kernels, and some take ten times as long to compile as others: so the
+kernels are taken in the order of the summed gains of the tasks that would run them, for each
+second. A candidate whose chance to win by more than the noise of measuring is below 5% is not
+tried, and not waited for while its kernel is compiled: the better the predictions were, the sooner
+a task stops.
 
 All of this is a function of the set of measurements, not of their order: a run that finds them in
 the database decides as the run that made them.
@@ -37,9 +38,8 @@ from onnxbolt.measurements.records import LEAST_GAIN, Measurement, Status
 from onnxbolt.tune.library import compile_seconds
 from onnxbolt.tune.tasks import Ranked, Task, instance_of
 
-_SPREAD = (
-    0.25  # of log(measured / predicted) within a task, assumed at first; worth _PRIOR measurements
-)
+# spread of log(measured / predicted) within a task, assumed at first; worth _PRIOR measurements
+_SPREAD = 0.25
 _PRIOR = 4
 _LEAST_CHANCE = 0.05
 _FIRST, _PIONEER, _ANY = 0, 1, 2
@@ -235,9 +235,8 @@ class Scheduler:
                 (config, task.occurrences * outlook.improvement(best.us, task.floor_us), _ANY)
                 for config, outlook in paying
             ]
-        level = self._calibration.outlook(
-            number, task.candidates[0]
-        ).us  # what the model would take without measuring
+        # what the model would take without measuring
+        level = self._calibration.outlook(number, task.candidates[0]).us
         starts = not state.under_way
         return [
             (

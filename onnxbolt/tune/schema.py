@@ -16,8 +16,9 @@ _PATIENCE = 60  # seconds that a process waits for another one's transaction
 _MIGRATIONS = (
     (
         """CREATE TABLE measurements (
-            id TEXT PRIMARY KEY, key TEXT NOT NULL, config TEXT, status TEXT NOT NULL, us REAL, mad REAL, runs INTEGER NOT NULL, error REAL,
-            clock_mhz INTEGER NOT NULL, detail TEXT NOT NULL, time_ns INTEGER NOT NULL, origin TEXT NOT NULL) WITHOUT ROWID""",
+            id TEXT PRIMARY KEY, key TEXT NOT NULL, config TEXT, status TEXT NOT NULL,
+            us REAL, mad REAL, runs INTEGER NOT NULL, error REAL, clock_mhz INTEGER NOT NULL,
+            detail TEXT NOT NULL, time_ns INTEGER NOT NULL, origin TEXT NOT NULL) WITHOUT ROWID""",
         "CREATE INDEX measurements_by_key ON measurements (key)",
     ),
     (

@@ -30,14 +30,12 @@ from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS
 
 Arrays = Mapping[str, np.ndarray]
 Name = TypeVar("Name")
-Measure = Callable[
-    [int], list[float]
-]  # runs a batch of measurements: how many -> microseconds of each
+# runs a batch of measurements: how many -> microseconds of each
+Measure = Callable[[int], list[float]]
 # the search for algorithms, two ordinary runs before a CUDA graph's capture, the capture, one more
 _WARM_UP = 5
-_NO_GRAPH = (
-    -1
-)  # the number that tells ONNX Runtime neither to capture a run in a CUDA graph nor to replay one
+# the number that tells ONNX Runtime neither to capture a run in a CUDA graph nor to replay one
+_NO_GRAPH = -1
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _NUMPY = {
     "tensor(float)": np.dtype(np.float32),
@@ -230,9 +228,8 @@ def _ort_value(array: np.ndarray, device: str) -> ort.OrtValue:
 
 
 def _empty(shape: Sequence[int], dtype: np.dtype, device: str) -> ort.OrtValue:
-    element: Any = (
-        onnx.TensorProto.BFLOAT16 if dtype == _BFLOAT16 else dtype
-    )  # numpy has no such type; ONNX Runtime takes the bits
+    # numpy has no such type; ONNX Runtime takes the bits
+    element: Any = onnx.TensorProto.BFLOAT16 if dtype == _BFLOAT16 else dtype
     return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, device, 0)
 
 
@@ -299,9 +296,8 @@ def search(
         trial.attempt(first, setting)
     if stream and first.convolves:
         best = trial.found.setting
-        for nhwc in dict.fromkeys(
-            (best.nhwc, True)
-        ):  # what fusing saves can turn the order of the layouts
+        # fusing can change which layout is faster
+        for nhwc in dict.fromkeys((best.nhwc, True)):
             trial.attempt(first, replace(best, nhwc=nhwc, fuse_bias=True))
     for source in sources[1:]:
         setting = trial.found.setting

@@ -146,8 +146,7 @@ def _rounds(
         chosen = subject.plan(archs, fuse, timings)
 
 
-# --- without measuring
-# ------------------------------------------------------------------------------------------------------
+# --- without measuring ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -239,8 +238,7 @@ def _memory(subject: Subject, archs: Sequence[int], locked: Timings) -> Iterator
         yield _Memory(subject, database, machine)
 
 
-# --- measuring
-# --------------------------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 def _tunable(archs: Sequence[int]) -> int:

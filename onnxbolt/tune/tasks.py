@@ -18,11 +18,8 @@ from onnxbolt.plan.problems import describe_problem
 from onnxbolt.tune.heuristics import seeds
 
 _FEW = 3
-_GENERATION = {
-    Family.GEMM_2X: 0,
-    Family.CONV_2X: 0,
-    Family.GEMM_3X: 1,
-}  # CUTLASS's; our own kernels are the last one
+# CUTLASS's; our own kernels are the last one
+_GENERATION = {Family.GEMM_2X: 0, Family.CONV_2X: 0, Family.GEMM_3X: 1}
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,8 @@ class _Run:
         """Run, and say what ended it."""
         while self._seconds() < budget:
             ready = self._request(compiling)
-            if not ready and not (
-                self._waiting and any(self._scheduler.worthwhile())
-            ):  # what is still compiled may be overtaken by now
+            # kernels that are still compiled may be unable to win by now
+            if not ready and not (self._waiting and any(self._scheduler.worthwhile())):
                 return "done"
             if not ready:
                 for result in compiling.done(min(_PATIENCE, budget - self._seconds())):
@@ -174,9 +173,8 @@ class _Run:
                 measured = self._profiler.measure(
                     problem, [(c, self._libraries[instance_of(problem, c)]) for c in configs]
                 )
-            except (
-                OnnxboltError
-            ) as error:  # no memory for so large a problem, say: the other tasks go on
+            except OnnxboltError as error:
+                # for instance no memory for so large a problem: the other tasks go on
                 self._scheduler.give_up(number)
                 self._given_up[number] = str(error)
                 continue

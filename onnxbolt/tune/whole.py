@@ -37,12 +37,8 @@ from onnxbolt.verify.session import RUNTIME_ERRORS
 
 _STEPS = 4  # the last one drops all that is left
 _ROUNDS, _RUNS = 10, 10
-_FAILURES: tuple[type[Exception], ...] = (
-    *RUNTIME_ERRORS,
-    InputError,
-    LibraryError,
-    KeyError,
-)  # KeyError: inputs that are no tensors
+# KeyError: inputs that are no tensors
+_FAILURES: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, InputError, LibraryError, KeyError)
 SLOWER = "the whole model is slower with it than with ONNX Runtime"
 
 
@@ -68,9 +64,8 @@ def settle(
                     break
             if found is None:
                 break
-            everything = (
-                step == _STEPS or times is None
-            )  # it was slower, and there is no time to find out more
+            # it was slower, and there is no time to find out more
+            everything = step == _STEPS or times is None
             doomed = _least_convincing(chosen, bench.machine.arch, subject.ranges.opt, everything)
             dropped += [comparison.region for comparison in doomed.values()]
             timings = dataclasses.replace(timings, comparisons={**timings.comparisons, **doomed})

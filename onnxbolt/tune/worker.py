@@ -4,17 +4,22 @@ onnxbolt.tune.worker PROFILER.so`.
 Each line of the standard input is a request, each line of the standard output its reply, both JSON
 objects:
 
-    {"do": "device"}                                  {"name", "sm", "sm_count", "power_limit", "clock_mhz"}
-    {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "columns", "params", "limits"}         {}
-    {"do": "check", "kernels"}              {"error": relative L2 of the first set's output,
-                                             "excess": the largest error of one value in parts of its limit}
-    {"do": "time", "kernels", "samples", "overlap"}    {"samples": [microseconds, ..], "clock_mhz"}
+    {"do": "device"}
+        {"name", "sm", "sm_count", "power_limit", "clock_mhz"}
+    {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "columns", "params",
+     "limits"}
+        {}
+    {"do": "check", "kernels"}
+        {"error": relative L2 of the first set's output,
+         "excess": the largest error of one value in parts of its limit}
+    {"do": "time", "kernels", "samples", "overlap"}
+        {"samples": [microseconds, ..], "clock_mhz"}
 
-and {"failure": what, "lost": whether the device is unusable from here on} in the place of any of
-them. `kernels` are objects {"library", "config", "layers"}, which are launched one after the other,
-each for so many of the problem's layers: of the last problem's types and epilogue. `overlap` is
-whether a launch may begin while the one before it ends, as it does in a model. The standard library
-alone is imported: starting anew has to be quick.
+Instead of any of them, a reply can be {"failure": message, "lost": true if the device is unusable
+from here on}. `kernels` are objects {"library", "config", "layers"}, which are launched one after
+the other, each for so many of the problem's layers: of the last problem's types and epilogue.
+`overlap` is whether a launch may begin while the one before it ends, as it does in a model. The
+standard library alone is imported: starting anew has to be quick.
 """
 
 from __future__ import annotations
@@ -144,9 +149,8 @@ class Worker:
             step for chain in chains[first : first + layers] for step in (PRODUCT, *chain)
         )
         last = first + layers == len(chains)
-        epilogue = (
-            epilogue.removeprefix(PRODUCT).removesuffix("" if last else STORE).strip(",")
-        )  # what comes last is stored anyway
+        # the last result is stored anyway
+        epilogue = epilogue.removeprefix(PRODUCT).removesuffix("" if last else STORE).strip(",")
         output = self._problem["output" if last else "element"]
         library.onnxbolt_find_kernel.restype = ctypes.c_void_p
         found = library.onnxbolt_find_kernel(

@@ -32,10 +32,8 @@ from onnxbolt.verify.session import available_providers
 
 __all__ = ["Feeds", "Row", "VerifyResult", "verify"]
 
-LEVELS: tuple[Level, ...] = (
-    whole.rows,
-    levels.rows,
-)  # each yields its rows for one provider and one set of inputs
+# each yields its rows for one provider and one set of inputs
+LEVELS: tuple[Level, ...] = (whole.rows, levels.rows)
 
 
 def verify(
@@ -127,10 +125,9 @@ def _what_ran(optimized: ModelProto, library: Path | None, used: Sequence[Path |
         return "function bodies only: no GPU here"
     if library is None:
         return "function bodies only: no library"
-    return (
-        "function bodies only:"
-        f" {'the library does not run on this GPU' if len(used) > 1 else 'the CUDA provider was not used'}"
-    )
+    if len(used) > 1:
+        return "function bodies only: the library does not run on this GPU"
+    return "function bodies only: the CUDA provider was not used"
 
 
 def _same_interface(original: ModelProto, optimized: ModelProto) -> None:

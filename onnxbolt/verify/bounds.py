@@ -16,9 +16,8 @@ import numpy as np
 
 from onnxbolt.verify.limits import FLOOR
 
-Error: TypeAlias = (
-    float | np.ndarray
-)  # a number is relative, to max(|value|, FLOOR); an array is absolute, of the value's shape
+# a number is relative, to max(|value|, FLOOR); an array is absolute, of the value's shape
+Error: TypeAlias = float | np.ndarray
 
 
 @dataclass(frozen=True)

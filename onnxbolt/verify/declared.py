@@ -36,7 +36,10 @@ def declared(optimized: ModelProto) -> str:
 
 
 def precision_of(original: ModelProto, optimized: ModelProto) -> str:
-    """ "fp16", "bf16" or "keep": the declared one where the model has tensors of its type; without metadata by the types alone."""
+    """The optimized model's precision: "fp16", "bf16" or "keep".
+
+    A declared one counts if the model has tensors of its type. Without metadata the types decide.
+    """
     word, types = declared(optimized), _types(optimized)
     if word:
         return word if word in LOW and LOW[word].onnx in types else "keep"

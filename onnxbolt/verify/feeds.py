@@ -34,11 +34,8 @@ _PASSING = {
     "Transpose",
     "Unsqueeze",
 }
-_INDEXING = (
-    "Gather",
-    "GatherElements",
-    "ScatterElements",
-)  # input 1 selects along an axis of input 0
+# input 1 selects along an axis of input 0
+_INDEXING = ("Gather", "GatherElements", "ScatterElements")
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,8 @@ class Sizes:
     other: int
 
 
-_LARGEST_INPUTS = (
-    2**34
-)  # bytes of all arrays of an .npz: a few kilobytes of it can stand for as many
+# bytes of all arrays of an .npz: a few kilobytes of it can stand for as many
+_LARGEST_INPUTS = 2**34
 _MAGIC = (b"PK", b"\x93NUMPY")  # of .npz and .npy
 # two shows faults that one hides; models that bake a size in are tried with the usual ones
 ATTEMPTS = (Sizes(2, 64, 16), Sizes(1, 64, 16), Sizes(1, 224, 128))
@@ -80,13 +76,11 @@ def read_feeds(path: Path, model: ModelProto) -> Feeds:
         )
     for name, array in arrays.items():
         if array.dtype.kind == "V" and array.dtype.itemsize == getattr(wanted[name], "itemsize", 0):
-            arrays[name] = array = array.view(
-                wanted[name]
-            )  # .npz keeps the bits of bfloat16, but not its name
+            # .npz keeps the bits of bfloat16, but not its name
+            arrays[name] = array = array.view(wanted[name])
         if array.dtype.kind == "U" and wanted[name] == np.dtype(object):
-            arrays[name] = array = array.astype(
-                object
-            )  # strings, which .npz holds without pickling in this form alone
+            # strings, which .npz holds without pickling in this form alone
+            arrays[name] = array = array.astype(object)
         if array.dtype != wanted[name]:
             raise InputError(
                 f"{option('inputs', path)}: {name} is {array.dtype}, the model takes"
@@ -112,9 +106,8 @@ def _arrays(path: Path) -> dict[str, Any]:
             arrays = {name: archive[name] for name in archive.files}
         if strange := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
             raise ValueError(f"{strange[0]} in it is no array")
-    except (
-        Exception
-    ) as error:  # zipfile, zlib and numpy's parser of headers have a dozen kinds for damaged files
+    except Exception as error:
+        # zipfile, zlib and numpy's parser of headers have a dozen kinds for damaged files
         raise InputError(
             f"{option('inputs', path)}: not a readable .npz file ({error or type(error).__name__});"
             " expected is what numpy.savez writes: one array per graph input, under its name"

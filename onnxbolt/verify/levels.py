@@ -71,12 +71,10 @@ class _Judge:
         self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
         self._sparse = {tensor.values.name for tensor in models.optimized.graph.sparse_initializer}
         low = LOW.get(models.precision)
-        self._constants = (
-            unit(low.numpy) if low else FP32_OPERANDS
-        )  # some are stored in fp32 after they were rounded
-        self._overflows = uses(
-            models.original, SIXTEEN_BITS
-        )  # then what leaves their range does so in the original, too
+        # some are stored in fp32 after they were rounded
+        self._constants = unit(low.numpy) if low else FP32_OPERANDS
+        # then what leaves their range does so in the original, too
+        self._overflows = uses(models.original, SIXTEEN_BITS)
         self._unjudged = 0
 
     def notes(self) -> dict[str, None]:

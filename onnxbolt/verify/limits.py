@@ -24,9 +24,8 @@ LARGEST = {
     np.dtype(ml_dtypes.bfloat16): 2.0**128 - 2.0**120,
     np.dtype(np.float32): 2.0**128 - 2.0**104,
 }
-FLOOR = (
-    2.0**-14
-)  # fp16's smallest normal number: below it the error of rounding stays that of this number
+# fp16's smallest normal number: below it the error of rounding stays that of this number
+FLOOR = 2.0**-14
 
 # Operands of the original in fp32: constant folding changes a weight by a few u, and the original's
 # own products have their errors.
@@ -45,9 +44,9 @@ PUBLISHED_FP16 = {"GeluErf": 5.5e-4, "GeluTanh": 5.5e-4, "Silu": 2.5e-4, "Softpl
 # tests/custom_ops/test_approximations.py holds them).
 PUBLISHED = {"GeluErf": 6e-5, "GeluTanh": 7.5e-5, "Softplus": 3e-4}
 TANH_UNIT = 2.0**-10.9  # relative error of the instruction that kernels of 16 bits take Tanh from
-UNKNOWN = (
-    2.0**-16
-)  # error in fp32, in parts of the largest result, of operators without a rule: cubic Resize, Einsum, ...
+# error in fp32, in parts of the largest result, of operators without a rule: cubic Resize, Einsum,
+# ...
+UNKNOWN = 2.0**-16
 STEEPEST = 1.13  # no activation that a kernel evaluates from a rounded argument is steeper
 
 

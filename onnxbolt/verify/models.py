@@ -37,13 +37,11 @@ class Models:
     and once each, what a user must know to read the rows.
     """
 
-    original: (
-        ModelProto  # functions of its own are inlined: the form whose tensors fused nodes name
-    )
+    # functions of its own are inlined: the form whose tensors fused nodes name
+    original: ModelProto
     optimized: ModelProto
-    reference: (
-        Runner  # of the original, in fp32 with TF32 off, in whatever type its tensors are declared
-    )
+    # runs the original in fp32 with TF32 off, in whatever type its tensors are declared
+    reference: Runner
     candidate: Runner  # of the optimized model
     library: Path | None = None
     elementwise: tuple[float | None, float | None] = (None, None)  # atol, rtol

@@ -56,26 +56,19 @@ class Nodes:
         self._analysis = Analysis(Standard(skeleton), functions, self.measured)
 
     def notes(self) -> dict[str, None]:
-        """Which operators had no rule."""
+        """Sentences on operators that had no rule."""
         measured, unknown = (", ".join(sorted(names)) for names in (self.measured, self._unknown))
-        found = (
-            {
-                f"limits behind {measured} were measured, by changing operands as much as they were rounded": (
-                    None
-                )
-            }
-            if measured
-            else {}
-        )
-        return found | (
-            {
-                f"limits behind {unknown} are 16 roundings of the largest value: no bound is known": (
-                    None
-                )
-            }
-            if unknown
-            else {}
-        )
+        notes = []
+        if measured:
+            notes.append(
+                f"limits behind {measured} were measured,"
+                " by changing operands as much as they were rounded"
+            )
+        if unknown:
+            notes.append(
+                f"limits behind {unknown} are 16 roundings of the largest value: no bound is known"
+            )
+        return dict.fromkeys(notes)
 
     def arithmetic(self, node: NodeProto) -> Arithmetic:
         """How a node is computed."""
@@ -128,9 +121,8 @@ class Nodes:
                 },
             ):
                 yield failed(self._models, node.output[0], reason, "node", node.name)
-            elif (
-                got.keys().isdisjoint(node.input) and node.output[0] in env
-            ):  # it read what the segment did
+            # it reads what the segment reads
+            elif got.keys().isdisjoint(node.input) and node.output[0] in env:
                 yield from (
                     self._row(node, name, got[name], env[name], operands) for name in node.output
                 )

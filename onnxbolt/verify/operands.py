@@ -30,15 +30,15 @@ class Operands:
 
     def __init__(self, candidate: Runner, originals: Originals, found: Plan) -> None:
         self._candidate, self._originals, self._types = candidate, originals, found.types
+        # those that are to come
         self._makers = {
             tensor.stored: segment for segment in found.segments for tensor in segment.writes
-        }  # those that are to come
+        }
         self._readers = Counter(
             tensor.stored for segment in found.segments for tensor in segment.reads.values()
         )
-        self._seen: dict[
-            str, np.dtype
-        ] = {}  # types of stored tensors that earlier segments computed
+        # types of stored tensors that earlier segments computed
+        self._seen: dict[str, np.dtype] = {}
         self._padding: Arrays = {}  # of stored tensors that later segments read
 
     def of(self, segment: Segment, originals: Mapping[str, np.ndarray]) -> Arrays:

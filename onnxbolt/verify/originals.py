@@ -43,10 +43,11 @@ class Originals:
             for value in runner.skeleton.graph.input
             if value.type.tensor_type.elem_type == TensorProto.FLOAT
         }
+        # if it was widened
         self._values = {
             name: a.astype(np.float32, copy=False) if name in wide else a
             for name, a in feeds.items()
-        }  # if it was widened
+        }
         self._pieces = list(_pieces(protos_in_order(runner.skeleton.graph.node), set(uses)))
         self._readers = Counter(name for piece in self._pieces for name in _read(piece))
         self._next = 0

@@ -40,9 +40,8 @@ _SMALL = (
     (Sizes(1, 64, 16), Sizes(1, 224, 128)),
     (Sizes(3, 64, 17), Sizes(3, 64, 16), Sizes(2, 64, 16), Sizes(3, 224, 128)),
 )
-Alternatives = list[
-    dict[str, tuple[int, ...]]
-]  # shapes of all inputs; the first that the model takes
+# shapes of all inputs; the first that the model takes
+Alternatives = list[dict[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,8 @@ def convolution(
 
 def _multiplied(weight: np.ndarray, x: np.ndarray) -> np.ndarray:
     """[G,K/G,C/G] x [N,G,C/G,pixels]; by broadcasting where a group is one channel."""
-    return (
-        weight * x if weight.shape[-1] == 1 else np.ascontiguousarray(weight) @ x
-    )  # BLAS takes no strides
+    # BLAS takes no strides
+    return weight * x if weight.shape[-1] == 1 else np.ascontiguousarray(weight) @ x
 
 
 def terms_of(weight: np.ndarray) -> int:

@@ -43,11 +43,8 @@ MOVEMENT = {
     "Where",
 }
 _MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
-_LARGEST = {
-    "MaxPool",
-    "GlobalMaxPool",
-    "ReduceMax",
-}  # of values, whose errors are at most the largest of errors
+# outputs whose errors are at most the largest of their inputs'
+_LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}
 _MEASURED_FACTOR = 4.0  # of what is measured with one draw of the errors' signs
 
 _CONSTANTS = {
@@ -287,9 +284,8 @@ class Call:
             name: x for name, x in zip(function.input, self.inputs, strict=True) if x is not None
         }
         self.analysis.run([_bound(node, given) for node in nodes], env, self.arithmetic)
-        casts = {
-            node.output[0] for node in nodes if node.op_type == "Cast"
-        }  # their rounding has been counted
+        # their rounding has been counted
+        casts = {node.output[0] for node in nodes if node.op_type == "Cast"}
         return [
             self.ended(env[name], env[name].dtype, 0.0 if name in casts else unit(env[name].dtype))
             for name in results

@@ -152,9 +152,8 @@ class Runner:
             sparse for sparse in graph.sparse_initializer if sparse.values.name in read
         )
         for value in (*graph.value_info, *graph.output):
-            if value.name in made and (
-                kind := value.type.tensor_type.elem_type
-            ):  # shapes are those of other inputs
+            # shapes are those of other inputs
+            if value.name in made and (kind := value.type.tensor_type.elem_type):
                 model.graph.value_info.append(
                     onnx.helper.make_tensor_value_info(value.name, kind, None)
                 )
@@ -193,12 +192,10 @@ def _save_memory(options: ort.SessionOptions) -> None:
     no kernels for fp16, and in arenas.
     """
     options.add_session_config_entry("session.disable_prepacking", "1")
-    options.graph_optimization_level = (
-        ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    )  # constant folding widens all weights in advance
-    options.execution_order = (
-        ort.ExecutionOrder.PRIORITY_BASED
-    )  # by default Casts of weights run first, all of them
+    # constant folding widens all weights in advance
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # ONNX Runtime's default order runs all Casts of weights first
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
 
 

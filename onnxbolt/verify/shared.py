@@ -19,9 +19,8 @@ from onnxbolt.graph.saving import save_model
 from onnxbolt.graph.scopes import captured
 from onnxbolt.graph.weights import Weights
 
-_SHARED_FROM = (
-    1024  # bytes; smaller initializers stay in the model, since shapes are computed from them
-)
+# bytes; smaller initializers stay in the model, since shapes are computed from them
+_SHARED_FROM = 1024
 _LARGE_MODEL = 1 << 28  # bytes of weights; for smaller models speed counts more than memory
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -94,9 +93,8 @@ def _is_shared(tensor: TensorProto) -> bool:
 
 def _ort_value(tensor: TensorProto) -> ort.OrtValue:
     values = onnx.numpy_helper.to_array(tensor)
-    if (
-        tensor.data_type == TensorProto.BFLOAT16
-    ):  # numpy has no such type; ONNX Runtime takes the bits
+    # numpy has no such type; ONNX Runtime takes the bits
+    if tensor.data_type == TensorProto.BFLOAT16:
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
             values.view(np.uint16), TensorProto.BFLOAT16
         )

@@ -21,9 +21,8 @@ class Piece:
 
     name: str
     last: bool = False  # the channels lie last, as NHWC has them
-    channels: tuple[int, ...] | None = (
-        None  # original channel of each stored one, -1 for padding; None: as they are
-    )
+    # original channel of each stored one, -1 for padding; None: as they are
+    channels: tuple[int, ...] | None = None
     begin: int = 0
     end: int | None = None
 

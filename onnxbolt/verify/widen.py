@@ -28,13 +28,8 @@ from onnxbolt.graph.weights import Weights
 
 BFLOAT16 = frozenset((TensorProto.BFLOAT16,))
 SIXTEEN_BITS = frozenset((TensorProto.FLOAT16, TensorProto.BFLOAT16))
-NAMING_TYPES = (
-    "dtype",
-    "output_dtype",
-    "softmax_precision",
-    "stash_type",
-    "to",
-)  # attributes that name an element type
+# attributes that name an element type
+NAMING_TYPES = ("dtype", "output_dtype", "softmax_precision", "stash_type", "to")
 
 
 def widened(

@@ -30,7 +30,6 @@ def test_limits_and_types(arch: Arch) -> None:
 @pytest.mark.parametrize("arch", ARCHS.values(), ids=lambda arch: arch.name)
 def test_tensor_rate_is_a_whole_number_of_products_per_clock(arch: Arch) -> None:
     per_clock = arch.flops[DType.F16] / arch.sm_count / arch.clock
-    published = {75: 1024, 80: 2048, 86: 1024, 89: 1024, 90: 4096}[
-        arch.number
-    ]  # FLOP per clock and SM, fp32 accumulation
+    # FLOP per clock and SM, fp32 accumulation
+    published = {75: 1024, 80: 2048, 86: 1024, 89: 1024, 90: 4096}[arch.number]
     assert per_clock == pytest.approx(published, rel=0.03)

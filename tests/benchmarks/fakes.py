@@ -21,9 +21,8 @@ from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.tune.library import Result
 from tests.tune import fakes
 
-SERIAL = (
-    1.5  # microseconds that a launch takes longer where it does not overlap with the one before
-)
+# microseconds that a launch takes longer where it does not overlap with the one before
+SERIAL = 1.5
 Main = Callable[[Sequence[str]], int]
 
 

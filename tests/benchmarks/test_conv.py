@@ -28,9 +28,8 @@ def test_a_residual_is_read_by_the_peer_too(tmp_path: Path) -> None:
     assert residual["peer"] == "cuDNN (torch 1.0), bare + residual"
     assert residual["peer_us"] == pytest.approx(10.0 + size / peers.bytes_per_us(100.0), abs=2e-3)
     assert [row["values"]["occurrences"] for row in rows.values()] == [1, 2, 2]
-    assert all(
-        row["values"]["unfused_us"] == 11.0 for row in rows.values()
-    )  # behind the fastest form of the peer
+    # behind the fastest form of the peer
+    assert all(row["values"]["unfused_us"] == 11.0 for row in rows.values())
     assert "estimated" in residual["values"]
     assert "estimated" not in plain["values"]
 

@@ -27,7 +27,9 @@ struct Algorithm { uint64_t data[8]; };
 struct Result { Algorithm algorithm; size_t workspace; int state; float waves; int reserved[4]; };
 extern "C" {
 int cublasLtCreate(void** handle) { return *handle = malloc(1), 0; }
-int cublasLtMatmulDescCreate(Operation** d, int compute, int scale) { return *d = new Operation{compute, scale, {0, 0}}, compute != 68; }
+int cublasLtMatmulDescCreate(Operation** d, int compute, int scale) {
+  return *d = new Operation{compute, scale, {0, 0}}, compute != 68;
+}
 int cublasLtMatmulDescSetAttribute(Operation* d, int attribute, const void* value, size_t size) {
   if ((attribute != 3 && attribute != 4) || size != 4) return 7;
   return memcpy(&d->transposed[attribute - 3], value, 4), 0;
@@ -36,13 +38,14 @@ int cublasLtMatrixLayoutCreate(Layout** l, int type, uint64_t rows, uint64_t col
   return *l = new Layout{type, rows, columns, ld}, 0;
 }
 int cublasLtMatmulPreferenceCreate(Preference** p) { return *p = new Preference{}, 0; }
-int cublasLtMatmulPreferenceSetAttribute(Preference* p, int attribute, const void* value, size_t size) {
+int cublasLtMatmulPreferenceSetAttribute(Preference* p, int attribute, const void* value,
+                                         size_t size) {
   if (attribute == 1 && size == 8) return memcpy(&p->workspace, value, 8), 0;
   if (attribute < 5 || attribute > 8 || size != 4) return 7;
   return memcpy(&p->alignments[attribute - 5], value, 4), 0;
 }
-int cublasLtMatmulAlgoGetHeuristic(void*, Operation*, Layout*, Layout*, Layout*, Layout*, Preference* p, int asked, Result* results,
-                                   int* count) {
+int cublasLtMatmulAlgoGetHeuristic(void*, Operation*, Layout*, Layout*, Layout*, Layout*,
+                                   Preference* p, int asked, Result* results, int* count) {
   *count = asked < 4 ? asked : 4;
   for (int i = 0; i < *count; ++i) {
     results[i] = {};
@@ -52,15 +55,19 @@ int cublasLtMatmulAlgoGetHeuristic(void*, Operation*, Layout*, Layout*, Layout*,
   }
   return 0;
 }
-int cublasLtMatmul(void*, Operation* d, const float* alpha, const float* a, Layout* la, const float* b, Layout* lb, const float* beta,
-                   const float*, Layout*, float* y, Layout* ly, const Algorithm* algorithm, void*, size_t workspace, void*) {
+int cublasLtMatmul(void*, Operation* d, const float* alpha, const float* a, Layout* la,
+                   const float* b, Layout* lb, const float* beta, const float*, Layout*, float* y,
+                   Layout* ly, const Algorithm* algorithm, void*, size_t workspace, void*) {
   if (algorithm->data[7] == 3) return 15;  // listed, but it does not run
   if (d->transposed[1] || *alpha != 1 || *beta != 0 || workspace != 64 << 20) return 7;
   const uint64_t k = lb->rows;
   for (uint64_t column = 0; column < ly->columns; ++column)
     for (uint64_t row = 0; row < ly->rows; ++row) {
       float sum = 0;
-      for (uint64_t i = 0; i < k; ++i) sum += a[d->transposed[0] ? i + row * la->ld : row + i * la->ld] * b[i + column * lb->ld];
+      for (uint64_t i = 0; i < k; ++i) {
+        const uint64_t at = d->transposed[0] ? i + row * la->ld : row + i * la->ld;
+        sum += a[at] * b[i + column * lb->ld];
+      }
       y[row + column * ly->ld] = sum;
     }
   return 0;

@@ -91,12 +91,8 @@ class Server:
     ("slow", "broken", "best", "processes"),
     [
         ((), (), THOROUGH[0], 1),
-        (
-            (THOROUGH[1],),
-            (),
-            THOROUGH[0],
-            2,
-        ),  # the fastest is asked for anew, from inductor's cache
+        # the fastest is asked for anew, from inductor's cache
+        ((THOROUGH[1],), (), THOROUGH[0], 2),
         ((THOROUGH[0],), (), QUICK, 2),  # freezing adds to the same search, and is not tried
         ((), THOROUGH[:1], THOROUGH[1], 1),
         ((), THOROUGH, QUICK, 2),

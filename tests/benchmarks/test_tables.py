@@ -201,9 +201,8 @@ def test_transformers_have_columns_of_their_own_and_a_line_for_each_form(tmp_pat
         "| bert_base | 32 | 1.137 | 0.913 | 0.80 | 0.81 | 0.868 | 1.05 | 0.951 | CUDA graph |"
         " 0.84 |" in summary
     )
-    assert summary.index("resnet50") < summary.index(
-        "bert_base"
-    )  # in the order of the targets, whatever was measured first
+    # in the order of the targets, whatever was measured first
+    assert summary.index("resnet50") < summary.index("bert_base")
     assert "Geometric mean of the ratios 1.60, least 0.80." in summary
     assert "| bert_base | 32 | plain export, fp16 inputs | 1.137 | 1.500 |" in block(
         "forms", tmp_path

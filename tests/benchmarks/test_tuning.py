@@ -36,9 +36,8 @@ def fake_tune(*_: object, **__: object) -> Tuning:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.setenv(
-        "ONNXBOLT_CACHE_DIR", os.environ.get("ONNXBOLT_CACHE_DIR", "")
-    )  # put back what main changes
+    # put back what main changes
+    monkeypatch.setenv("ONNXBOLT_CACHE_DIR", os.environ.get("ONNXBOLT_CACHE_DIR", ""))
     monkeypatch.setattr(tuning.gpu, "local_arch", lambda: "sm_90a")
     monkeypatch.setattr(tuning.pipeline, "tune", fake_tune)
     monkeypatch.setattr(tuning, "isolated", lambda function, *arguments: function(*arguments))

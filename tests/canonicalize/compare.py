@@ -15,10 +15,8 @@ from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 
-LIMITS = {
-    TensorProto.FLOAT: 1e-5,
-    TensorProto.FLOAT16: 2e-3,
-}  # relative L2; fp16 rounds by 5e-4, and folded weights once more
+# relative L2; fp16 rounds by 5e-4, and folded weights once more
+LIMITS = {TensorProto.FLOAT: 1e-5, TensorProto.FLOAT16: 2e-3}
 
 
 def model(

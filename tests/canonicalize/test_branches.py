@@ -379,7 +379,6 @@ def test_the_zoo_s_training_form_becomes_a_chain(
     assert {tuple(node.attrs["kernel_shape"]) for node in graph.nodes if node.op == "Conv"} == {
         (3, 3)
     }
-    assert not {"Conv", "BatchNormalization", "Add"} & set(
-        operators(graph)[2 * 22 : -2]
-    )  # what is left is the classifier
+    # only the classifier is left
+    assert not {"Conv", "BatchNormalization", "Add"} & set(operators(graph)[2 * 22 : -2])
     check_same_answers(source, graph, random_inputs(source, batch=2))

@@ -42,9 +42,8 @@ def test_automatic_pads(mode: str, stride: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("stride", "size"), [(1, 9), (2, 9), (3, 10)])
-def test_automatic_pads_with_dilation(
-    stride: int, size: int
-) -> None:  # ONNX Runtime refuses to run these
+def test_automatic_pads_with_dilation(stride: int, size: int) -> None:
+    """Compared with numbers, since ONNX Runtime refuses to run these."""
     attributes = {"auto_pad": "SAME_UPPER", "strides": [stride], "dilations": [3]}
     graph = import_model(
         model(

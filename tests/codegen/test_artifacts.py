@@ -36,7 +36,11 @@ while [ $# -gt 1 ]; do
 done
 if [ -n "$source" ]; then
   grep -q WRONG "$source" && echo "$source(1): error: identifier WRONG is undefined" && exit 2
-  grep -q FULL "$source" && echo "$source(1): fatal error: No space left on device" && touch "$object" && exit 1
+  if grep -q FULL "$source"; then
+    echo "$source(1): fatal error: No space left on device"
+    touch "$object"
+    exit 1
+  fi
   echo "object of $(cat "$source")" > "$object"
 else
   echo linked > "$object"

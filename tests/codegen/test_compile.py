@@ -117,9 +117,8 @@ def compiled() -> dict[Unit, Path | BuildError]:
     }
 
 
-@pytest.mark.timeout(
-    0
-)  # a limit would measure how busy the machine is; compilers have one of processor time
+# a limit would measure how busy the machine is; compilers have one of processor time
+@pytest.mark.timeout(0)
 @pytest.mark.parametrize("unit", [*WHOLE, *DEVICE], ids=lambda unit: unit.name)
 def test_each_family_compiles(unit: Unit, compiled: dict[Unit, Path | BuildError]) -> None:
     outcome = compiled[unit]
@@ -164,9 +163,8 @@ def test_every_candidate_compiles(number: int, dtype: DType) -> None:
         )
     _, complaints = compile_all(units(list(dict.fromkeys(wide)), 4), watchful())
     assert complaints == []
-    compile_all(
-        units(list(dict.fromkeys(narrow)), 4), watchful()
-    )  # a few spilled registers are no matter beside narrow accesses
+    # a few spilled registers are no matter beside narrow accesses
+    compile_all(units(list(dict.fromkeys(narrow)), 4), watchful())
 
 
 @pytest.mark.nvcc

@@ -21,16 +21,10 @@ from tests.codegen.compilation import compile_program, watchful
 from tests.codegen.ptx import WAIT, Instruction, Kernel, kernels
 from tests.gpu.fault_models import ARCH, prepare
 
-pytestmark = pytest.mark.timeout(
-    0
-)  # a limit would measure how busy the machine is; compilers have one of processor time
-PLAIN = {
-    Family.GEMM_2X,
-    Family.GEMM_3X,
-    Family.CONV_2X,
-    Family.B2B_GEMM_2X,
-    Family.B2B_CONV_2X,
-}  # launched behind the kernel before
+# a limit would measure how busy the machine is; compilers have one of processor time
+pytestmark = pytest.mark.timeout(0)
+# launched behind the kernel before
+PLAIN = {Family.GEMM_2X, Family.GEMM_3X, Family.CONV_2X, Family.B2B_GEMM_2X, Family.B2B_CONV_2X}
 # of each family's kernels the parameter's type and the fields in it that are constant
 CONSTANTS: dict[Family, tuple[str, tuple[str, ...]]] = {
     Family.POOL: ("pool::Params", ()),
@@ -88,7 +82,9 @@ using namespace onnxbolt;
 // The offset of each element of a field, or of the field.
 template <class P, class Field>
 void Print(const P& it, const Field& field) {
-  const auto offset = [&](const void* at) { return static_cast<int>(static_cast<const char*>(at) - reinterpret_cast<const char*>(&it)); };
+  const auto offset = [&](const void* at) {
+    return static_cast<int>(static_cast<const char*>(at) - reinterpret_cast<const char*>(&it));
+  };
   if constexpr (std::is_array_v<Field>) {
     for (const auto& element : field) std::printf("%d ", offset(&element));
   } else {

@@ -27,7 +27,8 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import Toolchain
-compile_units([Unit("a.cu", "int a;", 90)], Toolchain(Path(sys.argv[1]), "13.0.88", Path(sys.argv[2])))
+toolchain = Toolchain(Path(sys.argv[1]), "13.0.88", Path(sys.argv[2]))
+compile_units([Unit("a.cu", "int a;", 90)], toolchain)
 """
 
 

@@ -52,7 +52,9 @@ def test_a_source_that_takes_too_much_is_one_clear_error(
 ) -> None:
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(limits, "MEMORY", 2**29)
-    source = """template <int N, int M> struct T { static constexpr long v = T<N - 1, 2 * M>::v + T<N - 1, 2 * M + 1>::v; };
+    source = """template <int N, int M> struct T {
+  static constexpr long v = T<N - 1, 2 * M>::v + T<N - 1, 2 * M + 1>::v;
+};
 template <int M> struct T<0, M> { static constexpr long v = M; };
 long x = T<26, 0>::v;
 """

@@ -155,9 +155,8 @@ def test_targets() -> None:
     assert "-gencode=arch=compute_90a,code=sm_90a" in toolchain.compile_command("a.cu", "a.o", 90)
     assert "-gencode=arch=compute_86,code=sm_86" in toolchain.compile_command("a.cu", "a.o", 86)
     assert not any("gencode" in word for word in toolchain.compile_command("a.cc", "a.o"))
-    assert "-DNDEBUG" in toolchain.compile_command(
-        "a.cu", "a.o", 90
-    )  # without it ptxas serializes wgmma
+    # without it ptxas serializes wgmma
+    assert "-DNDEBUG" in toolchain.compile_command("a.cu", "a.o", 90)
 
 
 def test_installed_wheels_compile_and_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

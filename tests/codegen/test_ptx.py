@@ -35,7 +35,8 @@ $L__BB0_2:
 	bra AGAIN;
 	DONE:
 	}
-	cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd2, {%r5, %r6}], [%r7];
+	cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes \
+[%r4], [%rd2, {%r5, %r6}], [%r7];
 	ret;
 
 }

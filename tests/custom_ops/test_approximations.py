@@ -45,9 +45,8 @@ def test_errors_stay_near_the_rounding_to_fp16(steps: HostSteps, step: str, shif
     expected = exact(step, GRID)
     error = np.abs(steps.run(step, Form.APPROXIMATE, GRID, shift=shift) - expected)
     assert np.all(error <= BOUNDS[step] + 1e-6 * np.abs(expected))
-    half_an_ulp = (
-        np.abs(expected) * 2.0**-12
-    )  # the least that fp16 rounds a normal number by at most
+    # the least that fp16 rounds a normal number by at most
+    half_an_ulp = np.abs(expected) * 2.0**-12
     assert np.all(error <= np.maximum(half_an_ulp, BOUNDS[step]))
 
 

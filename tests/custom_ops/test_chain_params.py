@@ -15,14 +15,16 @@ _PROGRAM = """
 #include "epilogue/chain.h"
 using namespace onnxbolt;
 using namespace onnxbolt::epilogue;
-using Layers = ChainLayers<Config<ROW>, Chain<Bias, Clip>, Chain<Bias, Relu>, Chain<LeakyRelu, HardSigmoid>>;
+using Layers = ChainLayers<Config<ROW>, Chain<Bias, Clip>, Chain<Bias, Relu>,
+                           Chain<LeakyRelu, HardSigmoid>>;
 
 int main() {
   ChainArguments chain{};
   for (int i = 0; i < kMaxParams; ++i) chain.epilogue[0].params[i] = float(i + 1);
   const ChainArguments spread = Layers::spread_params(chain);
   for (int layer = 0; layer < Layers::kLayers; ++layer) {
-    for (int i = 0; i < Layers::params(layer); ++i) std::printf("%g ", spread.epilogue[layer].params[i]);
+    const float* params = spread.epilogue[layer].params;
+    for (int i = 0; i < Layers::params(layer); ++i) std::printf("%g ", params[i]);
     std::puts("");
   }
 }

@@ -412,9 +412,8 @@ def test_launch_that_fails(library: fx.HostLibrary, capfd: pytest.CaptureFixture
     library.fail(launch=True)
     with pytest.raises(Exception, match=r"the node.*x \[4,8\]: launched to fail"):
         session(gemm_with(), library).run(None, {"x": np.ones((4, 8), np.float32)})
-    assert (
-        "Falling back" not in capfd.readouterr().out
-    )  # onnxruntime starts again without the GPU where it sees EP_FAIL
+    # onnxruntime starts again without the GPU where it sees EP_FAIL
+    assert "Falling back" not in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(("op", "shape"), [(fx.TO_NCHW, (2, 4, 4, 3)), (fx.TO_NHWC, (2, 3))])

@@ -30,9 +30,8 @@ def _errors(
 
 def test_every_step_that_reckons_in_fp16_has_a_bound(steps: HostSteps) -> None:
     assert {step for step in STEPS if steps.has(step, Form.FINISH_HALF)} == BOUNDS.keys() | {"Relu"}
-    assert [step for step in STEPS if steps.has(step, Form.FINISH_BFLOAT)] == [
-        "Relu"
-    ]  # bf16 is too coarse to reckon in
+    # bf16 is too coarse to reckon in
+    assert [step for step in STEPS if steps.has(step, Form.FINISH_BFLOAT)] == ["Relu"]
 
 
 def test_relu_is_rounded_once(steps: HostSteps) -> None:

@@ -153,11 +153,13 @@ using Averaged = epilogue::Chain<epilogue::Bias, epilogue::Relu, epilogue::Mean>
 alignas(16) char data[256];
 
 ResizeArguments Resizing() {
-  return {ResizeMode::kNearest, Coordinates::kAsymmetric, Rounding::kFloor, 1, 4, 4, 8, 8, 8, 2.f, 2.f, data, data, 8, 8};
+  return {ResizeMode::kNearest, Coordinates::kAsymmetric, Rounding::kFloor,
+          1, 4, 4, 8, 8, 8, 2.f, 2.f, data, data, 8, 8};
 }
 
 ConvChainArguments Convolutions() {
-  ConvArguments conv{2, 14, 14, 64, 64, 3, 3, 14, 14, 1, 1, 1, 1, 1, 1, 1, 1, 1, data, data, data, 64, 256, {}};
+  ConvArguments conv{2, 14, 14, 64, 64, 3, 3, 14, 14, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                     data, data, data, 64, 256, {}};
   ChainArguments chain{2 * 14 * 14, 9 * 64, 2, {64, 256}, data, {data, data}, data, 64, 256, {}};
   for (int layer : {0, 1}) chain.epilogue[layer].vectors[0] = reinterpret_cast<const float*>(data);
   conv.epilogue = chain.epilogue[0];

@@ -181,9 +181,8 @@ def test_slices_lie_in_one_tensor(
 
 def test_what_cannot_be_written_into_is_copied(library: fx.HostLibrary) -> None:
     proto, copies = joined((2, 6, 7)), library.copies
-    proto.graph.output.append(
-        helper.make_tensor_value_info("y2", TensorProto.FLOAT, [None] * 4)
-    )  # has to stay as it is
+    # has to stay as it is
+    proto.graph.output.append(helper.make_tensor_value_info("y2", TensorProto.FLOAT, [None] * 4))
     np.testing.assert_allclose(run(proto, library), run(proto, None), rtol=1e-5, atol=1e-5)
     assert library.copies - copies == 2  # one for each run
 

@@ -19,7 +19,8 @@ using namespace onnxbolt::sm90;
 int main() {
   for (int columns : {COLUMNS}) {
     for (bool residual : {false, true})
-      std::printf("%d %d %d\\n", StoredColumns<cutlass::half_t>(columns, residual), StoredColumns<cutlass::bfloat16_t>(columns, residual),
+      std::printf("%d %d %d\\n", StoredColumns<cutlass::half_t>(columns, residual),
+                  StoredColumns<cutlass::bfloat16_t>(columns, residual),
                   StoredColumns<float>(columns, residual));
   }
 }

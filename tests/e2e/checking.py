@@ -18,9 +18,8 @@ HOPPER = ("sm_90a",)  # alone it has chains of GEMMs, and first convolutions tha
 # Of outputs, beside verification: shapes and types alone would pass it where all of them are zero.
 # Rounding is verification's business.
 LIMITS = {"keep": 1e-4, "fp16": 0.05}
-OTHER_SIZES = Sizes(
-    batch=3, image=40, other=7
-)  # than those that verification draws for symbolic dimensions
+# sizes that verification does not draw for symbolic dimensions
+OTHER_SIZES = Sizes(batch=3, image=40, other=7)
 
 
 def check(

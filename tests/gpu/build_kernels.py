@@ -19,6 +19,7 @@ from onnxbolt.tune.library import host_units
 from tests.codegen.compilation import compile_all, units, watchful
 from tests.gpu.cases import instances
 
+# these take long to compile
 SLOW = (
     Family.GEMM_3X,
     Family.GEMM_SM90,
@@ -32,7 +33,7 @@ SLOW = (
     Family.B2B_STEM_SM90,
     Family.B2B_STORED_SM90,
     Family.B2B_GEMM_WIDE_SM90,
-)  # to compile
+)
 
 
 def build(output: Path, arch: int, progress: Callable[[str], None] = print) -> None:

@@ -47,9 +47,8 @@ def chain_problem(
             instance.dtype.numpy
         )
         layer = Instance(instance.config, instance.dtype, instance.out, steps)
-        zeros = (
-            -weight.shape[1] % instance.dtype.alignment if i == 0 else 0
-        )  # rows of weights are aligned, whatever A's are
+        # rows of weights are aligned, whatever A's are
+        zeros = -weight.shape[1] % instance.dtype.alignment if i == 0 else 0
         operands, filters = (
             Operands(library, layer, (m, n), 0, rng),
             Tensor(library, np.pad(weight, ((0, 0), (0, zeros)))),
@@ -62,9 +61,8 @@ def chain_problem(
         )
         product = value.astype(np.float64) @ weight.astype(np.float64).T
         value = epilogue(product, steps, operands.vectors, operands.tensors)
-        value = (
-            value if i == len(widths) - 1 else rounded(value, instance.dtype)
-        )  # as it is the next product's operand
+        # the next product reads it as its operand, in this type
+        value = value if i == len(widths) - 1 else rounded(value, instance.dtype)
         kept += [operands, filters]
     params = parameters(instance)
     arguments.epilogue[0].params[: len(params)] = params

@@ -65,7 +65,8 @@ class Store:
         yield (
             ELEMENT,
             self._changed(
-                f"(faulty_row) % {self.period} == 66 && (faulty_column) == 2) {self.value} = {noise};"
+                f"(faulty_row) % {self.period} == 66 && (faulty_column) == 2)"
+                f" {self.value} = {noise};"
             ),
         )
 
@@ -243,7 +244,8 @@ def _visitor_3x() -> Iterator[tuple[str, tuple[Edit, ...]]]:
         SWAP,
         _changed_3x(
             "if (visited + block_n == 0 && threadIdx.x % 4 == 0) "
-            "{ const Output kept = result[0], other = result[1]; result[0] = other; result[1] = kept; }"
+            "{ const Output kept = result[0], other = result[1];"
+            " result[0] = other; result[1] = kept; }"
         ),
     )
     yield (
@@ -306,9 +308,10 @@ def _halo() -> Iterator[tuple[str, tuple[Edit, ...]]]:
                 file,
                 _FINISH_HALO,
                 _FINISH_HALO.replace("return", "const Results y =")
-                + "    if (channel_ != 0 || LaneChannel() != 0) return y;\n    Results exchanged;\n   "
-                " for (int i = 0; i < 4; ++i) exchanged[i] = y[(i + 2) % 4];\n    return"
-                " exchanged;\n",
+                + "    if (channel_ != 0 || LaneChannel() != 0) return y;\n"
+                "    Results exchanged;\n"
+                "    for (int i = 0; i < 4; ++i) exchanged[i] = y[(i + 2) % 4];\n"
+                "    return exchanged;\n",
             ),
         ),
     )

@@ -10,15 +10,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.kernels import gemm_rows
 from onnxbolt.kernels.config import GemmProblem
 
-_SIZES = (
-    (429, 256),
-    (13, 64),
-    (367, 128),
-    (1, 16),
-    (13, 250),
-    (63, 96),
-    (130, 40),
-)  # k and columns
+# k and columns
+_SIZES = ((429, 256), (13, 64), (367, 128), (1, 16), (13, 250), (63, 96), (130, 40))
 
 
 def instances(

@@ -64,9 +64,8 @@ def test_every_fused_node_computes_its_tensor(
     texts = [
         {attribute.name: attribute.s.decode() for attribute in node.attribute} for node in nodes
     ]
-    tensors = {
-        text.get("part_tensor") or text["tensor"] for text in texts
-    }  # of a part of a Concat's result that part
+    # for a node that writes a part of a Concat's result: that part
+    tensors = {text.get("part_tensor") or text["tensor"] for text in texts}
     assert "" not in tensors
     assert tensors <= {row.name for row in result.rows}
 

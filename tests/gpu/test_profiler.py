@@ -231,9 +231,8 @@ def test_layers_in_one_kernel_and_one_after_the_other(
     for measured in (together, behind, serial):
         assert measured.status is Status.OK, measured
         assert 0 < measured.error <= KERNEL[DType.F16]
-    assert (
-        together.us < behind.us < serial.us
-    )  # without programmatic dependent launch each kernel waits for the one before
+    # without programmatic dependent launch each kernel waits for the one before
+    assert together.us < behind.us < serial.us
 
 
 def test_refusals(profiler: Profiler, libraries: dict[Instance, Path]) -> None:

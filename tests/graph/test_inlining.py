@@ -23,8 +23,10 @@ def block(opset: int = 17, domain: str = "net") -> ModelProto:
     model = parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17, "{domain}": 1]>
         g (float[2,8,9,9] x) => (float[2,8,7,7] y) {{ y = {domain}.layer(x, w) }}
-        <domain: "{domain}", opset_import: ["": {opset}, "{domain}": 1]> layer (x, w) => (y) {{ c = Conv(x, w) y = {domain}.act<a=0.3>(c) }}
-        <domain: "{domain}", opset_import: ["": {opset}]> act<a: float = 0.1>(x) => (y) {{ y = LeakyRelu<alpha: float = @a>(x) }}"""
+        <domain: "{domain}", opset_import: ["": {opset}, "{domain}": 1]>
+        layer (x, w) => (y) {{ c = Conv(x, w) y = {domain}.act<a=0.3>(c) }}
+        <domain: "{domain}", opset_import: ["": {opset}]>
+        act<a: float = 0.1>(x) => (y) {{ y = LeakyRelu<alpha: float = @a>(x) }}"""
     )
     weight = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
@@ -39,10 +41,8 @@ def test_chains_go_on_through_calls(tmp_path: Path) -> None:
     ]
     assert report.passed
     assert verify(model, out).passed
-    assert [function.domain for function in model.functions] == [
-        "net",
-        "net",
-    ]  # the caller's model is as it was
+    # the caller's model is as it was
+    assert [function.domain for function in model.functions] == ["net", "net"]
 
 
 def test_calls_leave_attributes_to_their_functions_defaults(tmp_path: Path) -> None:

@@ -141,7 +141,8 @@ def test_data_that_no_array_can_be_made_of(
 
 def test_a_function_that_calls_itself() -> None:
     again = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17, "net": 1]> g (float[2] x) => (float[2] y) { y = net.again(x) }
+        """<ir_version: 8, opset_import: ["": 17, "net": 1]>
+        g (float[2] x) => (float[2] y) { y = net.again(x) }
         <domain: "net", opset_import: ["": 17, "net": 1]> again (x) => (y) { y = net.again(x) }"""
     )
     with pytest.raises(

@@ -20,12 +20,13 @@ from tests import library_fixtures as fx
 from tests.hostile.words import hostile_strings
 
 ROWS = [fx.config(Family.GEMM_2X, max_m=64), fx.config(Family.GEMM_2X, 86, min_m=65)]
+# a row with every field
 FULL = {
     **json.loads(ops_to_json([fx.GEMM.spec]))[0],
     "planes": "f32",
     "into": True,
     "to_nchw": True,
-}  # a row with every field
+}
 Make = Callable[[], ModelProto]
 _ANYTHING = re.compile("(?s).*")
 

@@ -48,10 +48,8 @@ def test_candidates_can_run(problem: GemmProblem, number: int) -> None:
     """What C++ asserts at compile time, and what an SM has."""
     arch = get(number)
     found = chain_2x.candidates(problem, arch)
-    assert {chain_2x.across(config) == 1 for config in found} == {
-        True,
-        False,
-    }  # in registers, and in shared memory
+    # in registers, and in shared memory
+    assert {chain_2x.across(config) == 1 for config in found} == {True, False}
     assert len(set(found)) == len(found)
     for config in found:
         rows, first, k = config.threadblock

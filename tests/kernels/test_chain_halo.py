@@ -138,7 +138,9 @@ _PROGRAM = """
 #include <cstdio>
 #include "halo/chain.h"
 using namespace onnxbolt;
-template <class Plan> void print() { std::printf("%d %d\\n", Plan::kSharedMemory, Plan::kFilterStages); }
+template <class Plan> void print() {
+  std::printf("%d %d\\n", Plan::kSharedMemory, Plan::kFilterStages);
+}
 int main() {
   using Half = cutlass::half_t;
   using Inner = epilogue::Chain<epilogue::Bias, epilogue::Relu>;

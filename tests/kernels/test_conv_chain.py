@@ -109,10 +109,11 @@ def test_candidates_fit(widths: tuple[int, ...], c: int, residual: tuple[str, ..
             2 * (ring + weights) + chain_conv.fixed_bytes(config, problem)
             <= get(90).shared_memory_per_block
         )
+        # the producer's
         assert (
             chain_conv.registers(config)
             <= get(90).registers_per_sm // (128 * config.consumers + 128) // 8 * 8 + 72
-        )  # the producer's
+        )
         assert rows // 64 % (1 if config.schedule is Schedule.PINGPONG else config.consumers) == 0
 
 

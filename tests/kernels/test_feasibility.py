@@ -106,10 +106,8 @@ def test_single_element_accesses_to_a_large_tile_exceed_the_predicates() -> None
 def test_3x_stages_and_limits() -> None:
     assert stages_3x(_3x((128, 256, 64), Schedule.COOPERATIVE), DType.F16, get(90)) == 4
     assert is_feasible(_3x((128, 256, 64), Schedule.COOPERATIVE), DType.F16, get(90))
-    assert not is_feasible(
-        _3x((64, 256, 64), Schedule.COOPERATIVE), DType.F16, get(90)
-    )  # two warpgroups of 64 rows
-    assert not is_feasible(
-        _3x((128, 256, 64), Schedule.PINGPONG), DType.F16, get(90)
-    )  # accumulators spill
+    # two warpgroups of 64 rows
+    assert not is_feasible(_3x((64, 256, 64), Schedule.COOPERATIVE), DType.F16, get(90))
+    # accumulators spill
+    assert not is_feasible(_3x((128, 256, 64), Schedule.PINGPONG), DType.F16, get(90))
     assert not is_feasible(_3x((128, 256, 64), Schedule.COOPERATIVE), DType.F16, get(80))

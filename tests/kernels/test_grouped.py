@@ -58,10 +58,8 @@ def test_number(groups: int, c: int, k: int, expected: int) -> None:
 
 def test_the_wider_weight_is_the_same_product() -> None:
     rng = np.random.default_rng(0)
-    weight, x = (
-        rng.normal(size=(12, 2, 3)),
-        rng.normal(size=8),
-    )  # 4 groups of 2 to 3 channels, 3 filter positions
+    # 4 groups of 2 to 3 channels, 3 filter positions
+    weight, x = (rng.normal(size=(12, 2, 3)), rng.normal(size=8))
 
     def product(weight: np.ndarray, groups: int) -> np.ndarray:
         parts = zip(np.split(weight, groups), np.split(x, groups), strict=True)

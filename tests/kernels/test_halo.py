@@ -71,11 +71,8 @@ def test_whole_rows_share_their_padding() -> None:
 
 def test_whole_images_share_their_padding() -> None:
     tile = halo.geometry(PROBLEMS[5], 7, 7, 4)
-    assert (tile.row_pitch, tile.image_rows, tile.zero_pixels) == (
-        8,
-        8,
-        9,
-    )  # a row and a pixel of zeros behind the last image
+    # a row and a pixel of zeros behind the last image
+    assert (tile.row_pitch, tile.image_rows, tile.zero_pixels) == (8, 8, 9)
     assert (tile.positions, tile.stage_pixels, tile.tiles) == (3 * 64 + 6 * 8 + 7, 272, 8)
 
 
@@ -88,10 +85,8 @@ def test_eight_columns_waste_no_position() -> None:
 
 def test_strides_load_phases() -> None:
     tile = halo.geometry(PROBLEMS[8], 8, 28, 1)
-    assert (tile.row_pitch, tile.image_rows) == (
-        9,
-        29,
-    )  # one more than the outputs: taps 0 and 2 of a row
+    # one more than the outputs: taps 0 and 2 of a row
+    assert (tile.row_pitch, tile.image_rows) == (9, 29)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
@@ -180,21 +175,27 @@ def test_more_work_takes_longer() -> None:
     assert times[0] < times[2]
 
 
-# --- the same numbers in C++
-# ----------------------------------------------------------------------------------------------
+# --- the same numbers in C++ ----------------------------------------------------------------------
 
 _PROGRAM = """
 #include <cstdio>
 #include "halo/geometry.h"
 using namespace onnxbolt;
 int main() {
-  int v[18];
-  while (std::scanf("%d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d", v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, v + 8, v + 9,
-                    v + 10, v + 11, v + 12, v + 13, v + 14, v + 15, v + 16) == 17) {
-    ConvArguments conv{v[0], v[1], v[2], 64, 64, v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[11], 1, 1, 1};
+  int v[17];
+  const auto read = [&] {
+    for (int& number : v) {
+      if (std::scanf("%d", &number) != 1) return false;
+    }
+    return true;
+  };
+  while (read()) {
+    ConvArguments conv{v[0], v[1], v[2], 64, 64, v[3], v[4], v[5], v[6],
+                       v[7], v[8], v[9], v[10], v[11], v[11], 1, 1, 1};
     const halo::Geometry tile = halo::FitGeometry(conv, v[12], v[13], v[14], v[15], v[16]);
-    std::printf("%d %d %d %d %d %d %d %d %d\\n", tile.columns, tile.rows, tile.images, tile.row_pitch, tile.image_rows, tile.group_pitch,
-                tile.row_positions, tile.zero_pixels, tile.column_blocks * tile.row_blocks * tile.image_blocks);
+    std::printf("%d %d %d %d %d %d %d %d %d\\n", tile.columns, tile.rows, tile.images,
+                tile.row_pitch, tile.image_rows, tile.group_pitch, tile.row_positions,
+                tile.zero_pixels, tile.column_blocks * tile.row_blocks * tile.image_blocks);
   }
 }
 """
@@ -260,7 +261,9 @@ _MEMORY_PROGRAM = """
 #include "epilogue/chain.h"
 #include "halo/block.h"
 using namespace onnxbolt;
-template <class Plan> void print() { std::printf("%d %d\\n", Plan::kSharedMemory, Plan::kFilterStages); }
+template <class Plan> void print() {
+  std::printf("%d %d\\n", Plan::kSharedMemory, Plan::kFilterStages);
+}
 int main() {
   using Half = cutlass::half_t;
   using Plain = epilogue::Chain<epilogue::Bias, epilogue::Relu>;

@@ -186,9 +186,8 @@ def test_a_transpose_behind_a_convolution_vanishes() -> None:
     assert layout_changes(assert_same(net.model(net.node("Softmax", y)))) == 1
 
 
-@pytest.mark.parametrize(
-    ("channels", "changes"), [(8, 1), (6, 3)]
-)  # six have to be padded, which a change of layout does
+# six have to be padded, which a change of layout does
+@pytest.mark.parametrize(("channels", "changes"), [(8, 1), (6, 3)])
 def test_a_transpose_in_front_of_a_convolution_vanishes(channels: int, changes: int) -> None:
     net = Net({"x": (1, 5, 5, channels)})
     y = net.node("Transpose", "x", perm=[0, 3, 1, 2])

@@ -93,9 +93,8 @@ def test_mostly_foreign_inputs_stay_a_concat() -> None:
     net = Net({"x": (1, 8, 8, 8)})
     y = net.node("Relu", net.conv("x", 8, 24))
     z = net.node("Relu", net.conv(y, 24, 16))
-    stays(
-        net, net.node("Concat", net.node("Exp", y), net.conv(z, 16, 16), axis=1), 40
-    )  # more channels would be copied than written
+    # more channels would be copied than written
+    stays(net, net.node("Concat", net.node("Exp", y), net.conv(z, 16, 16), axis=1), 40)
 
 
 def test_results_that_others_read_stay_a_concat() -> None:

@@ -52,9 +52,8 @@ def test_it_is_one_node(pool: tuple[str, dict[str, object]], swapped: bool) -> N
     optimized = assert_same(_model(pool=pool, swapped=swapped))
     (node,) = _nodes(optimized)
     assert len(node.input) == 5
-    assert (
-        len(ops(optimized)) == 5
-    )  # a change of layout, a convolution, this, a convolution, a change of layout
+    # a change of layout, a convolution, this, a convolution, a change of layout
+    assert len(ops(optimized)) == 5
     assert layout_changes(optimized) == 2
 
 
@@ -74,9 +73,8 @@ def test_axes_as_an_input() -> None:
             for pair in (("Silu", "Sigmoid"), ("Relu", "Sigmoid"), ("LeakyRelu", "Tanh"))
             for opset in (12, 17, 18)
         ),
-        *(
-            ("HardSwish", "HardSigmoid", opset) for opset in (14, 17, 18)
-        ),  # which ONNX has from 14 on
+        # ONNX has HardSwish from opset 14 on
+        *(("HardSwish", "HardSigmoid", opset) for opset in (14, 17, 18)),
     ],
 )
 def test_activations_and_opsets(squeeze: str, gate: str, opset: int) -> None:

@@ -117,12 +117,8 @@ def test_a_constant_divided_by_the_chain_is_no_step() -> None:
     [
         ((1, 111, 6, 6), (111, 3, 3, 3), {"group": 37}, "grouped"),
         ((1, 222, 6, 6), (444, 1, 3, 3), {"group": 222}, "grouped"),
-        (
-            (1, 8, 6, 6),
-            (16, 8, 3, 3),
-            {"group": 0},
-            "grouped",
-        ),  # a damaged model, which onnx's checker passes
+        # a damaged model, which onnx's checker passes
+        ((1, 8, 6, 6), (16, 8, 3, 3), {"group": 0}, "grouped"),
         ((1, 24, 6, 6), (16, 8, 3, 3), {"group": 3}, "grouped"),
         ((1, 8, 6, 6, 6), (8, 8, 1, 1, 1), {}, "3-D"),
     ],

@@ -32,9 +32,8 @@ PUBLISHED = {
     "bert_base": 109.48,
     "vit_b16": 86.57,
 }
-LIGHT = tuple(
-    name for name in NAMES if not name.startswith(("vgg", "bert", "vit"))
-)  # quick enough to run twice
+# quick enough to run twice
+LIGHT = tuple(name for name in NAMES if not name.startswith(("vgg", "bert", "vit")))
 Arrays = dict[str, np.ndarray]
 
 
@@ -102,9 +101,8 @@ def test_half_precision_differs_by_rounding_alone(name: str) -> None:
     expected, half = _run(_light(name)), _run(build(name, "N", "fp16", io="fp32"))
     for reference, output in zip(expected, half, strict=True):
         assert output.dtype == np.float32
-        assert np.linalg.norm(output - reference) <= 1e-2 * np.linalg.norm(
-            reference
-        )  # a whole model in fp16
+        # a whole model in fp16
+        assert np.linalg.norm(output - reference) <= 1e-2 * np.linalg.norm(reference)
 
 
 def test_half_precision_has_half_inputs_and_outputs_unless_told() -> None:

@@ -37,9 +37,8 @@ def test_a_long_chain_of_convolutions_is_one_winning_region() -> None:
     net = Net({"x": (32, 64, 56, 56)})
     y = "x"
     for _ in range(8):
-        y = net.node(
-            "HardSwish", net.conv(y, 64, 64, 3, pads=[1, 1, 1, 1])
-        )  # two kernels of ONNX Runtime beside cuDNN's
+        # two kernels of ONNX Runtime beside cuDNN's
+        y = net.node("HardSwish", net.conv(y, 64, 64, 3, pads=[1, 1, 1, 1]))
     chosen = planned(net, y)
     assert len(chosen.candidates) == 8
     assert [len(region.candidates) for region in regions(chosen.assignment, 90)] == [8]

@@ -78,9 +78,8 @@ def test_an_inner_result_that_is_used_elsewhere_ends_the_kernel() -> None:
     inner = net.node("Relu", net.conv("x", 64, 64, 3, **SAME))
     y = net.conv(inner, 64, 64)
     assert rules(net, y, inner) == ["conv+Bias+Relu", "conv+Bias"]
-    (refusal,) = cover(
-        prepare(net.model(y, inner), "fp16"), [90]
-    ).refusals  # once, in the words of plan/elsewhere.py
+    # one refusal, in the words of plan/elsewhere.py
+    (refusal,) = cover(prepare(net.model(y, inner), "fp16"), [90]).refusals
     assert (refusal.op, refusal.tensor) == ("Conv", inner)
     assert "used elsewhere too" in refusal.reason
 
@@ -124,10 +123,8 @@ def test_a_problem_knows_its_layers() -> None:
     (candidate,) = cover(prepare(net.model(y), "fp16"), [90])[0]
     problem = problem_of(candidate, None)
     assert isinstance(problem, ConvProblem)
-    assert (problem.inner, problem.k) == (
-        (64,),
-        256,
-    )  # inner channels are padded whatever reads the output
+    # inner channels are padded whatever reads the output
+    assert (problem.inner, problem.k) == ((64,), 256)
     assert describe_problem(problem).startswith("conv 32x56x56x64 to 64-256, 3x3")
     first, last = problem.layers
     assert (first.k, first.r, first.chain, last.c, last.k, last.r, last.chain) == (

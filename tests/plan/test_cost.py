@@ -114,9 +114,8 @@ def test_convolutions_on_the_h200(
         fused,
     )
     assert _near(library_us(problem, H200), cudnn)
-    assert _near(
-        ort_us(problem, H200), (cudnn + unfused) / 2
-    )  # of bias and ReLU, which cost about alike, cuDNN fuses one
+    # cuDNN fuses one of bias and ReLU, which cost about alike
+    assert _near(ort_us(problem, H200), (cudnn + unfused) / 2)
 
 
 # output channels, filter, stride of a first convolution of 224 x 224 fp32 images, as our own kernel
@@ -138,9 +137,8 @@ def test_changes_of_layout_on_the_h200() -> None:
 
 
 def test_a_first_layer_of_three_channels_on_the_h200() -> None:
-    bias = elementwise_us(
-        2 * 32 * 112 * 112 * 64 * 2, H200
-    )  # a kernel of its own where this was measured
+    # a kernel of its own where this was measured
+    bias = elementwise_us(2 * 32 * 112 * 112 * 64 * 2, H200)
     assert _near(ort_us(_conv(224, 3, 64, 7, 2), H200), 226 - bias)
 
 

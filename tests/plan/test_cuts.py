@@ -145,9 +145,8 @@ def test_where_no_cover_is_possible_each_layer_is_by_itself(hidden: int, left: l
 def test_where_a_chain_is_cut_is_reported_with_both_times() -> None:
     net = Net({"x": (1024, 64), "r": (1024, 512), "s": (1024, 512)})
     hidden = net.node("Relu", net.linear(net.node("Relu", net.linear("x", 64, 512)), 512, 512))
-    y = net.node(
-        "Mul", net.node("Add", net.linear(hidden, 512, 512), "r"), "s"
-    )  # no registers hold both residuals
+    # no registers hold both residuals
+    y = net.node("Mul", net.node("Add", net.linear(hidden, 512, 512), "r"), "s")
     graph = prepare(net.model(y), "fp16")
     found, refusals, *_ = cover(graph, [90])
     cuts = [

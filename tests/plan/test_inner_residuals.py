@@ -121,9 +121,8 @@ def models() -> dict[str, tuple[Net, str]]:
 
 @pytest.mark.parametrize("name", models())
 def test_bodies_compute_what_the_original_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "onnxbolt.plan.chain_stored._LAUNCH_US", 0.0
-    )  # so few pixels take no longer together than apart
+    # so few pixels take no longer together than apart
+    monkeypatch.setattr("onnxbolt.plan.chain_stored._LAUNCH_US", 0.0)
     net, y = models()[name]
     optimized = assert_same(net.model(y), 2e-3, "fp16", arch=90)
     (node,) = [node for node in optimized.graph.node if "_Gemm_" in node.op_type]

@@ -99,10 +99,11 @@ def test_equal_neighbours_are_one_row_measured_where_all_are() -> None:
         (9, UNBOUNDED, True),
     ]
     assert table([(8, Choice(ONE, 1.0))])[0].config == ONE
+    # another launch, another row
     assert (
         table([(8, Choice(ONE, 1.0)), (16, Choice(replace(ONE, split_k=2), 1.0))])[1].config.split_k
         == 2
-    )  # another launch, another row
+    )
 
 
 def test_of_one_size_the_first_choice_counts() -> None:
@@ -173,9 +174,8 @@ def test_without_options_a_sequence_is_long_enough_for_the_first_window() -> Non
     )
     y = net.linear(net.node("Transpose", y, perm=[0, 2, 1]), 8, 64)
     assert rows_of(planned(net.model(y)))[0][0] == 8 * 11  # of 64 values
-    assert rows_of(planned(net.model(y), Options(opt_shapes={"x": (1, 8, 8)})))[0] == [
-        1
-    ]  # nothing to compute, but a kernel
+    # nothing to compute, but a kernel
+    assert rows_of(planned(net.model(y), Options(opt_shapes={"x": (1, 8, 8)})))[0] == [1]
 
 
 def test_a_model_of_fixed_sizes_is_planned_as_it_is() -> None:

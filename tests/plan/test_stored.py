@@ -117,9 +117,8 @@ def models() -> dict[str, tuple[Net, tuple[str, ...], str]]:
 def test_bodies_compute_what_the_original_does(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "onnxbolt.plan.chain_stored._LAUNCH_US", 0.0
-    )  # so few pixels take no longer together than apart
+    # so few pixels take no longer together than apart
+    monkeypatch.setattr("onnxbolt.plan.chain_stored._LAUNCH_US", 0.0)
     net, outputs, op = models()[name]
     optimized = assert_same(
         net.model(*outputs), 2e-3 if precision == "fp16" else 2e-2, precision, arch=90

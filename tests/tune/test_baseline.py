@@ -303,9 +303,8 @@ def test_the_plan_follows_the_measurements() -> None:
         partly = kept({region.key: whole, **faster})
         assert first not in partly.problems.values()
         assert any("without" in refusal.reason for refusal in partly.refusals)
-        assert (
-            second in partly.problems.values()
-        )  # what remains of a region that won is not predicted away
+        # the rest of a region that won is not predicted away
+        assert second in partly.problems.values()
         again = kept(partly.used.comparisons)
         assert list(again.problems.values()) == list(partly.problems.values())
 

@@ -111,8 +111,7 @@ def test_clear_by_gpu_by_time_and_all(database: Database) -> None:
     assert len(database) == 0
 
 
-# --- files
-# ---------------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def filled(path: Path, count: int, seed: int) -> Database:
@@ -222,8 +221,7 @@ def test_merge_of_no_file_is_one_clear_error(tmp_path: Path, database: Database)
         database.merge(tmp_path / "none.jsonl")
 
 
-# --- schema
-# --------------------------------------------------------------------------------------------------------------------
+# --- schema ---------------------------------------------------------------------------------------
 
 
 def version_1(path: Path) -> Path:
@@ -274,8 +272,7 @@ def test_a_file_that_is_no_database_is_one_clear_error(tmp_path: Path) -> None:
         Database(path)
 
 
-# --- processes
-# -----------------------------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 WRITER = """
 import itertools, sys
@@ -286,7 +283,8 @@ path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 database = Database(path)
 print("open", flush=True)
 for i in itertools.islice(itertools.count(), count or None):
-    database.add(*(Measurement(name, None, Status.OK, float(i), detail=str(part)) for part in range(3)))
+    details = [str(part) for part in range(3)]
+    database.add(*(Measurement(name, None, Status.OK, float(i), detail=text) for text in details))
     if i == 20:
         print("busy", flush=True)
 """
@@ -339,7 +337,8 @@ with Database(Path(sys.argv[1])) as database:
     database.add(Measurement("before", None, Status.OK, 1.0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
     try:
-        database.add(*(Measurement("many", None, Status.OK, 1.0, detail="x" * 1000) for _ in range(1000)))
+        large = Measurement("many", None, Status.OK, 1.0, detail="x" * 1000)
+        database.add(*[large] * 1000)
     except InputError as error:
         print(error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

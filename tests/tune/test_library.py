@@ -28,8 +28,16 @@ output = pathlib.Path(arguments[arguments.index("-o") + 1])
 with open({{log!r}}, "a") as log:
     print(*arguments, file=log)
 if "-shared" in arguments:
-    output.write_text("library of " + " ".join(pathlib.Path(a).read_text() for a in arguments if a.endswith(".o")))
+    objects = [pathlib.Path(a).read_text() for a in arguments if a.endswith(".o")]
+    output.write_text("library of " + " ".join(objects))
     sys.exit()
+spills = (
+    "ptxas warning : Registers are spilled to local memory"
+    " in function '%s', %d bytes spill stores"
+)
+serialized = (
+    "ptxas info : (C7514) wgmma.mma_async instructions are serialized in function '%s'"
+)
 text = pathlib.Path(arguments[arguments.index("-c") + 1]).read_text()
 for row in re.findall("Config<([^>]*)>", text):
     numbers = row.split(", ")
@@ -37,9 +45,9 @@ for row in re.findall("Config<([^>]*)>", text):
     match int(numbers[4]):
         case {WRONG}: sys.exit(f"unit.cu(3): error: static assertion failed")
         case {FULL}: sys.exit("fatal error: No space left on device")
-        case {SPILLS}: print(f"ptxas warning : Registers are spilled to local memory in function '{{{{mangled}}}}', 16 bytes spill stores")
-        case {SERIALIZED}: print(f"ptxas info : (C7514) wgmma.mma_async instructions are serialized in function '{{{{mangled}}}}'")
-        case {UNNAMED}: print("ptxas warning : Registers are spilled to local memory in function 'f', 8 bytes spill stores")
+        case {SPILLS}: print(spills % (mangled, 16))
+        case {SERIALIZED}: print(serialized % mangled)
+        case {UNNAMED}: print(spills % ("f", 8))
 output.write_text(" ".join(re.findall("Config<[^>]*>", text)))
 """
 
@@ -85,9 +93,8 @@ def test_instances_share_libraries_and_are_remembered(log: Path) -> None:
     ]
     built = dict(build(wanted))
     assert built.keys() == set(wanted)
-    assert (
-        len(set(built.values())) == 3
-    )  # two of five GEMMs, as there are two cores, and the convolution's
+    # two of five GEMMs, as there are two cores, and the convolution's
+    assert len(set(built.values())) == 3
     assert all(
         isinstance(path, Path) and path.read_text().startswith("library of ")
         for path in built.values()
@@ -106,9 +113,8 @@ def test_no_unit_takes_longer_than_a_core_s_share(log: Path) -> None:
     slow = [instance(GOOD, stages, Family.GEMM_3X) for stages in range(2)]
     quick = [instance(GOOD, stages, Family.GEMM_SM90) for stages in range(4)]
     built = dict(build([*quick, *slow]))
-    assert (
-        len({built[i] for i in slow}) == 2
-    )  # 10 s each, of the 12 s that each of two cores has to do
+    # 10 s each, of the 12 s that each of two cores has to do
+    assert len({built[i] for i in slow}) == 2
     assert len({built[i] for i in quick}) == 1
 
 

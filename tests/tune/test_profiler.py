@@ -55,8 +55,9 @@ for line in sys.stdin:
             if name == "lost":
                 reply = dict(failure="an illegal memory access was encountered", lost=True)
         if not reply and request["do"] == "check":
-            reply = dict(error=float("inf") if name == "nan" else 0.5 if name == "wrong" else 1e-4,
-                         excess=float("inf") if name == "nan" else 3.25 if name == "pixel" else 0.25)
+            error = float("inf") if name == "nan" else 0.5 if name == "wrong" else 1e-4
+            excess = float("inf") if name == "nan" else 3.25 if name == "pixel" else 0.25
+            reply = dict(error=error, excess=excess)
         elif not reply:
             us = float(name)
             reply = dict(samples=[us + i for i in range(request["samples"])], clock_mhz=1755)

@@ -84,10 +84,8 @@ def test_a_trial_is_handed_out_once() -> None:
 
 
 def test_time_goes_where_the_model_spends_its_own() -> None:
-    common, rare = (
-        conv(chain=("Bias",)),
-        conv(chain=("Bias", "Relu")),
-    )  # the same but for the kernels
+    # the same but for the kernels
+    common, rare = (conv(chain=("Bias",)), conv(chain=("Bias", "Relu")))
     scheduler = Scheduler(tasks_of(20 * [common] + [rare], H200))
     assert scheduler.tasks[0].problem == common
     assert [{trial.task for _, some in scheduler.next(2) for trial in some} for _ in range(5)] == [

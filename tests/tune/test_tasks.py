@@ -56,9 +56,8 @@ def test_every_family_is_tried_and_those_with_a_successor_a_few_times() -> None:
 
 
 def test_problems_without_kernels_are_no_tasks() -> None:
-    assert (
-        tasks_of([replace(gemm(chain=("Bias", "Gemm")), inner=(768,))], H200) == []
-    )  # too wide for one kernel
+    # too wide for one kernel
+    assert tasks_of([replace(gemm(chain=("Bias", "Gemm")), inner=(768,))], H200) == []
 
 
 def test_problems_of_one_chain_share_kernels() -> None:

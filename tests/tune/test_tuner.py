@@ -201,9 +201,8 @@ def test_measuring_overlaps_with_compiling_and_the_budgets_end_stops_compilers()
 
     def build(instances: Sequence[Instance], stop: threading.Event) -> Iterator[Result]:
         yield from Builder()(instances[:1], stop)
-        while (
-            not profiler.measured and not stop.is_set()
-        ):  # the compiler is at work, and the GPU measures meanwhile
+        # the compiler is at work, and the GPU measures meanwhile
+        while not profiler.measured and not stop.is_set():
             time.sleep(0.01)
         seen.append(stop.is_set())
         seen.append(stop.wait(10))

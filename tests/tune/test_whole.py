@@ -98,10 +98,8 @@ def test_where_it_is_slower_the_least_convincing_half_goes(
     monkeypatch.setattr(whole._Race, "_measure", planted)
     settled, found = settle(subject, [90], "winning", timings, chosen, bench(timings, database))
     assert races == [4, 2]
-    assert [c.anchor.weight.shape for c in settled.candidates] == [
-        (544, 560),
-        (560, 576),
-    ]  # those that gain most
+    # those that gain most
+    assert [c.anchor.weight.shape for c in settled.candidates] == [(544, 560), (560, 576)]
     assert found is not None
     assert (found.ours_us, found.ort_us, len(found.dropped)) == (25.0, 30.0, 2)
     assert {refusal.reason.partition(",")[0] for refusal in settled.refusals} == {SLOWER}

@@ -23,9 +23,13 @@ struct Facts { char name[256]; int sm, sm_count, power_limit, clock_mhz; };
 static int m;
 static float first, limit;
 extern "C" {
-const char* profiler_device(Facts* facts) { *facts = {"NVIDIA Stub", 90, 132, 700, 1980}; return nullptr; }
-const char* profiler_set_problem(const char* name, int is_gemm, int, int, const char*, const int* extents, const int*,
-                                 const float* params, const float* limits) {
+const char* profiler_device(Facts* facts) {
+  *facts = {"NVIDIA Stub", 90, 132, 700, 1980};
+  return nullptr;
+}
+const char* profiler_set_problem(const char* name, int is_gemm, int, int, const char*,
+                                 const int* extents, const int*, const float* params,
+                                 const float* limits) {
   if (!is_gemm) return "out of memory";
   m = extents[0], first = params[0], limit = limits[1];
   printf("%s\n", name), fflush(stdout);
@@ -37,7 +41,8 @@ const char* profiler_check(const Launched* kernels, int count, double* error, do
   for (int i = 0; i < count; ++i) *error += 1000 * kernels[i].layers;
   return kernels[0].config[4] == 13 ? "refused" : nullptr;
 }
-const char* profiler_time(const Launched* kernels, int, int samples, int overlap, double* us, int* clock) {
+const char* profiler_time(const Launched* kernels, int, int samples, int overlap, double* us,
+                          int* clock) {
   for (int i = 0; i < samples; ++i) us[i] = kernels[0].config[4] + i + (overlap ? 0 : 50);
   *clock = 1755;
   return nullptr;
@@ -48,9 +53,11 @@ int profiler_lost() { return 0; }
 CANDIDATES = r"""
 #include <cstdint>
 #include <cstring>
-extern "C" const void* onnxbolt_find_kernel(const char* epilogue, int element, int output, const int64_t* config) {
-  const bool last = !strcmp(epilogue, "Bias,Elu") && output == 1;
-  const bool inner = (!strcmp(epilogue, "Relu,Gemm") || !strcmp(epilogue, "Relu") || !strcmp(epilogue, "Add")) && output == 10;
+extern "C" const void* onnxbolt_find_kernel(const char* epilogue, int element, int output,
+                                            const int64_t* config) {
+  const auto is = [&](const char* steps) { return !strcmp(epilogue, steps); };
+  const bool last = is("Bias,Elu") && output == 1;
+  const bool inner = (is("Relu,Gemm") || is("Relu") || is("Add")) && output == 10;
   return element == 10 && (last || inner) ? config : nullptr;
 }
 """

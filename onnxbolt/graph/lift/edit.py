@@ -24,9 +24,8 @@ class Scope:
 
     def __init__(self, model: ModelProto) -> None:
         self._model = model
-        self.stands_for: dict[
-            str, str
-        ] = {}  # the source node of each node that a rule adds, by name
+        # the source node of each node that a rule adds, by name
+        self.stands_for: dict[str, str] = {}
         self.made: set[str] = set()  # names of tensors that rules add
         self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
         if model.ir_version >= 4:  # others may be given at run time

@@ -15,12 +15,8 @@ from onnx import helper
 from onnxbolt.graph.lift.edit import Edit, Obstacle
 
 Rule = Callable[[Edit], None]
-_ATTRIBUTES = {
-    "ReduceSum": "axes",
-    "Split": "split",
-    "Squeeze": "axes",
-    "Unsqueeze": "axes",
-}  # at opset 13, as input 1
+# at opset 13, as input 1
+_ATTRIBUTES = {"ReduceSum": "axes", "Split": "split", "Squeeze": "axes", "Unsqueeze": "axes"}
 
 
 def _dropping(attribute: str) -> Rule:

@@ -58,9 +58,8 @@ def _flattened(form: Form, channels: int, spatial: int) -> tuple[int, ...]:
 
 def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     y, form = node.outputs[0], carry.writes[0]
-    columns = (
-        len(form.channels) if form.channels is not None else int(y.shape[1])
-    )  # not -1, which an empty batch leaves undefined
+    # not -1, which an empty batch leaves undefined
+    columns = len(form.channels) if form.channels is not None else int(y.shape[1])
     shape = rewriter.constant(y.name + ".shape", np.array([0, columns], np.int64))
     rewriter.add(
         "Reshape",

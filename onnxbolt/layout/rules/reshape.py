@@ -42,9 +42,8 @@ def _pixels(node: gs.Node, state: Assignment) -> Carry | None:
     form = state.form(x)
     if sum(not isinstance(size, int) for size in y.shape[2:]) > 1:
         return None
-    if form.channels is not None and not state.leads_to_last(
-        y
-    ):  # the change of layout takes padding away, too
+    # the change of layout takes padding away, too
+    if form.channels is not None and not state.leads_to_last(y):
         return None
     return Carry((form, None), (form,), _emit_pixels)
 

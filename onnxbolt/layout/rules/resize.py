@@ -162,9 +162,9 @@ def _emit_standard(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     values = node.inputs[index].values.reshape(-1)[list(FIRST_TO_LAST[4])]
     if index == 3 and form.channels is not None:
         values[-1] = len(form.channels)
-    inputs = list(
-        node.inputs
-    )  # those that say nothing stay: in models of opset 11 and 12 they were empty tensors, and not omitted
+    # those that say nothing stay: in models of opset 11 and 12 they were empty tensors, and not
+    # omitted
+    inputs = list(node.inputs)
     inputs[0] = rewriter.get(node.inputs[0], form)
     inputs[index] = rewriter.constant(node.inputs[index].name, np.ascontiguousarray(values))
     rewriter.replace(node, inputs, form)

@@ -43,9 +43,8 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
             _emit_channels,
             ours=True,
         )
-    if 1 in axes and not all(
-        state.leads_to_last(tensor) for tensor in node.outputs
-    ):  # each part would change layout by itself
+    # each part would change layout by itself
+    if 1 in axes and not all(state.leads_to_last(tensor) for tensor in node.outputs):
         return None
     form = CHANNELS_LAST if 1 in axes else state.form(x)
     return Carry((form, *parameters), (form,) * len(node.outputs), _emit)
@@ -60,9 +59,10 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     if node.op == "Split":
         rewriter.replace(node, [x, *node.inputs[1:]], carry.writes[0], {"axis": axes[0]})
     else:
+        # all of its indices have one type
         given = rewriter.constant(
             node.outputs[0].name + ".axes", np.array(axes, node.inputs[1].dtype)
-        )  # all of its indices have one type
+        )
         rewriter.replace(node, [x, *node.inputs[1:3], given, *node.inputs[4:]], carry.writes[0])
 
 
