@@ -130,7 +130,7 @@ def _optimized(name: str, directory: Path, chosen: argparse.Namespace, measures:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(VARIANTS)}")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument(

@@ -1,8 +1,10 @@
 """Fuses chains around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX Runtime.
 
-optimize(source, out=None, *, precision="fp16", ..)  what the command line does; its keywords are
-the fields of Options session_options(model, ..), get_library_path(model)  for deployment; they
-import neither onnx nor the optimizer Options, Report, and the errors of onnxbolt.errors
+- `optimize(source, out=None, *, precision="fp16", ..)` does what the command line does. Its
+  keywords are the fields of `Options`. It returns a `Report`.
+- `session_options(model, ..)` and `get_library_path(model)` are for deployment: they import neither
+  onnx nor the optimizer.
+- The errors are those of `onnxbolt.errors`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """Every error that onnxbolt raises on purpose. Each message says what, where, and what to do.
 
-OnnxboltError                 exit code 1 ├── InputError                the model, a file or an
-option is not usable as given │   └── OpsetError            opset or IR version outside what onnx
-and ONNX Runtime know │       └── LiftError         an older opset whose operators have no newer
-form; `optimize` writes such a model as it is ├── BuildError                the CUDA compiler or the
-linker failed; carries the command, its log and the source │   └── ToolchainError        no
-compiler, no CUTLASS: names the extra to install ├── LibraryError              a custom-op library
-is missing, damaged, or belongs to another model ├── RejectedError             carries the report │
-├── AccuracyError         exit code 3: an output differs by more than its limit │   └──
-CoverageError         exit code 4: fused nodes do less of the work than --require-fused ├──
-SpeedError                exit code 4: the speed-up is below --min-speedup └── FrozenError
-exit code 5: the lock file lacks what --frozen needs
+OnnxboltError                 exit code 1
+├── InputError                the model, a file or an option is not usable as given
+│   └── OpsetError            opset or IR version outside what onnx and ONNX Runtime know
+│       └── LiftError         an older opset whose operators have no newer form;
+│                             `optimize` writes such a model as it is
+├── BuildError                the CUDA compiler or the linker failed;
+│   │                         carries the command, its log and the source
+│   └── ToolchainError        no compiler, no CUTLASS: names the extra to install
+├── LibraryError              a custom-op library is missing, damaged, or belongs to another model
+├── RejectedError             carries the report
+│   ├── AccuracyError         exit code 3: an output differs by more than its limit
+│   └── CoverageError         exit code 4: fused nodes do less of the work than --require-fused
+├── SpeedError                exit code 4: the speed-up is below --min-speedup
+└── FrozenError               exit code 5: the lock file lacks what --frozen needs
 """
 
 from __future__ import annotations

@@ -64,29 +64,40 @@ class Options:
     flags have the same names.
 
     precision   "fp16", "bf16" or "keep": type of weights and compute; keep: as in the model, fp32
-    on TF32 tensor cores fuse        "winning": fusions that beat ONNX Runtime's own kernels
-    (measured, else predicted); "all": all of them archs       one architecture ("sm_90a") or
-    several, which decide together what is fused; default: the local GPU's, else sm_80 and sm_90a
-    library     False: write the model alone and compile nothing verify      False: do not compare
-    the result with the original inputs      .npz with one array per graph input, for verification;
-    default: random inputs atol, rtol  a further condition of verification on each element: |y - y0|
-    <= atol + rtol |y0| strict      fail where verification finds no inputs that can judge the whole
-    model custom_ops  libraries of other custom operators that the model needs, one or several:
-    every session registers them keep_failed            write the output although verification
-    failed require_fused          fail where fused nodes do less than so many percent of the FLOPs
-    of all products and convolutions save_as_external_data  write weights to OUT.onnx.data; always
-    above 2 GB seed        of the random inputs tune        measure kernels and ONNX Runtime on the
-    local GPU first budget      with tune: at most so many seconds, compiling included trials
-    with tune: candidates of each problem min_shapes, opt_shapes, max_shapes  sizes by the name of a
-    graph input, for symbolic dimensions: the least and the largest that kernels
-                are chosen for, and the one that decides what is fused
-    freeze_initializers    True: make initializers that are also graph inputs constants, and take
-    them from the inputs; default: where
-                all initializers are inputs
-    lock        file with every choice, written or updated; what it holds of measurements is used
-    frozen      take every choice from the lock file alone ort_version version of ONNX Runtime that
-    will run the model, such as "1.31": its CUDA kernels decide what stays in fp32;
-                default: the installed one, else the newest that is known
+                on TF32 tensor cores
+    fuse        "winning": fusions that beat ONNX Runtime's own kernels (measured, else predicted);
+                "all": all of them
+    archs       one architecture ("sm_90a") or several, which decide together what is fused;
+                default: the local GPU's, else sm_80 and sm_90a
+    library     False: write the model alone and compile nothing
+    verify      False: do not compare the result with the original
+    inputs      .npz with one array per graph input, for verification; default: random inputs
+    atol, rtol  a further condition of verification on each element: |y - y0| <= atol + rtol |y0|
+    strict      fail if verification finds no inputs that can judge the whole model
+    custom_ops  libraries of other custom operators that the model needs, one or several; every
+                session registers them
+    keep_failed
+                write the output although verification failed
+    require_fused
+                fail if fused nodes do less than so many percent of the FLOPs of all products and
+                convolutions
+    save_as_external_data
+                write weights to OUT.onnx.data; always above 2 GB
+    seed        of the random inputs
+    tune        measure kernels and ONNX Runtime on the local GPU first
+    budget      with tune: at most so many seconds, compiling included
+    trials      with tune: candidates of each problem
+    min_shapes, opt_shapes, max_shapes
+                sizes by the name of a graph input, for symbolic dimensions: the least and the
+                largest that kernels are chosen for, and the one that decides what is fused
+    freeze_initializers
+                True: make initializers that are also graph inputs constants, and take them from
+                the inputs; default: if all initializers are inputs
+    lock        file with every choice, written or updated; measurements in it are used
+    frozen      take every choice from the lock file alone
+    ort_version
+                version of ONNX Runtime that will run the model, such as "1.31": its CUDA kernels
+                decide what stays in fp32; default: the installed one, else the newest known
 
     Raises InputError for a value that cannot be used.
     """

@@ -1,16 +1,14 @@
 """Deployment: session options that use a model's library where this machine can, with one script
 for every machine.
 
-| state                                                              | what session_options does
-|
-|--------------------------------------------------------------------|------------------------------------------------------|
-| the library holds kernels for this GPU                             | registers it
-| | no library; no GPU; old driver; architecture not held; an          | registers nothing, function
-bodies run; one          | | onnxruntime without CUDA, or whose CUDA provider does not load;    |
-OnnxboltWarning, or LibraryError if strict           | | onnxbolt.enable set to "0"
-|                                                      | | providers without CUDA
-| sets onnxbolt.enable to "0"; function bodies run     | | damaged library, another model's library,
-bytes of another sum     | LibraryError; nothing of it was loaded               |
+- If the library holds kernels for this GPU, `session_options` registers it.
+- Without a library or a GPU, with an old driver or an architecture that the library does not hold,
+  with an onnxruntime without CUDA or whose CUDA provider does not load, or with onnxbolt.enable set
+  to "0", it registers nothing and function bodies run. It gives one OnnxboltWarning, or raises
+  LibraryError if `strict`.
+- For providers without CUDA it sets onnxbolt.enable to "0", and function bodies run.
+- For a damaged library, another model's library, or bytes of another sum it raises LibraryError;
+  nothing of the file was loaded.
 
 Imports neither onnx nor the optimizer, and onnxruntime only when it is used.
 """

@@ -1,13 +1,15 @@
-"""Where onnx's reference evaluator (onnx 1.23) gives another value than ONNX Runtime, so that
-nothing may be folded by it.
+"""Nodes for which onnx's reference evaluator (onnx 1.23) gives another value than ONNX Runtime.
 
-| operator | the evaluator | |---|---| | BatchNormalization before opset 14 | takes mean and
-variance of the input, as in training | | what has pads, with `auto_pad` | pads SAME_LOWER and
-SAME_UPPER otherwise | | MaxPool, AveragePool, LpPool | mixes up pads of two axes, and counts
-windows and their elements otherwise with `ceil_mode` | | Resize | rounds coordinates otherwise
-(nearest, align_corners, antialias) | | RoiAlign, LRN | takes other samples; sums other channels | |
-Unique with sorted=0 | sorts | | Cast, CastLike to types of 4 and 8 bits that numpy lacks | rounds
-and saturates otherwise |
+They may not be folded by it. The evaluator's deviations:
+
+- BatchNormalization before opset 14: takes mean and variance of the input, as in training.
+- Operators with pads and `auto_pad`: pads SAME_LOWER and SAME_UPPER otherwise.
+- MaxPool, AveragePool, LpPool: mixes up pads of two axes; with `ceil_mode` counts windows and their
+  elements otherwise.
+- Resize: rounds coordinates otherwise (nearest, align_corners, antialias).
+- RoiAlign takes other samples, LRN sums other channels.
+- Unique with sorted=0: sorts.
+- Cast and CastLike to types of 4 and 8 bits that numpy lacks: rounds and saturates otherwise.
 """
 
 from __future__ import annotations
