@@ -3,7 +3,7 @@
 # make test-zoo  every graph of tests/zoo (about an hour on 2 cores)
 # make mutants   small faults in copies of the sources, which tests have to find (about 20 minutes on 2 cores)
 # make false-alarms  verify right models in all precisions with three seeds; adds to tests/false_alarms.json
-# make lint    ruff and mypy
+# make lint    ruff, clang-format, import-linter and mypy (pre-commit runs the same: .pre-commit-config.yaml)
 # make bench   measure all of benchmarks/ at this commit on the local GPU, as far as results lack it; tables and plots
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +12,7 @@ PACKAGES := apt-get install g++ make python3-venv
 # kernels for Hopper, and for this machine's GPU where that is another one
 LOCAL_ARCH := from onnxbolt.gpu import local_arch; arch = local_arch(); print(f"--arch {arch}" if arch not in (None, "sm_90a") else "")
 
-.PHONY: demo test test-zoo false-alarms mutants lint bench
+.PHONY: demo test test-zoo false-alarms mutants lint lint-ruff lint-format lint-cxx lint-imports lint-types bench
 demo: .venv/.demo
 	mkdir -p build
 	$(BIN)/python -m models resnet50 build/resnet50.onnx --batch 1
@@ -31,8 +31,22 @@ test-zoo: .venv/.dev
 mutants: .venv/.dev
 	$(BIN)/python -m tests.mutants
 
-lint: .venv/.dev
+lint: lint-ruff lint-format lint-cxx lint-imports lint-types
+
+lint-ruff: .venv/.dev
 	$(BIN)/ruff check .
+
+lint-format: .venv/.dev
+	$(BIN)/ruff format --check .
+
+lint-cxx: .venv/.dev
+	find custom_ops tests -path tests/golden -prune -o \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) \
+	  -exec $(BIN)/clang-format --dry-run --Werror {} +
+
+lint-imports: .venv/.dev
+	$(BIN)/lint-imports
+
+lint-types: .venv/.dev
 	$(BIN)/mypy
 
 bench: .venv/.gpu
