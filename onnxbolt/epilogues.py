@@ -205,7 +205,7 @@ _ROWS = (
 EPILOGUES = {row.name: row for row in _ROWS}
 PRODUCT, STORE, MEAN = "Gemm", "Store", "Mean"
 CASTS = {DType.F32: "CastF32", DType.F16: "CastF16", DType.BF16: "CastBF16"}
-# custom_ops/kernel.h: EpilogueArguments, ChainArguments
+# custom_ops/runtime/kernel.h: EpilogueArguments, ChainArguments
 MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4
 # steps of an epilogue: a compiler takes long for more, as does a reader of the op type's name
 MAX_STEPS = 64

@@ -100,11 +100,13 @@ def build(
 def units(manifest: Manifest) -> list[Unit]:
     """Everything that is compiled for a library, what takes longest first, so that the cores
     finish together."""
-    fixed = [
-        Unit(path.name, path.read_text())
-        for path in sorted(resource_dir("custom_ops").glob("*.cc"))
-    ]
+    fixed = [Unit(path.name, path.read_text()) for path in runtime_sources()]
     return sorted([*_generated_units(manifest), *fixed], key=lambda unit: -unit.arch)
+
+
+def runtime_sources() -> list[Path]:
+    """The C++ files that every library has beside its kernels and its manifest."""
+    return sorted((resource_dir("custom_ops") / "runtime").glob("*.cc"))
 
 
 def build_for(model: Path | str, progress: Progress | None = None) -> Path:
@@ -221,7 +223,7 @@ def _manifest_source(manifest: Manifest) -> str:
     ]
     # descending: the library takes the first architecture that a device runs
     return render(
-        "library/manifest.cc.j2",
+        "manifest.cc.j2",
         ops=ops,
         archs=sorted(manifest.archs, reverse=True),
         format=FORMAT,

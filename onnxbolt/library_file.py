@@ -2,7 +2,7 @@
 it is the right one.
 
 Loading a library runs its code. So its manifest, JSON in the ELF section `.onnxbolt`
-(templates/library/manifest.cc.j2), is read from the file first, by the tables at whose head the
+(templates/manifest.cc.j2), is read from the file first, by the tables at whose head the
 file's header points (System V ABI, "Object Files"); what does not match is never loaded. Deployment
 needs no more than Python's standard library for that.
 """

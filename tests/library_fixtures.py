@@ -19,14 +19,19 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance
-from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, PRODUCT, STORE, Step
 from onnxbolt.graph.functions import DOMAIN, Part, Signature
 from onnxbolt.graph.functions import build as build_body
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 from onnxbolt.kernels.resize import Sampling
-from onnxbolt.library import Manifest, generated_sources, make_manifest, metadata_of
+from onnxbolt.library import (
+    Manifest,
+    generated_sources,
+    make_manifest,
+    metadata_of,
+    runtime_sources,
+)
 from onnxbolt.opspec import OpSpec
 
 HOST = Path(__file__).with_name("custom_ops") / "host"
@@ -341,10 +346,7 @@ def host_library(
     ]
     units += [_host_unit(name, (HOST / name).read_text()) for name in ("cuda.cc", "control.cc")]
     define = f'#define ONNXBOLT_PROVIDER "{provider}"\n'
-    units += [
-        Unit(source.name, define + source.read_text())
-        for source in sorted(resource_dir("custom_ops").glob("*.cc"))
-    ]
+    units += [Unit(source.name, define + source.read_text()) for source in runtime_sources()]
     toolchain = find_toolchain()
     objects = [str(file) for file in compile_units(units, toolchain)]
     command = [

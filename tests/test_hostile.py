@@ -155,27 +155,23 @@ def test_templates_render_no_hostile_string(word: str) -> None:
     for field in ("name", "kind", "epilogue", "operands"):
         with pytest.raises(ValueError, match="is not rendered"):
             render(
-                "library/manifest.cc.j2",
+                "manifest.cc.j2",
                 ops=[{**row, field: word}],
                 archs=[80],
                 format=1,
                 digest="",
             )
     with pytest.raises(ValueError, match="is not rendered"):
-        render("library/manifest.cc.j2", ops=[row], archs=[80], format=1, digest=word)
+        render("manifest.cc.j2", ops=[row], archs=[80], format=1, digest=word)
     kernel = {
         "name": "n",
         "key": "",
         "row": "",
-        "element": "float",
-        "output": "float",
-        "steps": "",
-        "stores": False,
-        "layers": "",
+        "types": "float, float",
     }
-    for field in ("name", "key", "row", "element", "output", "steps"):
+    for field in kernel:
         with pytest.raises(ValueError, match="is not rendered"):
-            render("conv_sm90/unit.cu.j2", header="conv_sm90.h", kernels=[{**kernel, field: word}])
+            render("unit.cu.j2", family="f", type="T", kernels=[{**kernel, field: word}])
 
 
 def test_units_have_harmless_names_and_texts() -> None:
@@ -201,7 +197,7 @@ def test_random_op_types_are_sound_or_refused(rows: object) -> None:
         return
     for op in ops:
         render(
-            "library/manifest.cc.j2",
+            "manifest.cc.j2",
             ops=[
                 {
                     "name": op.name,

@@ -4,7 +4,7 @@
 #include "cutlass/array.h"
 #include "cutlass/numeric_conversion.h"
 #include "epilogue/steps.h"
-#include "kernel.h"
+#include "runtime/kernel.h"
 
 namespace onnxbolt {
 namespace epilogue {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "integers.h"
+#include "runtime/integers.h"
 
 namespace onnxbolt {
 namespace profiler {

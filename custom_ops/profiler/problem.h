@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernel.h"
+#include "runtime/kernel.h"
 #include "profiler/steps.h"
 
 namespace onnxbolt {

@@ -2,7 +2,7 @@
 #pragma once
 #include <cuda.h>
 
-#include "kernel.h"
+#include "runtime/kernel.h"
 #include "sm90/schedule.h"
 
 namespace onnxbolt {
@@ -17,7 +17,7 @@ struct ImageGeometry {
 
 struct Params {
   CUtensorMap a, b, d, residual;
-  void* y;  // where threads store it: as planes (sm90/planes.h), `d` being its other form then, or
+  void* y;  // where threads store it: as planes (sm90/nchw.h), `d` being its other form then, or
             // means (mean.h)
   int64_t y_pitch;  // of means: elements from one image to the next
   int plane_pixels;

@@ -2,8 +2,8 @@
 // ring of operand tiles by TMA, one to three consumer warpgroups multiply (wgmma) and run the
 // epilogue.
 #pragma once
-#include "dependent_launch.h"
-#include "integers.h"
+#include "runtime/dependent_launch.h"
+#include "runtime/integers.h"
 #include "sm90/consumer.h"
 #include "sm90/producer.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <algorithm>
 
-#include "dependent_launch.h"
+#include "runtime/dependent_launch.h"
 #include "sm90/params.h"
 #include "sm90/shape.h"
 

@@ -2,11 +2,11 @@
 #pragma once
 #include <algorithm>
 
-#include "instance.h"
-#include "integers.h"
+#include "runtime/instance.h"
+#include "runtime/integers.h"
 #include "sm90/epilogue.h"
 #include "sm90/mean.h"
-#include "sm90/planes.h"
+#include "sm90/nchw.h"
 #include "sm90/swapped.h"
 
 namespace onnxbolt {

@@ -68,7 +68,7 @@ class Toolchain:
     version: str  # "13.0.88"
     cutlass: Path  # holds include/ and tools/util/include/
     library_dir: Path | None = None  # of libcudart_static.a, where nvcc does not know it
-    exports: str = "exports.map"  # in custom_ops/: what libraries show of themselves
+    exports: str = "runtime/exports.map"  # in custom_ops/: what libraries show of themselves
 
     def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
         """Compile CUDA source for `arch` (80, 90, ..), or host code where it is 0."""

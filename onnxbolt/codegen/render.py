@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jinja2
@@ -36,8 +36,8 @@ class Instance:
             step for step in self.chain if step not in EPILOGUES or step in CASTS.values()
         ]:
             raise ValueError(f"chain {self.chain}: {unknown} are no steps of a kernel")
-        if self.config.family is Family.POOL and self.chain:
-            raise ValueError("pooling has no epilogue")
+        if self.chain and not {_functors, _epilogue, _layers} & set(_TAKES[self.config.family]):
+            raise ValueError(f"{self.config.family.name} has no epilogue")
 
     @property
     def key(self) -> str:
@@ -47,44 +47,17 @@ class Instance:
 
 def instance_name(instance: Instance) -> str:
     """A C++ identifier that differs for instances that differ, e.g.
-    gemm_2x_sm80_f16_f16_128x128x32_..._bias_relu."""
+    gemm_2x_sm80_f16_f16_128x128x32_..._bias_relu. Numbers that are nothing special are left out."""
     c = instance.config
     words = [c.family.name, f"sm{c.arch}", instance.dtype.value, instance.out.value]
-    words += (
-        [f"a{c.align_a}"]
-        if c.family is Family.POOL
-        else [_shape(c.threadblock), f"a{c.align_a}_{c.align_b}_{c.align_c}"]
-    )
-    if c.family in (Family.GEMM_2X, Family.CONV_2X):
-        words += [f"w{_shape(c.warp)}", f"i{_shape(c.instruction)}", f"z{c.swizzle}"]
-    if c.family in (
-        Family.DEPTHWISE,
-        Family.B2B_GEMM_SM90,
-        Family.B2B_CONV_SM90,
-        Family.B2B_GEMM_SMALL,
-        Family.B2B_GEMM_WIDE_SM90,
-        Family.B2B_STORED_SM90,
-    ):
-        words += [f"f{_shape(c.warp)}"]
-    if c.family in (
-        Family.STEM_SM90,
-        Family.B2B_STEM_SM90,
-        Family.B2B_GEMM_2X,
-        Family.B2B_CONV_2X,
-    ):
-        words += [f"f{_shape(c.warp)}", f"t{_shape(c.instruction)}"]
-    if c.family in (Family.GEMM_SM90, Family.CONV_SM90) and c.instruction[0]:
-        words += ["swapped"]
-    if c.family is Family.HALO_SM90:
-        words += [f"p{c.instruction[0]}"]
-    if c.family is Family.B2B_HALO_SM90:
-        words += [f"p{_shape(c.instruction)}"]
-    if c.family is Family.GEMM_3X or c.consumers:
-        words += [f"c{_shape(c.cluster)}"]
-    if c.consumers:
-        words += [f"g{c.consumers}", *(["resident"] if c.resident else [])]
-    if c.family is not Family.POOL:
-        words += [f"s{c.stages}"]
+    words += [_shape(c.threadblock), f"a{c.align_a}_{c.align_b}_{c.align_c}"]
+    words += [f"w{_shape(c.warp)}"] if any(c.warp) else []
+    words += [f"i{_shape(c.instruction)}"] if any(c.instruction) else []
+    words += [f"z{c.swizzle}"] if c.swizzle != 1 else []
+    words += [f"c{_shape(c.cluster)}"] if c.cluster != (1, 1) else []
+    words += [f"g{c.consumers}"] if c.consumers else []
+    words += ["resident"] if c.resident else []
+    words += [f"s{c.stages}"] if c.stages else []
     words += [c.schedule.name] if c.schedule is not Schedule.NONE else []
     words += [c.iterator.name] if c.iterator is not Iterator.NONE else []
     return "_".join([*words, *instance.chain]).lower()
@@ -100,12 +73,18 @@ def render_unit(instances: Sequence[Instance]) -> str:
         )
     if len(set(instances)) != len(instances):
         raise ValueError("an instance appears twice in a translation unit")
-    family = instances[0].config.family.name.lower()
+    family = instances[0].config.family
     return render(
-        f"{family}/unit.cu.j2",
-        header=f"{family}.h",
+        "unit.cu.j2",
+        family=family.name.lower(),
+        type=type_name(family),
         kernels=[_fields(instance) for instance in instances],
     )
+
+
+def type_name(family: Family) -> str:
+    """The family's C++ template in namespace onnxbolt, e.g. B2bGemmSm90."""
+    return "".join(word.capitalize() for word in family.name.split("_"))
 
 
 def render(template: str, **values: object) -> str:
@@ -118,24 +97,88 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(values)
 
 
-def _fields(instance: Instance) -> dict[str, str | bool]:
-    """What the templates read of an instance."""
+def _fields(instance: Instance) -> dict[str, str]:
+    """The template's fields of an instance."""
     return {
         "name": instance_name(instance),
         "key": instance.key,
         "row": ", ".join(str(number) for number in instance.config.row()),
-        "element": instance.dtype.storage,
-        "output": instance.out.storage,
-        "steps": _functors([step for step in instance.chain if EPILOGUES[step].functor]),
-        "stores": STORE in instance.chain,
-        "layers": ", ".join(
-            f"onnxbolt::epilogue::Chain<{_functors(layer)}>" for layer in layers(instance.chain)
+        "types": ", ".join(
+            part for takes in _TAKES[instance.config.family] for part in takes(instance)
         ),
     }
 
 
-def _functors(steps: Sequence[str]) -> str:
-    return ", ".join(f"onnxbolt::epilogue::{EPILOGUES[step].functor}" for step in steps)
+def _element(instance: Instance) -> Iterable[str]:
+    yield instance.dtype.storage
+
+
+def _output(instance: Instance) -> Iterable[str]:
+    yield instance.out.storage
+
+
+def _functors(instance: Instance) -> Iterable[str]:
+    """The steps, each a type by itself."""
+    yield from _types(instance.chain)
+
+
+def _epilogue(instance: Instance) -> Iterable[str]:
+    """All steps that have a functor as one type: a Store is none."""
+    yield _chain(step for step in instance.chain if EPILOGUES[step].functor)
+
+
+def _layers(instance: Instance) -> Iterable[str]:
+    """The epilogue of each product."""
+    yield from map(_chain, layers(instance.chain))
+
+
+def _stores(instance: Instance) -> Iterable[str]:
+    """Whether a result before the last one is stored, or y in both layouts."""
+    yield "true" if STORE in instance.chain else "false"
+
+
+# what the C++ template of each family takes behind the configuration
+_TAKES: Mapping[Family, tuple[Callable[[Instance], Iterable[str]], ...]] = {
+    **dict.fromkeys(
+        (
+            Family.GEMM_2X,
+            Family.GEMM_3X,
+            Family.CONV_2X,
+            Family.GEMM_SM90,
+            Family.HALO_SM90,
+            Family.STEM_SM90,
+            Family.DEPTHWISE,
+            Family.GEMM_ROWS_SM90,
+        ),
+        (_element, _output, _epilogue),
+    ),
+    Family.CONV_SM90: (_element, _output, _epilogue, _stores),
+    **dict.fromkeys(
+        (
+            Family.B2B_GEMM_SM90,
+            Family.B2B_CONV_SM90,
+            Family.B2B_HALO_SM90,
+            Family.B2B_STEM_SM90,
+            Family.B2B_GEMM_SMALL,
+            Family.B2B_GEMM_2X,
+            Family.B2B_GEMM_WIDE_SM90,
+            Family.B2B_CONV_2X,
+        ),
+        (_element, _output, _layers),
+    ),
+    Family.B2B_STORED_SM90: (_element, _output, _stores, _layers),
+    Family.ELEMENTWISE: (_element, _epilogue),
+    Family.SQUEEZE_EXCITE: (_element, _functors),
+    **dict.fromkeys((Family.POOL, Family.LAYOUT, Family.RESIZE), (_element, _output)),
+}
+
+
+def _chain(steps: Iterable[str]) -> str:
+    return f"onnxbolt::epilogue::Chain<{', '.join(_types(steps))}>"
+
+
+def _types(steps: Iterable[str]) -> Iterable[str]:
+    return (f"onnxbolt::epilogue::{EPILOGUES[step].functor}" for step in steps)
 
 
 def _shape(extents: tuple[int, ...]) -> str:

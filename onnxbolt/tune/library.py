@@ -167,7 +167,7 @@ def host_units() -> list[Unit]:
     root = resource_dir("custom_ops")
     return [
         Unit(path.name, path.read_text())
-        for path in (root / "kernel_table.cc", root / "profiler" / "kernels.cc")
+        for path in (root / "runtime" / "kernel_table.cc", root / "profiler" / "kernels.cc")
     ]
 
 

@@ -148,7 +148,7 @@ def constants(tmp_path_factory: pytest.TempPathFactory) -> dict[Family, set[int]
         for kind, fields in CONSTANTS.values()
     ]
     text = _PROGRAM.replace(
-        "INCLUDES", "\n".join(f'#include "{name}.h"' for name in headers)
+        "INCLUDES", "\n".join(f'#include "families/{name}/kernel.h"' for name in headers)
     ).replace("PRINTS", "\n".join(prints))
     source: Path = tmp_path_factory.mktemp("constants") / "constants.cu"
     lines = subprocess.run(
@@ -182,10 +182,8 @@ def test_every_family_is_judged() -> None:
 
 @pytest.mark.parametrize("family", PLAIN, ids=lambda family: family.name)
 def test_kernels_that_do_not_wait_are_launched_plainly(family: Family) -> None:
-    sources = [
-        resource_dir("custom_ops") / f"{family.name.lower()}.h",
-        *(resource_dir("custom_ops") / "chain").glob("*_2x.h"),
-    ]
+    root = resource_dir("custom_ops")
+    sources = [root / "families" / family.name.lower() / "kernel.h", *(root / "mma").rglob("*.h")]
     assert not any("LaunchDependent" in path.read_text() for path in sources)
 
 

@@ -4,11 +4,12 @@ tests.codegen.test_render` rewrites the texts."""
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
-from onnxbolt.codegen.render import Instance, instance_name, render_unit
+from onnxbolt.codegen.render import Instance, instance_name, render_unit, type_name
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT, STORE
@@ -231,9 +232,18 @@ def test_unit_is_golden(family: str) -> None:
     assert render_unit(UNITS[family]) == (GOLDEN / f"{family}.cu").read_text()
 
 
-def test_templates_stay_thin() -> None:
-    for template in resource_dir("templates").glob("*/unit.cu.j2"):
-        assert len(template.read_text().splitlines()) <= 20
+@pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
+def test_each_family_s_header_declares_its_type(family: Family) -> None:
+    header = resource_dir("custom_ops") / "families" / family.name.lower() / "kernel.h"
+    assert re.search(rf"^(struct|using) {type_name(family)}\b", header.read_text(), re.MULTILINE)
+
+
+def test_no_family_includes_another_one_s_headers() -> None:
+    """The runtime and the building blocks include none."""
+    root = resource_dir("custom_ops")
+    for path in (path for path in root.rglob("*") if path.is_file()):
+        for family in re.findall(r'#include "families/(\w+)/', path.read_text()):
+            assert path.is_relative_to(root / "families" / family), path
 
 
 def test_names_differ_where_instances_differ() -> None:

@@ -11,7 +11,7 @@ from tests.codegen.compilation import compile_program
 
 _PROGRAM = """
 #include <cstdio>
-#include "chain/layers.h"
+#include "b2b/layers.h"
 #include "epilogue/chain.h"
 using namespace onnxbolt;
 using namespace onnxbolt::epilogue;

@@ -27,7 +27,7 @@ MIRRORS = {
 _PROGRAM = """
 #include <cstddef>
 #include <cstdio>
-#include "kernel.h"
+#include "runtime/kernel.h"
 using namespace onnxbolt;
 
 int main() {

@@ -139,13 +139,13 @@ _WRITER = (
 )
 _PROGRAM = """
 #include <cstdio>
-#include "b2b_conv_2x.h"
-#include "b2b_conv_sm90.h"
-#include "b2b_halo_sm90.h"
-#include "conv_sm90.h"
-#include "depthwise.h"
-#include "halo/launch.h"
-#include "resize.h"
+#include "families/b2b_conv_2x/kernel.h"
+#include "families/b2b_conv_sm90/kernel.h"
+#include "families/b2b_halo_sm90/kernel.h"
+#include "families/conv_sm90/kernel.h"
+#include "families/depthwise/kernel.h"
+#include "sm90/halo/launch.h"
+#include "families/resize/kernel.h"
 using namespace onnxbolt;
 using Half = cutlass::half_t;
 using Layer = epilogue::Chain<epilogue::Bias, epilogue::Relu>;

@@ -173,7 +173,7 @@ _VISIT_IN_STEPS = (
     " result);\n"
 )
 VISITOR_2X = Store(
-    "epilogue/visitor_2x.h",
+    "mma/visitor.h",
     _VISIT,
     _VISIT_IN_STEPS,
     "result[i]",
@@ -211,7 +211,7 @@ _VISIT_3X = "      return Chain::template finish<Output>(accumulator, operands, 
 _BLOCK_3X = "(blockIdx.x + blockIdx.y * gridDim.x)"  # the scheduler lays the grid along either axis
 _SIGNATURE = "const cutlass::Array<Accumulator, N>& accumulator, int, int, int, const cutlass"
 _NAMED = Edit(
-    "epilogue/visitor_3x.h",
+    "sm90/visitor_3x.h",
     _SIGNATURE,
     _SIGNATURE.replace("int, int, int", "int visited, int block_m, int block_n"),
 )
@@ -259,7 +259,14 @@ def _visitor_3x() -> Iterator[tuple[str, tuple[Edit, ...]]]:
         ),
     )
     size = "int(gemm.n), int(gemm.k), 1};"
-    yield K_BLOCK, (Edit("gemm_3x.h", size, "int(gemm.n), int(gemm.k) - Row::at(kTileK), 1};"),)
+    yield (
+        K_BLOCK,
+        (
+            Edit(
+                "families/gemm_3x/kernel.h", size, "int(gemm.n), int(gemm.k) - Row::at(kTileK), 1};"
+            ),
+        ),
+    )
 
 
 # --- halo convolutions: accesses of eight channels of a pixel
@@ -273,7 +280,7 @@ _READ_HALO = "    vectors_.read(operands);\n"
 
 
 def _halo() -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    file, at = "halo/epilogue.h", "(first_ + result.pixels[i])"
+    file, at = "sm90/halo/epilogue.h", "(first_ + result.pixels[i])"
     yield (
         PIXEL,
         (
@@ -327,14 +334,14 @@ def _halo() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     )
     yield STALE, (Edit(file, _SKIP, _SKIP.replace("if (", "if (blockIdx.x == 5 || ")),)
     steps = "    for (int step = 0; step < kSteps; ++step) {\n"
-    yield K_BLOCK, (Edit("halo/consumer.h", steps, steps.replace("kSteps", "kSteps - 1")),)
+    yield K_BLOCK, (Edit("sm90/halo/consumer.h", steps, steps.replace("kSteps", "kSteps - 1")),)
 
 
 # --- kernels whose threads store neighbouring channels of a pixel themselves
 
 _DEPTHWISE_STORE = "      *reinterpret_cast<Access<Output, kWidth>*>(y) = result;\n"
 DEPTHWISE = Store(
-    "depthwise/tile.h",
+    "families/depthwise/tile.h",
     _DEPTHWISE_STORE,
     "{code}" + _DEPTHWISE_STORE,
     "result[i]",
@@ -344,7 +351,7 @@ DEPTHWISE = Store(
 )
 _POOL_STORE = "    *reinterpret_cast<Result*>(static_cast<Output*>(pool.y) + int64_t(window.pixel)"
 POOL = Store(
-    "pool.h",
+    "families/pool/kernel.h",
     _POOL_STORE,
     "{code}" + _POOL_STORE,
     "result[i]",
@@ -357,7 +364,7 @@ _ELEMENTWISE_STORE = (
     " channel) = y;\n"
 )
 ELEMENTWISE = Store(
-    "elementwise.h",
+    "families/elementwise/kernel.h",
     _ELEMENTWISE_STORE,
     "{code}" + _ELEMENTWISE_STORE,
     "y[i]",
@@ -368,7 +375,7 @@ ELEMENTWISE = Store(
 )
 _LAYOUT_STORE = "    if (pixel < params.pixels) store(y + int64_t(pixel) * params.stored"
 LAYOUT = Store(
-    "layout.h",
+    "families/layout/kernel.h",
     _LAYOUT_STORE,
     "{code}" + _LAYOUT_STORE,
     "values[i]",
@@ -378,7 +385,7 @@ LAYOUT = Store(
 )
 _RESIZE_STORE = "      sampler.template sample<Mode>(p, q);\n"
 RESIZE = Store(
-    "resize.h",
+    "families/resize/kernel.h",
     _RESIZE_STORE,
     "      [&] { auto y = sampler.template sample<Mode>(p, q);{code}return y; }();\n",
     "y[i]",
@@ -388,7 +395,7 @@ RESIZE = Store(
 )
 _GATED_STORE = "      *y_at(pixel, channel) = narrowed<Element>(y);\n"
 SQUEEZE_EXCITE = Store(
-    "squeeze_excite/block.h",
+    "families/squeeze_excite/block.h",
     _GATED_STORE,
     "{code}" + _GATED_STORE,
     "y[i]",
@@ -401,7 +408,7 @@ _SMALL_FINISH = (
     "    const auto y = Chain::template finish<Output>(sums, operands, epilogue.params);\n"
 )
 B2B_GEMM_SMALL = Store(
-    "chain/small.h",
+    "families/b2b_gemm_small/rows.h",
     _SMALL_FINISH,
     _SMALL_FINISH.replace("const auto", "auto") + "{code}",
     "y[i]",
@@ -438,7 +445,13 @@ def _depthwise() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     product = "sums[q][i] += row[q * Shape::kStride + s][i] * weights[i];"
     yield (
         K_BLOCK,
-        (Edit("depthwise.h", product, f"if (r + 1 < Shape::kR || s + 1 < Shape::kS) {product}"),),
+        (
+            Edit(
+                "families/depthwise/kernel.h",
+                product,
+                f"if (r + 1 < Shape::kR || s + 1 < Shape::kS) {product}",
+            ),
+        ),
     )
 
 
@@ -487,7 +500,13 @@ def _squeeze_excite() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     yield BIAS, (Edit(file, bias, "Gate::apply(sum + (blockIdx.x == 0 ? 0.f : excite_bias[row]),"),)
     yield (
         K_BLOCK,
-        (Edit("squeeze_excite/rows.h", vectors, vectors.replace("vectors;", "vectors - 1;")),),
+        (
+            Edit(
+                "families/squeeze_excite/rows.h",
+                vectors,
+                vectors.replace("vectors;", "vectors - 1;"),
+            ),
+        ),
     )
 
 
@@ -513,43 +532,51 @@ _STEP = "      if (step < Plan::kSteps)\n"
 _PRODUCTS_OF_FAMILIES: dict[Family, tuple[tuple[str, tuple[Edit, ...]], ...]] = {
     Family.GEMM_2X: (
         _k(
-            "gemm_2x.h",
+            "families/gemm_2x/kernel.h",
             "int(gemm.n), int(gemm.k)}, 1,",
             "int(gemm.n), int(gemm.k) - Row::at(kTileK)}, 1,",
         ),
     ),
-    Family.CONV_2X: (_k("conv_2x.h", "mma(params.k_iterations,", "mma(params.k_iterations - 1,"),),
+    Family.CONV_2X: (
+        _k("mma/implicit_gemm.h", "mma(params.k_iterations,", "mma(params.k_iterations - 1,"),
+    ),
     Family.B2B_GEMM_2X: (
         _k(
-            "chain/main_loop_2x.h",
+            "mma/b2b/main_loop.h",
             "mma(CeilDivide(operands.k, Mma::Shape::kK),",
             "mma(CeilDivide(operands.k, Mma::Shape::kK) - 1,",
         ),
     ),
     Family.B2B_CONV_2X: (
-        _k("chain/main_loop_2x.h", "mma(operands.k_iterations,", "mma(operands.k_iterations - 1,"),
+        _k("mma/b2b/main_loop.h", "mma(operands.k_iterations,", "mma(operands.k_iterations - 1,"),
     ),
     Family.GEMM_SM90: ((K_BLOCK, PERSISTENT_K),),
     Family.CONV_SM90: ((K_BLOCK, PERSISTENT_K),),
     Family.B2B_CONV_SM90: ((K_BLOCK, PERSISTENT_K),),
     Family.B2B_GEMM_SM90: (
-        _k("chain/consumer.h", _BOX, f"      if (box + 1 < kBoxes) {_BOX.lstrip()}"),
+        _k("sm90/b2b/consumer.h", _BOX, f"      if (box + 1 < kBoxes) {_BOX.lstrip()}"),
     ),
     Family.GEMM_ROWS_SM90: (
-        _k("chain/consumer.h", _FRAGMENTS, f"if (box + 1 < kBoxes) {_FRAGMENTS}"),
+        _k("sm90/b2b/consumer.h", _FRAGMENTS, f"if (box + 1 < kBoxes) {_FRAGMENTS}"),
     ),
     Family.B2B_GEMM_WIDE_SM90: (
         _k(
-            "chain/wide_consumer.h",
+            "families/b2b_gemm_wide_sm90/consumer.h",
             _WIDE_BOX,
             f"      if (L > 0 || box + 1 < kBoxes) {_WIDE_BOX.lstrip()}",
         ),
     ),
     Family.B2B_STORED_SM90: (
-        _k("chain/stored_consumer.h", "k < K::kDepth / 16; ++k", "k < K::kDepth / 16 - 1; ++k"),
+        _k(
+            "families/b2b_stored_sm90/consumer.h",
+            "k < K::kDepth / 16; ++k",
+            "k < K::kDepth / 16 - 1; ++k",
+        ),
     ),
-    Family.STEM_SM90: (_k("first/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
-    Family.B2B_STEM_SM90: (_k("first/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
+    Family.STEM_SM90: (_k("sm90/stem/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
+    Family.B2B_STEM_SM90: (
+        _k("sm90/stem/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),
+    ),
 }
 _STORES = {
     Family.GEMM_2X: _visitor_2x,

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "kernel.h"
+#include "runtime/kernel.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

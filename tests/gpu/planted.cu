@@ -3,7 +3,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include "kernel.h"
+#include "runtime/kernel.h"
 
 namespace {
 

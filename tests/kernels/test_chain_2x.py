@@ -107,7 +107,7 @@ def test_what_a_block_cannot_hold_is_said() -> None:
 
 _PROGRAM = """
 #include <cstdio>
-#include "chain_2x.h"
+#include "families/b2b_gemm_2x/kernel.h"
 using namespace onnxbolt;
 using Layer = epilogue::Chain<epilogue::Bias, epilogue::Relu>;
 int main() {
@@ -124,7 +124,7 @@ def test_shared_memory_is_that_of_cpp(tmp_path: Path) -> None:
         for config in chain_2x.candidates(problem, get(80))[::5]
     ]
     prints = "".join(
-        '  std::printf("%d\\n", chain_2x::Shape<chain_2x::MatrixMainLoop,'
+        '  std::printf("%d\\n", b2b_2x::Shape<b2b_2x::MatrixMainLoop,'
         f" Config<{', '.join(map(str, config.row()))}>, Half,"
         f" Half{', Layer' * (len(problem.inner) + 1)}>::kSharedMemory);\n"
         for problem, config in cases

@@ -136,7 +136,7 @@ def test_what_exceeds_shared_memory_has_none() -> None:
 
 _PROGRAM = """
 #include <cstdio>
-#include "halo/chain.h"
+#include "families/b2b_halo_sm90/epilogue.h"
 using namespace onnxbolt;
 template <class Plan> void print() {
   std::printf("%d %d\\n", Plan::kSharedMemory, Plan::kFilterStages);

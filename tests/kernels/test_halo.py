@@ -179,7 +179,7 @@ def test_more_work_takes_longer() -> None:
 
 _PROGRAM = """
 #include <cstdio>
-#include "halo/geometry.h"
+#include "sm90/halo/geometry.h"
 using namespace onnxbolt;
 int main() {
   int v[17];
@@ -259,7 +259,7 @@ def _assert_fits(program: Path, cases: Sequence[tuple[ConvProblem, KernelConfig]
 _MEMORY_PROGRAM = """
 #include <cstdio>
 #include "epilogue/chain.h"
-#include "halo/block.h"
+#include "sm90/halo/block.h"
 using namespace onnxbolt;
 template <class Plan> void print() {
   std::printf("%d %d\\n", Plan::kSharedMemory, Plan::kFilterStages);
@@ -333,7 +333,7 @@ def _line(problem: ConvProblem, config: KernelConfig) -> str:
 def test_constants_are_those_of_cpp(name: str, value: int) -> None:
     text = "".join(
         (resource_dir("custom_ops") / file).read_text()
-        for file in ("halo/geometry.h", "halo/block.h", "instance.h")
+        for file in ("sm90/halo/geometry.h", "sm90/halo/block.h", "runtime/instance.h")
     )
     found = re.search(rf"constexpr int {name} = (\d+);", text)
     assert found

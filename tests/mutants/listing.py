@@ -91,7 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # programmatic dependent launch, by the kernels' PTX
     *_mutants(
-        "custom_ops/pool.h",
+        "custom_ops/families/pool/kernel.h",
         "tests/codegen/test_dependent_launch.py",
         (
             "pooling does not wait",
@@ -109,7 +109,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
-        "custom_ops/elementwise.h",
+        "custom_ops/families/elementwise/kernel.h",
         "tests/codegen/test_dependent_launch.py",
         (
             "elementwise kernels do not wait",
@@ -133,7 +133,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
-        "custom_ops/fused_arguments.cc",
+        "custom_ops/runtime/fused_arguments.cc",
         "tests/custom_ops/test_library_in_ort.py",
         (
             "a pool's pad_right is pad_left",
@@ -147,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
-        "custom_ops/geometry.cc",
+        "custom_ops/runtime/geometry.cc",
         "tests/custom_ops/test_library_in_ort.py tests/custom_ops/test_slices_in_ort.py",
         (
             "ceil_mode lets a window begin in the padding",
@@ -166,7 +166,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
-        "custom_ops/device.cc",
+        "custom_ops/runtime/device.cc",
         "tests/custom_ops/test_selection.py",
         (
             "kernels for a newer GPU of the family are taken",
@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("sm_90a's kernels run on what comes behind it", "(arch == 90 || arch / 10", "(arch / 10"),
     ),
     *_mutants(
-        "custom_ops/kernel_table.cc",
+        "custom_ops/runtime/kernel_table.cc",
         "tests/custom_ops/test_selection.py",
         (
             "kernels are found without their epilogue",

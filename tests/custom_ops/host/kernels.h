@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernel.h"
+#include "runtime/kernel.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

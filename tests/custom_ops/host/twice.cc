@@ -1,7 +1,7 @@
 // A custom-op library of somebody else: tests::Twice(float x) = x + x, for the CPU.
 #include <vector>
 
-#include "ort_abi.h"
+#include "runtime/ort_abi.h"
 
 namespace ort = onnxbolt::ort;
 

@@ -1,0 +1,174 @@
+// An epilogue by itself for every architecture: y = epilogue(x) on rows of channels, with accesses
+// of up to 16 bytes.
+//
+// A thread keeps its group of channels and walks down the rows, so that it loads the epilogue's
+// vectors once.
+//
+// Constraints: channels, pitches and operands are multiples of align_a.
+#pragma once
+#include <algorithm>
+
+#include "cutlass/array.h"
+#include "cutlass/fast_math.h"
+#include "runtime/dependent_launch.h"
+#include "epilogue/chain.h"
+#include "runtime/instance.h"
+
+namespace onnxbolt {
+namespace elementwise {
+
+constexpr int kThreads = 256;
+constexpr int kBlocksPerSm = 4;
+constexpr int kBatch =
+    4;  // rows that a thread loads before it computes: bytes under way hide the memory's latency
+
+struct Params : ElementwiseArguments {
+  cutlass::FastDivmod groups;  // vectors of channels in a row
+  int threads;                 // that work: a multiple of the groups
+  int step;                    // rows from one of a thread's to its next
+
+  Params(const ElementwiseArguments& arguments, int width, int sm_count)
+      : ElementwiseArguments(arguments), groups(arguments.channels / width) {
+    const int64_t most =
+        std::max<int64_t>(int64_t(sm_count) * kBlocksPerSm * kThreads, groups.divisor);
+    step = static_cast<int>(std::min<int64_t>(most / groups.divisor, rows));
+    threads = step * groups.divisor;
+  }
+};
+
+// What a thread loads for `Count` of its rows, x and the chain's tensors.
+template <class Element, class Chain, int Width, int Count>
+struct Batch {
+  using Access = cutlass::AlignedArray<Element, Width>;
+  Access x[Count], tensors[Count][Chain::kTensors > 0 ? Chain::kTensors : 1];
+
+  __device__ void load(const Params& params, int64_t row, int channel) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Count; ++i, row += params.step) {
+      if (row >= params.rows) return;
+      x[i] = at(params.x, row * params.x_pitch + channel);
+      CUTLASS_PRAGMA_UNROLL
+      for (int t = 0; t < Chain::kTensors; ++t) {
+        tensors[i][t] =
+            at(params.epilogue.tensors[t], row * params.epilogue.tensor_pitch[t] + channel);
+      }
+    }
+  }
+
+  // `operands` holds the vectors.
+  __device__ void store(const Params& params, int64_t row, int channel,
+                        typename Chain::template Operands<Width>& operands) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Count; ++i, row += params.step) {
+      if (row >= params.rows) return;
+      CUTLASS_PRAGMA_UNROLL
+      for (int t = 0; t < Chain::kTensors; ++t) operands.tensors[t] = widened(tensors[i][t]);
+      Access y;
+      static_cast<cutlass::Array<Element, Width>&>(y) =
+          Chain::template finish<Element>(widened(x[i]), operands, params.epilogue.params);
+      *reinterpret_cast<Access*>(static_cast<Element*>(params.y) + row * params.y_pitch + channel) =
+          y;
+    }
+  }
+
+ private:
+  __device__ static Access at(const void* values, int64_t place) {
+    return *reinterpret_cast<const Access*>(static_cast<const Element*>(values) + place);
+  }
+
+  __device__ static cutlass::Array<float, Width> widened(const Access& values) {
+    cutlass::Array<float, Width> result;
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < Width; ++j) result[j] = float(values[j]);
+    return result;
+  }
+};
+
+// static: units of other architectures hold kernels of the same name, which the linker must not
+// merge.
+template <class Element, class Chain, int Width>
+static __global__ void __launch_bounds__(kThreads) apply(const __grid_constant__ Params params) {
+  LaunchDependents();
+  const int thread = blockIdx.x * kThreads + threadIdx.x;
+  if (thread >= params.threads) return;
+  int first, group;
+  params.groups(first, group, thread);
+  const int channel = group * Width;
+  typename Chain::template Operands<Width> operands;
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < Chain::kVectors; ++v) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < Width; ++j)
+      operands.vectors[v][j] = params.epilogue.vectors[v][channel + j];
+  }
+  WaitForPredecessors();
+  for (int64_t row = first; row < params.rows; row += int64_t(kBatch) * params.step) {
+    Batch<Element, Chain, Width, kBatch> batch;
+    batch.load(params, row, channel);
+    batch.store(params, row, channel, operands);
+  }
+}
+
+}  // namespace elementwise
+
+// One kernel serves every shape of a chain and element type: the width of access is picked at
+// launch.
+template <class Config, class ElementType, class Chain>
+struct Elementwise {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = ElementType;
+  using Function = void (*)(elementwise::Params);
+  static constexpr int kSharedMemory = 0;
+
+  static const char* prepare() {
+    for (const Variant& variant : kVariants) {
+      if (const char* error = ReserveSharedMemory(variant.function, 0)) return error;
+    }
+    return nullptr;
+  }
+
+  static const char* can_implement(const void* arguments) {
+    const auto& args = *static_cast<const ElementwiseArguments*>(arguments);
+    if (const char* error = CheckOperands<Chain, Element>(args.epilogue, 1)) return error;
+    return CheckExtents(args.rows, args.channels, 1);
+  }
+
+  static size_t workspace_size(const void*, const int64_t*) { return 0; }
+
+  static const char* run(const void* arguments, const Launch& launch) {
+    const auto& args = *static_cast<const ElementwiseArguments*>(arguments);
+    if (args.rows == 0 || args.channels == 0) return nullptr;
+    const Variant& variant = *std::find_if(kVariants, kVariants + 2,
+                                           [&](const Variant& v) { return fits(args, v.width); });
+    const elementwise::Params params(args, variant.width, launch.sm_count);
+    const int blocks = (params.threads + elementwise::kThreads - 1) / elementwise::kThreads;
+    return LaunchDependent(variant.function, blocks, elementwise::kThreads, launch.stream, params,
+                           Row::at(kArch));
+  }
+
+ private:
+  struct Variant {
+    int width;  // channels of an access
+    Function function;
+  };
+
+  template <int Width>
+  static constexpr Variant variant() {
+    return {Width, elementwise::apply<Element, Chain, Width>};
+  }
+
+  // Widest first; 1 always fits.
+  static constexpr Variant kVariants[3] = {variant<16 / sizeof(Element)>(),
+                                           variant<4 / sizeof(Element)>(), variant<1>()};
+
+  static bool fits(const ElementwiseArguments& args, int width) {
+    const size_t bytes = width * sizeof(Element);
+    if (args.channels % width != 0 || args.x_pitch % width != 0 || args.y_pitch % width != 0)
+      return false;
+    return IsAligned(args.x, bytes) && IsAligned(args.y, bytes) &&
+           !CheckOperands<Chain, Element>(args.epilogue, width);
+  }
+};
+
+}  // namespace onnxbolt

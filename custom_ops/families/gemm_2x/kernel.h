@@ -1,0 +1,72 @@
+// GEMM of CUTLASS 2.x with mma.sync: sm_75 with two stages, sm_80 and later with cp.async
+// pipelines; runs on sm_90, too.
+//
+// CUTLASS's main loop fills a tile of sums; its visitor epilogue applies our steps to them
+// (mma/visitor.h).
+//
+// Constraints: k and the pitches of A and B are multiples of align_a and align_b, n and D's pitch
+// of align_c.
+#pragma once
+#include "cutlass/gemm/kernel/default_gemm_universal.h"
+#include "cutlass/gemm/kernel/gemm_universal_with_visitor.h"
+#include "mma/tile.h"
+
+namespace onnxbolt {
+
+template <class Instance>
+__global__ void __launch_bounds__(Instance::Gemm::kThreadCount)
+    gemm_2x_kernel(const __grid_constant__ typename Instance::Params params) {
+  extern __shared__ int shared_memory[];
+  Instance::Gemm::invoke(params,
+                         *reinterpret_cast<typename Instance::Gemm::SharedStorage*>(shared_memory));
+}
+
+// D[m, n] = epilogue(A[m, k] B[n, k]^T). float is multiplied as TF32, rounded to nearest in
+// registers.
+template <class Config, class ElementType, class OutputType, class Chain>
+struct Gemm2x {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = OutputType;
+  using Tile = Tile2x<Row, Element, Output, Chain>;
+
+  using Default = typename cutlass::gemm::kernel::DefaultGemmUniversal<
+      Element, cutlass::layout::RowMajor, cutlass::ComplexTransform::kNone, Row::at(kAlignA),
+      Element, cutlass::layout::ColumnMajor, cutlass::ComplexTransform::kNone, Row::at(kAlignB),
+      Element, cutlass::layout::RowMajor, float, cutlass::arch::OpClassTensorOp,
+      typename Tile::Arch, typename Tile::Threadblock, typename Tile::Warp,
+      typename Tile::Instruction, typename Tile::OutputOp, typename Tile::Swizzle, Row::at(kStages),
+      cutlass::arch::OpMultiplyAdd>::GemmKernel;
+  using Epilogue = typename Tile::template Epilogue<typename Default::Epilogue>;
+  using Gemm = cutlass::gemm::kernel::GemmWithEpilogueVisitor<typename Default::Mma, Epilogue,
+                                                              typename Tile::Swizzle>;
+  using Params = typename Gemm::Params;
+  static constexpr int kSharedMemory = sizeof(typename Gemm::SharedStorage);
+
+  static const char* prepare() {
+    return ReserveSharedMemory(gemm_2x_kernel<Gemm2x>, kSharedMemory);
+  }
+
+  static const char* can_implement(const void* arguments) {
+    const auto& gemm = *static_cast<const GemmArguments*>(arguments);
+    if (const char* error = CheckGemm<Row, Element, Output>(gemm)) return error;
+    return CheckOperands<Chain, Element>(gemm.epilogue, Row::at(kAlignC));
+  }
+
+  static size_t workspace_size(const void*, const int64_t*) { return 0; }
+
+  static const char* run(const void* arguments, const Launch& launch) {
+    const auto& gemm = *static_cast<const GemmArguments*>(arguments);
+    if (gemm.m == 0 || gemm.n == 0) return nullptr;
+    typename Gemm::Arguments problem(
+        cutlass::gemm::GemmUniversalMode::kGemm, {int(gemm.m), int(gemm.n), int(gemm.k)}, 1,
+        {gemm.epilogue, static_cast<Output*>(gemm.d), gemm.ldd}, gemm.a, gemm.b, nullptr, nullptr,
+        0, 0, 0, 0, gemm.lda, gemm.ldb, 0, 0);
+    Params params(problem, 0, 0);  // device facts matter to stream-K alone
+    gemm_2x_kernel<Gemm2x>
+        <<<params.get_grid_dims(), Gemm::kThreadCount, kSharedMemory, launch.stream>>>(params);
+    return ErrorText(cudaGetLastError());
+  }
+};
+
+}  // namespace onnxbolt

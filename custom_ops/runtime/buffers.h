@@ -1,0 +1,66 @@
+// The memory of a node's tensors for one launch: as ORT gives it, or copies where kernels could not
+// access that.
+#pragma once
+#include <deque>
+#include <vector>
+
+#include "runtime/ort_objects.h"
+
+namespace onnxbolt {
+
+inline int64_t BytesOf(int type) {
+  return type == 1 ? 4 : 2;
+}  // ONNX's float, else float16 or bfloat16
+
+// Enqueues a copy on ORT's stream.
+void CopyTensor(const OrtKernelContext* context, void* to, const void* from, int64_t bytes);
+
+// Scratch memory tagged with ORT's stream, so that a concurrent run on another stream does not get
+// it too early.
+class Scratch {
+ public:
+  Scratch(const OrtKernelContext* context, OrtAllocator* allocator, size_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  OrtAllocator* allocator_;
+  void* data_ = nullptr;
+};
+
+// Kernels access 16 bytes at once. What ORT allocates begins at multiples of that; what a user has
+// bound to an input or output need not, and is read and written by way of scratch memory.
+class Buffers {
+ public:
+  Buffers(OrtKernelContext* context, OrtAllocator* allocator)
+      : context_(context), allocator_(allocator) {}
+
+  const OrtValue* Input(size_t index) const;  // throws where it is missing
+  const void* Read(const OrtValue* value, int type);
+  void* Write(size_t output, const ort::Shape& shape, int type);
+  void Copy(void* to, const void* from, int64_t bytes) const {
+    CopyTensor(context_, to, from, bytes);
+  }
+  void Finish()
+      const;  // behind the kernels: outputs that were written elsewhere come to their places
+
+ private:
+  struct StandIn {
+    void* original;
+    void* copy;
+    int64_t bytes;
+    bool written;
+  };
+
+  void* StandInFor(void* original, int64_t bytes, bool written);
+
+  OrtKernelContext* context_;
+  OrtAllocator* allocator_;
+  std::deque<Scratch> scratch_;  // not moved when one is added
+  std::vector<StandIn> stand_ins_;
+};
+
+}  // namespace onnxbolt

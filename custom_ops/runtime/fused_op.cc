@@ -1,0 +1,110 @@
+#include "runtime/fused_op.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+#include "runtime/fused_kernel.h"
+#include "runtime/ort_objects.h"
+#include "runtime/shape_inference.h"
+
+#ifndef ONNXBOLT_PROVIDER  // the tests run the library on ORT's CPU provider
+#define ONNXBOLT_PROVIDER "CUDAExecutionProvider"
+#endif
+
+namespace onnxbolt {
+namespace {
+
+constexpr int kFloat = 1;  // ONNX TensorProto.FLOAT
+constexpr size_t kMostInputs = 32;
+
+const Op& Of(const OrtCustomOp* self) { return static_cast<const FusedOp*>(self)->op; }
+
+const char* Name(const OrtCustomOp* self) { return Of(self).name; }
+const char* Provider(const OrtCustomOp*) { return ONNXBOLT_PROVIDER; }
+
+size_t InputCount(const OrtCustomOp* self) {
+  return FirstOperand(Of(self).kind) + std::strlen(Of(self).operands);
+}
+size_t OutputCount(const OrtCustomOp* self) { return Of(self).stores ? 2 : 1; }
+
+int InputType(const OrtCustomOp* self, size_t index) {
+  const Op& op = Of(self);
+  const size_t first = FirstOperand(op.kind);
+  if (index == 0 && op.planes) return op.planes;
+  if (index == WrittenInto(op)) return op.output;
+  return index >= first && op.operands[index - first] == 'v' ? kFloat : op.element;
+}
+int OutputType(const OrtCustomOp* self, size_t index) {
+  return index == 0 ? Of(self).output : Of(self).element;
+}
+
+int Required(const OrtCustomOp*, size_t) { return ort::kRequired; }
+int DeviceMemory(const OrtCustomOp*, size_t) { return ort::kDeviceMemory; }
+int One(const OrtCustomOp*) { return 1; }
+int Forever(const OrtCustomOp*) { return INT_MAX; }
+
+// ORT asks this without saying for which op: a function for each place that the input may have.
+template <int Input>
+size_t Alias(int** inputs, int** outputs) {
+  static int input = Input, output = 0;
+  *inputs = &input, *outputs = &output;
+  return 1;
+}
+
+template <size_t... Inputs>
+auto AliasOf(size_t input, std::index_sequence<Inputs...>) {
+  constexpr decltype(&Alias<0>) kFunctions[] = {Alias<Inputs>...};
+  return kFunctions[input];
+}
+
+void ReleaseAlias(int*, int*) {}
+
+OrtStatus* Create(const OrtCustomOp* self, const OrtApi*, const OrtKernelInfo* info,
+                  void** kernel) {
+  const std::string where = DescribeNode(Of(self), info);
+  return ort::AsStatus(where, [&] { *kernel = new FusedKernel(Of(self), where, info); });
+}
+
+OrtStatus* Compute(void* kernel, OrtKernelContext* context) {
+  const auto& fused = *static_cast<const FusedKernel*>(kernel);
+  return ort::AsStatus(fused.where(), [&] { fused.Compute(context); });
+}
+
+void Destroy(void* kernel) { delete static_cast<FusedKernel*>(kernel); }
+
+OrtStatus* Infer(const OrtCustomOp* self, OrtShapeInferContext* context) {
+  return ort::AsStatus(Of(self).name, [&] { InferShape(Of(self), context); });
+}
+
+}  // namespace
+
+FusedOp::FusedOp(const Op& description, int ort_minor) : OrtCustomOp{}, op(description) {
+  version = static_cast<uint32_t>(std::min(ort_minor, ort::kCustomOpFields));
+  GetName = Name;
+  GetExecutionProviderType = Provider;
+  GetInputType = InputType;
+  GetInputTypeCount = InputCount;
+  GetOutputType = OutputType;
+  GetOutputTypeCount = OutputCount;
+  GetInputCharacteristic = Required;
+  GetOutputCharacteristic = Required;
+  GetInputMemoryType = DeviceMemory;
+  GetVariadicInputMinArity = GetVariadicInputHomogeneity = One;
+  GetVariadicOutputMinArity = GetVariadicOutputHomogeneity = One;
+  CreateKernelV2 = Create;
+  KernelComputeV2 = Compute;
+  KernelDestroy = Destroy;
+  InferOutputShapeFn = Infer;
+  GetStartVersion = One;
+  GetEndVersion = Forever;
+  if (const size_t input = WrittenInto(op); input != kNowhere) {
+    // not GetMayInplace: others may still read the input, of which no channel that has been written
+    // is written again
+    GetAliasMap = AliasOf(input, std::make_index_sequence<kMostInputs>());
+    ReleaseAliasMap = ReleaseAlias;
+  }
+}
+
+}  // namespace onnxbolt

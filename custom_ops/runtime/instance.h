@@ -1,0 +1,129 @@
+// What all kernel families share: the configuration row as a type, the checks of a launch, and the
+// descriptor.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "cutlass/numeric_types.h"
+#include "runtime/kernel.h"
+
+namespace onnxbolt {
+
+// Values of the same names in onnxbolt/kernels/config.py.
+enum Schedule { kNoSchedule = 0, kCooperative = 1, kPingpong = 2 };
+enum Iterator { kNoIterator = 0, kAnalytic = 1, kOptimized = 2, kFixedChannels = 3 };
+
+// A configuration row at compile time.
+template <int64_t... Numbers>
+struct Config {
+  static_assert(sizeof...(Numbers) == kConfigWidth, "a configuration row has kConfigWidth numbers");
+  static constexpr int64_t kRow[kConfigWidth] = {Numbers...};
+  static constexpr int at(Column column) { return static_cast<int>(kRow[column]); }
+};
+
+// The element's number in ONNX's TensorProto.DataType.
+template <class T>
+struct OnnxType;
+template <>
+struct OnnxType<float> {
+  static constexpr int value = 1;
+};
+template <>
+struct OnnxType<cutlass::half_t> {
+  static constexpr int value = 10;
+};
+template <>
+struct OnnxType<cutlass::bfloat16_t> {
+  static constexpr int value = 16;
+};
+
+constexpr int kSharedMemoryLimit = 232448;  // bytes of one block on sm_90
+
+inline const char* ErrorText(cudaError_t error) {
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+// An access never exceeds 16 bytes, so that is all that wider elements ask for.
+inline bool IsAligned(const void* pointer, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % (bytes < 16 ? bytes : 16) == 0;
+}
+
+// Loads the kernel, whatever its size: a first launch inside a CUDA graph's capture could not.
+template <class Function>
+const char* ReserveSharedMemory(Function* kernel, int bytes) {
+  return ErrorText(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
+// Operands of an epilogue against the accesses of `align` elements that the kernel makes.
+template <class Chain, class Element>
+const char* CheckOperands(const EpilogueArguments& operands, int align) {
+  for (int i = 0; i < Chain::kVectors; ++i) {
+    if (operands.vectors[i] == nullptr) return "an epilogue vector is missing";
+    if (!IsAligned(operands.vectors[i], align * sizeof(float)))
+      return "an epilogue vector is not aligned to align_c elements";
+  }
+  for (int i = 0; i < Chain::kTensors; ++i) {
+    if (operands.tensors[i] == nullptr) return "an epilogue tensor is missing";
+    if (!IsAligned(operands.tensors[i], align * sizeof(Element)) ||
+        operands.tensor_pitch[i] % align != 0)
+      return "an epilogue tensor or its pitch is not aligned to align_c elements";
+  }
+  return nullptr;
+}
+
+// The int32 extents and the alignments along k and n that every GEMM-like kernel needs.
+inline const char* CheckExtents(int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t kLimit = 2147483647;
+  if (m < 0 || n < 0 || k < 1) return "an extent is negative, or k is zero";
+  return m <= kLimit && n <= kLimit && k <= kLimit ? nullptr : "an extent exceeds 2^31 - 1";
+}
+
+// Whether a convolution wants its output's channels where the kernel puts them: first, as `planes`,
+// or last, or in `both` forms.
+inline const char* CheckPlanes(const ConvArguments& conv, bool planes, bool both = false) {
+  if (both && !conv.stored) return "y is to be written in one form, and the kernel writes both";
+  if (!both && conv.stored) return "y is to be written in both forms, and the kernel writes one";
+  if (conv.padding < 0 || (conv.padding > 0 && conv.padding >= conv.k))
+    return "no channel of y is left without the padding";
+  const bool first = planes || both;
+  if (first == (conv.y_planes != 0)) return nullptr;
+  return first ? "y is to have its channels last, and the kernel puts them first"
+               : "y is to have its channels first, and the kernel puts them last";
+}
+
+// A GEMM's extents, pitches and pointers against the accesses of its configuration.
+template <class Row, class Element, class Output>
+const char* CheckGemm(const GemmArguments& gemm) {
+  if (const char* error = CheckExtents(gemm.m, gemm.n, gemm.k)) return error;
+  constexpr int kA = Row::at(kAlignA), kB = Row::at(kAlignB), kC = Row::at(kAlignC);
+  if (gemm.k % kA != 0 || gemm.lda % kA != 0 || !IsAligned(gemm.a, kA * sizeof(Element)))
+    return "A, its pitch or k is not aligned to align_a elements";
+  if (gemm.k % kB != 0 || gemm.ldb % kB != 0 || !IsAligned(gemm.b, kB * sizeof(Element)))
+    return "B, its pitch or k is not aligned to align_b elements";
+  if (gemm.n % kC != 0 || gemm.ldd % kC != 0 || !IsAligned(gemm.d, kC * sizeof(Output)))
+    return "D, its pitch or n is not aligned to align_c elements";
+  return nullptr;
+}
+
+// One instance in the library's list. Instance has Row, Element, Output, kSharedMemory and the four
+// functions of Kernel.
+template <class Instance>
+struct Registered {
+  Kernel kernel;
+
+  explicit Registered(const char* epilogue)
+      : kernel{epilogue,
+               OnnxType<typename Instance::Element>::value,
+               OnnxType<typename Instance::Output>::value,
+               {},
+               Instance::kSharedMemory,
+               Instance::prepare,
+               Instance::can_implement,
+               Instance::workspace_size,
+               Instance::run} {
+    for (int i = 0; i < kConfigWidth; ++i) kernel.config[i] = Instance::Row::kRow[i];
+    RegisterKernel(&kernel);
+  }
+};
+
+}  // namespace onnxbolt

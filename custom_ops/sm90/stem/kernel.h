@@ -1,0 +1,120 @@
+// The kernel of a model's first convolution: what its block does, whatever becomes of the products
+// in the end.
+//
+// Bound by its output, hence made to keep stores flowing: the warpgroups of a block share the
+// weights, which stay in shared memory, and have tiles of their own. While one waits for pixels,
+// others multiply and store.
+#pragma once
+#include "runtime/dependent_launch.h"
+#include "sm90/stem/patch.h"
+#include "sm90/stem/product.h"
+
+namespace onnxbolt {
+namespace first {
+
+// The columns of a product, as many at a time as a store takes.
+template <class Plan>
+__device__ void Store(const sm90::Accumulators<Plan::Finish::kColumns>& sums,
+                      sm90::Epilogue<typename Plan::Finish>& epilogue, const ImageOutput& to,
+                      int channels) {
+  constexpr int kColumns = Plan::Finish::kUnitColumns, kValues = kColumns / 2;
+#pragma unroll
+  for (int column = 0; column < Plan::Finish::kColumns; column += kColumns)
+    epilogue.finish_unit(reinterpret_cast<const float (&)[kValues]>(sums[column / 2]), 0, column,
+                         channels, to);
+}
+
+// The tiles of one warpgroup, whose pixels `patch` has begun to load.
+template <class Plan, class End, class Pixel>
+__device__ void Run(const typename End::Params& params, const Memory<Plan>& memory, int group,
+                    int index, int channel, Patch<Plan, Pixel>& patch) {
+  End end(params, memory, group, channel);
+  const MainLoop<Plan> main_loop(memory, group, Shift(params, Plan{}));
+  const int step = gridDim.x * Plan::kGroups;
+  for (; index < params.tiles; index += step) {
+    patch.write(memory.patch(group));
+    sm90::SyncThreads(1 + group, kGroupThreads);
+    if (index + step < params.tiles) patch.fetch(Tile::at(params, index + step, Plan{}));
+    const Tile tile = Tile::at(params, index, Plan{});
+#pragma unroll 1
+    for (int unit = 0; unit < Plan::kUnits; ++unit) {
+      typename MainLoop<Plan>::Sums sums;
+      main_loop.multiply(sums, unit);
+      end.finish(sums, {params.y, tile.image, tile.row + unit * kUnitRows, tile.column, channel});
+    }
+    sm90::SyncThreads(1 + group, kGroupThreads);  // nobody reads the patch any more
+  }
+  end.drain();
+}
+
+// End: what becomes of a unit's sums. Its `begin` may set up constants, which all threads see after
+// the barrier.
+template <class Plan, class End, class Pixel>
+__global__ void __launch_bounds__(Plan::kThreads, 1)
+    FirstKernel(const __grid_constant__ typename End::Params params) {
+  extern __shared__ __align__(1024) char shared[];
+  const Memory<Plan> memory{shared};
+  // neighbouring tiles go to different SMs, so that few tiles occupy as many as there are
+  const int group = threadIdx.x / kGroupThreads, channel = blockIdx.y * Plan::kN,
+            first = blockIdx.x + group * gridDim.x;
+  LaunchDependents();
+  if (threadIdx.x == 0) sm90::Prefetch(params.y);
+  End::begin(params, memory);
+  Weights<Plan> weights(params, channel);  // they do not depend on the kernels before
+  WaitForPredecessors();
+  Patch<Plan, Pixel> patch(params);
+  if (first < params.tiles) patch.fetch(Tile::at(params, first, Plan{}));
+  weights.write(memory.weights());
+  sm90::FenceAsyncProxy();
+  __syncthreads();
+  Run<Plan, End>(params, memory, group, first, channel, patch);
+}
+
+// What a launch tells all blocks of the convolution, its output's tensor map and epilogue aside.
+template <class Plan>
+void Describe(const ConvArguments& conv, Params& params) {
+  params.column_tiles = cutlass::FastDivmod(CeilDivide(conv.q, kTileColumns));
+  params.row_tiles = cutlass::FastDivmod(CeilDivide(conv.p, Plan::kTileRows));
+  params.tiles = conv.n * params.row_tiles.divisor * params.column_tiles.divisor;
+  params.h = conv.h, params.w = conv.w, params.k = conv.k, params.pad_top = conv.pad_top,
+  params.pad_left = conv.pad_left;
+  params.x = conv.x, params.filter = conv.filter;
+}
+
+// y [n, p, q, channels] of Output.
+template <class Plan>
+const char* EncodeOutput(const ConvArguments& conv, int64_t channels, CUtensorMap& y) {
+  using Output = typename Plan::Output;
+  const int64_t pixel = conv.y_pitch * int64_t(sizeof(Output)), row = pixel * conv.q;
+  return sm90::EncodeTiled(y, sm90::kPlainType<Output>, sizeof(Output), conv.y,
+                           {{channels, 0, Plan::Finish::kUnitColumns},
+                            {conv.q, pixel, kTileColumns},
+                            {conv.p, row, 1},
+                            {conv.n, row * conv.p, 1}});
+}
+
+// What the convolution must be for this kernel; `channels`: the output's. nullptr where all is
+// well.
+template <class Plan>
+const char* Check(const ConvArguments& conv, int64_t channels) {
+  if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k,
+                                       int64_t(conv.r) * conv.s * conv.c))
+    return error;
+  if (conv.x_planes != OnnxType<float>::value &&
+      conv.x_planes != OnnxType<typename Plan::Element>::value)
+    return "a first convolution reads NCHW, in fp32 or the kernel's type";
+  if (const char* error = CheckPlanes(conv, false)) return error;
+  if (conv.groups != 1 || conv.dilation_h != 1 || conv.dilation_w != 1)
+    return "a first convolution has no groups and no dilation";
+  if (conv.r != Plan::kR || conv.s != Plan::kS || conv.c != Plan::kC ||
+      conv.stride_h != Plan::kStrideH || conv.stride_w != Plan::kStrideW)
+    return "the kernel is for another filter or stride";
+  if (int64_t(conv.c) * conv.h * conv.w > 2147483647) return "an image exceeds 2^31 - 1 elements";
+  if (channels % 8 != 0 || conv.y_pitch * sizeof(typename Plan::Output) % 16 != 0 ||
+      !IsAligned(conv.y, 16))
+    return "y, its pitch or k is not aligned to 16 bytes";
+  return nullptr;
+}
+
+}  // namespace first
+}  // namespace onnxbolt

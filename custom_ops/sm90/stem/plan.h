@@ -1,0 +1,130 @@
+// What a block of a first convolution is made of: its constants and shared memory, the parameters
+// of a launch, its tiles.
+#pragma once
+#include "cutlass/fast_math.h"
+#include "runtime/instance.h"
+#include "runtime/integers.h"
+#include "sm90/epilogue.h"
+
+namespace onnxbolt {
+namespace first {
+
+constexpr int kGroupThreads = 128;  // of a warpgroup
+constexpr int kTileColumns =
+    16;  // output pixels of a tile's row: what a warp has of 64 rows of a product
+constexpr int kUnitRows = 4;      // output rows of a product
+constexpr int kQuad = 4;          // columns of x that are loaded together
+constexpr int kChunk = 8;         // k's that lie side by side: the halves of an instruction's k
+constexpr int kStepsAtOnce = 6;   // whose fragments are registers at one time
+constexpr int kChunksAtOnce = 4;  // of weights that a thread loads
+
+// Constants of an instance. Columns of its configuration: threadblock = (output pixels of a tile,
+// its output channels, k), warp = the filter's rows, columns and channels, instruction = the
+// strides, consumers = warpgroups.
+//
+// The pixels under a tile lie in shared memory as rows of [columns][channels], so that what a row
+// of the filter meets is one run of elements; k counts these runs, each rounded up to chunks. A
+// lane reads pairs of neighbouring elements, so channels are padded by one where pixels would begin
+// at odd elements.
+//
+// Columns: of the output, where another product follows; Chain is its epilogue then.
+template <class Config, class ElementType, class OutputType, class ChainType,
+          int Columns = Config::at(kTileN)>
+struct Plan {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = OutputType;
+  using Chain = ChainType;
+  using Finish = sm90::EpilogueShape<Element, Output, Chain, 1, Columns>;
+  static constexpr int kGroups = Row::at(kConsumers), kThreads = kGroups * kGroupThreads;
+  static constexpr int kN = Row::at(kTileN), kTileRows = Row::at(kTileM) / kTileColumns,
+                       kUnits = kTileRows / kUnitRows;
+  static constexpr int kR = Row::at(kWarpM), kS = Row::at(kWarpN), kC = Row::at(kWarpK);
+  static constexpr int kStrideH = Row::at(kInstructionM), kStrideW = Row::at(kInstructionN);
+
+  static constexpr int kStoredC = kStrideW * kC % 2 == 0 ? kC : kC + 1;
+  static constexpr int kRun = kS * kStoredC;  // elements of a filter row
+  static constexpr int kRunChunks = CeilDivide(kRun, kChunk);
+  static constexpr int kTailElements = kRun - (kRunChunks - 1) * kChunk;  // of a run's last chunk
+  static constexpr int kChunks = kR * kRunChunks, kSteps = CeilDivide(kChunks, 2),
+                       kDepth = kSteps * 2 * kChunk;
+
+  static constexpr int kPatchRows = (kTileRows - 1) * kStrideH + kR,
+                       kPatchColumns = (kTileColumns - 1) * kStrideW + kS;
+  static constexpr int kRowQuads =
+      CeilDivide(kPatchColumns + kQuad - 1, kQuad);  // wherever in a quad the patch begins
+  static constexpr int kPatchPitch = kRowQuads * kQuad * kStoredC;
+  static constexpr int kLoads = CeilDivide(kPatchRows * kRowQuads, kGroupThreads);
+
+  static constexpr int kStepBytes = kN * 2 * kChunk * sizeof(Element),
+                       kWeightBytes = kSteps * kStepBytes;
+  // one element before the first row, and what is read and masked behind the last
+  static constexpr int kPatchBytes =
+      RoundUp((1 + kPatchRows * kPatchPitch + kChunk) * sizeof(Element), 16);
+  static constexpr int kWeightOffset = kGroups * Finish::kStagingBytes,
+                       kVectorOffset = kWeightOffset + kWeightBytes;
+  static constexpr int kPatchOffset = RoundUp(kVectorOffset + kGroups * Finish::kVectorBytes, 16);
+  static constexpr int kSharedMemory = kPatchOffset + kGroups * kPatchBytes;
+
+  static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(sizeof(Element) == 2, "first convolutions multiply fp16 and bf16");
+  static_assert(Chain::kTensors == 0, "a first convolution has no residual");
+  static_assert(kUnits * kUnitRows * kTileColumns == Row::at(kTileM) && kDepth == Row::at(kTileK),
+                "the tile fits the filter");
+  static_assert(Finish::kStagingBytes % 1024 == 0 || Columns < 64, "units begin where swizzles do");
+  static_assert(kSharedMemory <= kSharedMemoryLimit, "no room for the weights");
+};
+
+template <class Plan>
+struct Memory {
+  char* base;
+
+  __device__ sm90::EpilogueMemory<typename Plan::Finish> epilogue(int group) const {
+    char* vectors = base + Plan::kVectorOffset + group * Plan::Finish::kVectorBytes;
+    return {base + group * Plan::Finish::kStagingBytes, reinterpret_cast<float*>(vectors), nullptr,
+            nullptr};
+  }
+  __device__ char* weights() const { return base + Plan::kWeightOffset; }
+  __device__ typename Plan::Element* patch(int group) const {
+    return reinterpret_cast<typename Plan::Element*>(base + Plan::kPatchOffset +
+                                                     group * Plan::kPatchBytes);
+  }
+};
+
+struct Params {
+  CUtensorMap y;
+  cutlass::FastDivmod row_tiles, column_tiles;
+  int tiles;  // of all images, for one block of output channels
+  int h, w, k, pad_top, pad_left;
+  const void *x, *filter;
+  EpilogueArguments epilogue;
+};
+
+// A tile's image and its first output pixel.
+struct Tile {
+  int image, row, column;
+
+  template <class Plan>
+  __device__ static Tile at(const Params& params, int index, Plan) {
+    int rows, row, column, image;
+    params.column_tiles(rows, column, index);
+    params.row_tiles(image, row, rows);
+    return {image, row * Plan::kTileRows, column * kTileColumns};
+  }
+};
+
+// Where the epilogue stores a unit: four rows of sixteen pixels, one by each warp, those outside of
+// the image left out.
+struct ImageOutput {
+  const CUtensorMap& map;
+  int image, row, pixel_column, column;
+
+  CUTLASS_DEVICE void store(const void* staged, int pixel, int tile_column) const {
+    static_assert(sm90::kStoredRows == kTileColumns, "a store takes a row of the image");
+    sm90::Store4D(map, staged, column + tile_column, pixel_column, row + pixel / kTileColumns,
+                  image);
+  }
+};
+
+}  // namespace first
+}  // namespace onnxbolt
