@@ -24,11 +24,10 @@ from benchmarks.common import Row
 from benchmarks.racing import Entry, Tuned, against, parser, run, serial, serial_of, take_turns
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import GemmProblem
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.plan.cost import floor_us
 
 # the paper's, and others of BERT and ResNet-50
-PROBLEMS: tuple[Problem, ...] = (
+PROBLEMS: tuple[peers.LibraryProblem, ...] = (
     GemmProblem(1280, 3072, 768, DType.F16, DType.F16, ()),
     GemmProblem(1280, 768, 3072, DType.F16, DType.F16, ()),
     conv.same(56, 64, 64, chain=()),
@@ -53,7 +52,7 @@ def entries() -> list[Entry]:
     ]
 
 
-def name(problem: Problem) -> str:
+def name(problem: peers.LibraryProblem) -> str:
     """'gemm 1280x3072x768 Bias+Relu'."""
     return (
         f"gemm {gemm.name(problem)}"
@@ -62,11 +61,11 @@ def name(problem: Problem) -> str:
     )
 
 
-def _batch(problem: Problem) -> int:
+def _batch(problem: peers.LibraryProblem) -> int:
     return 1 if isinstance(problem, GemmProblem) else problem.n
 
 
-def _measure(fused: Problem, bare: Problem, tuned: Tuned) -> Row:
+def _measure(fused: peers.LibraryProblem, bare: peers.LibraryProblem, tuned: Tuned) -> Row:
     kernels = {"fused": tuned.kernel(fused), "bare": tuned.kernel(bare)}
     forms = peers.bare(bare) if peers.pytorch() else {}
     theirs = {}

@@ -18,9 +18,9 @@ from typing import Any
 from benchmarks.cublaslt import Product, Shape
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.tune.sessions import Measure
 
+LibraryProblem = GemmProblem | ConvProblem  # cuBLAS or cuDNN has kernels for these
 _LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256  # of a graph, as custom_ops/profiler has them
 _SHORT_LOOK = 3
 LISTED = "cublasLt"  # how forms that are one of its list begin
@@ -167,7 +167,7 @@ def convolution(problem: ConvProblem, channels: int | None = None, last: bool = 
     return Operation(run, sets)
 
 
-def bare(problem: Problem) -> dict[str, Operation]:
+def bare(problem: LibraryProblem) -> dict[str, Operation]:
     """The library's product or convolution without epilogue, in each form that it may prefer.
 
     The weight of a product in either layout, by cuBLAS's first algorithm and by the fastest that it
@@ -206,14 +206,14 @@ def quickest(operations: Mapping[str, Operation]) -> Operation:
     return operations[min(times, key=lambda form: times[form])]
 
 
-def unfused(problem: Problem, operation: Operation) -> Operation:
+def unfused(problem: LibraryProblem, operation: Operation) -> Operation:
     """`operation` and the problem's epilogue as PyTorch runs it: a kernel for each step."""
     for step in problem.chain:
         operation = operation.then(_kernel(step, problem, operation.sets))
     return operation
 
 
-def _kernel(step: str, problem: Problem, sets: int) -> Callable[[int, Any], Any]:
+def _kernel(step: str, problem: LibraryProblem, sets: int) -> Callable[[int, Any], Any]:
     """Of one step, behind the problem's product."""
     if step == "Bias":
         bias = normal(
@@ -319,7 +319,7 @@ def normal(shape: tuple[int, ...], dtype: DType, deviation: float = 1.0) -> Any:
     return torch.randn(shape, generator=generator, dtype=element, device="cuda").mul_(deviation)
 
 
-def _results_like(problem: Problem, sets: int) -> Any:
+def _results_like(problem: LibraryProblem, sets: int) -> Any:
     """Random tensors of the result's shape, [M, N] or NCHW in channels_last."""
     if isinstance(problem, GemmProblem):
         return normal((sets, problem.m, problem.n), problem.dtype)

@@ -178,7 +178,9 @@ def selected(entries: Sequence[Entry], shapes: Sequence[str]) -> list[Entry]:
     return [entry for entry in entries if not shapes or any(text in entry.name for text in shapes)]
 
 
-def versus_bare(name: str, batch: int, problem: Problem, library: str, tuned: Tuned) -> Row:
+def versus_bare(
+    name: str, batch: int, problem: peers.LibraryProblem, library: str, tuned: Tuned
+) -> Row:
     """Our kernel with the problem's epilogue against `library`'s without any, our launches
     overlapping one another and not.
 
@@ -215,7 +217,9 @@ def versus_bare(name: str, batch: int, problem: Problem, library: str, tuned: Tu
     return Row(name, batch, "fp16", floor_us=floor, values=values, **fields, **ours.facts)
 
 
-def _others(problem: Problem, operations: Mapping[str, peers.Operation]) -> dict[str, Measure]:
+def _others(
+    problem: peers.LibraryProblem, operations: Mapping[str, peers.Operation]
+) -> dict[str, Measure]:
     """What is measured beside the peers: the epilogue as kernels of its own, and a copy where
     there is a residual."""
     if not operations:
@@ -227,11 +231,11 @@ def _others(problem: Problem, operations: Mapping[str, peers.Operation]) -> dict
     }
 
 
-def _residuals(problem: Problem) -> int:
+def _residuals(problem: peers.LibraryProblem) -> int:
     return sum(EPILOGUES[step].operand == "tensor" for step in problem.chain)
 
 
-def _residual_us(problem: Problem, samples: Mapping[str, Sample]) -> float:
+def _residual_us(problem: peers.LibraryProblem, samples: Mapping[str, Sample]) -> float:
     """Reading the residuals as fast as a copy reads and writes."""
     columns = problem.n if isinstance(problem, GemmProblem) else problem.k
     size = _residuals(problem) * problem.rows * columns * problem.dtype.bytes

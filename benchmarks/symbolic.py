@@ -62,11 +62,10 @@ def _optimized(
 ) -> Source:
     """The model for all batches, tuned where there is a GPU."""
     model, out = build(name, "batch", "fp16"), directory / f"{name}.onnx"
-    sizes = {"min_shapes": LEAST, "opt_shapes": OPT, "max_shapes": MOST}
-    shapes = {
-        flag: {value.name: tuple(_shape(value, batch)) for value in model.graph.input}
-        for flag, batch in sizes.items()
-    }
+    least, opt, most = (
+        {value.name: tuple(_shape(value, batch)) for value in model.graph.input}
+        for batch in (LEAST, OPT, MOST)
+    )
     measures = stream is not None
     report = onnxbolt.optimize(
         model,
@@ -78,7 +77,9 @@ def _optimized(
         tune=measures,
         budget=chosen.budget,
         progress=_say,
-        **shapes,
+        min_shapes=least,
+        opt_shapes=opt,
+        max_shapes=most,
     )
     if report.tuning:
         _say(
