@@ -3,7 +3,8 @@ chains, in the assigned forms."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -19,12 +20,13 @@ from onnxbolt.graph.names import fresh
 from onnxbolt.kernels import elementwise
 from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.layout import packed, squeeze_excite
-from onnxbolt.layout.assign import Assignment, last_node
+from onnxbolt.layout.assignment import Assignment, last_node
+from onnxbolt.layout.carry import Carry, Kernels, Origin, Result
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.convert import convert, in_both_forms
-from onnxbolt.layout.excerpts import Read
 from onnxbolt.layout.form import PLAIN, Form, stored_shape
-from onnxbolt.layout.slices import Slice, Slices, slices
+from onnxbolt.layout.places import Operation, Read, Slice
+from onnxbolt.layout.slices import Slices, slices
 from onnxbolt.opspec import OpSpec
 
 FORMAT = 1
@@ -33,36 +35,40 @@ FORMAT = 1
 def rewrite(
     graph: gs.Graph,
     assignment: Assignment,
-    configs: dict[int, list[KernelConfig]],
+    configs: Mapping[gs.Node, Sequence[KernelConfig]],
     archs: Sequence[int],
-    sources: dict[int, str] | None = None,
+    sources: Mapping[gs.Node, str] | None = None,
 ) -> Rewriter:
-    """Replace nodes in place. `configs` holds each candidate's rows by the id of its anchor's
+    """Replace nodes in place. `configs` holds each candidate's configurations by its anchor's
     node, `sources` where they are from."""
     found = chains(graph, assignment)
     concats = slices(graph, assignment, found)
-    rewriter = Rewriter(graph, assignment, configs, archs, sources, concats)
-    ends = {id(last_node(chain)): chain for chain in found}
-    inside = {id(node) for chain in found for node in chain.nodes}
+    kernels = {
+        node: Kernels(rows, (sources or {}).get(node, "predicted"))
+        for node, rows in configs.items()
+    }
+    rewriter = Rewriter(graph, assignment, kernels, archs, concats)
+    ends = {last_node(chain): chain for chain in found}
+    inside = {node for chain in found for node in chain.nodes}
     for node in list(graph.nodes):
-        candidate = assignment.last.get(id(node))
+        candidate = assignment.fused.last.get(node)
         captured = [
             tensor
             for tensor in (candidate.outputs if candidate else node.outputs)
             if tensor.name in graph.captured
         ]
-        carry = assignment.carries.get(id(node))
+        carry = assignment.carries.get(node)
         concats.finish(node, rewriter)
         if candidate is not None:
             rewriter.fuse(candidate)
-        elif id(node) in ends:
-            rewriter.fuse_elementwise(ends[id(node)])
-        elif id(node) in inside:
+        elif node in ends:
+            rewriter.fuse_elementwise(ends[node])
+        elif node in inside:
             continue
         elif carry is not None:
             if node.outputs:  # else the node before does its work
                 carry.emit(rewriter, node, carry)
-        elif id(node) not in assignment.covered:
+        elif node not in assignment.fused.covered:
             rewriter.keep(node)
         for tensor in captured:
             rewriter.settle(tensor)
@@ -88,44 +94,53 @@ class Rewriter:
         self,
         graph: gs.Graph,
         assignment: Assignment,
-        configs: dict[int, list[KernelConfig]],
+        kernels: Mapping[gs.Node, Kernels],
         archs: Sequence[int],
-        sources: dict[int, str] | None,
         concats: Slices,
     ) -> None:
-        self.graph, self.assignment, self.configs, self.archs, self.sources = (
-            graph,
-            assignment,
-            configs,
-            archs,
-            sources or {},
-        )
+        self.graph, self.archs = graph, archs
+        self._assignment, self._kernels = assignment, kernels
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
         # Casts that a reader does itself; those without other readers go
         self.passed: list[gs.Node] = []
-        self._slices, self.excerpts = concats.by_tensor(), concats.excerpts
+        self._slices, self._excerpts = concats.by_tensor(), concats.excerpts
         self._packed: list[gs.Constant] = []
         self._stored: dict[tuple[str, Form], gs.Tensor] = {}
         self._constants: dict[tuple[object, ...], gs.Constant] = {}
 
+    @property
+    def carries(self) -> Mapping[gs.Node, Carry]:
+        """The ordinary nodes that work on stored forms."""
+        return self._assignment.carries
+
     # tensors
+
+    def form(self, tensor: gs.Tensor) -> Form:
+        """The form in which the node that computes `tensor` writes it."""
+        return self._assignment.form(tensor)
 
     def get(self, tensor: gs.Tensor, form: Form | None) -> gs.Tensor:
         """`tensor` as stored in `form`, converted once for all who read it."""
         if form is None or isinstance(tensor, gs.Constant) or not tensor.name:
             return tensor
-        if (place := self._slices.get(tensor.name) or self.excerpts.get(tensor.name)) is not None:
-            return place.read(self)
+        if (place := self._slices.get(tensor.name)) is not None:
+            return place.read()
+        if (excerpt := self._excerpts.get(tensor.name)) is not None:
+            return excerpt.within(self.get(excerpt.tensor, excerpt.form))
         found = self._stored.get((tensor.name, form))
         if found is None:
-            if (native := self.assignment.form(tensor)) == form:
+            if (native := self.form(tensor)) == form:
                 return tensor
             stored = self._stored.get((tensor.name, native), tensor)
             found = convert(self, tensor, stored, native, form, tensor if form == PLAIN else None)
             self._stored[tensor.name, form] = found
         return found
+
+    def is_read_in_place(self, tensor: gs.Tensor) -> bool:
+        """True if kernels of ours alone read this excerpt, from the tensor that it is part of."""
+        return tensor.name in self._excerpts
 
     def produce(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
         """The variable that a new node writes for `tensor` in `form`; the original variable is
@@ -242,69 +257,67 @@ class Rewriter:
         node.outputs.clear()
 
     def own(
-        self,
-        signature: Signature,
-        source: gs.Node,
-        inputs: Sequence[gs.Tensor],
-        y: gs.Tensor,
-        form: Form,
-        attributes: dict[str, object],
-        rule: str,
-        covered: Sequence[gs.Node],
-        configs: Sequence[KernelConfig] = (),
-        config_source: str = "predicted",
-        stored: gs.Tensor | None = None,
-        place: Slice | None = None,
+        self, operation: Operation, result: Result, origin: Origin, kernels: Kernels
     ) -> gs.Node:
-        """Append a node of our domain for `y`, in its place in a Concat's result where it has
-        one, and for `stored` in its own form."""
-        if isinstance(inputs[0], Read):
-            signature, inputs, attributes = inputs[0].by(signature, inputs, attributes)
-        if (place := place or self._slices.get(y.name)) is not None:
-            signature, inputs, attributes = place.written_by(signature, inputs, attributes)
-            if part := self._original(place.tensor):
-                attributes = {
-                    **attributes,
-                    "part_tensor": part,
-                    "part_channel_map": list(place.form.channels or ()),
-                }
-            y, form, covered = (
-                place.whole.tensor,
-                place.whole.form,
-                (*covered, *place.whole.completed),
-            )
-        if signature not in self.functions:
-            self.functions[signature] = build(signature, self.graph.opset)
+        """Append a node of our domain for the result, in its place in a Concat's result if it has
+        one."""
+        y, form, covered = result.tensor, result.form, [*origin.covered]
+        if isinstance(operation.inputs[0], Read):
+            operation = operation.inputs[0].by(operation)
+        if (place := result.place or self._slices.get(y.name)) is not None:
+            operation = self._placed(operation, place)
+            y, form = place.whole.tensor, place.whole.form
+            covered += place.whole.completed
+        spec = self._used(operation.signature, kernels)
+        names = [name for node in covered for name in getattr(node, "provenance", (node.name,))]
         attributes = {
             "format": FORMAT,
-            **attributes,
-            "config_source": config_source,
-            "source_nodes": [
-                name for node in covered for name in getattr(node, "provenance", (node.name,))
-            ],
-            "rule": rule,
+            **operation.attributes,
+            "config_source": kernels.source,
+            "source_nodes": names,
+            "rule": origin.rule,
             "tensor": self._original(y) if place is None or place.whole.completed else "",
             "layout": "NHWC" if form.last else "",
-            "configs": [number for config in configs for number in config.row()],
+            "configs": [number for config in kernels.configs for number in config.row()],
             "channel_map": list(form.channels or ()),
+            **({} if result.stored is None else self._stored_attributes(result.stored)),
         }
         attributes = {name: value for name, value in attributes.items() if value != []}
         for node in covered:
             self.drop(node)
-        spec = self._spec(signature)
-        self.instances.update(spec.instance(config) for config in configs)
         outputs = [self.produce(y, form)]
         if place is not None:
             place.whole.written += outputs
-        if stored is not None:
-            rows = self.assignment.form(stored)
-            attributes |= {
-                "stored_tensor": self._original(stored),
-                "stored_layout": "NHWC" if rows.last else "",
-            }
-            attributes |= {"stored_channel_map": list(rows.channels)} if rows.channels else {}
-            outputs.append(self.produce(stored, rows))
-        return self.add(spec.name, inputs, outputs, attributes, y, source, DOMAIN)
+        if result.stored is not None:
+            outputs.append(self.produce(result.stored, self.form(result.stored)))
+        return self.add(spec.name, operation.inputs, outputs, attributes, y, origin.source, DOMAIN)
+
+    def _placed(self, operation: Operation, place: Slice) -> Operation:
+        """The operation as it writes to `place`, with attributes that say which tensor of the
+        source these channels are."""
+        placed, name = place.written_by(operation), self._original(place.tensor)
+        if not name:
+            return placed
+        channels = list(place.form.channels or ())
+        part = {"part_tensor": name, "part_channel_map": channels}
+        return replace(placed, attributes={**placed.attributes, **part})
+
+    def _stored_attributes(self, stored: gs.Tensor) -> dict[str, object]:
+        """What a node says of its second output."""
+        form = self.form(stored)
+        return {
+            "stored_tensor": self._original(stored),
+            "stored_layout": "NHWC" if form.last else "",
+            "stored_channel_map": list(form.channels or ()),
+        }
+
+    def _used(self, signature: Signature, kernels: Kernels) -> OpSpec:
+        """The op type of a node with these kernels, which the library has to have."""
+        if signature not in self.functions:
+            self.functions[signature] = build(signature, self.graph.opset)
+        spec = self._spec(signature)
+        self.instances.update(spec.instance(config) for config in kernels.configs)
+        return spec
 
     def _original(self, tensor: gs.Tensor) -> str:
         """The tensor of the source that `tensor` stands for; "" where there is none."""
@@ -348,40 +361,56 @@ class Rewriter:
         )
 
     def fuse(self, candidate: Candidate) -> None:
-        """One fused node in the place of a chain."""
+        """One fused node in the place of a candidate's nodes."""
         anchor, output = candidate.anchor, candidate.output
+        kernels = self._kernels.get(anchor.node, Kernels())
         if anchor.kind == "squeeze_excite":
-            squeeze_excite.fuse(self, candidate)
+            squeeze_excite.fuse(self, candidate, kernels.configs)
             return
-        reads = self.assignment.fused_reads[id(anchor.node)]
-        writes = self.assignment.form(output)
-        x, planes = self.get(anchor.x, reads), None
-        if self.assignment.reads_planes(candidate):
+        writes = self.form(output)
+        operation = Operation(*self._product(candidate), self._attributes(candidate))
+        result = Result(output, writes, candidate.stored)
+        if (plain := self._assignment.both.get(output.name)) is not None:
+            operation = in_both_forms(operation, plain, writes)
+            # a Cast, whose work is done
+            self.passed += [
+                node for node in output.outputs if any(t is plain for t in node.outputs)
+            ]
+            result = Result(plain, PLAIN, output)
+        origin = Origin(candidate.rule, anchor.node, candidate.nodes)
+        self.own(operation, result, origin, kernels)
+
+    def _product(self, candidate: Candidate) -> tuple[Signature, list[gs.Tensor]]:
+        """The op type and the inputs of one or several products with their epilogues."""
+        anchor, conv = candidate.anchor, candidate.anchor.kind == "conv"
+        reads = self._assignment.fused_reads[anchor.node]
+        x, read_as_nchw = self.get(anchor.x, reads), None
+        if self._assignment.reads_nchw(candidate):
             source = self.before_cast(x)
-            # the stored form, which kernels read
+            # kernels read fp32 and the weight's type
             x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x
-            planes = DType.of(x.dtype)
-        # columns of each layer's result
-        forms = (*(packed.inner_form(candidate, width) for width in candidate.widths[:-1]), writes)
+            read_as_nchw = DType.of(x.dtype)
+        inner = (packed.inner_form(candidate, width) for width in candidate.widths[:-1])
+        forms = (*inner, self.form(candidate.output))  # of each layer's result
         columns = packed.weight_columns(candidate, reads)
         padding = (columns.channels or ()).count(-1) if columns != reads else 0
-        inputs = [
-            x,
-            self._weight(anchor, anchor.weight, columns, forms[0]),
-            *self._operands(candidate, forms),
-        ]
-        steps = tuple(link.step for link in candidate.links)
         signature = Signature(
             anchor.kind,
             anchor.dtype,
-            len(anchor.x.shape) if anchor.kind == "conv" else 0,
-            steps,
+            len(anchor.x.shape) if conv else 0,
+            tuple(link.step for link in candidate.links),
             padding,
-            planes,
-            to_nchw=self.assignment.writes_planes(candidate),
+            read_as_nchw,
+            to_nchw=self._assignment.writes_nchw(candidate),
         )
+        weight = self._weight(anchor, anchor.weight, columns, forms[0])
+        return signature, [x, weight, *self._operands(candidate, forms)]
+
+    def _attributes(self, candidate: Candidate) -> dict[str, object]:
+        """The parameters of steps, and of a convolution its own attributes."""
+        anchor, writes = candidate.anchor, self.form(candidate.output)
         attributes: dict[str, object] = {
-            "epilogue_params": [p for step in steps for p in step.params]
+            "epilogue_params": [p for link in candidate.links for p in link.step.params]
         }
         if anchor.kind == "conv":
             attributes.update(conv_attributes(anchor.node))
@@ -389,47 +418,20 @@ class Rewriter:
             attributes["group"] = len(writes.channels)
         if anchor.grouped:
             attributes["group"] = anchor.kernel_groups
-        y, stored = output, candidate.stored
-        if (plain := self.assignment.both.get(output.name)) is not None:
-            signature, attributes = in_both_forms(signature, attributes, plain, writes)
-            # a Cast, whose work is done
-            self.passed += [
-                node for node in output.outputs if any(t is plain for t in node.outputs)
-            ]
-            y, writes, stored = plain, PLAIN, output
-        self.own(
-            signature,
-            anchor.node,
-            inputs,
-            y,
-            writes,
-            attributes,
-            candidate.rule,
-            candidate.nodes,
-            self.configs.get(id(anchor.node), ()),
-            self.sources.get(id(anchor.node), "predicted"),
-            stored,
-        )
+        return attributes
 
     def fuse_elementwise(self, chain: Candidate) -> None:
         """One node in the place of elementwise ones that follow each other."""
-        form, steps = self.assignment.form(chain.output), tuple(link.step for link in chain.links)
-        signature = Signature(chain.anchor.kind, chain.anchor.dtype, 0, steps)
-        attributes: dict[str, object] = {
-            "epilogue_params": [p for step in steps for p in step.params]
-        }
-        inputs = [self.get(chain.anchor.x, form), *self._operands(chain, (form,))]
-        configs = [elementwise.config(arch) for arch in self.archs]
+        form, steps = self.form(chain.output), tuple(link.step for link in chain.links)
         self.own(
-            signature,
-            chain.anchor.node,
-            inputs,
-            chain.output,
-            form,
-            attributes,
-            chain.rule,
-            chain.nodes,
-            configs,
+            Operation(
+                Signature(chain.anchor.kind, chain.anchor.dtype, 0, steps),
+                [self.get(chain.anchor.x, form), *self._operands(chain, (form,))],
+                {"epilogue_params": [p for step in steps for p in step.params]},
+            ),
+            Result(chain.output, form),
+            Origin(chain.rule, chain.anchor.node, chain.nodes),
+            Kernels([elementwise.config(arch) for arch in self.archs]),
         )
 
     def settle(self, tensor: gs.Tensor) -> None:

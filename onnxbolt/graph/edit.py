@@ -177,6 +177,14 @@ def constant_values(tensor: gs.Tensor) -> np.ndarray | None:
     return values
 
 
+def constant_integers(node: gs.Node, index: int) -> list[int] | None:
+    """Input `index` of a node as a list of numbers if it is a constant, else None."""
+    if index >= len(node.inputs) or not isinstance(node.inputs[index], gs.Constant):
+        return None
+    values: list[int] = node.inputs[index].values.reshape(-1).tolist()
+    return values
+
+
 def unrounded_values(tensor: gs.Tensor) -> np.ndarray | None:
     """As `constant_values`, but those that a vector had before the precision stage rounded it."""
     values: np.ndarray | None = getattr(tensor, "unrounded", None)

@@ -15,7 +15,7 @@ from onnxbolt.candidates import Anchor, Candidate, Link
 from onnxbolt.canonicalize.batchnorm import scale_and_shift
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
-from onnxbolt.layout.assign import Assignment
+from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.form import Form
 from onnxbolt.layout.rules import batchnorm, elementwise
 from onnxbolt.match.matcher import fits, links_over
@@ -27,17 +27,17 @@ _OPS = frozenset(elementwise.OPS) - {"Cast"} | frozenset(batchnorm.OPS)
 def chains(graph: gs.Graph, assignment: Assignment) -> list[Candidate]:
     """The longest chains, each node in one at most, in the graph's order."""
     ending = {tensor.name for tensor in graph.outputs} | set(graph.captured)
-    taken: set[int] = set()
+    taken: set[gs.Node] = set()
     found = []
     for node in graph.nodes:
-        if id(node) not in taken and (chain := _from(node, graph, assignment, ending, taken)):
+        if node not in taken and (chain := _from(node, graph, assignment, ending, taken)):
             found.append(chain)
-            taken.update(id(covered) for covered in chain.nodes)
+            taken.update(chain.nodes)
     return found
 
 
 def _from(
-    node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[str], taken: set[int]
+    node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[str], taken: set[gs.Node]
 ) -> Candidate | None:
     """The chain that begins at `node`; None where there is none that pays."""
     form = _form(node, assignment)
@@ -68,7 +68,7 @@ def _from(
 
 def _form(node: gs.Node, assignment: Assignment) -> Form | None:
     """The form that the node writes, where it is elementwise in channels last."""
-    carry = assignment.carries.get(id(node))
+    carry = assignment.carries.get(node)
     return carry.writes[0] if carry and node.op in _OPS and carry.writes[0].last else None
 
 
@@ -78,14 +78,14 @@ def _behind(
     assignment: Assignment,
     form: Form,
     ending: set[str],
-    taken: set[int],
+    taken: set[gs.Node],
 ) -> list[Link]:
     """What the one reader of the chain's result adds to it, unless another chain has that node."""
     tensor = links[-1].output
     if tensor.name in ending or len(tensor.outputs) != 1:
         return []
     reader = tensor.outputs[0]
-    if id(reader) in taken or _form(reader, assignment) != form:
+    if reader in taken or _form(reader, assignment) != form:
         return []
     return _links(reader, tensor, anchor, links, assignment, form)
 
@@ -105,7 +105,7 @@ def _links(
         if node.op in batchnorm.OPS
         else links_over(node, tensor, anchor, before, [])
     )
-    reads = zip(node.inputs, assignment.carries[id(node)].reads, strict=True)
+    reads = zip(node.inputs, assignment.carries[node].reads, strict=True)
     same = all(read in (None, form) for _, read in reads)
     casts = any(link.step.name in CASTS.values() for link in links)
     return list(links) if same and not casts and fits([*before, *links]) else []

@@ -11,7 +11,6 @@ else a Gather.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -22,14 +21,13 @@ from onnxbolt.epilogues import CASTS, STORE, Step
 from onnxbolt.graph.edit import producer
 from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels import layout
+from onnxbolt.layout.carry import Kernels, Origin, Result, Writer
 from onnxbolt.layout.form import FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
+from onnxbolt.layout.places import Operation
 
 
 def convert(
-    rewriter: Rewriter,
+    writer: Writer,
     tensor: gs.Tensor,
     stored: gs.Tensor,
     have: Form,
@@ -44,10 +42,10 @@ def convert(
         and have.channels is want.channels is None
         and all(size == 1 for size in tensor.shape[2:])
     ):
-        return _relabel(rewriter, tensor, stored, want, into)
+        return _relabel(writer, tensor, stored, want, into)
     if turned and len(tensor.shape) < 5 and (padding := appended(tensor, have, want)) is not None:
-        return _one_kernel(rewriter, tensor, stored, want, padding)
-    return _standard(rewriter, tensor, stored, have, want, into)
+        return _one_kernel(writer, tensor, stored, want, padding)
+    return _standard(writer, tensor, stored, have, want, into)
 
 
 def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:
@@ -61,25 +59,23 @@ def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:
     return padding if simple and DType.of(tensor.dtype) is not None else None
 
 
-def in_both_forms(
-    signature: Signature, attributes: dict[str, object], plain: gs.Tensor, form: Form
-) -> tuple[Signature, dict[str, object]]:
-    """A convolution's op type and attributes where it writes `plain`, its result as ONNX has it,
-    beside what it writes in `form`."""
+def in_both_forms(operation: Operation, plain: gs.Tensor, form: Form) -> Operation:
+    """A convolution that writes `plain`, its result as NCHW, beside what it writes in `form`."""
     made, padding = DType.of(plain.dtype), (form.channels or ()).count(-1)
+    signature = operation.signature
     assert made is not None  # the plan has looked
     cast = () if made is signature.dtype else (Step(CASTS[made]),)
     both = replace(
         signature, steps=(*signature.steps, Step(STORE), *cast), padding=padding, to_nchw=True
     )
-    return both, {**attributes, "padding": padding}
+    return Operation(both, operation.inputs, {**operation.attributes, "padding": padding})
 
 
 def _one_kernel(
-    rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, padding: int
+    writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, want: Form, padding: int
 ) -> gs.Tensor:
     """A node of ours, which also does the work of a Cast that it would read from."""
-    source, made = rewriter.before_cast(stored), DType.of(tensor.dtype)
+    source, made = writer.before_cast(stored), DType.of(tensor.dtype)
     read = DType.of(source.dtype)
     assert read is not None  # `before_cast` has looked,
     assert made is not None  # and so has `appended`
@@ -88,23 +84,26 @@ def _one_kernel(
         "to_nhwc" if want.last else "to_nchw", read, len(tensor.shape), steps, padding
     )
     rule = "NCHW to NHWC" if want.last else "NHWC to NCHW"
-    configs = [layout.config(arch) for arch in rewriter.archs]
-    node = rewriter.own(
-        signature, producer(source), [source], tensor, want, {"padding": padding}, rule, (), configs
+    configs = [layout.config(arch) for arch in writer.archs]
+    node = writer.own(
+        Operation(signature, [source], {"padding": padding}),
+        Result(tensor, want),
+        Origin(rule, producer(source)),
+        Kernels(configs),
     )
     return node.outputs[0]
 
 
 def _relabel(
-    rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, into: gs.Tensor | None
+    writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, want: Form, into: gs.Tensor | None
 ) -> gs.Tensor:
     """One pixel per channel lies in memory as it has to."""
     ones = [1] * (len(tensor.shape) - 2)
     shape = [0, *ones, int(tensor.shape[1])] if want.last else [0, int(tensor.shape[1]), *ones]
-    target = into if into is not None else rewriter.variable(tensor, want)
-    rewriter.add(
+    target = into if into is not None else writer.variable(tensor, want)
+    writer.add(
         "Reshape",
-        [stored, rewriter.constant(tensor.name + ".shape", np.array(shape, np.int64))],
+        [stored, writer.constant(tensor.name + ".shape", np.array(shape, np.int64))],
         [target],
         {},
         tensor,
@@ -113,7 +112,7 @@ def _relabel(
 
 
 def _standard(
-    rewriter: Rewriter,
+    writer: Writer,
     tensor: gs.Tensor,
     stored: gs.Tensor,
     have: Form,
@@ -131,39 +130,37 @@ def _standard(
     if want.channels is not None and remapped:
         steps.append(("place", want))
     for i, (kind, form) in enumerate(steps):
-        target = (
-            into if into is not None and i == len(steps) - 1 else rewriter.variable(tensor, form)
-        )
+        target = into if into is not None and i == len(steps) - 1 else writer.variable(tensor, form)
         if kind == "transpose":
             perms = FIRST_TO_LAST if want.last else LAST_TO_FIRST
-            rewriter.add(
+            writer.add(
                 "Transpose", [stored], [target], {"perm": list(perms[len(tensor.shape)])}, tensor
             )
         elif kind == "select":
-            _select(rewriter, tensor, stored, have, target)
+            _select(writer, tensor, stored, have, target)
         else:
-            _place(rewriter, tensor, stored, form, target)
+            _place(writer, tensor, stored, form, target)
         stored = target
     return stored
 
 
 def _select(
-    rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, have: Form, target: gs.Tensor
+    writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, have: Form, target: gs.Tensor
 ) -> None:
     channels = have.channels or ()
     count = max(channels) + 1
     axis = len(tensor.shape) - 1
     if channels[:count] == tuple(range(count)):
-        ends = [rewriter.constant(tensor.name, np.array([v], np.int64)) for v in (0, count, axis)]
-        rewriter.add("Slice", [stored, *ends], [target], {}, tensor)
+        ends = [writer.constant(tensor.name, np.array([v], np.int64)) for v in (0, count, axis)]
+        writer.add("Slice", [stored, *ends], [target], {}, tensor)
         return
     place = {c: i for i, c in enumerate(channels) if c >= 0}
-    index = rewriter.constant(tensor.name, np.array([place[c] for c in range(count)], np.int64))
-    rewriter.add("Gather", [stored, index], [target], {"axis": axis}, tensor)
+    index = writer.constant(tensor.name, np.array([place[c] for c in range(count)], np.int64))
+    writer.add("Gather", [stored, index], [target], {"axis": axis}, tensor)
 
 
 def _place(
-    rewriter: Rewriter, tensor: gs.Tensor, stored: gs.Tensor, want: Form, target: gs.Tensor
+    writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, want: Form, target: gs.Tensor
 ) -> None:
     """Zeros appended; a map with holes in the middle is reached by a Gather from the appended
     form."""
@@ -172,24 +169,24 @@ def _place(
     extra = max(len(channels) - count, 1)
     rank = len(tensor.shape)
     simple = channels == tuple(range(count)) + (-1,) * extra
-    padded = target if simple else rewriter.variable(tensor, PLAIN)
+    padded = target if simple else writer.variable(tensor, PLAIN)
     if DType.of(tensor.dtype) is DType.BF16:  # ONNX Runtime has no Pad for bf16
-        wide = rewriter.scratch(tensor, np.float32)
-        rewriter.add("Cast", [stored], [wide], {"to": TensorProto.FLOAT}, tensor)
-        wide_padded = rewriter.scratch(tensor, np.float32)
-        _pad(rewriter, tensor, wide, wide_padded, rank, extra)
-        rewriter.add("Cast", [wide_padded], [padded], {"to": TensorProto.BFLOAT16}, tensor)
+        wide = writer.scratch(tensor, np.float32)
+        writer.add("Cast", [stored], [wide], {"to": TensorProto.FLOAT}, tensor)
+        wide_padded = writer.scratch(tensor, np.float32)
+        _pad(writer, tensor, wide, wide_padded, rank, extra)
+        writer.add("Cast", [wide_padded], [padded], {"to": TensorProto.BFLOAT16}, tensor)
     else:
-        _pad(rewriter, tensor, stored, padded, rank, extra)
+        _pad(writer, tensor, stored, padded, rank, extra)
     if not simple:
-        index = rewriter.constant(
+        index = writer.constant(
             tensor.name, np.array([c if c >= 0 else count for c in channels], np.int64)
         )
-        rewriter.add("Gather", [padded, index], [target], {"axis": rank - 1}, tensor)
+        writer.add("Gather", [padded, index], [target], {"axis": rank - 1}, tensor)
 
 
 def _pad(
-    rewriter: Rewriter,
+    writer: Writer,
     tensor: gs.Tensor,
     stored: gs.Tensor,
     target: gs.Tensor,
@@ -198,9 +195,9 @@ def _pad(
 ) -> None:
     pads = np.zeros(2 * rank, np.int64)
     pads[-1] = extra
-    rewriter.add(
+    writer.add(
         "Pad",
-        [stored, rewriter.constant(tensor.name, pads)],
+        [stored, writer.constant(tensor.name, pads)],
         [target],
         {"mode": "constant"},
         tensor,

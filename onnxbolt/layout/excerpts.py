@@ -3,56 +3,14 @@ whose channels lie last, and what lies in the result of a Concat (slices.py)."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.graph.functions import Signature
-from onnxbolt.layout.form import CHANNELS_LAST, Form
-from onnxbolt.layout.rules import constant_values
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
-
-
-@dataclass(frozen=True)
-class Read:
-    """Channels `begin` to `end` of a variable, in the place of an input."""
-
-    variable: gs.Variable
-    begin: int
-    end: int
-
-    def by(
-        self, signature: Signature, inputs: Sequence[gs.Tensor], attributes: dict[str, object]
-    ) -> tuple[Signature, list[gs.Tensor], dict[str, object]]:
-        """The node that would have it as its x, reading it."""
-        return (
-            dataclasses.replace(signature, sliced=True),
-            [self.variable, *inputs[1:]],
-            {**attributes, "channels": [self.begin, self.end]},
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Excerpt:
-    """Channels `begin` to `end` of a tensor, as a Split or a Slice takes them."""
-
-    tensor: gs.Tensor
-    form: Form
-    begin: int
-    end: int
-
-    def read(self, rewriter: Rewriter) -> Read:
-        """It as kernels read it: from where the whole tensor lies by then."""
-        whole = rewriter.get(self.tensor, self.form)
-        variable, before = (whole.variable, whole.begin) if isinstance(whole, Read) else (whole, 0)
-        return Read(variable, before + self.begin, before + self.end)
+from onnxbolt.graph.edit import constant_integers
+from onnxbolt.layout.form import CHANNELS_LAST
+from onnxbolt.layout.places import Excerpt
 
 
 def cut_axes(node: gs.Node) -> list[int] | None:
@@ -68,7 +26,7 @@ def cut_axes(node: gs.Node) -> list[int] | None:
         return None
     if node.op == "Split":
         return [int(node.attrs.get("axis", 0)) % rank]
-    axes = constant_values(node, 3) or range(len(constant_values(node, 1) or ()))
+    axes = constant_integers(node, 3) or range(len(constant_integers(node, 1) or ()))
     return [int(axis) % rank for axis in axes]
 
 
@@ -92,7 +50,7 @@ def excerpts(node: gs.Node) -> list[Excerpt]:
 
 def _first_channel(node: gs.Node) -> int | None:
     """Of a Slice; None where it leaves some out between, or goes backwards."""
-    start, count = int((constant_values(node, 1) or [0])[0]), int(node.inputs[0].shape[1])
-    if (constant_values(node, 4) or [1]) != [1]:
+    start, count = int((constant_integers(node, 1) or [0])[0]), int(node.inputs[0].shape[1])
+    if (constant_integers(node, 4) or [1]) != [1]:
         return None
     return max(start + count, 0) if start < 0 else start

@@ -12,72 +12,19 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import pinned
-from onnxbolt.graph.functions import Part, Signature
+from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels import elementwise
-from onnxbolt.layout.assign import Assignment
-from onnxbolt.layout.excerpts import Excerpt, Read, excerpts
+from onnxbolt.layout.assignment import Assignment
+from onnxbolt.layout.carry import Kernels, Origin, Result, Writer
+from onnxbolt.layout.excerpts import excerpts
 from onnxbolt.layout.form import Form, stored_shape
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
-
-# the parts that a node of our domain is made of: op type, inputs, attributes
-Node = tuple[Signature, list[gs.Tensor], dict[str, object]]
-
-
-@dataclass
-class Whole:
-    """The result of a Concat in the making."""
-
-    concat: gs.Node
-    tensor: gs.Tensor
-    form: Form
-    count: int  # of the nodes that write it
-    written: list[gs.Variable] = field(default_factory=list)  # it after each of them
-
-    @property
-    def completed(self) -> list[gs.Node]:
-        """The Concat, where the next node to write is the last one, which takes its place; else
-        none."""
-        return [self.concat] if len(self.written) + 1 == self.count else []
-
-
-@dataclass(frozen=True, eq=False)
-class Slice:
-    """Where a tensor lies in the result of a Concat: one of its inputs, or several that another
-    Concat joins; channels as stored."""
-
-    whole: Whole
-    tensor: gs.Tensor
-    form: Form
-    before: int
-    width: int
-    after: int
-    in_place: bool = True  # written by the node that computes it, else copied
-
-    def read(self, rewriter: Rewriter) -> Read:
-        """It as others read it."""
-        return Read(self.whole.written[-1], self.before, self.before + self.width)
-
-    def written_by(
-        self, signature: Signature, inputs: Sequence[gs.Tensor], attributes: dict[str, object]
-    ) -> Node:
-        """The node that would compute it by itself, writing into the result."""
-        written, others = self.whole.written[-1:], [0] * (len(self.tensor.shape) - 1)
-        around = [*others, self.before, *others, self.after]  # as pads of ONNX's Pad
-        part = Part.NEXT if written else Part.FIRST
-        return (
-            dataclasses.replace(signature, part=part),
-            [*inputs, *written],
-            {**attributes, "around": around},
-        )
+from onnxbolt.layout.places import Excerpt, Operation, Slice, Whole
 
 
 class _Users:
@@ -86,27 +33,24 @@ class _Users:
 
     def __init__(self, assignment: Assignment, chains: Sequence[Candidate]) -> None:
         self._written: dict[str, Form] = {}
-        self._readers: dict[str, set[int]] = defaultdict(set)
+        self._readers: dict[str, set[gs.Node]] = defaultdict(set)
         for candidate in (*assignment.candidates, *chains):
             self._add(candidate, assignment)
-        for key, carry in assignment.carries.items():
+        for node, carry in assignment.carries.items():
             if carry.ours:
-                node = assignment.carried[key]
                 self._written.update(
                     (tensor.name, form)
                     for tensor, form in zip(node.outputs, carry.writes, strict=True)
                 )
-                self._readers[node.inputs[0].name].add(key)
+                self._readers[node.inputs[0].name].add(node)
 
     def _add(self, candidate: Candidate, assignment: Assignment) -> None:
         x = candidate.anchor.x
         if candidate.out is candidate.anchor.dtype:
             self._written[candidate.output.name] = assignment.form(candidate.output)
-        reads = assignment.fused_reads.get(
-            id(candidate.anchor.node), assignment.form(candidate.output)
-        )
+        reads = assignment.fused_reads.get(candidate.anchor.node, assignment.form(candidate.output))
         if reads == assignment.form(x) and all(link.operand is not x for link in candidate.links):
-            self._readers[x.name] |= {id(node) for node in candidate.nodes}
+            self._readers[x.name].update(candidate.nodes)
 
     def writes(self, tensor: gs.Tensor, form: Form) -> bool:
         """Whether one of ours writes `tensor` in this form."""
@@ -115,42 +59,36 @@ class _Users:
     def reads(self, node: gs.Node, tensor: gs.Tensor) -> bool:
         """Whether `node` becomes one of ours, or part of one, that reads `tensor` alone through
         its x."""
-        return id(node) in self._readers.get(tensor.name, ())
+        return node in self._readers.get(tensor.name, ())
 
 
 @dataclass(frozen=True)
 class Slices:
     """All that lies in results of Concats, and what is read where it lies."""
 
-    # the inputs of each such Concat, by its id
-    parts: dict[int, list[Slice]] = field(default_factory=dict)
-    # results of Concats that lie in another's, by the Concat's id
-    views: dict[int, Slice] = field(default_factory=dict)
+    # the inputs of each such Concat, by its node
+    parts: dict[gs.Node, list[Slice]] = field(default_factory=dict)
+    # results of Concats that lie in another's, by the Concat's node
+    views: dict[gs.Node, Slice] = field(default_factory=dict)
     # results that Split and Slice need not copy, by name
     excerpts: dict[str, Excerpt] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
 
-    def finish(self, concat: gs.Node, rewriter: Rewriter) -> None:
+    def finish(self, concat: gs.Node, writer: Writer) -> None:
         """What is left to do for a Concat once its inputs are computed: copying those that could
         not be written in place."""
-        if id(concat) in self.views:
-            rewriter.drop(concat)
-        for place in self.parts.get(id(concat), ()):
+        if concat in self.views:
+            writer.drop(concat)
+        for place in self.parts.get(concat, ()):
             dtype = DType.of(place.tensor.dtype)
             if place.in_place or dtype is None:
                 continue
-            configs = [elementwise.config(arch) for arch in rewriter.archs]
-            rewriter.own(
-                Signature("elementwise", dtype),
-                concat,
-                [rewriter.get(place.tensor, place.form)],
-                place.tensor,
-                place.form,
-                {},
-                "Concat in NHWC",
-                (),
-                configs,
-                place=place,
+            configs = [elementwise.config(arch) for arch in writer.archs]
+            writer.own(
+                Operation(Signature("elementwise", dtype), [writer.get(place.tensor, place.form)]),
+                Result(place.tensor, place.form, place=place),
+                Origin("Concat in NHWC", concat),
+                Kernels(configs),
             )
 
     def by_tensor(self) -> dict[str, Slice]:
@@ -168,19 +106,19 @@ def slices(graph: gs.Graph, assignment: Assignment, chains: Sequence[Candidate])
     ]
     concats, refused = (
         [_Concat(graph, node, assignment, users) for node in nodes],
-        dict[int, Refusal](),
+        dict[gs.Node, Refusal](),
     )
     for concat in reversed(concats):
-        if id(concat.node) in found.views:
+        if concat.node in found.views:
             continue
         here, views = concat.in_place(concats)
         parts = [
             dataclasses.replace(part, in_place=part.tensor.name in here) for part in concat.parts
         ]
         if reason := concat.obstacle or _loss(parts):
-            refused[id(concat.node)] = Refusal(concat.node.name, "Concat", reason, concat.out.name)
+            refused[concat.node] = Refusal(concat.node.name, "Concat", reason, concat.out.name)
         else:
-            found.parts[id(concat.node)] = parts
+            found.parts[concat.node] = parts
             found.views.update(views)
     found.refusals.extend(refusal for key, refusal in refused.items() if key not in found.views)
     found.excerpts.update(_excerpts(graph, assignment, users))
@@ -191,8 +129,7 @@ def _excerpts(
     graph: gs.Graph, assignment: Assignment, users: _Users
 ) -> Iterator[tuple[str, Excerpt]]:
     """Outputs of Split and Slice that kernels of ours alone read, as their x."""
-    for key, carry in assignment.carries.items():
-        node = assignment.carried[key]
+    for node, carry in assignment.carries.items():
         for tensor, excerpt in (
             zip(node.outputs, excerpts(node), strict=True)
             if node.op in ("Slice", "Split") and carry.ours
@@ -206,7 +143,7 @@ def _excerpts(
 
 def _joins_channels(node: gs.Node, assignment: Assignment) -> bool:
     """Whether it is a Concat of channels that are stored last."""
-    carry = assignment.carries.get(id(node))
+    carry = assignment.carries.get(node)
     return (
         carry is not None
         and carry.writes[0].last
@@ -240,7 +177,7 @@ class _Concat:
     ) -> None:
         self.node, self.out, self._graph, self._users = node, node.outputs[0], graph, users
         self.parts: list[Slice] = []
-        carry = assignment.carries[id(node)]
+        carry = assignment.carries[node]
         inputs = [
             (tensor, form, _width(tensor, form))
             for tensor, form in zip(node.inputs, carry.reads, strict=True)
@@ -262,7 +199,7 @@ class _Concat:
             return f"slices are not aligned to 16 bytes: of {', '.join(map(str, widths))} channels"
         return "a subgraph reads the result" if self.out.name in self._graph.captured else ""
 
-    def in_place(self, others: list[_Concat]) -> tuple[set[str], dict[int, Slice]]:
+    def in_place(self, others: list[_Concat]) -> tuple[set[str], dict[gs.Node, Slice]]:
         """The inputs whose nodes write to where they lie here, and the Concats whose results are
         then there, too."""
         names = [part.tensor.name for part in self.parts]
@@ -276,7 +213,7 @@ class _Concat:
         }
         while True:
             views = {
-                id(other.node): view
+                other.node: view
                 for other in others
                 if other is not self and (view := self._view(other, here))
             }
@@ -284,7 +221,7 @@ class _Concat:
                 part.tensor.name
                 for part in self.parts
                 if all(
-                    user is self.node or id(user) in views or self._users.reads(user, part.tensor)
+                    user is self.node or user in views or self._users.reads(user, part.tensor)
                     for user in part.tensor.outputs
                 )
             }

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.graph.functions import Signature
+from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.layout.carry import Kernels, Origin, Result, Writer
 from onnxbolt.layout.form import Form, padded_channels, take
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
+from onnxbolt.layout.places import Operation
 
 
-def fuse(rewriter: Rewriter, candidate: Candidate) -> None:
-    """One node in the place of the chain."""
-    anchor, form = candidate.anchor, rewriter.assignment.form(candidate.output)
+def fuse(writer: Writer, candidate: Candidate, configs: Sequence[KernelConfig]) -> None:
+    """One node in the place of the candidate's."""
+    anchor, form = candidate.anchor, writer.form(candidate.output)
     steps = tuple(link.step for link in candidate.links)
     inputs = [
-        rewriter.get(anchor.x, form),
-        *(rewriter.constant(name, values) for name, values in operands(anchor, form)),
+        writer.get(anchor.x, form),
+        *(writer.constant(name, values) for name, values in operands(anchor, form)),
     ]
     attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
-    rewriter.own(
-        Signature(anchor.kind, anchor.dtype, 4, steps),
-        anchor.node,
-        inputs,
-        candidate.output,
-        form,
-        attributes,
-        candidate.rule,
-        candidate.nodes,
-        rewriter.configs.get(id(anchor.node), ()),
+    writer.own(
+        Operation(Signature(anchor.kind, anchor.dtype, 4, steps), inputs, attributes),
+        Result(candidate.output, form),
+        Origin(candidate.rule, anchor.node, candidate.nodes),
+        Kernels(configs),
     )
 
 

@@ -14,7 +14,8 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem
-from onnxbolt.layout.assign import Assignment, x_form
+from onnxbolt.layout.assign import x_form
+from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.convert import appended
 from onnxbolt.layout.form import PLAIN, Form
 from onnxbolt.plan.cost import elementwise_us, layout_us, predict, supports, transpose_us
@@ -45,7 +46,7 @@ def padding_us(candidate: Candidate, forms: Assignment, archs: Sequence[int], at
     reads = (
         x_form(forms, candidate)
         if len(candidate.widths) > 1
-        else forms.fused_reads.get(id(anchor.node))
+        else forms.fused_reads.get(anchor.node)
     )
     if reads is None or reads == forms.form(x):
         return 0.0
@@ -92,7 +93,7 @@ def _read_plain(result: gs.Tensor, assignment: Assignment) -> Iterator[gs.Tensor
     casts = [
         node.outputs[0]
         for node in result.outputs
-        if node.op == "Cast" and id(node) in assignment.carries
+        if node.op == "Cast" and node in assignment.carries
     ]
     for tensor in (result, *(casts if len(result.outputs) > 1 else ())):
         wanted = (tensor.name, PLAIN) in assignment.conversions

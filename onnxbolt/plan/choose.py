@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
@@ -18,7 +18,8 @@ from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import MEAN
 from onnxbolt.kernels.config import KernelConfig, SqueezeExciteProblem
-from onnxbolt.layout.assign import Assignment, assign
+from onnxbolt.layout.assign import assign
+from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.slices import slices
 from onnxbolt.measurements.keys import Problem
@@ -56,29 +57,29 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cover of the graph. Dictionaries are keyed by the id of the anchor's node; `used`
+    """The cover of the graph. Dictionaries are keyed by the anchor's node; `used`
     holds what was decided, in the form in which a plan asks for it."""
 
     assignment: Assignment
-    tables: dict[int, list[Choice]]  # for each architecture its rows, by ascending m
-    sizes: dict[int, tuple[Problem, ...]]  # at each point of the ranges, the opt point first
-    predictions: dict[int, list[Prediction]]  # at the opt point, for each architecture
+    tables: dict[gs.Node, list[Choice]]  # for each architecture its rows, by ascending m
+    sizes: dict[gs.Node, tuple[Problem, ...]]  # at each point of the ranges, the opt point first
+    predictions: dict[gs.Node, list[Prediction]]  # at the opt point, for each architecture
     refusals: list[Refusal]
     used: Timings
     lost: list[Region]  # what was decided against, as a whole or in part, on each architecture
     verdicts: tuple[Verdict, ...] = ()  # by which --fuse winning decided
 
     @property
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> Sequence[Candidate]:
         return self.assignment.candidates
 
     @property
-    def configs(self) -> dict[int, list[KernelConfig]]:
+    def configs(self) -> dict[gs.Node, list[KernelConfig]]:
         """What nodes carry."""
         return {key: [row.config for row in rows] for key, rows in self.tables.items()}
 
     @property
-    def problems(self) -> dict[int, Problem]:
+    def problems(self) -> dict[gs.Node, Problem]:
         """At the opt point."""
         return {key: problems[0] for key, problems in self.sizes.items()}
 
@@ -93,7 +94,7 @@ class Plan:
         ]
 
     @property
-    def sources(self) -> dict[int, str]:
+    def sources(self) -> dict[gs.Node, str]:
         """Each node's source of times: "predicted" or "measured", or one word per row, with commas,
         where its rows differ."""
         return {key: _sources(rows) for key, rows in self.tables.items()}
@@ -132,24 +133,24 @@ def plan(
             region
             for joint in found
             for region in joint
-            if any(id(c) in losing for c in region.candidates)
+            if any(c in losing for c in region.candidates)
         ]
-        chosen = [kept for c in chosen for kept in losing.get(id(c), (c,))]
+        chosen = [kept for c in chosen for kept in losing.get(c, (c,))]
         chosen, assignment = _assigned(graph, chosen, archs, ranges.opt, refusals)
     refusals += slices(graph, assignment, chains(graph, assignment)).refusals
     sizes = {
-        id(c.anchor.node): tuple(problem_of(c, assignment, point) for point in ranges.points)
+        c.anchor.node: tuple(problem_of(c, assignment, point) for point in ranges.points)
         for c in chosen
     }
     distinct = list(dict.fromkeys(problem for problems in sizes.values() for problem in problems))
     _require_choices(timings, [(problem, number) for problem in distinct for number in archs])
-    tables: dict[int, list[Choice]] = defaultdict(list)
-    predictions: dict[int, list[Prediction]] = defaultdict(list)
+    tables: dict[gs.Node, list[Choice]] = defaultdict(list)
+    predictions: dict[gs.Node, list[Prediction]] = defaultdict(list)
     for number in archs:
         picked = choices(distinct, ARCHS[number], timings)
         used.choices.update({(problem, number): choice for problem, choice in picked.items()})
         for candidate in chosen:
-            key = id(candidate.anchor.node)
+            key = candidate.anchor.node
             tables[key] += table((problem.rows, picked[problem]) for problem in sizes[key])
             opt = sizes[key][0]
             theirs = ort_us(problem_of(candidate, None, ranges.opt), ARCHS[number])
@@ -226,33 +227,33 @@ def _assigned(
 ) -> tuple[list[Candidate], Assignment]:
     """The candidates and their tensors' forms; layers that have no common kernel for what is
     stored are by themselves."""
-    planes = all(ARCHS[number].wgmma for number in archs)  # a node has one layout for all of them
+    # a node has one layout for all of them
+    premises = Premises(nchw_stems=all(ARCHS[number].wgmma for number in archs))
     while True:
-        assignment = assign(graph, chosen, planes)
+        assignment = assign(graph, chosen, premises)
         to_plain, both = (
             written_plain(assignment, archs, at),
             written_in_both_forms(assignment, archs, at),
         )
         if to_plain or both:
-            assignment = assign(graph, chosen, planes, to_plain, both)
+            better = replace(premises, to_nchw=to_plain, both=both)
+            assignment = assign(graph, chosen, better)
         joint = [c for c in chosen if len(c.widths) > 1 or MEAN in c.chain]
         apart = {
-            id(c)
-            for c in joint
-            if not all(supports(problem_of(c, assignment, at), n) for n in archs)
+            c for c in joint if not all(supports(problem_of(c, assignment, at), n) for n in archs)
         }
         if not apart:
             return chosen, assignment
         reasons = [
             (c, _NO_KERNEL_FOR_MEAN if MEAN in c.chain else _NO_COMMON_KERNEL)
             for c in chosen
-            if id(c) in apart
+            if c in apart
         ]
         refusals += [
             Refusal(c.anchor.node.name, c.anchor.node.op, reason, c.output.name, apart=True)
             for c, reason in reasons
         ]
-        chosen = [kept for c in chosen for kept in (c.layers if id(c) in apart else (c,))]
+        chosen = [kept for c in chosen for kept in (c.layers if c in apart else (c,))]
 
 
 def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusal]) -> bool:

@@ -20,7 +20,8 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import STORE, has_inner_residual
 from onnxbolt.errors import FrozenError
-from onnxbolt.layout.assign import Assignment, assign, x_form
+from onnxbolt.layout.assign import assign, x_form
+from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.measurements.keys import Problem
@@ -129,14 +130,14 @@ class _Chains:
         at: Point,
         timings: Timings,
     ) -> None:
-        self._starting = {id(candidate.anchor.node): candidate for candidate in candidates}
+        self._starting = {candidate.anchor.node: candidate for candidate in candidates}
         self._archs, self._at, self._timings = archs, at, timings
         # products behind others
-        self._further = {id(node) for c in candidates for node in c.products}
+        self._further = {node for c in candidates for node in c.products}
         self._forms = _forms_apart(graph, candidates, archs)
-        self._known: dict[int, tuple[float, Candidate | None]] = {}
+        self._known: dict[gs.Node, tuple[float, Candidate | None]] = {}
         # by candidate of `_starting`; a key is made of the one behind
-        self._keys: dict[int, str] = {}
+        self._keys: dict[Candidate, str] = {}
         self.problems = self._segments()
         self._times = [KernelTimes(self.problems.values(), arch, timings) for arch in archs]
         self.cuts: dict[str, Cut] = {}
@@ -156,31 +157,33 @@ class _Chains:
         self, kernels: Sequence[Candidate], found: Sequence[Candidate]
     ) -> list[Candidate]:
         """What begins with the products of `kernels` that none of `found` has."""
-        covered = {id(node) for candidate in found for node in candidate.nodes}
-        products = dict.fromkeys(id(node) for kernel in kernels for node in kernel.products)
+        covered = {node for candidate in found for node in candidate.nodes}
+        products = dict.fromkeys(node for kernel in kernels for node in kernel.products)
         chains = [
-            self._starting[key] for key in products if key not in covered and key in self._starting
+            self._starting[node]
+            for node in products
+            if node not in covered and node in self._starting
         ]
         return [kernel for chain in chains if (kernel := self._first_kernel(chain)) is not None]
 
     def _first_kernels(self, refusals: list[Refusal]) -> Iterator[Candidate]:
         """Of each chain what the kernels of its cheapest cover compute."""
-        inside: set[int] = set()
-        for key, candidate in self._starting.items():
-            if key in inside:
+        inside: set[gs.Node] = set()
+        for node, candidate in self._starting.items():
+            if node in inside:
                 continue
-            first, node = self._first_kernel(candidate), candidate.anchor.node
+            first = self._first_kernel(candidate)
             if first is None:
                 refusals.append(Refusal(node.name, node.op, UNKNOWN, node.outputs[0].name))
                 continue
-            inside |= {id(node) for node in first.products}
+            inside.update(first.products)
             yield first
 
     def kernels_until(self, ends: Container[str]) -> Iterator[Candidate]:
         """As `_first_kernels`, but that a kernel ends where `ends` say."""
-        inside: set[int] = set()
-        for key, candidate in self._starting.items():
-            if key in inside:
+        inside: set[gs.Node] = set()
+        for node, candidate in self._starting.items():
+            if node in inside:
                 continue
             kernels = [
                 kernel for end in candidate.ends if (kernel := candidate.prefix(end)) is not None
@@ -189,7 +192,7 @@ class _Chains:
                 kernel = next(
                     (kernel for kernel in kernels if kernel.output.name in ends), kernels[0]
                 )
-                inside |= {id(node) for node in kernel.products}
+                inside.update(kernel.products)
                 yield kernel
 
     def _first_kernel(self, candidate: Candidate) -> Candidate | None:
@@ -219,24 +222,24 @@ class _Chains:
         Where no cover is possible, that is its first layer alone; None where nothing of that stands
         for a tensor of the source.
         """
-        key = id(candidate.anchor.node)
-        if key not in self._known:
+        node = candidate.anchor.node
+        if node not in self._known:
             # from the end, since recursion has limits, and chains have none
             for each in reversed(list(self._unknown(candidate))):
-                self._known[id(each.anchor.node)] = min(
+                self._known[each.anchor.node] = min(
                     (self._ending(each, end) for end in each.ends), key=lambda found: found[0]
                 )
-        return self._known[key]  # of equal times the shortest
+        return self._known[node]  # of equal times the shortest
 
     def _unknown(self, candidate: Candidate) -> Iterator[Candidate]:
         return itertools.takewhile(
-            lambda each: id(each.anchor.node) not in self._known, self._from(candidate)
+            lambda each: each.anchor.node not in self._known, self._from(candidate)
         )
 
     def cut_behind(self, candidate: Candidate) -> Refusal | None:
         """That the layer behind a candidate is not in its kernel, with both times where there is
         a kernel for both."""
-        whole = self._starting[id(candidate.anchor.node)]
+        whole = self._starting[candidate.anchor.node]
         if len(candidate.widths) == len(whole.widths):
             return None
         end, *later = whole.ends[len(candidate.widths) - 1 :]
@@ -297,9 +300,7 @@ class _Chains:
         does not end where the next begins."""
         nodes = [candidate.anchor.node, *candidate.products]
         found = [
-            layer
-            for node in nodes
-            if (layer := _first_layer(self._starting.get(id(node)))) is not None
+            layer for node in nodes if (layer := _first_layer(self._starting.get(node))) is not None
         ]
         ends = [*(node.inputs[0] for node in nodes[1:]), candidate.output]
         complete = len(found) == len(nodes) > 1 and all(
@@ -322,9 +323,9 @@ class _Chains:
         """What begins with the product that reads a candidate's result, where it could be in a
         kernel with a layer before it: a chain goes on behind a candidate that has all the layers
         that one kernel can have."""
-        readers = [reader for reader in candidate.output.outputs if id(reader) in self._further]
+        readers = [reader for reader in candidate.output.outputs if reader in self._further]
         # one reader at most is behind a result that is stored
-        rest = self._starting.get(id(readers[0])) if readers else None
+        rest = self._starting.get(readers[0]) if readers else None
         return rest if rest is not None and rest.anchor.x is candidate.output else None
 
     def _one_kernel_us(self, candidate: Candidate) -> float:
@@ -343,7 +344,7 @@ class _Chains:
     def _takes_more(self, candidate: Candidate) -> bool:
         if len(candidate.widths) == 1:
             return False
-        alone = _first_layer(self._starting.get(id(candidate.products[-1])))
+        alone = _first_layer(self._starting.get(candidate.products[-1]))
         return alone is not None and alone.output is not candidate.output
 
     def _is_measured(self, candidate: Candidate) -> bool:
@@ -353,21 +354,21 @@ class _Chains:
         """As stored where each layer has a kernel of its own, but for what one kernel for
         several reads."""
         node, forms = candidate.anchor.node, self._forms
-        if forms is None or id(node) not in forms.fused_reads:
+        if forms is None or node not in forms.fused_reads:
             return problem_of(candidate, None, self._at)
         if len(candidate.widths) > 1:
-            forms = dataclasses.replace(forms, fused_reads={id(node): x_form(forms, candidate)})
+            forms = dataclasses.replace(forms, fused_reads={node: x_form(forms, candidate)})
         return problem_of(candidate, forms, self._at)
 
-    def _segments(self) -> dict[tuple[int, int], Problem]:
+    def _segments(self) -> dict[tuple[gs.Node, int], Problem]:
         """Where there are chains: what each kernel would solve, by its first product and its
         end."""
         found = {}
-        for key, candidate in self._starting.items():
-            for end in candidate.ends if key in self._further or len(candidate.widths) > 1 else ():
+        for node, candidate in self._starting.items():
+            for end in candidate.ends if node in self._further or len(candidate.widths) > 1 else ():
                 kernel = candidate.prefix(end)
                 if kernel is not None and not self._takes_more(kernel):
-                    found[key, end] = self._problem(kernel)
+                    found[node, end] = self._problem(kernel)
         return {
             place: problem
             for place, problem in found.items()
@@ -378,12 +379,12 @@ class _Chains:
         """Of all that a cut follows from."""
         key, unknown = "", []
         for each in self._from(candidate):
-            if id(each) in self._keys:
-                key = self._keys[id(each)]
+            if each in self._keys:
+                key = self._keys[each]
                 break
             unknown.append(each)
         for each in reversed(unknown):
-            key = self._keys[id(each)] = chain_key(self._problem(each), self._archs, key)
+            key = self._keys[each] = chain_key(self._problem(each), self._archs, key)
         return key
 
     def _from(self, candidate: Candidate | None) -> Iterator[Candidate]:
@@ -405,7 +406,8 @@ def _forms_apart(
     if all(len(candidate.widths) == 1 for candidate in candidates):
         return None
     layers = [layer for candidate in candidates if (layer := _first_layer(candidate)) is not None]
-    return assign(graph, partition(layers), all(ARCHS[number].wgmma for number in archs))
+    stems = all(ARCHS[number].wgmma for number in archs)
+    return assign(graph, partition(layers), Premises(nchw_stems=stems))
 
 
 def _columns(candidate: Candidate, layers: int) -> str:

@@ -13,7 +13,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, STORE
 from onnxbolt.graph.edit import conv_attributes
 from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProblem
-from onnxbolt.layout.assign import Assignment
+from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.form import PLAIN
 from onnxbolt.measurements.keys import Problem, canonical, plain
 from onnxbolt.plan.ranges import AS_IS, Point
@@ -30,13 +30,13 @@ def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = 
     if anchor.kind == "squeeze_excite":
         return _squeeze_excite(candidate, assignment, at.sizes(anchor.x))
     if assignment is not None:
-        reads, writes = assignment.fused_reads[id(anchor.node)], assignment.form(candidate.output)
+        reads, writes = assignment.fused_reads[anchor.node], assignment.form(candidate.output)
         c = len(reads.channels) if reads.channels is not None else c
         k = len(writes.channels) if writes.channels is not None else k
     groups = (
         c if anchor.depthwise else anchor.groups if assignment is None else anchor.kernel_groups
     )
-    nchw = assignment is not None and assignment.reads_planes(candidate)
+    nchw = assignment is not None and assignment.reads_nchw(candidate)
     chain = tuple(name for name in candidate.chain if name not in CASTS.values())
     inner = tuple(
         -(-n // anchor.dtype.alignment) * anchor.dtype.alignment for n in candidate.widths[:-1]
@@ -47,7 +47,7 @@ def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = 
         for d in x[:-1]:
             rows *= d
         return GemmProblem(rows, k, c, anchor.dtype, candidate.out, chain, inner)
-    to_nchw = assignment is not None and assignment.writes_planes(candidate)
+    to_nchw = assignment is not None and assignment.writes_nchw(candidate)
     problem = replace(
         _conv(candidate, x, weight, c, k, groups, chain), nchw=nchw, inner=inner, y_nchw=to_nchw
     )

@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate
 from onnxbolt.graph.edit import producer
-from onnxbolt.layout.assign import Assignment
+from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.form import Form
 from onnxbolt.measurements.keys import Problem, canonical, plain
 from onnxbolt.plan.problems import describe_problem, problem_of
@@ -94,7 +94,7 @@ class Region:
         for node in self._nodes:
             for tensor in node.inputs:
                 source = producer(tensor)
-                if source is not None and places.get(id(source), cut) < cut <= places[id(node)]:
+                if source is not None and places.get(source, cut) < cut <= places[node]:
                     found[tensor.name] = tensor
         return list(found.values())
 
@@ -102,9 +102,9 @@ class Region:
         """The position of the candidate that writes `tensor`, else of the first one that reads
         it; carried nodes are where they read."""
         places, source = self._places, producer(tensor)
-        if source is not None and id(source) in places:
-            return places[id(source)]
-        return min((places[id(node)] for node in tensor.outputs if id(node) in places), default=0)
+        if source is not None and source in places:
+            return places[source]
+        return min((places[node] for node in tensor.outputs if node in places), default=0)
 
     @cached_property
     def _texts(self) -> list[str]:
@@ -115,20 +115,14 @@ class Region:
         return [texts[problem] for problem in self.problems]
 
     @cached_property
-    def _places(self) -> dict[int, int]:
+    def _places(self) -> dict[gs.Node, int]:
         """Of each node: the position of its candidate, or the last one of those that a carried
         node reads from."""
-        found = {
-            id(node): i for i, candidate in enumerate(self.candidates) for node in candidate.nodes
-        }
+        found = {node: i for i, candidate in enumerate(self.candidates) for node in candidate.nodes}
         for node in self.carried:
             sources = [producer(tensor) for tensor in node.inputs]
-            found[id(node)] = max(
-                (
-                    found[id(source)]
-                    for source in sources
-                    if source is not None and id(source) in found
-                ),
+            found[node] = max(
+                (found[source] for source in sources if source is not None and source in found),
                 default=0,
             )
         return found
@@ -154,22 +148,21 @@ def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region
     groups = _Groups()
     for candidate in assignment.candidates:
         for tensor in candidate.outputs:
-            groups.join(_tensor(tensor), ("candidate", id(candidate)))
+            groups.join(_tensor(tensor), ("candidate", candidate))
         if candidate.anchor.kind != "gemm":
             for tensor in (candidate.anchor.x, *candidate.tensors):
                 if assignment.form(tensor).last:
-                    groups.join(_tensor(tensor), ("candidate", id(candidate)))
-    for node_id, carry in assignment.carries.items():
-        node = assignment.carried[node_id]
+                    groups.join(_tensor(tensor), ("candidate", candidate))
+    for node, carry in assignment.carries.items():
         ends = [t for t in (*node.inputs, *node.outputs) if assignment.form(t).last]
         for tensor in ends[1:] if carry.writes[0].last else ():
             groups.join(_tensor(ends[0]), _tensor(tensor))
     found: dict[object, Region] = {}
     for candidate in assignment.candidates:
         found.setdefault(
-            groups.root(("candidate", id(candidate))), Region(assignment, arch, at)
+            groups.root(("candidate", candidate)), Region(assignment, arch, at)
         ).candidates.append(candidate)
-    for node in assignment.carried.values():
+    for node in assignment.carries:
         if (root := groups.root(_tensor(node.outputs[0]))) in found:
             found[root].carried.append(node)
     for (name, form), tensor in assignment.conversions.items():
@@ -190,7 +183,7 @@ def _ends(
         for c in assignment.candidates
         if c.anchor.x is tensor or any(link.operand is tensor for link in c.links)
     ]
-    return [("candidate", id(c)) for c in readers]
+    return [("candidate", c) for c in readers]
 
 
 def _tensor(tensor: gs.Tensor) -> tuple[str, object]:

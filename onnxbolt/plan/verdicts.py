@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from onnxbolt.archs import ARCHS
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.errors import FrozenError
-from onnxbolt.layout.assign import Assignment
+from onnxbolt.layout.assignment import Assignment
 from onnxbolt.measurements.timings import Comparison, Timings
 from onnxbolt.plan.borders import conversion_us
 from onnxbolt.plan.cost import ort_us, predict
@@ -84,17 +84,15 @@ class Judge:
     used: Timings
     refusals: list[Refusal]
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    # measured winners by id of their candidate
-    settled: dict[int, Verdict] = field(default_factory=dict)
+    settled: dict[Candidate, Verdict] = field(default_factory=dict)  # measured winners
 
-    def losing(self, found: Sequence[Joint]) -> dict[int, tuple[Candidate, ...]]:
-        """Ids of the candidates of regions that lose, and of those that a region is faster without,
-        each recorded with its times.
+    def losing(self, found: Sequence[Joint]) -> dict[Candidate, tuple[Candidate, ...]]:
+        """Candidates that lose, as a whole region or as the part that the region is faster without.
 
-        To each belongs what is offered instead: of a kernel for several layers these by themselves,
-        unless the whole model decided. What remains of a region that lost some nodes is judged by
-        the times of the region without them, not by prediction. Raises FrozenError where timings
-        are frozen and lack a region.
+        Each is recorded with its times. Its value is what is offered instead: the layers of a
+        kernel for several, each by itself; nothing if the whole model decided. The rest of a region
+        that lost some nodes is judged by the times of the region without them, not by prediction.
+        Raises FrozenError where timings are frozen and lack a region.
         """
         missing = {
             region.description
@@ -104,7 +102,7 @@ class Judge:
         }
         if self.timings.frozen and missing:
             raise frozen(missing, "regions")
-        losing: dict[int, tuple[Candidate, ...]] = {}
+        losing: dict[Candidate, tuple[Candidate, ...]] = {}
         for joint in found:
             verdict, candidates = self._judged(joint), joint[0].candidates
             in_part = self._best_part(joint)
@@ -125,8 +123,8 @@ class Judge:
                 kept, refused = [], list(candidates)
                 self.refusals += [_slower(c, _together(joint[0]), verdict) for c in refused]
             winner = in_part[1] if in_part else verdict
-            self.settled.update({id(c): winner for c in kept if winner.measured})
-            losing |= {id(c): () if verdict.reason else c.layers for c in refused}
+            self.settled.update({c: winner for c in kept if winner.measured})
+            losing |= {c: () if verdict.reason else c.layers for c in refused}
         return losing
 
     def _judged(self, joint: Joint) -> Verdict:
@@ -147,7 +145,7 @@ class Judge:
         )
 
     def _settled(self, joint: Joint) -> Verdict | None:
-        judged = [self.settled.get(id(c)) for c in joint[0].candidates]
+        judged = [self.settled.get(c) for c in joint[0].candidates]
         return judged[0] if all(judged) else None
 
     def _best_part(self, joint: Joint) -> tuple[Part, Verdict] | None:

@@ -250,7 +250,7 @@ def _fused(
     )
     if candidate is None:  # a pooling
         return row
-    key = id(candidate.anchor.node)
+    key = candidate.anchor.node
     configs = tuple(describe(config) for config in configs_of_node(node))
     work = sum(flops.get(source, 0) for source in sources)
     return dataclasses.replace(

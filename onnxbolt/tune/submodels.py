@@ -78,7 +78,7 @@ def _rounded(model: ModelProto, target: str) -> gs.Graph:
 def ends(region: Region) -> tuple[list[gs.Tensor], list[gs.Tensor]]:
     """The tensors that the region reads, and those that others read from it."""
     inner = [*(node for c in region.candidates for node in c.nodes), *region.carried]
-    ids = {id(node) for node in inner}
+    within = set(inner)
     written = {t.name: t for node in inner for t in node.outputs if t.name}
     read = {
         t.name: t
@@ -93,7 +93,7 @@ def ends(region: Region) -> tuple[list[gs.Tensor], list[gs.Tensor]]:
     return list(read.values()), [  # a graph output may have readers inside the region alone
         t
         for t in written.values()
-        if not t.outputs or any(id(user) not in ids for user in t.outputs) or t.name in plain
+        if not t.outputs or any(user not in within for user in t.outputs) or t.name in plain
     ]
 
 
@@ -122,10 +122,8 @@ def extract(
         functions=source.functions,
     )
     model.graph.name = "region"
-    model.graph.node.extend(node_proto(node) for node in in_order(graph) if id(node) in nodes)
-    constants = {
-        t.name: t for node in nodes.values() for t in node.inputs if isinstance(t, gs.Constant)
-    }
+    model.graph.node.extend(node_proto(node) for node in in_order(graph) if node in nodes)
+    constants = {t.name: t for node in nodes for t in node.inputs if isinstance(t, gs.Constant)}
     model.graph.initializer.extend(tensor_proto(constant) for constant in constants.values())
     model.graph.input.extend(_value(tensor, at) for tensor in inputs)
     model.graph.output.extend(_value(tensor, at) for tensor in outputs)
@@ -134,8 +132,9 @@ def extract(
 
 def _between(
     tensors: Mapping[str, gs.Tensor], inputs: Container[str], outputs: Iterable[str]
-) -> dict[int, gs.Node] | None:
-    found: dict[int, gs.Node] = {}
+) -> dict[gs.Node, None] | None:
+    """The nodes between tensors, in the order in which they are found."""
+    found: dict[gs.Node, None] = {}
     pending = [tensors[name] for name in outputs]
     while pending:
         tensor = pending.pop()
@@ -144,8 +143,8 @@ def _between(
         node = producer(tensor)
         if node is None:
             return None
-        if id(node) not in found:
-            found[id(node)] = node
+        if node not in found:
+            found[node] = None
             pending.extend(node.inputs)
     return found
 

@@ -182,7 +182,7 @@ class _Race:
     def _key(self, side: str, chosen: Plan | None = None) -> str:
         plan = (
             sorted(
-                [c.output.name, *(config.row() for config in chosen.configs[id(c.anchor.node)])]
+                [c.output.name, *(config.row() for config in chosen.configs[c.anchor.node])]
                 for c in chosen.candidates
             )
             if chosen

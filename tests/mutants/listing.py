@@ -374,7 +374,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
-        "onnxbolt/layout/slices.py",
+        "onnxbolt/layout/places.py",
         "tests/layout/test_slices.py",
         (
             "the last part of a Concat does not complete it",

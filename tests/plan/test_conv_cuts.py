@@ -149,12 +149,12 @@ def test_layers_without_a_kernel_for_what_is_stored_are_by_themselves() -> None:
     assert [c.rule.removesuffix("+CastF32") for c in cover(graph, [90])[0]] == [
         "conv+Bias+Relu"
     ] * 3
-    alone = {id(candidate.anchor.node): candidate for candidate in partition(match(graph)[0])}
+    alone = {candidate.anchor.node: candidate for candidate in partition(match(graph)[0])}
     together = partition(match(graph, several=True)[0])
     layers = tuple(
         candidate
         for key, candidate in alone.items()
-        if key not in {id(c.anchor.node) for c in together[:1]}
+        if key not in {c.anchor.node for c in together[:1]}
     )
     together = [dataclasses.replace(c, layers=layers) if len(c.widths) > 1 else c for c in together]
     planned = plan(graph, together, [90], "all")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import onnx_graphsurgeon as gs
 
-from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.assignment import Assignment, channels_last
+from onnxbolt.layout.carry import Carry, Writer
 from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST, Form, concatenated
-from onnxbolt.layout.rules import channels_last
 from onnxbolt.layout.rules.elementwise import stored_constant
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
 
 OPS = ("Concat",)
 
@@ -47,12 +42,12 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     return Carry(reads, (writes,), _emit)
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     rank = len(node.outputs[0].shape)
     axis = node.attrs["axis"] % rank
     form = CHANNELS_LAST if axis == 1 else carry.writes[0]
     inputs = [
-        stored_constant(rewriter, t, rank, form, 0.0) if read is None else rewriter.get(t, read)
+        stored_constant(writer, t, rank, form, 0.0) if read is None else writer.get(t, read)
         for t, read in zip(node.inputs, carry.reads, strict=True)
     ]
-    rewriter.replace(node, inputs, carry.writes[0], {"axis": FIRST_TO_LAST[rank].index(axis)})
+    writer.replace(node, inputs, carry.writes[0], {"axis": FIRST_TO_LAST[rank].index(axis)})

@@ -3,16 +3,12 @@ fit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.assignment import Assignment
+from onnxbolt.layout.carry import Carry, Writer
 from onnxbolt.layout.form import FIRST_TO_LAST, PLAIN, Form, take
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
 
 # ops whose value at a padded zero is finite whatever the constants are, so that zero weights behind
 # them remove it
@@ -92,7 +88,7 @@ def _common_form(node: gs.Node, state: Assignment, data: list[gs.Tensor]) -> For
     return form
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     form = carry.writes[0]
     rank = len(node.outputs[0].shape)
     inputs = [
@@ -100,18 +96,18 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
             tensor
             if not tensor.name or (i >= _PARAMETERS.get(node.op, len(node.inputs)))
             else (
-                stored_constant(rewriter, tensor, rank, form, 1.0 if node.op == "Div" else 0.0)
+                stored_constant(writer, tensor, rank, form, 1.0 if node.op == "Div" else 0.0)
                 if read is None
-                else rewriter.get(tensor, read)
+                else writer.get(tensor, read)
             )
         )
         for i, (tensor, read) in enumerate(zip(node.inputs, carry.reads, strict=True))
     ]
-    rewriter.replace(node, inputs, form)
+    writer.replace(node, inputs, form)
 
 
 def stored_constant(
-    rewriter: Rewriter, constant: gs.Constant, rank: int, form: Form, fill: float
+    writer: Writer, constant: gs.Constant, rank: int, form: Form, fill: float
 ) -> gs.Constant:
     """A constant that broadcasts against tensors of this rank in this form."""
     if constant.values.size == 1 or (not form.last and form.channels is None):
@@ -121,4 +117,4 @@ def stored_constant(
         values = values.transpose(FIRST_TO_LAST[rank])
     if values.shape[-1] != 1:
         values = take(values, form.channels, -1, fill)
-    return rewriter.constant(constant.name, np.ascontiguousarray(values))
+    return writer.constant(constant.name, np.ascontiguousarray(values))

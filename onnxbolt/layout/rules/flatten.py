@@ -8,17 +8,13 @@ without it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.graph.edit import constant_integers
+from onnxbolt.layout.assignment import Assignment, channels_last
+from onnxbolt.layout.carry import Carry, Writer
 from onnxbolt.layout.form import FIRST_TO_LAST, Form
-from onnxbolt.layout.rules import channels_last, constant_values
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
 
 OPS = ("Flatten", "Squeeze")  # and, by reshape.py, Reshape
 
@@ -56,20 +52,20 @@ def _flattened(form: Form, channels: int, spatial: int) -> tuple[int, ...]:
     return tuple(c * spatial + s if c >= 0 else -1 for s in range(spatial) for c in stored)
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     y, form = node.outputs[0], carry.writes[0]
     # not -1, which an empty batch leaves undefined
     columns = len(form.channels) if form.channels is not None else int(y.shape[1])
-    shape = rewriter.constant(y.name + ".shape", np.array([0, columns], np.int64))
-    rewriter.add(
+    shape = writer.constant(y.name + ".shape", np.array([0, columns], np.int64))
+    writer.add(
         "Reshape",
-        [rewriter.get(node.inputs[0], carry.reads[0]), shape],
-        [rewriter.produce(y, form)],
+        [writer.get(node.inputs[0], carry.reads[0]), shape],
+        [writer.produce(y, form)],
         {},
         y,
         node,
     )
-    rewriter.drop(node)
+    writer.drop(node)
 
 
 def follow(y: gs.Tensor, state: Assignment) -> bool:
@@ -81,18 +77,18 @@ def follow(y: gs.Tensor, state: Assignment) -> bool:
 
 def _squeezed(node: gs.Node) -> int | None:
     """The one axis that a Squeeze of four drops; None where it is unknown or not alone."""
-    axes = node.attrs.get("axes") or constant_values(node, 1)
+    axes = node.attrs.get("axes") or constant_integers(node, 1)
     return int(axes[0]) % 4 if axes and len(axes) == 1 else None
 
 
-def _emit_squeeze(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit_squeeze(writer: Writer, node: gs.Node, carry: Carry) -> None:
     axis = _squeezed(node)
     assert axis is not None  # the rule has looked
     axes = [FIRST_TO_LAST[4].index(axis)]
-    x, form = rewriter.get(node.inputs[0], carry.reads[0]), carry.writes[0]
+    x, form = writer.get(node.inputs[0], carry.reads[0]), carry.writes[0]
     if len(node.inputs) > 1:
-        rewriter.replace(
-            node, [x, rewriter.constant(node.inputs[1].name, np.array(axes, np.int64))], form
+        writer.replace(
+            node, [x, writer.constant(node.inputs[1].name, np.array(axes, np.int64))], form
         )
     else:
-        rewriter.replace(node, [x], form, {"axes": axes})
+        writer.replace(node, [x], form, {"axes": axes})

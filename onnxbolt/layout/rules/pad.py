@@ -3,25 +3,21 @@ kernels read what comes of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.graph.edit import constant_integers
+from onnxbolt.layout.assignment import Assignment, channels_last
+from onnxbolt.layout.carry import Carry, Writer
 from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
-from onnxbolt.layout.rules import channels_last, constant_values
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
 
 OPS = ("Pad",)
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
-    pads = constant_values(node, 1)
+    pads = constant_integers(node, 1)
     if (
         not channels_last(x, state)
         or pads is None
@@ -29,7 +25,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
         or len(pads) != 2 * len(x.shape)
     ):
         return None
-    form, dtype, fill = state.form(x), DType.of(x.dtype), constant_values(node, 2)
+    form, dtype, fill = state.form(x), DType.of(x.dtype), constant_integers(node, 2)
     more = pads[1] + pads[1 + len(x.shape)]
     if (pads[1] or more) and (
         form != CHANNELS_LAST or dtype is None or (int(x.shape[1]) + more) % dtype.alignment
@@ -41,13 +37,13 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     return Carry(reads, (form,), _emit)
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     form = carry.writes[0]
     rank = len(node.inputs[0].shape)
     pads = node.inputs[1].values.reshape(2, rank)[:, FIRST_TO_LAST[rank]].reshape(-1)
     inputs = [
-        rewriter.get(node.inputs[0], form),
-        rewriter.constant(node.inputs[1].name, np.ascontiguousarray(pads)),
+        writer.get(node.inputs[0], form),
+        writer.constant(node.inputs[1].name, np.ascontiguousarray(pads)),
         *node.inputs[2:],
     ]
-    rewriter.replace(node, inputs, form)
+    writer.replace(node, inputs, form)

@@ -6,22 +6,18 @@ a global pooling. A Cast behind a pooling is part of its kernel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
-from onnxbolt.graph.edit import auto_pad, sole_use
+from onnxbolt.graph.edit import auto_pad, constant_integers, sole_use
 from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels.pool import PoolProblem, candidates
-from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.assignment import Assignment, channels_last
+from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.form import Form, stored_shape
-from onnxbolt.layout.rules import channels_last, constant_values
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
+from onnxbolt.layout.places import Operation
 
 OPS = ("MaxPool", "AveragePool", "GlobalAveragePool")
 _KINDS = {
@@ -48,11 +44,11 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 def reduced_axes(node: gs.Node) -> list[int] | None:
     """The axes of a reduction, sorted and non-negative, None where unknown."""
-    axes = node.attrs.get("axes") or constant_values(node, 1)
+    axes = node.attrs.get("axes") or constant_integers(node, 1)
     return sorted(a % len(node.inputs[0].shape) for a in axes) if axes else None
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     form = carry.writes[0]
     x, y = node.inputs[0], node.outputs[0]
     dtype = DType.of(x.dtype)
@@ -72,37 +68,32 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
         attributes["count_include_pad"] = node.attrs.get("count_include_pad", 0)
     (n, h, w, c), (_, p, q, _) = _sizes(x, form), _sizes(y, form)
     problem = PoolProblem(n, h, w, c, p, q, dtype)
-    configs = [candidates(problem, ARCHS[number])[0] for number in rewriter.archs]
+    configs = [candidates(problem, ARCHS[number])[0] for number in writer.archs]
     covered: tuple[gs.Node, ...] = (node,)
     steps: tuple[Step, ...] = ()
-    if (cast := _cast_behind(rewriter, y, form)) is not None:
+    if (cast := _cast_behind(writer, y, form)) is not None:
         covered, y = (node, cast), cast.outputs[0]
         steps = (Step(CASTS[DType.of(y.dtype) or DType.F32]),)
     signature = Signature(kind, dtype, 4, steps)
-    rewriter.own(
-        signature,
-        node,
-        [rewriter.get(x, form)],
-        y,
-        form,
-        attributes,
-        f"{node.op} in NHWC",
-        covered,
-        configs,
+    writer.own(
+        Operation(signature, [writer.get(x, form)], attributes),
+        Result(y, form),
+        Origin(f"{node.op} in NHWC", node, covered),
+        Kernels(configs),
     )
 
 
-def _cast_behind(rewriter: Rewriter, y: gs.Tensor, form: Form) -> gs.Node | None:
+def _cast_behind(writer: Writer, y: gs.Tensor, form: Form) -> gs.Node | None:
     """A Cast that alone reads the result and keeps its form."""
-    node = sole_use(rewriter.graph, y)
+    node = sole_use(writer.graph, y)
     if (
         node is None
         or node.op != "Cast"
         or DType.of(node.outputs[0].dtype) is None
-        or node.outputs[0].name in rewriter.graph.captured
+        or node.outputs[0].name in writer.graph.captured
     ):
         return None
-    carry = rewriter.assignment.carries.get(id(node))
+    carry = writer.carries.get(node)
     return node if carry is not None and carry.reads == carry.writes == (form,) else None
 
 

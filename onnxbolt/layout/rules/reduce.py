@@ -6,18 +6,14 @@ The mean over height and width is a pooling.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.assignment import Assignment, channels_last
+from onnxbolt.layout.carry import Carry, Writer
 from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
-from onnxbolt.layout.rules import channels_last, pool
+from onnxbolt.layout.rules import pool
 from onnxbolt.layout.rules.pool import reduced_axes
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
 
 OPS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
 
@@ -36,13 +32,13 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     return Carry((form, *(None for _ in node.inputs[1:])), (writes,), _emit)
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     axes = sorted(
         FIRST_TO_LAST[len(node.inputs[0].shape)].index(a) for a in reduced_axes(node) or ()
     )
-    inputs = [rewriter.get(node.inputs[0], carry.reads[0])]
+    inputs = [writer.get(node.inputs[0], carry.reads[0])]
     changes: dict[str, object] = {"axes": axes}
     if len(node.inputs) > 1:
-        inputs.append(rewriter.constant(node.inputs[1].name, np.array(axes, np.int64)))
+        inputs.append(writer.constant(node.inputs[1].name, np.array(axes, np.int64)))
         changes = {}
-    rewriter.replace(node, inputs, carry.writes[0], changes)
+    writer.replace(node, inputs, carry.writes[0], changes)

@@ -8,18 +8,14 @@ of the last two axes of [N, H, W, g, C/g] is left.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.assignment import Assignment, channels_last
+from onnxbolt.layout.carry import Carry, Writer
 from onnxbolt.layout.form import CHANNELS_LAST
 from onnxbolt.layout.pixels import joins_or_splits_pixels, shuffled
-from onnxbolt.layout.rules import channels_last, flatten
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
+from onnxbolt.layout.rules import flatten
 
 OPS = ("Reshape",)
 _SPLIT = 5  # the rank of what is in a shuffle's middle
@@ -48,11 +44,11 @@ def _pixels(node: gs.Node, state: Assignment) -> Carry | None:
     return Carry((form, None), (form,), _emit_pixels)
 
 
-def _emit_pixels(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit_pixels(writer: Writer, node: gs.Node, carry: Carry) -> None:
     y, form = node.outputs[0], carry.writes[0]
     sizes = [size if isinstance(size, int) else -1 for size in y.shape[2:]]
     _emit(
-        rewriter,
+        writer,
         node,
         carry,
         [0, *sizes, len(form.channels) if form.channels is not None else y.shape[1]],
@@ -68,24 +64,24 @@ def _shuffle(node: gs.Node, state: Assignment) -> Carry | None:
     )
 
 
-def _emit_groups(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
-    _emit(rewriter, node, carry, [0, 0, 0, *node.outputs[0].shape[1:3]])
+def _emit_groups(writer: Writer, node: gs.Node, carry: Carry) -> None:
+    _emit(writer, node, carry, [0, 0, 0, *node.outputs[0].shape[1:3]])
 
 
-def _emit_joined(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
-    _emit(rewriter, node, carry, [0, 0, 0, node.outputs[0].shape[1]])
+def _emit_joined(writer: Writer, node: gs.Node, carry: Carry) -> None:
+    _emit(writer, node, carry, [0, 0, 0, node.outputs[0].shape[1]])
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry, shape: list[int]) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry, shape: list[int]) -> None:
     """`shape`: as stored; 0 is as it was."""
     y = node.outputs[0]
-    given = rewriter.constant(y.name + ".shape", np.array(shape, np.int64))
-    rewriter.add(
+    given = writer.constant(y.name + ".shape", np.array(shape, np.int64))
+    writer.add(
         "Reshape",
-        [rewriter.get(node.inputs[0], carry.reads[0]), given],
-        [rewriter.produce(y, carry.writes[0])],
+        [writer.get(node.inputs[0], carry.reads[0]), given],
+        [writer.produce(y, carry.writes[0])],
         {},
         y,
         node,
     )
-    rewriter.drop(node)
+    writer.drop(node)

@@ -8,20 +8,17 @@ axes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.graph.edit import constant_integers
 from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels.resize import COORDINATES, MODES, ROUNDINGS, Sampling, config
-from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.assignment import Assignment, channels_last
+from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
-from onnxbolt.layout.rules import channels_last, constant_values
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
+from onnxbolt.layout.places import Operation
 
 OPS = ("Resize",)
 _CUBIC = {"cubic_coeff_a": -0.75, "exclude_outside": 0}  # with ONNX's defaults
@@ -74,7 +71,7 @@ def _sampling(node: gs.Node) -> Sampling | None:
 
 def _scales(node: gs.Node) -> list[float] | None:
     """Of height and width, where images and channels stay."""
-    scales = constant_values(node, 2) or []
+    scales = constant_integers(node, 2) or []
     return (
         [float(scale) for scale in scales[2:]]
         if len(scales) == 4 and scales[:2] == [1, 1]
@@ -91,7 +88,7 @@ def _sizes(node: gs.Node) -> list[int] | None:
     return list(y[2:]) if all(isinstance(size, int) for size in y[2:]) else None
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     x, y, form = node.inputs[0], node.outputs[0], carry.writes[0]
     sampling, dtype = _sampling(node), DType.of(x.dtype)
     assert sampling is not None  # the rule has looked,
@@ -102,18 +99,13 @@ def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     }
     if sampling.mode == "cubic":
         attributes |= {name: node.attrs.get(name, default) for name, default in _CUBIC.items()}
-    configs = [config(arch) for arch in rewriter.archs]
-    signature = Signature("resize", dtype, 4, sampling=sampling)
-    rewriter.own(
-        signature,
-        node,
-        [rewriter.get(x, form)],
-        y,
-        form,
-        attributes,
-        "Resize in NHWC",
-        (node,),
-        configs,
+    writer.own(
+        Operation(
+            Signature("resize", dtype, 4, sampling=sampling), [writer.get(x, form)], attributes
+        ),
+        Result(y, form),
+        Origin("Resize in NHWC", node, (node,)),
+        Kernels([config(arch) for arch in writer.archs]),
     )
 
 
@@ -145,17 +137,17 @@ def _is_standard(node: gs.Node) -> bool:
     if not _is_nearest(node):
         return False
     factors = _factors(node)
-    values = constant_values(node, factors) if factors is not None else None
+    values = constant_integers(node, factors) if factors is not None else None
     unchanged = node.inputs[0].shape[1] if factors == 3 else 1
     return values is not None and values[1] == unchanged
 
 
 def _factors(node: gs.Node) -> int | None:
     """Which input holds the scales (2) or the sizes (3), as four constants."""
-    return next((i for i in (2, 3) if len(constant_values(node, i) or ()) == 4), None)
+    return next((i for i in (2, 3) if len(constant_integers(node, i) or ()) == 4), None)
 
 
-def _emit_standard(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit_standard(writer: Writer, node: gs.Node, carry: Carry) -> None:
     form = carry.writes[0]
     index = _factors(node)
     assert index is not None  # the rule has looked
@@ -165,20 +157,20 @@ def _emit_standard(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
     # those that say nothing stay: in models of opset 11 and 12 they were empty tensors, and not
     # omitted
     inputs = list(node.inputs)
-    inputs[0] = rewriter.get(node.inputs[0], form)
-    inputs[index] = rewriter.constant(node.inputs[index].name, np.ascontiguousarray(values))
-    rewriter.replace(node, inputs, form)
+    inputs[0] = writer.get(node.inputs[0], form)
+    inputs[index] = writer.constant(node.inputs[index].name, np.ascontiguousarray(values))
+    writer.replace(node, inputs, form)
 
 
-def _emit_computed(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit_computed(writer: Writer, node: gs.Node, carry: Carry) -> None:
     sizes, order = (
         node.inputs[3],
-        rewriter.constant(node.outputs[0].name + ".order", np.array(FIRST_TO_LAST[4], np.int64)),
+        writer.constant(node.outputs[0].name + ".order", np.array(FIRST_TO_LAST[4], np.int64)),
     )
-    turned = rewriter.scratch(sizes, np.int64)
-    rewriter.add("Gather", [sizes, order], [turned], {"axis": 0}, node.outputs[0], node)
-    rewriter.replace(
+    turned = writer.scratch(sizes, np.int64)
+    writer.add("Gather", [sizes, order], [turned], {"axis": 0}, node.outputs[0], node)
+    writer.replace(
         node,
-        [rewriter.get(node.inputs[0], carry.reads[0]), *node.inputs[1:3], turned],
+        [writer.get(node.inputs[0], carry.reads[0]), *node.inputs[1:3], turned],
         carry.writes[0],
     )

@@ -7,8 +7,6 @@ so are height and width: it stays, with its axes in another order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
@@ -16,13 +14,11 @@ from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import pinned
 from onnxbolt.graph.functions import Signature
 from onnxbolt.kernels import elementwise
-from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.assignment import Assignment, channels_last
+from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.excerpts import cut_axes, excerpts
 from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
-from onnxbolt.layout.rules import channels_last
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
+from onnxbolt.layout.places import Operation
 
 OPS = ("Slice", "Split")
 
@@ -50,41 +46,37 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     return Carry((form, *parameters), (form,) * len(node.outputs), _emit)
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     x, order = (
-        rewriter.get(node.inputs[0], carry.reads[0]),
+        writer.get(node.inputs[0], carry.reads[0]),
         FIRST_TO_LAST[len(node.inputs[0].shape)],
     )
     axes = [order.index(axis) for axis in cut_axes(node) or ()]
     if node.op == "Split":
-        rewriter.replace(node, [x, *node.inputs[1:]], carry.writes[0], {"axis": axes[0]})
+        writer.replace(node, [x, *node.inputs[1:]], carry.writes[0], {"axis": axes[0]})
     else:
         # all of its indices have one type
-        given = rewriter.constant(
+        given = writer.constant(
             node.outputs[0].name + ".axes", np.array(axes, node.inputs[1].dtype)
         )
-        rewriter.replace(node, [x, *node.inputs[1:3], given, *node.inputs[4:]], carry.writes[0])
+        writer.replace(node, [x, *node.inputs[1:3], given, *node.inputs[4:]], carry.writes[0])
 
 
-def _emit_channels(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit_channels(writer: Writer, node: gs.Node, carry: Carry) -> None:
     dtype, configs = (
         DType.of(node.inputs[0].dtype),
-        [elementwise.config(arch) for arch in rewriter.archs],
+        [elementwise.config(arch) for arch in writer.archs],
     )
     assert dtype is not None  # `excerpts` has looked
     for tensor, excerpt in zip(list(node.outputs), excerpts(node), strict=True):
-        if tensor.name not in rewriter.excerpts and (
-            tensor.outputs or pinned(rewriter.graph, tensor)
-        ):
-            rewriter.own(
-                Signature("elementwise", dtype),
-                node,
-                [excerpt.read(rewriter)],
-                tensor,
-                carry.writes[0],
-                {},
-                f"{node.op} in NHWC",
-                (node,),
-                configs,
+        if writer.is_read_in_place(tensor):
+            continue
+        if tensor.outputs or pinned(writer.graph, tensor):
+            read = excerpt.within(writer.get(excerpt.tensor, excerpt.form))
+            writer.own(
+                Operation(Signature("elementwise", dtype), [read]),
+                Result(tensor, carry.writes[0]),
+                Origin(f"{node.op} in NHWC", node, (node,)),
+                Kernels(configs),
             )
-    rewriter.drop(node)
+    writer.drop(node)

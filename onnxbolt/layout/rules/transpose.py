@@ -8,17 +8,12 @@ LayerNormalization of channels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.layout.assign import Assignment, Carry
+from onnxbolt.layout.assignment import Assignment, channels_last
+from onnxbolt.layout.carry import Carry, Writer
 from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
-from onnxbolt.layout.rules import channels_last
-
-if TYPE_CHECKING:
-    from onnxbolt.rewrite import Rewriter
 
 OPS = ("Transpose",)
 
@@ -56,24 +51,22 @@ def _entry(node: gs.Node, state: Assignment) -> Carry | None:
     return Carry((PLAIN,), (CHANNELS_LAST,), _emit_alias)
 
 
-def _emit_alias(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
-    rewriter.alias(node, rewriter.get(node.inputs[0], PLAIN), CHANNELS_LAST)
+def _emit_alias(writer: Writer, node: gs.Node, carry: Carry) -> None:
+    writer.alias(node, writer.get(node.inputs[0], PLAIN), CHANNELS_LAST)
 
 
-def _emit_shuffle(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit_shuffle(writer: Writer, node: gs.Node, carry: Carry) -> None:
     order = FIRST_TO_LAST[5]
     perm = [order.index(node.attrs["perm"][axis]) for axis in order]
-    rewriter.replace(
-        node, [rewriter.get(node.inputs[0], CHANNELS_LAST)], CHANNELS_LAST, {"perm": perm}
-    )
+    writer.replace(node, [writer.get(node.inputs[0], CHANNELS_LAST)], CHANNELS_LAST, {"perm": perm})
 
 
-def _emit(rewriter: Rewriter, node: gs.Node, carry: Carry) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     rank = len(node.inputs[0].shape)
     perm = [FIRST_TO_LAST[rank].index(p) for p in node.attrs["perm"]]
     if perm == list(range(rank)):
-        rewriter.alias(node, rewriter.get(node.inputs[0], carry.reads[0]), carry.writes[0])
+        writer.alias(node, writer.get(node.inputs[0], carry.reads[0]), carry.writes[0])
     else:
-        rewriter.replace(
-            node, [rewriter.get(node.inputs[0], carry.reads[0])], carry.writes[0], {"perm": perm}
+        writer.replace(
+            node, [writer.get(node.inputs[0], carry.reads[0])], carry.writes[0], {"perm": perm}
         )

@@ -1,0 +1,124 @@
+"""How an ordinary node carries stored forms through, and what writes its replacement.
+
+A rule (rules/) answers a `Carry`. Its `emit` writes nodes through a `Writer`, which rewrite.py
+implements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.layout.form import Form
+from onnxbolt.layout.places import Operation, Read, Slice
+
+
+@dataclass(frozen=True)
+class Carry:
+    """How an ordinary node works on stored forms: what it reads (per input; constants are its
+    own business), what it writes, and how its replacement is written."""
+
+    reads: tuple[Form | None, ...]
+    writes: tuple[Form, ...]
+    emit: Callable[[Writer, gs.Node, Carry], None]
+    ours: bool = False  # True if the replacement is a node of our domain
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a node of our domain writes: `tensor` in `form`."""
+
+    tensor: gs.Tensor
+    form: Form
+    stored: gs.Tensor | None = None  # a second output, in the form that is assigned to it
+    place: Slice | None = None  # given where a copy writes it; else found by the tensor's name
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Why there is a node of our domain: the rule in words, the source node that names it, and
+    the nodes whose place it takes."""
+
+    rule: str
+    source: gs.Node | None
+    covered: Sequence[gs.Node] = ()
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The configurations that a node carries, and where they are from."""
+
+    configs: Sequence[KernelConfig] = field(default=())
+    source: str = "predicted"
+
+
+class Writer(Protocol):
+    """Writes the new list of nodes. `get` and `produce` name a tensor in a stored form."""
+
+    graph: gs.Graph
+    archs: Sequence[int]
+
+    @property
+    def carries(self) -> Mapping[gs.Node, Carry]:
+        """The ordinary nodes that work on stored forms."""
+
+    def form(self, tensor: gs.Tensor) -> Form:
+        """The form in which the node that computes `tensor` writes it."""
+
+    def get(self, tensor: gs.Tensor, form: Form | None) -> gs.Tensor | Read:
+        """`tensor` as stored in `form`, converted once for all who read it."""
+
+    def is_read_in_place(self, tensor: gs.Tensor) -> bool:
+        """True if kernels of ours alone read this excerpt, from the tensor that it is part of."""
+
+    def produce(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
+        """The variable that a new node writes for `tensor` in `form`."""
+
+    def variable(self, tensor: gs.Tensor, form: Form) -> gs.Variable:
+        """A new variable for `tensor` as stored in `form`."""
+
+    def scratch(self, tensor: gs.Tensor, dtype: np.dtype | type) -> gs.Variable:
+        """A new variable of another element type, its shape left to inference."""
+
+    def before_cast(self, stored: gs.Tensor) -> gs.Tensor:
+        """What a Cast has made `stored` of, if kernels read its type; else `stored` itself."""
+
+    def constant(self, base: str, values: np.ndarray) -> gs.Constant:
+        """A new initializer; small equal ones are shared."""
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[gs.Tensor],
+        outputs: Sequence[gs.Tensor],
+        attributes: dict[str, object],
+        about: gs.Tensor,
+        source: gs.Node | None = None,
+        domain: str = "",
+    ) -> gs.Node:
+        """Append a new node; `about` names it, `source` is where it comes from."""
+
+    def replace(
+        self,
+        node: gs.Node,
+        inputs: Sequence[gs.Tensor],
+        form: Form,
+        changes: dict[str, object] | None = None,
+    ) -> None:
+        """The same op on stored forms."""
+
+    def alias(self, node: gs.Node, stored: gs.Tensor, form: Form) -> None:
+        """The node's result is what `stored` holds already."""
+
+    def drop(self, node: gs.Node) -> None:
+        """Take a node out of the graph."""
+
+    def own(
+        self, operation: Operation, result: Result, origin: Origin, kernels: Kernels
+    ) -> gs.Node:
+        """Append a node of our domain."""
