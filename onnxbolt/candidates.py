@@ -181,8 +181,8 @@ class Candidate:
     @property
     def out(self) -> DType:
         """Element type of the output."""
-        casts = {"CastF32": DType.F32, "CastF16": DType.F16, "CastBF16": DType.BF16}
-        return casts.get(self.chain[-1], self.anchor.dtype) if self.links else self.anchor.dtype
+        cast = self.links[-1].step.row.cast if self.links else None
+        return cast or self.anchor.dtype
 
     @property
     def rule(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from onnx import AttributeProto, NodeProto
 
-from onnxbolt import checks
+from onnxbolt import checks, domains
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, MEAN
@@ -20,7 +20,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import ROW_WIDTH, Family, KernelConfig
 from onnxbolt.kernels.soundness import FOR_CONV, FOR_GEMM, config_from
 
-DOMAIN = "com.onnxbolt"
+DOMAIN = domains.FUSED
 # each kind of op, and the families whose kernels compute it
 KINDS: Mapping[str, frozenset[Family]] = {
     **dict.fromkeys(("conv", "conv1d", "conv_chain"), FOR_CONV | FOR_GEMM),

@@ -1,5 +1,5 @@
-// Device functions of the steps of onnxbolt/epilogues.py: one struct per row, named by its
-// `functor` column.
+// Device functions of the steps of onnxbolt/epilogues/: one struct per entry, named by its
+// `functor`.
 //
 // A step maps one fp32 value, its operand and its parameters to one fp32 value. NaN passes through,
 // as it does through the ONNX operators; fminf and fmaxf would swallow it.

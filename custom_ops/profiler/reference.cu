@@ -264,7 +264,7 @@ bool IsCalled(const char* name, size_t length, const char* text) {
   return std::strlen(name) == length && !std::strncmp(name, text, length);
 }
 
-// A further product (PRODUCT in onnxbolt/epilogues.py) is no step of a chain: it begins the next
+// A further product (PRODUCT in onnxbolt/epilogues/) is no step of a chain: it begins the next
 // one. Nor is what makes the result in front of it an output, too (STORE), or of the last result
 // its mean (MEAN).
 constexpr char kProduct[] = "Gemm", kStore[] = "Store", kMean[] = "Mean";

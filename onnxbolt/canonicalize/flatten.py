@@ -18,28 +18,11 @@ import math
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.domains import INTERNAL
+from onnxbolt.epilogues import steps_of
 from onnxbolt.graph.edit import add_constant, add_variable, insert, producer, remove, sole_use
 
 Shape = list[int | str | None]
-_ROWWISE = frozenset(
-    {
-        "Relu",
-        "LeakyRelu",
-        "PRelu",
-        "Sigmoid",
-        "Tanh",
-        "Elu",
-        "HardSigmoid",
-        "Softplus",
-        "Clip",
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Cast",
-    }
-)
-_INTERNAL = "onnxbolt.internal"
 
 
 def run(graph: gs.Graph) -> int:
@@ -112,12 +95,12 @@ def _is_product(node: gs.Node, tensor: gs.Tensor) -> bool:
 
 def _is_rowwise(node: gs.Node, tensor: gs.Tensor) -> bool:
     """Whether the node treats all rows alike, whatever their arrangement."""
-    if node.domain == _INTERNAL:
+    if node.domain == INTERNAL:
         return True
     others = [t for t in node.inputs if t is not tensor and t.name]
     return (
         not node.domain
-        and node.op in _ROWWISE
+        and bool(steps_of(node.op))
         and all(isinstance(t, gs.Constant) and len(t.shape) <= 1 for t in others)
     )
 

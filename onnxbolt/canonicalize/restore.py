@@ -91,8 +91,8 @@ def _originals(graph: gs.Graph, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> li
 
 
 class _WrittenOut:
-    """The ONNX form of the epilogue table as nodes of the graph; `__call__` is what epilogues.py
-    names `Emit`."""
+    """The ONNX form of the epilogue table as nodes of the graph; `__call__` is what
+    epilogues/step.py names `Emit`."""
 
     def __init__(self, graph: gs.Graph, node: gs.Node, x: gs.Tensor) -> None:
         self.graph, self.node, self.x = graph, node, x

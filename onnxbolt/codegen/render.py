@@ -178,7 +178,7 @@ def _chain(steps: Iterable[str]) -> str:
 
 
 def _types(steps: Iterable[str]) -> Iterable[str]:
-    return (f"onnxbolt::epilogue::{EPILOGUES[step].functor}" for step in steps)
+    return (EPILOGUES[step].qualified_functor for step in steps)
 
 
 def _shape(extents: tuple[int, ...]) -> str:

@@ -13,7 +13,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-DOMAIN = "com.microsoft"
+from onnxbolt import domains
+
+DOMAIN = domains.CONTRIB
 
 
 def stand_ins(node: gs.Node) -> list[NodeProto]:

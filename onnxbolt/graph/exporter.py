@@ -10,6 +10,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from onnxbolt import domains
 from onnxbolt.graph import weights
 from onnxbolt.graph.edit import Constant, Weight
 from onnxbolt.graph.element_types import onnx_dtype
@@ -19,7 +20,7 @@ from onnxbolt.graph.order import in_order
 from onnxbolt.graph.skeleton import LEAST_IR
 from onnxbolt.graph.weights import Weights
 
-FUSED_DOMAIN, INTERNAL_DOMAIN = "com.onnxbolt", "onnxbolt.internal"
+FUSED_DOMAIN, INTERNAL_DOMAIN = domains.FUSED, domains.INTERNAL
 
 
 def export_model(

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import AttributeProto, FunctionProto, NodeProto, helper, numpy_helper
 
+from onnxbolt import domains
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, PRODUCT, STORE, Step
+from onnxbolt.epilogues import BIAS, PRODUCT, STORE, Step
 from onnxbolt.kernels.resize import Sampling
 
-DOMAIN = "com.onnxbolt"
+DOMAIN = domains.FUSED
 TO_CHANNELS_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
 TO_CHANNELS_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
 _REFERENCED = {
@@ -92,7 +93,7 @@ class Signature:
 
 
 class _Body:
-    """Nodes of a function in the making; the callable is what epilogues.py names `Emit`.
+    """Nodes of a function in the making; the callable is what epilogues/step.py names `Emit`.
 
     bfloat16 is computed in fp32, as the kernels do: neither ONNX (Conv, below opset 22) nor ONNX
     Runtime has it for most ops.
@@ -190,7 +191,7 @@ def build(signature: Signature, opset: int) -> FunctionProto:
         result = _pool(body, signature, opset)
     if signature.part is not Part.WHOLE:
         result = _placed(body, signature, result)
-    if not any(step.name in CASTS.values() for step in signature.steps):
+    if not any(step.row.cast for step in signature.steps):
         body.convert(result, body.dtype, signature.dtype)
     body.nodes[-1].output[0] = "y"  # the result is always what the last node computes
     weighted = signature.kind in ("conv", "gemm", "squeeze_excite")
@@ -239,7 +240,7 @@ def _conv(body: _Body, signature: Signature, opset: int, operands: list[str]) ->
         x = body.load(body.convert("x", signature.planes, signature.dtype))
     inputs = [x, body("Transpose", [body.load("weight")], perm=first)]
     steps, operands = list(signature.steps), list(operands)
-    if steps and steps[0].name == "Bias":
+    if steps and steps[0].name == BIAS:
         bias = operands.pop(0)
         inputs.append(body.convert(bias, DType.F32, body.dtype))
         steps.pop(0)

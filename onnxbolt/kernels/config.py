@@ -162,7 +162,7 @@ class GemmProblem:
     k: int
     dtype: DType
     out: DType
-    chain: tuple[str, ...]  # epilogue step names, see epilogues.py
+    chain: tuple[str, ...]  # epilogue step names, see epilogues/
     # columns of the layers before the last, where `chain` holds further products; the last has `n`
     inner: tuple[int, ...] = ()
 

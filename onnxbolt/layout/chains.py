@@ -14,14 +14,13 @@ import onnx_graphsurgeon as gs
 from onnxbolt.candidates import Anchor, Candidate, Link
 from onnxbolt.canonicalize.batchnorm import scale_and_shift
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, Step
+from onnxbolt.epilogues import BIAS, SCALE, Step
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.form import Form
 from onnxbolt.layout.rules import batchnorm, elementwise
 from onnxbolt.match.matcher import fits, links_over
 
 _LEAST_KERNELS = 2  # that a chain replaces; a single one has nothing to be fused with
-_OPS = frozenset(elementwise.OPS) - {"Cast"} | frozenset(batchnorm.OPS)
 
 
 def chains(graph: gs.Graph, assignment: Assignment) -> list[Candidate]:
@@ -69,7 +68,8 @@ def _from(
 def _form(node: gs.Node, assignment: Assignment) -> Form | None:
     """The form that the node writes, where it is elementwise in channels last."""
     carry = assignment.carries.get(node)
-    return carry.writes[0] if carry and node.op in _OPS and carry.writes[0].last else None
+    ours = node.op in batchnorm.OPS or (elementwise.takes(node.op) and node.op != "Cast")
+    return carry.writes[0] if carry and ours and carry.writes[0].last else None
 
 
 def _behind(
@@ -107,7 +107,7 @@ def _links(
     )
     reads = zip(node.inputs, assignment.carries[node].reads, strict=True)
     same = all(read in (None, form) for _, read in reads)
-    casts = any(link.step.name in CASTS.values() for link in links)
+    casts = any(link.step.row.cast is not None for link in links)
     return list(links) if same and not casts and fits([*before, *links]) else []
 
 
@@ -120,7 +120,7 @@ def _normalization(node: gs.Node) -> tuple[Link, Link]:
         gs.Constant(f"{y.name}.{name}", values.astype(np.float32))
         for name, values in zip(("scale", "shift"), found, strict=True)
     )
-    return Link(Step("Scale"), scale, (node,), y), Link(Step("Bias"), shift, (node,), y)
+    return Link(Step(SCALE), scale, (node,), y), Link(Step(BIAS), shift, (node,), y)
 
 
 def _kernels(node: gs.Node) -> int:

@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import PRODUCT, Step
+from onnxbolt.epilogues import BIAS, PRODUCT, Step
 from onnxbolt.graph.edit import auto_pad
 from onnxbolt.graph.overridable import remedy_for
 from onnxbolt.kernels import grouped
@@ -23,7 +23,7 @@ def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
     anchor = Anchor("conv", node, x, weight, dtype)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     links = (
-        (Link(Step("Bias"), bias, (node,), node.outputs[0]),)
+        (Link(Step(BIAS), bias, (node,), node.outputs[0]),)
         if bias is not None and bias.name
         else ()
     )

@@ -114,11 +114,7 @@ def _layer(node: gs.Node, x: gs.Tensor) -> _Layer | None:
     anchor = Anchor("conv", node, x, weight, DType.F32)  # for patterns, which ask it for channels
     for pattern in steps().get((after.domain or "", after.op), ()):
         link = pattern.match(after, y, anchor)
-        if (
-            isinstance(link, Link)
-            and not link.step.row.operand
-            and not link.step.name.startswith("Cast")
-        ):
+        if isinstance(link, Link) and not link.step.row.operand and link.step.row.cast is None:
             return _Layer(weight, bias, Link(link.step, None, (node, after), link.output))
     return None
 

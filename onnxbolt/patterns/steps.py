@@ -1,4 +1,5 @@
-"""The registry of step patterns: one line for each module that holds `STEPS`.
+"""The registry of step patterns: those of the epilogue steps' entries, and one line for each module
+that holds `STEPS`.
 
 Where several patterns accept a node, the first in this order wins; tests keep them disjoint.
 """
@@ -6,27 +7,28 @@ Where several patterns accept a node, the first in this order wins; tests keep t
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cache
+from functools import lru_cache
 
-from onnxbolt.patterns import activation, binary, cast, clip, contrib_gelu, conv, gemm
+from onnxbolt.epilogues import EpilogueStep, registered
+from onnxbolt.patterns import conv, gemm
+from onnxbolt.patterns.epilogue import patterns_of
 from onnxbolt.patterns.types import StepPattern
 
 _PATTERNS: tuple[StepPattern, ...] = (
-    *activation.STEPS,
-    *binary.STEPS,
-    *cast.STEPS,
-    *clip.STEPS,
-    *contrib_gelu.STEPS,
     *conv.STEPS,
     *gemm.STEPS,
 )
 
 
-@cache
 def steps() -> dict[tuple[str, str], list[StepPattern]]:
     """Step patterns by domain and op type."""
+    return _steps(registered())
+
+
+@lru_cache(maxsize=1)
+def _steps(entries: tuple[EpilogueStep, ...]) -> dict[tuple[str, str], list[StepPattern]]:
     found: dict[tuple[str, str], list[StepPattern]] = defaultdict(list)
-    for pattern in _PATTERNS:
+    for pattern in (*(p for entry in entries for p in patterns_of(entry)), *_PATTERNS):
         for op in pattern.ops:
             found[pattern.domain, op].append(pattern)
     return dict(found)

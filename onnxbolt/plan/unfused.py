@@ -6,14 +6,9 @@ from __future__ import annotations
 import itertools
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MEAN
+from onnxbolt.epilogues import BIAS, EPILOGUES, MEAN
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
 
-# Elementwise kernels that ONNX Runtime launches for a step, where not one: compositions that it has
-# no fused kernel for.
-_ORT_KERNELS = {"HardSwish": 2, "Mish": 3}
-# A bias and the GELU behind it are one kernel (BiasGelu, FastGelu).
-_ORT_BIAS_FUSED = ("GeluErf", "GeluTanh")
 # In fp32 alone cuDNN and cuBLASLt kernels with these epilogues are used (FusedConv, Gemm with
 # bias).
 _ORT_FUSED_F32 = {
@@ -32,10 +27,10 @@ def unfused_steps(problem: ConvProblem | GemmProblem) -> tuple[str, ...]:
     fuses_bias = isinstance(problem, ConvProblem)  # the provider's option fuse_conv_bias
     kept = [
         step
-        for step, after in itertools.pairwise((*chain, ""))
-        if not (step == "Bias" and (fuses_bias or after in _ORT_BIAS_FUSED))
+        for step, after in itertools.zip_longest(chain, chain[1:])
+        if not (step == BIAS and (fuses_bias or (after and EPILOGUES[after].in_ort.with_bias)))
     ]
-    return tuple(step for step in kept for _ in range(_ORT_KERNELS.get(step, 1)))
+    return tuple(step for step in kept for _ in range(EPILOGUES[step].in_ort.kernels))
 
 
 def tensors_moved(step: str) -> int:

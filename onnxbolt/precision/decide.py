@@ -86,7 +86,9 @@ def may_be_low(node: gs.Node, index: int, low: DType, opset: int, inputs: bool =
         return True
     if inputs and index in ops.FP32_INPUTS.get(node.op, ()):
         return False
-    if low is DType.BF16 and (node.op in ops.POOLING | ops.EPILOGUES_ONLY or node.op == "Conv"):
+    if low is DType.BF16 and (
+        node.op in ops.POOLING or ops.needs_epilogue(node.op) or node.op == "Conv"
+    ):
         return True
     fits, variadic = _slots(node.op, opset, low, inputs)
     return fits[min(index, len(fits) - 1) if variadic else index]
@@ -159,7 +161,7 @@ class Decision:
             return "the type of one of its tensors is not known"
         if not self._has_kernel(node):
             return f"ONNX Runtime {self.kernels.release} has no {self.low.value} CUDA kernel"
-        if node.op not in ops.SAFE:
+        if not ops.is_safe(node.op):
             return f"not known to be accurate in {self.low.value}"
         if not self._is_declared(node):
             return f"ONNX defines it for no {self.low.value} at opset {self.opset}"
@@ -193,7 +195,7 @@ class Decision:
         if node.op in ops.POOLING:
             shape = node.inputs[0].shape
             return len(node.outputs) == 1 and shape is not None and len(shape) == 4
-        if node.op not in ops.EPILOGUES_ONLY or not node.inputs[0].inputs:
+        if not ops.needs_epilogue(node.op) or not node.inputs[0].inputs:
             return False
         source = node.inputs[0].inputs[0]
         return (
@@ -266,7 +268,7 @@ class Decision:
 
     def _bounds(self, node: gs.Node) -> bool:
         """Whether the outputs are within range whatever comes in."""
-        if node.op in ops.BOUNDING:
+        if ops.is_bounding(node.op):
             return True
         # a large divisor makes small results; a sum of large values divides them back into range
         if node.op == "Div":

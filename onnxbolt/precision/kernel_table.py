@@ -64,7 +64,7 @@ class Kernels:
         versions decide: the node runs on the CPU until ONNX Runtime registers the version, and its
         type is not the reason.
         """
-        if op in ops.FUNCTIONS:
+        if ops.is_composed(op):
             return True
         version = onnx.defs.get_schema(op, opset, "").since_version
         named = self._by_op.get(op, [])

@@ -1,13 +1,15 @@
 """Which operations may run in 16 bits: the tables that `decide` reads.
 
-SAFE is a judgement of numerics: in 16 bits these operations lose no more than the rounding of what
-they read and write. LayerNormalization, Softmax, ReduceMean, ReduceSum, Attention, pooling and
+`is_safe` is a judgement of numerics: in 16 bits these operations lose no more than the rounding of
+what they read and write. LayerNormalization, Softmax, ReduceMean, ReduceSum, Attention, pooling and
 products are among them because their kernels read 16 bits and accumulate in fp32. Whether ONNX
 Runtime has such a kernel is for `kernel_table` to say: a node in a 16-bit type without one would
 run on the CPU between two copies.
 """
 
 from __future__ import annotations
+
+from onnxbolt.epilogues import EPILOGUES, steps_of
 
 # any type: they move values and compute nothing
 MOVEMENT = frozenset(
@@ -40,80 +42,58 @@ MOVEMENT = frozenset(
         "Where",
     }
 )
-SAFE = (
-    frozenset(
-        {
-            "Abs",
-            "Add",
-            "ArgMax",
-            "ArgMin",
-            "Attention",
-            "AveragePool",
-            "BatchNormalization",
-            "Cast",
-            "Ceil",
-            "Clip",
-            "Conv",
-            "ConvTranspose",
-            "Div",
-            "Einsum",
-            "Elu",
-            "Equal",
-            "Erf",
-            "Floor",
-            "Gelu",
-            "Gemm",
-            "GlobalAveragePool",
-            "GlobalMaxPool",
-            "Greater",
-            "GreaterOrEqual",
-            "GroupNormalization",
-            "HardSigmoid",
-            "HardSwish",
-            "InstanceNormalization",
-            "IsNaN",
-            "LayerNormalization",
-            "LeakyRelu",
-            "Less",
-            "LessOrEqual",
-            "LogSoftmax",
-            "MatMul",
-            "Max",
-            "MaxPool",
-            "Min",
-            "Mish",
-            "Mod",
-            "Mul",
-            "Neg",
-            "OneHot",
-            "PRelu",
-            "RMSNormalization",
-            "ReduceMax",
-            "ReduceMean",
-            "ReduceMin",
-            "ReduceSum",
-            "Relu",
-            "Resize",
-            "Round",
-            "Selu",
-            "Sigmoid",
-            "Sign",
-            "Softmax",
-            "Softplus",
-            "Softsign",
-            "Sqrt",
-            "Sub",
-            "Sum",
-            "Tanh",
-            "ThresholdedRelu",
-            "TopK",
-        }
-    )
-    | MOVEMENT
+_OTHERS_SAFE = frozenset(
+    {
+        "Abs",
+        "ArgMax",
+        "ArgMin",
+        "Attention",
+        "AveragePool",
+        "BatchNormalization",
+        "Ceil",
+        "Conv",
+        "ConvTranspose",
+        "Einsum",
+        "Equal",
+        "Erf",
+        "Floor",
+        "Gelu",
+        "Gemm",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "Greater",
+        "GreaterOrEqual",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "IsNaN",
+        "LayerNormalization",
+        "Less",
+        "LessOrEqual",
+        "LogSoftmax",
+        "MatMul",
+        "Max",
+        "MaxPool",
+        "Min",
+        "Mod",
+        "Neg",
+        "OneHot",
+        "RMSNormalization",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceSum",
+        "Resize",
+        "Round",
+        "Selu",
+        "Sign",
+        "Softmax",
+        "Softsign",
+        "Sqrt",
+        "Sum",
+        "ThresholdedRelu",
+        "TopK",
+    }
 )
-# ONNX defines them by other operators, as which ONNX Runtime runs them where it has no kernel
-FUNCTIONS = frozenset({"GroupNormalization", "HardSwish", "Mish"})
-
 _SUMS = "adds up many terms, which may leave half precision's range"
 _STATE = "carries its state through every step, so that roundings add up"
 _SCALES = "its scales are calibrated in fp32"
@@ -151,16 +131,13 @@ KEPT = {
 }
 # of the kept ones: what follows has to be in fp32 too, since the result itself may be out of range
 WIDENING = frozenset({"CumSum", "Exp", "Pow", "ReduceProd", "ReduceSumSquare"})
-# whatever comes in, what goes out is small (or no float): an fp32 region that was needed for range
-# ends here
-BOUNDING = frozenset(
+_OTHERS_BOUNDING = frozenset(
     {
         "ArgMax",
         "ArgMin",
         "Cos",
         "Erf",
         "GroupNormalization",
-        "HardSigmoid",
         "InstanceNormalization",
         "LayerNormalization",
         "Log",
@@ -168,17 +145,13 @@ BOUNDING = frozenset(
         "MeanVarianceNormalization",
         "RMSNormalization",
         "Reciprocal",
-        "Sigmoid",
         "Sign",
         "Sin",
         "Softmax",
         "Softsign",
-        "Tanh",
     }
 )
 ANCHORS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
-# activations that some releases of ONNX Runtime have in no 16-bit form, but an epilogue of ours has
-EPILOGUES_ONLY = frozenset({"Clip", "Elu", "HardSigmoid", "LeakyRelu", "PRelu", "Softplus"})
 POOLING = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool"})
 # float inputs by position that are coordinates or counts, not data: fp32 even where ONNX allows
 # another type
@@ -186,3 +159,27 @@ FP32_INPUTS = {"OneHot": (0, 1), "Resize": (1, 2)}
 # they read a float tensor of any type and write none of the same type
 ANY_INPUT = frozenset({"Cast", "CastLike", "Shape", "Size"})
 EXACT = ("bool", "int8", "uint8")  # types all of whose values either 16-bit type holds exactly
+
+
+def is_safe(op: str) -> bool:
+    """True if the operation may run in 16 bits; epilogue steps may, which compute in fp32."""
+    return op in _OTHERS_SAFE or op in MOVEMENT or bool(steps_of(op))
+
+
+def is_composed(op: str) -> bool:
+    """True if ONNX defines the operator by others, as which ONNX Runtime runs it where it has no
+    kernel."""
+    return op == "GroupNormalization" or any(step.in_ort.kernels > 1 for step in steps_of(op))
+
+
+def is_bounding(op: str) -> bool:
+    """True if what goes out is small (or no float), whatever comes in: an fp32 region that was
+    needed for range ends here. `op` is a standard operator or the name of an epilogue step."""
+    own = EPILOGUES.get(op)
+    steps = steps_of(op) if own is None else (own,)
+    return op in _OTHERS_BOUNDING or any(step.bounding for step in steps)
+
+
+def needs_epilogue(op: str) -> bool:
+    """True of epilogue steps that some releases of ONNX Runtime have in no 16-bit form."""
+    return any(not step.in_ort.all_types for step in steps_of(op))

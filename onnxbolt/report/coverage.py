@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from onnxbolt.candidates import Refusal
-from onnxbolt.report.products import CONTRIB, Product
+from onnxbolt.domains import CONTRIB
+from onnxbolt.report.products import Product
 
 # parts of op types
 _QUANTIZED = ("Integer", "QLinear", "QGemm", "QAttention", "DynamicQuantize", "NBits", "Bnb4")

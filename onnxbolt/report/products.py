@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from onnxbolt.domains import CONTRIB
 from onnxbolt.graph.exporter import used_variables
 from onnxbolt.graph.importer import import_model, tensor_type
 from onnxbolt.graph.scopes import subgraphs
 from onnxbolt.graph.shapes import Shape, infer, infer_at, infer_inner
-
-CONTRIB = "com.microsoft"
 
 
 @dataclass(frozen=True)

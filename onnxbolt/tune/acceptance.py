@@ -11,20 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxbolt.epilogues import MEAN, layers
+from onnxbolt.epilogues import EPILOGUES, MEAN, layers
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
-from onnxbolt.verify.functions import FUNCTIONS
-from onnxbolt.verify.limits import FLOOR, TF32, Arithmetic, published, unit
-
-# the operator whose implementation a step's is, where it is named otherwise
-_OPERATORS = {
-    "Bias": "Add",
-    "Scale": "Mul",
-    "GeluErf": "Gelu",
-    "GeluTanh": "Gelu",
-    "Silu": "Sigmoid",
-}
-_BY_TANH = {"Tanh", "GeluTanh", "Mish"}
+from onnxbolt.verify.limits import FLOOR, TANH, TF32, Arithmetic, published, unit
 
 
 def limits_of(problem: GemmProblem | ConvProblem) -> list[float]:
@@ -62,9 +51,7 @@ def _layer(terms: int, chain: tuple[str, ...], element: np.dtype, behind: bool) 
     absolute, relative = arithmetic.approximation
     yield from (arithmetic.accumulation(terms) + handed, relative, absolute)
     for step in chain:
-        own = FUNCTIONS[_OPERATORS.get(step, step)].own
-        yield (
-            arithmetic.function(element, own, "Tanh")
-            if step in _BY_TANH
-            else arithmetic.function(element, own)
-        )
+        entry = EPILOGUES[step]
+        own = entry.accuracy.own
+        by_tanh = TANH in entry.body_operators
+        yield arithmetic.function(element, own, TANH if by_tanh else "")

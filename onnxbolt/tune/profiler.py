@@ -46,8 +46,6 @@ _LAUNCHES: tuple[tuple[tuple[Family, ...], Callable[[KernelConfig], list[KernelC
 )
 _SWEPT, _WORTHWHILE = 3, 1.1
 _START = 120.0  # seconds for loading CUDA, making operands and computing the reference
-# a number for each parameter of a step; times do not depend on it
-_PARAMS = {"LeakyRelu": (0.1,), "Clip": (0.0, 6.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.0,)}
 
 
 class Profiler:
@@ -268,11 +266,7 @@ def _description(problem: Problem) -> dict[str, Any]:
             int(first.y_nchw),
             first.padding,
         ]
-    params = [
-        number
-        for step in problem.chain
-        for number in _PARAMS.get(step, (0.0,) * len(EPILOGUES[step].params))
-    ]
+    params = [param.typical for step in problem.chain for param in EPILOGUES[step].params]
     return {
         "do": "problem",
         "is_gemm": isinstance(problem, GemmProblem),

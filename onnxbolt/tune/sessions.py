@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from onnxbolt import extra_ops
+from onnxbolt import domains, extra_ops
 from onnxbolt.measurements.records import median_and_deviation
 from onnxbolt.runtime import session_options
 from onnxbolt.tune.cuda import Stream
@@ -98,7 +98,7 @@ class Source:
         else:
             model = onnx.load_model_from_string(self.model)
         return any(
-            node.op_type in ("Conv", "ConvTranspose", "FusedConv") and node.domain != "com.onnxbolt"
+            node.op_type in ("Conv", "ConvTranspose", "FusedConv") and node.domain != domains.FUSED
             for node in model.graph.node
         )
 

@@ -34,7 +34,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 Reply = dict[str, Any]
-PRODUCT, STORE = "Gemm", "Store"  # onnxbolt/epilogues.py, which this module does not import
+PRODUCT, STORE = "Gemm", "Store"  # onnxbolt/epilogues/, which this module does not import
 
 
 class ProfilerError(Exception):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from onnxbolt.verify.limits import FUNCTION
+from onnxbolt.epilogues import EpilogueStep, numerics, registered
+from onnxbolt.epilogues.step import FUNCTION
 
 Array = np.ndarray
 Attributes = dict[str, object]
@@ -27,43 +28,9 @@ class Function:
     rounds: bool = True  # False where results are operands, or exact otherwise
 
 
-def _erf_table() -> tuple[Array, Array]:
-    places = np.linspace(-6.0, 6.0, 6145)
-    return places, np.array([math.erf(place) for place in places])
-
-
-_PLACES, _ERF = _erf_table()
-
-
-def erf(x: Array) -> Array:
-    """By Taylor's series around the nearest of 6,145 exact values: terms up to the third leave
-    an error below 2e-13."""
-    clipped = np.clip(np.nan_to_num(x), -6.0, 6.0)
-    index = np.rint((clipped + 6.0) * 512).astype(np.int64)
-    a = _PLACES[index]
-    h = clipped - a
-    series = h - a * h * h + (2 * a * a - 1) / 1.5 * 0.5 * h**3
-    return np.where(
-        np.isnan(x), np.nan, _ERF[index] + 2 / math.sqrt(math.pi) * np.exp(-a * a) * series
-    )
-
-
-def sigmoid(x: Array) -> Array:
-    return 0.5 * (1 + np.tanh(0.5 * x))
-
-
-def softplus(x: Array) -> Array:
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
-
-
 def _gelu(attributes: Attributes, x: Array) -> Array:
-    if attributes.get("approximate", b"none") == b"tanh":
-        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * (1 + erf(x / math.sqrt(2)))
-
-
-def _elu(attributes: Attributes, x: Array) -> Array:
-    return np.where(x > 0, x, number(attributes, "alpha", 1.0) * np.expm1(np.minimum(x, 0)))
+    tanh = attributes.get("approximate", b"none") == b"tanh"
+    return numerics.gelu_tanh(x) if tanh else numerics.gelu(x)
 
 
 def number(attributes: Attributes, name: str, default: float) -> float:
@@ -75,13 +42,6 @@ def number(attributes: Attributes, name: str, default: float) -> float:
 def _steep(slope: float) -> Callable[..., Array]:
     """An error's bound where the function is nowhere steeper than `slope`."""
     return lambda attributes, y, operands, errors: errors[0] if slope == 1 else slope * errors[0]
-
-
-def _steep_by(name: str, default: float) -> Callable[..., Array]:
-    """... or than the attribute `name`, where that is above 1."""
-    return lambda attributes, y, operands, errors: (
-        max(1.0, abs(number(attributes, name, default))) * errors[0]
-    )
 
 
 def _plain(
@@ -165,35 +125,49 @@ def _accumulated(combine: Callable[[Array, Array], Array]) -> Callable[..., Arra
     return value
 
 
-FUNCTIONS = {
+def _of_step(entry: EpilogueStep) -> Function:
+    """A standard operator that is an epilogue step, its attributes the step's parameters."""
+
+    def params(attributes: Attributes) -> tuple[float, ...]:
+        return tuple(number(attributes, each.name, each.default) for each in entry.params)
+
+    return Function(
+        lambda attributes, x: entry.reference(x, None, *params(attributes)),
+        lambda attributes, y, operands, errors: (
+            entry.accuracy.steepest(params(attributes)) * errors[0]
+        ),
+        entry.accuracy.own,
+        rounds=not entry.accuracy.exact,
+    )
+
+
+def functions() -> Mapping[str, Function]:
+    """All of them, by operator."""
+    return _functions(registered())
+
+
+@lru_cache(maxsize=1)
+def _functions(entries: tuple[EpilogueStep, ...]) -> Mapping[str, Function]:
+    return _OTHERS | {op: _of_step(entry) for entry in entries for op in entry.functions}
+
+
+# operators that are no activation of the epilogues, that read several tensors, or that are one of
+# several activations by their attributes
+_OTHERS = {
     "Abs": _plain(np.abs, 1, rounds=False),
     "Add": Function(lambda attributes, a, b: a + b, _added),
     "Clip": Function(_clip, _steep(1), rounds=False),
     "Cos": _plain(np.cos, 1, FUNCTION),
     "Div": Function(lambda attributes, a, b: a / b, _quotient_error),
-    "Elu": Function(_elu, _steep_by("alpha", 1.0), FUNCTION),
-    "Erf": _plain(erf, 1.13, FUNCTION),
+    "Erf": _plain(numerics.erf, 1.13, FUNCTION),
     "Exp": Function(
         lambda attributes, x: np.exp(x),
         lambda attributes, y, operands, errors: y * np.expm1(errors[0]),
         FUNCTION,
     ),
     "Gelu": Function(_gelu, _steep(1.13), 8 * FUNCTION),
-    "HardSigmoid": Function(
-        lambda attributes, x: np.clip(
-            number(attributes, "alpha", 0.2) * x + number(attributes, "beta", 0.5), 0, 1
-        ),
-        lambda attributes, y, operands, errors: abs(number(attributes, "alpha", 0.2)) * errors[0],
-        FUNCTION,
-    ),
-    "HardSwish": _plain(lambda x: x * np.clip(x / 6 + 0.5, 0, 1), 1.5, FUNCTION),
-    "LeakyRelu": Function(
-        lambda attributes, x: np.where(x > 0, x, number(attributes, "alpha", 0.01) * x),
-        _steep_by("alpha", 0.01),
-    ),
     "Max": Function(_accumulated(np.maximum), _largest, rounds=False),
     "Min": Function(_accumulated(np.minimum), _largest, rounds=False),
-    "Mish": _plain(lambda x: x * np.tanh(softplus(x)), 1.1, 4 * FUNCTION),
     "Mul": Function(lambda attributes, a, b: a * b, _product_error),
     "Neg": _plain(np.negative, 1, rounds=False),
     "PRelu": Function(
@@ -204,12 +178,8 @@ FUNCTIONS = {
         ),
     ),
     "Pow": Function(lambda attributes, x, p: np.power(x, p), _power_error, FUNCTION),
-    "Relu": _plain(lambda x: np.maximum(x, 0), 1, rounds=False),
-    "Sigmoid": _plain(sigmoid, 0.25, FUNCTION),
     "Sin": _plain(np.sin, 1, FUNCTION),
-    "Softplus": _plain(softplus, 1, 2 * FUNCTION),
     "Softsign": _plain(lambda x: x / (1 + np.abs(x)), 1, FUNCTION),
     "Sqrt": Function(lambda attributes, x: np.sqrt(x), _root_error),
     "Sub": Function(lambda attributes, a, b: a - b, _added),
-    "Tanh": _plain(np.tanh, 1, FUNCTION),
 }

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import EPILOGUES, registered
+
 UNIT = {
     np.dtype(np.float16): 2.0**-11,
     np.dtype(ml_dtypes.bfloat16): 2.0**-8,
@@ -31,23 +34,13 @@ FLOOR = 2.0**-14
 # own products have their errors.
 FP32_OPERANDS = 16 * 2.0**-24
 
-# Sigmoid, Tanh, Erf, Exp and the like in fp32: ONNX Runtime's and CUDA's implementations stay below
-# 2^-21 for results up to 1.
-FUNCTION = 2.0**-21
-
 TF32 = 2.0**-10  # the last of the ten bits that a tensor core reads of an fp32 operand
 
-# Results of kernels' layers in fp16, beside rounding (custom_ops/epilogue/pairs.h;
-# tests/custom_ops/test_pairs.py holds them).
-PUBLISHED_FP16 = {"GeluErf": 5.5e-4, "GeluTanh": 5.5e-4, "Silu": 2.5e-4, "Softplus": 3.5e-4}
-# The same of other results in 16 bits (custom_ops/epilogue/approximations.h;
-# tests/custom_ops/test_approximations.py holds them).
-PUBLISHED = {"GeluErf": 6e-5, "GeluTanh": 7.5e-5, "Softplus": 3e-4}
-TANH_UNIT = 2.0**-10.9  # relative error of the instruction that kernels of 16 bits take Tanh from
+TANH = "Tanh"  # the operator that kernels of 16 bits have an instruction for
+TANH_UNIT = 2.0**-10.9  # that instruction's relative error
 # error in fp32, in parts of the largest result, of operators without a rule: cubic Resize, Einsum,
 # ...
 UNKNOWN = 2.0**-16
-STEEPEST = 1.13  # no activation that a kernel evaluates from a rounded argument is steeper
 
 
 def unit(dtype: np.dtype) -> float:
@@ -58,10 +51,16 @@ def unit(dtype: np.dtype) -> float:
 def published(element: np.dtype, steps: Iterable[str]) -> float:
     """The largest error, beside rounding, of those among `steps` that kernels of `element`
     approximate."""
-    table = {np.dtype(np.float16): PUBLISHED_FP16, np.dtype(ml_dtypes.bfloat16): PUBLISHED}.get(
-        np.dtype(element), {}
-    )
-    return max((table.get(step, 0.0) for step in steps), default=0.0)
+    dtype = DType.of(element)
+    if dtype is None:
+        return 0.0
+    return max((EPILOGUES[step].accuracy.published(dtype) for step in steps), default=0.0)
+
+
+def steepest() -> float:
+    """No activation that a kernel evaluates from a rounded argument is steeper."""
+    approximated = (entry.accuracy for entry in registered() if entry.accuracy.approximated)
+    return max(accuracy.steepest(()) for accuracy in approximated)
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Arithmetic:
         and a division round by themselves."""
         if (
             self.element is not None
-            and op == "Tanh"
+            and op == TANH
             and unit(self.element) > unit(np.dtype(np.float32))
         ):
             return max(own, TANH_UNIT)
@@ -108,7 +107,7 @@ class Arithmetic:
         absolute, and in parts of the result."""
         if self.element is None or not self.published:
             return 0.0, 0.0
-        return self.published + 0.25 * unit(self.element), STEEPEST * unit(self.element)
+        return self.published + 0.25 * unit(self.element), steepest() * unit(self.element)
 
     def accumulation(self, terms: int) -> float:
         """A sum's error in parts of the sum of its terms' magnitudes (Higham 2002, chapter 3).

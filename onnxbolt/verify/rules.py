@@ -13,7 +13,7 @@ from onnx import FunctionProto, NodeProto
 
 from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
-from onnxbolt.verify.functions import FUNCTIONS
+from onnxbolt.verify.functions import functions
 from onnxbolt.verify.limits import UNKNOWN, Arithmetic, unit
 from onnxbolt.verify.products import convolution, product, terms_of
 from onnxbolt.verify.standard import Standard
@@ -98,7 +98,7 @@ class Call:
         if self.node.domain == DOMAIN:
             return self._fused()
         if self.node.domain in ("", "ai.onnx"):
-            if op in FUNCTIONS and all(
+            if op in functions() and all(
                 x is not None and is_float(x.dtype) for x in self.inputs[:1]
             ):
                 return [self._function()]
@@ -131,7 +131,7 @@ class Call:
         ]
 
     def _function(self) -> Bounded:
-        function = FUNCTIONS[self.node.op_type]
+        function = functions()[self.node.op_type]
         operands = [None if x is None else x.value for x in self.inputs]
         with np.errstate(all="ignore"):
             value = function.value(self.attributes, *operands)

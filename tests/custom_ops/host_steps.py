@@ -55,7 +55,7 @@ class HostSteps:
         return bool(self._library.host_step(step.encode(), int(form), None, None, None, 0, None))
 
     def facts(self, step: str) -> tuple[str, int]:
-        """The kind of the step's operand, as onnxbolt/epilogues.py names it, and the number of
+        """The kind of the step's operand, as onnxbolt/epilogues/ names it, and the number of
         its parameters."""
         kind = self._library.host_operand(step.encode())
         return ("", "vector", "tensor")[kind], int(self._library.host_params(step.encode()))

@@ -41,7 +41,7 @@ from tests.gpu import (
 from tests.gpu.planned import planned
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
-# a number per parameter, in the order of onnxbolt/epilogues.py
+# a number per parameter, in the order of onnxbolt/epilogues/
 PARAMS = {"LeakyRelu": (0.1,), "Clip": (-0.4, 0.7), "HardSigmoid": (0.3, 0.45), "Elu": (1.3,)}
 ACTIVATIONS = (
     "Relu",

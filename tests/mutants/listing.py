@@ -325,12 +325,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
-        "onnxbolt/canonicalize/activations.py",
+        "onnxbolt/canonicalize/formulas.py",
         "tests/canonicalize/test_activations.py",
         (
             "any factor in front of GELU's bracket",
-            "len(outer.factors) != 2 or not close(outer.coefficient, 0.5, node.outputs[0])",
-            "len(outer.factors) != 2",
+            "            found.coefficient, formula.coefficient, self._like\n",
+            "            formula.coefficient, formula.coefficient, self._like\n",
+        ),
+        (
+            "another x in the same formula",
+            "x is None or x is tensor else None",
+            "True else None",
         ),
     ),
     # layout
@@ -479,15 +484,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
-        "onnxbolt/epilogues.py",
-        "tests/graph/test_functions.py tests/custom_ops/test_steps.py",
+        "onnxbolt/epilogues/rectifiers.py",
+        "tests/graph/test_functions.py",
         (
             "HardSwish's body divides by 5",
             'emit("HardSigmoid", [x], alpha=1.0 / 6.0, beta=0.5)',
             'emit("HardSigmoid", [x], alpha=1.0 / 5.0, beta=0.5)',
         ),
+    ),
+    *_mutants(
+        "onnxbolt/epilogues/gelu.py",
+        "tests/graph/test_functions.py",
         ("GELU's body with another cubic", 'emit("Const", 0.044715)', 'emit("Const", 0.044)'),
-        ("Add takes a vector", 'Epilogue("Add", "tensor"', 'Epilogue("Add", "vector"'),
+    ),
+    *_mutants(
+        "onnxbolt/epilogues/operands.py",
+        "tests/graph/test_functions.py tests/custom_ops/test_steps.py",
+        (
+            "Add takes a vector",
+            'operand="tensor",\n    patterns=(Tensor("Add"),)',
+            'operand="vector",\n    patterns=(Tensor("Add"),)',
+        ),
     ),
     *_mutants(
         "benchmarks/device_time.py",

@@ -11,8 +11,9 @@ import onnx
 import pytest
 from onnx import NodeProto, helper
 
+from onnxbolt.epilogues.numerics import erf
 from onnxbolt.verify.bounds import Bounded, bounded
-from onnxbolt.verify.functions import FUNCTIONS, erf
+from onnxbolt.verify.functions import functions
 from onnxbolt.verify.limits import Arithmetic, unit
 from onnxbolt.verify.rules import Analysis, Env
 from onnxbolt.verify.standard import Standard
@@ -20,6 +21,7 @@ from tests.support import Net, fused, run
 
 STANDARD_ARITHMETIC = Arithmetic()
 RNG = np.random.default_rng(0)
+FUNCTIONS = functions()
 STANDARD = Standard(
     helper.make_model(
         onnx.GraphProto(name="g"), opset_imports=[helper.make_opsetid("", 17)], ir_version=8

@@ -6,61 +6,78 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.epilogues import EPILOGUES, EpilogueStep, steps_of
+from onnxbolt.epilogues.patterns import Unary, Vector
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.carry import Carry, Writer
 from onnxbolt.layout.form import FIRST_TO_LAST, PLAIN, Form, take
 
-# ops whose value at a padded zero is finite whatever the constants are, so that zero weights behind
-# them remove it
+# standard operators that are no epilogue step; the value of the bounded ones at a padded zero is
+# finite whatever the constants are, so that zero weights behind them remove it
 _BOUNDED = frozenset(
     {
-        "Relu",
-        "LeakyRelu",
-        "Sigmoid",
-        "Tanh",
-        "Clip",
-        "HardSigmoid",
-        "HardSwish",
-        "Elu",
-        "Selu",
-        "Celu",
-        "Softplus",
-        "Softsign",
-        "Mish",
-        "Erf",
         "Abs",
-        "Neg",
-        "Cast",
-        "Identity",
-        "Floor",
         "Ceil",
-        "Round",
-        "Sign",
-        "PRelu",
-        "Add",
-        "Sub",
-        "Mul",
+        "Celu",
+        "Erf",
+        "Floor",
+        "Gelu",
+        "Identity",
         "Max",
         "Min",
-        "GeluErf",
-        "GeluTanh",
-        "Silu",
-        "Gelu",
+        "Neg",
+        "Round",
+        "Selu",
+        "Sign",
+        "Softsign",
         "ThresholdedRelu",
     }
 )
-OPS = tuple(sorted(_BOUNDED | {"Div", "Pow", "Exp", "Log", "Reciprocal", "Sqrt"}))
-_PARAMETERS = {"Clip": 1}  # from this input on, inputs are scalars and no tensors
+OPS = tuple(sorted(_BOUNDED | {"Pow", "Exp", "Log", "Reciprocal", "Sqrt"}))
+
+
+def takes(op: str) -> bool:
+    """True if the rule is for nodes of this operator, which may be a recognized activation."""
+    return op in OPS or bool(_entries(op))
+
+
+def _entries(op: str) -> tuple[EpilogueStep, ...]:
+    """The epilogue steps that nodes of this operator may be."""
+    own = EPILOGUES.get(op)
+    return (*steps_of(op), *((own,) if own is not None and own.forms else ()))
+
+
+def _is_bounded(op: str) -> bool:
+    """True if padded channels, which are zeros, are finite behind the operator."""
+    entries = _entries(op)
+    return op in _BOUNDED or (
+        bool(entries)
+        and all(entry.finite_at_zero for entry in entries)
+        and not any(
+            isinstance(pattern, Vector) and pattern.op == op and not pattern.finite_at_zero
+            for entry in entries
+            for pattern in entry.patterns
+        )
+    )
+
+
+def _tensors(node: gs.Node) -> int:
+    """How many of the first inputs are tensors; those behind them are scalar parameters."""
+    scalars = any(
+        isinstance(pattern, Unary) and pattern.op == node.op and pattern.scalars
+        for entry in steps_of(node.op)
+        for pattern in entry.patterns
+    )
+    return 1 if scalars else len(node.inputs)
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
-    count = _PARAMETERS.get(node.op, len(node.inputs))
-    data = [t for t in node.inputs[:count] if not isinstance(t, gs.Constant)]
+    data = [t for t in node.inputs[: _tensors(node)] if not isinstance(t, gs.Constant)]
     out = node.outputs[0].shape
     if not data or out is None or any(t.shape is None or len(t.shape) > len(out) for t in data):
         return None
     form = _common_form(node, state, data)
-    if form == PLAIN or (form.padded and node.op not in _BOUNDED):
+    if form == PLAIN or (form.padded and not _is_bounded(node.op)):
         return None
     channel = 1 if form.last else len(out) - 1
     whole = out[channel]
@@ -94,7 +111,7 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     inputs = [
         (
             tensor
-            if not tensor.name or (i >= _PARAMETERS.get(node.op, len(node.inputs)))
+            if not tensor.name or i >= _tensors(node)
             else (
                 stored_constant(writer, tensor, rank, form, 1.0 if node.op == "Div" else 0.0)
                 if read is None

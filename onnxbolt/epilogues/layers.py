@@ -1,0 +1,43 @@
+"""Epilogues as sequences of steps: their layers, and how much a kernel takes."""
+
+from __future__ import annotations
+
+import functools
+
+from onnxbolt.epilogues.registry import EPILOGUES, PRODUCT, STORE
+
+# custom_ops/runtime/kernel.h: EpilogueArguments, ChainArguments
+MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4
+# steps of an epilogue: a compiler takes long for more, as does a reader of the op type's name
+MAX_STEPS = 64
+
+
+@functools.lru_cache(maxsize=4096)
+def layers(chain: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The steps that each layer computes: ("Bias", "Relu", "Store", "Gemm", "Bias") -> (("Bias",
+    "Relu"), ("Bias",))."""
+    found: list[tuple[str, ...]] = [()]
+    for step in chain:
+        if step == PRODUCT:
+            found.append(())
+        elif step != STORE:
+            found[-1] += (step,)
+    return tuple(found)
+
+
+def has_inner_residual(chain: tuple[str, ...]) -> bool:
+    """Whether a layer before the last reads a tensor."""
+    *inner, _ = layers(chain)
+    return any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
+
+
+def fits_several(chain: tuple[str, ...]) -> bool:
+    """Whether kernels that keep inner results to themselves take these steps: parameters of all
+    layers share one argument block, residuals stand behind the last layer alone, and no inner
+    result is stored (kernels/chain_stored.py does both).
+    """
+    return (
+        not has_inner_residual(chain)
+        and STORE not in chain
+        and sum(len(EPILOGUES[step].params) for step in chain) <= MAX_PARAMS
+    )
