@@ -146,7 +146,7 @@ class Candidate:
     def nodes(self) -> tuple[gs.Node, ...]:
         """Every node that the kernel replaces, each once, the anchor first."""
         covered = [self.anchor.node, *(node for link in self.links for node in link.nodes)]
-        return tuple({id(node): node for node in covered}.values())
+        return tuple(dict.fromkeys(covered))
 
     @property
     def chain(self) -> tuple[str, ...]:

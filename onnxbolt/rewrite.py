@@ -30,6 +30,7 @@ from onnxbolt.layout.slices import Slices, slices
 from onnxbolt.opspec import OpSpec
 
 FORMAT = 1
+_SHARED = 64  # elements of a constant, up to which equal ones are one
 
 
 def rewrite(
@@ -188,11 +189,9 @@ class Rewriter:
 
     def constant(self, base: str, values: np.ndarray) -> gs.Constant:
         """A new initializer; small equal ones are shared."""
-        key = (
-            (values.dtype.str, values.shape, values.tobytes())
-            if values.size <= 64
-            else (id(values),)
-        )
+        if values.size > _SHARED:
+            return gs.Constant(fresh(self.graph, f"{base}__packed"), values)
+        key = (values.dtype.str, values.shape, values.tobytes())
         if key not in self._constants:
             self._constants[key] = gs.Constant(fresh(self.graph, f"{base}__packed"), values)
         return self._constants[key]
@@ -444,7 +443,7 @@ class Rewriter:
     def _weight(
         self, anchor: Anchor, weight: gs.Constant, reads: Form, writes: Form
     ) -> gs.Constant:
-        key = (id(weight), anchor.kind, reads.channels, writes.channels, anchor.groups)
+        key = (weight.name, anchor.kind, reads.channels, writes.channels, anchor.groups)
         if key not in self._constants:
             self._constants[key] = Weight(
                 fresh(self.graph, f"{weight.name}__packed"),

@@ -70,8 +70,8 @@ def _fits(x: gs.Tensor, nodes: list[gs.Node]) -> bool:
 
 
 def _replace(graph: gs.Graph, root: gs.Node, op: str, x: gs.Tensor, nodes: list[gs.Node]) -> None:
-    covered = {id(node) for node in nodes}
-    nodes = [node for node in graph.nodes if id(node) in covered]
+    covered = set(nodes)
+    nodes = [node for node in graph.nodes if node in covered]
     at = next(i for i, node in enumerate(graph.nodes) if node is root)
     y = root.outputs[0]
     expansion: list[onnx.NodeProto] = []

@@ -127,7 +127,7 @@ def _parallel(total: _Sum) -> list[list[_Branch]]:
         branch for tensor in total.addends if (branch := _convolution(tensor)) is not None
     ]
     groups = []
-    for x in {id(branch.x): branch.x for branch in convolutions}.values():
+    for x in {branch.x.name: branch.x for branch in convolutions}.values():
         found = sorted(
             (branch for branch in convolutions if branch.x is x), key=lambda branch: -branch.work
         )

@@ -55,11 +55,11 @@ def _split_into(tensors: Sequence[gs.Tensor], concat: gs.Node) -> gs.Node | None
 def _flatten_all(graph: gs.Graph, concats: Sequence[gs.Node]) -> int:
     """The last first: those that it alone has read, which nobody reads then, stay as they are
     until they are pruned."""
-    count, dead = 0, set[int]()
+    count, dead = 0, set[gs.Node]()
     for node in reversed(concats):
         y = node.outputs[0]
-        if all(id(reader) in dead for reader in y.outputs) and not pinned(graph, y):
-            dead.add(id(node))
+        if all(reader in dead for reader in y.outputs) and not pinned(graph, y):
+            dead.add(node)
         else:
             count += _flatten(node)
     return count

@@ -25,7 +25,7 @@ def run(graph: gs.Graph) -> int:
 def _pass_by(graph: gs.Graph, expand: gs.Node) -> int:
     x, y = expand.inputs[0], expand.outputs[0]
     count = 0
-    for reader in {id(node): node for node in y.outputs}.values():
+    for reader in dict.fromkeys(y.outputs):
         if (
             not reader.domain
             and reader.op in _BROADCASTING

@@ -236,7 +236,7 @@ def insert(
 
 def replace_uses(old: gs.Tensor, new: gs.Tensor) -> None:
     """Let every node that reads `old` read `new`."""
-    for node in {id(node): node for node in old.outputs}.values():
+    for node in dict.fromkeys(old.outputs):
         for index, tensor in enumerate(node.inputs):
             if tensor is old:
                 node.inputs[index] = new
@@ -244,31 +244,31 @@ def replace_uses(old: gs.Tensor, new: gs.Tensor) -> None:
 
 def remove(graph: gs.Graph, nodes: Iterable[gs.Node]) -> None:
     """Take nodes out of the graph and disconnect them."""
-    doomed = {id(node): node for node in nodes}
-    for node in doomed.values():
+    doomed = dict.fromkeys(nodes)
+    for node in doomed:
         node.inputs.clear()
         node.outputs.clear()
-    graph.nodes = [node for node in graph.nodes if id(node) not in doomed]
+    graph.nodes = [node for node in graph.nodes if node not in doomed]
 
 
 def prune(graph: gs.Graph) -> int:
     """Remove nodes whose outputs nobody reads any more; returns how many."""
     count, pending = 0, list(graph.nodes)
     while pending:
-        dead = {
-            id(node): node
+        dead = dict.fromkeys(
+            node
             for node in pending
             if not any(t.outputs or pinned(graph, t) for t in node.outputs if t.name)
-        }
-        feeders = {
-            id(p): p
-            for node in dead.values()
+        )
+        feeders = dict.fromkeys(
+            p
+            for node in dead
             for t in node.inputs
-            if (p := producer(t)) is not None and id(p) not in dead
-        }
-        remove(graph, dead.values())
+            if (p := producer(t)) is not None and p not in dead
+        )
+        remove(graph, dead)
         count += len(dead)
-        pending = list(feeders.values()) if dead else []
+        pending = list(feeders) if dead else []
     return count
 
 

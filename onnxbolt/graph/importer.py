@@ -50,19 +50,16 @@ def load_model(path: Path | str) -> ModelProto:
             " download it again"
         )
     check_versions(model, str(path))
-    large = {
-        id(tensor): tensor
-        for tensor in model.graph.initializer
-        if weights.stored_bytes(tensor) >= weights.LARGE
-    }
-    for tensor in all_tensors(model):
+    initializers = len(model.graph.initializer)  # these are the first tensors
+    for place, tensor in enumerate(all_tensors(model)):
         if any(size < 0 for size in tensor.dims):
             raise InputError(
                 f"{path}: tensor {tensor.name!r} has the shape {list(tensor.dims)}; export the"
                 " model again"
             )
         if onnx.external_data_helper.uses_external_data(tensor):
-            (_find_data if id(tensor) in large else _load_data)(tensor, path)
+            apart = place < initializers and weights.stored_bytes(tensor) >= weights.LARGE
+            (_find_data if apart else _load_data)(tensor, path)
     open_negative(model)
     return model
 
@@ -146,7 +143,7 @@ def _runtime_takes(opset: int, ir: int) -> bool:
 
 
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor that may hold external data."""
+    """Every tensor that may hold external data, the main graph's initializers first."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         for node in function.node:

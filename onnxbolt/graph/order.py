@@ -41,34 +41,28 @@ def _ordered(
     writes: Callable[[Thing], Iterable[str]],
     reads: Callable[[Thing], Iterator[str]],
 ) -> list[Thing]:
-    producers = {name: item for item in items for name in writes(item)}
+    producers = {name: place for place, item in enumerate(items) for name in writes(item)}
     ordered: list[Thing] = []
-    placed: dict[int, bool] = {}  # False while what the item reads is being placed
-    for root in items:
-        stack = [] if id(root) in placed else [(root, reads(root))]
+    placed: dict[int, bool] = {}  # by position; False while what the item reads is being placed
+    for root in range(len(items)):
+        stack = [] if root in placed else [(root, reads(items[root]))]
         while stack:
-            item, names = stack[-1]
-            placed.setdefault(id(item), False)
-            feeder = next(
-                (
-                    p
-                    for name in names
-                    if (p := producers.get(name)) is not None and not placed.get(id(p))
-                ),
-                None,
-            )
+            place, names = stack[-1]
+            placed.setdefault(place, False)
+            feeders = (producers[name] for name in names if name in producers)
+            feeder = next((feeder for feeder in feeders if not placed.get(feeder)), None)
             if feeder is None:
-                placed[id(item)] = True
-                ordered.append(item)
+                placed[place] = True
+                ordered.append(items[place])
                 stack.pop()
-            elif id(feeder) in placed:
-                name = next(iter(writes(feeder)), "")
+            elif feeder in placed:
+                name = next(iter(writes(items[feeder])), "")
                 raise ValueError(
                     f"the node that computes {name!r} reads its own output through other nodes:"
                     " there is a cycle"
                 )
             else:
-                stack.append((feeder, reads(feeder)))
+                stack.append((feeder, reads(items[feeder])))
     return ordered
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx_graphsurgeon as gs
+
 from onnxbolt.candidates import Candidate
 
 
@@ -22,14 +24,14 @@ def partition(candidates: list[Candidate]) -> list[Candidate]:
         ),
     )
     chosen: dict[int, Candidate] = {}
-    owned: set[int] = set()
+    owned: set[gs.Node] = set()
     for i in order:
         candidate: Candidate | None = candidates[i]
-        taken = next((node for node in candidates[i].nodes if id(node) in owned), None)
+        taken = next((node for node in candidates[i].nodes if node in owned), None)
         if taken is not None:
             candidate = candidates[i].before(taken)
         if candidate is None:
             continue
-        owned.update(id(node) for node in candidate.nodes)
+        owned.update(candidate.nodes)
         chosen[i] = candidate
     return [chosen[i] for i in sorted(chosen)]

@@ -40,7 +40,7 @@ class Conversion:
                 if tensor.name in self.floats:
                     self._input(node, index, tensor)
             self.nodes.append(node)
-            if id(node) in self.decision.converted:
+            if node in self.decision.converted:
                 self._attributes(node)
                 for index, tensor in enumerate(node.outputs):
                     if tensor.name in self.floats and may_be_low(
@@ -59,7 +59,7 @@ class Conversion:
         }
 
     def _wants_low(self, node: gs.Node, index: int) -> bool:
-        return id(node) in self.decision.converted and may_be_low(
+        return node in self.decision.converted and may_be_low(
             node, index, self.low, self.decision.opset
         )
 

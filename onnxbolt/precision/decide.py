@@ -95,7 +95,7 @@ def may_be_low(node: gs.Node, index: int, low: DType, opset: int, inputs: bool =
 
 
 class Decision:
-    """The walk's state; `reasons` maps id(node) to why it stays in fp32, for nodes that touch
+    """The walk's state; `reasons` says of nodes why they stay in fp32, for nodes that touch
     fp32 at all."""
 
     def __init__(self, graph: gs.Graph, low: DType, constants: Constants, kernels: Kernels) -> None:
@@ -105,8 +105,8 @@ class Decision:
             int(graph.opset),
             kernels,
         )
-        self.reasons: dict[int, str] = {}
-        self.converted: set[int] = set()
+        self.reasons: dict[gs.Node, str] = {}
+        self.converted: set[gs.Node] = set()
         # tensor name -> what it carries that 16 bits cannot hold
         self._carried: dict[str, str] = {}
         # names of tensors that are integers in fp32, or made of such alone
@@ -123,9 +123,9 @@ class Decision:
     def kept(self, graph: gs.Graph) -> list[Kept]:
         """The decision as data, in the graph's order."""
         return [
-            Kept(node.name, node.op, self.reasons[id(node)])
+            Kept(node.name, node.op, self.reasons[node])
             for node in graph.nodes
-            if id(node) in self.reasons
+            if node in self.reasons
         ]
 
     def _visit(self, node: gs.Node) -> None:
@@ -140,9 +140,9 @@ class Decision:
             reason = COUNTS
             self._counting.update(t.name for t in node.outputs)
         if reason:
-            self.reasons[id(node)] = reason
+            self.reasons[node] = reason
         else:
-            self.converted.add(id(node))
+            self.converted.add(node)
         cause = "" if self.low is not DType.F16 else self._cause(node)
         if cause and not self._bounds(node):
             self._carried.update((t.name, cause) for t in node.outputs if is_float(t))
@@ -201,7 +201,7 @@ class Decision:
         return (
             len(node.inputs[0].outputs) == 1
             and source.op in ops.ANCHORS
-            and id(source) in self.converted
+            and source in self.converted
         )
 
     def _constant(self, node: gs.Node) -> str:
@@ -286,7 +286,7 @@ class Decision:
 
     def _absorb(self, nodes: list[gs.Node]) -> None:
         """Nodes all of whose neighbours stay would only cost Casts; an anchor is worth them."""
-        before = {id(n) for n in nodes if id(n) in self.reasons}
+        before = {node for node in nodes if node in self.reasons}
         after = set(before)
         for node in nodes:
             sources = [
@@ -295,17 +295,16 @@ class Decision:
                 if is_float(t) and not isinstance(t, gs.Constant)
                 for s in t.inputs or [None]
             ]
-            if _light(node) and sources and all(id(s) in before for s in sources):
-                before.add(id(node))
+            if _light(node) and sources and all(s in before for s in sources):
+                before.add(node)
         for node in reversed(nodes):
             users = [user for t in node.outputs for user in t.outputs]
-            if _light(node) and users and all(id(user) in after for user in users):
-                after.add(id(node))
+            if _light(node) and users and all(user in after for user in users):
+                after.add(node)
         for node in nodes:
-            key = id(node)
-            if key in self.converted and key in before and key in after:
-                self.reasons[key] = BETWEEN
-                self.converted.discard(key)
+            if node in self.converted and node in before and node in after:
+                self.reasons[node] = BETWEEN
+                self.converted.discard(node)
 
 
 def _light(node: gs.Node) -> bool:

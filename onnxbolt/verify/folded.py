@@ -62,11 +62,11 @@ class Folded:
 
     def _behind(self, name: str) -> list[NodeProto]:
         """The nodes that a tensor is computed by."""
-        found: dict[int, NodeProto] = {}
+        found: dict[tuple[str, ...], NodeProto] = {}  # by the names of a node's outputs
         left = [name]
         while left:
             node = self._makers.get(left.pop())
-            if node is not None and id(node) not in found:
-                found[id(node)] = node
+            if node is not None and tuple(node.output) not in found:
+                found[tuple(node.output)] = node
                 left += reads_of(node)
         return list(found.values())

@@ -184,13 +184,10 @@ class VerifyResult:
         rows = self.at(level)
         if level == "model":
             return list(rows)
-        chosen = {
-            id(row)
-            for row in sorted((row for row in rows if row.passed), key=_nearness, reverse=True)[
-                :SHOWN
-            ]
-        }
-        return [row for row in rows if not row.passed or id(row) in chosen]
+        passed = [place for place, row in enumerate(rows) if row.passed]
+        nearest = sorted(passed, key=lambda place: _nearness(rows[place]), reverse=True)[:SHOWN]
+        chosen = set(nearest)
+        return [row for place, row in enumerate(rows) if not row.passed or place in chosen]
 
 
 def _table(rows: Sequence[Row]) -> Table:
