@@ -86,7 +86,7 @@ def code() -> str:
     return digest.hexdigest()[:12]
 
 
-def entry(result: VerifyResult, seconds: float) -> dict[str, object]:
+def entry(result: VerifyResult, seconds: float) -> dict[str, Any]:
     """What the table keeps: the verdict, the processor time of verification, for each level how
     near the nearest tensor is to its limit, and what did not pass."""
     nearest = {}

@@ -12,6 +12,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -64,7 +65,7 @@ def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
         (128, 64, 32),
         warp,
         **changes,
-    )  # type: ignore[arg-type]
+    )
 
 
 class Fused:
@@ -228,7 +229,7 @@ def fused_model(
     rank: int = 0,
     rows: Sequence[KernelConfig] | None = None,
     digest: str = "",
-    **attributes: object,
+    **attributes: Any,
 ) -> ModelProto:
     """One fused node between graph inputs x, tensor operands and its outputs; weight and vector
     operands are initializers."""

@@ -4,6 +4,7 @@ layout and rewriting."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -47,19 +48,19 @@ class Net:
         self.initializers: list[onnx.TensorProto] = []
         self.opset = opset
 
-    def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: object) -> str:
+    def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         names = [
             f"{op.lower()}{len(self.nodes)}{'_' + str(i) if i else ''}" for i in range(outputs)
         ]
         self.nodes.append(helper.make_node(op, list(inputs), names, names[0], **attributes))
         return names[0]
 
-    def several(self, op: str, *inputs: str, outputs: int, **attributes: object) -> list[str]:
+    def several(self, op: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
         """A node whose outputs are all wanted."""
         self.node(op, *inputs, outputs=outputs, **attributes)
         return list(self.nodes[-1].output)
 
-    def const(self, values: object, dtype: object = np.float32) -> str:
+    def const(self, values: Any, dtype: Any = np.float32) -> str:
         name = f"c{len(self.initializers)}"
         self.initializers.append(numpy_helper.from_array(np.asarray(values, dtype), name))
         return name
@@ -67,10 +68,8 @@ class Net:
     def normal(self, *shape: int, scale: float = 1.0) -> str:
         return self.const(self.rng.standard_normal(shape) * scale)
 
-    def conv(
-        self, x: str, c: int, k: int, r: int = 1, bias: bool = True, **attributes: object
-    ) -> str:
-        group = int(attributes.get("group", 1))  # type: ignore[call-overload]
+    def conv(self, x: str, c: int, k: int, r: int = 1, bias: bool = True, **attributes: Any) -> str:
+        group = int(attributes.get("group", 1))
         weight = self.normal(k, c // group, r, r, scale=(2 / (c // group * r * r)) ** 0.5)
         return self.node("Conv", x, weight, *([self.normal(k)] if bias else []), **attributes)
 

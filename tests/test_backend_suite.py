@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -101,7 +102,7 @@ def test_every_case_in_fp16_runs() -> None:
 def test_a_wrong_model_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     optimize = onnxbolt.optimize
 
-    def spoiled(model: onnx.ModelProto, out: Path, **choices: object) -> object:
+    def spoiled(model: onnx.ModelProto, out: Path, **choices: Any) -> object:
         report = optimize(model, out, **choices)
         written = onnx.load(out)
         written.graph.node[-1].output[0] = "right"

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -126,7 +127,7 @@ def test_no_report_is_written_there(
 
 def lines_of_json(
     capsys: pytest.CaptureFixture[str], *arguments: str | Path
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """What a command prints on the standard output with --log-format json."""
     assert main([*map(str, arguments), "--log-format", "json"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -142,7 +143,7 @@ def test_log_format_json_prints_nothing_else(
     (report,) = lines_of_json(
         capsys, "optimize", small_model, small_model.with_name("x.onnx"), *MODEL_ALONE
     )
-    assert (report["event"], report["verification"]["passed"]) == ("report", True)  # type: ignore[index]
+    assert (report["event"], report["verification"]["passed"]) == ("report", True)
     (found,) = lines_of_json(capsys, "verify", small_model, optimized)
     assert (found["event"], found["passed"]) == ("verification", True)
     (nodes,) = lines_of_json(capsys, "inspect", optimized)

@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime as ort
@@ -35,7 +36,7 @@ int onnxbolt_probe(int device, char* reason, size_t size) {
 """
 
 
-def manifest(**changes: object) -> str:
+def manifest(**changes: Any) -> str:
     return json.dumps(
         {"format": 1, "digest": DIGEST, "archs": [80], "ops": ["FusedGemm_f16"], **changes}
     )

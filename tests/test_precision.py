@@ -149,7 +149,10 @@ def test_large_mask_stays_until_softmax(rng: np.random.Generator) -> None:
     result, kept = converted(model)
     assert [k.op for k in kept] == ["Mul", "Add", "Softmax"]
     assert "beyond fp16" in kept[0].reason
-    feeds = {"m": np.float32([[1, 0, 1, 1]]), "s": rng.standard_normal((4, 4)).astype(np.float32)}
+    feeds = {
+        "m": np.array([[1, 0, 1, 1]], np.float32),
+        "s": rng.standard_normal((4, 4)).astype(np.float32),
+    }
     y = run(result, feeds)[0]
     assert np.isfinite(y).all()
     assert error(y, run(model, feeds)[0]) < 1e-3
@@ -236,7 +239,7 @@ def test_resize_scales_stay_fp32(rng: np.random.Generator) -> None:
     model = model_of(
         "(float[1,2,4,4] x) => (float[1,2,8,8] y)",
         'y = Resize<mode="nearest">(x, , s)',
-        {"s": np.float32([1, 1, 2, 2])},
+        {"s": np.array([1, 1, 2, 2], np.float32)},
     )
     result, kept = converted(model)
     assert kept == []
@@ -253,7 +256,7 @@ def test_control_flow_and_what_it_captures_stay_fp32() -> None:
     )
     result, kept = converted(model)
     assert [k.op for k in kept] == ["If"]
-    x = np.float32([-1, 2, -3, 4])
+    x = np.array([-1, 2, -3, 4], np.float32)
     for condition in (True, False):
         feeds = {"c": np.array(condition), "x": x}
         assert error(run(result, feeds)[0], run(model, feeds)[0]) < 1e-3
@@ -346,7 +349,9 @@ def test_old_models_come_in_bfloat16_as_well(opset: int) -> None:
 def test_scattering_stays_fp32_where_it_combines(reduction: str, rng: np.random.Generator) -> None:
     body = f'y = ScatterElements<axis=1, reduction="{reduction}">(x, i, u)'
     model = model_of(
-        "(float[2,8] x, float[2,2] u) => (float[2,8] y)", body, {"i": np.int64([[1, 3], [0, 2]])}
+        "(float[2,8] x, float[2,2] u) => (float[2,8] y)",
+        body,
+        {"i": np.array([[1, 3], [0, 2]], np.int64)},
     )
     optimized, kept = converted(model)
     assert bool(kept) == (reduction == "add")
@@ -363,7 +368,7 @@ def test_onehot_s_indices_are_not_rounded() -> None:
     model = model_of(
         "(float[4] i) => (float[4,3000] y)",
         "y = OneHot(i, d, v)",
-        {"d": np.float32(3000), "v": np.float32([0, 1])},
+        {"d": np.float32(3000), "v": np.array([0, 1], np.float32)},
     )
     graph = import_model(model)
     infer(graph)

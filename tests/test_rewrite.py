@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 
@@ -12,7 +14,7 @@ from onnxbolt.rewrite import rewrite
 from tests.support import Net, assert_same, fused, prepare
 
 
-def attributes(node: onnx.NodeProto) -> dict[str, object]:
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
 
 
@@ -27,14 +29,14 @@ def test_a_fused_node_carries_format_configuration_and_provenance() -> None:
     assert found["format"] == 1
     assert found["epilogue_params"] == [0.0, 6.0]
     assert found["strides"] == [1, 1]
-    assert found["tensor"].decode() == output  # type: ignore[attr-defined]
+    assert found["tensor"].decode() == output
     assert found["layout"] == b"NHWC"
     assert found["source_nodes"] == [b"conv2", b"clip3"] or found["source_nodes"] == [
         conv.encode(),
         output.encode(),
     ]
-    row = KernelConfig.from_row(found["configs"])  # type: ignore[arg-type]
-    assert len(found["configs"]) == ROW_WIDTH  # type: ignore[arg-type]
+    row = KernelConfig.from_row(found["configs"])
+    assert len(found["configs"]) == ROW_WIDTH
     assert (row.arch, row.family) == (80, Family.CONV_2X)
 
 

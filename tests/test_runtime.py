@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -71,7 +72,7 @@ def uses_kernels(model: Path, options: ort.SessionOptions, library: fx.HostLibra
     return used
 
 
-def falls_back(model: Path, reason: str, library: fx.HostLibrary, **arguments: object) -> None:
+def falls_back(model: Path, reason: str, library: fx.HostLibrary, **arguments: Any) -> None:
     """Bodies run with exactly one warning; with strict, an error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -9,7 +9,9 @@ from onnxbolt.tolerances import MODEL, limit, measure, relative_l2, same_non_fin
 
 
 def test_relative_l2_is_scaled_by_the_reference() -> None:
-    assert relative_l2(np.float32([3, 4.5]), np.float32([3, 4])) == pytest.approx(0.1)
+    assert relative_l2(
+        np.array([3, 4.5], np.float32), np.array([3, 4], np.float32)
+    ) == pytest.approx(0.1)
 
 
 def test_zero_reference_leaves_the_norm_itself() -> None:
@@ -25,11 +27,11 @@ def test_large_fp16_values_do_not_overflow() -> None:
 
 
 def test_non_finite_values_are_compared_by_place_and_sign() -> None:
-    reference = np.float32([1, np.inf, -np.inf, np.nan])
-    assert same_non_finite(np.float16([1.5, np.inf, -np.inf, np.nan]), reference)
-    assert not same_non_finite(np.float32([1, -np.inf, -np.inf, np.nan]), reference)
-    assert not same_non_finite(np.float32([1, np.inf, -np.inf, 0]), reference)
-    assert measure(np.float32([1.5, np.inf, -np.inf, np.nan]), reference).max_abs == 0.5
+    reference = np.array([1, np.inf, -np.inf, np.nan], np.float32)
+    assert same_non_finite(np.array([1.5, np.inf, -np.inf, np.nan], np.float16), reference)
+    assert not same_non_finite(np.array([1, -np.inf, -np.inf, np.nan], np.float32), reference)
+    assert not same_non_finite(np.array([1, np.inf, -np.inf, 0], np.float32), reference)
+    assert measure(np.array([1.5, np.inf, -np.inf, np.nan], np.float32), reference).max_abs == 0.5
 
 
 def test_cosine_of_zero_vectors() -> None:

@@ -271,7 +271,7 @@ class TestFeeds:
             "(int64[N,S] ids, int64[N,S] mask, bool[N] flag, uint8[64] bytes, float16[N,4] x) =>"
             " (float[N,S,2] y)",
             "u = Unsqueeze(ids, axis) s = Squeeze(u, axis) y = Gather(table, s)",
-            {"table": np.zeros((7, 2), np.float32), "axis": np.int64([0])},
+            {"table": np.zeros((7, 2), np.float32), "axis": np.array([0], np.int64)},
         )
         feeds = random_feeds(model)
         assert Bounds(model).of("ids") == 7
@@ -289,13 +289,17 @@ class TestFeeds:
 
     def test_a_model_with_a_baked_in_batch_gets_one_that_works(self) -> None:
         model = model_of(
-            "(float[N,4] x) => (float[1,4] y)", "y = Reshape(x, s)", {"s": np.int64([1, 4])}
+            "(float[N,4] x) => (float[1,4] y)",
+            "y = Reshape(x, s)",
+            {"s": np.array([1, 4], np.int64)},
         )
         assert working_feeds(model, Runner(model, CPU), 0)["x"].shape == (1, 4)
 
     def test_a_model_that_runs_on_nothing_asks_for_inputs(self) -> None:
         model = model_of(
-            "(float[N,4] x) => (float[3,3] y)", "y = Reshape(x, s)", {"s": np.int64([3, 3])}
+            "(float[N,4] x) => (float[3,3] y)",
+            "y = Reshape(x, s)",
+            {"s": np.array([3, 3], np.int64)},
         )
         with pytest.raises(InputError, match=r"inputs='x\.npz'"):
             working_feeds(model, Runner(model, CPU), 0)

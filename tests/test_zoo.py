@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -106,7 +107,7 @@ def test_verification_finds_a_fault_in_any_fused_node(name: str, zoo: Zoo, tmp_p
             )
 
 
-def inner_values(model: ModelProto, nodes: list[NodeProto]) -> dict[str, object]:
+def inner_values(model: ModelProto, nodes: list[NodeProto]) -> dict[str, Any]:
     """What the nodes read that is no initializer, on random inputs."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     feeds = random_inputs(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ LIMITS = {TensorProto.FLOAT: 1e-5, TensorProto.FLOAT16: 2e-3}
 
 
 def model(
-    nodes: Sequence[tuple[str, str, str] | tuple[str, str, str, dict[str, object]]],
+    nodes: Sequence[tuple[Any, ...]],
     inputs: Mapping[str, Sequence[int | str]],
     outputs: Mapping[str, Sequence[int | str]],
     constants: Mapping[str, np.ndarray] | None = None,

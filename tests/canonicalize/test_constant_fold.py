@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -192,7 +194,7 @@ UNLIKE = [  # the operator, its opset and attributes, the constant's shape
 
 @pytest.mark.parametrize(("op", "opset", "attributes", "shape"), UNLIKE)
 def test_what_the_evaluator_computes_otherwise_than_onnx_runtime_stays(
-    op: str, opset: int, attributes: dict[str, object], shape: tuple[int, ...]
+    op: str, opset: int, attributes: dict[str, Any], shape: tuple[int, ...]
 ) -> None:
     unchanged(
         model(
@@ -240,13 +242,13 @@ def test_softmax_is_folded_as_each_opset_means_it(op: str, axis: int, opset: int
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_position_embeddings_are_resized_beforehand(mode: str) -> None:
-    def resized(**attributes: object) -> onnx.ModelProto:
+    def resized(**attributes: Any) -> onnx.ModelProto:
         nodes = [("Resize", "c _ s", "k", {"mode": mode, **attributes}), ("Add", "x k", "y")]
         return model(
             nodes,
             {"x": (1,)},
             {"y": list("abcd")},
-            {"c": random(1, 2, 7, 7), "s": np.float32([1, 1, 1.5, 0.6])},
+            {"c": random(1, 2, 7, 7), "s": np.array([1, 1, 1.5, 0.6], np.float32)},
             opset=18,
         )
 
@@ -269,6 +271,12 @@ def test_casts_to_types_that_numpy_lacks_stay(narrow: int) -> None:
         ("Add", "x k", "y"),
     ]
     unchanged(
-        model(nodes, {"x": (1,)}, {"y": (4,)}, {"c": np.float32([2.5, -1.5, 300, -9])}, opset=21),
+        model(
+            nodes,
+            {"x": (1,)},
+            {"y": (4,)},
+            {"c": np.array([2.5, -1.5, 300, -9], np.float32)},
+            opset=21,
+        ),
         run,
     )

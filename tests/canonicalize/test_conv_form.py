@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_one_dimension_and_groups() -> None:
 
 
 def test_unknown_sizes_stay() -> None:
-    attributes: dict[str, object] = {"auto_pad": "SAME_UPPER", "strides": [2, 2]}
+    attributes: dict[str, Any] = {"auto_pad": "SAME_UPPER", "strides": [2, 2]}
     unchanged(
         model(
             [("Conv", "x w", "y", attributes)],
@@ -91,7 +92,7 @@ def test_unknown_sizes_stay() -> None:
 
 
 def test_complete_convolutions_are_left_alone() -> None:
-    attributes: dict[str, object] = {
+    attributes: dict[str, Any] = {
         "dilations": [1, 1],
         "group": 1,
         "kernel_shape": [3, 3],
@@ -150,7 +151,7 @@ def test_dilated_pooling_stays(stride: int) -> None:
 def test_an_empty_auto_pad_is_none() -> None:
     """ONNX Runtime takes it for NOTSET."""
     shapes = {"x": ("n", 2, 8, 8)}, {"y": ("n", 3, "p", "q")}
-    attributes: dict[str, object] = {"auto_pad": "", "pads": [0, 1, 2, 1]}
+    attributes: dict[str, Any] = {"auto_pad": "", "pads": [0, 1, 2, 1]}
     graph = applied(
         model([("Conv", "x w", "y", attributes)], *shapes, {"w": random(3, 2, 3, 3)}), run, 1
     )

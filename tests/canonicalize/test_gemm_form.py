@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -16,7 +17,7 @@ from tests.canonicalize.compare import applied, model, operators, random, unchan
     list(itertools.product((0, 1), (0, 1), (1.0, 0.5), (1.0, 2.0))),
 )
 def test_transposes_and_factors(trans_a: int, trans_b: int, alpha: float, beta: float) -> None:
-    attributes: dict[str, object] = {
+    attributes: dict[str, Any] = {
         "transA": trans_a,
         "transB": trans_b,
         "alpha": alpha,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,7 @@ def test_a_mean_without_height_and_width_is_a_pooling(axes: list[int]) -> None:
     ],
 )
 def test_other_means_stay(axes: list[int] | None, keep: int, shape: tuple[int | str, ...]) -> None:
-    attributes: dict[str, object] = {"keepdims": keep} | ({"axes": axes} if axes else {})
+    attributes: dict[str, Any] = {"keepdims": keep} | ({"axes": axes} if axes else {})
     unchanged(
         model([("ReduceMean", "x", "y", attributes)], {"x": ("n", 4, 5, 6)}, {"y": shape}), run
     )

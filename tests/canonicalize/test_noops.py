@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -57,7 +59,7 @@ KEPT = [
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "constants"), NOOPS)
 def test_between_two_nodes(
-    op: str, inputs: str, attributes: dict[str, object], constants: dict[str, np.ndarray]
+    op: str, inputs: str, attributes: dict[str, Any], constants: dict[str, np.ndarray]
 ) -> None:
     nodes = [("Relu", "x", "h"), (op, inputs, "same", attributes), ("Neg", "same", "y")]
     source = model(nodes, {"x": ("n", 3)}, {"y": ("n", 3)}, constants)
@@ -66,7 +68,7 @@ def test_between_two_nodes(
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "constants"), NOOPS)
 def test_before_an_output_whose_name_stays(
-    op: str, inputs: str, attributes: dict[str, object], constants: dict[str, np.ndarray]
+    op: str, inputs: str, attributes: dict[str, Any], constants: dict[str, np.ndarray]
 ) -> None:
     nodes = [("Relu", "x", "h"), ("Neg", "h", "z"), (op, inputs, "y", attributes)]
     source = model(nodes, {"x": ("n", 3)}, {"y": ("n", 3), "z": ("n", 3)}, constants)
@@ -77,7 +79,7 @@ def test_before_an_output_whose_name_stays(
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "constants"), KEPT)
 def test_near_misses(
-    op: str, inputs: str, attributes: dict[str, object], constants: dict[str, np.ndarray]
+    op: str, inputs: str, attributes: dict[str, Any], constants: dict[str, np.ndarray]
 ) -> None:
     unchanged(
         model(
@@ -99,7 +101,7 @@ def test_unknown_dropout_mode_and_used_mask_stay() -> None:
 @pytest.mark.parametrize(
     ("op", "attributes"), [("Dropout", {}), ("MaxPool", {"kernel_shape": [2]})]
 )
-def test_outputs_that_nobody_reads_are_forgotten(op: str, attributes: dict[str, object]) -> None:
+def test_outputs_that_nobody_reads_are_forgotten(op: str, attributes: dict[str, Any]) -> None:
     nodes = [("Relu", "x", "h"), (op, "h", "g unread", attributes), ("Relu", "g", "y")]
     graph = applied(
         model(nodes, {"x": (2, 3, 4)}, {"y": (2, 3, "l")}), run, 2 if op == "Dropout" else 1

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ WEIGHT = {"w": random(3, 2, 3, 3)}
     ("attributes", "value"),
     [({}, ""), ({"pads": [0, 2, 1, 0]}, "zero"), ({"auto_pad": "VALID"}, "")],
 )
-def test_a_border_of_zeros_is_the_convolutions(attributes: dict[str, object], value: str) -> None:
+def test_a_border_of_zeros_is_the_convolutions(attributes: dict[str, Any], value: str) -> None:
     nodes = [
         ("Pad", f"x pads {value}".strip(), "h"),
         ("Conv", "h w", "y", {"strides": [2, 1], **attributes}),
@@ -36,7 +38,7 @@ def test_a_border_of_zeros_is_the_convolutions(attributes: dict[str, object], va
     ],
 )
 def test_other_borders_stay(
-    pads: list[int], value: float, mode: str, attributes: dict[str, object]
+    pads: list[int], value: float, mode: str, attributes: dict[str, Any]
 ) -> None:
     nodes = [("Pad", "x pads value", "h", {"mode": mode}), ("Conv", "h w", "y", attributes)]
     unchanged(
@@ -58,7 +60,7 @@ def test_a_border_that_others_read_stays() -> None:
 
 
 def test_an_empty_auto_pad_leaves_the_convolutions_own_pads() -> None:
-    attributes: dict[str, object] = {"auto_pad": "", "pads": [1, 0, 0, 1]}
+    attributes: dict[str, Any] = {"auto_pad": "", "pads": [1, 0, 0, 1]}
     source = model(
         [("Pad", "x p", "h"), ("Conv", "h w", "y", attributes)],
         {"x": (1, 2, 8, 8)},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from tests.support import Net, assert_same, prepare
 
 
 def _resized(
-    *sizes: int, batch: int | str = "N", shape_of: str = "", channels: int = 8, **attributes: object
+    *sizes: int, batch: int | str = "N", shape_of: str = "", channels: int = 8, **attributes: Any
 ) -> Net:
     net = Net({"x": (batch, 8, 6, 7), "other": ("M", 8, 6, 7)})
     whole = net.node("Shape", shape_of or "x")

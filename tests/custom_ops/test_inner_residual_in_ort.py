@@ -3,6 +3,8 @@ Kernels run on the CPU."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from tests import library_fixtures as fx
 from tests.custom_ops.test_library_in_ort import compare, inferred, session
 
-POINTWISE = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
+POINTWISE: dict[str, Any] = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
 GEMM = fx.fused_model(fx.GEMM_INNER, ["B", "S", 24], (16, 24), [[16], ["B", "S", 16], [8, 16], [8]])
 CONV = fx.fused_model(
     fx.CONV_INNER,
@@ -59,7 +61,7 @@ def refused(
     fused: fx.Fused,
     *shapes: tuple[int, ...],
     weight: tuple[int, ...],
-    **attributes: object,
+    **attributes: Any,
 ) -> str:
     """What a node says of inputs with these shapes: x, the residual and the second weight."""
     x, residual, second = map(list, shapes)

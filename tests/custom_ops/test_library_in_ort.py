@@ -7,6 +7,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import onnx
@@ -67,7 +68,12 @@ def compare(
     return ours[0]
 
 
-CONV_ATTRIBUTES = {"strides": [2, 1], "pads": [0, 1, 2, 3], "dilations": [1, 2], "group": 2}
+CONV_ATTRIBUTES: dict[str, Any] = {
+    "strides": [2, 1],
+    "pads": [0, 1, 2, 3],
+    "dilations": [1, 2],
+    "group": 2,
+}
 CASES = {
     "gemm": (fx.fused_model(fx.GEMM, ["B", "S", 24], (16, 24), [[16]]), [(2, 5, 24)]),
     "gemm of odd rows": (
@@ -273,7 +279,7 @@ def inferred(
     return list(session(model, library).get_outputs()[0].shape)
 
 
-POOL_ATTRIBUTES = {
+POOL_ATTRIBUTES: dict[str, Any] = {
     "kernel_shape": [3, 3],
     "strides": [2, 1],
     "pads": [1, 1, 1, 1],
@@ -375,7 +381,7 @@ def test_sessions_of_many_threads_share_the_domain(library: fx.HostLibrary) -> N
     assert all(np.array_equal(result, results[0]) for result in results)
 
 
-def gemm_with(**attributes: object) -> onnx.ModelProto:
+def gemm_with(**attributes: Any) -> onnx.ModelProto:
     return fx.fused_model(fx.GEMM, [4, 8], (16, 8), [[16]], **attributes)
 
 
@@ -396,7 +402,7 @@ def gemm_with(**attributes: object) -> onnx.ModelProto:
     ],
 )
 def test_session_is_refused(
-    library: fx.HostLibrary, attributes: dict[str, object], message: str
+    library: fx.HostLibrary, attributes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(Exception, match=f"{fx.GEMM.spec.name} 'the node'.*{message}"):
         session(gemm_with(**attributes), library)

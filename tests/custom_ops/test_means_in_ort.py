@@ -15,7 +15,7 @@ from tests import library_fixtures as fx
 from tests.custom_ops.test_library_in_ort import compare, inferred, session
 
 WINDOW = {"strides": [2, 1], "pads": [0, 1, 2, 3], "dilations": [1, 2], "group": 2}
-POINTWISE = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
+POINTWISE: dict[str, Any] = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
 PLACED = fx.Fused("conv", *fx.MEAN_STEPS, rank=4, family=fx.CONV_MEAN.family, part=Part.FIRST)
 
 

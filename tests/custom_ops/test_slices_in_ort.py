@@ -4,6 +4,7 @@ before it, without a copy."""
 from __future__ import annotations
 
 from collections.abc import Callable, MutableSequence, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -43,7 +44,7 @@ READ_CHAIN = fx.Fused(
 READ_COPY = fx.Fused("elementwise", family=Family.ELEMENTWISE, sliced=True)
 READ_TO_NCHW = fx.Fused("conv", *CONV, rank=4, family=Family.CONV_2X, sliced=True, to_nchw=True)
 OPS = (FIRST, NEXT, CHAIN, POOL, COPY, READ, READ_CHAIN, READ_COPY, READ_TO_NCHW)
-WINDOW = {"strides": [1, 1], "pads": [1] * 4, "dilations": [1, 1]}
+WINDOW: dict[str, Any] = {"strides": [1, 1], "pads": [1] * 4, "dilations": [1, 1]}
 POINT = {**WINDOW, "pads": [0] * 4, "group": 1}
 
 
@@ -55,7 +56,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> fx.HostLibrary:
 
 
 def node(
-    op: fx.Fused, inputs: str, y: str, before: int = 0, after: int = 0, **attributes: object
+    op: fx.Fused, inputs: str, y: str, before: int = 0, after: int = 0, **attributes: Any
 ) -> onnx.NodeProto:
     attributes |= {"format": 1, "configs": fx.config(op.family).row()}
     if before or after:

@@ -4,6 +4,7 @@ other form of y. Kernels run on the CPU."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ import pytest
 from tests import library_fixtures as fx
 from tests.custom_ops.test_library_in_ort import compare, inferred, session
 
-POINTWISE = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
+POINTWISE: dict[str, Any] = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
 GEMM = fx.fused_model(
     fx.GEMM_STORED, ["B", "S", 24], (16, 24), [[16], ["B", "S", 16], [8, 16], [8]]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -83,7 +84,7 @@ class GrowingGraph:
             raise UnfitError
         return self.draw.choice(found[-5:] if self.draw.random() < 0.8 else found)
 
-    def add(self, op: str, *inputs: str, outputs: int = 1, **attributes: object) -> str:
+    def add(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         """A node; what it gives may be read from now on."""
         first = self.net.node(op, *inputs, outputs=outputs, **attributes)
         node = self.net.nodes[-1]
@@ -116,7 +117,7 @@ class GrowingGraph:
     def sizes(self, values: Sequence[int]) -> str:
         return self.net.const(list(values), np.int64)
 
-    def axes(self, op: str, x: str, axes: list[int], since: int = 13, **attributes: object) -> str:
+    def axes(self, op: str, x: str, axes: list[int], since: int = 13, **attributes: Any) -> str:
         """An op whose axes are an attribute in old opsets and an input in newer ones."""
         if self.net.opset < since:
             return self.add(op, x, axes=axes, **attributes)

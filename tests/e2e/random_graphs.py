@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
@@ -50,7 +51,7 @@ def _convolution(g: GrowingGraph) -> None:
         else g.draw.choice((1, 2, *SIZES, *SIZES, 16, 70))
     )
     kernel = [g.draw.choice((1, 2, 3)) for _ in range(spatial)]
-    attributes: dict[str, object] = {
+    attributes: dict[str, Any] = {
         "group": group,
         "strides": [g.draw.choice((1, 1, 2)) for _ in kernel],
     }

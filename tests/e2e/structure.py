@@ -387,9 +387,11 @@ def unusual_types() -> ModelProto:
         4,
     )
     model = net.model(net.node("Gather", "labels", net.node("ArgMax", scores, axis=1)), scores)
-    values = numpy_helper.from_array(np.float32([1, 2]), "sparse")
+    values = numpy_helper.from_array(np.array([1, 2], np.float32), "sparse")
     model.graph.sparse_initializer.append(
-        helper.make_sparse_tensor(values, numpy_helper.from_array(np.int64([1, 7])), [4, 4])
+        helper.make_sparse_tensor(
+            values, numpy_helper.from_array(np.array([1, 7], np.int64)), [4, 4]
+        )
     )
     model.graph.node.append(
         onnx.helper.make_node("MatMul", [model.graph.output[1].name, "sparse"], ["picked"])

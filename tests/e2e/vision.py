@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
 from tests.support import Net
 
-SAME = {"pads": [1, 1, 1, 1]}
+SAME: dict[str, Any] = {"pads": [1, 1, 1, 1]}
 
 
 def _sizes(net: Net, *values: int) -> str:

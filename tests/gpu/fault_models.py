@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 
@@ -123,7 +124,7 @@ def _depthwise() -> onnx.ModelProto:
     return net.model(net.conv(y, 64, 64))
 
 
-def _between(op: str, **attributes: object) -> Callable[[], onnx.ModelProto]:
+def _between(op: str, **attributes: Any) -> Callable[[], onnx.ModelProto]:
     """An operator between two convolutions, which keep it in NHWC."""
 
     def build() -> onnx.ModelProto:

@@ -4,6 +4,7 @@ pooling takes padding."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import onnx
 
@@ -41,7 +42,7 @@ def _chain(first: int = 64, stride: int = 1) -> onnx.ModelProto:
     return _pooled(net, net.node("Relu", net.conv(y, 64, 64)))
 
 
-def _pool(op: str, **attributes: object) -> onnx.ModelProto:
+def _pool(op: str, **attributes: Any) -> onnx.ModelProto:
     net = Net({"x": SHAPE})
     y = net.node("Relu", net.conv("x", 64, 64))
     return net.model(

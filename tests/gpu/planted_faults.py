@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -160,11 +161,11 @@ def judge(folder: Path, kinds: Sequence[str]) -> None:
         )
 
 
-def verdicts(family: Family, directory: Path) -> list[dict[str, object]]:
+def verdicts(family: Family, directory: Path) -> list[dict[str, Any]]:
     """Of the unedited library and of each fault. A process that dies is the finding "crashed" of
     the fault that it was at."""
     pending = [UNEDITED, *(fault.kind for fault in FAULTS if fault.family is family)]
-    found: list[dict[str, object]] = []
+    found: list[dict[str, Any]] = []
     while pending:
         command = [
             sys.executable,
@@ -200,7 +201,7 @@ def verdicts(family: Family, directory: Path) -> list[dict[str, object]]:
     return found
 
 
-def table(rows: Sequence[dict[str, object]]) -> str:
+def table(rows: Sequence[dict[str, Any]]) -> str:
     """A Markdown table: families down, kinds of faults across."""
     cells = {(row["family"], row["kind"]): str(row["verdict"]) for row in rows}
     lines = [

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -182,7 +183,7 @@ def test_tuned_for_batches_of_1_to_64_one_session_serves_all(tmp_path: Path) -> 
     more than one of them."""
     original, path = SYMBOLIC.original(), tmp_path / "tuned.onnx"
     sizes = {"min_shapes": 1, "opt_shapes": 32, "max_shapes": 64}
-    shapes = {
+    shapes: dict[str, Any] = {
         flag: {value.name: (batch, 3, 224, 224)}
         for flag, batch in sizes.items()
         for value in graph_inputs(original)

@@ -3,6 +3,8 @@ names follow from them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -18,7 +20,7 @@ PARAMS = {"LeakyRelu": (0.1,), "Clip": (-0.5, 0.7), "HardSigmoid": (0.3, 0.4), "
 
 
 def call(
-    signature: Signature, feeds: dict[str, np.ndarray], opset: int, **attributes: object
+    signature: Signature, feeds: dict[str, np.ndarray], opset: int, **attributes: Any
 ) -> np.ndarray:
     function = build(signature, opset)
     node = helper.make_node(function.name, list(feeds), ["y"], domain=DOMAIN, **attributes)

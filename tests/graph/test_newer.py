@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -58,9 +60,7 @@ def test_what_is_behind_them_is_fused(opset: int) -> None:
         ("Split", {"axis": 2, "split": [2, 4]}),
     ],
 )
-def test_attributes_that_are_inputs_today(
-    op: str, attributes: dict[str, object], opset: int
-) -> None:
+def test_attributes_that_are_inputs_today(op: str, attributes: dict[str, Any], opset: int) -> None:
     net = Net({"x": (3, 1, 6)}, opset=opset)
     names = (
         net.several(op, "x", outputs=2, **attributes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import onnx
 import pytest
@@ -97,7 +98,7 @@ def test_outputs_keep_their_types_alone() -> None:
     assert graph.outputs[0].shape[:3] == ["N", 8, 24]
 
 
-def test_report_names_one(tmp_path: object) -> None:
+def test_report_names_one(tmp_path: Path) -> None:
     report = onnxbolt.optimize(
         network(WRONG[0]), f"{tmp_path}/out.onnx", fuse="all", library=False, archs="sm_80"
     )
@@ -121,7 +122,7 @@ def test_fixed_sizes_are_compared_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("keep_io_types", [False, True])
-def test_onnx_runtimes_float16_converter(keep_io_types: bool, tmp_path: object) -> None:
+def test_onnx_runtimes_float16_converter(keep_io_types: bool, tmp_path: Path) -> None:
     """It infers shapes of a width of -1, which ends in sizes of 0 and 1, and puts Casts of
     inputs behind the nodes that read them."""
     net = Net({"x": (-1, 3, 48, -1)}, opset=11)

@@ -3,6 +3,8 @@ several runs of inference."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
@@ -34,7 +36,7 @@ def inferred(net: Net, *outputs: str) -> tuple[gs.Graph, dict[str, list[int | st
     ],
 )
 def test_names_of_windows_tell_their_sizes(
-    op: str, kernel: int, stride: int, padding: dict[str, object]
+    op: str, kernel: int, stride: int, padding: dict[str, Any]
 ) -> None:
     tells(
         op,
@@ -50,11 +52,11 @@ def test_so_do_names_of_those_with_gaps(op: str, stride: int, pad: int) -> None:
     tells(op, strides=[stride, 1], kernel_shape=[3, 1], dilations=[2, 1], pads=[pad, 0, pad, 0])
 
 
-def tells(op: str, **attributes: object) -> None:
+def tells(op: str, **attributes: Any) -> None:
     """The name of the output's height, with sizes in the place of H, is what ONNX Runtime
     computes."""
     net = Net({"x": (1, 2, "H", 9)})
-    weight = [net.normal(2, 2, *attributes["kernel_shape"])] if op == "Conv" else []  # type: ignore[misc]
+    weight = [net.normal(2, 2, *attributes["kernel_shape"])] if op == "Conv" else []
     y = net.node(op, "x", *weight, **attributes)
     model, name = net.model(y), inferred(net, y)[1][y][2]
     for size in range(5, 12):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,9 +26,9 @@ INT64 = 2**63 - 1
 def small(
     nodes: list[NodeProto],
     initializers: list[TensorProto] = (),
-    shape: tuple[int | str, ...] = (4, 8),  # type: ignore[assignment]
+    shape: tuple[int | str, ...] = (4, 8),
     functions: list[FunctionProto] = (),
-) -> ModelProto:  # type: ignore[assignment]
+) -> ModelProto:
     """A model from x to y."""
     x, y = (
         helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
@@ -42,7 +43,7 @@ def small(
     )
 
 
-def with_external(location: str, dims: tuple[int, ...] = (8, 8), **entries: object) -> ModelProto:
+def with_external(location: str, dims: tuple[int, ...] = (8, 8), **entries: Any) -> ModelProto:
     """A product by a weight whose data are elsewhere."""
     weight = TensorProto(
         name="w", data_type=TensorProto.FLOAT, dims=dims, data_location=TensorProto.EXTERNAL

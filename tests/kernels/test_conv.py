@@ -1,6 +1,7 @@
 """Convolution candidates: iterator, alignment, refusal."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_implicit_gemm_everywhere(number: int) -> None:
         ({"s": 41}, Iterator.ANALYTIC),
     ],
 )
-def test_iterator(change: dict[str, object], expected: Iterator) -> None:
+def test_iterator(change: dict[str, Any], expected: Iterator) -> None:
     problem = dataclasses.replace(BASE, **change)
     assert iterator(problem) is expected
     if expected is Iterator.FIXED_CHANNELS:

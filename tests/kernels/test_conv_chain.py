@@ -4,6 +4,7 @@ candidates fit an SM."""
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,8 @@ BLOCK = ConvProblem(
 STEM = dataclasses.replace(BLOCK, h=224, w=224, c=3, p=112, q=112, strides=(2, 2), nchw=True)
 
 
-def changed(problem: ConvProblem, **changes: object) -> ConvProblem:
-    return dataclasses.replace(problem, **changes)  # type: ignore[arg-type]
+def changed(problem: ConvProblem, **changes: Any) -> ConvProblem:
+    return dataclasses.replace(problem, **changes)
 
 
 def families(problem: ConvProblem) -> set[Family]:
@@ -60,7 +61,7 @@ def test_who_reads_nchw_is_a_first_convolution() -> None:
         {"inner": (64,) * 4, "chain": ("Bias", *("Gemm", "Bias") * 4)},
     ],
 )
-def test_others_are_refused(change: dict[str, object]) -> None:
+def test_others_are_refused(change: dict[str, Any]) -> None:
     assert not chain_conv.candidates(changed(BLOCK, **change), get(90))
 
 
@@ -75,7 +76,7 @@ def test_others_are_refused(change: dict[str, object]) -> None:
         {"dilations": (2, 2)},
     ],
 )
-def test_other_first_convolutions_are_refused(change: dict[str, object]) -> None:
+def test_other_first_convolutions_are_refused(change: dict[str, Any]) -> None:
     assert not chain_first.candidates(changed(STEM, **change), get(90))
 
 

@@ -2,6 +2,7 @@
 shared memory."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_width_follows_channels(channels: int, widest: int) -> None:
         ({"r": 7, "s": 7}, (0, 0, 0)),
     ],
 )
-def test_filters_that_are_fixed(change: dict[str, object], expected: tuple[int, int, int]) -> None:
+def test_filters_that_are_fixed(change: dict[str, Any], expected: tuple[int, int, int]) -> None:
     problem = dataclasses.replace(BASE, **change)
     assert fixed(problem) == expected
     assert {config.warp for config in candidates(problem, get(90))} == {expected}

@@ -4,6 +4,7 @@ says of them."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import onnx
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from onnxbolt.verify import verify
 from tests.support import Net, assert_same, fused, ops
 
-SAME = {"pads": [1] * 4}
+SAME: dict[str, Any] = {"pads": [1] * 4}
 LIMIT = {"fp16": 1e-2, "bf16": 5e-2, "keep": 2e-3}
 Model = tuple[Net, tuple[str, ...]]
 

@@ -3,6 +3,8 @@ included."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -11,7 +13,7 @@ from tests.layout.test_layout import attribute, layout_changes, weights
 from tests.support import Net, assert_same, ops
 
 
-def _between_convolutions(channels: int, r: int = 3, **attributes: object) -> onnx.ModelProto:
+def _between_convolutions(channels: int, r: int = 3, **attributes: Any) -> onnx.ModelProto:
     net = Net({"x": (2, 8, 11, 10)})
     y = net.node("Relu", net.conv("x", 8, channels))
     y = net.node("HardSwish", net.conv(y, channels, channels, r, group=channels, **attributes))
@@ -28,7 +30,7 @@ def _between_convolutions(channels: int, r: int = 3, **attributes: object) -> on
         {},
     ],
 )
-def test_no_transpose_is_left_around_it(attributes: dict[str, object]) -> None:
+def test_no_transpose_is_left_around_it(attributes: dict[str, Any]) -> None:
     optimized = assert_same(_between_convolutions(16, **attributes))
     assert layout_changes(optimized) == 2
     assert ops(optimized)[2] == "FusedConv_Bias_HardSwish_f32"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 import pytest
 
@@ -9,7 +11,7 @@ from tests.layout.test_layout import attribute, layout_changes, weights
 from tests.support import Net, assert_same, matched, ops
 
 
-def _between_convolutions(c: int, k: int, groups: int, **attributes: object) -> onnx.ModelProto:
+def _between_convolutions(c: int, k: int, groups: int, **attributes: Any) -> onnx.ModelProto:
     net = Net({"x": (2, 8, 11, 10)})
     y = net.node("Relu", net.conv("x", 8, c))
     y = net.node("Relu", net.conv(y, c, k, 3, group=groups, **attributes))
@@ -30,7 +32,7 @@ def _between_convolutions(c: int, k: int, groups: int, **attributes: object) -> 
 @pytest.mark.parametrize(
     "attributes", [{"pads": [1, 1, 1, 1]}, {"pads": [0, 1, 2, 0], "strides": [2, 1]}]
 )
-def test_merged(c: int, k: int, groups: int, stored: int, attributes: dict[str, object]) -> None:
+def test_merged(c: int, k: int, groups: int, stored: int, attributes: dict[str, Any]) -> None:
     optimized = assert_same(_between_convolutions(c, k, groups, **attributes))
     assert layout_changes(optimized) == 2
     assert ops(optimized)[2] == "FusedConv_Bias_Relu_f32"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -104,7 +106,7 @@ def test_flatten_permutes_the_weights_of_the_gemm_behind_it() -> None:
 def test_global_pooling_and_flatten_need_no_transpose() -> None:
     for pool in ({"op": "GlobalAveragePool"}, {"op": "ReduceMean", "axes": [2, 3], "keepdims": 1}):
         net = Net({"x": (2, 8, 5, 5)})
-        attributes = {k: v for k, v in pool.items() if k != "op"}
+        attributes: dict[str, Any] = {k: v for k, v in pool.items() if k != "op"}
         y = net.node("Flatten", net.node(str(pool["op"]), net.conv("x", 8, 12), **attributes))
         optimized = assert_same(net.model(net.linear(y, 12, 10)))
         assert layout_changes(optimized) == 1

@@ -3,6 +3,8 @@ else the standard op or none."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -13,7 +15,7 @@ from tests.layout.test_layout import attribute, layout_changes
 from tests.support import Net, assert_same, fused, ops, run
 
 
-def _between(*factors: str, net: Net, **attributes: object) -> onnx.ModelProto:
+def _between(*factors: str, net: Net, **attributes: Any) -> onnx.ModelProto:
     return net.model(
         net.conv(net.node("Resize", net.conv("x", 8, 12), "", *factors, **attributes), 12, 8)
     )
@@ -108,7 +110,7 @@ def test_padded_channels_and_other_types(precision: str) -> None:
         {"mode": "cubic", "antialias": 1},
     ],
 )
-def test_what_no_kernel_has_stays_channels_first(attributes: dict[str, object]) -> None:
+def test_what_no_kernel_has_stays_channels_first(attributes: dict[str, Any]) -> None:
     net = Net({"x": (1, 8, 6, 6)}, opset=19)
     optimized = assert_same(_between(net.const([1, 1, 2, 2]), net=net, **attributes))
     assert layout_changes(optimized) == 4

@@ -3,6 +3,8 @@ values are the same."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 import pytest
 
@@ -10,7 +12,7 @@ from models import build
 from onnxbolt import optimize
 from tests.support import Net, assert_same, ops
 
-SAME = {"pads": [1, 1, 1, 1]}
+SAME: dict[str, Any] = {"pads": [1, 1, 1, 1]}
 
 
 def around(model: onnx.ModelProto) -> list[list[int]]:

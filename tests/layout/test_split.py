@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from tests.layout.test_layout import attribute, layout_changes
 from tests.support import Net, assert_same, ops
 
-SAME = {"pads": [1, 1, 1, 1]}
+SAME: dict[str, Any] = {"pads": [1, 1, 1, 1]}
 
 
 def channels(model: onnx.ModelProto) -> list[object]:

@@ -3,6 +3,8 @@ squeeze-and-excitation."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 import pytest
 
@@ -24,7 +26,7 @@ def _gate(
     squeeze: str = "Relu",
     gate: str = "HardSigmoid",
     bias: bool = True,
-    pool: tuple[str, dict[str, object]] = ("GlobalAveragePool", {}),
+    pool: tuple[str, dict[str, Any]] = ("GlobalAveragePool", {}),
 ) -> str:
     y = net.conv(net.node(pool[0], x, **pool[1]), channels, squeezed, bias=bias)
     y = net.node("Mul", y, net.node("Sigmoid", y)) if squeeze == "Silu" else net.node(squeeze, y)
@@ -32,11 +34,11 @@ def _gate(
 
 
 def _model(
-    channels: int = 16, squeezed: int = 8, opset: int = 17, swapped: bool = False, **options: object
+    channels: int = 16, squeezed: int = 8, opset: int = 17, swapped: bool = False, **options: Any
 ) -> onnx.ModelProto:
     net = Net({"x": (2, 8, 7, 6)}, opset=opset)
     y = net.node("Relu", net.conv("x", 8, channels))
-    gate = _gate(net, y, channels, squeezed, **options)  # type: ignore[arg-type]
+    gate = _gate(net, y, channels, squeezed, **options)
     return net.model(
         net.conv(net.node("Mul", gate, y) if swapped else net.node("Mul", y, gate), channels, 8)
     )
@@ -48,7 +50,7 @@ def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 @pytest.mark.parametrize("pool", POOLS, ids=str)
 @pytest.mark.parametrize("swapped", [False, True])
-def test_it_is_one_node(pool: tuple[str, dict[str, object]], swapped: bool) -> None:
+def test_it_is_one_node(pool: tuple[str, dict[str, Any]], swapped: bool) -> None:
     optimized = assert_same(_model(pool=pool, swapped=swapped))
     (node,) = _nodes(optimized)
     assert len(node.input) == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -170,7 +171,7 @@ def test_the_seed_decides_the_bytes() -> None:
         ({"batch": 0}, "positive number"),
     ],
 )
-def test_bad_arguments_are_named(arguments: dict[str, object], message: str) -> None:
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(**{"name": "dlrm_mlp", **arguments})
 

@@ -174,7 +174,7 @@ def test_a_kernel_for_several_layers_knows_them_one_by_one() -> None:
     assert not any(layer.layers for layer in chain.layers)
     assert [problem_of(layer, None) for layer in chain.layers] == list(
         problem_of(chain, None).layers
-    )  # type: ignore[union-attr]
+    )
 
 
 def test_the_layers_of_a_chain_that_loses_are_offered_by_themselves() -> None:
@@ -235,7 +235,7 @@ def test_whatever_kernels_take_no_other_cover_is_cheaper(seed: int) -> None:
     )
     by_columns = {
         (problem.k, *problem.inner, problem.n, problem.out): us for problem, us in times.items()
-    }  # type: ignore[union-attr]
+    }
     ends = [DType.F16] * (len(widths) - 2) + [DType.F32]  # what each layer's result is
 
     def cheapest(start: int) -> float:

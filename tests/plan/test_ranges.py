@@ -198,7 +198,7 @@ def test_options_give_the_points() -> None:
                 perceptron("batch"),
                 Options(**{f"{name}_shapes": {"x": (*s, 512)} for name, s in given.items()}),
             )
-        )[0]  # type: ignore[arg-type]
+        )[0]
 
     assert rows(min=(3,), opt=(20,), max=(40,)) == [20, 3, 6, 12, 24, 40]
     assert rows(opt=(20,)) == [20]
@@ -233,7 +233,7 @@ def test_a_region_is_about_the_opt_point() -> None:
         ("batch", Options(min_shapes={"x": (1, 3, 224, 224)}, opt_shapes=opt)),
         (16, Options()),
     ):
-        graph = prepare(build("resnet18", batch), "fp16")  # type: ignore[arg-type]
+        graph = prepare(build("resnet18", batch), "fp16")
         ranges = ranges_of(graph, options)
         chosen = plan(graph, partition(match(graph)[0]), [90], "all", NOTHING, ranges)
         found.append({region.key for region in regions(chosen.assignment, 90, ranges.opt)})
@@ -244,7 +244,7 @@ def test_all_sizes_are_tuned_the_opt_one_counts_most() -> None:
     tasks = tasks_of(planned(perceptron("batch")).workload, ARCHS[90], trials=1)
     assert sorted(
         (task.problem.rows, task.occurrences) for task in tasks if task.problem.n == 256
-    ) == [  # type: ignore[union-attr]
+    ) == [
         (1, 1),
         (2, 1),
         (4, 1),

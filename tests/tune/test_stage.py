@@ -171,7 +171,7 @@ def test_what_is_locked_stays_unless_it_is_tuned_anew(gpu: Gpu) -> None:
     chosen, _ = stage.plan_with_timings(_subject(), [90], Options(fuse="all", tune=True), locked)
     assert chosen.used.choices[problem, 90].us in {
         task.best_us for task in tuned.tuning.tasks if tuned.tuning
-    }  # type: ignore[union-attr]
+    }
 
 
 def _subject() -> Subject:

@@ -303,15 +303,17 @@ def test_bits_of_kernels_are_equal_and_nan_of_bodies_is_any() -> None:
     assert same_bits(quiet, other, any_nan=True)
     assert not same_bits(quiet, other, any_nan=False)
     for any_nan in (False, True):
-        assert not same_bits(np.float16([0.0]), np.float16([-0.0]), any_nan)
-        assert not same_bits(quiet, np.float16([1]), any_nan)
+        assert not same_bits(np.array([0.0], np.float16), np.array([-0.0], np.float16), any_nan)
+        assert not same_bits(quiet, np.array([1], np.float16), any_nan)
         assert same_bits(quiet, quiet, any_nan)
 
 
 def test_bits_of_bfloat16_are_those_of_its_float32() -> None:
     values = np.array([1.5, -0.0, np.inf, 2.0**-130], np.float32)
     assert same_bits(values, values.astype(ml_dtypes.bfloat16), any_nan=False)
-    assert not same_bits(np.float32([0.0]), np.array([-0.0], ml_dtypes.bfloat16), any_nan=False)
     assert not same_bits(
-        np.float32([1 + 2.0**-9]), np.array([1.0], ml_dtypes.bfloat16), any_nan=False
+        np.array([0.0], np.float32), np.array([-0.0], ml_dtypes.bfloat16), any_nan=False
+    )
+    assert not same_bits(
+        np.array([1 + 2.0**-9], np.float32), np.array([1.0], ml_dtypes.bfloat16), any_nan=False
     )

@@ -4,6 +4,7 @@ loose."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -104,7 +105,7 @@ def test_operands_move_results_by_no_more_than_their_bound(op: str) -> None:
     ],
 )
 def test_convolutions(
-    shape: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, object], dtype: type
+    shape: tuple[int, ...], weight: tuple[int, ...], attributes: dict[str, Any], dtype: type
 ) -> None:
     """The value is onnx's, and the operands' rounding is within its bound."""
     x, w = (RNG.standard_normal(sizes).astype(np.float32) for sizes in (shape, weight))

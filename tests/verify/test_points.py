@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -29,7 +30,7 @@ def perceptron(rows: str = "N", rest: str = "") -> ModelProto:
         "w": drawn(0, 64, 128),
         "b": drawn(1, 128),
         "v": drawn(2, 128, 64),
-        "s": np.int64([1, 64]),
+        "s": np.array([1, 64], np.int64),
     }
     return model_of(
         f"(float[{rows},64] x) => (float[{rows},64] y)",
@@ -38,9 +39,9 @@ def perceptron(rows: str = "N", rest: str = "") -> ModelProto:
     )
 
 
-def compared(*, model: ModelProto, **choices: object) -> list[str]:
+def compared(*, model: ModelProto, **choices: Any) -> list[str]:
     """The sizes of the rows of the whole model."""
-    result = verify(model, model, providers=[CPU], **choices)  # type: ignore[arg-type]
+    result = verify(model, model, providers=[CPU], **choices)
     assert result.passed
     return [row.sizes for row in result.at("model")]
 
@@ -69,7 +70,9 @@ def test_where_odd_images_do_not_fit_the_batch_alone_is_odd() -> None:
         " y = Add(u, x)"
     )
     model = model_of(
-        "(float[N,3,H,W] x) => (float[N,3,H,W] y)", body, {"scales": np.float32([1, 1, 2, 2])}
+        "(float[N,3,H,W] x) => (float[N,3,H,W] y)",
+        body,
+        {"scales": np.array([1, 1, 2, 2], np.float32)},
     )
     shapes = {"min_shapes": {"x": (1, 3, 32, 32)}, "max_shapes": {"x": (64, 3, 64, 64)}}
     assert compared(model=model, **shapes) == ["x:1x3x32x32", "x:9x3x32x32"]
@@ -77,7 +80,9 @@ def test_where_odd_images_do_not_fit_the_batch_alone_is_odd() -> None:
 
 def test_sizes_that_the_original_does_not_take_are_named() -> None:
     baked = model_of(
-        "(float[N,64] x) => (float[1,64] y)", "y = Reshape(x, s)", {"s": np.int64([1, 64])}
+        "(float[N,64] x) => (float[1,64] y)",
+        "y = Reshape(x, s)",
+        {"s": np.array([1, 64], np.int64)},
     )
     result = verify(baked, baked, providers=[CPU])
     assert [row.sizes for row in result.rows] == ["x:1x64"]
@@ -85,7 +90,9 @@ def test_sizes_that_the_original_does_not_take_are_named() -> None:
     with pytest.raises(InputError, match=r"inputs='x\.npz'"):
         verify(
             model := model_of(
-                "(float[N,64] x) => (float[5,5] y)", "y = Reshape(x, s)", {"s": np.int64([5, 5])}
+                "(float[N,64] x) => (float[5,5] y)",
+                "y = Reshape(x, s)",
+                {"s": np.array([5, 5], np.int64)},
             ),
             model,
             providers=[CPU],

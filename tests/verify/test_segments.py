@@ -185,9 +185,11 @@ def test_sparse_initializers_are_operands(precision: str, tmp_path: Path) -> Non
     net = Net({"x": (2, 4)})
     y = net.node("MatMul", net.linear("x", 4, 4), "sparse")
     model = net.model(y)
-    values = onnx.numpy_helper.from_array(np.float32([1, 2]), "sparse")
+    values = onnx.numpy_helper.from_array(np.array([1, 2], np.float32), "sparse")
     model.graph.sparse_initializer.append(
-        helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.int64([1, 7])), [4, 4])
+        helper.make_sparse_tensor(
+            values, onnx.numpy_helper.from_array(np.array([1, 7], np.int64)), [4, 4]
+        )
     )
     result = verified(model, precision, tmp_path / "out.onnx")
     assert {row.name: row.passed for row in result.at("segment")}[y]

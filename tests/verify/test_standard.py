@@ -18,7 +18,7 @@ def test_a_scalar_stays_one() -> None:
         "(float[3,5,8] x) => (float[3,8] y)", "y = Gather<axis=1>(x, i)", {"i": np.int64(0)}
     )
     x = drawn(0, 3, 5, 8)
-    for index, shape in ((np.int64(2), (3, 8)), (np.int64([2]), (3, 1, 8))):
+    for index, shape in ((np.int64(2), (3, 8)), (np.array([2], np.int64), (3, 1, 8))):
         (y,) = Standard(model).run(model.graph.node[0], [x, np.asarray(index)], {})
         assert y.shape == shape
     node = helper.make_node("Add", ["a", "b"], ["c"])

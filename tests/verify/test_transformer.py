@@ -3,6 +3,8 @@ add up, which is no fault of ours."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from onnx import ModelProto
 from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -59,7 +61,7 @@ def converted() -> ModelProto:
     return model
 
 
-def test_a_transformer_in_fp16_does_not_fail(tmp_path: object) -> None:
+def test_a_transformer_in_fp16_does_not_fail(tmp_path: Path) -> None:
     source, out = converted(), f"{tmp_path}/out.onnx"
     optimize(source, out, precision="fp16", fuse="all", library=False, verify=False)
     result = verify(source, load_model(out), providers=[CPU])

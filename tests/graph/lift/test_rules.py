@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -44,7 +46,7 @@ def one(
     *others: object,
     shape: Sequence[int | str] = IMAGE,
     outputs: int = 1,
-    **attributes: object,
+    **attributes: Any,
 ) -> ModelProto:
     """A model of one node, whose inputs behind x are constants."""
     net = Net({"x": shape}, opset=opset)
@@ -55,7 +57,7 @@ def one(
     return net.model(*net.several(op, "x", *inputs, outputs=outputs, **attributes))
 
 
-CHANNEL = np.float32([0.5, -1.0, 2.0])
+CHANNEL = np.array([0.5, -1.0, 2.0], np.float32)
 CASES = {
     "clip-6": one("Clip", 6 + 1, min=-0.5, max=0.5),
     "clip-6 from below": one("Clip", 10, min=0.0),
@@ -83,7 +85,12 @@ CASES = {
     "dropout-10": one("Dropout", 10),
     "gemm-7": one("Gemm", 8, np.float32(np.ones((6, 3))), CHANNEL, shape=(2, 6), alpha=0.5),
     "scatter-9": one(
-        "Scatter", 9, np.int64([[0, 2], [1, 1]]), [[1.0, 2.0], [3.0, 4.0]], shape=(2, 3), axis=1
+        "Scatter",
+        9,
+        np.array([[0, 2], [1, 1]], np.int64),
+        [[1.0, 2.0], [3.0, 4.0]],
+        shape=(2, 3),
+        axis=1,
     ),
     "squeeze-1": one("Squeeze", 9, shape=(2, 1, 3, 1), axes=[1, 3]),
     "squeeze-11 of all": one("Squeeze", 11, shape=(2, 1, 3, 1)),
@@ -133,7 +140,7 @@ def test_mask_that_is_read() -> None:
     np.testing.assert_array_equal(mask, np.ones(IMAGE))
 
 
-def old(op: str, opset: int, y: Sequence[int], **attributes: object) -> ModelProto:
+def old(op: str, opset: int, y: Sequence[int], **attributes: Any) -> ModelProto:
     """A node of two inputs at an opset that ONNX Runtime runs no more."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -238,7 +245,7 @@ def test_what_version_converter_loses_stays() -> None:
     assert list(result.graph.quantization_annotation) == list(model.graph.quantization_annotation)
 
 
-def test_report_and_file_of_a_model_that_cannot_be_lifted(tmp_path: object) -> None:
+def test_report_and_file_of_a_model_that_cannot_be_lifted(tmp_path: Path) -> None:
     model = one("Resize", 10, [1.0, 1.0, 0.5, 2.0], mode="nearest")
     weights = [
         helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
