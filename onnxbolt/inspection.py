@@ -21,8 +21,8 @@ from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 from onnxbolt.library import metadata, weighted_ops
 from onnxbolt.library_file import Beside, beside
+from onnxbolt.names import NODE_FORMAT
 from onnxbolt.opspec import OpSpec, configs_of_node, real_channels
-from onnxbolt.rewrite import FORMAT
 from onnxbolt.runtime import get_library_path
 from onnxbolt.terminal import add_row, literal_console, width
 
@@ -236,10 +236,10 @@ def _fused_node(
 ) -> FusedNode:
     """`read`: the channels of x without padding, where it has some."""
     values = _values(node)
-    if values.get("format") != FORMAT:
+    if values.get("format") != NODE_FORMAT:
         raise InputError(
-            f"node {node.name}: format {values.get('format')} is not the {FORMAT} that this version"
-            " reads; update onnxbolt"
+            f"node {node.name}: format {values.get('format')} is not the {NODE_FORMAT} that this"
+            " version reads; update onnxbolt"
         )
     shape = shapes.get(node.output[0])
     return FusedNode(

@@ -27,9 +27,9 @@ from onnxbolt.layout.convert import convert, in_both_forms
 from onnxbolt.layout.form import PLAIN, Form, stored_shape
 from onnxbolt.layout.places import Operation, Read, Slice
 from onnxbolt.layout.slices import Slices, slices
+from onnxbolt.names import NODE_FORMAT
 from onnxbolt.opspec import OpSpec
 
-FORMAT = 1
 _SHARED = 64  # elements of a constant, up to which equal ones are one
 
 
@@ -270,7 +270,7 @@ class Rewriter:
         spec = self._used(operation.signature, kernels)
         names = [name for node in covered for name in getattr(node, "provenance", (node.name,))]
         attributes = {
-            "format": FORMAT,
+            "format": NODE_FORMAT,
             **operation.attributes,
             "config_source": kernels.source,
             "source_nodes": names,

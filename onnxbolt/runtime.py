@@ -24,13 +24,12 @@ from typing import TYPE_CHECKING, Any
 from onnxbolt.errors import LibraryError
 from onnxbolt.library_file import Library, given_sum
 from onnxbolt.metadata import Source, read_metadata
+from onnxbolt.names import DEVICE, ENABLE
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
 CUDA = "CUDAExecutionProvider"
-# session configuration entries that the library reads
-ENABLE, DEVICE = "onnxbolt.enable", "onnxbolt.device"
 # what ONNX Runtime 1.31 does for convolutions on the CPU ends in a segmentation fault on fp16
 # products behind a Transpose, of which torchvision's vision transformers have many
 _OFF, _CPU_CHANNELS = "optimization.disable_specified_optimizers", "NchwcTransformer"

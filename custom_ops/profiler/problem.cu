@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kMaxSets =
     256;  // what is smaller than L2 / 256 takes as long as a launch does, wherever its operands are
-constexpr int kFloat = 1;  // ONNX element type of vectors
 
 // How much memory an operand takes in each set: whole lines, so that all sets are aligned alike.
 Operand Describe(size_t elements, int type) {
@@ -93,7 +92,7 @@ size_t Problem::describe_operands() {
     for (int i = 0; i < chain.tensors; ++i)
       bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
     for (int i = 0; i < chain.vectors; ++i)
-      bytes += (operands.vectors[i] = Describe(columns, kFloat)).stride;
+      bytes += (operands.vectors[i] = Describe(columns, kTypeF32)).stride;
   }
   if (description_.both()) bytes += (rows_ = Describe(rows * first.k, description_.element)).stride;
   return bytes;
@@ -114,7 +113,7 @@ void Problem::fill() {
     for (int i = 0; i < chain.tensors; ++i)
       Fill(operands.tensors[i], description_.element, sets_, ++seed, 0.f, 1.f);
     for (int i = 0; i < chain.vectors; ++i)
-      Fill(operands.vectors[i], kFloat, sets_, ++seed, 0.4f, 0.7f);
+      Fill(operands.vectors[i], kTypeF32, sets_, ++seed, 0.4f, 0.7f);
   }
   if (description_.both()) Allocate(rows_, sets_);
 }

@@ -19,11 +19,11 @@ namespace {
 template <class Function>
 void WithType(int type, const Function& function) {
   switch (type) {
-    case 1:
+    case kTypeF32:
       return function(float{});
-    case 10:
+    case kTypeF16:
       return function(__half{});
-    case 16:
+    case kTypeBF16:
       return function(__nv_bfloat16{});
     default:
       throw Failure("the profiler knows no element type " + std::to_string(type));

@@ -4,13 +4,10 @@
 #include <deque>
 #include <vector>
 
+#include "runtime/elements.h"
 #include "runtime/ort_objects.h"
 
 namespace onnxbolt {
-
-inline int64_t BytesOf(int type) {
-  return type == 1 ? 4 : 2;
-}  // ONNX's float, else float16 or bfloat16
 
 // Enqueues a copy on ORT's stream.
 void CopyTensor(const OrtKernelContext* context, void* to, const void* from, int64_t bytes);

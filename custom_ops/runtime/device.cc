@@ -40,8 +40,16 @@ int Attribute(cudaDeviceAttr attribute, int ordinal) {
   return value;
 }
 
+// True if no other GPU than the architecture's own runs its code.
+bool IsAlone(int arch) {
+  for (const ArchFacts& known : kKnownArchs) {
+    if (known.number == arch) return known.alone;
+  }
+  return true;
+}
+
 bool Runs(int sm, int arch, int shared_memory) {
-  if (arch != sm && (arch == 90 || arch / 10 != sm / 10 || arch > sm)) return false;
+  if (arch != sm && (IsAlone(arch) || arch / 10 != sm / 10 || arch > sm)) return false;
   return LargestSharedMemory(arch) <= shared_memory;
 }
 

@@ -46,8 +46,6 @@ Shape RowsOf(const Shape& like, int64_t columns) {
   return shape;
 }
 
-constexpr int kFloat = 1;  // ONNX's TensorProto.FLOAT
-
 // A slice of at most `count`, so that the next one begins at a multiple of 16 bytes as well.
 int64_t SliceOf(int64_t count) { return count > 8 ? count / 8 * 8 : std::max<int64_t>(count, 1); }
 
@@ -83,7 +81,7 @@ EpilogueArguments FusedKernel::ReadEpilogue(Buffers& buffers, const Shape& y) co
     const bool vector = op_.operands[i] == 'v';
     RequireShape(index, ort::ShapeOf(value), vector ? Shape{y.back()} : y);
     if (vector) {
-      epilogue.vectors[vectors++] = static_cast<const float*>(buffers.Read(value, kFloat));
+      epilogue.vectors[vectors++] = static_cast<const float*>(buffers.Read(value, kTypeF32));
     } else {
       epilogue.tensor_pitch[tensors] = y.back();
       epilogue.tensors[tensors++] = buffers.Read(value, op_.element);
@@ -218,7 +216,7 @@ ChainArguments FusedKernel::ReadChain(const Tensors& t) const {
       vectors = 0;
     } else if (op_.operands[i] == 'v') {
       RequireShape(index, ort::ShapeOf(value), {a.n[a.layers - 1]});
-      epilogue.vectors[vectors++] = static_cast<const float*>(buffers.Read(value, kFloat));
+      epilogue.vectors[vectors++] = static_cast<const float*>(buffers.Read(value, kTypeF32));
     } else {  // of one layer alone
       const int64_t pitch = a.n[a.layers - 1];
       RequireShape(index, ort::ShapeOf(value), RowsOf(t.whole_y, pitch));
@@ -313,8 +311,8 @@ const char* FusedKernel::RunSqueezeExcite(OrtKernelContext* context, const Tenso
   a.squeezed = AsInt(squeezed);
   a.x = t.x_data, a.squeeze = buffers.Read(squeeze, op_.element), a.excite = t.weight_data,
   a.y = t.y_data;
-  a.squeeze_bias = static_cast<const float*>(buffers.Read(squeeze_bias, kFloat));
-  a.excite_bias = static_cast<const float*>(buffers.Read(excite_bias, kFloat));
+  a.squeeze_bias = static_cast<const float*>(buffers.Read(squeeze_bias, kTypeF32));
+  a.excite_bias = static_cast<const float*>(buffers.Read(excite_bias, kTypeF32));
   a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
   std::copy(params_.begin(), params_.end(), a.step_params);
   return LaunchRow(context, t, &a);

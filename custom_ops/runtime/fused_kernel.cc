@@ -15,8 +15,6 @@ using ort::Shape;
 using ort::Succeeds;
 using ort::ToString;
 
-constexpr int64_t kNodeFormat = 1;  // docs/architecture.md, "The fused node"
-
 class KernelAttributes : public Attributes {
  public:
   explicit KernelAttributes(const OrtKernelInfo* info) : info_(info) {}

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/declarations.h"
 #include "runtime/fused_kernel.h"
 #include "runtime/ort_objects.h"
 #include "runtime/shape_inference.h"
@@ -16,7 +17,6 @@
 namespace onnxbolt {
 namespace {
 
-constexpr int kFloat = 1;  // ONNX TensorProto.FLOAT
 constexpr size_t kMostInputs = 32;
 
 const Op& Of(const OrtCustomOp* self) { return static_cast<const FusedOp*>(self)->op; }
@@ -34,7 +34,7 @@ int InputType(const OrtCustomOp* self, size_t index) {
   const size_t first = FirstOperand(op.kind);
   if (index == 0 && op.planes) return op.planes;
   if (index == WrittenInto(op)) return op.output;
-  return index >= first && op.operands[index - first] == 'v' ? kFloat : op.element;
+  return index >= first && op.operands[index - first] == 'v' ? kTypeF32 : op.element;
 }
 int OutputType(const OrtCustomOp* self, size_t index) {
   return index == 0 ? Of(self).output : Of(self).element;

@@ -8,10 +8,6 @@
 
 namespace onnxbolt {
 
-// Values of the same names in onnxbolt/kernels/config.py.
-enum Schedule { kNoSchedule = 0, kCooperative = 1, kPingpong = 2 };
-enum Iterator { kNoIterator = 0, kAnalytic = 1, kOptimized = 2, kFixedChannels = 3 };
-
 // A configuration row at compile time.
 template <int64_t... Numbers>
 struct Config {
@@ -25,15 +21,15 @@ template <class T>
 struct OnnxType;
 template <>
 struct OnnxType<float> {
-  static constexpr int value = 1;
+  static constexpr int value = kTypeF32;
 };
 template <>
 struct OnnxType<cutlass::half_t> {
-  static constexpr int value = 10;
+  static constexpr int value = kTypeF16;
 };
 template <>
 struct OnnxType<cutlass::bfloat16_t> {
-  static constexpr int value = 16;
+  static constexpr int value = kTypeBF16;
 };
 
 constexpr int kSharedMemoryLimit = 232448;  // bytes of one block on sm_90

@@ -6,39 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/declarations.h"
+
 namespace onnxbolt {
-
-constexpr int kConfigWidth = 25;  // onnxbolt/kernels/config.py: ROW_WIDTH
-constexpr int kMaxVectors = 4, kMaxTensors = 2, kMaxParams = 8;
-
-// Columns of a configuration row, in the order of KernelConfig's fields.
-enum Column {
-  kArch,
-  kMinM,
-  kMaxM,
-  kFamily,
-  kTileM,
-  kTileN,
-  kTileK,
-  kWarpM,
-  kWarpN,
-  kWarpK,
-  kInstructionM,
-  kInstructionN,
-  kInstructionK,
-  kStages,
-  kSwizzle,
-  kClusterM,
-  kClusterN,
-  kSchedule,
-  kAlignA,
-  kAlignB,
-  kAlignC,
-  kIterator,
-  kSplitK,
-  kConsumers,
-  kResident
-};
 
 // Operands of the epilogue's steps, each list in the order of the steps that use it.
 struct EpilogueArguments {
@@ -57,8 +27,6 @@ struct GemmArguments {
   int64_t lda, ldb, ldd;
   EpilogueArguments epilogue;
 };
-
-constexpr int kMaxLayers = 4;
 
 // Several GEMMs in one kernel: D = epilogue_l(.. epilogue_0(A W_0^T) .. W_l^T). Layer i has weights
 // [n[i], n[i - 1]], densely; n[-1] is k. The layers' params follow one another in the first
@@ -123,16 +91,6 @@ struct PoolArguments {
   void* y;
   int64_t x_pitch, y_pitch;
 };
-
-// onnxbolt/kernels/resize.py has the same orders.
-enum class ResizeMode : int { kNearest = 0, kLinear = 1, kCubic = 2 };
-enum class Coordinates : int {
-  kHalfPixel = 0,
-  kPytorchHalfPixel = 1,
-  kAsymmetric = 2,
-  kAlignCorners = 3
-};
-enum class Rounding : int { kPreferFloor = 0, kPreferCeil = 1, kFloor = 2, kCeil = 3 };
 
 // y[n, p, q, c] from the pixels of x[n, h, w, c] that lie where `coordinates` says (ONNX, Resize).
 // A scale is output to input.

@@ -2,25 +2,26 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+
+#include "runtime/elements.h"
 
 namespace onnxbolt {
 namespace {
 
-// onnxbolt/kernels/config.py: SWIZZLED_AT_LAUNCH
-constexpr bool SwizzledAtLaunch(int64_t family) {
-  return family == 2 || family == 5 || family == 6;
+template <size_t Count>
+bool Contains(const Family (&families)[Count], int64_t family) {
+  return std::find(std::begin(families), std::end(families), static_cast<Family>(family)) !=
+         std::end(families);
 }
-
-// Families whose warp columns say how a tile lies in the image; onnxbolt/kernels/config.py:
-// TILED_AT_LAUNCH
-constexpr bool TiledAtLaunch(int64_t family) { return family == 7 || family == 15; }
 
 Kernel* head = nullptr;  // constant-initialized, hence ready before the units' static registrations
 
 bool DecidedAtLaunch(int column, int64_t family) {
   const bool is_tile = column == kWarpM || column == kWarpN || column == kWarpK;
   return column == kMinM || column == kMaxM || column == kSplitK ||
-         (column == kSwizzle && SwizzledAtLaunch(family)) || (is_tile && TiledAtLaunch(family));
+         (column == kSwizzle && Contains(kSwizzledAtLaunch, family)) ||
+         (is_tile && Contains(kTiledAtLaunch, family));
 }
 
 bool SameInstance(const int64_t* a, const int64_t* b) {
@@ -32,19 +33,6 @@ bool SameInstance(const int64_t* a, const int64_t* b) {
 
 std::string Tile(const int64_t* shape) {
   return std::to_string(shape[0]) + "x" + std::to_string(shape[1]) + "x" + std::to_string(shape[2]);
-}
-
-std::string TypeName(int type) {
-  switch (type) {
-    case 1:
-      return "f32";
-    case 10:
-      return "f16";
-    case 16:
-      return "bf16";
-    default:
-      return "type " + std::to_string(type);
-  }
 }
 
 }  // namespace
@@ -74,7 +62,12 @@ int LargestSharedMemory(int arch) {
   return largest;
 }
 
-std::string ArchName(int arch) { return "sm_" + std::to_string(arch) + (arch == 90 ? "a" : ""); }
+std::string ArchName(int arch) {
+  for (const ArchFacts& known : kKnownArchs) {
+    if (known.number == arch) return known.name;
+  }
+  return "sm_" + std::to_string(arch);
+}
 
 std::string DescribeConfig(const Op& op, const int64_t* config) {
   return ArchName(static_cast<int>(config[kArch])) + " family " + std::to_string(config[kFamily]) +

@@ -5,6 +5,7 @@
 #include <deque>
 #include <string>
 
+#include "runtime/declarations.h"
 #include "runtime/device.h"
 #include "runtime/fused_op.h"
 #include "runtime/manifest.h"
@@ -34,7 +35,7 @@ OrtCustomOpDomain* Domain(int ort_minor) {
   static std::deque<FusedOp> ops;
   static OrtCustomOpDomain* const domain = [ort_minor] {
     OrtCustomOpDomain* made = nullptr;
-    ort::Check(ort::CreateCustomOpDomain("com.onnxbolt", &made));
+    ort::Check(ort::CreateCustomOpDomain(kDomain, &made));
     for (size_t i = 0; i < kManifest.op_count; ++i) {
       ort::Check(ort::CustomOpDomainAdd(made, &ops.emplace_back(kManifest.ops[i], ort_minor)));
     }
@@ -59,16 +60,17 @@ int DeviceOf(const std::string& entry) {
   int ordinal = 0;
   const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
   if (error != std::errc() || end != entry.data() + entry.size())
-    throw ort::Error(ort::kInvalidArgument, "the session configuration entry onnxbolt.device is '" +
-                                                entry + "', which is no number");
+    throw ort::Error(ort::kInvalidArgument, "the session configuration entry " +
+                                                std::string(kDeviceEntry) + " is '" + entry +
+                                                "', which is no number");
   return ordinal;
 }
 
 // A registered op type wins over the function body of the same name, so without a GPU that runs it
 // nothing may be registered.
 void Register(OrtSessionOptions* options, int ort_minor) {
-  if (SessionEntry(options, "onnxbolt.enable", "1") == "0") return;
-  const Selection selection = SelectArch(DeviceOf(SessionEntry(options, "onnxbolt.device", "0")));
+  if (SessionEntry(options, kEnableEntry, "1") == "0") return;
+  const Selection selection = SelectArch(DeviceOf(SessionEntry(options, kDeviceEntry, "0")));
   if (!selection.arch) {
     std::fprintf(stderr, "onnxbolt: warning: the fused kernels are not used: %s\n",
                  selection.reason.c_str());

@@ -173,7 +173,11 @@ MUTANTS: tuple[Mutant, ...] = (
             "arch / 10 != sm / 10 || arch > sm)",
             "arch / 10 != sm / 10)",
         ),
-        ("sm_90a's kernels run on what comes behind it", "(arch == 90 || arch / 10", "(arch / 10"),
+        (
+            "sm_90a's kernels run on what comes behind it",
+            "(IsAlone(arch) || arch / 10",
+            "(arch / 10",
+        ),
     ),
     *_mutants(
         "custom_ops/runtime/kernel_table.cc",

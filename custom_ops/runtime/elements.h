@@ -1,0 +1,26 @@
+// The element types of tensors, by their number in ONNX.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "runtime/declarations.h"
+
+namespace onnxbolt {
+
+// Bytes of one element; 0 for a type that no kernel has.
+constexpr int64_t BytesOf(int type) {
+  for (const ElementFacts& element : kElements) {
+    if (element.type == type) return element.bytes;
+  }
+  return 0;
+}
+
+// "f16", or "type 7" for one that no kernel has.
+inline std::string TypeName(int type) {
+  for (const ElementFacts& element : kElements) {
+    if (element.type == type) return element.name;
+  }
+  return "type " + std::to_string(type);
+}
+
+}  // namespace onnxbolt
