@@ -12,11 +12,8 @@ session negligible.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +28,7 @@ from onnxbolt.graph.edit import producer
 from onnxbolt.graph.importer import import_model, load_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.library import metadata, weighted_ops
+from onnxbolt.measurements.benchmark import Benchmark, NodeTime, Side
 from onnxbolt.opspec import DOMAIN, OpSpec, real_channels
 from onnxbolt.options import arch_number, check_comparison
 from onnxbolt.precision import LOW, rounded_original
@@ -47,67 +45,6 @@ _COPIES = 32
 _LARGE = 2**28  # bytes of inputs and outputs; copies of a node take no more
 # attributes of a node that say nothing of its time
 _ABOUT = ("source_nodes", "rule", "tensor", "stored_tensor", "stored_layout", "stored_channel_map")
-
-
-@dataclass(frozen=True)
-class Side:
-    """One model with its fastest setting. Microseconds; `spread` is from the 10th to the 90th
-    percentile, as a part of the median."""
-
-    name: str
-    setting: str
-    us: float
-    spread: float
-
-
-@dataclass(frozen=True)
-class NodeTime:
-    """One fused node by itself. `roofline` is the part of its time that products at the data
-    sheet's rate, or each byte once through memory, would take; whichever is more."""
-
-    name: str
-    op_type: str
-    shape: tuple[int, ...]
-    us: float
-    tflops: float
-    roofline: float
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """What was measured; the fastest of `peers` counts."""
-
-    ours: Side
-    peers: tuple[Side, ...]
-    failed: dict[str, str]  # peers that do not run: the message
-    nodes: tuple[NodeTime, ...]
-
-    @property
-    def peer(self) -> Side:
-        return min(self.peers, key=lambda side: side.us)
-
-    @property
-    def speedup(self) -> float:
-        return self.peer.us / self.ours.us
-
-    @property
-    def spread(self) -> float:
-        """Of the speed-up, as a part of it: both sides' spreads are independent."""
-        return math.hypot(self.ours.spread, self.peer.spread)
-
-    def text(self) -> str:
-        """Tables; the last line is the speed-up."""
-        from onnxbolt.report.bench import text
-
-        return text(self)
-
-    def json(self) -> str:
-        """Everything, keys sorted."""
-        return json.dumps(
-            dataclasses.asdict(self) | {"speedup": self.speedup, "spread": self.spread},
-            indent=1,
-            sort_keys=True,
-        )
 
 
 def bench(

@@ -54,6 +54,7 @@ def bench(
     """Time OPTIMIZED.onnx against ORIGINAL.onnx with ONNX Runtime's CUDA execution provider at
     its best, on this machine's GPU."""
     from onnxbolt import bench as benchmark
+    from onnxbolt.report.bench import text
 
     silent = quiet or as_json
     result = benchmark.bench(
@@ -67,7 +68,7 @@ def bench(
         progress=(lambda message: None) if silent else lambda message: show(message, err=True),
     )
     if not quiet:
-        emit("benchmark", result.json if as_json else result.text, result.json)
+        emit("benchmark", result.json if as_json else lambda: text(result), result.json)
     if min_speedup is not None and result.speedup < min_speedup:
         raise SpeedError(
             f"the speed-up is {result.speedup:.3f}, less than --min-speedup {min_speedup:g}"

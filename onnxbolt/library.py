@@ -18,6 +18,7 @@ from onnxbolt.codegen.render import Instance, instance_name, render, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.epilogues import MEAN, STORE
 from onnxbolt.errors import InputError
+from onnxbolt.graph.importer import load_model
 from onnxbolt.kernels.config import Family
 from onnxbolt.opspec import (
     DOMAIN,
@@ -115,8 +116,6 @@ def build_for(model: Path | str, progress: Progress | None = None) -> Path:
     Raises InputError where the model has no fused nodes or was written by another version of
     onnxbolt.
     """
-    from onnxbolt.graph.importer import load_model
-
     proto = load_model(Path(model))
     manifest = manifest_of_model(proto)
     if not manifest.ops:

@@ -11,11 +11,13 @@ import pytest
 
 import onnxbolt
 from onnxbolt import bench, gpu
-from onnxbolt.bench import Benchmark, NodeTime, Side, _moved, measure, node_times
+from onnxbolt.bench import _moved, measure, node_times
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
+from onnxbolt.measurements.benchmark import Benchmark, NodeTime, Side
+from onnxbolt.report.bench import text
 from tests.support import Net, fused
 
 
@@ -52,7 +54,7 @@ def test_every_form_of_the_original_is_a_peer_and_the_fastest_counts(
     ]
     assert result.ours.name == "optimized.onnx (onnxbolt)"
     assert result.speedup == min(side.us for side in result.peers) / result.ours.us
-    lines = result.text().splitlines()
+    lines = text(result).splitlines()
     assert lines[-1].startswith(f"speed-up {result.speedup:.3f} +- ")
     assert json.loads(result.json())["speedup"] == result.speedup
 
@@ -129,8 +131,8 @@ def test_models_of_other_inputs_and_originals_that_do_not_run_are_errors(
 def test_names_are_shown_letter_by_letter(name: str) -> None:
     side = Side(name, "default", 2.0, 0.1)
     node = NodeTime(name, "FusedGemm_f16", (2, 4), 1.0, 1.0, 0.5)
-    text = Benchmark(side, (side,), {"other": f"{name} does not run"}, (node,)).text()
-    assert text.count(name) == 5  # both models, what failed, the node, the last line
+    shown = text(Benchmark(side, (side,), {"other": f"{name} does not run"}, (node,)))
+    assert shown.count(name) == 5  # both models, what failed, the node, the last line
 
 
 def test_without_a_gpu_there_is_one_clear_line(

@@ -11,6 +11,9 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.graph.exporter import export_apart
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.weights import Weights, complete
 from onnxbolt.precision.apply import Conversion
 from onnxbolt.precision.constants import Constants
@@ -48,10 +51,6 @@ def rounded_original(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
 
 def rounded_apart(model: onnx.ModelProto, precision: str) -> tuple[onnx.ModelProto, Weights]:
     """As `rounded_original`, and the data that its initializers lack."""
-    from onnxbolt.graph.exporter import export_apart
-    from onnxbolt.graph.importer import import_model
-    from onnxbolt.graph.shapes import infer
-
     if precision not in LOW:
         return model, {}
     graph = import_model(model)

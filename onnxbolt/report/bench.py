@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from onnxbolt.measurements.benchmark import Benchmark, NodeTime, Side
 from onnxbolt.terminal import add_row, literal_console, width
-
-if TYPE_CHECKING:
-    from onnxbolt.bench import Benchmark, NodeTime, Side
 
 WIDTH = 140
 
 
 def text(benchmark: Benchmark) -> str:
-    """The models, the fused nodes (equal ones on one line), and the speed-up."""
+    """Tables of the models and the fused nodes, equal ones on one line; the last line is the
+    speed-up."""
     console = literal_console(width(WIDTH))
     with console.capture() as captured:
         console.print(_models(benchmark))

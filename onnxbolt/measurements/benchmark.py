@@ -1,0 +1,63 @@
+"""What `onnxbolt bench` measures, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Side:
+    """One model with its fastest setting. Microseconds; `spread` is from the 10th to the 90th
+    percentile, as a part of the median."""
+
+    name: str
+    setting: str
+    us: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """One fused node by itself. `roofline` is the part of its time that products at the data
+    sheet's rate, or each byte once through memory, would take; whichever is more."""
+
+    name: str
+    op_type: str
+    shape: tuple[int, ...]
+    us: float
+    tflops: float
+    roofline: float
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What was measured; the fastest of `peers` counts."""
+
+    ours: Side
+    peers: tuple[Side, ...]
+    failed: dict[str, str]  # peers that do not run: the message
+    nodes: tuple[NodeTime, ...]
+
+    @property
+    def peer(self) -> Side:
+        return min(self.peers, key=lambda side: side.us)
+
+    @property
+    def speedup(self) -> float:
+        return self.peer.us / self.ours.us
+
+    @property
+    def spread(self) -> float:
+        """Of the speed-up, as a part of it: both sides' spreads are independent."""
+        return math.hypot(self.ours.spread, self.peer.spread)
+
+    def json(self) -> str:
+        """Everything, keys sorted."""
+        return json.dumps(
+            dataclasses.asdict(self) | {"speedup": self.speedup, "spread": self.spread},
+            indent=1,
+            sort_keys=True,
+        )
