@@ -150,9 +150,8 @@ def text_digest(files: Iterable[tuple[str, str]]) -> str:
 def unit_key(unit: Unit, toolchain: Toolchain) -> str:
     """Equal for units that have the same object."""
     command = shlex.join(toolchain.compile_command(unit.source, _OBJECT, unit.arch))
-    headers = _headers(
-        frozenset(_INCLUDE.findall(unit.text)), resource_dir("custom_ops"), toolchain.cutlass
-    )
+    roots = (resource_dir("custom_ops"), *toolchain.include_dirs)
+    headers = _headers(frozenset(_INCLUDE.findall(unit.text)), roots, toolchain.cutlass)
     return text_digest(
         [
             ("source", unit.text),
@@ -164,15 +163,16 @@ def unit_key(unit: Unit, toolchain: Toolchain) -> str:
 
 
 @functools.cache
-def _headers(included: frozenset[str], root: Path, cutlass: Path) -> str:
-    """The digest of those of `root` that are included, or that these include; an object is not
+def _headers(included: frozenset[str], roots: tuple[Path, ...], cutlass: Path) -> str:
+    """The digest of those of `roots` that are included, or that these include; an object is not
     made anew for a change elsewhere."""
     found: dict[str, str] = {}
     pending = sorted(included)
     while pending:
         name = pending.pop()
-        if name not in found and (root / name).is_file():
-            found[name] = (root / name).read_text()
+        path = next((root / name for root in roots if (root / name).is_file()), None)
+        if name not in found and path is not None:
+            found[name] = path.read_text()
             pending += _INCLUDE.findall(found[name])
     # CUTLASS's thousands of headers change with its version alone
     version = (cutlass / "include" / "cutlass" / "version.h").read_text()

@@ -69,6 +69,7 @@ class Toolchain:
     cutlass: Path  # holds include/ and tools/util/include/
     library_dir: Path | None = None  # of libcudart_static.a, where nvcc does not know it
     exports: str = "runtime/exports.map"  # in custom_ops/: what libraries show of themselves
+    include_dirs: tuple[Path, ...] = ()  # of extensions' headers
 
     def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
         """Compile CUDA source for `arch` (80, 90, ..), or host code where it is 0."""
@@ -92,7 +93,8 @@ class Toolchain:
 
     def _includes(self) -> list[str]:
         system = (self.cutlass / "include", self.cutlass / "tools/util/include")
-        return [f"-I{resource_dir('custom_ops')}", *(f"-isystem={path}" for path in system)]
+        ours = (resource_dir("custom_ops"), *self.include_dirs)
+        return [*(f"-I{path}" for path in ours), *(f"-isystem={path}" for path in system)]
 
 
 def _target(arch: int) -> list[str]:

@@ -78,8 +78,15 @@ def render_unit(instances: Sequence[Instance]) -> str:
         "unit.cu.j2",
         family=family.name.lower(),
         type=type_name(family),
+        headers=_headers(instances),
         kernels=[_fields(instance) for instance in instances],
     )
+
+
+def _headers(instances: Sequence[Instance]) -> list[str]:
+    """The headers that declare the functors of extensions."""
+    steps = {step for instance in instances for step in instance.chain}
+    return sorted({EPILOGUES[step].header for step in steps} - {""})
 
 
 def type_name(family: Family) -> str:

@@ -1,0 +1,150 @@
+"""An activation is added without a change of the package: it is recognized, fused, rendered,
+compiled, run as a function's body and verified."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import onnxbolt
+from onnxbolt import Report
+from onnxbolt.archs import get
+from onnxbolt.codegen import artifacts
+from onnxbolt.codegen.artifacts import Unit, compile_units, unit_key
+from onnxbolt.codegen.nvcc import find_toolchain
+from onnxbolt.codegen.render import Instance, render_unit
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import register, unregister
+from onnxbolt.errors import InputError
+from onnxbolt.kernels import elementwise
+from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.library import manifest_of_model, units
+from onnxbolt.plan.cost import ranked
+from onnxbolt.tune.acceptance import limits_of
+from tests.codegen.compilation import DeviceToolchain, slow_code, watchful
+from tests.epilogues.written import write
+from tests.extending.activation import INCLUDE, QUICK_GELU
+from tests.support import Net
+
+ROWS, INNER, COLUMNS = 512, 128, 256
+STEP = QUICK_GELU.name
+
+
+@pytest.fixture
+def extended() -> Iterator[None]:
+    """The step as an extension adds it."""
+    register(QUICK_GELU)
+    yield
+    unregister(STEP)
+
+
+def _unit() -> Unit:
+    """A small kernel with the step, for sm_80."""
+    chain = ("Bias", STEP)
+    instance = Instance(elementwise.config(80), DType.F16, DType.F16, chain)
+    return Unit("quick_gelu.cu", render_unit([instance]), 80)
+
+
+def _source() -> onnx.ModelProto:
+    net = Net({"x": (ROWS, INNER)})
+    return net.model(write(net, QUICK_GELU.forms[0], net.linear("x", INNER, COLUMNS)))
+
+
+def _optimized(out: Path, precision: str = "fp16") -> Report:
+    return onnxbolt.optimize(_source(), out, archs="sm_80", precision=precision, library=False)
+
+
+def _result(model: Path | bytes, x: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    result: np.ndarray = session.run(None, {"x": x})[0]
+    return result
+
+
+@pytest.mark.usefixtures("extended")
+def test_it_is_recognized_fused_and_verified(tmp_path: Path) -> None:
+    report = _optimized(tmp_path / "out.onnx")
+    assert report.passed
+    assert [node.op for node in report.fused] == [f"FusedGemm_Bias_{STEP}_CastF32_f16"]
+    written = onnx.load(tmp_path / "out.onnx").graph.node
+    assert [node.domain for node in written if node.op_type != "Cast"] == ["com.onnxbolt"]
+
+
+@pytest.mark.usefixtures("extended")
+def test_its_body_runs_in_plain_onnx_runtime(tmp_path: Path) -> None:
+    _optimized(tmp_path / "out.onnx", precision="keep")
+    source = _source()
+    x = np.random.default_rng(0).standard_normal((ROWS, INNER)).astype(np.float32)
+    weight, bias = (
+        onnx.numpy_helper.to_array(t).astype(float) for t in source.graph.initializer[:2]
+    )
+    expected = QUICK_GELU.reference(x.astype(float) @ weight + bias, None)
+    for model in (source.SerializeToString(), tmp_path / "out.onnx"):
+        assert np.linalg.norm(_result(model, x) - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
+@pytest.mark.usefixtures("extended")
+def test_its_units_include_its_header(tmp_path: Path) -> None:
+    _optimized(tmp_path / "out.onnx")
+    kernels = [u for u in units(manifest_of_model(onnx.load(tmp_path / "out.onnx"))) if u.arch]
+    assert kernels
+    for unit in kernels:
+        assert '\n#include "quick_gelu.h"\n' in unit.text
+        assert "Chain<onnxbolt::epilogue::Bias, quick_gelu::QuickGelu>" in unit.text
+
+
+@pytest.mark.usefixtures("extended")
+def test_its_functor_compiles() -> None:
+    toolchain = dataclasses.replace(watchful(DeviceToolchain), include_dirs=(INCLUDE,))
+    (compiled,) = compile_units([_unit()], toolchain)
+    assert slow_code(compiled) == []
+
+
+@pytest.mark.usefixtures("extended")
+def test_objects_are_made_anew_where_its_header_changes(tmp_path: Path) -> None:
+    text = (INCLUDE / QUICK_GELU.header).read_text()
+    keys = []
+    for name, factor in (("a", "1.702f"), ("b", "1.7f")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / QUICK_GELU.header).write_text(text.replace("1.702f", factor))
+        # one directory, so that the command is the same
+        (tmp_path / "include").unlink(missing_ok=True)
+        (tmp_path / "include").symlink_to(tmp_path / name)
+        toolchain = dataclasses.replace(find_toolchain(), include_dirs=(tmp_path / "include",))
+        artifacts._headers.cache_clear()
+        keys.append(unit_key(_unit(), toolchain))
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.usefixtures("extended")
+def test_its_cost_is_predicted() -> None:
+    """Its instructions count: a cheaper step's kernel is not slower."""
+    problem = GemmProblem(8192, 4096, 64, DType.F16, DType.F16, ("Bias", STEP))
+    relu = dataclasses.replace(problem, chain=("Bias", "Relu"))
+    ours, cheaper = (ranked(each, get(80))[0][0] for each in (problem, relu))
+    assert ours > cheaper
+    *_, own = limits_of(problem)
+    assert own == QUICK_GELU.accuracy.own
+
+
+def test_a_model_that_has_it_needs_it(tmp_path: Path) -> None:
+    register(QUICK_GELU)
+    try:
+        _optimized(tmp_path / "out.onnx")
+    finally:
+        unregister(STEP)
+    with pytest.raises(InputError, match=STEP):
+        manifest_of_model(onnx.load(tmp_path / "out.onnx"))
+
+
+def test_without_it_the_nodes_stay_as_they_are(tmp_path: Path) -> None:
+    report = _optimized(tmp_path / "out.onnx")
+    assert report.passed
+    written = [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
+    assert "Sigmoid" in written
+    assert all(STEP not in op for op in written)
