@@ -74,7 +74,7 @@ def cases(kinds: Iterable[str] = KINDS) -> Iterator[Case]:
         found = [test for kind in kinds for test in load_model_tests(kind=kind)]
     for test in sorted(found, key=lambda test: (test.kind, test.name)):
         if test.model is not None:
-            yield Case(test.name, test.model, test.data_sets, test.rtol, test.atol)
+            yield Case(test.name, test.model, test.data_sets or (), test.rtol, test.atol)
         elif test.model_dir is not None:
             model = onnx.load(Path(test.model_dir) / "model.onnx")
             yield Case(

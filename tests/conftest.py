@@ -20,7 +20,7 @@ ZOO = Path(__file__).with_name("zoo")
 os.environ.setdefault("ONNXBOLT_CACHE_DIR", str(ROOT / "build" / "test-cache"))
 
 
-class OneThread(onnxruntime.SessionOptions):
+class OneThread(onnxruntime.SessionOptions):  # type: ignore[misc]
     """Options of sessions that run in the calling thread alone."""
 
     def __init__(self) -> None:

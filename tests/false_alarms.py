@@ -69,7 +69,9 @@ def sources() -> dict[str, Callable[[], ModelProto]]:
         return materialize(onnx.load(path, load_external_data=False))
 
     graphs = sorted((ROOT / "tests/zoo").glob("*.onnx"))
-    return {f"zoo/{path.stem}": functools.partial(stored, path) for path in graphs} | {
+    found: dict[str, Callable[[], ModelProto]] = {}
+    found |= {f"zoo/{path.stem}": functools.partial(stored, path) for path in graphs}
+    return found | {
         f"models/{name}": functools.partial(models.build, name, batch=1) for name in models.NAMES
     }
 

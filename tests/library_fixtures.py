@@ -54,7 +54,11 @@ ARGUMENTS = {
 }
 
 
-def config(family: Family, arch: int = 80, **changes: int) -> KernelConfig:
+# a model with one fused node, and its inputs' shapes
+Case = tuple[ModelProto, Sequence[tuple[int, ...]]]
+
+
+def config(family: Family, arch: int = 80, **changes: Any) -> KernelConfig:
     """A row that serves every m."""
     warp = (64, 32, 32) if family in (Family.GEMM_2X, Family.CONV_2X) else (0, 0, 0)
     return KernelConfig(
@@ -224,7 +228,7 @@ def fused_model(
     fused: Fused,
     x: Sequence[int | str],
     weight: Sequence[int] = (),
-    operands: Sequence[Sequence[int | str]] = (),
+    operands: Sequence[Sequence[Any]] = (),
     *,
     rank: int = 0,
     rows: Sequence[KernelConfig] | None = None,

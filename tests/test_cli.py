@@ -339,8 +339,8 @@ def test_full_disk(small_model: Path) -> None:
         "-c",
         script,
         "optimize",
-        small_model,
-        small_model.with_name("out.onnx"),
+        str(small_model),
+        str(small_model.with_name("out.onnx")),
         *MODEL_ALONE,
         "--no-verify",
     ]
@@ -396,8 +396,8 @@ def test_failed_gate_leaves_no_file(small_model: Path, capsys: pytest.CaptureFix
         capsys,
         small_model.parent,
         "optimize",
-        small_model,
-        small_model.with_name("out.onnx"),
+        str(small_model),
+        str(small_model.with_name("out.onnx")),
         *MODEL_ALONE,
         *strict,
     )

@@ -15,6 +15,7 @@ from onnxbolt import bench
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError, LibraryError
 from onnxbolt.pipeline import optimize
+from onnxbolt.runtime import CUDA
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
 from tests.test_verify import drawn, model_of
@@ -74,7 +75,7 @@ def test_models_with_operators_of_others(
         precision=precision,
         fuse="all",
         library=False,
-        custom_ops=twice,
+        custom_ops=[twice],
     )
     assert report.passed
     assert report.fused
@@ -114,7 +115,7 @@ def test_bench_registers_them(twice: Path, tmp_path: Path, monkeypatch: pytest.M
     onnx.save(doubled(known=True), source)
     optimize(source, out, library=False, precision="keep", archs=("sm_90a",), custom_ops=[twice])
     monkeypatch.setattr(bench, "Stream", lambda: None)
-    monkeypatch.setattr(bench, "available_providers", lambda: (CPU, bench.CUDA))
+    monkeypatch.setattr(bench, "available_providers", lambda: (CPU, CUDA))
     assert bench.bench(source, out, runs=10, custom_ops=[twice]).speedup > 0
 
 

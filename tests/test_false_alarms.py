@@ -108,7 +108,8 @@ def test_nothing_begins_when_the_time_is_over() -> None:
     def start(task: Task, results: Connection) -> multiprocessing.process.BaseProcess:
         raise AssertionError("begun too late")
 
-    run([Task("a", "fp16", (0,))], 1, time.time() - 1, start, {}.__setitem__)
+    saved: Table = {}
+    run([Task("a", "fp16", (0,))], 1, time.time() - 1, start, saved.__setitem__)
 
 
 def test_a_table_is_made_in_parts(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from onnxbolt.errors import InputError
 from onnxbolt.verify import verify
@@ -34,7 +33,7 @@ def test_files_with_any_damage(save: Callable[..., None], tmp_path: Path) -> Non
 
 def test_strings_from_a_file(tmp_path: Path) -> None:
     model = model_of("(string[N] x) => (bool[N] y)", "y = Equal(x, w)", opset=19)
-    model.graph.initializer.append(helper.make_tensor("w", onnx.TensorProto.STRING, [1], [b"a"]))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(["a"], object), "w"))
     np.savez(tmp_path / "x.npz", x=np.array(["a", "bc"]))
     assert read_feeds(tmp_path / "x.npz", model)["x"].tolist() == ["a", "bc"]
     assert verify(model, model, inputs=tmp_path / "x.npz", providers=[CPU]).passed

@@ -81,8 +81,8 @@ def test_a_large_model_takes_few_times_its_size(
         sys.executable,
         "-c",
         MEASURED,
-        tmp_path / "in.onnx",
-        tmp_path / "out.onnx",
+        str(tmp_path / "in.onnx"),
+        str(tmp_path / "out.onnx"),
         precision,
     ]
     done = subprocess.run(

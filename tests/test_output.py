@@ -32,12 +32,11 @@ def with_external_data(path: Path, location: str) -> Path:
         helper.make_node("MatMul", ["x", "w0"], ["t"]),
         helper.make_node("MatMul", ["t", "w1"], ["y"]),
     ]
-    values = [
-        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 64])]
-        for name in ("x", "y")
-    ]
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 64]) for name in ("x", "y")
+    )
     model = helper.make_model(
-        helper.make_graph(nodes, "g", *values, weights),
+        helper.make_graph(nodes, "g", [x], [y], weights),
         opset_imports=[helper.make_opsetid("", 17)],
         ir_version=8,
     )

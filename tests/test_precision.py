@@ -3,7 +3,8 @@ same function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +12,7 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
 import pytest
+from numpy.typing import ArrayLike
 from onnx import TensorProto, numpy_helper
 
 from onnxbolt.dtypes import DType
@@ -28,7 +30,7 @@ Weights = dict[str, np.ndarray]
 
 
 def model_of(
-    signature: str, body: str, weights: Weights | None = None, opset: int = 17
+    signature: str, body: str, weights: Mapping[str, ArrayLike] | None = None, opset: int = 17
 ) -> onnx.ModelProto:
     model = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["": {opset}]> g {signature} {{ {body} }}'
@@ -140,7 +142,7 @@ def test_shared_weight_is_copied_only_where_a_node_stays(rng: np.random.Generato
 def test_large_mask_stays_until_softmax(rng: np.random.Generator) -> None:
     """BERT's attention mask: (1 - mask) * -3.4e38 added to the scores."""
     body = "i = Sub(one, m) j = Mul(i, big) t = Add(s, j) p = Softmax(t) y = MatMul(p, w)"
-    weights = {
+    weights: dict[str, Any] = {
         "one": np.float32(1),
         "big": np.finfo(np.float32).min,
         "w": rng.standard_normal((4, 4)).astype(np.float32),
@@ -180,7 +182,7 @@ def test_the_ends_of_fp32_stay_finite_in_bf16(lowest: float) -> None:
         gs.Constant("c", np.array([lowest, 1.0, np.inf, -np.inf], np.float32))
     )
     assert low.dtype == ml_dtypes.bfloat16
-    assert low[0] == np.copysign(ml_dtypes.finfo(ml_dtypes.bfloat16).max, lowest)
+    assert low[0] == np.copysign(ml_dtypes.finfo(ml_dtypes.bfloat16).max, lowest)  # type: ignore[no-untyped-call]
     assert low[1:].astype(np.float32).tolist() == [1.0, np.inf, -np.inf]
 
 
@@ -303,7 +305,7 @@ def test_constant_of_shape_changes_its_value_type() -> None:
 
 def test_bf16_takes_what_has_kernels(rng: np.random.Generator) -> None:
     body = "a = Conv(x, w) b = LeakyRelu(a) c = Asin(b) d = Clip(c, lo, hi) y = Relu(d)"
-    weights = {
+    weights: dict[str, Any] = {
         "w": rng.standard_normal((4, 3, 3, 3)).astype(np.float32),
         "lo": np.float32(-1),
         "hi": np.float32(1e6),

@@ -64,7 +64,9 @@ def test_report_of_a_run(mixed: ModelProto, report: Report) -> None:
     assert (convolution.tensor, convolution.source_nodes) == ("r", ("Conv_a", "Relu_r"))
     assert [p.arch for p in convolution.predicted] == [80, 90]
     assert len(convolution.configs) == 2
-    assert report.coverage == coverage(products(mixed, {}), {"Conv_a", "MatMul_m"}) < 1
+    assert report.coverage is not None
+    assert report.coverage == coverage(products(mixed, {}), {"Conv_a", "MatMul_m"})
+    assert report.coverage < 1
     assert ("Conv_d", "grouped convolutions of such widths stay with ONNX Runtime") in [
         (r.node, r.reason) for r in report.refusals
     ]
@@ -156,13 +158,13 @@ def test_names_with_markup_are_shown_as_they_are(report: Report) -> None:
 
 @pytest.mark.parametrize("name", ["[/decoder]", "[dec]/y", "layer:key:0"])
 def test_names_of_tensors_are_shown_letter_by_letter(name: str, report: Report) -> None:
+    assert report.verification is not None
     row = dataclasses.replace(report.verification.rows[0], name=name)
+    verification = VerifyResult("fp16", (row,), (f"note {name}",))
     strange = dataclasses.replace(
-        report,
-        kept=(Kept(name, "Add", "reason"),),
-        verification=VerifyResult("fp16", (row,), (f"note {name}",)),
+        report, kept=(Kept(name, "Add", "reason"),), verification=verification
     )
-    verdict, everything = strange.verification.text(), strange.text()
+    verdict, everything = verification.text(), strange.text()
     assert verdict.splitlines()[2].startswith(name)
     assert f"note {name}" in verdict
     assert everything.count(name) == 4  # what is kept, the row, the summary's nearest, the note

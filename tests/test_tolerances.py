@@ -36,11 +36,8 @@ def test_non_finite_values_are_compared_by_place_and_sign() -> None:
 
 def test_cosine_of_zero_vectors() -> None:
     zero, one = np.zeros(2), np.ones(2)
-    assert tuple(measure(*pair).cosine for pair in ((zero, zero), (zero, one), (-one, one))) == (
-        1,
-        0,
-        pytest.approx(-1),
-    )
+    cosines = [measure(*pair).cosine for pair in ((zero, zero), (zero, one), (-one, one))]
+    assert cosines == pytest.approx([1, 0, -1])
 
 
 def test_limit_follows_the_yardstick_only_upwards() -> None:

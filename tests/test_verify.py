@@ -3,14 +3,17 @@ model can run on."""
 
 from __future__ import annotations
 
+import math
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import ArrayLike
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from onnxbolt.errors import InputError
@@ -27,7 +30,7 @@ Optimized = Callable[..., ModelProto]
 
 
 def model_of(
-    signature: str, body: str, weights: Arrays | None = None, opset: int = 17
+    signature: str, body: str, weights: Mapping[str, ArrayLike] | None = None, opset: int = 17
 ) -> ModelProto:
     model = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["": {opset}]> g {signature} {{ {body} }}'
@@ -40,7 +43,7 @@ def model_of(
 
 def drawn(seed: int, *shape: int) -> np.ndarray:
     return (
-        np.random.default_rng(seed).standard_normal(shape) / np.sqrt(max(np.prod(shape[1:]), 1))
+        np.random.default_rng(seed).standard_normal(shape) / math.sqrt(math.prod(shape[1:]))
     ).astype(np.float32)
 
 
@@ -52,7 +55,7 @@ def convolutions() -> ModelProto:
               c = Conv<pads=[1,1,1,1]>(h, w1, b1) r = Add(c, h) s = Relu(r)
               p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(s)
               g = GlobalAveragePool(p) f = Flatten(g) y = Gemm(f, w2, b2)"""
-    weights = {
+    weights: dict[str, Any] = {
         "w0": drawn(0, 13, 3, 3, 3),
         "b0": drawn(1, 13),
         "w1": drawn(2, 13, 13, 3, 3),
@@ -108,7 +111,7 @@ def test_right_models_pass_with_a_row_for_each_fused_node(
 
 
 def test_a_bfloat16_original_passes() -> None:
-    weights = {"w": drawn(0, 4, 4).astype(ml_dtypes.bfloat16)}
+    weights: dict[str, Any] = {"w": drawn(0, 4, 4).astype(ml_dtypes.bfloat16)}
     model = model_of(
         "(bfloat16[2,4] x) => (bfloat16[2,4] y)", "a = MatMul(x, w) y = Relu(a)", weights
     )
@@ -175,7 +178,7 @@ def test_elementwise_bounds_are_a_further_condition(
 
 def test_rounding_that_the_original_shares_is_no_fault() -> None:
     """Weights around 50 that cancel: fp16 keeps little of their difference, whoever computes it."""
-    weights = {"w": 50 + drawn(0, 64, 8), "n": np.full((64, 8), -50, np.float32)}
+    weights: dict[str, Any] = {"w": 50 + drawn(0, 64, 8), "n": np.full((64, 8), -50, np.float32)}
     model = model_of(
         "(float[4,64] x) => (float[4,8] y)",
         "a = MatMul(x, w) b = MatMul(x, n) y = Add(a, b)",
@@ -196,7 +199,7 @@ def test_integers_must_be_equal() -> None:
         model_of(
             "(float[2,4] x) => (int64[2] y)",
             "h = Add(x, b) y = ArgMax<axis=1, keepdims=0>(h)",
-            {"b": np.float32(b)},
+            {"b": np.array(b, np.float32)},
         )
         for b in ([9, 0, 0, 0], [0, 9, 0, 0])
     )
@@ -206,7 +209,10 @@ def test_integers_must_be_equal() -> None:
 
 
 def test_indices_must_be_equal_even_where_rounding_makes_the_original_choose_others() -> None:
-    weights = {"w": (1 + drawn(0, 16, 32) / 1000).astype(np.float32), "b": drawn(1, 32) / 1000}
+    weights: dict[str, Any] = {
+        "w": (1 + drawn(0, 16, 32) / 1000).astype(np.float32),
+        "b": drawn(1, 32) / 1000,
+    }
     model = model_of(
         "(float[64,16] x) => (int64[64] y)",
         "a = MatMul(x, w) h = Add(a, b) y = ArgMax<axis=1, keepdims=0>(h)",
@@ -223,7 +229,11 @@ def test_indices_must_be_equal_even_where_rounding_makes_the_original_choose_oth
 def test_where_rounding_changes_the_shape_there_is_no_yardstick() -> None:
     """Beside 1, fp16 does not hold 1e-4: nothing passes the threshold any more."""
     body = "a = Mul(x, zero) h = Add(a, b) g = Greater(h, one) n = NonZero(g) y = Add(n, k)"
-    weights = {"zero": np.float32(0), "b": np.float32(1 + np.arange(8) / 1e4), "one": np.float32(1)}
+    weights: dict[str, Any] = {
+        "zero": np.float32(0),
+        "b": np.float32(1 + np.arange(8) / 1e4),
+        "one": np.float32(1),
+    }
     model, other = (
         model_of("(float[1,8] x) => (int64[2,N] y)", body, weights | {"k": np.int64(k)})
         for k in (0, 1)
@@ -257,7 +267,7 @@ def test_models_with_other_inputs_are_an_error(convolutions: ModelProto) -> None
     ],
 )
 def test_choices_that_no_comparison_can_be_made_with(
-    choice: dict[str, float], message: str, convolutions: ModelProto
+    choice: dict[str, Any], message: str, convolutions: ModelProto
 ) -> None:
     with pytest.raises(InputError, match=message):
         verify(convolutions, convolutions, providers=[CPU], **choice)
@@ -280,7 +290,7 @@ class TestFeeds:
         assert feeds["ids"].std() > 0
         assert (feeds["mask"] == 1).all()
         assert feeds["bytes"].max() > 127
-        assert (feeds["flag"].dtype, feeds["x"].dtype) == (bool, np.float16)
+        assert (feeds["flag"].dtype, feeds["x"].dtype) == (np.dtype(bool), np.dtype(np.float16))
 
     def test_same_seed_same_inputs(self, convolutions: ModelProto) -> None:
         first, second, other = (random_feeds(convolutions, seed)["x"] for seed in (0, 0, 1))
@@ -343,7 +353,7 @@ class TestFeeds:
     def test_files_that_do_not_fit(
         self, arrays: Arrays, message: str, convolutions: ModelProto, tmp_path: Path
     ) -> None:
-        np.savez(tmp_path / "x.npz", **arrays)
+        np.savez(tmp_path / "x.npz", allow_pickle=True, **arrays)
         with pytest.raises(InputError, match=message):
             verify(convolutions, convolutions, inputs=tmp_path / "x.npz")
 

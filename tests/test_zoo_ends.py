@@ -76,7 +76,7 @@ def test_shuffles_and_tokens_move_little(
     """
     model = zoo(name)
     image = model.graph.input[0]
-    one = {image.name: [dim.dim_value or 1 for dim in image.type.tensor_type.shape.dim]}
+    one = {image.name: tuple(dim.dim_value or 1 for dim in image.type.tensor_type.shape.dim)}
     out = tmp_path / "out.onnx"
     onnxbolt.optimize(
         model, out, precision=precision, fuse="all", archs=("sm_90a",), library=False, verify=False

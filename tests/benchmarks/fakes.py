@@ -113,7 +113,7 @@ def install(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
         return fakes.Builder()(instances, stop or threading.Event())
 
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(cache))
-    monkeypatch.setattr(racing.gpu, "local_arch", lambda: "sm_90a")
+    monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
     monkeypatch.setattr(racing, "Profiler", Profiler)
     monkeypatch.setattr(racing, "build", build)
     monkeypatch.setattr(peers, "pytorch", lambda: True)

@@ -109,7 +109,7 @@ def test_a_task_that_cannot_end_in_time_is_not_begun_and_one_that_hangs_is_ended
     monkeypatch.setattr(everything, "_GRACE", 0.0)
     killed: list[int] = []
     monkeypatch.setattr(
-        everything.threading, "Timer", lambda seconds, end, arguments: Timer(end, arguments, killed)
+        "threading.Timer", lambda seconds, end, arguments: Timer(end, arguments, killed)
     )
     assert main(["--into", str(tmp_path), "--minutes", "2"]) == 1
     said = capsys.readouterr().out
@@ -134,7 +134,7 @@ class Timer:
 
 
 def test_each_gpu_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(everything.os, "sched_getaffinity", lambda _: set(range(32)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(32)))
     assert lanes_of(2) == [(0, set(range(16))), (1, set(range(16, 32)))]
 
 

@@ -15,6 +15,7 @@ import pytest
 from benchmarks import cublaslt, peers
 from benchmarks.cublaslt import Product, Shape
 from onnxbolt.dtypes import DType
+from onnxbolt.kernels.config import GemmProblem
 
 LIBRARY = r"""
 #include <cstdint>
@@ -143,6 +144,6 @@ def test_the_fastest_that_runs_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(peers, "pytorch", lambda: TORCH)
     monkeypatch.setattr(peers.Listed, "operation", lambda self: Operation(self.algorithm))
     peers.fastest_listed.cache_clear()
-    name, _ = peers.listed_product(peers.GemmProblem(64, 64, 64, DType.F16, DType.F16, ()), True)
+    name, _ = peers.listed_product(GemmProblem(64, 64, 64, DType.F16, DType.F16, ()), True)
     assert name == "cublasLt 2 of 2, weight [N, K]"
     peers.fastest_listed.cache_clear()

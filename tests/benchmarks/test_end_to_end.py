@@ -91,7 +91,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models that were measured, each with a result at once; VGG fails."""
     names: list[str] = []
 
-    def measure(target: end_to_end.Target, *_: object) -> Row:
+    def measure(target: Target, *_: object) -> Row:
         names.append(target.name)
         if target.model == "vgg16":
             raise RuntimeError("no memory")

@@ -97,8 +97,8 @@ def test_no_kernel_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_failing_ncu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_kernels.onnxbolt, "optimize", lambda *_, **__: None)
+    monkeypatch.setattr("onnxbolt.optimize", lambda *_, **__: None)
     # python knows no --csv
-    monkeypatch.setattr(profile_kernels.shutil, "which", lambda _: sys.executable)
+    monkeypatch.setattr("shutil.which", lambda _: sys.executable)
     with pytest.raises(InputError, match="ncu ended with 2"):
         profile_kernels.profiled("dlrm_mlp", 4, 60.0)

@@ -18,6 +18,11 @@ from onnxbolt.tune.sessions import Measure
 TIMES = {"eager": 40.0, "CUDA graph": 30.0, THOROUGH[0]: 10.0, THOROUGH[1]: 20.0, QUICK: 25.0}
 
 
+def taking(us: float) -> Measure:
+    """Runs that take so many microseconds each."""
+    return lambda count: [us] * count
+
+
 class Pipe:
     """Asks for times, then has gone."""
 
@@ -41,17 +46,10 @@ def test_each_way_is_told_with_its_median_or_its_failure_and_timed_when_asked_fo
         model: str, feeds: object, ways: Sequence[str]
     ) -> Iterator[tuple[str, Measure | str]]:
         for way in ways:
-            yield (
-                way,
-                (
-                    "failed: out of memory"
-                    if way == QUICK
-                    else lambda count, us=TIMES[way]: [us] * count
-                ),
-            )
+            yield way, "failed: out of memory" if way == QUICK else taking(TIMES[way])
 
     monkeypatch.setitem(sys.modules, "benchmarks.pytorch", SimpleNamespace(measures=measures))
-    monkeypatch.setattr(pytorch_peer.os, "setsid", lambda: None)
+    monkeypatch.setattr("os.setsid", lambda: None)
     pipe = Pipe(("CUDA graph", 2))
     pytorch_peer.serve(pipe, "resnet50", {}, ("eager", QUICK, "CUDA graph"))  # type: ignore[arg-type]
     assert pipe.sent == [

@@ -75,7 +75,7 @@ def test_a_library_whose_list_failed_is_called_by_its_first_algorithm(
 def test_a_name_that_nothing_has_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(racing.gpu, "local_arch", lambda: "sm_90a")
+    monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
     assert gemm.main(["--shapes", "1x2x3"]) == 1
     assert "nothing is called 1x2x3; choose from 1280x3072x768" in capsys.readouterr().err
 
@@ -90,7 +90,11 @@ def test_turns_are_reversed_and_the_first_is_no_measurement() -> None:
     order: list[str] = []
 
     def measure(name: str) -> Any:
-        return lambda count: order.append(name) or [float(len(order))] * count
+        def run(count: int) -> list[float]:
+            order.append(name)
+            return [float(len(order))] * count
+
+        return run
 
     samples = racing.take_turns({"a": measure("a"), "b": measure("b")}, 2, 3)
     assert "".join(order) == "abbaab"

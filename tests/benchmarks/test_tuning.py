@@ -38,8 +38,8 @@ def fake_tune(*_: object, **__: object) -> Tuning:
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     # put back what main changes
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", os.environ.get("ONNXBOLT_CACHE_DIR", ""))
-    monkeypatch.setattr(tuning.gpu, "local_arch", lambda: "sm_90a")
-    monkeypatch.setattr(tuning.pipeline, "tune", fake_tune)
+    monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
+    monkeypatch.setattr("onnxbolt.pipeline.tune", fake_tune)
     monkeypatch.setattr(tuning, "isolated", lambda function, *arguments: function(*arguments))
 
     def rows(*arguments: str) -> list[dict[str, Any]]:
@@ -77,8 +77,8 @@ def test_the_library_of_the_tuners_objects_is_compared_with_one_compiled_anew(
     def link(manifest: Manifest, path: Path, compiled: object = None) -> None:
         path.write_bytes(b"with others" if compiled is not None else b"alone")
 
-    monkeypatch.setattr(tuning.pipeline, "optimize", optimize)
-    monkeypatch.setattr(tuning.library, "build", link)
+    monkeypatch.setattr("onnxbolt.pipeline.optimize", optimize)
+    monkeypatch.setattr("onnxbolt.library.build", link)
     monkeypatch.setattr(tuning, "compiled", lambda instances: {})
     (row,) = run("dlrm_mlp", "--batch", "4", "--libraries")
     assert (row["values"]["bytes_linked"], row["values"]["bytes_anew"]) == (11, 5)
@@ -97,7 +97,7 @@ def test_a_model_that_fails_costs_its_row_alone(run: Any, monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> Tuning:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(tuning.pipeline, "tune", fail)
+    monkeypatch.setattr("onnxbolt.pipeline.tune", fail)
     first, second = run("dlrm_mlp", "resnet50", "--batch", "4")
     assert first["values"] == second["values"] == {"failure": "RuntimeError: broken"}
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -144,7 +145,7 @@ def wrapped(
     form: Form,
     dtype: int = TensorProto.FLOAT,
     opset: int = 17,
-    extra: Form = (),
+    extra: Sequence[tuple[Any, ...]] = (),
     outputs: str = "y",
 ) -> onnx.ModelProto:
     nodes = [("Identity", "x", "h"), *form, ("Identity", "g", "y"), *extra]

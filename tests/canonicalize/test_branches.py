@@ -57,7 +57,7 @@ def conv(
 
 def network(
     *nodes: Node,
-    shape: Sequence[int] = (2, C, 9, 10),
+    shape: Sequence[int | str] = (2, C, 9, 10),
     outputs: Sequence[str] = ("y",),
     dtype: int = TensorProto.FLOAT,
     **constants: np.ndarray,

@@ -44,7 +44,7 @@ def _resized(
 )
 @pytest.mark.parametrize("sizes", [(12, 14), (3, 14), (9, 20), (6, 1)])
 def test_same_answer_without_computed_sizes(
-    sizes: tuple[int, int], attributes: dict[str, str]
+    sizes: tuple[int, int], attributes: dict[str, Any]
 ) -> None:
     net = _resized(*sizes, **attributes)
     model = net.model(net.nodes[-1].output[0])

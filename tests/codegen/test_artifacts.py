@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -155,7 +156,7 @@ def test_each_unit_has_its_own_outcome(toolchain: Toolchain) -> None:
     compile_units(UNITS[:1], toolchain)
     outcomes = compile_each([bad, full, *UNITS], toolchain)
     assert next(outcomes)[0] == UNITS[0]  # the one that the cache had
-    found = {}
+    found: dict[Unit, Any] = {}
     with pytest.raises(BuildError, match="No space left"):
         found.update(outcomes)
     assert found.keys() == {bad, *UNITS[1:]}  # the failure that is no unit's came behind all others

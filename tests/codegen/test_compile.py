@@ -131,7 +131,9 @@ def test_each_family_compiles(unit: Unit, compiled: dict[Unit, Path | BuildError
 @pytest.mark.parametrize("dtype", DType, ids=lambda dtype: dtype.value)
 @pytest.mark.parametrize("number", ARCHS)
 def test_every_candidate_compiles(number: int, dtype: DType) -> None:
-    arch, wide, narrow = get(number), [], []
+    arch = get(number)
+    wide: list[Instance] = []
+    narrow: list[Instance] = []
     for width in (8, 4, 2, 1):
         problem = GemmProblem(512, 8 * width, 8 * width, dtype, dtype, CHAIN)
         image = ConvProblem(

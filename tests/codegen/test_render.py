@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -248,7 +249,7 @@ def test_no_family_includes_another_one_s_headers() -> None:
 
 def test_names_differ_where_instances_differ() -> None:
     base = Instance(CONV_2X, DType.F16, DType.F16, ("Relu",))
-    changes = {
+    changes: dict[str, Any] = {
         "arch": 90,
         "threadblock": (64, 128, 32),
         "warp": (32, 64, 32),
@@ -290,7 +291,7 @@ def test_names_of_3x_differ_by_cluster_and_schedule() -> None:
 
 
 def test_names_of_our_sm90_kernels_differ_by_what_is_compiled() -> None:
-    changes = {
+    changes: dict[str, Any] = {
         "cluster": (1, 2),
         "schedule": Schedule.PINGPONG,
         "consumers": 3,

@@ -201,7 +201,7 @@ EXACT: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "Mul": lambda x, v: x * v,
     "Relu": lambda x, _: np.maximum(x, 0),
     "LeakyRelu": lambda x, _: np.where(x < 0, x * _parameters("LeakyRelu")[0], x),
-    "Clip": lambda x, _: np.clip(x, *_parameters("Clip")),
+    "Clip": lambda x, _: np.clip(x, _parameters("Clip")[0], _parameters("Clip")[1]),
     "Sigmoid": lambda x, _: _logistic(x),
     "Tanh": lambda x, _: np.tanh(x),
     "GeluErf": lambda x, _: x * _normal(x),

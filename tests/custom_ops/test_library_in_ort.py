@@ -74,7 +74,7 @@ CONV_ATTRIBUTES: dict[str, Any] = {
     "dilations": [1, 2],
     "group": 2,
 }
-CASES = {
+CASES: dict[str, fx.Case] = {
     "gemm": (fx.fused_model(fx.GEMM, ["B", "S", 24], (16, 24), [[16]]), [(2, 5, 24)]),
     "gemm of odd rows": (
         fx.fused_model(fx.GEMM_ROWS, ["B", "S", 21], (16, 24), [[16]]),

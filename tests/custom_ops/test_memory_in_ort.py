@@ -13,7 +13,7 @@ import pytest
 from tests import library_fixtures as fx
 from tests.custom_ops.test_library_in_ort import CASES, session
 
-STORED = {
+STORED: dict[str, fx.Case] = {
     "gemm stored": (
         fx.fused_model(
             fx.GEMM_STORED, ["B", "S", 24], (16, 24), [[16], ["B", "S", 16], [8, 16], [8]]
@@ -49,7 +49,7 @@ STORED = {
         [(2, 7, 9, 8), (2, 7, 9, 6)],
     ),
 }
-ALL = CASES | STORED
+ALL: dict[str, fx.Case] = CASES | STORED
 BATCH = 11  # a prime: the last slice is another one
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnxruntime as ort
 import pytest
 
-from onnxbolt.runtime import Library
+from onnxbolt.library_file import Library
 from tests import library_fixtures as fx
 
 

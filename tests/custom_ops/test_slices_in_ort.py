@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxbolt.epilogues import Step
-from onnxbolt.graph.functions import Part
+from onnxbolt.graph.functions import DOMAIN, Part
 from onnxbolt.kernels.config import Family
 from tests import library_fixtures as fx
 
@@ -61,7 +61,7 @@ def node(
     attributes |= {"format": 1, "configs": fx.config(op.family).row()}
     if before or after:
         attributes["around"] = [0, 0, 0, before, 0, 0, 0, after]
-    return helper.make_node(op.spec.name, inputs.split(), [y], y, domain=fx.DOMAIN, **attributes)
+    return helper.make_node(op.spec.name, inputs.split(), [y], y, domain=DOMAIN, **attributes)
 
 
 def joined(image: Sequence[int | str]) -> onnx.ModelProto:
@@ -137,7 +137,7 @@ def model(
         for i, count in enumerate(channels)
     ]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)]
-    opsets = [helper.make_opsetid("", fx.OPSET), helper.make_opsetid(fx.DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", fx.OPSET), helper.make_opsetid(DOMAIN, 1)]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, weights)
     return helper.make_model(
         graph, functions=[op.body for op in OPS], opset_imports=opsets, ir_version=8

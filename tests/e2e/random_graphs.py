@@ -133,9 +133,9 @@ def _product_between_reshapes(g: GrowingGraph) -> None:
     y = g.net.node(
         "Gemm", rows, g.net.normal(n, shape[-1], scale=shape[-1] ** -0.5), g.net.normal(n), transB=1
     )
-    for op, *others in g.draw.sample(
-        (("Relu",), ("Mul", (n,)), ("Sub", ()), ("Clip", ())), g.draw.randint(0, 2)
-    ):
+    steps: list[tuple[str, list[tuple[int, ...]]]]
+    steps = [("Relu", []), ("Mul", [(n,)]), ("Sub", [()]), ("Clip", [()])]
+    for op, others in g.draw.sample(steps, g.draw.randint(0, 2)):
         y = g.net.node(op, y, *(g.net.normal(*other) for other in others))
     back = g.net.node("Reshape", y, g.sizes((-1, *shape[1:-1], n)))
     if BATCH * int(np.prod(shape[1:-1])) * n > LARGEST:

@@ -366,7 +366,7 @@ def unusual_types() -> ModelProto:
     """Strings, sequences, random numbers, an image of bytes, a sparse weight."""
     net = Net({"image": (1, 8, 8, 3)}, types={"image": TensorProto.UINT8})
     net.initializers.append(
-        helper.make_tensor("labels", TensorProto.STRING, [4], [b"a", b"b", b"c", b"d"])
+        numpy_helper.from_array(np.array(["a", "b", "c", "d"], object), "labels")
     )
     pixels = net.node(
         "Transpose", net.node("Cast", "image", to=TensorProto.FLOAT), perm=[0, 3, 1, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -67,7 +68,7 @@ def _node(net: Net, pattern: Pattern, x: str, y: str) -> str:
     if isinstance(pattern, Unary):
         scalars = [net.const(value) for value in (-1.0, 1.0)] if pattern.scalars else []
         bias = [net.const(np.linspace(0.5, 2.0, 8))] if pattern.bias else []
-        domain = {"domain": pattern.domain} if pattern.domain else {}
+        domain: dict[str, Any] = {"domain": pattern.domain} if pattern.domain else {}
         return net.node(pattern.op, x, *scalars, *bias, **domain)
     return net.node(pattern.op, x, y)
 

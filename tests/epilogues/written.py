@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from onnxbolt.epilogues.formula import Applied, Argument, Formula, Product, Sum
 from tests.support import Net
 
@@ -12,7 +14,8 @@ def write(net: Net, formula: Formula, x: str) -> str:
         return x
     if isinstance(formula, Applied):
         inputs = [write(net, formula.argument, x), *map(net.const, formula.constants)]
-        return net.node(formula.op, *inputs, **dict(formula.attributes))
+        attributes: dict[str, Any] = dict(formula.attributes)
+        return net.node(formula.op, *inputs, **attributes)
     if isinstance(formula, Sum):
         right = formula.right
         other = write(net, right, x) if isinstance(right, Formula) else net.const(right)

@@ -366,6 +366,7 @@ def _first_convolutions(arch: int) -> Iterable[Instance]:
 
 def _forms(types: tuple[DType, ...]) -> list[tuple[DType, DType, tuple[str, ...]]]:
     """Element, output and chain of a family's kernels."""
+    forms: list[tuple[DType, DType, tuple[str, ...]]]
     forms = [(dtype, dtype, ("Bias", activation)) for dtype in types for activation in ACTIVATIONS]
     forms += [(DType.F16, DType.F16, chain) for chain in FORMS] + [(types[-1], types[-1], FORMS[5])]
     return forms + [(dtype, out, ("Bias", "Relu")) for dtype, out in CASTS if dtype in types]

@@ -184,7 +184,9 @@ class Library:
 class Kernel:
     """One compiled instance."""
 
-    def __init__(self, library: Library, pointer: _P, row: ctypes.Array[ctypes.c_int64]) -> None:
+    def __init__(
+        self, library: Library, pointer: ctypes.c_void_p, row: ctypes.Array[ctypes.c_int64]
+    ) -> None:
         self.library, self._pointer, self._row = library, pointer, row
 
     def check(self, arguments: ctypes.Structure) -> None:

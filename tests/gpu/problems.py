@@ -386,12 +386,14 @@ def _planned(library: Library, instance: Instance) -> list[Any]:
         for problem, row in planned(instance.config.arch)
         if instance_of(problem, row) == instance
     ]
-    return [
-        (_planned_gemm if isinstance(problem, PlannedGemm) else planned_conv)(
-            library, instance, problem
-        )
-        for problem in found
-    ]
+    made = []
+    for problem in found:
+        if isinstance(problem, PlannedGemm):
+            made.append(_planned_gemm(library, instance, problem))
+        else:
+            assert isinstance(problem, PlannedConv)
+            made.append(planned_conv(library, instance, problem))
+    return made
 
 
 def _gemms(library: Library, instance: Instance) -> list[Any]:

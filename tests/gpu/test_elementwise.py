@@ -11,7 +11,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import Family
 from tests.gpu.cases import ALL
 from tests.gpu.device import Elementwise, KernelError, Library, Tensor
-from tests.gpu.problems import Operands, elementwise_problem
+from tests.gpu.operands import Operands
+from tests.gpu.problems import elementwise_problem
 from tests.gpu.reference import LIMITS, epilogue, relative_error
 
 pytestmark = pytest.mark.gpu
@@ -38,6 +39,7 @@ def test_elementwise(library: Library, instance: Instance, shape: tuple[int, int
     kernel.check(problem.arguments)
     for captured in (False, True):
         kernel.launch(problem.arguments, captured)
+        assert problem.expected is not None
         assert relative_error(problem.output.read(), problem.expected) <= LIMITS[instance.dtype]
 
 

@@ -41,6 +41,7 @@ def test_an_infinity_reaches_its_windows_alone(library: Library, instance: Insta
     columns = [
         q for q in range(problem.arguments.q) if q * stride_w - 3 <= 31 < q * stride_w - 3 + s
     ]
+    assert problem.expected is not None
     outside = np.ones(problem.expected.shape[1:3], bool)
     outside[np.ix_(rows, columns)] = False
     assert np.isfinite(problem.output.read()[0][outside].astype(np.float32)).all()

@@ -25,6 +25,7 @@ def test_resize(library: Library, shape: ResizeShape, dtype: DType) -> None:
     for captured in (False, True):
         kernel.launch(problem.arguments, captured)
         actual = problem.output.read()
+        assert problem.expected is not None
         if shape.sampling.mode == "nearest":
             assert np.array_equal(actual.astype(np.float64), problem.expected)
         else:

@@ -3,6 +3,8 @@ where it has them on the CPU."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import onnx
 import pytest
@@ -12,7 +14,7 @@ from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from tests.support import Net, feeds_of, run
 
-X = {"x": ("N", 4, 8)}
+X: dict[str, Sequence[int | str]] = {"x": ("N", 4, 8)}
 
 
 def attention(net: Net) -> str:
@@ -99,7 +101,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_shapes_are_those_that_onnx_runtime_gives(name: str) -> None:
     net = Net(X)
-    y = CASES[name](net)
+    case: Callable[[Net], str] = CASES[name]
+    y = case(net)
     model = net.model()
     model.graph.output.append(onnx.ValueInfoProto(name=y))
     graph = import_model(model)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from onnxbolt.graph.order import protos_in_order
 from onnxbolt.graph.skeleton import inferred_types
 
 
-def node(output: str, *inputs: str) -> object:
+def node(output: str, *inputs: str) -> NodeProto:
     return helper.make_node("Sum", list(inputs), [output], output)
 
 
-def names(*nodes: object) -> str:
+def names(*nodes: NodeProto) -> str:
     return "".join(proto.name for proto in protos_in_order(nodes))
 
 

@@ -4,7 +4,7 @@ Each is a command line, less the output."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ INT64 = 2**63 - 1
 
 def small(
     nodes: list[NodeProto],
-    initializers: list[TensorProto] = (),
+    initializers: Sequence[TensorProto] = (),
     shape: tuple[int | str, ...] = (4, 8),
-    functions: list[FunctionProto] = (),
+    functions: Sequence[FunctionProto] = (),
 ) -> ModelProto:
     """A model from x to y."""
     x, y = (
@@ -105,8 +105,10 @@ def external_models(directory: Path) -> Iterator[tuple[str, ModelProto]]:
             {"offset": INT64, "length": INT64},
         ):
             yield f"data with {entries} {dims}", with_external("data", dims, **entries)
-    for dims in ((2**40, 2**40), (INT64, INT64), (2**33,), (-1, 8), (2**32, 2**32, 0)):
-        yield f"data of shape {dims}", with_external("data", dims)
+    shapes: tuple[tuple[int, ...], ...]
+    shapes = ((2**40, 2**40), (INT64, INT64), (2**33,), (-1, 8), (2**32, 2**32, 0))
+    for shape in shapes:
+        yield f"data of shape {shape}", with_external("data", shape)
 
 
 def enormous_models() -> Iterator[tuple[str, ModelProto]]:

@@ -88,7 +88,8 @@ def hostile_models(marker: Path) -> Iterator[tuple[str, Make]]:
         yield f"step {i}", partial(with_ops, [{**FULL, "chain": ["Bias", word]}])
         yield f"text {i}", partial(with_ops, json.dumps(word))
     for field in FULL:
-        for value in (None, -1, 2**70, 1.5, [], {}, [[]], [word], True, "true"):
+        strange: tuple[Any, ...] = (None, -1, 2**70, 1.5, [], {}, [[]], [word], True, "true")
+        for value in strange:
             if not (field in ("into", "to_nchw") and value is True) and not (
                 field == "chain" and value == []
             ):

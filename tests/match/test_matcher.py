@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -41,7 +43,7 @@ def test_residual_behind_the_activation() -> None:
     ],
 )
 def test_single_op_activations(
-    op: str, attributes: dict[str, float], step: str, params: tuple[float, ...]
+    op: str, attributes: dict[str, Any], step: str, params: tuple[float, ...]
 ) -> None:
     net = Net({"x": (1, 8, 6, 6)})
     (candidate,), _ = matched(net.model(net.node(op, net.conv("x", 8, 8), **attributes)))

@@ -102,7 +102,7 @@ def _near(predicted: float, measured: float) -> bool:
 
 @pytest.mark.parametrize(("shape", "cudnn", "unfused", "fused"), CONVS)
 def test_convolutions_on_the_h200(
-    shape: tuple[int, ...], cudnn: float, unfused: float, fused: float
+    shape: tuple[int, int, int, int, int], cudnn: float, unfused: float, fused: float
 ) -> None:
     problem = _conv(*shape)
     assert _near(

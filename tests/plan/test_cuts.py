@@ -11,6 +11,7 @@ import pytest
 
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError
+from onnxbolt.kernels.config import GemmProblem
 from onnxbolt.match.matcher import UNKNOWN
 from onnxbolt.measurements.timings import NOTHING, Choice, Comparison, Timings
 from onnxbolt.plan.choose import Plan, plan
@@ -172,9 +173,9 @@ def test_a_kernel_for_several_layers_knows_them_one_by_one() -> None:
     assert [layer.anchor.channels for layer in chain.layers] == [64, 16, 8]
     assert {node for layer in chain.layers for node in layer.nodes} == set(chain.nodes)
     assert not any(layer.layers for layer in chain.layers)
-    assert [problem_of(layer, None) for layer in chain.layers] == list(
-        problem_of(chain, None).layers
-    )
+    problem = problem_of(chain, None)
+    assert isinstance(problem, GemmProblem)
+    assert [problem_of(layer, None) for layer in chain.layers] == list(problem.layers)
 
 
 def test_the_layers_of_a_chain_that_loses_are_offered_by_themselves() -> None:
@@ -234,8 +235,11 @@ def test_whatever_kernels_take_no_other_cover_is_cheaper(seed: int) -> None:
         {(problem, 90): Choice(predict(problem, 90)[0], us) for problem, us in times.items()}
     )
     by_columns = {
-        (problem.k, *problem.inner, problem.n, problem.out): us for problem, us in times.items()
+        (problem.k, *problem.inner, problem.n, problem.out): us
+        for problem, us in times.items()
+        if isinstance(problem, GemmProblem)
     }
+    assert len(by_columns) == len(times)
     ends = [DType.F16] * (len(widths) - 2) + [DType.F32]  # what each layer's result is
 
     def cheapest(start: int) -> float:

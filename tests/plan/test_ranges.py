@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -18,6 +19,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
+from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options, shapes
@@ -126,17 +128,17 @@ def test_tables_of_a_plan_cover_every_size_for_each_architecture(archs: tuple[in
 
 def test_each_size_has_the_kernel_that_was_measured_for_it() -> None:
     model = perceptron("batch")
-    known: dict[tuple[GemmProblem, int], Choice] = {}
+    known: dict[tuple[Problem, int], Choice] = {}
     for problems in planned(model).sizes.values():
         for i, problem in enumerate(problems):
             assert isinstance(problem, GemmProblem)
             known[problem, 90] = Choice(candidates(problem, ARCHS[90])[i], 1.0)
-    chosen = planned(model, timings=Timings(dict(known)))
+    chosen = planned(model, timings=Timings(known))
     assert set(chosen.sources.values()) == {"measured"}
     for key, problems in chosen.sizes.items():
         for problem in problems:
             (row,) = (c for c in chosen.configs[key] if c.min_m <= problem.rows <= c.max_m)
-            assert row.instance() == known[problem, 90].config.instance()  # type: ignore[index]
+            assert row.instance() == known[problem, 90].config.instance()
 
 
 # --- points
@@ -193,12 +195,8 @@ def test_a_model_of_fixed_sizes_is_planned_as_it_is() -> None:
 
 def test_options_give_the_points() -> None:
     def rows(**given: tuple[int, ...]) -> list[int]:
-        return rows_of(
-            planned(
-                perceptron("batch"),
-                Options(**{f"{name}_shapes": {"x": (*s, 512)} for name, s in given.items()}),
-            )
-        )[0]
+        shapes: dict[str, Any] = {f"{name}_shapes": {"x": (*s, 512)} for name, s in given.items()}
+        return rows_of(planned(perceptron("batch"), Options(**shapes)))[0]
 
     assert rows(min=(3,), opt=(20,), max=(40,)) == [20, 3, 6, 12, 24, 40]
     assert rows(opt=(20,)) == [20]

@@ -16,13 +16,13 @@ from tests.tune.local_gpu import Gpu
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
     found = Gpu()
     monkeypatch.setenv("ONNXBOLT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(stage.gpu, "local_arch", lambda: "sm_90a")
+    monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
     monkeypatch.setattr(stage, "Profiler", found.profiler)
     monkeypatch.setattr(stage, "compare", found.compare)
     monkeypatch.setattr(stage, "settle", found.settle)
     monkeypatch.setattr(stage, "Stream", object)
     monkeypatch.setattr(stage, "available_providers", lambda: [CUDA])
     monkeypatch.setattr(
-        stage.library, "build", lambda instances, stop: fakes.Builder()(instances, stop)
+        "onnxbolt.tune.library.build", lambda instances, stop: fakes.Builder()(instances, stop)
     )
     return found

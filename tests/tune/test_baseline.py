@@ -148,9 +148,12 @@ def test_another_configuration_or_machine_is_measured_anew(
     first = choices([problem], ARCHS[90])[problem].config
     second = next(config for config in candidates(problem, ARCHS[90]) if config != first)
     asked: list[Region] = []
-    monkeypatch.setattr(
-        baseline, "_measure_all", lambda bench, missing, original: asked.extend(missing) or {}
-    )
+
+    def ask(bench: object, missing: list[Region], original: object) -> dict[str, object]:
+        asked.extend(missing)
+        return {}
+
+    monkeypatch.setattr(baseline, "_measure_all", ask)
     compare(
         found,
         model,

@@ -17,7 +17,7 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.cli import main
 from onnxbolt.codegen.digest import kernel_sources_digest
 from onnxbolt.errors import AccuracyError, FrozenError
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.kernels.config import GemmProblem, KernelConfig
 from onnxbolt.library import generated_sources, manifest_of_model
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Choice, Cut, Timings
@@ -241,10 +241,10 @@ def test_why_layers_are_apart_is_said_as_it_was_measured(tmp_path: Path) -> None
     """The lock file has the time of the kernel for both, too, though the model has none."""
     us = {1: 2.0, 2: 9.0}
     subject = two_layers()
-    choices = {
-        (problem, 90): Choice(second_best(problem, 90), us[len(problem.layers)])
-        for problem in subject.segments([90])
-    }
+    choices: dict[tuple[Problem, int], Choice] = {}
+    for problem in subject.segments([90]):
+        assert isinstance(problem, GemmProblem)
+        choices[problem, 90] = Choice(second_best(problem, 90), us[len(problem.layers)])
     apart = subject.plan([90], "all", Timings(choices))
     assert [refusal.reason for refusal in apart.refusals] == [
         "not in one kernel with the layer before it, which was measured to be slower"

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from onnxbolt import library as product
-from onnxbolt.codegen.nvcc import Toolchain
+from onnxbolt.codegen import cache
+from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name
+from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import BuildError
 from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
@@ -166,7 +168,7 @@ def test_libraries_show_what_the_worker_calls(log: Path) -> None:
     links = [line for line in log.read_text().splitlines() if "-shared" in line]
     assert all("profiler/exports.map" in line for line in links)
     assert calls(log, "-Xptxas=-warn-spills") == 1 + len(
-        list((library.resource_dir("custom_ops") / "profiler").glob("*.cu"))
+        list((resource_dir("custom_ops") / "profiler").glob("*.cu"))
     )
 
 
@@ -180,7 +182,7 @@ def test_a_library_takes_what_was_compiled_as_a_candidate(
     assert found.keys() == set(chosen)
     assert len(set(found.values())) == 2  # the first two share a unit
     before = calls(log, "-c unit.cu")
-    monkeypatch.setattr(product, "find_toolchain", library.find_toolchain)
+    monkeypatch.setattr(product, "find_toolchain", find_toolchain)
     manifest = make_manifest([], [*chosen, unknown])
     product.build(manifest, tmp_path / "out.so", compiled=found)
     assert calls(log, "-c unit.cu") == before + 1
@@ -192,7 +194,7 @@ def test_no_kernel_is_linked_twice(log: Path) -> None:
     """A unit that is taken apart leaves kernels that are in two units."""
     first = [instance(GOOD, stages) for stages in (3, 4)]
     list(build(first))
-    records = sorted(library.cache.candidates().glob("*.json"))
+    records = sorted(cache.candidates().glob("*.json"))
     assert len(records) == 2
     for record in records:  # as if each had been compiled with the other
         content = json.loads(record.read_text()) | {

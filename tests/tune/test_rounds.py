@@ -135,14 +135,14 @@ def test_a_chain_is_cut_by_what_its_kernels_take_and_compared_so(
     ]
     assert whole_chain == [3]
     working = fakes.Profiler._measurement
-    monkeypatch.setattr(
-        fakes.Profiler,
-        "_measurement",
-        lambda profiler, problem, config: dataclasses.replace(
-            working(profiler, problem, config),
-            **({"status": Status.WRONG} if len(problem.layers) == 3 else {}),
-        ),
-    )
+
+    def measurement(profiler: Any, problem: Any, config: Any) -> Any:
+        found = working(profiler, problem, config)
+        return (
+            dataclasses.replace(found, status=Status.WRONG) if len(problem.layers) == 3 else found
+        )
+
+    monkeypatch.setattr(fakes.Profiler, "_measurement", measurement)
     report = pipeline.optimize(
         model, tmp_path / "out.onnx", library=False, verify=False, tune=True, lock=lock
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def test_rounds_are_interleaved_and_their_first_runs_dropped() -> None:
         return [float(len(calls))] * count
 
     samples = interleave(
-        {name: lambda count, name=name: measure(name, count) for name in "ab"}, rounds=2, runs=3
+        {name: functools.partial(measure, name) for name in "ab"}, rounds=2, runs=3
     )
     assert calls == [("a", 1), ("a", 3), ("b", 1), ("b", 3)] * 2
     assert samples["a"].times == (2.0,) * 3 + (6.0,) * 3

@@ -9,9 +9,10 @@ import pytest
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.kernels.soundness import config_from
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.plan.cost import candidates
-from onnxbolt.tune.soundness import check_problem, config_from
+from onnxbolt.tune.soundness import check_problem
 
 CHAIN = ("Bias", "Relu", "Gemm", "Bias", "Relu")
 GEMM = GemmProblem(4096, 1024, 1024, DType.F16, DType.F16, ("Bias",))

@@ -215,7 +215,8 @@ def test_measuring_overlaps_with_compiling_and_the_budgets_end_stops_compilers()
 
 
 def test_what_was_overtaken_while_it_compiled_is_not_waited_for() -> None:
-    tasks, records, late = tasks_of([gemm()], get(90)), Records(), []
+    tasks, records = tasks_of([gemm()], get(90)), Records()
+    late: list[Instance] = []
     best, *_, slowest = tasks[0].candidates  # as predicted, and predictions turn out to be right
     assert slowest.us > 1.3 * best.us
 

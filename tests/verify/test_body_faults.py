@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -263,7 +264,7 @@ def test_padding_that_is_not_the_tensor_s(kind: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_padding_has_to_be(
-    op: str, attributes: dict[str, list[int]], shapes: dict[str, tuple[int, ...]], right: int | None
+    op: str, attributes: dict[str, Any], shapes: dict[str, tuple[int, ...]], right: int | None
 ) -> None:
     outputs = ["y", "z"] if "z" in shapes else ["y"]
     refused = [

@@ -137,12 +137,12 @@ def test_rounded_operands_of_other_operators(op: str) -> None:
     x = RNG.standard_normal((2, 3, 16, 16)).astype(np.float32)
     weights = {"MatMul": RNG.standard_normal((16, 8)), "LayerNormalization": 1 + RNG.random(16)}
     others = [weights[op].astype(np.float32)] if op in weights else []
-    attributes = {
+    attributes: dict[str, dict[str, Any]] = {
         "MaxPool": {"kernel_shape": [3, 3]},
         "Einsum": {"equation": "bcij->bc"},
         "ReduceMean": {"axes": [3]},
-    }.get(op, {})
-    node = helper.make_node(op, ["x", "w"][: 1 + len(others)], ["y"], **attributes)
+    }
+    node = helper.make_node(op, ["x", "w"][: 1 + len(others)], ["y"], **attributes.get(op, {}))
     result = analysed(node, x.astype(np.float16).astype(np.float32), *others, error=2.0**-11)
     difference = np.abs(result.value - by_runtime(node, x, *others))
     limit = result.absolute(result.operands) + result.absolute(result.arithmetic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -130,11 +131,11 @@ def test_a_tensor_that_a_segment_reads_and_computes() -> None:
         helper.make_node("Concat", ["l", "r"], ["copied"], axis=1),
     ]
     for node in model.graph.node:
-        names = [
+        reads, writes = (
             [{"x": "copied", negative: "unknown"}.get(name, name) for name in side]
             for side in (node.input, node.output)
-        ]
-        nodes.append(helper.make_node(node.op_type, *names))
+        )
+        nodes.append(helper.make_node(node.op_type, reads, writes))
     del other.graph.node[:]
     other.graph.node.extend(nodes)
     (segment,) = plan(model, other, set()).segments
@@ -261,7 +262,8 @@ def test_another_exponent(right: float, wrong: float) -> None:
             helper.make_node("Abs", ["x"], ["a"]),
             helper.make_node("Add", ["a", "one"], ["b"]),
         )
-        return faint(*shifted, helper.make_node("Pow", ["b", name], ["s"]), **{name: constant})
+        constants: dict[str, Any] = {name: constant}
+        return faint(*shifted, helper.make_node("Pow", ["b", name], ["s"]), **constants)
 
     assert judged(model(right, "p"), model(wrong, "q")) == (["s"], True)
     rows = verify(model(right, "p"), model(right, "q"), providers=[CPU]).at("segment")
@@ -324,7 +326,7 @@ def test_padding_and_what_reads_it(precision: str, around: int, failing: str, or
     convolutions = [node for node in wrong.graph.node if node.op_type.startswith("FusedConv")]
     initializers = {tensor.name: tensor for tensor in wrong.graph.initializer}
 
-    def change(name: str, channels: tuple[object, ...], value: float) -> None:
+    def change(name: str, channels: Any, value: float) -> None:
         values = onnx.numpy_helper.to_array(initializers[name]).copy()
         assert not values[channels].any()
         values[channels] = value

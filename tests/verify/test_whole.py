@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -38,7 +39,7 @@ def detector(noisy_from: float) -> ModelProto:
     )
     step = np.zeros((1, 3, 1, 2), np.float32)
     step[0, 0, 0] = -0.9, 0.9
-    weights = {
+    weights: dict[str, Any] = {
         "w": drawn(0, 8, 3, 3, 3),
         "v": drawn(1, 1, 8, 1, 1) / 4,
         "step": step,
@@ -69,7 +70,9 @@ def in_fp16(model: ModelProto, times: float = 1.0) -> ModelProto:
         (output,) = rounded.graph.output
         node = next(node for node in rounded.graph.node if output.name in node.output)
         node.output[list(node.output).index(output.name)] = "before"
-        rounded.graph.initializer.append(numpy_helper.from_array(np.float32(times), "times"))
+        rounded.graph.initializer.append(
+            numpy_helper.from_array(np.asarray(times, np.float32), "times")
+        )
         rounded.graph.node.append(helper.make_node("Mul", ["before", "times"], [output.name]))
     return rounded
 
@@ -274,7 +277,7 @@ def test_images_are_smooth_along_height_and_width() -> None:
 def canceling(sums: str = "s = Add(p, q) y = Add(s, b)") -> ModelProto:
     """In fp16 from end to end; its own rounding changes its answers by 3e-2. (On the CPU ONNX
     Runtime rounds what is in a sequence.)"""
-    weights = {
+    weights: dict[str, Any] = {
         "w": (50 + drawn(0, 64, 8)).astype(np.float16),
         "n": np.full((64, 8), -50, np.float16),
         "b": drawn(1, 8).astype(np.float16),
@@ -318,7 +321,7 @@ def test_what_overflows_in_the_type_of_the_original_may_overflow() -> None:
 
 def test_an_index_may_be_the_one_that_the_original_chooses() -> None:
     """In fp16 1 and 1.0001 are equal, and the first of them is the largest."""
-    weights = {"one": np.float16(1), "b": np.array([0, 1e-4, 0, 0], np.float16)}
+    weights: dict[str, Any] = {"one": np.float16(1), "b": np.array([0, 1e-4, 0, 0], np.float16)}
     model = model_of(
         "(float16[2,4] x) => (int64[2] y)",
         "z = Sub(x, x) o = Add(z, one) h = Add(o, b) y = ArgMax<axis=1, keepdims=0>(h)",

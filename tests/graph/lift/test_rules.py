@@ -173,6 +173,7 @@ def test_slopes_of_channels() -> None:
 
 
 def test_subgraphs_are_lifted() -> None:
+    limits: tuple[dict[str, Any], ...] = ({"min": 0.0}, {"max": 1.0, "min": -1.0})
     branches = [
         helper.make_graph(
             [helper.make_node("Clip", ["x"], ["o"], **bounds)],
@@ -180,7 +181,7 @@ def test_subgraphs_are_lifted() -> None:
             [],
             [helper.make_empty_tensor_value_info("o")],
         )
-        for bounds in ({"min": 0.0}, {"max": 1.0, "min": -1.0})
+        for bounds in limits
     ]
     for branch in branches:
         branch.output[0].CopyFrom(helper.make_tensor_value_info("o", TensorProto.FLOAT, IMAGE))
