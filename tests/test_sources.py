@@ -43,3 +43,13 @@ def test_no_import_hides_in_a_function(path: Path) -> None:
         return
     late = set(_late_imports(ast.parse(path.read_text())))
     assert not [name for name in late if name.partition(".")[0] == "onnxbolt"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_return_what_they_refuse(path: Path) -> None:
+    """A list that a caller gives away to be filled hides where a refusal comes from."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            for argument in (*node.args.args, *node.args.kwonlyargs):
+                given = ast.unparse(argument.annotation) if argument.annotation else ""
+                assert not given.startswith("list[Refusal]"), node.name

@@ -103,7 +103,7 @@ def _links(
     links = (
         _normalization(node)
         if node.op in batchnorm.OPS
-        else links_over(node, tensor, anchor, before, [])
+        else links_over(node, tensor, anchor, before).links
     )
     reads = zip(node.inputs, assignment.carries[node].reads, strict=True)
     same = all(read in (None, form) for _, read in reads)

@@ -72,6 +72,7 @@ class Slices:
     views: dict[gs.Node, Slice] = field(default_factory=dict)
     # results that Split and Slice need not copy, by name
     excerpts: dict[str, Excerpt] = field(default_factory=dict)
+    # why other Concats are computed
     refusals: list[Refusal] = field(default_factory=list)
 
     def finish(self, concat: gs.Node, writer: Writer) -> None:
@@ -100,29 +101,28 @@ class Slices:
 def slices(graph: gs.Graph, assignment: Assignment, chains: Sequence[Candidate]) -> Slices:
     """The Concats whose inputs are written into the result; the last ones first, which hold what
     those before them hold."""
-    found, users = Slices(), _Users(assignment, chains)
-    nodes = [
-        node for node in graph.nodes if node.op == "Concat" and _joins_channels(node, assignment)
+    users = _Users(assignment, chains)
+    concats = [
+        _Concat(graph, node, assignment, users)
+        for node in graph.nodes
+        if node.op == "Concat" and _joins_channels(node, assignment)
     ]
-    concats, refused = (
-        [_Concat(graph, node, assignment, users) for node in nodes],
-        dict[gs.Node, Refusal](),
-    )
+    parts = dict[gs.Node, list[Slice]]()
+    views, refused = dict[gs.Node, Slice](), dict[gs.Node, Refusal]()
     for concat in reversed(concats):
-        if concat.node in found.views:
+        if concat.node in views:
             continue
-        here, views = concat.in_place(concats)
-        parts = [
+        here, inner = concat.in_place(concats)
+        placed = [
             dataclasses.replace(part, in_place=part.tensor.name in here) for part in concat.parts
         ]
-        if reason := concat.obstacle or _loss(parts):
+        if reason := concat.obstacle or _loss(placed):
             refused[concat.node] = Refusal(concat.node.name, "Concat", reason, concat.out.name)
         else:
-            found.parts[concat.node] = parts
-            found.views.update(views)
-    found.refusals.extend(refusal for key, refusal in refused.items() if key not in found.views)
-    found.excerpts.update(_excerpts(graph, assignment, users))
-    return found
+            parts[concat.node] = placed
+            views.update(inner)
+    refusals = [refusal for node, refusal in refused.items() if node not in views]
+    return Slices(parts, views, dict(_excerpts(graph, assignment, users)), refusals)
 
 
 def _excerpts(

@@ -8,6 +8,7 @@ Chains of different anchors may overlap (both convolutions before a residual Add
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import onnx_graphsurgeon as gs
 
@@ -34,43 +35,56 @@ _FULL = (
 )
 
 
-def match(graph: gs.Graph, several: bool = False) -> tuple[list[Candidate], list[Refusal]]:
-    """Every anchor's longest chain, in the graph's order, and why the other anchors stay as they
-    were.
+class Matches(NamedTuple):
+    """The candidates of a graph, which may overlap, and why other anchors stay as they were."""
 
-    `several`: a chain may go on over further products, for kernels that compute several, past a
-    value that is used elsewhere too, where they store it (`plan.cuts` decides where it pays).
+    candidates: list[Candidate]
+    refusals: list[Refusal]
+
+
+class Continuation(NamedTuple):
+    """The links by which an epilogue goes on, none if it ends, and why nodes are not in it."""
+
+    links: tuple[Link, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+def match(graph: gs.Graph, several: bool = False) -> Matches:
+    """Each anchor's longest epilogue, in the graph's order.
+
+    `several`: an epilogue may go on over further products, for kernels that compute several, past
+    a multi-use value, too, if they store it (`plan.cuts` decides if that pays).
     """
     pinned = {tensor.name for tensor in graph.outputs} | set(graph.captured)
-    candidates: list[Candidate] = []
-    refusals: list[Refusal] = []
-    for node in graph.nodes:
-        pattern = anchors().get(node.op) if node.domain in (None, "", "ai.onnx") else None
-        if pattern is None:
-            continue
-        found = pattern.match(node)
-        if isinstance(found, Refusal):
-            refusals.append(found)
-        elif found is not None:
-            anchor, links = found
-            if inner := _pinned_inside(anchor, links, pinned):
-                refusals.append(
-                    Refusal(
-                        node.name, node.op, "a value inside of it is an output of the graph", inner
-                    )
-                )
-                continue
-            chain = (
-                links
-                if anchor.kind == "squeeze_excite"
-                else _follow(anchor, links, pinned, several, refusals)
-            )
-            candidate = Candidate(anchor, chain, graph.source_tensors).prefix(len(chain))
-            if candidate is None:
-                refusals.append(Refusal(node.name, node.op, UNKNOWN, node.outputs[0].name))
-            else:
-                candidates.append(candidate)
-    return candidates, refusals
+    found = [_matched(graph, node, pinned, several) for node in graph.nodes]
+    return Matches(
+        [candidate for candidate, _ in found if candidate is not None],
+        [refusal for _, refusals in found for refusal in refusals],
+    )
+
+
+def _matched(
+    graph: gs.Graph, node: gs.Node, pinned: set[str], several: bool
+) -> tuple[Candidate | None, tuple[Refusal, ...]]:
+    """The candidate that begins at `node`, and what was refused on the way."""
+    pattern = anchors().get(node.op) if node.domain in (None, "", "ai.onnx") else None
+    found = pattern.match(node) if pattern is not None else None
+    if found is None or isinstance(found, Refusal):
+        return None, () if found is None else (found,)
+    anchor, links = found
+    if inner := _pinned_inside(anchor, links, pinned):
+        reason = "a value inside of it is an output of the graph"
+        return None, (Refusal(node.name, node.op, reason, inner),)
+    whole = (
+        Continuation(links)
+        if anchor.kind == "squeeze_excite"
+        else _follow(anchor, links, pinned, several)
+    )
+    candidate = Candidate(anchor, whole.links, graph.source_tensors).prefix(len(whole.links))
+    if candidate is not None:
+        return candidate, whole.refusals
+    unknown = Refusal(node.name, node.op, UNKNOWN, node.outputs[0].name)
+    return None, (*whole.refusals, unknown)
 
 
 def _pinned_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> str:
@@ -83,54 +97,50 @@ def _pinned_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> s
 
 
 def _follow(
-    anchor: Anchor,
-    links: tuple[Link, ...],
-    pinned: set[str],
-    several: bool,
-    refusals: list[Refusal],
-) -> tuple[Link, ...]:
-    chain = list(links)
+    anchor: Anchor, links: tuple[Link, ...], pinned: set[str], several: bool
+) -> Continuation:
+    """The whole epilogue, which begins with the anchor's own `links`."""
+    chain, refusals = list(links), list[Refusal]()
     tensor, layer = anchor.node.outputs[0], anchor
-    while found := _next(layer, chain, tensor, pinned, several, refusals):
-        product = next((link for link in found if link.step.name == PRODUCT), None)
+    while True:
+        found = _next(layer, chain, tensor, pinned, several)
+        refusals += found.refusals
+        product = next((link for link in found.links if link.step.name == PRODUCT), None)
         if product is not None:
-            if not several or not _has_kernel(anchor, [*chain, *found]):
+            if not several or not _has_kernel(anchor, [*chain, *found.links]):
                 break
             layer = anchor.behind(product.operand)
-        chain += found
-        tensor = found[-1].output
-    return tuple(chain)
+        if not found.links:
+            break
+        chain += found.links
+        tensor = found.links[-1].output
+    return Continuation(tuple(chain), tuple(refusals))
 
 
 def _next(
-    anchor: Anchor,
-    chain: list[Link],
-    tensor: gs.Tensor,
-    pinned: set[str],
-    several: bool,
-    refusals: list[Refusal],
-) -> tuple[Link, ...]:
+    anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str], several: bool
+) -> Continuation:
     """What the node behind `tensor` adds.
 
-    A value that is used elsewhere, or is a graph output, has to be produced: it ends the chain, or
-    is stored in front of a product.
+    A multi-use value or a graph output has to be produced: it ends the epilogue, or is stored in
+    front of a product.
     """
     if chain and chain[-1].step.name in CASTS.values():
-        return ()
+        return Continuation()
     if tensor.name in pinned or len(tensor.outputs) != 1:
-        return _past(anchor, chain, tensor) if several else ()
-    return links_over(tensor.outputs[0], tensor, anchor, chain, refusals)
+        return _past(anchor, chain, tensor) if several else Continuation()
+    return links_over(tensor.outputs[0], tensor, anchor, chain)
 
 
-def _past(anchor: Anchor, chain: list[Link], tensor: gs.Tensor) -> tuple[Link, ...]:
+def _past(anchor: Anchor, chain: list[Link], tensor: gs.Tensor) -> Continuation:
     """The first product that reads a value which others read, too; nothing is refused here,
-    since the value may well end its chain."""
+    since the value may well end its epilogue."""
     store = Link(Step(STORE), None, (), tensor)
     for reader in tensor.outputs:
-        found = links_over(reader, tensor, anchor, [*chain, store], [])
+        found = links_over(reader, tensor, anchor, [*chain, store]).links
         if found and found[0].step.name == PRODUCT:
-            return store, *found
-    return ()
+            return Continuation((store, *found))
+    return Continuation()
 
 
 def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
@@ -150,27 +160,25 @@ def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
 
 
 def links_over(
-    node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence[Link], refusals: list[Refusal]
-) -> tuple[Link, ...]:
-    """The links by which `node` continues `chain` from `tensor`; none where no pattern takes it, or
+    node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence[Link]
+) -> Continuation:
+    """The links by which `node` continues `chain` from `tensor`; none if no pattern takes it, or
     the kernel's arguments are full.
 
     Refusals read "general: details".
     """
+    refusals = []
     for pattern in steps().get((node.domain or "", node.op), ()):
         found = pattern.match(node, tensor, anchor)
         if isinstance(found, str):
-            refusals.append(
-                Refusal(
-                    node.name, node.op, f"not in the epilogue before it, since {found}", tensor.name
-                )
-            )
+            reason = f"not in the epilogue before it, since {found}"
+            refusals.append(Refusal(node.name, node.op, reason, tensor.name))
         elif found is not None:
             links = found if isinstance(found, tuple) else (found,)
             if fits([*chain, *links]):
-                return links
+                return Continuation(links, tuple(refusals))
             refusals.append(Refusal(node.name, node.op, _FULL, tensor.name))
-    return ()
+    return Continuation(refusals=tuple(refusals))
 
 
 def fits(chain: Sequence[Link]) -> bool:

@@ -8,6 +8,7 @@ of its input.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -100,6 +101,25 @@ class Plan:
         return {key: _sources(rows) for key, rows in self.tables.items()}
 
 
+@dataclass(frozen=True)
+class _Assigned:
+    """Candidates with their tensors' forms, and why some are apart."""
+
+    candidates: list[Candidate]
+    assignment: Assignment
+    refusals: list[Refusal]
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """What is fused, the judge that decided it, why the rest is not, and the regions that lost."""
+
+    assigned: _Assigned
+    judge: Judge
+    refusals: list[Refusal]
+    lost: list[Region]
+
+
 def _sources(rows: list[Choice]) -> str:
     words = ["measured" if row.measured else "predicted" for row in rows]
     return words[0] if len(set(words)) == 1 else ",".join(words)
@@ -118,53 +138,71 @@ def plan(
     What is fused is decided at the opt point of `ranges`, kernels are chosen at each of its points.
     Raises FrozenError where `timings` are frozen and do not hold a decision that is needed.
     """
-    refusals: list[Refusal] = []
-    used = Timings(machine=timings.machine)
-    chosen = [c for c in candidates if _supported(c, archs, refusals)]
-    chosen, assignment = _assigned(graph, chosen, archs, ranges.opt, refusals)
-    judge = Judge(timings, used, refusals)
-    lost: list[Region] = []
-    while fuse == "winning":
-        found = joint_regions(assignment, archs, ranges.opt)
-        losing = judge.losing(found)
-        if not losing:
-            break
-        lost += [
-            region
-            for joint in found
-            for region in joint
-            if any(c in losing for c in region.candidates)
-        ]
-        chosen = [kept for c in chosen for kept in losing.get(c, (c,))]
-        chosen, assignment = _assigned(graph, chosen, archs, ranges.opt, refusals)
-    refusals += slices(graph, assignment, chains(graph, assignment)).refusals
+    unsupported = {candidate: _unsupported(candidate, archs) for candidate in candidates}
+    supported = [c for c in candidates if unsupported[c] is None]
+    fused = _decided(graph, supported, archs, fuse == "winning", timings, ranges.opt)
+    chosen, assignment = fused.assigned.candidates, fused.assigned.assignment
     sizes = {
         c.anchor.node: tuple(problem_of(c, assignment, point) for point in ranges.points)
         for c in chosen
     }
     distinct = list(dict.fromkeys(problem for problems in sizes.values() for problem in problems))
     _require_choices(timings, [(problem, number) for problem in distinct for number in archs])
+    picked = {number: choices(distinct, ARCHS[number], timings) for number in archs}
     tables: dict[gs.Node, list[Choice]] = defaultdict(list)
     predictions: dict[gs.Node, list[Prediction]] = defaultdict(list)
-    for number in archs:
-        picked = choices(distinct, ARCHS[number], timings)
-        used.choices.update({(problem, number): choice for problem, choice in picked.items()})
-        for candidate in chosen:
-            key = candidate.anchor.node
-            tables[key] += table((problem.rows, picked[problem]) for problem in sizes[key])
-            opt = sizes[key][0]
-            theirs = ort_us(problem_of(candidate, None, ranges.opt), ARCHS[number])
-            predictions[key].append(_prediction(opt, picked[opt], theirs, ARCHS[number]))
-    return Plan(
-        assignment,
-        dict(tables),
-        sizes,
-        dict(predictions),
-        refusals,
-        used,
-        lost,
-        tuple(judge.verdicts.values()),
+    for number, candidate in itertools.product(archs, chosen):
+        key, best = candidate.anchor.node, picked[number]
+        tables[key] += table((problem.rows, best[problem]) for problem in sizes[key])
+        opt = sizes[key][0]
+        theirs = ort_us(problem_of(candidate, None, ranges.opt), ARCHS[number])
+        predictions[key].append(_prediction(opt, best[opt], theirs, ARCHS[number]))
+    refusals = [
+        *(refusal for refusal in unsupported.values() if refusal is not None),
+        *fused.refusals,
+        *slices(graph, assignment, chains(graph, assignment)).refusals,
+    ]
+    used = Timings(
+        {
+            (problem, number): choice
+            for number, found in picked.items()
+            for problem, choice in found.items()
+        },
+        fused.judge.comparisons,
+        timings.machine,
     )
+    verdicts = tuple(fused.judge.verdicts.values())
+    return Plan(
+        assignment, dict(tables), sizes, dict(predictions), refusals, used, fused.lost, verdicts
+    )
+
+
+def _decided(
+    graph: gs.Graph,
+    candidates: list[Candidate],
+    archs: Sequence[int],
+    winning: bool,
+    timings: Timings,
+    at: Point,
+) -> _Decided:
+    """The candidates that are fused: all, or those that win, region by region."""
+    assigned, judge = _assigned(graph, candidates, archs, at), Judge(timings)
+    refusals, lost = list(assigned.refusals), list[Region]()
+    while winning:
+        found = joint_regions(assigned.assignment, archs, at)
+        losses = judge.losing(found)
+        if not losses.instead:
+            break
+        lost += [
+            region
+            for joint in found
+            for region in joint
+            if any(c in losses.instead for c in region.candidates)
+        ]
+        kept = [kept for c in assigned.candidates for kept in losses.instead.get(c, (c,))]
+        assigned = _assigned(graph, kept, archs, at)
+        refusals += [*losses.refusals, *assigned.refusals]
+    return _Decided(assigned, judge, refusals, lost)
 
 
 def _prediction(problem: Problem, choice: Choice, theirs: float, arch: Arch) -> Prediction:
@@ -219,59 +257,45 @@ def _instance(problem: Problem, config: KernelConfig) -> tuple[object, ...]:
 
 
 def _assigned(
-    graph: gs.Graph,
-    chosen: list[Candidate],
-    archs: Sequence[int],
-    at: Point,
-    refusals: list[Refusal],
-) -> tuple[list[Candidate], Assignment]:
+    graph: gs.Graph, candidates: list[Candidate], archs: Sequence[int], at: Point
+) -> _Assigned:
     """The candidates and their tensors' forms; layers that have no common kernel for what is
     stored are by themselves."""
     # a node has one layout for all of them
     premises = Premises(nchw_stems=all(ARCHS[number].wgmma for number in archs))
+    chosen, refusals = candidates, list[Refusal]()
     while True:
         assignment = assign(graph, chosen, premises)
-        to_plain, both = (
-            written_plain(assignment, archs, at),
-            written_in_both_forms(assignment, archs, at),
-        )
-        if to_plain or both:
-            better = replace(premises, to_nchw=to_plain, both=both)
+        to_nchw = written_plain(assignment, archs, at)
+        both = written_in_both_forms(assignment, archs, at)
+        if to_nchw or both:
+            better = replace(premises, to_nchw=to_nchw, both=both)
             assignment = assign(graph, chosen, better)
         joint = [c for c in chosen if len(c.widths) > 1 or MEAN in c.chain]
-        apart = {
+        apart = dict.fromkeys(
             c for c in joint if not all(supports(problem_of(c, assignment, at), n) for n in archs)
-        }
+        )
         if not apart:
-            return chosen, assignment
-        reasons = [
-            (c, _NO_KERNEL_FOR_MEAN if MEAN in c.chain else _NO_COMMON_KERNEL)
-            for c in chosen
-            if c in apart
-        ]
-        refusals += [
-            Refusal(c.anchor.node.name, c.anchor.node.op, reason, c.output.name, apart=True)
-            for c, reason in reasons
-        ]
+            return _Assigned(chosen, assignment, refusals)
+        refusals += map(_without_kernel, apart)
         chosen = [kept for c in chosen for kept in (c.layers if c in apart else (c,))]
 
 
-def _supported(candidate: Candidate, archs: Sequence[int], refusals: list[Refusal]) -> bool:
-    problem = problem_of(candidate, None)
+def _without_kernel(candidate: Candidate) -> Refusal:
+    node = candidate.anchor.node
+    reason = _NO_KERNEL_FOR_MEAN if MEAN in candidate.chain else _NO_COMMON_KERNEL
+    return Refusal(node.name, node.op, reason, candidate.output.name, apart=True)
+
+
+def _unsupported(candidate: Candidate, archs: Sequence[int]) -> Refusal | None:
+    """Why an architecture has no kernel for a candidate, nor for each of its layers; None where
+    all have."""
+    problem, node = problem_of(candidate, None), candidate.anchor.node
     layers = (problem,) if isinstance(problem, SqueezeExciteProblem) else problem.layers
     for number in archs:
-        if not supports(problem, number) and not all(supports(layer, number) for layer in layers):
-            reason = (
-                f"{ARCHS[number].name} has no tensor-core kernel for {candidate.anchor.dtype.value}"
-            )
-            refusals.append(
-                Refusal(
-                    candidate.anchor.node.name,
-                    candidate.anchor.node.op,
-                    reason,
-                    candidate.output.name,
-                    "another --arch",
-                )
-            )
-            return False
-    return True
+        if supports(problem, number) or all(supports(layer, number) for layer in layers):
+            continue
+        element = candidate.anchor.dtype.value
+        reason = f"{ARCHS[number].name} has no tensor-core kernel for {element}"
+        return Refusal(node.name, node.op, reason, candidate.output.name, "another --arch")
+    return None

@@ -50,6 +50,15 @@ _ONE_RESIDUAL = (
 )
 
 
+class Disjoint(NamedTuple):
+    """Candidates that share no node, those of them that end early since another one has the nodes
+    behind, and why other nodes begin none."""
+
+    candidates: list[Candidate]
+    shortened: list[Candidate]
+    refusals: list[Refusal]
+
+
 class Cover(NamedTuple):
     """Disjoint candidates of a graph, why other nodes stay as they were, or apart from the layer
     before them, and the decisions behind that and the measured choices that they follow from, in
@@ -71,33 +80,33 @@ def cover(
     A kernel for several products has to exist for all of `archs`.
     Raises FrozenError where `timings` are frozen and lack a cut.
     """
-    candidates, refusals = match(graph, several=True)
+    candidates, unmatched = match(graph, several=True)
     chains = _Chains(graph, candidates, archs, at, timings)
-    found, shortened = chains.disjoint(refusals)
+    found, shortened, unknown = chains.disjoint()
     cuts = [
         cut
         for candidate in found
         if candidate not in shortened and (cut := chains.cut_behind(candidate)) is not None
     ]
-    said, covered = (
-        {cut.node for cut in cuts},
-        {node.name for candidate in found for node in candidate.nodes if node.name},
-    )
-    # a node that one candidate takes while another has it
-    refusals = [refusal for refusal in refusals if refusal.node not in covered]
-    refusals += (
+    said = {cut.node for cut in cuts}
+    taken = {node.name for candidate in found for node in candidate.nodes if node.name}
+    layered = [
+        dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found
+    ]
+    averaged = where_faster(graph, layered, archs, at, timings)
+    refusals = [
+        # a node that one candidate refuses while another has it
+        *(refusal for refusal in (*unmatched, *unknown) if refusal.node not in taken),
         *cuts,
         *(
             refusal
             for refusal in used_elsewhere(graph, found, archs, at)
             if refusal.node not in said
         ),
-    )
-    layered = [
-        dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found
+        *averaged.refusals,
     ]
-    chosen, pooled = where_faster(graph, layered, archs, at, timings, chains.cuts)
-    return Cover(chosen, [*refusals, *pooled], chains.cuts, chains.measured())
+    decided = {**chains.cuts, **averaged.cuts}
+    return Cover(averaged.candidates, refusals, decided, chains.measured())
 
 
 def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> list[Candidate]:
@@ -113,7 +122,7 @@ def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[P
     has it; as stored. Of convolutions with a global average pooling behind them those that
     decide whether one kernel computes both."""
     chains = _Chains(graph, match(graph, several=True)[0], archs, at, NOTHING)
-    return [*chains.problems.values(), *measurable(graph, chains.disjoint([])[0], archs, at)]
+    return [*chains.problems.values(), *measurable(graph, chains.disjoint().candidates, archs, at)]
 
 
 class _Chains:
@@ -142,16 +151,17 @@ class _Chains:
         self._times = [KernelTimes(self.problems.values(), arch, timings) for arch in archs]
         self.cuts: dict[str, Cut] = {}
 
-    def disjoint(self, refusals: list[Refusal]) -> tuple[list[Candidate], list[Candidate]]:
-        """The kernels of the cheapest cover, and those of them that end early since another one
-        has the nodes behind: products there that this one does not go on to begin kernels of
+    def disjoint(self) -> Disjoint:
+        """The kernels of the cheapest cover; products behind one that ends early begin kernels of
         their own."""
-        whole = kernels = list(self._first_kernels(refusals))
+        kernels, refusals = self._first_kernels()
+        whole = kernels
         found = partition(kernels)
         while again := self._restarted(kernels, found):
             kernels = [*found, *again]
             whole, found = whole + again, partition(kernels)
-        return found, [candidate for candidate in found if candidate not in whole]
+        shortened = [candidate for candidate in found if candidate not in whole]
+        return Disjoint(found, shortened, refusals)
 
     def _restarted(
         self, kernels: Sequence[Candidate], found: Sequence[Candidate]
@@ -166,8 +176,9 @@ class _Chains:
         ]
         return [kernel for chain in chains if (kernel := self._first_kernel(chain)) is not None]
 
-    def _first_kernels(self, refusals: list[Refusal]) -> Iterator[Candidate]:
-        """Of each chain what the kernels of its cheapest cover compute."""
+    def _first_kernels(self) -> tuple[list[Candidate], list[Refusal]]:
+        """The kernels of each chain's cheapest cover, and why a node begins none."""
+        kernels, refusals = list[Candidate](), list[Refusal]()
         inside: set[gs.Node] = set()
         for node, candidate in self._starting.items():
             if node in inside:
@@ -177,7 +188,8 @@ class _Chains:
                 refusals.append(Refusal(node.name, node.op, UNKNOWN, node.outputs[0].name))
                 continue
             inside.update(first.products)
-            yield first
+            kernels.append(first)
+        return kernels, refusals
 
     def kernels_until(self, ends: Container[str]) -> Iterator[Candidate]:
         """As `_first_kernels`, but that a kernel ends where `ends` say."""

@@ -50,7 +50,7 @@ def _joined(before: Candidate, behind: Candidate) -> Candidate | None:
     could go on there."""
     weights = [link.operand for link in before.links if link.step.name == PRODUCT]
     anchor = before.anchor.behind(weights[-1]) if weights else before.anchor
-    product = links_over(behind.anchor.node, before.output, anchor, before.links, [])
+    product = links_over(behind.anchor.node, before.output, anchor, before.links).links
     if not product or product[0].step.name != PRODUCT:
         return None
     rest = [link for link in behind.links if link.nodes != (behind.anchor.node,)]

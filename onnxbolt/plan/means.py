@@ -65,6 +65,15 @@ class Pair(NamedTuple):
         )
 
 
+class Averaged(NamedTuple):
+    """Candidates, some with the pooling behind them, why other poolings stay apart, and the
+    decisions by their keys."""
+
+    candidates: list[Candidate]
+    refusals: list[Refusal]
+    cuts: dict[str, Cut]
+
+
 def with_mean(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
     """`candidate` with the global average pooling that alone reads its result, and a Cast behind
     that; None where there is none."""
@@ -76,7 +85,7 @@ def with_mean(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
     links = (*candidate.links, Link(Step(MEAN), None, (node,), node.outputs[0]))
     behind = sole_use(graph, node.outputs[0])
     if behind is not None and behind.op == "Cast":
-        links += links_over(behind, node.outputs[0], candidate.anchor, links, [])
+        links += links_over(behind, node.outputs[0], candidate.anchor, links).links
     found = dataclasses.replace(candidate, links=links, layers=()).prefix(len(links))
     return (
         dataclasses.replace(found, layers=(candidate,))
@@ -112,23 +121,24 @@ def where_faster(
     archs: Sequence[int],
     at: Point,
     timings: Timings,
-    cuts: dict[str, Cut],
-) -> tuple[list[Candidate], list[Refusal]]:
-    """The candidates, with the pooling where one kernel for both is faster, and why others stay
-    apart; `cuts` gets the decisions.
+) -> Averaged:
+    """The candidates, each with the pooling behind it if one kernel for both is faster.
 
-    Raises FrozenError where `timings` are frozen and lack one.
+    Raises FrozenError where `timings` are frozen and lack a decision.
     """
-    chosen, refusals = [], list[Refusal]()
+    chosen, refusals, cuts = [], list[Refusal](), dict[str, Cut]()
     for candidate in candidates:
         together = with_mean(graph, candidate)
         refusal = None
         if together is not None:
             pair = Pair(together, candidate)
-            refusal = _lacks(pair, archs, at) or _slower(pair, archs, at, timings, cuts)
+            refusal = _lacks(pair, archs, at)
+            if refusal is None:
+                key, cut, refusal = _compared(pair, archs, at, timings)
+                cuts[key] = cut
         chosen.append(candidate if together is None or refusal is not None else together)
         refusals += [refusal] if refusal is not None else []
-    return chosen, refusals
+    return Averaged(chosen, refusals, cuts)
 
 
 def _lacks(pair: Pair, archs: Sequence[int], at: Point) -> Refusal | None:
@@ -145,10 +155,11 @@ def _lacks(pair: Pair, archs: Sequence[int], at: Point) -> Refusal | None:
     )
 
 
-def _slower(
-    pair: Pair, archs: Sequence[int], at: Point, timings: Timings, cuts: dict[str, Cut]
-) -> Refusal | None:
-    """That a kernel for both is slower, or was decided against before; None where it is taken."""
+def _compared(
+    pair: Pair, archs: Sequence[int], at: Point, timings: Timings
+) -> tuple[str, Cut, Refusal | None]:
+    """The decision and its key, and that a kernel for both is slower, or was decided against
+    before; None where it is taken."""
     both, alone = pair.problems(at)
     key = chain_key(both, archs)
     times = [KernelTimes((both, alone), number, timings) for number in archs]
@@ -169,12 +180,12 @@ def _slower(
         )
     else:
         taken = faster
-    cuts[key] = Cut(_TOGETHER if taken else 1, describe_problem(both))
+    cut = Cut(_TOGETHER if taken else 1, describe_problem(both))
     if taken:
-        return None
+        return key, cut, None
     measured = all(each.is_measured(problem) for each in times for problem in (both, alone))
     slower = "which was measured to be slower" if measured else "which is predicted to be slower"
-    return pair.refusal("as was decided before" if faster else slower, values=values)
+    return key, cut, pair.refusal("as was decided before" if faster else slower, values=values)
 
 
 def _pooling_us(pair: Pair, alone: Problem, number: int) -> float:

@@ -75,23 +75,29 @@ class Verdict:
         }
 
 
+@dataclass(frozen=True)
+class Losses:
+    """Candidates that lose, each with what is offered instead, and why."""
+
+    instead: dict[Candidate, tuple[Candidate, ...]]
+    refusals: list[Refusal]
+
+
 @dataclass
 class Judge:
-    """Decides one round of regions after the other. `used` gets all comparisons, `verdicts` what
-    was made of them by the region's key."""
+    """Decides one round of regions after the other, and remembers what it decided."""
 
     timings: Timings
-    used: Timings
-    refusals: list[Refusal]
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)  # as they were decided
+    verdicts: dict[str, Verdict] = field(default_factory=dict)  # by the region's key
     settled: dict[Candidate, Verdict] = field(default_factory=dict)  # measured winners
 
-    def losing(self, found: Sequence[Joint]) -> dict[Candidate, tuple[Candidate, ...]]:
+    def losing(self, found: Sequence[Joint]) -> Losses:
         """Candidates that lose, as a whole region or as the part that the region is faster without.
 
-        Each is recorded with its times. Its value is what is offered instead: the layers of a
-        kernel for several, each by itself; nothing if the whole model decided. The rest of a region
-        that lost some nodes is judged by the times of the region without them, not by prediction.
+        Offered instead are the layers of a kernel for several, each by itself; nothing if the whole
+        model decided. The rest of a region that lost some nodes is judged by the times of the
+        region without them, not by prediction.
         Raises FrozenError where timings are frozen and lack a region.
         """
         missing = {
@@ -102,7 +108,7 @@ class Judge:
         }
         if self.timings.frozen and missing:
             raise frozen(missing, "regions")
-        losing: dict[Candidate, tuple[Candidate, ...]] = {}
+        losing, refusals = dict[Candidate, tuple[Candidate, ...]](), list[Refusal]()
         for joint in found:
             verdict, candidates = self._judged(joint), joint[0].candidates
             in_part = self._best_part(joint)
@@ -111,7 +117,7 @@ class Judge:
                 part, winner = in_part
                 kept = [c for i, c in enumerate(candidates) if i not in part.left_out]
                 refused = [candidates[i] for i in part.left_out]
-                self.refusals += [
+                refusals += [
                     _slower(
                         c,
                         "its region with it against the region without",
@@ -121,11 +127,11 @@ class Judge:
                 ]
             elif not verdict.fused:
                 kept, refused = [], list(candidates)
-                self.refusals += [_slower(c, _together(joint[0]), verdict) for c in refused]
+                refusals += [_slower(c, _together(joint[0]), verdict) for c in refused]
             winner = in_part[1] if in_part else verdict
             self.settled.update({c: winner for c in kept if winner.measured})
             losing |= {c: () if verdict.reason else c.layers for c in refused}
-        return losing
+        return Losses(losing, refusals)
 
     def _judged(self, joint: Joint) -> Verdict:
         before = self._settled(joint)
@@ -171,11 +177,11 @@ class Judge:
                 yield part, self._noted(keys, Verdict(words, _numbers(joint), comparisons))
 
     def _noted(self, keys: Sequence[str], verdict: Verdict) -> Verdict:
-        """`used` says of each architecture what was decided, whatever that one by itself would
-        have."""
+        """`comparisons` say of each architecture what was decided, whatever that one by itself
+        would have."""
         for key, comparison in zip(keys, verdict.comparisons, strict=True):
             other = comparison.fused != verdict.fused
-            self.used.comparisons[key] = (
+            self.comparisons[key] = (
                 replace(comparison, decided=verdict.fused) if other else comparison
             )
         self.verdicts[keys[0]] = verdict
