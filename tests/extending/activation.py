@@ -1,5 +1,9 @@
-"""An activation that the package does not have: QuickGelu, x sigmoid(1.702 x), which CLIP has for
-GELU."""
+"""Activations that the package does not have: one that models write out, and one that is an ONNX
+operator with a parameter.
+
+QuickGelu is x sigmoid(1.702 x), which CLIP has for GELU; Celu (Barron 2017) is an ELU whose slope
+at 0 is 1 whatever its parameter is.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from onnxbolt.epilogues.formula import X, apply
-from onnxbolt.epilogues.step import FUNCTION, Accuracy, Emit, EpilogueStep
+from onnxbolt.epilogues.patterns import Unary
+from onnxbolt.epilogues.step import FUNCTION, Accuracy, Emit, EpilogueStep, Parameter, unary
 
 INCLUDE = Path(__file__).with_name("include")
 _FACTOR = 1.702
@@ -28,8 +33,20 @@ QUICK_GELU = EpilogueStep(
     body=_body,
     reference=_reference,
     cost=8,
-    functor="quick_gelu::QuickGelu",
-    header="quick_gelu.h",
+    functor="extending::QuickGelu",
+    header="activations.h",
     forms=(X * apply("Sigmoid", _FACTOR * X),),
     accuracy=Accuracy(slope=1.1, own=2 * FUNCTION),
+)
+
+CELU = EpilogueStep(
+    "Celu",
+    body=unary("Celu", "alpha"),
+    reference=lambda x, _, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha)),
+    cost=7,
+    functor="extending::Celu",
+    header="activations.h",
+    params=(Parameter("alpha", default=1.0, typical=1.0),),
+    patterns=(Unary("Celu"),),
+    accuracy=Accuracy(slope=1.0, own=FUNCTION),
 )

@@ -1,5 +1,5 @@
-"""An activation is added without a change of the package: it is recognized, fused, rendered,
-compiled, run as a function's body and verified."""
+"""Activations are added without a change of the package: they are recognized, fused, rendered,
+compiled, run as functions' bodies and verified."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from onnxbolt.codegen.render import Instance, render_unit
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import register, unregister
 from onnxbolt.errors import InputError
+from onnxbolt.inspection import inspect_model
 from onnxbolt.kernels import elementwise
 from onnxbolt.kernels.config import GemmProblem
 from onnxbolt.library import manifest_of_model, units
@@ -29,7 +30,7 @@ from onnxbolt.plan.cost import ranked
 from onnxbolt.tune.acceptance import limits_of
 from tests.codegen.compilation import DeviceToolchain, slow_code, watchful
 from tests.epilogues.written import write
-from tests.extending.activation import INCLUDE, QUICK_GELU
+from tests.extending.activation import CELU, INCLUDE, QUICK_GELU
 from tests.support import Net
 
 ROWS, INNER, COLUMNS = 512, 128, 256
@@ -38,17 +39,19 @@ STEP = QUICK_GELU.name
 
 @pytest.fixture
 def extended() -> Iterator[None]:
-    """The step as an extension adds it."""
-    register(QUICK_GELU)
+    """The steps as an extension adds them."""
+    for step in (QUICK_GELU, CELU):
+        register(step)
     yield
-    unregister(STEP)
+    for step in (QUICK_GELU, CELU):
+        unregister(step.name)
 
 
 def _unit() -> Unit:
-    """A small kernel with the step, for sm_80."""
-    chain = ("Bias", STEP)
+    """A small kernel with both steps, for sm_80."""
+    chain = ("Bias", STEP, CELU.name)
     instance = Instance(elementwise.config(80), DType.F16, DType.F16, chain)
-    return Unit("quick_gelu.cu", render_unit([instance]), 80)
+    return Unit("activations.cu", render_unit([instance]), 80)
 
 
 def _source() -> onnx.ModelProto:
@@ -56,8 +59,9 @@ def _source() -> onnx.ModelProto:
     return net.model(write(net, QUICK_GELU.forms[0], net.linear("x", INNER, COLUMNS)))
 
 
-def _optimized(out: Path, precision: str = "fp16") -> Report:
-    return onnxbolt.optimize(_source(), out, archs="sm_80", precision=precision, library=False)
+def _optimized(out: Path, source: onnx.ModelProto | None = None, **options: object) -> Report:
+    chosen = {"archs": "sm_80", "precision": "fp16", "library": False} | options
+    return onnxbolt.optimize(source or _source(), out, **chosen)  # type: ignore[arg-type]
 
 
 def _result(model: Path | bytes, x: np.ndarray) -> np.ndarray:
@@ -89,17 +93,34 @@ def test_its_body_runs_in_plain_onnx_runtime(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("extended")
+def test_parameters_are_the_operators_attributes(tmp_path: Path) -> None:
+    net = Net({"x": (ROWS, INNER)})
+    source = net.model(net.node("Celu", net.linear("x", INNER, COLUMNS), alpha=0.5))
+    report = _optimized(tmp_path / "out.onnx", source, precision="keep")
+    assert report.passed
+    assert [node.rule for node in report.fused] == ["gemm+Bias+Celu"]
+    (node,) = onnx.load(tmp_path / "out.onnx").graph.node
+    params = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    assert params["epilogue_params"] == [0.5]
+    x = np.random.default_rng(0).standard_normal((ROWS, INNER)).astype(np.float32)
+    weight, bias = (onnx.numpy_helper.to_array(t) for t in source.graph.initializer[:2])
+    expected = CELU.reference(x.astype(float) @ weight + bias, None, 0.5)
+    got = _result(tmp_path / "out.onnx", x)
+    assert np.linalg.norm(got - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
+@pytest.mark.usefixtures("extended")
 def test_its_units_include_its_header(tmp_path: Path) -> None:
     _optimized(tmp_path / "out.onnx")
     kernels = [u for u in units(manifest_of_model(onnx.load(tmp_path / "out.onnx"))) if u.arch]
     assert kernels
     for unit in kernels:
-        assert '\n#include "quick_gelu.h"\n' in unit.text
-        assert "Chain<onnxbolt::epilogue::Bias, quick_gelu::QuickGelu>" in unit.text
+        assert '\n#include "activations.h"\n' in unit.text
+        assert "Chain<onnxbolt::epilogue::Bias, extending::QuickGelu>" in unit.text
 
 
 @pytest.mark.usefixtures("extended")
-def test_its_functor_compiles() -> None:
+def test_the_functors_compile() -> None:
     toolchain = dataclasses.replace(watchful(DeviceToolchain), include_dirs=(INCLUDE,))
     (compiled,) = compile_units([_unit()], toolchain)
     assert slow_code(compiled) == []
@@ -130,6 +151,16 @@ def test_its_cost_is_predicted() -> None:
     assert ours > cheaper
     *_, own = limits_of(problem)
     assert own == QUICK_GELU.accuracy.own
+
+
+@pytest.mark.usefixtures("extended")
+def test_it_is_in_reports_and_lock_files(tmp_path: Path) -> None:
+    out, again, lock = (tmp_path / name for name in ("out.onnx", "again.onnx", "model.lock"))
+    _optimized(out, lock=lock)
+    _optimized(again, lock=lock, frozen=True)
+    assert out.read_bytes() == again.read_bytes()
+    (node,) = inspect_model(onnx.load(out)).nodes
+    assert STEP in node.op_type
 
 
 def test_a_model_that_has_it_needs_it(tmp_path: Path) -> None:
