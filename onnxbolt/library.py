@@ -107,7 +107,8 @@ def units(manifest: Manifest) -> list[Unit]:
 
 def runtime_sources() -> list[Path]:
     """The C++ files that every library has beside its kernels and its manifest."""
-    return sorted((resource_dir("custom_ops") / "runtime").glob("*.cc"))
+    root = resource_dir("custom_ops")
+    return sorted([*root.glob("runtime/*.cc"), *root.glob("ops/*/*.cc")])
 
 
 def build_for(model: Path | str, progress: Progress | None = None) -> Path:
@@ -208,7 +209,8 @@ def _manifest_source(manifest: Manifest) -> str:
     ops = [
         {
             "name": op.name,
-            "kind": _camel(op.kind),
+            "kind": op.kind,
+            "first_operand": 2 if op.kind in WEIGHTED else 1,
             "element": op.element.onnx,
             "output": op.output.onnx,
             "epilogue": ",".join(op.steps),
@@ -228,11 +230,6 @@ def _manifest_source(manifest: Manifest) -> str:
         format=FORMAT,
         digest=manifest.digest,
     )
-
-
-def _camel(kind: str) -> str:
-    """average_pool -> kAveragePool, as custom_ops/manifest.h spells it."""
-    return "k" + "".join(word.capitalize() for word in kind.split("_"))
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:

@@ -142,7 +142,8 @@ def test_templates_render_no_hostile_string(word: str) -> None:
         return
     row = {
         "name": "n",
-        "kind": "kGemm",
+        "kind": "gemm",
+        "first_operand": 2,
         "element": 1,
         "output": 1,
         "epilogue": "",

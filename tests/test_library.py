@@ -84,11 +84,11 @@ def test_manifest_source_describes_the_ops() -> None:
     manifest = make_manifest([GEMM, POOL], instances(1))
     text = generated_sources(manifest)["manifest.cc"]
     assert (
-        '{"FusedGemm_Bias_Add_Relu_CastF32_f16", Kind::kGemm, 10, 1, "Bias,Add,Relu", "vt", 0,'
+        '{"FusedGemm_Bias_Add_Relu_CastF32_f16", "gemm", 2, 10, 1, "Bias,Add,Relu", "vt", 0,'
         " false, false, false}," in text
     )
     assert (
-        '{"AveragePool_nhwc_f16", Kind::kAveragePool, 10, 10, "", "", 0, false, false, false},'
+        '{"AveragePool_nhwc_f16", "average_pool", 1, 10, 10, "", "", 0, false, false, false},'
         in text
     )
     summary = json.loads(text.split('R"json(')[1].split(')json"')[0])

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "ops/gemm_chain/arguments.h"
 #include "runtime/instance.h"
 
 namespace onnxbolt {

@@ -3,6 +3,7 @@
 #pragma once
 #include "cutlass/conv/kernel/default_conv2d_fprop.h"
 #include "mma/tile.h"
+#include "ops/conv/check.h"
 
 namespace onnxbolt {
 
@@ -131,7 +132,7 @@ struct ImplicitGemmConv {
     if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0)
       return "c and k have to be multiples of groups";
     if (conv.groups > 65535) return "a grid has at most 65535 groups";
-    if (const char* error = CheckPlanes(conv, false)) return error;
+    if (const char* error = CheckLayout(conv, false)) return error;
     const int c = conv.c / conv.groups, k = conv.k / conv.groups;
     if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k,
                                          int64_t(conv.r) * conv.s * conv.c))

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "ops/conv/arguments.h"
+#include "ops/gemm_chain/arguments.h"
 #include "runtime/integers.h"
 
 namespace onnxbolt {

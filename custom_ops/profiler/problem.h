@@ -9,8 +9,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "runtime/kernel.h"
+#include "ops/conv_chain/arguments.h"
+#include "ops/gemm/arguments.h"
 #include "profiler/steps.h"
+#include "runtime/kernel.h"
 
 namespace onnxbolt {
 namespace profiler {

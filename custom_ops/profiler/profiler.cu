@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/conv/arguments.h"
 #include "profiler/nvml.h"
 #include "profiler/problem.h"
 

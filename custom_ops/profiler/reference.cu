@@ -10,6 +10,7 @@
 #include <iterator>
 #include <string>
 
+#include "ops/conv/arguments.h"
 #include "profiler/problem.h"
 
 namespace onnxbolt {

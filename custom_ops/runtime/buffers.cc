@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/geometry.h"
+#include "runtime/shapes.h"
 
 namespace onnxbolt {
 namespace {

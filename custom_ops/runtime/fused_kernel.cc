@@ -91,14 +91,15 @@ std::string DescribeNode(const Op& op, const OrtKernelInfo* info) {
 }
 
 FusedKernel::FusedKernel(const Op& op, std::string where, const OrtKernelInfo* info)
-    : op_(op), where_(std::move(where)) {
+    : op_(op), where_(std::move(where)), kind_(FindKind(op.kind)) {
   const KernelAttributes attributes(info);
   if (const int64_t format = attributes.Int("format", 0); format != kNodeFormat) {
     throw ort::Error(ort::kInvalidArgument,
                      "node format " + std::to_string(format) + ", this library reads " +
                          std::to_string(kNodeFormat) + ": run onnxbolt optimize again");
   }
-  geometry_.emplace(op.kind, attributes);
+  placement_.emplace(attributes);
+  operation_ = kind_.make(op, attributes);
   configs_ = attributes.Ints("configs");
   params_ = attributes.Floats("epilogue_params");
   if (configs_.empty() || configs_.size() % kConfigWidth != 0 || params_.size() > kMaxParams) {

@@ -1,14 +1,16 @@
 // One fused node of a session: its kernels, chosen and prepared at creation, launched by Compute.
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/buffers.h"
-#include "runtime/geometry.h"
 #include "runtime/kernel.h"
 #include "runtime/manifest.h"
+#include "runtime/operation.h"
 #include "runtime/ort_objects.h"
+#include "runtime/placement.h"
 
 namespace onnxbolt {
 
@@ -30,23 +32,6 @@ class FusedKernel {
     const int64_t* config;
     const Kernel* kernel;
   };
-  struct Tensors {
-    const OrtValue* x;
-    Buffers* buffers;
-    ort::Shape x_shape, weight_shape, y_shape;  // of x and y, a slice
-    ort::Shape whole_y;
-    int64_t first_row;  // of y, that a slice begins with
-    const void *x_data, *weight_data;
-    void *y_data,
-        *stored_data;  // the latter where the op stores its first layer's result, else nullptr
-    int64_t stored_channels;
-    int64_t x_pitch;  // channels of the first input, of which those of x_shape are read
-    int64_t y_pitch;  // channels of the output, of which the node writes those of y_shape
-    EpilogueArguments epilogue;
-
-    int64_t rows() const { return Elements(y_shape) / y_shape.back(); }
-  };
-
   void ChooseKernels();
   const Row& RowFor(int64_t m) const;
   std::string Describe(const Tensors& tensors) const;
@@ -56,27 +41,18 @@ class FusedKernel {
   const char* LaunchRow(OrtKernelContext* context, const Tensors& tensors,
                         const void* arguments) const;
 
-  // fused_arguments.cc: from a node's inputs to a launch
+  // fused_launch.cc: from a node's inputs to launches
   void PlaceOutput(Tensors* tensors) const;
   EpilogueArguments ReadEpilogue(Buffers& buffers, const ort::Shape& y) const;
-  ChainArguments ReadChain(const Tensors& tensors) const;
-  ConvArguments ReadConv(const Tensors& tensors) const;
   void RunInSlices(OrtKernelContext* context, Tensors whole) const;
   Tensors Slice(const Tensors& whole, int64_t first, int64_t count) const;
-  const char* Run(OrtKernelContext* context, const Tensors& tensors) const;
-  const char* RunGemm(OrtKernelContext* context, const Tensors& tensors) const;
-  const char* RunChain(OrtKernelContext* context, const Tensors& tensors) const;
-  const char* RunConv(OrtKernelContext* context, const Tensors& tensors) const;
-  const char* RunConvChain(OrtKernelContext* context, const Tensors& tensors) const;
-  const char* RunPool(OrtKernelContext* context, const Tensors& tensors) const;
-  const char* RunSqueezeExcite(OrtKernelContext* context, const Tensors& tensors) const;
-  const char* RunLayout(OrtKernelContext* context, const Tensors& tensors) const;
-  const char* RunResize(OrtKernelContext* context, const Tensors& tensors) const;
-  const char* RunElementwise(OrtKernelContext* context, const Tensors& tensors) const;
+  const char* RunSlice(OrtKernelContext* context, const Tensors& tensors) const;
 
   const Op& op_;
   std::string where_;  // op type and node name, for messages
-  std::optional<Geometry> geometry_;
+  const OpKind& kind_;
+  std::optional<Placement> placement_;
+  std::unique_ptr<const Operation> operation_;
   ort::OwnedAllocator allocator_;
   int sm_count_ = 0;
   ort::Shape configs_;     // all rows of the node, end to end

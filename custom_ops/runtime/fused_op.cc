@@ -25,13 +25,13 @@ const char* Name(const OrtCustomOp* self) { return Of(self).name; }
 const char* Provider(const OrtCustomOp*) { return ONNXBOLT_PROVIDER; }
 
 size_t InputCount(const OrtCustomOp* self) {
-  return FirstOperand(Of(self).kind) + std::strlen(Of(self).operands);
+  return Of(self).first_operand + std::strlen(Of(self).operands);
 }
 size_t OutputCount(const OrtCustomOp* self) { return Of(self).stores ? 2 : 1; }
 
 int InputType(const OrtCustomOp* self, size_t index) {
   const Op& op = Of(self);
-  const size_t first = FirstOperand(op.kind);
+  const size_t first = op.first_operand;
   if (index == 0 && op.planes) return op.planes;
   if (index == WrittenInto(op)) return op.output;
   return index >= first && op.operands[index - first] == 'v' ? kTypeF32 : op.element;

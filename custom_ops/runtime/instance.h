@@ -74,33 +74,6 @@ inline const char* CheckExtents(int64_t m, int64_t n, int64_t k) {
   return m <= kLimit && n <= kLimit && k <= kLimit ? nullptr : "an extent exceeds 2^31 - 1";
 }
 
-// Whether a convolution wants its output's channels where the kernel puts them: first, as `planes`,
-// or last, or in `both` forms.
-inline const char* CheckPlanes(const ConvArguments& conv, bool planes, bool both = false) {
-  if (both && !conv.stored) return "y is to be written in one form, and the kernel writes both";
-  if (!both && conv.stored) return "y is to be written in both forms, and the kernel writes one";
-  if (conv.padding < 0 || (conv.padding > 0 && conv.padding >= conv.k))
-    return "no channel of y is left without the padding";
-  const bool first = planes || both;
-  if (first == (conv.y_planes != 0)) return nullptr;
-  return first ? "y is to have its channels last, and the kernel puts them first"
-               : "y is to have its channels first, and the kernel puts them last";
-}
-
-// A GEMM's extents, pitches and pointers against the accesses of its configuration.
-template <class Row, class Element, class Output>
-const char* CheckGemm(const GemmArguments& gemm) {
-  if (const char* error = CheckExtents(gemm.m, gemm.n, gemm.k)) return error;
-  constexpr int kA = Row::at(kAlignA), kB = Row::at(kAlignB), kC = Row::at(kAlignC);
-  if (gemm.k % kA != 0 || gemm.lda % kA != 0 || !IsAligned(gemm.a, kA * sizeof(Element)))
-    return "A, its pitch or k is not aligned to align_a elements";
-  if (gemm.k % kB != 0 || gemm.ldb % kB != 0 || !IsAligned(gemm.b, kB * sizeof(Element)))
-    return "B, its pitch or k is not aligned to align_b elements";
-  if (gemm.n % kC != 0 || gemm.ldd % kC != 0 || !IsAligned(gemm.d, kC * sizeof(Output)))
-    return "D, its pitch or n is not aligned to align_c elements";
-  return nullptr;
-}
-
 // One instance in the library's list. Instance has Row, Element, Output, kSharedMemory and the four
 // functions of Kernel.
 template <class Instance>

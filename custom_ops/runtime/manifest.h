@@ -6,37 +6,11 @@
 
 namespace onnxbolt {
 
-enum class Kind {
-  kConv,
-  kConv1d,
-  kGemm,
-  kMaxPool,
-  kAveragePool,
-  kGlobalAveragePool,
-  kToNhwc,
-  kToNchw,
-  kElementwise,
-  kGemmChain,
-  kConvChain,
-  kSqueezeExcite,
-  kResize
-};
-
-constexpr bool IsConv(Kind kind) {
-  return kind == Kind::kConv || kind == Kind::kConv1d || kind == Kind::kConvChain;
-}
-constexpr bool IsChain(Kind kind) { return kind == Kind::kGemmChain || kind == Kind::kConvChain; }
-constexpr bool IsLayout(Kind kind) { return kind == Kind::kToNhwc || kind == Kind::kToNchw; }
-constexpr bool IsGemm(Kind kind) { return kind == Kind::kGemm || kind == Kind::kGemmChain; }
-constexpr bool HasWeight(Kind kind) {
-  return IsConv(kind) || IsGemm(kind) || kind == Kind::kSqueezeExcite;
-}
-constexpr size_t FirstOperand(Kind kind) { return HasWeight(kind) ? 2 : 1; }
-
 // One op type of domain com.onnxbolt. Types are ONNX element types.
 struct Op {
   const char* name;
-  Kind kind;
+  const char* kind;      // custom_ops/ops/
+  size_t first_operand;  // the first input behind x and the weight, if there is one
   int element, output;
   const char* epilogue;  // key of its kernels, e.g. "Bias,Add,Relu"
   const char* operands;  // what the inputs behind x and weight are: 'v' a float32 vector [N], 't' a
@@ -48,20 +22,15 @@ struct Op {
   bool means = false;    // whether a convolution's output is the mean over each image, [N, 1, 1, K]
 };
 
+constexpr bool HasWeight(const Op& op) { return op.first_operand > 1; }
+
 // The input whose rows are the output's channels: the only weight, or the last of a chain.
 inline size_t LastWeight(const Op& op) {
   size_t last = 1;
   for (size_t i = 0; op.operands[i]; ++i) {
-    if (op.operands[i] == 'w') last = FirstOperand(op.kind) + i;
+    if (op.operands[i] == 'w') last = op.first_operand + i;
   }
   return last;
-}
-
-// Whether the kernels for several layers take products of rows as they lie, of convolutions, too:
-// those that store the first layer's result, or have tensors in it.
-inline bool TakesRows(const Op& op) {
-  const char *tensor = std::strchr(op.operands, 't'), *weight = std::strrchr(op.operands, 'w');
-  return op.stores || (tensor && weight && tensor < weight);
 }
 
 constexpr size_t kNowhere = ~size_t{0};
@@ -71,7 +40,7 @@ constexpr size_t kNowhere = ~size_t{0};
 inline size_t WrittenInto(const Op& op) {
   size_t count = 0;
   while (op.operands[count]) ++count;
-  return count && op.operands[count - 1] == 'y' ? FirstOperand(op.kind) + count - 1 : kNowhere;
+  return count && op.operands[count - 1] == 'y' ? op.first_operand + count - 1 : kNowhere;
 }
 
 struct Manifest {

@@ -2,8 +2,9 @@
 
 #include <optional>
 
-#include "runtime/geometry.h"
+#include "runtime/operation.h"
 #include "runtime/ort_objects.h"
+#include "runtime/placement.h"
 
 namespace onnxbolt {
 namespace {
@@ -67,7 +68,7 @@ class InferenceAttributes : public Attributes {
 
 struct SymbolicShape {
   Shape dims;
-  std::vector<std::string> symbols;  // "" for a known dimension, and for one that has no name
+  Symbols symbols;
 };
 
 SymbolicShape InputShape(const OrtShapeInferContext* context, size_t index) {
@@ -80,51 +81,8 @@ SymbolicShape InputShape(const OrtShapeInferContext* context, size_t index) {
   return shape;
 }
 
-// A name for an extent that follows from a named one. It is the formula, so that equal extents, and
-// only they, are equally named.
-std::string ExtentName(const Window& window, int axis, const std::string& input) {
-  if (input.empty() || window.Keeps(axis)) return input;
-  const int64_t padding =
-      window.begin[axis] + window.end[axis] - window.dilation[axis] * (window.kernel[axis] - 1) - 1;
-  const std::string bound =
-      window.ceil_mode ? ",begin<" + input + "+" + std::to_string(window.begin[axis]) : "";
-  return std::string(window.ceil_mode ? "ceil" : "floor") + "((" + input +
-         (padding < 0 ? "" : "+") + std::to_string(padding) + ")/" +
-         std::to_string(window.stride[axis]) + ")+1" + bound;
-}
-
-// Likewise for an extent that a scale gives; one that is given needs no name.
-std::string ResizedName(const Resizing& resizing, int axis, const std::string& input) {
-  if (input.empty() || resizing.Keeps(axis)) return input;
-  return resizing.sizes.empty()
-             ? "floor(" + input + "*" + std::to_string(resizing.scales[axis]) + ")"
-             : "";
-}
-
-// Names of the output's dimensions; those of known dimensions are not used.
-std::vector<std::string> OutputSymbols(const Geometry& geometry, const SymbolicShape& x,
-                                       const Shape& weight) {
-  std::vector<std::string> symbols = x.symbols;
-  if (IsLayout(geometry.kind)) {
-    if (geometry.padding) (geometry.kind == Kind::kToNhwc ? symbols[1] : symbols.back()).clear();
-    return ChangeLayout(geometry.kind, symbols);
-  }
-  if (geometry.kind == Kind::kElementwise || geometry.kind == Kind::kSqueezeExcite) return symbols;
-  symbols.back() = HasWeight(geometry.kind) ? "" : symbols.back();
-  if (IsGemm(geometry.kind)) return symbols;
-  if (geometry.kind == Kind::kResize) {
-    for (int axis : {0, 1})
-      symbols[axis + 1] = ResizedName(geometry.resizing, axis, symbols[axis + 1]);
-    return symbols;
-  }
-  const Window window = geometry.WindowOver(x.dims, weight);
-  for (size_t i = 1; i + 1 < symbols.size(); ++i)
-    symbols[i] = ExtentName(window, static_cast<int>(i + 4 - symbols.size()) - 1, symbols[i]);
-  return symbols;
-}
-
 void SetOutput(OrtShapeInferContext* context, size_t index, int type, const Shape& dims,
-               const std::vector<std::string>& symbols) {
+               const Symbols& symbols) {
   std::vector<const char*> names;
   for (size_t i = 0; i < dims.size(); ++i) {
     const bool known = dims[i] != kUnknown;
@@ -144,26 +102,28 @@ void SetOutput(OrtShapeInferContext* context, size_t index, int type, const Shap
 }  // namespace
 
 void InferShape(const Op& op, OrtShapeInferContext* context) {
-  const Geometry geometry(op.kind, InferenceAttributes(context));
+  const InferenceAttributes attributes(context);
+  const Placement placement(attributes);
+  const auto operation = FindKind(op.kind).make(op, attributes);
   SymbolicShape x = InputShape(context, 0);
   Shape first, weight;
-  if (HasWeight(op.kind)) {
+  if (HasWeight(op)) {
     first = InputShape(context, 1).dims;
-    weight = WeightShape(op, first, InputShape(context, LastWeight(op)).dims);
+    weight = operation->Weight(first, InputShape(context, LastWeight(op)).dims);
   }
   if (x.dims.empty()) return;  // unknown rank
-  if (op.planes) x = {ChannelsLast(x.dims), ChangeLayout(Kind::kToNhwc, x.symbols)};
-  x.dims = geometry.Channels(x.dims);
-  Shape y = Written(op, geometry.Output(x.dims, weight));
-  std::vector<std::string> symbols = OutputSymbols(geometry, x, weight);
+  if (op.planes) x = {ChannelsLast(x.dims), ChannelsToLast(x.symbols)};
+  x.dims = placement.Channels(x.dims);
+  Shape y = Written(op, operation->Output(x.dims, weight));
+  Symbols symbols = operation->Names(x.symbols, x.dims, weight);
   if (op.stores && !first.empty()) {
     Shape stored = y;
     stored.back() = first[0];  // a layer's columns are its weight's rows
     SetOutput(context, 1, op.element, stored, symbols);
   }
-  if (op.to_nchw) y = geometry.Planes(y), symbols = ChangeLayout(Kind::kToNchw, symbols);
-  if (geometry.before + geometry.after > 0) symbols.back().clear();
-  SetOutput(context, 0, op.output, geometry.Whole(y), symbols);
+  if (op.to_nchw) y = placement.Nchw(y), symbols = ChannelsToFirst(symbols);
+  if (placement.before + placement.after > 0) symbols.back().clear();
+  SetOutput(context, 0, op.output, placement.Whole(y), symbols);
 }
 
 }  // namespace onnxbolt

@@ -1,5 +1,6 @@
 // A convolution's activations as rows of an implicit GEMM: what TMA can gather, and how it is told.
 #pragma once
+#include "ops/conv/arguments.h"
 #include "sm90/persistent.h"
 
 namespace onnxbolt {

@@ -6,7 +6,7 @@ import functools
 
 from onnxbolt.epilogues.registry import EPILOGUES, PRODUCT, STORE
 
-# custom_ops/runtime/kernel.h: EpilogueArguments, ChainArguments
+# room of EpilogueArguments and ChainArguments in C++ (codegen/declarations.py)
 MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4
 # steps of an epilogue: a compiler takes long for more, as does a reader of the op type's name
 MAX_STEPS = 64

@@ -27,7 +27,13 @@ MIRRORS = {
 _PROGRAM = """
 #include <cstddef>
 #include <cstdio>
-#include "runtime/kernel.h"
+#include "ops/conv_chain/arguments.h"
+#include "ops/elementwise/arguments.h"
+#include "ops/gemm/arguments.h"
+#include "ops/layout/arguments.h"
+#include "ops/pool/arguments.h"
+#include "ops/resize/arguments.h"
+#include "ops/squeeze_excite/arguments.h"
 using namespace onnxbolt;
 
 int main() {

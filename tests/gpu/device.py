@@ -1,5 +1,5 @@
-"""The test library from Python: ctypes mirrors of custom_ops/runtime/kernel.h, guarded device
-memory, launches."""
+"""The test library from Python: ctypes mirrors of kernels' arguments in custom_ops/ops/, guarded
+device memory, launches."""
 
 from __future__ import annotations
 

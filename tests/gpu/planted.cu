@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "ops/gemm/arguments.h"
 #include "runtime/kernel.h"
 
 namespace {

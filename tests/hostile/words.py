@@ -10,7 +10,7 @@ def hostile_strings(marker: Path) -> list[str]:
     call = f'extern "C" int system(const char*); const int kRan = system("touch {marker}");'
     return [
         (
-            f'x", Kind::kGemm, 1, 1, "", "", 0, false, false, false}}}}; {call} constexpr Op'
+            f'x", "gemm", 2, 1, 1, "", "", 0, false, false, false}}}}; {call} constexpr Op'
             ' kRest[] = {{"y'
         ),
         f')json"; {call} constexpr char kRest[] = R"json(',

@@ -133,22 +133,26 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
-        "custom_ops/runtime/fused_arguments.cc",
+        "custom_ops/ops/pool/pool.cc",
         "tests/custom_ops/test_library_in_ort.py",
         (
             "a pool's pad_right is pad_left",
-            "a.count_include_pad = geometry_",
-            "a.pad_right = a.pad_left, a.count_include_pad = geometry_",
-        ),
-        (
-            "a convolution's pad_right is pad_left",
-            "a.groups = AsInt(geometry_",
-            "a.pad_right = a.pad_left, a.groups = AsInt(geometry_",
+            "a.count_include_pad = count_include_pad_",
+            "a.pad_right = a.pad_left, a.count_include_pad = count_include_pad_",
         ),
     ),
     *_mutants(
-        "custom_ops/runtime/geometry.cc",
-        "tests/custom_ops/test_library_in_ort.py tests/custom_ops/test_slices_in_ort.py",
+        "custom_ops/ops/shared/convolution.cc",
+        "tests/custom_ops/test_library_in_ort.py",
+        (
+            "a convolution's pad_right is pad_left",
+            "a.groups = AsInt(groups_)",
+            "a.pad_right = a.pad_left, a.groups = AsInt(groups_)",
+        ),
+    ),
+    *_mutants(
+        "custom_ops/ops/shared/window.cc",
+        "tests/custom_ops/test_library_in_ort.py",
         (
             "ceil_mode lets a window begin in the padding",
             "return (extent - 1) * stride[axis] >= input + begin[axis] ? extent - 1 : extent;",
@@ -159,6 +163,10 @@ MUTANTS: tuple[Mutant, ...] = (
             "dilation[axis] * (kernel[axis] - 1) - 1;\n  if (span < 0)",
             "(kernel[axis] - 1) - 1;\n  if (span < 0)",
         ),
+    ),
+    *_mutants(
+        "custom_ops/runtime/placement.cc",
+        "tests/custom_ops/test_slices_in_ort.py",
         (
             "slices end one channel early",
             "input.back() = end - begin;",

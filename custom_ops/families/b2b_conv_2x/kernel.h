@@ -9,6 +9,7 @@
 // few channels; weights behind the first layer have rows of multiples of 16 bytes.
 #pragma once
 #include "mma/b2b/kernel.h"
+#include "ops/conv_chain/arguments.h"
 
 namespace onnxbolt {
 

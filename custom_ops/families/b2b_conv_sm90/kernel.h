@@ -9,6 +9,8 @@
 // weights' rows are multiples of 16 bytes.
 #pragma once
 #include "families/b2b_conv_sm90/shape.h"
+#include "ops/conv/check.h"
+#include "ops/conv_chain/arguments.h"
 #include "sm90/convolution.h"
 
 namespace onnxbolt {
@@ -63,7 +65,7 @@ struct B2bConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Chain
 
   static const char* can_implement(const void* arguments) {
     const auto& [conv, chain] = *static_cast<const ConvChainArguments*>(arguments);
-    if (const char* error = CheckPlanes(conv, false)) return error;
+    if (const char* error = CheckLayout(conv, false)) return error;
     if (const char* error = Layers::check_layers(chain)) return error;
     if (conv.groups != 1) return "a chain of convolutions has no groups";
     if (const char* error = CheckExtents(chain.m, conv.k, chain.k)) return error;

@@ -8,6 +8,7 @@
 // the first layer have rows of multiples of 16 bytes.
 #pragma once
 #include "mma/b2b/kernel.h"
+#include "ops/gemm_chain/arguments.h"
 
 namespace onnxbolt {
 

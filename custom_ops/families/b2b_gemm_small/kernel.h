@@ -7,9 +7,10 @@
 // Constraints: columns are multiples of 4 as configured; all weights and vectors fit 48 KB.
 #pragma once
 #include "b2b/layers.h"
-#include "families/b2b_gemm_small/rows.h"
-#include "runtime/dependent_launch.h"
 #include "epilogue/chain.h"
+#include "families/b2b_gemm_small/rows.h"
+#include "ops/gemm_chain/arguments.h"
+#include "runtime/dependent_launch.h"
 #include "runtime/instance.h"
 #include "runtime/integers.h"
 

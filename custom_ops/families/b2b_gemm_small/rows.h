@@ -1,9 +1,10 @@
 // A thread's row through all layers of a chain, and the constants that the block's threads share.
 #pragma once
 #include "b2b/layers.h"
+#include "epilogue/chain.h"
+#include "ops/gemm_chain/arguments.h"
 #include "cutlass/array.h"
 #include "cutlass/numeric_conversion.h"
-#include "epilogue/chain.h"
 
 namespace onnxbolt {
 namespace b2b_gemm_small {

@@ -8,8 +8,10 @@
 // last one, and no clusters.
 #pragma once
 #include "families/b2b_halo_sm90/epilogue.h"
-#include "sm90/halo/persistent.h"
+#include "ops/conv/check.h"
+#include "ops/conv_chain/arguments.h"
 #include "sm90/halo/launch.h"
+#include "sm90/halo/persistent.h"
 
 namespace onnxbolt {
 
@@ -29,7 +31,7 @@ struct B2bHaloSm90 {
   static const char* can_implement(const void* arguments) {
     const auto& [conv, chain] = *static_cast<const ConvChainArguments*>(arguments);
     if (const char* error = halo::CheckConvolution(conv)) return error;
-    if (const char* error = CheckPlanes(conv, false)) return error;
+    if (const char* error = CheckLayout(conv, false)) return error;
     if (const char* error = halo::CheckRows(conv, chain.epilogue[Layers::kLast])) return error;
     if (conv.groups != 1) return "a chain's convolution has no groups";
     if (chain.layers != Layers::kLayers) return "the kernel is for another number of layers";

@@ -7,6 +7,7 @@
 // Constraints: those of STEM_SM90; besides exactly two layers, columns in multiples of 16, and no
 // residual.
 #pragma once
+#include "ops/conv_chain/arguments.h"
 #include "sm90/b2b/next_product.h"
 #include "sm90/stem/kernel.h"
 

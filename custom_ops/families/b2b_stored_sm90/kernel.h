@@ -11,6 +11,7 @@
 #pragma once
 #include "families/b2b_stored_sm90/consumer.h"
 #include "families/b2b_stored_sm90/producer.h"
+#include "ops/gemm_chain/arguments.h"
 #include "sm90/persistent.h"
 
 namespace onnxbolt {

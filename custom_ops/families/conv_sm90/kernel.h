@@ -9,6 +9,7 @@
 // Constraints: rows of x, filter and y are multiples of 16 bytes; a tile's output channels belong
 // to one group; padding and the filter's reach fit TMA's im2col window of 128 pixels.
 #pragma once
+#include "ops/conv/check.h"
 #include "sm90/convolution.h"
 
 namespace onnxbolt {
@@ -98,7 +99,7 @@ struct ConvSm90 {
 
   static const char* check_output(const ConvArguments& conv) {
     constexpr int kC = Row::at(kAlignC);
-    if (const char* error = CheckPlanes(conv, Shape::kPlanes, Both)) return error;
+    if (const char* error = CheckLayout(conv, Shape::kPlanes, Both)) return error;
     if (Shape::kPlanes) return nullptr;
     if (conv.k % kC != 0 || conv.row_pitch() % kC != 0 ||
         conv.row_pitch() * sizeof(typename Shape::Output) % 16 != 0 || !IsAligned(conv.rows(), 16))

@@ -10,8 +10,9 @@
 #pragma once
 #include <algorithm>
 
-#include "runtime/dependent_launch.h"
 #include "families/depthwise/tile.h"
+#include "ops/conv/check.h"
+#include "runtime/dependent_launch.h"
 
 namespace onnxbolt {
 namespace depthwise {
@@ -161,7 +162,7 @@ struct Depthwise {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (conv.groups != conv.c || conv.k != conv.c)
       return "a depthwise convolution has as many groups and output channels as channels";
-    if (const char* error = CheckPlanes(conv, false)) return error;
+    if (const char* error = CheckLayout(conv, false)) return error;
     if (const char* error = check_filter(conv)) return error;
     const int64_t rows = (conv.p + Shape::kRows - 1) / Shape::kRows,
                   columns = (conv.q + Shape::kColumns - 1) / Shape::kColumns;

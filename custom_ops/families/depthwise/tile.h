@@ -4,6 +4,7 @@
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
 #include "epilogue/chain.h"
+#include "ops/conv/arguments.h"
 #include "runtime/instance.h"
 
 namespace onnxbolt {

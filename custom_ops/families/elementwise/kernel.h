@@ -10,8 +10,9 @@
 
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
-#include "runtime/dependent_launch.h"
 #include "epilogue/chain.h"
+#include "ops/elementwise/arguments.h"
+#include "runtime/dependent_launch.h"
 #include "runtime/instance.h"
 
 namespace onnxbolt {

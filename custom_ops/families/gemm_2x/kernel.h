@@ -10,6 +10,7 @@
 #include "cutlass/gemm/kernel/default_gemm_universal.h"
 #include "cutlass/gemm/kernel/gemm_universal_with_visitor.h"
 #include "mma/tile.h"
+#include "ops/gemm/check.h"
 
 namespace onnxbolt {
 

@@ -19,8 +19,9 @@
 #include "cutlass/gemm/kernel/tile_scheduler.hpp"
 #include "cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_cooperative.hpp"
 #include "cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_pingpong.hpp"
-#include "sm90/visitor_3x.h"
+#include "ops/gemm/check.h"
 #include "runtime/instance.h"
+#include "sm90/visitor_3x.h"
 
 namespace onnxbolt {
 

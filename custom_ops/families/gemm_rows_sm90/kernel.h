@@ -6,6 +6,8 @@
 // Constraints: fp16 or bf16; rows of B are multiples of 16 bytes (values behind the first k are not
 // read); all weights fit in shared memory.
 #pragma once
+#include "ops/gemm/arguments.h"
+#include "ops/gemm_chain/arguments.h"
 #include "sm90/b2b/kernel.h"
 
 namespace onnxbolt {

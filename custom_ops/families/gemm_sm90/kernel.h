@@ -6,6 +6,7 @@
 //
 // Constraints: rows of A, B and D are multiples of 16 bytes, as TMA needs.
 #pragma once
+#include "ops/gemm/check.h"
 #include "sm90/persistent.h"
 
 namespace onnxbolt {

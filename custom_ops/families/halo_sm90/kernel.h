@@ -12,9 +12,10 @@
 #pragma once
 #include <type_traits>
 
+#include "families/halo_sm90/nchw.h"
+#include "ops/conv/check.h"
 #include "sm90/halo/launch.h"
 #include "sm90/halo/persistent.h"
-#include "families/halo_sm90/nchw.h"
 
 namespace onnxbolt {
 
@@ -33,7 +34,7 @@ struct HaloSm90 {
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (const char* error = halo::CheckConvolution(conv)) return error;
-    if (const char* error = CheckPlanes(conv, Plan::kPlanes)) return error;
+    if (const char* error = CheckLayout(conv, Plan::kPlanes)) return error;
     if (Plan::kPlanes) return CheckOperands<Chain, Element>(conv.epilogue, 1);
     if (const char* error = halo::CheckRows(conv, conv.epilogue)) return error;
     return CheckOperands<Chain, Element>(conv.epilogue, halo::kAlign);

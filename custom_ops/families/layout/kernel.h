@@ -13,6 +13,7 @@
 
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
+#include "ops/layout/arguments.h"
 #include "runtime/dependent_launch.h"
 
 namespace onnxbolt {

@@ -12,6 +12,7 @@
 
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
+#include "ops/pool/arguments.h"
 #include "runtime/dependent_launch.h"
 #include "runtime/instance.h"
 

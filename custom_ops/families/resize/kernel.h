@@ -10,6 +10,7 @@
 
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
+#include "ops/resize/arguments.h"
 #include "runtime/dependent_launch.h"
 #include "runtime/instance.h"
 #include "runtime/integers.h"

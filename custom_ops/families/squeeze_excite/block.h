@@ -3,6 +3,7 @@
 #include "epilogue/steps.h"
 #include "families/squeeze_excite/cluster.h"
 #include "families/squeeze_excite/rows.h"
+#include "ops/squeeze_excite/arguments.h"
 
 namespace onnxbolt {
 namespace squeeze_excite {

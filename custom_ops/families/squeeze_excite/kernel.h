@@ -9,8 +9,9 @@
 // Constraints: channels and squeezed channels are padded to accesses of 16 bytes; an image's
 // channels fit in the cluster's shared memory.
 #pragma once
-#include "runtime/dependent_launch.h"
 #include "families/squeeze_excite/block.h"
+#include "ops/squeeze_excite/arguments.h"
+#include "runtime/dependent_launch.h"
 
 namespace onnxbolt {
 namespace squeeze_excite {

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 
+#include "ops/squeeze_excite/arguments.h"
 #include "runtime/instance.h"
 
 namespace onnxbolt {

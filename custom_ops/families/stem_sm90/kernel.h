@@ -9,6 +9,7 @@
 // Constraints: fp16 or bf16 products; the filter's extents and strides are the configuration's; no
 // groups, no dilation and no residual; output channels are multiples of 16 bytes.
 #pragma once
+#include "ops/conv/arguments.h"
 #include "sm90/stem/kernel.h"
 
 namespace onnxbolt {

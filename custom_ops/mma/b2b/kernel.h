@@ -8,6 +8,7 @@
 #pragma once
 #include "mma/b2b/main_loop.h"
 #include "mma/b2b/product.h"
+#include "ops/gemm_chain/arguments.h"
 
 namespace onnxbolt {
 namespace b2b_2x {

@@ -5,8 +5,10 @@
 // along k of the next product.
 #pragma once
 #include "mma/implicit_gemm.h"
-#include "cutlass/gemm/kernel/default_gemm_universal.h"
+#include "ops/conv/arguments.h"
+#include "ops/gemm_chain/arguments.h"
 #include "runtime/integers.h"
+#include "cutlass/gemm/kernel/default_gemm_universal.h"
 
 namespace onnxbolt {
 namespace b2b_2x {

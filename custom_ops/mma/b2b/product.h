@@ -5,6 +5,7 @@
 // All functions are a warp's, and all of its threads call them.
 #pragma once
 #include "mma/b2b/shape.h"
+#include "ops/gemm_chain/arguments.h"
 #include "cutlass/arch/memory_sm75.h"
 #include "cutlass/arch/mma.h"
 

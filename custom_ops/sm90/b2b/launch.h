@@ -1,8 +1,9 @@
 // What the host does for kernels of several GEMMs: checks, tensor maps, the launch.
 #pragma once
-#include "sm90/b2b/shape.h"
+#include "ops/gemm_chain/arguments.h"
 #include "runtime/dependent_launch.h"
 #include "runtime/integers.h"
+#include "sm90/b2b/shape.h"
 #include "sm90/tensor_map.h"
 
 namespace onnxbolt {

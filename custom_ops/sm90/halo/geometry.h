@@ -17,6 +17,7 @@
 #pragma once
 #include <algorithm>
 
+#include "ops/conv/arguments.h"
 #include "runtime/integers.h"
 #include "runtime/kernel.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "ops/conv/arguments.h"
 #include "sm90/halo/block.h"
 #include "sm90/tensor_map.h"
 

@@ -5,6 +5,7 @@
 // weights, which stay in shared memory, and have tiles of their own. While one waits for pixels,
 // others multiply and store.
 #pragma once
+#include "ops/conv/check.h"
 #include "runtime/dependent_launch.h"
 #include "sm90/stem/patch.h"
 #include "sm90/stem/product.h"
@@ -103,7 +104,7 @@ const char* Check(const ConvArguments& conv, int64_t channels) {
   if (conv.x_planes != OnnxType<float>::value &&
       conv.x_planes != OnnxType<typename Plan::Element>::value)
     return "a first convolution reads NCHW, in fp32 or the kernel's type";
-  if (const char* error = CheckPlanes(conv, false)) return error;
+  if (const char* error = CheckLayout(conv, false)) return error;
   if (conv.groups != 1 || conv.dilation_h != 1 || conv.dilation_w != 1)
     return "a first convolution has no groups and no dilation";
   if (conv.r != Plan::kR || conv.s != Plan::kS || conv.c != Plan::kC ||

@@ -8,6 +8,13 @@
 #include <limits>
 #include <vector>
 
+#include "ops/conv_chain/arguments.h"
+#include "ops/elementwise/arguments.h"
+#include "ops/gemm/arguments.h"
+#include "ops/layout/arguments.h"
+#include "ops/pool/arguments.h"
+#include "ops/resize/arguments.h"
+#include "ops/squeeze_excite/arguments.h"
 #include "runtime/kernel.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

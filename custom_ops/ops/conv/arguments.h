@@ -1,0 +1,27 @@
+// The arguments of a convolution, from the op to its kernels.
+#pragma once
+#include "runtime/kernel.h"
+
+namespace onnxbolt {
+
+// y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c]), cross-correlation. A pitch is elements
+// from one pixel to the next.
+struct ConvArguments {
+  int n, h, w, c, k, r, s, p, q;
+  int pad_top, pad_left, pad_bottom, pad_right, stride_h, stride_w, dilation_h, dilation_w, groups;
+  const void *x, *filter;
+  void* y;
+  int64_t x_pitch, y_pitch;
+  EpilogueArguments epilogue;
+  int x_planes = 0;  // where x lies as [n, c, h, w], its ONNX element type: the first layer's,
+                     // which may be fp32; else 0
+  int y_planes = 0;  // 1 where y is to lie as [n, k, p, q], with any k; it has no pitch then
+  void* stored = nullptr;  // where y is to lie in both forms: the one with its channels last,
+                           // densely, in the element type of x;
+  int padding = 0;         // the other one is without so many channels at the end
+
+  constexpr void* rows() const { return stored ? stored : y; }  // what is to have its channels last
+  constexpr int64_t row_pitch() const { return stored ? k : y_pitch; }
+};
+
+}  // namespace onnxbolt

@@ -1,0 +1,21 @@
+// What every kernel of a convolution checks before a launch.
+#pragma once
+#include "ops/conv/arguments.h"
+#include "runtime/instance.h"
+
+namespace onnxbolt {
+
+// nullptr if a convolution wants its output in the layout that the kernel writes: NCHW where
+// `nchw`, else NHWC, or `both`.
+inline const char* CheckLayout(const ConvArguments& conv, bool nchw, bool both = false) {
+  if (both && !conv.stored) return "y is to be written in one form, and the kernel writes both";
+  if (!both && conv.stored) return "y is to be written in both forms, and the kernel writes one";
+  if (conv.padding < 0 || (conv.padding > 0 && conv.padding >= conv.k))
+    return "no channel of y is left without the padding";
+  const bool first = nchw || both;
+  if (first == (conv.y_planes != 0)) return nullptr;
+  return first ? "y is to have its channels last, and the kernel puts them first"
+               : "y is to have its channels first, and the kernel puts them last";
+}
+
+}  // namespace onnxbolt

@@ -1,0 +1,24 @@
+// The arguments of a resizing, from the op to its kernels.
+#pragma once
+#include "runtime/kernel.h"
+
+namespace onnxbolt {
+
+// y[n, p, q, c] from the pixels of x[n, h, w, c] that lie where `coordinates` says (ONNX, Resize).
+// A scale is output to input.
+struct ResizeArguments {
+  ResizeMode mode;
+  Coordinates coordinates;
+  Rounding rounding;
+  int n, h, w, c, p, q;
+  float scale_h, scale_w;
+  const void* x;
+  void* y;
+  int64_t x_pitch, y_pitch;
+  // of cubic: Keys' parameter, and whether pixels outside of the image have no weight (else they
+  // are as those at its border)
+  float cubic_coeff_a = -0.75f;
+  bool exclude_outside = false;
+};
+
+}  // namespace onnxbolt
