@@ -40,7 +40,7 @@ from benchmarks.documents import DIRECTORY, RESULTS
 from onnxbolt.errors import InputError, OnnxboltError
 
 STATE = "done.json"  # beside the result files: the tasks that ended well
-_LEAST_SHARE = 0.6  # of a task's expected seconds: with less than that left it is not begun
+_LEAST_SHARE = 0.6  # share of a task's expected seconds: with less time left it is not begun
 _GRACE = 10.0  # seconds before the end at which what still runs is ended
 
 
@@ -267,7 +267,7 @@ class Schedule:
             text=True,
             start_new_session=True,
         )
-        os.sched_setaffinity(process.pid, cores)  # what it starts inherits them
+        os.sched_setaffinity(process.pid, cores)  # processes that it starts inherit them
         timer = threading.Timer(
             min(max(0.0, self._deadline - _GRACE - time.monotonic()), threading.TIMEOUT_MAX),
             _end,

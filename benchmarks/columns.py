@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.targets import TARGETS
 
-Cell = Callable[[dict[str, Any]], str]  # of a row
+Cell = Callable[[dict[str, Any]], str]  # a cell's text, from its row
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def device_times(
     }
     for name, side in found.items():
         if stream and not side.setting.graph:
-            with contextlib.suppress(*RUNTIME_ERRORS):  # what cannot be captured
+            with contextlib.suppress(*RUNTIME_ERRORS):  # some models cannot be captured
                 captured = only(
                     side.source, dataclasses.replace(side.setting, graph=True), feeds, stream
                 )

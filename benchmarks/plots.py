@@ -37,7 +37,7 @@ class Figure:
     wanted: Callable[[Result], bool]
     bars: Mapping[str, Callable[[Result], float | None]]
     one: str = ""  # who is as fast as 1, drawn as a line
-    form: str = "%.2f"  # of a bar's number
+    form: str = "%.2f"  # format of a bar's number
     label: Callable[[Result], str] = lambda row: str(row["name"])
 
 

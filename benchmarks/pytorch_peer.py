@@ -24,7 +24,7 @@ _TRIAL_RUNS = 20
 _PLAIN_SECONDS = 120.0  # for PyTorch's start, and a way that compiles nothing
 PLAIN = ("eager", "CUDA graph")
 THOROUGH = ("torch.compile max-autotune", "torch.compile max-autotune, freezing")
-QUICK = "torch.compile reduce-overhead"  # where no thorough one ends in its time
+QUICK = "torch.compile reduce-overhead"  # used if no thorough one ends in its time
 
 Tried = dict[str, float | str]  # microseconds, or why there are none
 

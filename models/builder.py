@@ -22,7 +22,7 @@ PRECISIONS: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp16": np
 # below 13 several operators here have another form; the upper end is what has been run
 OPSETS = (13, 23)
 
-# what a layer's weights are multiplied by to undo its activation's loss of variance
+# factor on a layer's weights that undoes its activation's loss of variance
 GAIN = {"": 1.0, "relu": math.sqrt(2.0), "gelu": 1.53, "hard_swish": 1.67, "softplus": 1.04}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 # an op type's name: an identifier in C++, safe in a file name
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,1023}")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # what JSON can say, and UTF-8 cannot
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can say these, and UTF-8 cannot
 # characters of one text in a lock file or a database: a compiler's message, a key
 LONGEST_TEXT = 100_000
 _INFINITE = 1e300  # all that is measured is far below; a larger integer is no float

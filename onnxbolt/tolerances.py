@@ -41,7 +41,7 @@ class Measures:
 
     relative_l2: float  # ||y - y0|| / ||y0||; ||y|| where the reference is zero
     max_abs: float  # the largest |y - y0|
-    cosine: float  # of the angle between them; 1 for two zero vectors, 0 where one is zero
+    cosine: float  # cosine of the angle between them; 1 for two zero vectors, 0 if one is zero
 
 
 def measure(y: np.ndarray, reference: np.ndarray) -> Measures:

@@ -18,7 +18,7 @@ from onnxbolt.graph.lift import default_opset
 from tests.backend_suite import Case, cases, judge, sample, summary
 
 REWRITTEN = frozenset(
-    {  # what canonicalization, precision or layouts change
+    {  # operators that canonicalization, precision or layouts change
         "Add",
         "AveragePool",
         "BatchNormalization",

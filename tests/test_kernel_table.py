@@ -64,7 +64,7 @@ def test_an_open_kernel_is_for_the_version_that_it_names() -> None:
 @pytest.mark.parametrize(
     ("op", "opset", "dtype", "release", "expected"),
     [
-        ("Clip", 11, DType.F16, "1.31", False),  # of version 11 there is one for fp32 alone
+        ("Clip", 11, DType.F16, "1.31", False),  # version 11 has one for fp32 alone
         ("Clip", 13, DType.F16, "1.31", True),
         # on the CPU in any type, since none is for version 22
         ("Conv", 22, DType.F16, "1.20", True),

@@ -167,7 +167,7 @@ def test_names_of_tensors_are_shown_letter_by_letter(name: str, report: Report) 
     verdict, everything = verification.text(), strange.text()
     assert verdict.splitlines()[2].startswith(name)
     assert f"note {name}" in verdict
-    assert everything.count(name) == 4  # what is kept, the row, the summary's nearest, the note
+    assert everything.count(name) == 4  # the kept node, the row, the summary's nearest, the note
 
 
 def test_json_holds_everything(report: Report, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def run(graph: gs.Graph) -> int:
         for tensor, values in results:
             replace_uses(tensor, Weight(tensor.name, values))
         count += bool(results)
-    prune(graph)  # what computed shapes would else count as a reader of the tensors in between
+    prune(graph)  # else nodes that compute shapes count as readers of the tensors in between
     return count
 
 

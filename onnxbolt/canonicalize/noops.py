@@ -126,7 +126,7 @@ def _slice(node: gs.Node) -> gs.Tensor | None:
     ):
         return None
     chosen = range(len(ends)) if axes is None else axes
-    endless = np.iinfo(np.int32).max  # what exporters write for "to the end"
+    endless = np.iinfo(np.int32).max  # exporters write this for "to the end"
     whole = all(
         end >= endless or (isinstance(shape[axis], int) and end >= shape[axis])
         for axis, end in zip(chosen, ends, strict=True)

@@ -52,7 +52,7 @@ def lock() -> FileLock:
 
 def used(path: Path) -> Path:
     """Note that an entry is used now, and return it."""
-    with contextlib.suppress(OSError):  # of a cache that only others may write
+    with contextlib.suppress(OSError):  # the cache may be writable by others only
         os.utime(path)
     return path
 

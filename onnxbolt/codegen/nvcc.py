@@ -24,7 +24,7 @@ from onnxbolt.spelling import option
 
 MINIMUM = (12, 8)  # CUTLASS 4.2 compiles sm_90a kernels without spills from here on
 
-# what the wheels of the extra bring, one file of each
+# one file of each wheel of the extra
 _WHEEL_FILES = {
     "nvidia-cuda-nvcc": "bin/nvcc",
     "nvidia-nvvm": "nvvm/bin/cicc",
@@ -67,9 +67,9 @@ class Toolchain:
     nvcc: Path
     version: str  # "13.0.88"
     cutlass: Path  # holds include/ and tools/util/include/
-    library_dir: Path | None = None  # of libcudart_static.a, where nvcc does not know it
+    library_dir: Path | None = None  # folder of libcudart_static.a, if nvcc does not know it
     exports: str = "runtime/exports.map"  # in custom_ops/: what libraries show of themselves
-    include_dirs: tuple[Path, ...] = ()  # of extensions' headers
+    include_dirs: tuple[Path, ...] = ()  # folders of extensions' headers
 
     def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
         """Compile CUDA source for `arch` (80, 90, ..), or host code where it is 0."""

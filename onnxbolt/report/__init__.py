@@ -44,10 +44,10 @@ class Fused:
 
     name: str
     op: str
-    tensor: str  # of the original, which output 0 is
+    tensor: str  # tensor of the original that output 0 is
     rule: str
     source_nodes: tuple[str, ...]
-    flops: int = 0  # of the source nodes: without padded channels
+    flops: int = 0  # FLOPs of the source nodes: without padded channels
     configs: tuple[str, ...] = ()
     predicted: tuple[Prediction, ...] = ()  # one per architecture
 
@@ -62,7 +62,7 @@ class Report:
     fused: tuple[Fused, ...]
     refusals: tuple[Refusal, ...]
     kept: tuple[Kept, ...]
-    changes: tuple[str, ...]  # what canonicalization did
+    changes: tuple[str, ...]  # changes by canonicalization
     shared_weights: tuple[str, ...]  # stored twice: packed, and as they were for nodes that stay
     # share of the FLOPs of all products and convolutions in fused nodes; None where the model has
     # none
@@ -71,14 +71,14 @@ class Report:
     digest: str
     verification: VerifyResult | None = None
     tuning: Tuning | None = None  # with --tune
-    regions: tuple[Verdict, ...] = ()  # what --fuse winning decided by
+    regions: tuple[Verdict, ...] = ()  # the grounds of --fuse winning
     onnxruntime: str = ""  # the release whose CUDA kernels decided what stays in fp32
     passed_through: str = ""  # why the model was written as it is, where it was
     whole: tuple[Estimate, ...] = ()  # the model's predicted times, for each architecture
     original: str = ""  # paths, where the models are files
     optimized: str = ""
     strict: bool = False  # a whole model that was not judged counts as failed
-    library_sha256: str = ""  # of the library's file; empty where none was compiled
+    library_sha256: str = ""  # sum of the library's file; empty if none was compiled
     version: str = __version__
     format: int = FORMAT
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onnxbolt.report import Fused, Report
     from onnxbolt.tune.summary import Tuning
 
-WIDTH = 140  # of a text that goes to no terminal
+WIDTH = 140  # columns of a text that goes to no terminal
 SHOWN = 12  # rows that the text lists of each table, beside the last one; the files hold all
 PRECISIONS = {
     "fp16": (

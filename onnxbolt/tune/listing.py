@@ -23,7 +23,7 @@ from onnxbolt.terminal import add_row, literal_console, width
 from onnxbolt.tune.database import Database
 
 WIDTH = 180
-_SHOWN = 10  # of a key's digest; `show` takes any beginning that is one task's alone
+_SHOWN = 10  # characters of a key's digest; `show` takes any beginning that is one task's alone
 
 
 @dataclass(frozen=True)

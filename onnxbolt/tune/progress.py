@@ -150,7 +150,7 @@ class Terminal(Silent):
         if isinstance(line, TotalLine):
             self._total = line
         else:
-            self._lines.pop(line.number, None)  # what changed last is shown
+            self._lines.pop(line.number, None)  # the line that changed last is shown
             self._lines[line.number] = line
         shown = sorted(list(self._lines.values())[-_SHOWN:], key=lambda task: task.number)
         lines = [*map(str, shown), *([str(self._total)] if self._total else [])]

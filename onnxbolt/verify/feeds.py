@@ -49,7 +49,7 @@ class Sizes:
 
 # bytes of all arrays of an .npz: a few kilobytes of it can stand for as many
 _LARGEST_INPUTS = 2**34
-_MAGIC = (b"PK", b"\x93NUMPY")  # of .npz and .npy
+_MAGIC = (b"PK", b"\x93NUMPY")  # first bytes of .npz and .npy
 # two shows faults that one hides; models that bake a size in are tried with the usual ones
 ATTEMPTS = (Sizes(2, 64, 16), Sizes(1, 64, 16), Sizes(1, 224, 128))
 

@@ -42,7 +42,7 @@ class Models:
     optimized: ModelProto
     # runs the original in fp32 with TF32 off, in whatever type its tensors are declared
     reference: Runner
-    candidate: Runner  # of the optimized model
+    candidate: Runner  # runs the optimized model
     library: Path | None = None
     elementwise: tuple[float | None, float | None] = (None, None)  # atol, rtol
     inputs_given: bool = False  # by the user, so that no others are drawn

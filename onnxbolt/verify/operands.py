@@ -39,7 +39,7 @@ class Operands:
         )
         # types of stored tensors that earlier segments computed
         self._seen: dict[str, np.dtype] = {}
-        self._padding: Arrays = {}  # of stored tensors that later segments read
+        self._padding: Arrays = {}  # padding of stored tensors that later segments read
 
     def of(self, segment: Segment, originals: Mapping[str, np.ndarray]) -> Arrays:
         """By the names under which the segment reads them; `originals` has its tensors of the

@@ -12,7 +12,7 @@ from rich.table import Table
 from onnxbolt import tolerances
 from onnxbolt.terminal import add_row, literal_console, width
 
-WIDTH = 160  # of a text that goes to no terminal
+WIDTH = 160  # columns of a text that goes to no terminal
 NOT_JUDGED = "PASSED by segment; whole model not judged (give --inputs)"
 NOT_FINITE = "infinities or NaNs differ"
 SHOWN = 10  # tensors inside the model that the text lists beside those that failed
@@ -34,7 +34,7 @@ LEVELS = {
 class Row:
     """One tensor on one execution provider."""
 
-    name: str  # of the tensor in the original model
+    name: str  # name of the tensor in the original model
     kind: str  # such as "output" or "fused node"
     provider: str  # "CPU" or "CUDA"
     # as LEVELS has it, of other types than floats the share of unequal values; NaN where the two
@@ -48,7 +48,7 @@ class Row:
     unjudged: str = ""  # why these inputs cannot judge it: then it neither passed nor failed
     node: str = ""  # the fused node
     level: str = "model"  # one of LEVELS
-    sizes: str = ""  # of the inputs whose sizes the model leaves open, such as "x:3x3x64x64"
+    sizes: str = ""  # sizes that the model leaves open, such as "x:3x3x64x64"
 
     @property
     def where(self) -> str:
@@ -98,7 +98,7 @@ class VerifyResult:
     precision: str
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
-    ran: str = ""  # what computed the optimized model's answers, such as "kernels on NVIDIA H200"
+    ran: str = ""  # the optimized model ran on this, such as "kernels on NVIDIA H200"
 
     @property
     def passed(self) -> bool:

@@ -45,7 +45,7 @@ MOVEMENT = {
 _MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
 # outputs whose errors are at most the largest of their inputs'
 _LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}
-_MEASURED_FACTOR = 4.0  # of what is measured with one draw of the errors' signs
+_MEASURED_FACTOR = 4.0  # factor on a limit measured with one draw of the errors' signs
 
 _CONSTANTS = {
     "value_float": np.float32,

@@ -21,7 +21,7 @@ _BY_NUMPY: dict[str, Callable[[np.ndarray, NodeProto], np.ndarray]] = {
     ),
     "GlobalAveragePool": lambda x, node: x.mean(tuple(range(2, x.ndim)), keepdims=True),
 }
-_WITHOUT_FLOAT64 = {"AveragePool", "GlobalMaxPool", "Resize"}  # of those that rules run
+_WITHOUT_FLOAT64 = {"AveragePool", "GlobalMaxPool", "Resize"}  # operators of those that rules run
 
 
 class Standard:

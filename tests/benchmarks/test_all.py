@@ -99,7 +99,7 @@ def test_rows_of_another_commit_are_measured_again(
     monkeypatch.setattr(machine, "commit", lambda root=None: "another")
     assert Schedule(tmp_path, 1e18).missing == ["gemm"]
     assert not path.exists()
-    assert other.exists()  # of another GPU: not measured here
+    assert other.exists()  # another GPU's file: not measured here
 
 
 def test_a_task_that_cannot_end_in_time_is_not_begun_and_one_that_hangs_is_ended(

@@ -103,7 +103,7 @@ class Kernel:
 
     def _origins(self, register: str) -> frozenset[Origin]:
         if register not in self._known:
-            self._known[register] = frozenset()  # where definitions form a circle
+            self._known[register] = frozenset()  # definitions can form a circle
             found: set[Origin] = set()
             for instruction in self._definitions.get(register, ()):
                 found |= self._defined_by(instruction, register)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnxbolt import library
 
-NEWEST = (2, 28)  # of glibc: RHEL 8, Debian 10
+NEWEST = (2, 28)  # glibc's version in RHEL 8 and Debian 10
 VERSIONS_NEEDED = 0x6FFFFFFE  # SHT_GNU_verneed
 
 

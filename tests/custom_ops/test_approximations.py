@@ -19,7 +19,7 @@ GRID = np.concatenate(
     ]
 )
 GRID = GRID.astype(np.float32)[: len(GRID) // 2 * 2]
-SHIFTS = (-1, 0, 1)  # of the special-function unit's error
+SHIFTS = (-1, 0, 1)  # shifts within the special-function unit's error
 # absolute error that comes on top of what rounding to fp16 may do to the result
 BOUNDS = {
     "Sigmoid": 3e-7,

@@ -13,7 +13,7 @@ from onnxbolt.codegen.resources import resource_dir
 from tests.custom_ops.host_steps import ALL_FP16, STEPS, Form, HostSteps, exact
 
 FINITE = np.sort(ALL_FP16[np.isfinite(ALL_FP16)]).astype(np.float32)
-SHIFTS = (-1, 0, 1)  # of the special-function unit's error
+SHIFTS = (-1, 0, 1)  # shifts within the special-function unit's error
 # absolute error that comes on top of what rounding to fp16 does to a result below 1 (at most
 # 2.4e-4)
 BOUNDS = {"GeluErf": 5.5e-4, "GeluTanh": 5e-4, "Softplus": 3.5e-4, "Silu": 2.5e-4}

@@ -71,7 +71,7 @@ class GrowingGraph:
                 node.ClearField("name")
         return model
 
-    # what moves are made of
+    # moves are made of these
 
     def tensor(self, *ranks: int, fits: Callable[[Shape], bool] = lambda shape: True) -> str:
         """One of the tensors, more likely a late one."""

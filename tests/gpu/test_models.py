@@ -119,7 +119,7 @@ def test_a_cuda_graph_replays_the_same_bits(case: Case, optimized: Callable[[Cas
     for output, value in zip(graphed.get_outputs(), outputs, strict=True):
         binding.bind_ortvalue_output(output.name, value)
     for _ in range(100):
-        for value in outputs:  # what is not written again shows
+        for value in outputs:  # a value that is not written again shows
             value.update_inplace(np.full(value.shape(), np.nan, plain[0].dtype))
         graphed.run_with_iobinding(binding)
         for expected, value in zip(plain, outputs, strict=True):

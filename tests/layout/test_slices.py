@@ -114,7 +114,7 @@ def test_unaligned_channels_stay_a_concat() -> None:
     net = Net({"x": (1, 8, 8, 8)})
     parts = [net.conv("x", 8, 6), net.conv("x", 8, 6)]
     y = net.node("Concat", *parts, axis=1)
-    stays(net, net.node("Exp", y), 12)  # where padding is no zero, it is not made
+    stays(net, net.node("Exp", y), 12)  # no padding is made that would not be zero
 
 
 def test_another_axis_stays_a_concat() -> None:

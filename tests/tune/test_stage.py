@@ -212,7 +212,7 @@ def test_an_interrupt_writes_the_best_so_far_and_exits_130(
     assert "interrupted" in capsys.readouterr().out
     gpu.interrupt_after, gpu.interrupts_comparison = None, True
     assert main(["tune", str(source)]) == 130
-    assert gpu.compared[-1][1] < 0  # what was compared before is used
+    assert gpu.compared[-1][1] < 0  # earlier comparisons are used
 
 
 def test_tune_writes_no_model_and_prints_the_table(
