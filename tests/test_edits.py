@@ -6,10 +6,15 @@ import pytest
 
 from tests.edits import count, replaced
 
-SOURCE = (
-    "void f(int a,\n       int b) {\n  return a + b;  // a + b\n}\nx = call(\n    one,\n   "
-    " two,\n)\n"
+SOURCE = """void f(int a,
+       int b) {
+  return a + b;  // a + b
+}
+x = call(
+    one,
+    two,
 )
+"""
 
 
 @pytest.mark.parametrize(
