@@ -1,5 +1,5 @@
-"""Integer arithmetic that counts of tiles and layouts of memory need, as custom_ops/integers.h
-has it."""
+"""Integer arithmetic that counts of tiles and layouts of memory need, as
+custom_ops/runtime/integers.h has it."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ _COMPILE = (
 # it is loaded beside anything. libgcc_s does not: ONNX Runtime needs it as well, and the static one
 # asks for the linking machine's C library (_dl_find_object of glibc 2.35).
 _LINK = ("-shared", "-nodlink", "-cudart=static", "-Xcompiler=-static-libstdc++,-shared-libgcc")
-# the libraries in which an older glibc has the functions of custom_ops/portable.cc; in newer ones
-# they are empty
+# the libraries in which an older glibc has the functions of custom_ops/runtime/portable.cc; in
+# newer ones they are empty
 _OLD_LIBRARIES = (
     "-Xlinker=--push-state,--no-as-needed,"
     "-l:libpthread.so.0,-l:libdl.so.2,-l:librt.so.1,--pop-state"

@@ -182,7 +182,7 @@ def links_over(
 
 
 def fits(chain: Sequence[Link]) -> bool:
-    """Whether the kernel's argument block (custom_ops/kernel.h) holds the operands and
+    """True if the kernel's arguments (custom_ops/runtime/declarations.h) hold the operands and
     parameters: vectors of each layer by itself, tensors of the last one, or of those before it."""
     if len(chain) > _STEPS:
         return False
