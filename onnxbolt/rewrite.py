@@ -14,9 +14,11 @@ from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, PRODUCT
+from onnxbolt.graph import promises
 from onnxbolt.graph.edit import Node, Weight, conv_attributes, pinned, producer, remove
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
+from onnxbolt.graph.promises import stage
 from onnxbolt.kernels import elementwise
 from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.layout import packed, squeeze_excite
@@ -33,6 +35,7 @@ from onnxbolt.opspec import OpSpec
 _SHARED = 64  # elements of a constant, up to which equal ones are one
 
 
+@stage(requires=promises.ORDERED, ensures=promises.KEPT)
 def rewrite(
     graph: gs.Graph,
     assignment: Assignment,

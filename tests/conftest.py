@@ -16,6 +16,8 @@ from tests.zoo.materialize import materialize
 ROOT = Path(__file__).parents[1]
 ZOO = Path(__file__).with_name("zoo")
 
+# stages check what they require and ensure (onnxbolt/graph/promises.py), processes too
+os.environ["ONNXBOLT_CHECK_PROMISES"] = "1"
 # kept between runs: compiling is most of the time that the tests take
 os.environ.setdefault("ONNXBOLT_CACHE_DIR", str(ROOT / "build" / "test-cache"))
 

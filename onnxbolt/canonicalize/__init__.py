@@ -28,7 +28,9 @@ from onnxbolt.canonicalize import (
     scale_shift,
     sum_form,
 )
+from onnxbolt.graph import promises
 from onnxbolt.graph.edit import prune
+from onnxbolt.graph.promises import stage
 from onnxbolt.graph.shapes import infer
 
 PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
@@ -66,6 +68,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
 _MOST_ROUNDS = 10
 
 
+@stage(requires=promises.SOUND, ensures=promises.KEPT)
 def canonicalize(graph: gs.Graph) -> list[str]:
     """Bring the graph to one form, in place; returns a line for each pass that changed
     something, and for what it nearly changed."""

@@ -10,10 +10,13 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.graph import promises
 from onnxbolt.graph.edit import Node, add_constant, add_variable, remove
 from onnxbolt.graph.element_types import onnx_dtype
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN
+from onnxbolt.graph.importer import attributes_of
 from onnxbolt.graph.names import fresh
+from onnxbolt.graph.promises import stage
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Recognition:
     constants: dict[str, gs.Constant]
 
 
+@stage(requires=promises.SOUND, ensures=promises.KEPT)
 def restore(graph: gs.Graph) -> int:
     """Replace the recognized activations that are left by ONNX; returns how many.
 
@@ -79,7 +83,7 @@ def _originals(graph: gs.Graph, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> li
         made = Node(
             proto.op_type,
             proto.name,
-            {},
+            attributes_of(proto),
             inputs,
             outputs,
             proto.domain,

@@ -372,7 +372,7 @@ def _import_node(
     node = Node(
         proto.op_type,
         proto.name,
-        {a.name: _attribute(a) for a in proto.attribute},
+        attributes_of(proto),
         [tensor(n) for n in proto.input],
         [tensor(n) for n in proto.output],
         "" if proto.domain == "ai.onnx" else proto.domain,
@@ -382,7 +382,12 @@ def _import_node(
     return node
 
 
-def _attribute(attribute: AttributeProto) -> Any:
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """A node's attributes by name, as graphs in memory have them."""
+    return {attribute.name: _value(attribute) for attribute in node.attribute}
+
+
+def _value(attribute: AttributeProto) -> Any:
     """Numbers, lists, strings and tensors in Python's and numpy's types; anything else as the
     proto it is."""
     if attribute.ref_attr_name:

@@ -11,8 +11,10 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.graph import promises
 from onnxbolt.graph.exporter import export_apart
 from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.promises import stage
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.weights import Weights, complete
 from onnxbolt.precision.apply import Conversion
@@ -26,6 +28,7 @@ __all__ = ["Kept", "convert", "rounded_apart", "rounded_original"]
 LOW = {"fp16": DType.F16, "bf16": DType.BF16}
 
 
+@stage(requires=promises.SOUND, ensures=promises.KEPT)
 def convert(graph: gs.Graph, precision: str, kernels: Kernels | None = None) -> list[Kept]:
     """Convert `graph` in place ("fp16", "bf16"; "keep": no change) and say which nodes stay in
     fp32.

@@ -11,14 +11,17 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.graph import promises
 from onnxbolt.graph.edit import Node
 from onnxbolt.graph.names import fresh
+from onnxbolt.graph.promises import stage
 from onnxbolt.precision.decide import Kept, domain_of, may_be_low
 from onnxbolt.precision.kernel_table import Kernels, kernels_of
 
 REASON = "has no bfloat16 kernel in ONNX Runtime, and fusing it does not pay"
 
 
+@stage(requires=promises.SOUND, ensures=promises.KEPT)
 def widen(graph: gs.Graph, kernels: Kernels | None = None) -> list[Kept]:
     """Put such nodes back to fp32 and say which. `kernels` are as `precision.convert` has them."""
     kernels = kernels or kernels_of()
