@@ -25,26 +25,6 @@ def test_dictionaries_are_keyed_by_nodes_and_not_by_their_ids(path: Path) -> Non
     assert not list(_calls_of_id(ast.parse(path.read_text())))
 
 
-def _late_imports(tree: ast.AST) -> Iterator[str]:
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for node in ast.walk(function):
-                if isinstance(node, ast.ImportFrom):
-                    yield str(node.module)
-                elif isinstance(node, ast.Import):
-                    yield from (alias.name for alias in node.names)
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_import_hides_in_a_function(path: Path) -> None:
-    """Commands start without the optimizer (cli.py says why); other modules of the package import
-    each other at the top, so that a cycle shows."""
-    if path.parent.name == "onnxbolt" and path.name.startswith("cli"):
-        return
-    late = set(_late_imports(ast.parse(path.read_text())))
-    assert not [name for name in late if name.partition(".")[0] == "onnxbolt"]
-
-
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_functions_return_what_they_refuse(path: Path) -> None:
     """A list that a caller gives away to be filled hides where a refusal comes from."""
