@@ -170,9 +170,13 @@ def test_templates_render_no_hostile_string(word: str) -> None:
         "row": "",
         "types": "float, float",
     }
+    with pytest.raises(ValueError, match="is not rendered"):
+        render("unit.cu.j2", family="f", type="T", headers=[word], kernels=[kernel])
     for field in kernel:
         with pytest.raises(ValueError, match="is not rendered"):
-            render("unit.cu.j2", family="f", type="T", kernels=[{**kernel, field: word}])
+            render(
+                "unit.cu.j2", family="f", type="T", headers=[], kernels=[{**kernel, field: word}]
+            )
 
 
 def test_units_have_harmless_names_and_texts() -> None:
