@@ -12,7 +12,7 @@ import pytest
 
 from onnxbolt import library as product
 from onnxbolt.codegen import cache
-from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
+from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
@@ -182,7 +182,7 @@ def test_a_library_takes_what_was_compiled_as_a_candidate(
     assert found.keys() == set(chosen)
     assert len(set(found.values())) == 2  # the first two share a unit
     before = calls(log, "-c unit.cu")
-    monkeypatch.setattr(product, "find_toolchain", find_toolchain)
+    monkeypatch.setattr(product, "find_toolchain", library.profiling_toolchain)
     manifest = make_manifest([], [*chosen, unknown])
     product.build(manifest, tmp_path / "out.so", compiled=found)
     assert calls(log, "-c unit.cu") == before + 1
