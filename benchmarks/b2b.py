@@ -22,9 +22,9 @@ from benchmarks.racing import Ours, Tuned, fastest, medians, serial, serial_of, 
 from onnxbolt.epilogues import PRODUCT
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.inspection import describe
-from onnxbolt.kernels.config import ConvProblem, GemmProblem
 from onnxbolt.measurements.records import Status
 from onnxbolt.plan.cost import floor_us, supports
+from onnxbolt.problems import ConvProblem, GemmProblem
 
 Chain = GemmProblem | ConvProblem
 STEPS = ("Bias", "Relu")

@@ -19,7 +19,7 @@ from functools import partial
 from benchmarks.b2b import chain_of, versus_apart
 from benchmarks.conv import BATCH, same
 from benchmarks.racing import Entry, parser, run
-from onnxbolt.kernels.config import ConvProblem
+from onnxbolt.problems import ConvProblem
 
 # image size, input channels, channels of both layers, stride of the first
 PAIRS = (

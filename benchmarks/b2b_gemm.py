@@ -19,7 +19,7 @@ from functools import partial
 from benchmarks.b2b import chain_of, versus_apart
 from benchmarks.racing import Entry, parser, run
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.problems import GemmProblem
 
 # rows, columns of the input and of each layer, the gain over a kernel for each that is the aim
 # (table 1: the paper's)

@@ -29,10 +29,10 @@ from onnxbolt.canonicalize import canonicalize
 from onnxbolt.epilogues import MAX_LAYERS
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
-from onnxbolt.kernels.config import GemmProblem
 from onnxbolt.measurements.timings import NOTHING, Timings
 from onnxbolt.plan.cost import supports
 from onnxbolt.plan.cuts import cover
+from onnxbolt.problems import GemmProblem
 
 CHAINS, SEED = 30, 1
 ROWS, WIDTHS = (1024, 8192, 65536), (64, 256)  # few, so that chains share kernels

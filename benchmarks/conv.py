@@ -27,10 +27,10 @@ from onnxbolt.canonicalize import canonicalize
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
-from onnxbolt.kernels.config import ConvProblem
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.plan.choose import plan
+from onnxbolt.problems import ConvProblem
 
 BATCH = 32
 _RELU = ("Bias", "Relu")

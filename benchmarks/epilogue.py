@@ -23,8 +23,8 @@ from benchmarks import conv, gemm, peers
 from benchmarks.common import Row
 from benchmarks.racing import Entry, Tuned, against, parser, run, serial, serial_of, take_turns
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import GemmProblem
 from onnxbolt.plan.cost import floor_us
+from onnxbolt.problems import GemmProblem
 
 # the paper's, and others of BERT and ResNet-50
 PROBLEMS: tuple[peers.LibraryProblem, ...] = (

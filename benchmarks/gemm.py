@@ -20,7 +20,7 @@ from functools import partial
 
 from benchmarks.racing import Entry, parser, run, versus_bare
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.problems import GemmProblem
 
 # M, N, K
 SHAPES = (

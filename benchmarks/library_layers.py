@@ -17,7 +17,7 @@ from benchmarks.peers import (
     pytorch,
     where_listed,
 )
-from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem
 
 
 def layers(problem: GemmProblem | ConvProblem, epilogue: bool) -> dict[str, Operation]:

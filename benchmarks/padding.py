@@ -32,8 +32,8 @@ from benchmarks.racing import (
     take_turns,
 )
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem
 from onnxbolt.plan.cost import floor_us
+from onnxbolt.problems import ConvProblem
 from onnxbolt.tune.sessions import Sample
 
 

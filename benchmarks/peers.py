@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.cublaslt import Product, Shape
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.sessions import Measure
 
 LibraryProblem = GemmProblem | ConvProblem  # cuBLAS or cuDNN has kernels for these

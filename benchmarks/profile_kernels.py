@@ -33,9 +33,9 @@ from benchmarks.common import Row
 from benchmarks.documents import write_results
 from models import NAMES, build
 from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.families import config_from
 from onnxbolt.graph.importer import load_model
 from onnxbolt.inspection import describe
-from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.verify.feeds import random_feeds
 
 _DURATION, _RATE = "gpu__time_duration.sum", "dram__bytes.sum.per_second"  # ns, bytes
@@ -205,7 +205,7 @@ def short_name(kernel: str) -> str:
     without its template arguments."""
     if row := re.search(r"\bConfig<([^<>]*)>", kernel):
         numbers = [int(number.replace("(long)", "")) for number in row[1].split(",")]
-        return describe(KernelConfig.from_row(numbers))
+        return describe(config_from(numbers))
     return re.split(r"[<(]", kernel.removeprefix("void "))[0]
 
 

@@ -25,14 +25,15 @@ from onnxbolt import gpu
 from onnxbolt.archs import Arch, get
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
+from onnxbolt.families import KernelConfig
 from onnxbolt.inspection import describe
-from onnxbolt.kernels.config import GemmProblem, KernelConfig
 from onnxbolt.measurements.keys import Problem, kernel_key
 from onnxbolt.measurements.records import Status
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import TRIALS, arch_number
 from onnxbolt.plan.cost import floor_us
 from onnxbolt.plan.problems import describe_problem
+from onnxbolt.problems import GemmProblem
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import build
 from onnxbolt.tune.profiler import Profiler
@@ -95,7 +96,7 @@ class Ours:
         return {
             "error": float(f"{self.error:.3e}"),
             "clock_mhz": round(statistics.median(self.clocks)),
-            "config": f"{describe(self.config)} swizzle {self.config.swizzle}",
+            "config": describe(self.config),
         }
 
 

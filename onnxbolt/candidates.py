@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt import grouped
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, STORE, Step
-from onnxbolt.kernels import grouped
 
 
 @dataclass(frozen=True, eq=False)

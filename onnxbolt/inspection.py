@@ -17,12 +17,13 @@ from rich.table import Table
 
 from onnxbolt.epilogues import MEAN
 from onnxbolt.errors import InputError
+from onnxbolt.families import KernelConfig
 from onnxbolt.graph.functions import DOMAIN
-from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
 from onnxbolt.library import metadata, weighted_ops
 from onnxbolt.library_file import Beside, beside
 from onnxbolt.names import NODE_FORMAT
 from onnxbolt.opspec import OpSpec, configs_of_node, real_channels
+from onnxbolt.problems import UNBOUNDED
 from onnxbolt.runtime import get_library_path
 from onnxbolt.terminal import add_row, literal_console, width
 
@@ -70,7 +71,10 @@ class Inspection:
 
     def json(self) -> str:
         """Everything as JSON; configurations by field name, enumerations by name."""
-        return json.dumps(dataclasses.asdict(self, dict_factory=_named), indent=2)
+        values = dataclasses.asdict(self, dict_factory=_named)
+        for node, written in zip(self.nodes, values["nodes"], strict=True):
+            written["configs"] = [config.named() for config in node.configs]
+        return json.dumps(values, indent=2)
 
     def text(self, columns: int | None = None) -> str:
         """A table for the terminal, one line per configuration."""
@@ -124,32 +128,23 @@ class Inspection:
 
 
 def describe(config: KernelConfig) -> str:
-    """A configuration in one line: 'sm_80 CONV_2X 128x128x32 / 64x64x32 x3'."""
-    tile, warp = ("x".join(map(str, sizes)) for sizes in (config.threadblock, config.warp))
-    parts = [f"sm_{config.arch}", config.family.name, tile]
-    parts += [f"warp {warp}"] if any(config.warp) else []
-    parts += [f"{config.stages} stages"] if config.stages else []
-    parts += (
-        [f"cluster {config.cluster[0]}x{config.cluster[1]} {config.schedule.name.lower()}"]
-        if config.schedule
-        else []
-    )
-    parts += [f"{config.consumers} consumers"] if config.consumers else []
-    parts += (
-        ["swapped"]
-        if config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0]
-        else []
-    )
-    parts += (
-        ["to NCHW"]
-        if config.family in (Family.CONV_SM90, Family.HALO_SM90) and config.align_c == 1
-        else []
-    )
-    parts += ["weights resident"] if config.resident else []
-    parts += [f"split {config.split_k}"] if config.split_k > 1 else []
+    """A configuration in one line, without fields that have their default: 'sm_80 gemm_2x tile
+    128x128x32 warp 64x64x32 instruction 16x8x16 stages 3'."""
+    parts = [f"sm_{config.arch}", config.family.name]
+    words = config.named()
+    for field in dataclasses.fields(config):
+        known = field.name in ("arch", "min_m", "max_m")
+        if not known and getattr(config, field.name) != field.default:
+            parts.append(f"{field.name.replace('_', ' ')} {_word(words[field.name])}")
     end = "" if config.max_m >= UNBOUNDED else config.max_m
     parts += [f"m {config.min_m}..{end}"] if config.min_m > 1 or end else []
     return " ".join(parts)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _named(fields: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from onnxbolt.codegen.render import Instance, instance_name, render, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.epilogues import MEAN, STORE
 from onnxbolt.errors import InputError
+from onnxbolt.families import FAMILIES
 from onnxbolt.graph.importer import load_model
-from onnxbolt.kernels.config import Family
 from onnxbolt.opspec import (
     DOMAIN,
     WEIGHTED,
@@ -185,16 +185,16 @@ def weighted_ops(model: ModelProto) -> dict[str, OpSpec]:
     }
 
 
-def _target(instance: Instance) -> tuple[Family, int]:
+def _target(instance: Instance) -> tuple[int, int]:
     """What the kernels of one translation unit share."""
-    return instance.config.family, instance.config.arch
+    return instance.config.family.number, instance.config.arch
 
 
 def _generated_units(manifest: Manifest) -> list[Unit]:
     units = [Unit("manifest.cc", _manifest_source(manifest))]
-    for (family, arch), group in itertools.groupby(manifest.instances, key=_target):
+    for (number, arch), group in itertools.groupby(manifest.instances, key=_target):
         for i, part in enumerate(_parts(list(group))):
-            units.append(Unit(f"{family.name.lower()}_sm{arch}_{i}.cu", render_unit(part), arch))
+            units.append(Unit(f"{FAMILIES[number].name}_sm{arch}_{i}.cu", render_unit(part), arch))
     return units
 
 

@@ -17,20 +17,10 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, MEAN
 from onnxbolt.errors import InputError
-from onnxbolt.kernels.config import ROW_WIDTH, Family, KernelConfig
-from onnxbolt.kernels.soundness import FOR_CONV, FOR_GEMM, config_from
+from onnxbolt.families import KernelConfig, config_from, kinds, of_kind
+from onnxbolt.families.row import WIDTH
 
 DOMAIN = domains.FUSED
-# each kind of op, and the families whose kernels compute it
-KINDS: Mapping[str, frozenset[Family]] = {
-    **dict.fromkeys(("conv", "conv1d", "conv_chain"), FOR_CONV | FOR_GEMM),
-    **dict.fromkeys(("gemm", "gemm_chain"), FOR_GEMM),
-    **dict.fromkeys(("max_pool", "average_pool", "global_average_pool"), frozenset({Family.POOL})),
-    **dict.fromkeys(("to_nhwc", "to_nchw"), frozenset({Family.LAYOUT})),
-    "elementwise": frozenset({Family.ELEMENTWISE}),
-    "squeeze_excite": frozenset({Family.SQUEEZE_EXCITE}),
-    "resize": frozenset({Family.RESIZE}),
-}
 _TYPES = frozenset(dtype.value for dtype in DType)
 # kinds whose input 1 is a weight
 WEIGHTED = ("conv", "conv1d", "gemm", "gemm_chain", "conv_chain", "squeeze_excite")
@@ -42,7 +32,7 @@ class OpSpec:
     InputError for one that no library could hold."""
 
     name: str  # as checks.NAME has it
-    kind: str  # one of KINDS
+    kind: str  # that some kernel family computes
     element: DType  # of x and weight, and of the epilogue's tensors
     output: DType
     chain: tuple[str, ...] = ()  # epilogue step names, a final cast among them
@@ -53,7 +43,7 @@ class OpSpec:
     def __post_init__(self) -> None:
         try:
             checks.name("op type", self.name)
-            checks.entry("kind", self.kind, KINDS)
+            checks.entry("kind", self.kind, kinds())
             checks.integer("number of steps", len(self.chain), 0, MAX_STEPS)
             for step in self.chain:
                 checks.entry("step", step, EPILOGUES)
@@ -121,7 +111,7 @@ class OpSpec:
         """The kernel that a node of this type needs for one row of its configurations. Raises
         InputError where no kernel is both."""
         try:
-            if config.family not in KINDS[self.kind]:
+            if config.family not in of_kind(self.kind):
                 raise ValueError(f"a kernel of {config.family.name} for the kind {self.kind}")
             return Instance(config.instance(), self.element, self.output, self.steps)
         except ValueError as error:
@@ -198,7 +188,7 @@ def configs_of_node(node: NodeProto) -> list[KernelConfig]:
         if attribute is not None and attribute.type != AttributeProto.INTS:
             raise ValueError("it is no list of integers")
         numbers = list(attribute.ints) if attribute is not None else []
-        return [config_from(numbers[i : i + ROW_WIDTH]) for i in range(0, len(numbers), ROW_WIDTH)]
+        return [config_from(numbers[i : i + WIDTH]) for i in range(0, len(numbers), WIDTH)]
     except ValueError as error:
         raise InputError(
             f"node {node.name}: attribute configs is damaged ({error}). Run: onnxbolt optimize"

@@ -14,13 +14,12 @@ from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, PRODUCT
+from onnxbolt.families import KernelConfig, only
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import Node, Weight, conv_attributes, pinned, producer, remove
 from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
-from onnxbolt.kernels import elementwise
-from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.layout import packed, squeeze_excite
 from onnxbolt.layout.assignment import Assignment, last_node
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result
@@ -433,7 +432,7 @@ class Rewriter:
             ),
             Result(chain.output, form),
             Origin(chain.rule, chain.anchor.node, chain.nodes),
-            Kernels([elementwise.config(arch) for arch in self.archs]),
+            Kernels([only("elementwise", arch) for arch in self.archs]),
         )
 
     def settle(self, tensor: gs.Tensor) -> None:

@@ -22,10 +22,11 @@ from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, PRODUCT, STORE, Step
+from onnxbolt.families import Family, KernelConfig, named
+from onnxbolt.families.base import Schedule
+from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.graph.functions import DOMAIN, Part, Signature
 from onnxbolt.graph.functions import build as build_body
-from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
-from onnxbolt.kernels.resize import Sampling
 from onnxbolt.library import (
     Manifest,
     generated_sources,
@@ -34,42 +35,57 @@ from onnxbolt.library import (
     runtime_sources,
 )
 from onnxbolt.opspec import OpSpec
+from onnxbolt.sampling import Sampling
 
 HOST = Path(__file__).with_name("custom_ops") / "host"
 OPSET = 17
 ARGUMENTS = {
-    Family.GEMM_2X: "GemmArguments",
-    Family.CONV_2X: "ConvArguments",
-    Family.POOL: "PoolArguments",
-    Family.STEM_SM90: "ConvArguments",
-    Family.LAYOUT: "LayoutArguments",
-    Family.ELEMENTWISE: "ElementwiseArguments",
-    Family.SQUEEZE_EXCITE: "SqueezeExciteArguments",
-    Family.B2B_GEMM_SM90: "ChainArguments",
-    Family.B2B_STORED_SM90: "ChainArguments",
-    Family.B2B_CONV_SM90: "ConvChainArguments",
-    Family.RESIZE: "ResizeArguments",
-    Family.GEMM_ROWS_SM90: "GemmArguments",
-    Family.CONV_SM90: "host::MeanArguments",
+    named("gemm_2x"): "GemmArguments",
+    named("conv_2x"): "ConvArguments",
+    named("pool"): "PoolArguments",
+    named("stem_sm90"): "ConvArguments",
+    named("layout"): "LayoutArguments",
+    named("elementwise"): "ElementwiseArguments",
+    named("squeeze_excite"): "SqueezeExciteArguments",
+    named("b2b_gemm_sm90"): "ChainArguments",
+    named("b2b_stored_sm90"): "ChainArguments",
+    named("b2b_conv_sm90"): "ConvChainArguments",
+    named("resize"): "ResizeArguments",
+    named("gemm_rows_sm90"): "GemmArguments",
+    named("conv_sm90"): "host::MeanArguments",
 }
 
 
 # a model with one fused node, and its inputs' shapes
 Case = tuple[ModelProto, Sequence[tuple[int, ...]]]
+_MMA = {"tile": (128, 64, 32), "warp": (64, 32, 32), "instruction": (16, 8, 16), "stages": 3}
+_ROWS = {"rows": 128, "columns": 64, "depth": 32, "stages": 3, "consumers": 2, "resident": False}
+_SM90 = {"rows": 128, "columns": 64, "k": 32, "schedule": Schedule.COOPERATIVE, "consumers": 2}
+# what the configuration of a family has beside defaults
+FIELDS: dict[str, dict[str, Any]] = {
+    "gemm_2x": _MMA,
+    "conv_2x": {**_MMA, "walk": Walk.OPTIMIZED},
+    "stem_sm90": {
+        "pixels": 128,
+        "columns": 64,
+        "depth": 32,
+        "filter": (3, 3, 3),
+        "strides": (2, 2),
+        "consumers": 2,
+    },
+    "b2b_gemm_sm90": {**_ROWS, "tma_rows": True, "later": (64, 0, 0)},
+    "b2b_stored_sm90": {**_ROWS, "last_columns": 64},
+    "b2b_conv_sm90": {**_SM90, "later": (64, 0, 0)},
+    "gemm_rows_sm90": {**_ROWS, "tma_rows": False},
+    "conv_sm90": _SM90,
+}
 
 
-def config(family: Family, arch: int = 80, **changes: Any) -> KernelConfig:
-    """A row that serves every m."""
-    warp = (64, 32, 32) if family in (Family.GEMM_2X, Family.CONV_2X) else (0, 0, 0)
-    return KernelConfig(
-        arch,
-        changes.pop("min_m", 0),
-        changes.pop("max_m", UNBOUNDED),
-        family,
-        (128, 64, 32),
-        warp,
-        **changes,
-    )
+def config(family: Family[Any], arch: int = 80, **changes: Any) -> KernelConfig:
+    """One that serves every m."""
+    fields = {"arch": arch, **FIELDS.get(family.name, {}), **changes}
+    made: KernelConfig = family.config(**fields)
+    return made
 
 
 class Fused:
@@ -80,7 +96,7 @@ class Fused:
         kind: str,
         *steps: Step,
         rank: int = 0,
-        family: Family = Family.POOL,
+        family: Family[Any] | None = None,
         padding: int = 0,
         planes: DType | None = None,
         sampling: Sampling | None = None,
@@ -88,7 +104,7 @@ class Fused:
         sliced: bool = False,
         to_nchw: bool = False,
     ) -> None:
-        self.family = family
+        self.family = family or named("pool")
         plain = kind.removesuffix("1d").removesuffix("_chain")
         self.body = build_body(
             Signature(
@@ -108,19 +124,21 @@ class Fused:
         )
 
 
-GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_2X)
-GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=Family.GEMM_ROWS_SM90, padding=3)
+GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_2x"))
+GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_rows_sm90"), padding=3)
 GEMM_ADD = Fused(
-    "gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.GEMM_2X
+    "gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=named("gemm_2x")
 )
-CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=Family.CONV_2X)
-FIRST = Fused("conv", Step("Bias"), Step("Relu"), rank=4, family=Family.STEM_SM90, planes=DType.F32)
+CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=named("conv_2x"))
+FIRST = Fused(
+    "conv", Step("Bias"), Step("Relu"), rank=4, family=named("stem_sm90"), planes=DType.F32
+)
 LAST, LAST_1D = (
-    Fused(kind, Step("Bias"), Step("Relu"), rank=rank, family=Family.CONV_2X, to_nchw=True)
+    Fused(kind, Step("Bias"), Step("Relu"), rank=rank, family=named("conv_2x"), to_nchw=True)
     for kind, rank in (("conv", 4), ("conv1d", 3))
 )
 MEAN_STEPS = (Step("Bias"), Step("Add"), Step("Relu"), Step(MEAN))
-CONV_MEAN = Fused("conv", *MEAN_STEPS, rank=4, family=Family.CONV_SM90)
+CONV_MEAN = Fused("conv", *MEAN_STEPS, rank=4, family=named("conv_sm90"))
 _LAYERS = (Step("Bias"), Step("Relu"), Step(PRODUCT), Step("Bias"))
 BOTH, BOTH_1D = (
     Fused(
@@ -129,18 +147,18 @@ BOTH, BOTH_1D = (
         Step("Relu"),
         Step(STORE),
         rank=rank,
-        family=Family.CONV_2X,
+        family=named("conv_2x"),
         padding=3,
         to_nchw=True,
     )
     for kind, rank in (("conv", 4), ("conv1d", 3))
 )
-GEMM_CHAIN = Fused("gemm_chain", *_LAYERS, Step("Relu"), family=Family.B2B_GEMM_SM90)
+GEMM_CHAIN = Fused("gemm_chain", *_LAYERS, Step("Relu"), family=named("b2b_gemm_sm90"))
 GEMM_CHAIN_PADDED = Fused(
-    "gemm_chain", *_LAYERS, Step("Add"), Step("Relu"), family=Family.B2B_GEMM_SM90, padding=3
+    "gemm_chain", *_LAYERS, Step("Add"), Step("Relu"), family=named("b2b_gemm_sm90"), padding=3
 )
 CONV_CHAIN = Fused(
-    "conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, family=Family.B2B_CONV_SM90
+    "conv_chain", *_LAYERS, Step("Add"), Step("Relu"), rank=4, family=named("b2b_conv_sm90")
 )
 _STORED = (
     Step("Bias"),
@@ -151,47 +169,51 @@ _STORED = (
     Step("Bias"),
     Step("Relu"),
 )
-GEMM_STORED = Fused("gemm_chain", *_STORED, family=Family.B2B_STORED_SM90)
-CONV_STORED = Fused("conv_chain", *_STORED, rank=4, family=Family.B2B_STORED_SM90)
+GEMM_STORED = Fused("gemm_chain", *_STORED, family=named("b2b_stored_sm90"))
+CONV_STORED = Fused("conv_chain", *_STORED, rank=4, family=named("b2b_stored_sm90"))
 _INNER = tuple(step for step in _STORED if step.name != STORE)  # with a residual between the layers
-GEMM_INNER = Fused("gemm_chain", *_INNER, family=Family.B2B_STORED_SM90)
-CONV_INNER = Fused("conv_chain", *_INNER, rank=4, family=Family.B2B_STORED_SM90)
-CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=Family.CONV_2X)
+GEMM_INNER = Fused("gemm_chain", *_INNER, family=named("b2b_stored_sm90"))
+CONV_INNER = Fused("conv_chain", *_INNER, rank=4, family=named("b2b_stored_sm90"))
+CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=named("conv_2x"))
 MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = (
     Fused("max_pool"),
     Fused("average_pool"),
     Fused("global_average_pool"),
 )
 TO_NHWC, TO_NCHW = (
-    Fused(kind, rank=4, family=Family.LAYOUT, padding=3) for kind in ("to_nhwc", "to_nchw")
+    Fused(kind, rank=4, family=named("layout"), padding=3) for kind in ("to_nhwc", "to_nchw")
 )
-TO_NLC = Fused("to_nhwc", rank=3, family=Family.LAYOUT)
+TO_NLC = Fused("to_nhwc", rank=3, family=named("layout"))
 ELEMENTWISE = Fused(
-    "elementwise", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=Family.ELEMENTWISE
+    "elementwise",
+    Step("Bias"),
+    Step("Add"),
+    Step("LeakyRelu", (0.25,)),
+    family=named("elementwise"),
 )
 SQUEEZE_EXCITE = Fused(
     "squeeze_excite",
     Step("LeakyRelu", (0.25,)),
     Step("LeakyRelu", (0.5,)),
     rank=4,
-    family=Family.SQUEEZE_EXCITE,
+    family=named("squeeze_excite"),
 )
 NEAREST = Fused(
     "resize",
     rank=4,
-    family=Family.RESIZE,
+    family=named("resize"),
     sampling=Sampling("nearest", "asymmetric", "floor", "sizes"),
 )
 LINEAR = Fused(
     "resize",
     rank=4,
-    family=Family.RESIZE,
+    family=named("resize"),
     sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"),
 )
 CUBIC = Fused(
     "resize",
     rank=4,
-    family=Family.RESIZE,
+    family=named("resize"),
     sampling=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"),
 )
 ALL = (

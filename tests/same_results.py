@@ -45,7 +45,7 @@ from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.digest import EQUAL, kernel_sources_digest
 from onnxbolt.codegen.render import Instance, render_unit
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.soundness import config_from
+from onnxbolt.families import config_from
 from onnxbolt.measurements.keys import Problem, kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.timings import Timings

@@ -5,9 +5,10 @@
     # every place that is counted in the working tree
     python -m tests.structure --places
 
-Python is counted from its syntax tree. A file names a kernel family by `Family.NAME`, a number that
-`family` is compared with, the family's module or header, or the name itself unless it has another
-meaning as well (like pool). A family's folders are families/<name>/ and templates/<name>/.
+Python is counted from its syntax tree. A file names a kernel family by `Family.NAME`,
+`named("name")`, a number that `family` is compared with, the family's module or header, or the name
+itself unless it has another meaning as well (like pool). A family's folders are families/<name>/
+and templates/<name>/.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ def _named(text: str, names: frozenset[str]) -> Iterator[tuple[str, int]]:
     pattern = re.compile(
         rf"\bFamily\.(?P<member>[A-Z]\w+)|\bFamily::k(?P<constant>\w+)"
         rf"|\bfamily\s*[!=]=\s*(?P<number>\d+)"
+        rf"|\bnamed\([\"'](?P<called>{any_name})[\"']\)"
         r"|\bonnxbolt\.(?:kernels|plan|families)(?:\.| import [\w,\s(]*?\b)"
         rf"(?P<module>{any_name})\b"
         rf'|\#include "(?:\w+/)*(?P<header>{any_name})[./]'

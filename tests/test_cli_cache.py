@@ -10,9 +10,11 @@ import pytest
 
 from onnxbolt.cli import main
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.families import KernelConfig, config_from
+from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.measurements.keys import Problem, canonical, kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
+from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.database import Database
 
 H200 = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
@@ -39,8 +41,12 @@ CONV = ConvProblem(
 
 
 def config(stages: int) -> KernelConfig:
-    return KernelConfig(
-        90, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), stages
+    return Gemm2xConfig(
+        arch=90,
+        tile=(128, 128, 32),
+        warp=(64, 64, 32),
+        instruction=(16, 8, 16),
+        stages=stages,
     )
 
 
@@ -84,7 +90,7 @@ def test_list_describes_every_task(database: Database, capsys: pytest.CaptureFix
         "2 (1 failed)",
         "10.24",
         " 200 ",
-        "sm_90 GEMM_2X 128x128x32",
+        "sm_90 gemm_2x tile 128x128x32",
     ):
         assert part in line
     assert any("region abc, ort" in line and "99.00" in line for line in lines)
@@ -100,7 +106,7 @@ def test_list_as_json(database: Database, capsys: pytest.CaptureFixture[str]) ->
         10.24,
         pytest.approx(200),
     )
-    assert KernelConfig.from_row(row["config"]) == config(3)
+    assert config_from(row["config"]) == config(3)
     assert row["key"]["machine"]["gpu"] == "NVIDIA H200"
 
 

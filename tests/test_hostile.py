@@ -19,7 +19,7 @@ from onnxbolt import checks
 from onnxbolt.codegen.render import Instance, render, render_unit
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from onnxbolt.library import build_for, generated_sources, make_manifest, manifest_of_model
 from onnxbolt.opspec import configs_of_node, ops_from_json
 from onnxbolt.tune.database import Database
@@ -185,7 +185,7 @@ def test_units_have_harmless_names_and_texts() -> None:
         checks.NAME.fullmatch(name.replace(".", "_")) for name in generated_sources(manifest)
     )
     assert "system" not in render_unit(
-        [Instance(fx.config(Family.GEMM_2X), DType.F16, DType.F16, ("Bias",))]
+        [Instance(fx.config(named("gemm_2x")), DType.F16, DType.F16, ("Bias",))]
     )
 
 

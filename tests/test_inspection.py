@@ -13,16 +13,30 @@ from onnx import TensorProto, helper
 import onnxbolt
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
+from onnxbolt.families.base import Schedule
+from onnxbolt.families.gemm_2x import Gemm2xConfig
+from onnxbolt.families.gemm_3x import Gemm3xConfig
+from onnxbolt.families.halo_sm90 import HaloSm90Config
 from onnxbolt.inspection import Flops, Inspection, describe, inspect_model
-from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig, Schedule
 from onnxbolt.opspec import OpSpec, ops_to_json
 from tests.support import Net
 
-SM80 = KernelConfig(
-    80, 1, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 3, split_k=2
+SM80 = Gemm2xConfig(
+    arch=80,
+    min_m=1,
+    tile=(128, 128, 32),
+    warp=(64, 64, 32),
+    instruction=(16, 8, 16),
+    stages=3,
+    swizzle=2,
 )
-SM90 = KernelConfig(
-    90, 1, 64, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE
+SM90 = Gemm3xConfig(
+    arch=90,
+    min_m=1,
+    max_m=64,
+    tile=(128, 128, 64),
+    cluster=(2, 1),
+    schedule=Schedule.COOPERATIVE,
 )
 
 
@@ -151,11 +165,26 @@ def test_flops_are_written_in_thousands(flops: Flops, text: str) -> None:
 
 
 def test_describe_tells_what_differs() -> None:
-    assert describe(SM80) == "sm_80 GEMM_2X 128x128x32 warp 64x64x32 3 stages split 2"
-    assert describe(SM90) == "sm_90 GEMM_3X 128x128x64 cluster 2x1 cooperative m 1..64"
-    assert (
-        describe(KernelConfig(90, 0, UNBOUNDED, Family.HALO_SM90, (64, 64, 64), align_c=1))
-        == "sm_90 HALO_SM90 64x64x64 to NCHW"
+    assert describe(SM80) == (
+        "sm_80 gemm_2x tile 128x128x32 warp 64x64x32 instruction 16x8x16 stages 3 swizzle 2"
+    )
+    assert describe(SM90) == (
+        "sm_90 gemm_3x tile 128x128x64 cluster 2x1 schedule cooperative m 1..64"
+    )
+    halo = HaloSm90Config(
+        arch=90,
+        channels=64,
+        positions=64,
+        k_block=64,
+        image_tile=(8, 8, 1),
+        schedule=Schedule.PINGPONG,
+        consumers=2,
+        resident=True,
+        access_out=1,
+    )
+    assert describe(halo) == (
+        "sm_90 halo_sm90 channels 64 positions 64 k block 64 image tile 8x8x1 schedule pingpong"
+        " consumers 2 resident yes access out 1"
     )
 
 

@@ -17,8 +17,7 @@ from onnxbolt import library
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
-from onnxbolt.kernels import elementwise
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named, only
 from onnxbolt.library import build, build_for, generated_sources, make_manifest, manifest_of_model
 from onnxbolt.library_file import Library, LibraryManifest
 from onnxbolt.opspec import OpSpec, ops_from_json, ops_to_json
@@ -36,14 +35,12 @@ HOSTILE_NAME = "a $(touch ran) `touch ran`; touch ran '\" \\"
 
 
 def instances(count: int, arch: int = 80) -> list[Instance]:
-    config = dataclasses.replace(
-        fx.config(Family.GEMM_2X, arch), warp=(64, 32, 32), instruction=(16, 8, 16)
-    )
-    return [GEMM.instance(dataclasses.replace(config, stages=3 + i)) for i in range(count)]
+    configs = (fx.config(named("gemm_2x"), arch, stages=3 + i) for i in range(count))
+    return [GEMM.instance(config) for config in configs]
 
 
 def test_manifest_does_not_depend_on_order() -> None:
-    pools = [POOL.instance(fx.config(Family.POOL, arch)) for arch in (80, 90)]
+    pools = [POOL.instance(fx.config(named("pool"), arch)) for arch in (80, 90)]
     one = make_manifest([GEMM, POOL], [*instances(8), *pools])
     other = make_manifest([POOL, GEMM, GEMM], [*reversed(pools), *reversed(instances(8)), *pools])
     assert one == other
@@ -132,8 +129,8 @@ def test_damaged_ops(text: str) -> None:
 def written(manifest: library.Manifest | None = None) -> onnx.ModelProto:
     """A model with one fused node, as `optimize` writes it."""
     rows = [
-        fx.config(Family.GEMM_2X, max_m=64),
-        dataclasses.replace(fx.config(Family.GEMM_2X, 86), min_m=65),
+        fx.config(named("gemm_2x"), max_m=64),
+        fx.config(named("gemm_2x"), 86, min_m=65),
     ]
     model = fx.fused_model(fx.GEMM, ["M", 8], (16, 8), [[16]], rows=rows)
     made = manifest or make_manifest([fx.GEMM.spec], [fx.GEMM.spec.instance(row) for row in rows])
@@ -168,7 +165,8 @@ def test_op_that_metadata_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    "numbers", [[80, 0], [*fx.config(Family.POOL).row()[:3], 99, *fx.config(Family.POOL).row()[4:]]]
+    "numbers",
+    [[80, 0], [*fx.config(named("pool")).row()[:3], 99, *fx.config(named("pool")).row()[4:]]],
 )
 def test_damaged_configs(numbers: list[int]) -> None:
     model = written()
@@ -194,7 +192,7 @@ def test_build_of_a_model_without_fused_nodes(small_model: Path) -> None:
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, library.Manifest]:
     """A library with one real kernel."""
     spec = fx.ELEMENTWISE.spec  # whose kernel compiles in seconds
-    manifest = make_manifest([spec], [spec.instance(elementwise.config(80))])
+    manifest = make_manifest([spec], [spec.instance(only("elementwise", 80))])
     directory = tmp_path_factory.mktemp("real") / HOSTILE_NAME
     directory.mkdir()
     path = directory / "out.onnxbolt.so"

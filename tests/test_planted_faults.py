@@ -4,20 +4,21 @@ model and the kinds that it can have."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import FAMILIES, Family, named
 from onnxbolt.library import manifest_of_model, metadata
 from tests.edits import count
 from tests.gpu import planted_faults
 from tests.gpu.fault_list import BIAS, ELEMENT, FAULTS, K_BLOCK, KINDS, PIXEL, STALE, SWAP, Fault
 from tests.gpu.fault_models import MODELS, prepare
 
-NO_PRODUCT = {Family.RESIZE, Family.LAYOUT, Family.ELEMENTWISE}
-NO_BIAS = {Family.POOL, Family.RESIZE, Family.LAYOUT}
-NO_STALE = {Family.GEMM_3X}  # CUTLASS's own stores
+NO_PRODUCT = {named("resize"), named("layout"), named("elementwise")}
+NO_BIAS = {named("pool"), named("resize"), named("layout")}
+NO_STALE = {named("gemm_3x")}  # CUTLASS's own stores
 
 
 def _name(fault: Fault) -> str:
@@ -34,8 +35,8 @@ def test_each_edit_s_text_stands_once_in_the_sources(fault: Fault) -> None:
     )
 
 
-@pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
-def test_each_family_has_the_faults_that_it_can_have(family: Family) -> None:
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=repr)
+def test_each_family_has_the_faults_that_it_can_have(family: Family[Any]) -> None:
     kinds = [fault.kind for fault in FAULTS if fault.family is family]
     absent = {
         K_BLOCK: NO_PRODUCT,
@@ -48,8 +49,8 @@ def test_each_family_has_the_faults_that_it_can_have(family: Family) -> None:
     assert sorted(kinds) == sorted(kind for kind in KINDS if family not in absent[kind])
 
 
-@pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
-def test_each_family_s_model_runs_a_kernel_of_it(family: Family) -> None:
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=repr)
+def test_each_family_s_model_runs_a_kernel_of_it(family: Family[Any]) -> None:
     assert family in MODELS
     prepared = prepare(family)
     manifest = manifest_of_model(prepared.optimized)

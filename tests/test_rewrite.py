@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxbolt.kernels.config import ROW_WIDTH, Family, KernelConfig
+from onnxbolt.families import config_from, named
+from onnxbolt.families.row import WIDTH
 from onnxbolt.plan.choose import plan
 from onnxbolt.plan.cuts import cover
 from onnxbolt.rewrite import rewrite
@@ -35,9 +36,9 @@ def test_a_fused_node_carries_format_configuration_and_provenance() -> None:
         conv.encode(),
         output.encode(),
     ]
-    row = KernelConfig.from_row(found["configs"])
-    assert len(found["configs"]) == ROW_WIDTH
-    assert (row.arch, row.family) == (80, Family.CONV_2X)
+    row = config_from(found["configs"])
+    assert len(found["configs"]) == WIDTH
+    assert (row.arch, row.family) == (80, named("conv_2x"))
 
 
 def test_weights_are_stored_once_unless_a_node_that_stays_shares_them() -> None:

@@ -21,6 +21,7 @@ def python(text: str) -> dict[str, str]:
     "text",
     [
         "x = Family.POOL",
+        "x = named('pool')",
         "x = 2 if config.family == 7 else 3",
         "from onnxbolt.families import pool",
         "from onnxbolt.families.pool import Pool",

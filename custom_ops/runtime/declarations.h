@@ -15,8 +15,7 @@ constexpr char kEnableEntry[] = "onnxbolt.enable", kDeviceEntry[] = "onnxbolt.de
 // Room for an epilogue's operands, and for products in one kernel (onnxbolt/epilogues.py).
 constexpr int kMaxVectors = 4, kMaxTensors = 2, kMaxParams = 8, kMaxLayers = 4;
 
-// Columns of a configuration row, in the order of KernelConfig's fields
-// (onnxbolt/kernels/config.py).
+// Columns of a configuration row (onnxbolt/families/row.py).
 constexpr int kConfigWidth = 25;
 enum Column {
   kArch,

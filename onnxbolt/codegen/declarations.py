@@ -7,29 +7,19 @@ The header is committed, and tests/codegen/test_declarations.py compares it.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from onnxbolt import domains, names
+from onnxbolt import domains, names, sampling
 from onnxbolt.archs import ARCHS
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MAX_LAYERS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS
-from onnxbolt.kernels import resize
-from onnxbolt.kernels.config import (
-    ROW_WIDTH,
-    SWIZZLED_AT_LAUNCH,
-    TILED_AT_LAUNCH,
-    Family,
-    Iterator,
-    KernelConfig,
-    Schedule,
-)
-
-_TILE = {"threadblock": "tile"}  # fields whose columns have another name in C++
-_AXES = "MNK"  # of a field with several numbers
+from onnxbolt.families import FAMILIES
+from onnxbolt.families.base import Schedule
+from onnxbolt.families.blocks.mma_sync import Walk
+from onnxbolt.families.row import SLOTS, WIDTH
 
 
 def path() -> Path:
@@ -77,38 +67,39 @@ def _limits() -> Iterable[str]:
 def _configuration() -> Iterable[str]:
     """The row of a configuration, and the meanings of its numbers."""
     yield (
-        "// Columns of a configuration row, in the order of KernelConfig's fields\n"
-        "// (onnxbolt/kernels/config.py).\n"
-        f"constexpr int kConfigWidth = {ROW_WIDTH};\n" + _enumeration("enum Column", columns())
+        "// Columns of a configuration row (onnxbolt/families/row.py).\n"
+        f"constexpr int kConfigWidth = {WIDTH};\n" + _enumeration("enum Column", columns())
     )
-    yield "// Kernel families.\n" + _enumeration("enum class Family : int64_t", _members(Family))
+    yield "// Kernel families.\n" + _enumeration("enum class Family : int64_t", _families())
     yield (
         "// Families whose swizzle, or whose warp columns, are read at launch: rows of one kernel\n"
         "// differ in them.\n"
-        + _list("Family", "kSwizzledAtLaunch", SWIZZLED_AT_LAUNCH)
-        + _list("Family", "kTiledAtLaunch", TILED_AT_LAUNCH)
+        + _list("Family", "kSwizzledAtLaunch", _decided_at_launch("swizzle"))
+        + _list("Family", "kTiledAtLaunch", _decided_at_launch("warp_m"))
     )
     yield _enumeration("enum Schedule", _members(Schedule, none="kNoSchedule"))
-    yield _enumeration("enum Iterator", _members(Iterator, none="kNoIterator"))
+    yield _enumeration("enum Iterator", _members(Walk, none="kNoIterator"))
 
 
 def columns() -> list[str]:
     """C++ names of a row's columns."""
-    example = KernelConfig(80, 0, 1, Family.POOL, (1, 1, 1))
-    found: list[str] = []
-    for field in dataclasses.fields(KernelConfig):
-        name = _constant(_TILE.get(field.name, field.name))
-        value = getattr(example, field.name)
-        axes = _AXES[: len(value)] if isinstance(value, tuple) else [""]
-        found += [f"{name}{axis}" for axis in axes]
-    return found
+    return [_constant(slot) for slot in SLOTS]
+
+
+def _decided_at_launch(slot: str) -> list[str]:
+    """Names of the families for which a launch decides what a slot holds."""
+    return [
+        family.type_name
+        for family in FAMILIES.values()
+        if any(place.at_launch and slot in place.slots for place in family.places.values())
+    ]
 
 
 def _resizing() -> Iterable[str]:
     yield "// How a resizing samples, by the numbers that a node carries (ONNX, Resize).\n" + (
-        _words("ResizeMode", resize.MODES)
-        + _words("Coordinates", resize.COORDINATES)
-        + _words("Rounding", [word.removeprefix("round_") for word in resize.ROUNDINGS])
+        _words("ResizeMode", sampling.MODES)
+        + _words("Coordinates", sampling.COORDINATES)
+        + _words("Rounding", [word.removeprefix("round_") for word in sampling.ROUNDINGS])
     )
 
 
@@ -153,8 +144,12 @@ def _members(kind: type[enum.IntEnum], none: str = "") -> list[str]:
     ]
 
 
-def _list(kind: str, name: str, members: Iterable[enum.IntEnum]) -> str:
-    values = ", ".join(f"{kind}::{_constant(member.name)}" for member in members)
+def _families() -> list[str]:
+    return [f"k{family.type_name} = {family.number}" for family in FAMILIES.values()]
+
+
+def _list(kind: str, name: str, members: Iterable[str]) -> str:
+    values = ", ".join(f"{kind}::k{member}" for member in members)
     return f"constexpr {kind} {name}[] = {{{values}}};\n"
 
 

@@ -27,7 +27,7 @@ _TOKEN = re.compile(
       | R"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)"
       | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*'
       | (?P<space>\s+)
-      | \w+ | \+\+ | -- | .""",
+      | \w+ | [^\w\s"'/\#{]+ | .""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
 

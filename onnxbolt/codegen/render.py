@@ -13,7 +13,7 @@ import jinja2
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, STORE, layers
-from onnxbolt.kernels.config import Family, Iterator, KernelConfig, Schedule
+from onnxbolt.families import KernelConfig
 
 # names, numbers and types: nothing that ends a string, a comment or a statement
 _RENDERED = re.compile(r"[A-Za-z0-9_:<>,. ]*")
@@ -36,7 +36,7 @@ class Instance:
             step for step in self.chain if step not in EPILOGUES or step in CASTS.values()
         ]:
             raise ValueError(f"chain {self.chain}: {unknown} are no steps of a kernel")
-        if self.chain and not {_functors, _epilogue, _layers} & set(_TAKES[self.config.family]):
+        if self.chain and not {"functors", "epilogue", "layers"} & set(self.config.family.takes):
             raise ValueError(f"{self.config.family.name} has no epilogue")
 
     @property
@@ -47,19 +47,9 @@ class Instance:
 
 def instance_name(instance: Instance) -> str:
     """A C++ identifier that differs for instances that differ, e.g.
-    gemm_2x_sm80_f16_f16_128x128x32_..._bias_relu. Numbers that are nothing special are left out."""
-    c = instance.config
-    words = [c.family.name, f"sm{c.arch}", instance.dtype.value, instance.out.value]
-    words += [_shape(c.threadblock), f"a{c.align_a}_{c.align_b}_{c.align_c}"]
-    words += [f"w{_shape(c.warp)}"] if any(c.warp) else []
-    words += [f"i{_shape(c.instruction)}"] if any(c.instruction) else []
-    words += [f"z{c.swizzle}"] if c.swizzle != 1 else []
-    words += [f"c{_shape(c.cluster)}"] if c.cluster != (1, 1) else []
-    words += [f"g{c.consumers}"] if c.consumers else []
-    words += ["resident"] if c.resident else []
-    words += [f"s{c.stages}"] if c.stages else []
-    words += [c.schedule.name] if c.schedule is not Schedule.NONE else []
-    words += [c.iterator.name] if c.iterator is not Iterator.NONE else []
+    gemm_2x_sm80_f16_f16_128x128x32_..._bias_relu."""
+    config, types = instance.config, [instance.dtype.value, instance.out.value]
+    words = [config.family.name, f"sm{config.arch}", *types, *config.family.words(config)]
     return "_".join([*words, *instance.chain]).lower()
 
 
@@ -69,15 +59,15 @@ def render_unit(instances: Sequence[Instance]) -> str:
     targets = {(instance.config.family, instance.config.arch) for instance in instances}
     if len(targets) != 1:
         raise ValueError(
-            f"a translation unit holds one family and architecture, not {sorted(targets)}"
+            f"a translation unit holds one family and architecture, not {sorted(map(str, targets))}"
         )
     if len(set(instances)) != len(instances):
         raise ValueError("an instance appears twice in a translation unit")
     family = instances[0].config.family
     return render(
         "unit.cu.j2",
-        family=family.name.lower(),
-        type=type_name(family),
+        family=family.name,
+        type=family.type_name,
         headers=_headers(instances),
         kernels=[_fields(instance) for instance in instances],
     )
@@ -87,11 +77,6 @@ def _headers(instances: Sequence[Instance]) -> list[str]:
     """The headers that declare the functors of extensions."""
     steps = {step for instance in instances for step in instance.chain}
     return sorted({EPILOGUES[step].header for step in steps} - {""})
-
-
-def type_name(family: Family) -> str:
-    """The family's C++ template in namespace onnxbolt, e.g. B2bGemmSm90."""
-    return "".join(word.capitalize() for word in family.name.split("_"))
 
 
 def render(template: str, **values: object) -> str:
@@ -111,7 +96,7 @@ def _fields(instance: Instance) -> dict[str, str]:
         "key": instance.key,
         "row": ", ".join(str(number) for number in instance.config.row()),
         "types": ", ".join(
-            part for takes in _TAKES[instance.config.family] for part in takes(instance)
+            part for takes in instance.config.family.takes for part in _PARTS[takes](instance)
         ),
     }
 
@@ -144,39 +129,14 @@ def _stores(instance: Instance) -> Iterable[str]:
     yield "true" if STORE in instance.chain else "false"
 
 
-# what the C++ template of each family takes behind the configuration
-_TAKES: Mapping[Family, tuple[Callable[[Instance], Iterable[str]], ...]] = {
-    **dict.fromkeys(
-        (
-            Family.GEMM_2X,
-            Family.GEMM_3X,
-            Family.CONV_2X,
-            Family.GEMM_SM90,
-            Family.HALO_SM90,
-            Family.STEM_SM90,
-            Family.DEPTHWISE,
-            Family.GEMM_ROWS_SM90,
-        ),
-        (_element, _output, _epilogue),
-    ),
-    Family.CONV_SM90: (_element, _output, _epilogue, _stores),
-    **dict.fromkeys(
-        (
-            Family.B2B_GEMM_SM90,
-            Family.B2B_CONV_SM90,
-            Family.B2B_HALO_SM90,
-            Family.B2B_STEM_SM90,
-            Family.B2B_GEMM_SMALL,
-            Family.B2B_GEMM_2X,
-            Family.B2B_GEMM_WIDE_SM90,
-            Family.B2B_CONV_2X,
-        ),
-        (_element, _output, _layers),
-    ),
-    Family.B2B_STORED_SM90: (_element, _output, _stores, _layers),
-    Family.ELEMENTWISE: (_element, _epilogue),
-    Family.SQUEEZE_EXCITE: (_element, _functors),
-    **dict.fromkeys((Family.POOL, Family.LAYOUT, Family.RESIZE), (_element, _output)),
+# what a family's C++ template can take behind the configuration
+_PARTS: Mapping[str, Callable[[Instance], Iterable[str]]] = {
+    "element": _element,
+    "output": _output,
+    "functors": _functors,
+    "epilogue": _epilogue,
+    "layers": _layers,
+    "stores": _stores,
 }
 
 
@@ -186,10 +146,6 @@ def _chain(steps: Iterable[str]) -> str:
 
 def _types(steps: Iterable[str]) -> Iterable[str]:
     return (EPILOGUES[step].qualified_functor for step in steps)
-
-
-def _shape(extents: tuple[int, ...]) -> str:
-    return "x".join(str(extent) for extent in extents)
 
 
 def _harmless(value: object) -> str:

@@ -18,7 +18,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, helper, numpy_helper
 from onnxbolt import domains
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, PRODUCT, STORE, Step
-from onnxbolt.kernels.resize import Sampling
+from onnxbolt.sampling import Sampling
 
 DOMAIN = domains.FUSED
 TO_CHANNELS_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}

@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate
 from onnxbolt.epilogues import has_inner_residual
-from onnxbolt.kernels import chain_first, first, gemm_rows
+from onnxbolt.families import Stem, reads_any_rows, reads_nchw
 from onnxbolt.layout.assignment import Assignment, FusedNodes, Premises
 from onnxbolt.layout.carry import Carry
 from onnxbolt.layout.form import CHANNELS_LAST, PLAIN, Form, padded_channels
@@ -158,7 +158,7 @@ def _reads_any_length(state: Assignment, candidate: Candidate) -> bool:
     alone = (
         state.premises.nchw_stems
         and len(candidate.anchor.x.outputs) == 1
-        and gemm_rows.serves(candidate.anchor.dtype, candidate.widths[0])
+        and reads_any_rows(candidate.anchor.dtype, candidate.widths[0])
     )
     return len(candidate.widths) > 1 or alone
 
@@ -172,18 +172,12 @@ def _is_first(state: Assignment, candidate: Candidate) -> bool:
     stored = [-(-count // alignment) * alignment for count in candidate.widths]
     if candidate.output.name not in state.premises.padded:
         stored[-1] = candidate.widths[-1]
-    if len(stored) > 1 and not chain_first.serves(stored, candidate.chain):
-        return False
     strides, dilations = (
-        node.attrs.get(name, [1] * len(filters[1:])) for name in ("strides", "dilations")
+        tuple(node.attrs.get(name, [1] * len(filters[1:]))) for name in ("strides", "dilations")
     )
-    return first.serves(
-        candidate.anchor.dtype,
-        (stored[0], *filters),
-        strides,
-        dilations,
-        int(node.attrs.get("group", 1)),
-    )
+    groups = int(node.attrs.get("group", 1))
+    dtype, steps = candidate.anchor.dtype, candidate.chain
+    return reads_nchw(Stem(dtype, tuple(stored), tuple(filters), strides, dilations, groups, steps))
 
 
 def _channels(candidate: Candidate) -> int:

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.families import KernelConfig
 from onnxbolt.layout.form import Form
 from onnxbolt.layout.places import Operation, Read, Slice
 

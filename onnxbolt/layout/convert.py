@@ -18,9 +18,9 @@ from onnx import TensorProto
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, STORE, Step
+from onnxbolt.families import only
 from onnxbolt.graph.edit import producer
 from onnxbolt.graph.functions import Signature
-from onnxbolt.kernels import layout
 from onnxbolt.layout.carry import Kernels, Origin, Result, Writer
 from onnxbolt.layout.form import FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
 from onnxbolt.layout.places import Operation
@@ -84,7 +84,7 @@ def _one_kernel(
         "to_nhwc" if want.last else "to_nchw", read, len(tensor.shape), steps, padding
     )
     rule = "NCHW to NHWC" if want.last else "NHWC to NCHW"
-    configs = [layout.config(arch) for arch in writer.archs]
+    configs = [only(signature.kind, arch) for arch in writer.archs]
     node = writer.own(
         Operation(signature, [source], {"padding": padding}),
         Result(tensor, want),

@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt import grouped
 from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.families import reads_any_rows
 from onnxbolt.graph.edit import Derived, derived
-from onnxbolt.kernels import gemm_rows, grouped
 from onnxbolt.layout.form import PLAIN, Form, padded_channels, take
 
 
@@ -56,7 +57,7 @@ def weight_columns(candidate: Candidate, reads: Form) -> Form:
     any length want rows of 16 bytes of it."""
     if candidate.anchor.kind != "gemm" or reads != PLAIN:
         return reads
-    any_length = len(candidate.widths) > 1 or gemm_rows.serves(
+    any_length = len(candidate.widths) > 1 or reads_any_rows(
         candidate.anchor.dtype, candidate.widths[0]
     )
     return inner_form(candidate, int(candidate.anchor.weight.shape[0])) if any_length else reads

@@ -17,9 +17,9 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.dtypes import DType
+from onnxbolt.families import only
 from onnxbolt.graph.edit import pinned
 from onnxbolt.graph.functions import Signature
-from onnxbolt.kernels import elementwise
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.carry import Kernels, Origin, Result, Writer
 from onnxbolt.layout.excerpts import excerpts
@@ -84,7 +84,7 @@ class Slices:
             dtype = DType.of(place.tensor.dtype)
             if place.in_place or dtype is None:
                 continue
-            configs = [elementwise.config(arch) for arch in writer.archs]
+            configs = [only("elementwise", arch) for arch in writer.archs]
             writer.own(
                 Operation(Signature("elementwise", dtype), [writer.get(place.tensor, place.form)]),
                 Result(place.tensor, place.form, place=place),

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.families import KernelConfig
 from onnxbolt.graph.functions import Signature
-from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.layout.carry import Kernels, Origin, Result, Writer
 from onnxbolt.layout.form import Form, padded_channels, take
 from onnxbolt.layout.places import Operation

@@ -23,7 +23,7 @@ from onnxbolt.epilogues import (
     STORE,
     Step,
 )
-from onnxbolt.kernels import chain_small, chain_stored, chain_wide, conv_chain
+from onnxbolt.families import Layers, joins
 from onnxbolt.patterns.anchors import anchors
 from onnxbolt.patterns.steps import steps
 
@@ -151,12 +151,8 @@ def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
         if link.step.name == PRODUCT and link.operand is not None
     ]
     widths, steps = (anchor.channels, *inner), tuple(link.step.name for link in chain)
-    if anchor.pointwise and chain_stored.serves(anchor.dtype, widths, steps):
-        return True
-    if anchor.kind == "conv":
-        return conv_chain.serves(anchor.dtype, widths, steps)
-    small = chain_small.serves(anchor.dtype, int(anchor.weight.shape[0]), widths, steps)
-    return small or chain_wide.serves(anchor.dtype, widths, steps)
+    depth = int(anchor.weight.shape[0])  # of a GEMM, whose weight is [K, N]
+    return joins(Layers(anchor.kind, anchor.pointwise, anchor.dtype, depth, widths, steps))
 
 
 def links_over(

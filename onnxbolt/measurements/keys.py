@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProblem
 from onnxbolt.measurements.records import Machine
+from onnxbolt.problems import ConvProblem, GemmProblem, SqueezeExciteProblem
 
 Problem = ConvProblem | GemmProblem | SqueezeExciteProblem
 _PROBLEMS: dict[str, Callable[..., Problem]] = {

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.families import KernelConfig
 
 LEAST_GAIN = 0.02  # differences below this share are noise whatever the samples say
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.records import Machine, wins
 

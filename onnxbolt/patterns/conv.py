@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt import grouped
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, PRODUCT, Step
 from onnxbolt.graph.edit import auto_pad
 from onnxbolt.graph.overridable import remedy_for
-from onnxbolt.kernels import grouped
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
 
 

@@ -13,7 +13,6 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS
 from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem
 from onnxbolt.layout.assign import x_form
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.convert import appended
@@ -22,6 +21,7 @@ from onnxbolt.plan.cost import elementwise_us, layout_us, predict, supports, tra
 from onnxbolt.plan.problems import in_both_forms, problem_of
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import Region
+from onnxbolt.problems import ConvProblem
 
 
 def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:

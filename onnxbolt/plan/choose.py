@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import MEAN
-from onnxbolt.kernels.config import KernelConfig, SqueezeExciteProblem
+from onnxbolt.families import KernelConfig
 from onnxbolt.layout.assign import assign
 from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.layout.chains import chains
@@ -31,6 +31,7 @@ from onnxbolt.plan.problems import describe_problem, problem_of
 from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
 from onnxbolt.plan.regions import Region
 from onnxbolt.plan.verdicts import Judge, Verdict, frozen, joint_regions
+from onnxbolt.problems import SqueezeExciteProblem
 
 _NO_COMMON_KERNEL = "its layers have no kernel together for its input as it is stored"
 _NO_KERNEL_FOR_MEAN = (

@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.archs import ARCHS
+from onnxbolt.archs import ARCHS, get
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import STORE, has_inner_residual
 from onnxbolt.errors import FrozenError
+from onnxbolt.families import shortage
 from onnxbolt.layout.assign import assign, x_form
 from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.match.matcher import UNKNOWN, match
@@ -27,7 +28,6 @@ from onnxbolt.match.partition import partition
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
 from onnxbolt.plan.borders import padding_us
-from onnxbolt.plan.chain_2x import shortage
 from onnxbolt.plan.cost import supports
 from onnxbolt.plan.elsewhere import used_elsewhere
 from onnxbolt.plan.kernel_times import KernelTimes
@@ -304,8 +304,15 @@ class _Chains:
         joint = whole.prefix(whole.ends[layers - 1])
         if joint is not None and has_inner_residual(joint.chain) and self._takes_more(joint):
             return _ONE_RESIDUAL
-        lacking = shortage(self._problem(joint), self._archs) if joint is not None else ""
+        lacking = "" if joint is None else self._lacking(joint)
         return f"{_NO_KERNEL}: {_columns(whole, layers)}{lacking}"
+
+    def _lacking(self, joint: Candidate) -> str:
+        """What a block lacks on the first architecture that has no kernel, in parentheses; empty
+        where that is not known."""
+        problem = self._problem(joint)
+        texts = (shortage(problem, get(number)) for number in self._archs)
+        return next((f" ({text})" for text in texts if text), "")
 
     def layers(self, candidate: Candidate) -> tuple[Candidate, ...]:
         """The layers of a candidate as candidates; none where it has only one, or one of them

@@ -16,14 +16,14 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 
-from onnxbolt.kernels.config import GemmProblem
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.plan.cost import predict, supports
+from onnxbolt.problems import GemmProblem
 
 _Kind = tuple[type, bool]
-# predictions of GEMM_SM90, fitted to wide products, lack so much for layers as narrow as those of
-# chains: 24 on one H200
+# microseconds that predictions for one GEMM, fitted to wide products, lack for layers as narrow as
+# those that several GEMMs in one kernel have: from 24 of them on one H200
 _ALONE_US = 0.5
 
 

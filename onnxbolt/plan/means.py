@@ -18,8 +18,8 @@ from onnxbolt.archs import get
 from onnxbolt.candidates import Candidate, Link, Refusal
 from onnxbolt.epilogues import CASTS, MEAN, PRODUCT, Step
 from onnxbolt.errors import FrozenError
+from onnxbolt.families import most_mean_pixels
 from onnxbolt.graph.edit import sole_use
-from onnxbolt.kernels.mean import MAX_PIXELS
 from onnxbolt.match.matcher import links_over
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Cut, Timings
@@ -31,8 +31,9 @@ from onnxbolt.plan.ranges import Point
 
 _APART = "not in the epilogue before it"
 _REMEDY = (
-    f"kernels of sm_90a alone average images, of up to {MAX_PIXELS} pixels and channels whose rows"
-    " are multiples of 16 bytes"
+    "kernels of sm_90a alone average images, of up to"
+    f" {most_mean_pixels()} pixels and channels whose"
+    " rows are multiples of 16 bytes"
 )
 _TOGETHER = 2  # layers of a cut: the convolution and the pooling
 

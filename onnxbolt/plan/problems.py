@@ -12,11 +12,11 @@ from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, STORE
 from onnxbolt.graph.edit import conv_attributes
-from onnxbolt.kernels.config import ConvProblem, GemmProblem, SqueezeExciteProblem
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.form import PLAIN
 from onnxbolt.measurements.keys import Problem, canonical, plain
 from onnxbolt.plan.ranges import AS_IS, Point
+from onnxbolt.problems import ConvProblem, GemmProblem, SqueezeExciteProblem
 
 
 def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = AS_IS) -> Problem:

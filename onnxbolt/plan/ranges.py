@@ -17,9 +17,9 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.errors import InputError
 from onnxbolt.graph.shapes import Shape, infer_at
-from onnxbolt.kernels.config import UNBOUNDED
 from onnxbolt.measurements.timings import Choice
 from onnxbolt.options import Options, Shapes
+from onnxbolt.problems import UNBOUNDED
 from onnxbolt.spelling import option
 
 # Without options: batches. One that is served by itself and one that fills a GPU, and the geometric

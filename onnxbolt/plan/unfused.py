@@ -7,7 +7,7 @@ import itertools
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, EPILOGUES, MEAN
-from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem
 
 # In fp32 alone cuDNN and cuBLASLt kernels with these epilogues are used (FusedConv, Gemm with
 # bias).

@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnxbolt import grouped
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN
 from onnxbolt.graph.order import in_order
-from onnxbolt.kernels import grouped
 from onnxbolt.precision import ops
 from onnxbolt.precision.constants import LARGEST, Constants
 from onnxbolt.precision.kernel_table import Kernels

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxbolt.epilogues import EPILOGUES, MEAN, layers
-from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.verify.limits import FLOOR, TANH, TF32, Arithmetic, published, unit
 
 

@@ -42,7 +42,7 @@ from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.regions import Part, Region
 from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.library import compile_seconds, compiled
+from onnxbolt.tune.library import compiled
 from onnxbolt.tune.parts import promising
 from onnxbolt.tune.sessions import Arrays, Found, Sample, Setting, Source, interleave, only, search
 from onnxbolt.tune.submodels import Fused, Original, fuse, repeat
@@ -144,7 +144,9 @@ def _ready(region: Region, bench: Bench) -> bool:
     ]
     at_once = min(len(families), len(os.sched_getaffinity(0)))
     seconds = (
-        _ALONE * sum(map(compile_seconds, families)) / at_once if bench.stream and families else 0.0
+        _ALONE * sum(family.compile_seconds for family in families) / at_once
+        if bench.stream and families
+        else 0.0
     )
     return seconds <= _COMPILING * max(bench.deadline - time.monotonic(), 0.0)
 

@@ -22,8 +22,8 @@ from filelock import FileLock
 
 from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
 from onnxbolt.errors import InputError
+from onnxbolt.families import KernelConfig
 from onnxbolt.files import write_whole
-from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.measurements.keys import canonical
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import cache_directory

@@ -11,11 +11,12 @@ import functools
 import importlib
 from typing import Any
 
+from onnxbolt import families
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import gemm
-from onnxbolt.kernels.config import Family, GemmProblem, KernelConfig
+from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import Problem
+from onnxbolt.problems import GemmProblem
 
 _COUNT = 8
 _PRECISIONS = {DType.F16: "HSH", DType.BF16: "TST"}  # A and B, accumulator, C and D
@@ -32,13 +33,14 @@ def seeds(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
         or arch.number not in _GPUS
     ):
         return ()
-    targets = {Family.GEMM_2X: "CUTLASS", **({Family.GEMM_3X: "CUTLASS3"} if arch.wgmma else {})}
+    found = families.candidates(problem, arch)
+    known = {c.family for c in found if c.family.heuristics_target}
     proposed = {
         (family, tile)
-        for family, target in targets.items()
-        for tile in _tiles(problem, arch.number, target)
+        for family in known
+        for tile in _tiles(problem, arch.number, family.heuristics_target)
     }
-    return tuple(c for c in gemm.candidates(problem, arch) if (c.family, c.threadblock) in proposed)
+    return tuple(c for c in found if (c.family, getattr(c, "tile", None)) in proposed)
 
 
 def _tiles(problem: GemmProblem, arch: int, target: str) -> list[tuple[int, int, int]]:

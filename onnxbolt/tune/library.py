@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from onnxbolt.codegen import cache
 from onnxbolt.codegen.artifacts import (
@@ -35,13 +36,11 @@ from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import Family
 
 # at most: CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone
 # at the end
 _UNIT_SIZE = 8
-# of one core for a kernel, with its share of a unit's headers: CUTLASS's are large
-_COMPILE_SECONDS = {Family.GEMM_3X: 10.0, Family.GEMM_2X: 3.0, Family.CONV_2X: 3.0}
 # what ptxas says of registers that went to local memory, and of wgmma instructions that wait for
 # one another (C7510 to C7518, by cause)
 SLOW_CODE = re.compile(r"spilled to local memory|wgmma\S* instructions are serialized|C7510|C7511")
@@ -65,11 +64,6 @@ class Object:
 
 
 Result = tuple[Instance, Path | Uncompiled]
-
-
-def compile_seconds(family: Family) -> float:
-    """About what a core takes for one kernel of the family."""
-    return _COMPILE_SECONDS.get(family, 1.0)
 
 
 def profiling_toolchain() -> Toolchain:
@@ -105,7 +99,7 @@ def build(
             yield instance, known
         else:
             missing.append(instance)
-    share = math.fsum(compile_seconds(instance.config.family) for instance in missing) / len(
+    share = math.fsum(instance.config.family.compile_seconds for instance in missing) / len(
         os.sched_getaffinity(0)
     )
     # so short that no core is still busy when the others have nothing left
@@ -223,20 +217,18 @@ class _Memory:
 
 def _unit(part: Sequence[Instance]) -> Unit:
     config = part[0].config
-    return Unit(f"{config.family.name.lower()}_sm{config.arch}.cu", render_unit(part), config.arch)
+    return Unit(f"{config.family.name}_sm{config.arch}.cu", render_unit(part), config.arch)
 
 
 def _parts(instances: Sequence[Instance], seconds: float) -> Iterator[list[Instance]]:
     """Runs of nearly equal length, each of one family and architecture, that compile within
     `seconds` or hold one kernel; what takes longest to compile first."""
-    groups: dict[tuple[int, int], list[Instance]] = {}
+    groups: dict[tuple[Family[Any], int], list[Instance]] = {}
     for instance in instances:
         groups.setdefault((instance.config.family, instance.config.arch), []).append(instance)
-    for key in sorted(groups, key=lambda key: -compile_seconds(Family(key[0]))):
-        group, size = (
-            groups[key],
-            min(_UNIT_SIZE, max(1, int(seconds / compile_seconds(Family(key[0]))))),
-        )
+    for family, arch in sorted(groups, key=lambda key: -key[0].compile_seconds):
+        group = groups[family, arch]
+        size = min(_UNIT_SIZE, max(1, int(seconds / family.compile_seconds)))
         length = math.ceil(len(group) / math.ceil(len(group) / size))
         for i in range(0, len(group), length):
             yield group[i : i + length]

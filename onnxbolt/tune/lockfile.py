@@ -21,10 +21,9 @@ from onnxbolt import checks
 from onnxbolt.archs import ARCHS as BY_NUMBER
 from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
 from onnxbolt.errors import FrozenError, InputError
+from onnxbolt.families import config_from
 from onnxbolt.files import read_whole, write_whole
 from onnxbolt.inspection import describe
-from onnxbolt.kernels.config import UNBOUNDED
-from onnxbolt.kernels.soundness import config_from
 from onnxbolt.measurements.keys import Problem, plain, problem_from
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
@@ -32,6 +31,7 @@ from onnxbolt.options import ARCHS, PRECISIONS, Options
 from onnxbolt.plan.cost import fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.precision.kernel_table import release
+from onnxbolt.problems import UNBOUNDED
 from onnxbolt.spelling import option
 from onnxbolt.tune.soundness import check_problem
 from onnxbolt.version import __version__

@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,10 @@ from onnxbolt.codegen.digest import kernel_sources_digest
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
-from onnxbolt.kernels.config import (
-    SPLIT_AT_LAUNCH,
-    SWIZZLED_AT_LAUNCH,
-    Family,
-    GemmProblem,
-    KernelConfig,
-    SqueezeExciteProblem,
-)
+from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import Problem, kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status, median_and_deviation
+from onnxbolt.problems import GemmProblem, SqueezeExciteProblem
 from onnxbolt.spelling import option
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
@@ -35,15 +29,8 @@ from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library,
 
 _ROUNDS = 3  # candidates take turns, so that a change of the clock meets all of them
 _HOPELESS = 2.0  # times the best so far: no further round
-# what a launch decides, one after the other: all values are tried on so many kernels, if they take
-# at most so many times the best
-_LAUNCHES: tuple[tuple[tuple[Family, ...], Callable[[KernelConfig], list[KernelConfig]]], ...] = (
-    (
-        SWIZZLED_AT_LAUNCH,
-        lambda config: [replace(config, swizzle=swizzle) for swizzle in (1, 2, 4, 8)],
-    ),
-    (SPLIT_AT_LAUNCH, lambda config: [replace(config, split_k=splits) for splits in (1, 2, 4)]),
-)
+# what a launch decides: all values are tried on so many kernels, if they take at most so many times
+# the best
 _SWEPT, _WORTHWHILE = 3, 1.1
 _START = 120.0  # seconds for loading CUDA, making operands and computing the reference
 
@@ -105,11 +92,9 @@ class Profiler:
         """
         entries = [_Entry(config, library) for config, library in candidates]
         self._run(_Race(problem, samples, timeout, entries, overlap))
-        for families, launches in _LAUNCHES if sweep else ():
-            able = [entry for entry in entries if entry.config.family in families]
-            others = _other_launches(
-                able, launches, _WORTHWHILE * self._best.get(problem, math.inf)
-            )
+        for decision in range(_decisions(entries) if sweep else 0):
+            limit = _WORTHWHILE * self._best.get(problem, math.inf)
+            others = _other_launches(entries, decision, limit)
             self._run(_Race(problem, samples, timeout, others, overlap))
             entries += others
         key = kernel_key(problem, self.machine)
@@ -280,17 +265,23 @@ def _description(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _other_launches(
-    entries: Sequence[_Entry], launches: Callable[[KernelConfig], list[KernelConfig]], limit: float
-) -> list[_Entry]:
+def _decisions(entries: Sequence[_Entry]) -> int:
+    """How many decisions a launch takes, of the kernel that has most."""
+    return max((len(e.config.family.launches(e.config)) for e in entries), default=0)
+
+
+def _other_launches(entries: Sequence[_Entry], decision: int, limit: float) -> list[_Entry]:
     """The best kernels of `entries`, none above `limit` microseconds, launched in every other
-    way."""
-    good = [e for e in entries if e.status is Status.OK and e.samples and e.us <= limit]
-    best, known = (
-        sorted(good, key=lambda entry: entry.us)[:_SWEPT],
-        {entry.config for entry in entries},
-    )
-    variants = {config: entry.library for entry in best for config in launches(entry.config)}
+    way that their families name for a decision."""
+    able = [e for e in entries if len(e.config.family.launches(e.config)) > decision]
+    good = [e for e in able if e.status is Status.OK and e.samples and e.us <= limit]
+    best = sorted(good, key=lambda entry: entry.us)[:_SWEPT]
+    known = {entry.config for entry in able}
+    variants = {
+        config: entry.library
+        for entry in best
+        for config in entry.config.family.launches(entry.config)[decision]
+    }
     return [_Entry(config, library) for config, library in variants.items() if config not in known]
 
 

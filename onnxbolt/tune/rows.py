@@ -7,10 +7,11 @@ import math
 from typing import Any
 
 from onnxbolt import checks
-from onnxbolt.kernels.config import ROW_WIDTH, UNBOUNDED, KernelConfig
-from onnxbolt.kernels.soundness import config_from
+from onnxbolt.families import KernelConfig, config_from
+from onnxbolt.families.row import WIDTH
 from onnxbolt.measurements.keys import canonical
 from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.problems import UNBOUNDED
 
 COLUMNS = (
     "key",
@@ -73,4 +74,4 @@ def _config(text: object) -> KernelConfig:
     numbers = checks.parsed_json(checks.text("config", text))
     if not isinstance(numbers, list):
         raise ValueError(f"configuration {str(numbers)[:200]}: a list is expected")
-    return config_from([*numbers, *[0] * (ROW_WIDTH - len(numbers))])
+    return config_from([*numbers, *[0] * (WIDTH - len(numbers))])

@@ -31,11 +31,11 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
+from typing import Any
 
 from onnxbolt.codegen.render import Instance
-from onnxbolt.kernels.config import Family, KernelConfig
+from onnxbolt.families import Family, KernelConfig
 from onnxbolt.measurements.records import LEAST_GAIN, Measurement, Status
-from onnxbolt.tune.library import compile_seconds
 from onnxbolt.tune.tasks import Ranked, Task, instance_of
 
 # spread of log(measured / predicted) within a task, assumed at first; worth _PRIOR measurements
@@ -83,7 +83,7 @@ class Calibration:
     Estimates are shrunk towards no bias and `_SPREAD`, so that a first measurement is no proof.
     """
 
-    def __init__(self, errors: dict[tuple[int, Family], list[float]]) -> None:
+    def __init__(self, errors: dict[tuple[int, Family[Any]], list[float]]) -> None:
         """`errors` are log(measured / predicted), by task and family."""
         families = {family for _, family in errors}
         self._counts = {key: len(values) for key, values in errors.items()}
@@ -107,7 +107,9 @@ class Calibration:
             self._spreads.get(family, _SPREAD) * math.sqrt(1 + unknown),
         )
 
-    def _spread(self, family: Family, errors: dict[tuple[int, Family], list[float]]) -> float:
+    def _spread(
+        self, family: Family[Any], errors: dict[tuple[int, Family[Any]], list[float]]
+    ) -> float:
         squares, freedom = [_PRIOR * _SPREAD**2], float(_PRIOR)
         for (_, of), values in errors.items():
             if of is family:
@@ -275,7 +277,7 @@ class Scheduler:
     def _calibration(self) -> Calibration:
         """From candidates as predicted; other launches of their kernels would count one error
         several times."""
-        errors: dict[tuple[int, Family], list[float]] = defaultdict(list)
+        errors: dict[tuple[int, Family[Any]], list[float]] = defaultdict(list)
         for number, state in enumerate(self._states):
             for config, measurement in state.measured.items():
                 if measurement.status is Status.OK and config in state.predicted:
@@ -289,11 +291,11 @@ def _pioneers(tasks: Sequence[Task]) -> set[tuple[int, KernelConfig]]:
     """The best candidate of each family in the first task that has one: from it the calibration
     learns of the family. A family that takes longer to compile than another one of the task
     waits for its gain."""
-    found: dict[Family, tuple[int, KernelConfig]] = {}
+    found: dict[Family[Any], tuple[int, KernelConfig]] = {}
     for number, task in enumerate(tasks):
-        least = min(compile_seconds(candidate.config.family) for candidate in task.candidates)
+        least = min(candidate.config.family.compile_seconds for candidate in task.candidates)
         for candidate in task.candidates:
-            if compile_seconds(candidate.config.family) <= least:
+            if candidate.config.family.compile_seconds <= least:
                 found.setdefault(candidate.config.family, (number, candidate.config))
     return set(found.values())
 
@@ -304,6 +306,6 @@ def _priority(instance: Instance, trials: list[tuple[int, float, Trial]]) -> tup
     gain = math.fsum(gain for _, gain, _ in trials)
     return (
         min(rank for rank, _, _ in trials),
-        -gain / compile_seconds(instance.config.family),
+        -gain / instance.config.family.compile_seconds,
         repr(instance),
     )

@@ -9,8 +9,7 @@ from typing import Any
 
 from onnxbolt import checks
 from onnxbolt.epilogues import EPILOGUES, MAX_STEPS, PRODUCT
-from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig, SqueezeExciteProblem
-from onnxbolt.kernels.soundness import FOR_CONV, FOR_GEMM, config_from
+from onnxbolt.families import KernelConfig, config_from
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.records import Measurement, Status
 
@@ -42,12 +41,7 @@ def check_problem(problem: Problem, config: KernelConfig) -> None:
         raise ValueError(
             "problem: inner has not one width for each product of the chain but the first"
         )
-    families = (
-        (Family.SQUEEZE_EXCITE,)
-        if isinstance(problem, SqueezeExciteProblem)
-        else (FOR_CONV if isinstance(problem, ConvProblem) else FOR_GEMM)
-    )
-    if config.family not in (*families, *(FOR_GEMM if isinstance(problem, ConvProblem) else ())):
+    if not isinstance(problem, config.family.problems):
         raise ValueError(f"a kernel of {config.family.name} for a {type(problem).__name__}")
 
 

@@ -9,8 +9,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from onnxbolt.families import KernelConfig
 from onnxbolt.inspection import describe
-from onnxbolt.kernels.config import KernelConfig
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.tune.tasks import Task
 

@@ -6,20 +6,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from onnxbolt.archs import Arch
 from onnxbolt.codegen.render import Instance
-from onnxbolt.kernels.config import ConvProblem, Family, KernelConfig, SqueezeExciteProblem
+from onnxbolt.families import Family, KernelConfig
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import candidates, floor_us, fused_us
 from onnxbolt.plan.problems import describe_problem
+from onnxbolt.problems import ConvProblem, SqueezeExciteProblem
 from onnxbolt.tune.heuristics import seeds
 
 _FEW = 3
-# CUTLASS's; our own kernels are the last one
-_GENERATION = {Family.GEMM_2X: 0, Family.CONV_2X: 0, Family.GEMM_3X: 1}
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,16 @@ def _varied(everything: Sequence[Ranked], trials: int) -> list[Ranked]:
     """The first `trials`, but a few of each family however it is predicted, since predictions
     compare kernels of one family well, and families less so; and no more than a few of those
     that have a successor for the problem."""
-    families: dict[Family, list[Ranked]] = defaultdict(list)
+    families: dict[Family[Any], list[Ranked]] = defaultdict(list)
     for candidate in everything:
         families[candidate.config.family].append(candidate)
     few = min(_FEW, trials // max(len(families), 1))
-    latest = max(_GENERATION.get(family, 2) for family in families) if families else 0
+    latest = max(family.generation for family in families) if families else 0
     sure = [candidate for group in families.values() for candidate in group[:few]]
     rest = [
         candidate
         for family, group in families.items()
-        if _GENERATION.get(family, 2) == latest
+        if family.generation == latest
         for candidate in group[few:]
     ]
     chosen = [*sure, *sorted(rest, key=_by_time)[: trials - len(sure)]]

@@ -13,7 +13,7 @@ from typing import Protocol
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import OnnxboltError
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import Problem, kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.timings import Choice, Timings

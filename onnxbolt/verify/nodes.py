@@ -16,7 +16,6 @@ from onnx import NodeProto
 
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.exporter import FUSED_DOMAIN
-from onnxbolt.kernels.config import Family
 from onnxbolt.library import manifest_of_model
 from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.verify.bounds import Bounded
@@ -28,17 +27,6 @@ from onnxbolt.verify.rules import Analysis, Env
 from onnxbolt.verify.segments import Segment
 from onnxbolt.verify.session import CPU, RUNTIME_ERRORS
 from onnxbolt.verify.standard import Standard
-
-# families whose products of fp32 are no tensor core's
-_IN_FP32 = {
-    Family.B2B_GEMM_SMALL,
-    Family.DEPTHWISE,
-    Family.ELEMENTWISE,
-    Family.LAYOUT,
-    Family.POOL,
-    Family.RESIZE,
-    Family.SQUEEZE_EXCITE,
-}
 
 
 class Nodes:
@@ -76,9 +64,10 @@ class Nodes:
         if op is None:
             return Arithmetic(tf32=self._models.candidate.tf32, coarse=self._models.provider != CPU)
         families = {config.family for config in configs_of_node(node)}
-        tf32 = op.element is DType.F32 and not families <= _IN_FP32
+        rounding = [family.tensor_cores for family in families]  # fp32 to TF32
+        tf32 = op.element is DType.F32 and any(rounding)
         error = published(op.element.numpy, op.chain)
-        return Arithmetic(op.element.numpy, tf32, tf32 and families.isdisjoint(_IN_FP32), error)
+        return Arithmetic(op.element.numpy, tf32, tf32 and all(rounding), error)
 
     def analyse(self, nodes: Sequence[NodeProto], env: Env) -> bool:
         """Add to `env` what `nodes` compute, with bounds; False where ONNX Runtime does not run

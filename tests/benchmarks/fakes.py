@@ -15,9 +15,10 @@ import pytest
 from benchmarks import peers, racing
 from onnxbolt.codegen.render import Instance
 from onnxbolt.epilogues import PRODUCT
-from onnxbolt.kernels.config import GemmProblem, KernelConfig
+from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.problems import GemmProblem
 from onnxbolt.tune.library import Result
 from tests.tune import fakes
 

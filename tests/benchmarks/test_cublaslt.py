@@ -15,7 +15,7 @@ import pytest
 from benchmarks import cublaslt, peers
 from benchmarks.cublaslt import Product, Shape
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.problems import GemmProblem
 
 LIBRARY = r"""
 #include <cstdint>

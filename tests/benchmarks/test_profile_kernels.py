@@ -10,14 +10,14 @@ import pytest
 
 from benchmarks import profile_kernels
 from onnxbolt.errors import InputError
-from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
+from onnxbolt.families.pool import PoolConfig
 
 METRICS = [
     "gpu__time_duration.sum",
     "dram__bytes.sum.per_second",
     *profile_kernels._SHARES.values(),
 ]
-OURS = KernelConfig(90, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
+OURS = PoolConfig(arch=90)
 
 
 def csv(*rows: tuple[str, str, str, str, str, str, str]) -> str:
@@ -74,7 +74,7 @@ def test_the_slowest_kernels_are_ranked_and_say_what_limits_them(tmp_path: Path)
         "device memory",
     )
     assert first["values"]["dram_tb_per_s"] == 3.0
-    assert "POOL" in first["config"]
+    assert "pool" in first["config"]
     assert (second["config"], second["ours_us"], second["values"]["launches"]) == (
         "cudnn::nchw",
         14.44,

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import gemm, peers, racing
 from onnxbolt import gpu
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem
+from onnxbolt.problems import ConvProblem
 from tests.benchmarks import fakes
 
 SHAPES = "1280x768x768 Bias,1024x1024x1024 Bias"

@@ -7,10 +7,12 @@ import dataclasses
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from onnxbolt.codegen.artifacts import Progress, Unit, compile_units
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.render import Instance, render_unit
+from onnxbolt.families import Family
 from onnxbolt.tune.library import SLOW_CODE
 
 
@@ -41,7 +43,7 @@ def watchful(kind: type[WatchfulToolchain] = WatchfulToolchain) -> WatchfulToolc
 def units(instances: Sequence[Instance], size: int) -> list[Unit]:
     """Translation units of at most `size` kernels, each of one family and architecture, in the
     order given."""
-    groups: dict[tuple[int, int], list[Instance]] = {}
+    groups: dict[tuple[Family[Any], int], list[Instance]] = {}
     for instance in instances:
         groups.setdefault((instance.config.family, instance.config.arch), []).append(instance)
     return [

@@ -2,7 +2,7 @@
 the planner with -m nvcc.
 
 A family's code for the host is the same for all architectures, so that it is compiled for one of
-them. tests/e2e/test_library.py has the families GEMM_2X and CONV_2X for sm_80, and POOL for sm_80
+them. tests/e2e/test_library.py has the families gemm_2x and conv_2x for sm_80, and pool for sm_80
 and sm_90a.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,90 +20,85 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
 from onnxbolt.errors import BuildError
-from onnxbolt.kernels import conv, elementwise, gemm, resize, squeeze_excite
-from onnxbolt.kernels.config import (
-    UNBOUNDED,
-    ConvProblem,
-    Family,
-    GemmProblem,
-    Iterator,
-    KernelConfig,
-    Schedule,
-)
+from onnxbolt.families import candidates, named, only
+from onnxbolt.families.b2b_conv_2x import B2bConv2xConfig
+from onnxbolt.families.b2b_gemm_2x import B2bGemm2xConfig
+from onnxbolt.families.base import Schedule
+from onnxbolt.families.blocks.mma_sync import Walk
+from onnxbolt.families.conv_2x import Conv2xConfig
+from onnxbolt.families.depthwise import DepthwiseConfig
+from onnxbolt.families.gemm_2x import Gemm2xConfig
+from onnxbolt.families.gemm_3x import Gemm3xConfig
+from onnxbolt.problems import ConvProblem, GemmProblem
 from tests.codegen.compilation import DeviceToolchain, compile_all, slow_code, units, watchful
 
 CHAIN = ("Bias", "Add", "Relu")
+LAYERS = ("Bias", "Relu", PRODUCT, *CHAIN)
 
 
 def _families(arch: int) -> list[Instance]:
     """One instance of each family of our own that all architectures have, but for poolings."""
-    depthwise = KernelConfig(
-        arch,
-        0,
-        UNBOUNDED,
-        Family.DEPTHWISE,
-        (2, 4, 128),
-        (5, 5, 1),
-        align_a=4,
-        align_b=4,
-        align_c=4,
-    )
+    depthwise = DepthwiseConfig(arch=arch, rows=2, columns=4, filter=(5, 5, 1), access=4)
     return [
-        Instance(elementwise.config(arch), DType.F16, DType.F16, CHAIN),
+        Instance(only("elementwise", arch), DType.F16, DType.F16, CHAIN),
         Instance(depthwise, DType.F16, DType.F16, CHAIN),
-        Instance(resize.config(arch), DType.F16, DType.F16),
-        Instance(squeeze_excite.config(arch), DType.F16, DType.F16, ("Silu", "Sigmoid")),
+        Instance(only("resize", arch), DType.F16, DType.F16),
+        Instance(only("squeeze_excite", arch), DType.F16, DType.F16, ("Silu", "Sigmoid")),
     ]
 
 
 def _cutlass_2x(arch: int) -> list[Instance]:
-    tile = ((128, 64, 32), (64, 32, 32), (16, 8, 16), 3)
-    gemm_2x = KernelConfig(arch, 0, UNBOUNDED, Family.GEMM_2X, *tile)
-    conv_2x = KernelConfig(arch, 0, UNBOUNDED, Family.CONV_2X, *tile, iterator=Iterator.OPTIMIZED)
+    tile: dict[str, Any] = {
+        "tile": (128, 64, 32),
+        "warp": (64, 32, 32),
+        "instruction": (16, 8, 16),
+        "stages": 3,
+        "swizzle": 1,
+    }
+    gemm_2x = Gemm2xConfig(arch=arch, **tile)
+    conv_2x = Conv2xConfig(arch=arch, **tile, walk=Walk.OPTIMIZED)
     return [Instance(config, DType.F16, DType.F16, CHAIN) for config in (gemm_2x, conv_2x)]
 
 
 def _cutlass_3x() -> Instance:
-    config = KernelConfig(
-        90,
-        0,
-        UNBOUNDED,
-        Family.GEMM_3X,
-        (128, 128, 64),
-        cluster=(2, 1),
-        schedule=Schedule.COOPERATIVE,
+    config = Gemm3xConfig(
+        arch=90, tile=(128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE
     )
     return Instance(config, DType.F16, DType.F16, CHAIN)
 
 
-def _chain(arch: int) -> Instance:
-    """Two layers with mma.sync, the result of the first one in registers."""
-    stages = 3 if get(arch).cp_async else 2
-    config = KernelConfig(
-        arch, 0, UNBOUNDED, Family.B2B_GEMM_2X, (64, 64, 32), (32, 0, 0), (16, 64, 0), stages
-    )
-    return Instance(config, DType.F16, DType.F16, ("Bias", "Relu", PRODUCT, *CHAIN))
+def _b2b(arch: int) -> dict[str, Any]:
+    """Two layers with mma.sync."""
+    return {
+        "arch": arch,
+        "rows": 64,
+        "columns": 64,
+        "depth": 32,
+        "later": (32, 0, 0),
+        "stages": 3 if get(arch).cp_async else 2,
+        "access_k": 8,
+        "access_n": 8,
+    }
 
 
-def _conv_chain(arch: int) -> Instance:
-    """The same of a convolution and a 1x1 one, the result of the first one in shared memory."""
-    alone = _chain(arch)
-    config = dataclasses.replace(
-        alone.config,
-        family=Family.B2B_CONV_2X,
-        instruction=(32, 32, 0),
-        iterator=Iterator.OPTIMIZED,
-    )
-    return dataclasses.replace(alone, config=config)
+def _b2b_gemm(arch: int) -> Instance:
+    """The result of the first one in registers."""
+    return Instance(B2bGemm2xConfig(**_b2b(arch), warp=(16, 64)), DType.F16, DType.F16, LAYERS)
 
 
-WHOLE = units([*_families(90), _cutlass_3x(), _chain(80), _conv_chain(80)], 1)
+def _b2b_conv(arch: int) -> Instance:
+    """A convolution and a 1x1 one, the result of the first one in shared memory."""
+    config = B2bConv2xConfig(**_b2b(arch), warp=(32, 32), walk=Walk.OPTIMIZED)
+    return Instance(config, DType.F16, DType.F16, LAYERS)
+
+
+WHOLE = units([*_families(90), _cutlass_3x(), _b2b_gemm(80), _b2b_conv(80)], 1)
 DEVICE = units(
     [
         *_cutlass_2x(90),
         *_families(80),
-        *(_chain(arch) for arch in ARCHS if arch != 80),
-        _conv_chain(75),
+        *(_b2b_gemm(arch) for arch in ARCHS if arch != 80),
+        _b2b_conv(75),
     ],
     1,
 )
@@ -156,9 +152,9 @@ def test_every_candidate_compiles(number: int, dtype: DType) -> None:
         )
         first = dataclasses.replace(image, c=width)  # 4 or 8 channels have an iterator of their own
         configs = (
-            *gemm.candidates(problem, arch),
-            *conv.candidates(image, arch),
-            *conv.candidates(first, arch),
+            *candidates(problem, arch),
+            *candidates(image, arch),
+            *candidates(first, arch),
         )
         (wide if width >= dtype.alignment else narrow).extend(
             Instance(config.instance(), dtype, dtype, CHAIN) for config in configs
@@ -197,8 +193,7 @@ def test_every_candidate_for_several_products_compiles(number: int) -> None:
     found = [
         Instance(config.instance(), DType.F16, DType.F16, problem.chain)
         for problem in problems
-        for config in gemm.candidates(problem, get(number))
-        if config.family is Family.B2B_GEMM_2X
+        for config in named("b2b_gemm_2x").candidates(problem, get(number))
     ]
     _, complaints = compile_all(units(found, 4), watchful())
     assert complaints == []
@@ -217,7 +212,7 @@ def test_every_depthwise_candidate_compiles(number: int, dtype: DType) -> None:
         )
         found += [
             Instance(config.instance(), dtype, dtype, problem.chain)
-            for config in conv.candidates(problem, get(number))
+            for config in candidates(problem, get(number))
         ]
     _, complaints = compile_all(units(found, 8), watchful())
     assert complaints == []

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 
 from onnxbolt import archs, domains, names
 from onnxbolt.codegen import declarations
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.kernels.config import ROW_WIDTH, Family
+from onnxbolt.families import FAMILIES, Family
+from onnxbolt.families.row import WIDTH
 
 
 def test_the_header_is_renewed() -> None:
@@ -19,14 +21,14 @@ def test_the_header_is_renewed() -> None:
 
 
 def test_each_column_has_a_name() -> None:
-    assert len(set(declarations.columns())) == ROW_WIDTH
+    assert len(set(declarations.columns())) == WIDTH
     assert declarations.columns()[4:8] == ["kTileM", "kTileN", "kTileK", "kWarpM"]
 
 
-@pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
-def test_families_have_their_numbers(family: Family) -> None:
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_families_have_their_numbers(family: Family[Any]) -> None:
     name = "".join(word.capitalize() for word in family.name.split("_"))
-    assert f"  k{name} = {family.value}," in declarations.declarations()
+    assert f"  k{name} = {family.number}," in declarations.declarations()
 
 
 def test_an_architecture_comes_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import FAMILIES, Family, named
 from onnxbolt.library import generated_sources
 from tests.codegen.compilation import compile_program, watchful
 from tests.codegen.ptx import WAIT, Instruction, Kernel, kernels
@@ -24,51 +25,57 @@ from tests.gpu.fault_models import ARCH, prepare
 # a limit would measure how busy the machine is; compilers have one of processor time
 pytestmark = pytest.mark.timeout(0)
 # launched behind the kernel before
-PLAIN = {Family.GEMM_2X, Family.GEMM_3X, Family.CONV_2X, Family.B2B_GEMM_2X, Family.B2B_CONV_2X}
+PLAIN = {
+    named("gemm_2x"),
+    named("gemm_3x"),
+    named("conv_2x"),
+    named("b2b_gemm_2x"),
+    named("b2b_conv_2x"),
+}
 # of each family's kernels the parameter's type and the fields in it that are constant
-CONSTANTS: dict[Family, tuple[str, tuple[str, ...]]] = {
-    Family.POOL: ("pool::Params", ()),
-    Family.LAYOUT: ("layout::Params", ()),
-    Family.RESIZE: ("resize::Params", ()),
-    Family.ELEMENTWISE: ("elementwise::Params", ("epilogue.vectors",)),
-    Family.DEPTHWISE: ("depthwise::Params", ("filter", "epilogue.vectors")),
-    Family.SQUEEZE_EXCITE: (
+CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
+    named("pool"): ("pool::Params", ()),
+    named("layout"): ("layout::Params", ()),
+    named("resize"): ("resize::Params", ()),
+    named("elementwise"): ("elementwise::Params", ("epilogue.vectors",)),
+    named("depthwise"): ("depthwise::Params", ("filter", "epilogue.vectors")),
+    named("squeeze_excite"): (
         "squeeze_excite::Params",
         ("squeeze", "squeeze_bias", "excite", "excite_bias"),
     ),
-    Family.GEMM_SM90: ("sm90::Params", ("b", "operands.vectors")),
-    Family.CONV_SM90: ("sm90::Params", ("b", "operands.vectors")),
-    Family.HALO_SM90: ("halo::Params", ("filter", "epilogue.vectors")),
-    Family.STEM_SM90: ("first::Params", ("filter", "epilogue.vectors")),
-    Family.B2B_GEMM_SMALL: (
+    named("gemm_sm90"): ("sm90::Params", ("b", "operands.vectors")),
+    named("conv_sm90"): ("sm90::Params", ("b", "operands.vectors")),
+    named("halo_sm90"): ("halo::Params", ("filter", "epilogue.vectors")),
+    named("stem_sm90"): ("first::Params", ("filter", "epilogue.vectors")),
+    named("b2b_gemm_small"): (
         "ChainArguments",
         ("weights", *(f"epilogue[{i}].vectors" for i in range(4))),
     ),
-    Family.B2B_GEMM_SM90: (
+    named("b2b_gemm_sm90"): (
         "sm90::ChainParams",
         ("weights", *(f"operands[{i}].vectors" for i in range(4))),
     ),
-    Family.GEMM_ROWS_SM90: (
+    named("gemm_rows_sm90"): (
         "sm90::ChainParams",
         ("weights", *(f"operands[{i}].vectors" for i in range(4))),
     ),
-    Family.B2B_GEMM_WIDE_SM90: (
+    named("b2b_gemm_wide_sm90"): (
         "sm90::ChainParams",
         ("weights", *(f"operands[{i}].vectors" for i in range(4))),
     ),
-    Family.B2B_STORED_SM90: (
+    named("b2b_stored_sm90"): (
         "sm90::StoredParams",
         ("weights", *(f"operands[{i}].vectors" for i in range(2))),
     ),
-    Family.B2B_CONV_SM90: (
+    named("b2b_conv_sm90"): (
         "sm90::ConvChainParams",
         ("b", "weights", "operands.vectors", *(f"inner[{i}].vectors" for i in range(4))),
     ),
-    Family.B2B_HALO_SM90: (
+    named("b2b_halo_sm90"): (
         "halo::ChainParams",
         ("filter", "weights", "epilogue.vectors", *(f"inner[{i}].vectors" for i in range(2))),
     ),
-    Family.B2B_STEM_SM90: (
+    named("b2b_stem_sm90"): (
         "first::ChainParams",
         ("filter", "next", "epilogue.vectors", "inner.vectors"),
     ),
@@ -118,14 +125,14 @@ class PtxToolchain(Toolchain):
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[Family, list[Kernel]]:
+def found() -> dict[Family[Any], list[Kernel]]:
     """The kernels of one instance of each family."""
     base = watchful()
     toolchain = PtxToolchain(base.nvcc, base.version, base.cutlass, base.library_dir)
     units = {}
     for family in CONSTANTS:
         sources = generated_sources(prepare(family).manifest)
-        name = next(name for name in sources if name.startswith(f"{family.name.lower()}_sm{ARCH}"))
+        name = next(name for name in sources if name.startswith(f"{family.name}_sm{ARCH}"))
         units[family] = Unit(name, sources[name], ARCH)
     return {
         family: kernels(path.read_text())
@@ -134,9 +141,9 @@ def found() -> dict[Family, list[Kernel]]:
 
 
 @pytest.fixture(scope="module")
-def constants(tmp_path_factory: pytest.TempPathFactory) -> dict[Family, set[int]]:
+def constants(tmp_path_factory: pytest.TempPathFactory) -> dict[Family[Any], set[int]]:
     """Where the constant fields lie."""
-    headers = sorted({family.name.lower() for family in CONSTANTS})
+    headers = sorted({family.name for family in CONSTANTS})
     prints = [
         " ".join(
             (
@@ -177,19 +184,21 @@ def _writes(access: Instruction) -> bool:
 
 
 def test_every_family_is_judged() -> None:
-    assert set(Family) == CONSTANTS.keys() | PLAIN
+    assert set(FAMILIES.values()) == CONSTANTS.keys() | PLAIN
 
 
-@pytest.mark.parametrize("family", PLAIN, ids=lambda family: family.name)
-def test_kernels_that_do_not_wait_are_launched_plainly(family: Family) -> None:
+@pytest.mark.parametrize("family", sorted(PLAIN, key=str), ids=str)
+def test_kernels_that_do_not_wait_are_launched_plainly(family: Family[Any]) -> None:
     root = resource_dir("custom_ops")
-    sources = [root / "families" / family.name.lower() / "kernel.h", *(root / "mma").rglob("*.h")]
+    sources = [root / "families" / family.name / "kernel.h", *(root / "mma").rglob("*.h")]
     assert not any("LaunchDependent" in path.read_text() for path in sources)
 
 
-@pytest.mark.parametrize("family", CONSTANTS, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", CONSTANTS, ids=str)
 def test_nothing_dependent_is_touched_before_the_wait(
-    found: dict[Family, list[Kernel]], constants: dict[Family, set[int]], family: Family
+    found: dict[Family[Any], list[Kernel]],
+    constants: dict[Family[Any], set[int]],
+    family: Family[Any],
 ) -> None:
     assert found[family]
     for kernel in found[family]:
@@ -197,9 +206,11 @@ def test_nothing_dependent_is_touched_before_the_wait(
         assert dependent(kernel, constants[family]) == [], kernel.name
 
 
-@pytest.mark.parametrize("family", CONSTANTS, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", CONSTANTS, ids=str)
 def test_without_its_waits_each_kernel_is_found(
-    found: dict[Family, list[Kernel]], constants: dict[Family, set[int]], family: Family
+    found: dict[Family[Any], list[Kernel]],
+    constants: dict[Family[Any], set[int]],
+    family: Family[Any],
 ) -> None:
     """The check can fail."""
     for kernel in found[family]:

@@ -10,149 +10,160 @@ from typing import Any
 
 import pytest
 
-from onnxbolt.codegen.render import Instance, instance_name, render_unit, type_name
+from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT, STORE
 from onnxbolt.errors import ToolchainError
-from onnxbolt.kernels import elementwise, resize, squeeze_excite
-from onnxbolt.kernels.config import UNBOUNDED, Family, Iterator, KernelConfig, Schedule
+from onnxbolt.families import FAMILIES, Family, only
+from onnxbolt.families.b2b_conv_2x import B2bConv2xConfig
+from onnxbolt.families.b2b_conv_sm90 import B2bConvSm90Config
+from onnxbolt.families.b2b_gemm_2x import B2bGemm2xConfig
+from onnxbolt.families.b2b_gemm_sm90 import B2bGemmSm90Config
+from onnxbolt.families.b2b_gemm_small import B2bGemmSmallConfig
+from onnxbolt.families.b2b_gemm_wide_sm90 import B2bGemmWideSm90Config
+from onnxbolt.families.b2b_halo_sm90 import B2bHaloSm90Config
+from onnxbolt.families.b2b_stem_sm90 import B2bStemSm90Config
+from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
+from onnxbolt.families.base import Schedule
+from onnxbolt.families.blocks.mma_sync import Walk
+from onnxbolt.families.conv_2x import Conv2xConfig
+from onnxbolt.families.conv_sm90 import ConvSm90Config
+from onnxbolt.families.depthwise import DepthwiseConfig
+from onnxbolt.families.gemm_2x import Gemm2xConfig
+from onnxbolt.families.gemm_3x import Gemm3xConfig
+from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90Config
+from onnxbolt.families.gemm_sm90 import GemmSm90Config
+from onnxbolt.families.halo_sm90 import HaloSm90Config
+from onnxbolt.families.pool import PoolConfig
+from onnxbolt.families.stem_sm90 import StemSm90Config
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-GEMM_2X = KernelConfig(
-    80, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 4
+MMA: dict[str, Any] = {
+    "arch": 80,
+    "tile": (128, 128, 32),
+    "warp": (64, 64, 32),
+    "instruction": (16, 8, 16),
+    "stages": 4,
+    "swizzle": 1,
+}
+GEMM_2X = Gemm2xConfig(**MMA)
+CONV_2X = Conv2xConfig(**MMA, walk=Walk.OPTIMIZED)
+GEMM_3X = Gemm3xConfig(
+    arch=90, tile=(128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE, access=8
 )
-GEMM_3X = KernelConfig(
-    90, 0, UNBOUNDED, Family.GEMM_3X, (128, 128, 64), cluster=(2, 1), schedule=Schedule.COOPERATIVE
-)
-CONV_2X = dataclasses.replace(GEMM_2X, family=Family.CONV_2X, iterator=Iterator.OPTIMIZED)
-CHAIN = KernelConfig(
-    90,
-    0,
-    UNBOUNDED,
-    Family.B2B_GEMM_SM90,
-    (64, 64, 256),
-    (16, 0, 0),
+B2B_GEMM_SM90 = B2bGemmSm90Config(
+    arch=90,
+    rows=64,
+    columns=64,
+    depth=256,
+    later=(16, 0, 0),
     stages=8,
+    tma_rows=True,
     consumers=2,
-    resident=1,
+    resident=True,
 )
-GEMM_ROWS = dataclasses.replace(
-    CHAIN,
-    family=Family.GEMM_ROWS_SM90,
-    threadblock=(128, 256, 448),
-    warp=(0, 0, 0),
-    stages=3,
-    align_a=1,
-    resident=0,
+GEMM_ROWS = GemmRowsSm90Config(
+    arch=90, rows=128, columns=256, depth=448, stages=3, tma_rows=False, consumers=2, resident=False
 )
-CHAIN_WIDE = KernelConfig(
-    90,
-    0,
-    UNBOUNDED,
-    Family.B2B_GEMM_WIDE_SM90,
-    (64, 512, 16),
-    (256, 64, 0),
-    stages=4,
-    align_a=1,
-    consumers=2,
+B2B_GEMM_WIDE = B2bGemmWideSm90Config(
+    arch=90, rows=64, columns=512, depth=16, later=(256, 64, 0), stages=4, tma_rows=False
 )
-B2B_GEMM_SMALL = KernelConfig(
-    80, 0, UNBOUNDED, Family.B2B_GEMM_SMALL, (128, 8, 4), (4, 0, 0), align_a=4, align_c=4
+B2B_GEMM_SMALL = B2bGemmSmallConfig(
+    arch=80, rows=128, columns=8, depth=4, later=(4, 0, 0), access_k=4, access_n=4
 )
-CHAIN_STORED = KernelConfig(
-    90,
-    0,
-    UNBOUNDED,
-    Family.B2B_STORED_SM90,
-    (192, 256, 64),
-    (64, 0, 0),
+B2B_STORED = B2bStoredSm90Config(
+    arch=90,
+    rows=192,
+    columns=256,
+    depth=64,
+    last_columns=64,
     stages=4,
     consumers=3,
-    resident=1,
+    resident=True,
 )
-B2B_GEMM_2X = KernelConfig(
-    80, 0, UNBOUNDED, Family.B2B_GEMM_2X, (64, 128, 32), (64, 0, 0), (32, 64, 0), stages=4
-)
-B2B_CONV_2X = dataclasses.replace(
-    B2B_GEMM_2X, family=Family.B2B_CONV_2X, iterator=Iterator.OPTIMIZED
-)
-GEMM_SM90 = KernelConfig(
-    90,
-    0,
-    UNBOUNDED,
-    Family.GEMM_SM90,
-    (128, 256, 64),
+B2B_MMA: dict[str, Any] = {
+    "arch": 80,
+    "rows": 64,
+    "columns": 128,
+    "depth": 32,
+    "later": (64, 0, 0),
+    "warp": (32, 64),
+    "stages": 4,
+    "access_k": 8,
+    "access_n": 8,
+}
+B2B_GEMM_2X = B2bGemm2xConfig(**B2B_MMA)
+B2B_CONV_2X = B2bConv2xConfig(**B2B_MMA, walk=Walk.OPTIMIZED)
+GEMM_SM90 = GemmSm90Config(
+    arch=90,
+    rows=128,
+    columns=256,
+    k=64,
     cluster=(2, 1),
     schedule=Schedule.COOPERATIVE,
     consumers=2,
 )
-CONV_SM90 = dataclasses.replace(
-    GEMM_SM90,
-    family=Family.CONV_SM90,
-    threadblock=(64, 64, 64),
+CONV_SM90 = ConvSm90Config(
+    arch=90,
+    rows=64,
+    columns=64,
+    k=64,
     stages=4,
-    cluster=(1, 1),
     schedule=Schedule.PINGPONG,
     consumers=3,
-    resident=1,
+    resident=True,
 )
 SWAPPED = dataclasses.replace(
     CONV_SM90,
-    threadblock=(96, 128, 64),
-    instruction=(1, 0, 0),
+    rows=96,
+    columns=128,
+    swapped=True,
     stages=0,
     schedule=Schedule.COOPERATIVE,
     consumers=1,
-    resident=0,
+    resident=False,
 )
 PLANES = dataclasses.replace(
-    CONV_SM90, threadblock=(64, 256, 64), stages=0, consumers=2, resident=0, align_c=1
+    CONV_SM90, columns=256, stages=0, consumers=2, resident=False, access_out=1
 )
-HALO_SM90 = KernelConfig(
-    90,
-    0,
-    UNBOUNDED,
-    Family.HALO_SM90,
-    (64, 224, 64),
-    instruction=(304, 0, 0),
-    stages=3,
+HALO: dict[str, Any] = {
+    "arch": 90,
+    "channels": 64,
+    "k_block": 64,
+    "image_tile": (0, 0, 0),
+    "stages": 3,
+    "schedule": Schedule.PINGPONG,
+    "resident": True,
+}
+HALO_SM90 = HaloSm90Config(**HALO, positions=224, stage_pixels=304, consumers=2)
+B2B_HALO_SM90 = B2bHaloSm90Config(
+    **HALO, positions=96, stage_pixels=144, later=(256, 0), consumers=3
+)
+STEM: dict[str, Any] = {
+    "arch": 90,
+    "pixels": 128,
+    "columns": 64,
+    "depth": 176,
+    "filter": (7, 7, 3),
+    "strides": (2, 2),
+    "consumers": 4,
+}
+STEM_SM90 = StemSm90Config(**STEM)
+B2B_STEM_SM90 = B2bStemSm90Config(**STEM, later_columns=64)
+B2B_CONV_SM90 = B2bConvSm90Config(
+    arch=90,
+    rows=128,
+    columns=64,
+    k=64,
+    later=(256, 0, 0),
+    stages=4,
     schedule=Schedule.PINGPONG,
     consumers=2,
-    resident=1,
+    resident=True,
 )
-STEM_SM90 = KernelConfig(
-    90,
-    0,
-    UNBOUNDED,
-    Family.STEM_SM90,
-    (128, 64, 176),
-    (7, 7, 3),
-    (2, 2, 1),
-    align_a=1,
-    align_b=1,
-    consumers=4,
-    resident=1,
-)
-CHAIN_CONV = dataclasses.replace(
-    CONV_SM90,
-    family=Family.B2B_CONV_SM90,
-    threadblock=(128, 64, 64),
-    warp=(256, 0, 0),
-    consumers=2,
-)
-CHAIN_HALO = dataclasses.replace(
-    HALO_SM90,
-    family=Family.B2B_HALO_SM90,
-    threadblock=(64, 96, 64),
-    instruction=(144, 256, 0),
-    consumers=3,
-)
-CHAIN_FIRST = dataclasses.replace(STEM_SM90, family=Family.B2B_STEM_SM90, instruction=(2, 2, 64))
-DEPTHWISE = KernelConfig(
-    90, 0, UNBOUNDED, Family.DEPTHWISE, (2, 4, 128), (3, 3, 1), align_a=4, align_b=4, align_c=4
-)
-POOL = KernelConfig(80, 0, UNBOUNDED, Family.POOL, (0, 0, 0))
+DEPTHWISE = DepthwiseConfig(arch=90, rows=2, columns=4, filter=(3, 3, 1), access=4)
+POOL = PoolConfig(arch=80)
 
 UNITS = {
     "gemm_2x": (
@@ -172,30 +183,34 @@ UNITS = {
     "halo_sm90": (
         Instance(HALO_SM90, DType.F16, DType.F16, ("Bias", "Relu")),
         Instance(HALO_SM90, DType.BF16, DType.F32),
-        Instance(dataclasses.replace(HALO_SM90, align_c=1), DType.F16, DType.F32, ("Bias",)),
+        Instance(dataclasses.replace(HALO_SM90, access_out=1), DType.F16, DType.F32, ("Bias",)),
     ),
     "stem_sm90": (Instance(STEM_SM90, DType.F16, DType.F16, ("Bias", "Relu")),),
     "pool": (Instance(POOL, DType.F16, DType.F16), Instance(POOL, DType.F32, DType.F32)),
     "depthwise": (Instance(DEPTHWISE, DType.F16, DType.F16, ("Bias", "HardSwish")),),
     "squeeze_excite": (
-        Instance(squeeze_excite.config(90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),
+        Instance(only("squeeze_excite", 90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),
     ),
     "b2b_gemm_sm90": (
-        Instance(CHAIN, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),
+        Instance(B2B_GEMM_SM90, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),
     ),
     "gemm_rows_sm90": (Instance(GEMM_ROWS, DType.F16, DType.F16, ("Bias", "Relu")),),
     "b2b_conv_sm90": (
-        Instance(CHAIN_CONV, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),
+        Instance(
+            B2B_CONV_SM90, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")
+        ),
     ),
     "b2b_halo_sm90": (
-        Instance(CHAIN_HALO, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")),
+        Instance(
+            B2B_HALO_SM90, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")
+        ),
     ),
     "b2b_stem_sm90": (
-        Instance(CHAIN_FIRST, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Relu")),
+        Instance(B2B_STEM_SM90, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Relu")),
     ),
     "b2b_gemm_wide_sm90": (
         Instance(
-            CHAIN_WIDE,
+            B2B_GEMM_WIDE,
             DType.F16,
             DType.F16,
             ("Bias", "Relu", "Gemm", "Bias", "Relu", "Gemm", "Bias"),
@@ -206,7 +221,7 @@ UNITS = {
     ),
     "b2b_stored_sm90": tuple(
         Instance(
-            CHAIN_STORED,
+            B2B_STORED,
             DType.F16,
             DType.F16,
             ("Bias", "Add", "Relu", *store, "Gemm", "Bias", "Relu"),
@@ -221,9 +236,9 @@ UNITS = {
             B2B_CONV_2X, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")
         ),
     ),
-    "resize": (Instance(resize.config(80), DType.F16, DType.F16),),
+    "resize": (Instance(only("resize", 80), DType.F16, DType.F16),),
     "elementwise": (
-        Instance(elementwise.config(80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),
+        Instance(only("elementwise", 80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),
     ),
 }
 
@@ -233,10 +248,10 @@ def test_unit_is_golden(family: str) -> None:
     assert render_unit(UNITS[family]) == (GOLDEN / f"{family}.cu").read_text()
 
 
-@pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
-def test_each_family_s_header_declares_its_type(family: Family) -> None:
-    header = resource_dir("custom_ops") / "families" / family.name.lower() / "kernel.h"
-    assert re.search(rf"^(struct|using) {type_name(family)}\b", header.read_text(), re.MULTILINE)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=str)
+def test_each_family_s_header_declares_its_type(family: Family[Any]) -> None:
+    header = resource_dir("custom_ops") / "families" / family.name / "kernel.h"
+    assert re.search(rf"^(struct|using) {family.type_name}\b", header.read_text(), re.MULTILINE)
 
 
 def test_no_family_includes_another_one_s_headers() -> None:
@@ -251,26 +266,25 @@ def test_names_differ_where_instances_differ() -> None:
     base = Instance(CONV_2X, DType.F16, DType.F16, ("Relu",))
     changes: dict[str, Any] = {
         "arch": 90,
-        "threadblock": (64, 128, 32),
+        "tile": (64, 128, 32),
         "warp": (32, 64, 32),
         "instruction": (16, 8, 8),
         "stages": 3,
         "swizzle": 4,
-        "align_a": 4,
-        "align_b": 4,
-        "align_c": 4,
-        "iterator": Iterator.ANALYTIC,
-        "family": Family.GEMM_2X,
+        "access_k": 4,
+        "access_n": 4,
+        "walk": Walk.ANALYTIC,
     }
     variants = [
         dataclasses.replace(base, config=dataclasses.replace(CONV_2X, **{field: value}))
         for field, value in changes.items()
     ]
     variants += [
-        Instance(dataclasses.replace(SWAPPED, instruction=(swapped, 0, 0)), DType.F16, DType.F16)
-        for swapped in (0, 1)
+        Instance(dataclasses.replace(SWAPPED, swapped=swapped), DType.F16, DType.F16)
+        for swapped in (False, True)
     ]
     variants += [
+        dataclasses.replace(base, config=GEMM_2X),
         dataclasses.replace(base, out=DType.F32),
         dataclasses.replace(base, chain=("Relu", "Bias")),
     ]
@@ -295,9 +309,9 @@ def test_names_of_our_sm90_kernels_differ_by_what_is_compiled() -> None:
         "cluster": (1, 2),
         "schedule": Schedule.PINGPONG,
         "consumers": 3,
-        "resident": 1,
+        "resident": True,
         "stages": 3,
-        "threadblock": (128, 128, 64),
+        "columns": 128,
     }
     configs = [
         GEMM_SM90,
@@ -316,14 +330,14 @@ def test_chain_of_unknown_steps_or_casts_is_refused(chain: tuple[str, ...]) -> N
 
 def test_launch_choices_are_refused() -> None:
     with pytest.raises(ValueError, match="launch choices"):
-        Instance(dataclasses.replace(GEMM_2X, split_k=2), DType.F16, DType.F16)
+        Instance(dataclasses.replace(GEMM_SM90, split_k=2), DType.F16, DType.F16)
 
 
 def test_poolings_of_different_alignment_have_different_names() -> None:
     """They stand in one translation unit, and their order there must not depend on a set's."""
     instances = [
-        Instance(dataclasses.replace(POOL, align_a=a, align_b=a, align_c=a), DType.F16, DType.F16)
-        for a in (1, 2, 4, 8)
+        Instance(dataclasses.replace(POOL, access=access), DType.F16, DType.F16)
+        for access in (1, 2, 4, 8)
     ]
     assert len({instance_name(instance) for instance in instances}) == len(instances)
 

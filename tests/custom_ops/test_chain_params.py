@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from onnxbolt.kernels.config import Family, KernelConfig
+from onnxbolt.families.b2b_gemm_sm90 import B2bGemmSm90Config
 from tests.codegen.compilation import compile_program
 
 _PROGRAM = """
@@ -32,7 +32,17 @@ int main() {
 
 
 def test_each_layer_gets_its_own(tmp_path: Path) -> None:
-    config = KernelConfig(90, 0, 1, Family.B2B_GEMM_SM90, (64, 16, 16), (16, 16, 0))
+    config = B2bGemmSm90Config(
+        arch=90,
+        rows=64,
+        columns=16,
+        depth=16,
+        later=(16, 16, 0),
+        stages=0,
+        tma_rows=True,
+        consumers=2,
+        resident=False,
+    )
     program = compile_program(
         tmp_path / "params.cu", _PROGRAM.replace("ROW", ", ".join(map(str, config.row())))
     )

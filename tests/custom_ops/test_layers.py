@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from onnxbolt.codegen import declarations
-from onnxbolt.codegen.render import type_name
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import FAMILIES, kinds
 from onnxbolt.library import runtime_sources
-from onnxbolt.opspec import KINDS
 
+KINDS = kinds()
 ROOT = resource_dir("custom_ops")
 RUNTIME = sorted(set((ROOT / "runtime").iterdir()) - {declarations.path()})
 _COMMENT = re.compile(r"//[^\n]*")
@@ -40,8 +39,8 @@ def test_every_library_has_all_kinds() -> None:
 @pytest.mark.parametrize("path", RUNTIME, ids=lambda path: path.name)
 def test_the_runtime_names_no_kind_and_no_family(path: Path) -> None:
     """Comments may give examples."""
-    kinds = {kind.title().replace("_", "") for kind in KINDS}
-    names = kinds | {type_name(family) for family in Family}
+    camel = {kind.title().replace("_", "") for kind in KINDS}
+    names = camel | {family.type_name for family in FAMILIES.values()}
     code = _code(path)
     assert not re.search(rf"\b(k?({'|'.join(sorted(names))})(Arguments)?)\b", code)
     assert not re.search(rf'"({"|".join(KINDS)})"', code)

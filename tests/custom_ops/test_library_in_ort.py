@@ -3,7 +3,6 @@ threads. Kernels run on the CPU."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
+from onnxbolt.families.row import SLOTS
 from tests import library_fixtures as fx
 
 
@@ -330,10 +330,13 @@ def test_unknown_shapes_stay_unknown(library: fx.HostLibrary) -> None:
 
 def test_rows_are_chosen_by_m_at_run_time(library: fx.HostLibrary) -> None:
     rows = [
-        fx.config(Family.GEMM_2X, max_m=9, split_k=1),
-        fx.config(Family.GEMM_2X, min_m=10, max_m=99, split_k=3),
+        fx.config(named("gemm_2x"), max_m=9).row(),
+        fx.config(named("gemm_2x"), min_m=10, max_m=99).row(),
     ]
-    one = session(fx.fused_model(fx.GEMM, ["M", 8], (16, 8), [[16]], rows=rows), library)
+    rows[1][SLOTS.index("split_k")] = 3  # by which the library tells them apart
+    one = session(
+        fx.fused_model(fx.GEMM, ["M", 8], (16, 8), [[16]], configs=[*rows[0], *rows[1]]), library
+    )
     for m, split_k in ((1, 1), (10, 3), (9, 1)):
         one.run(None, {"x": np.ones((m, 8), np.float32)})
         assert library.last_split_k == split_k
@@ -391,11 +394,11 @@ def gemm_with(**attributes: Any) -> onnx.ModelProto:
         ({"format": 2}, "node format 2.*run onnxbolt optimize again"),
         ({"configs": [80, 0, 7]}, "configs or epilogue_params is damaged"),
         (
-            {"configs": dataclasses.replace(fx.config(Family.GEMM_2X), stages=5).row()},
+            {"configs": fx.config(named("gemm_2x"), stages=5).row()},
             "no kernel sm_80.*stages 5.*Run: onnxbolt build",
         ),
         (
-            {"configs": fx.config(Family.GEMM_2X, 90).row()},
+            {"configs": fx.config(named("gemm_2x"), 90).row()},
             "no configuration for sm_80.*--arch sm_80",
         ),
         ({"epilogue_params": [0.0] * 9}, "configs or epilogue_params is damaged"),

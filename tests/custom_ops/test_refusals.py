@@ -13,8 +13,8 @@ import pytest
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, PRODUCT
-from onnxbolt.kernels import chain_conv, chain_conv_2x, chain_halo, depthwise, mean, resize
-from onnxbolt.kernels.config import ConvProblem
+from onnxbolt.families import named, only
+from onnxbolt.problems import ConvProblem
 from tests.codegen.compilation import compile_program
 
 LAYER = ("Bias", "Relu")
@@ -177,34 +177,16 @@ PRINTS
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """In the order of CASES."""
-    resizing = f"Resize<Config<{_row(resize.config(90).row())}>, Half, Half>"
-    chains = (
-        (
-            (
-                f"B2bConvSm90<Config<{_row(chain_conv.candidates(CHAIN, get(90))[0].row())}>,"
-                " Half, Half, Layer, Layer>"
-            ),
-            CHAINS,
-        ),
-        (
-            (
-                f"B2bConv2x<Config<{_row(chain_conv_2x.candidates(CHAIN, get(80))[0].row())}>,"
-                " Half, Half, Layer, Layer>"
-            ),
-            OLDER_CHAINS,
-        ),
-        (
-            (
-                f"B2bHaloSm90<Config<{_row(chain_halo.candidates(CHAIN, get(90))[0].row())}>,"
-                " Half, Half, Layer, Layer>"
-            ),
-            HALO_CHAINS,
-        ),
+    resizing = f"Resize<Config<{_row(only('resize', 90).row())}>, Half, Half>"
+    chains = tuple(
+        (f"{kernel}, Half, Half, Layer, Layer>", changes)
+        for kernel, changes in (
+            (_kernel("b2b_conv_sm90", CHAIN, 90), CHAINS),
+            (_kernel("b2b_conv_2x", CHAIN, 80), OLDER_CHAINS),
+            (_kernel("b2b_halo_sm90", CHAIN, 90), HALO_CHAINS),
+        )
     )
-    alone = (
-        f"Depthwise<Config<{_row(depthwise.candidates(ALONE, get(90))[0].row())}>, Half, Half,"
-        " Layer>"
-    )
+    alone = f"{_kernel('depthwise', ALONE, 90)}, Half, Half, Layer>"
     prints = [
         f"  {{ auto resize = Resizing(); {change} Print({resizing}::can_implement(&resize)); }}"
         for change, _ in RESIZES
@@ -233,10 +215,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         )
         for change, _ in changes
     ]
-    averaged = (
-        f"ConvSm90<Config<{_row(mean.candidates(AVERAGED, get(90))[0].row())}>, Half, Half,"
-        " Averaged>"
-    )
+    averaged = f"{_kernel('conv_sm90', AVERAGED, 90)}, Half, Half, Averaged>"
     image = "auto conv = Convolutions().conv; conv.p = conv.q = 8; conv.y_pitch = 64;"
     prints += [
         f"  {{ {image} {change} Print({averaged}::can_implement(&conv)); }}" for change, _ in MEANS
@@ -246,6 +225,13 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return subprocess.run(
         [str(program)], capture_output=True, text=True, check=True
     ).stdout.splitlines()
+
+
+def _kernel(name: str, problem: ConvProblem, arch: int) -> str:
+    """The type of a candidate's kernel, but for its other arguments."""
+    family = named(name)
+    row = family.candidates(problem, get(arch))[0].row()
+    return f"{family.type_name}<Config<{_row(row)}>"
 
 
 def _row(numbers: Sequence[int]) -> str:

@@ -13,13 +13,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxbolt.epilogues import Step
+from onnxbolt.families import named
 from onnxbolt.graph.functions import DOMAIN, Part
-from onnxbolt.kernels.config import Family
 from tests import library_fixtures as fx
 
 CONV = (Step("Bias"), Step("Relu"))
-FIRST = fx.Fused("conv", *CONV, rank=4, family=Family.CONV_2X, part=Part.FIRST)
-NEXT = fx.Fused("conv", *CONV, rank=4, family=Family.CONV_2X, part=Part.NEXT)
+FIRST = fx.Fused("conv", *CONV, rank=4, family=named("conv_2x"), part=Part.FIRST)
+NEXT = fx.Fused("conv", *CONV, rank=4, family=named("conv_2x"), part=Part.NEXT)
 CHAIN = fx.Fused(
     "conv_chain",
     *CONV,
@@ -27,22 +27,22 @@ CHAIN = fx.Fused(
     Step("Bias"),
     Step("Add"),
     rank=4,
-    family=Family.B2B_CONV_SM90,
+    family=named("b2b_conv_sm90"),
     part=Part.NEXT,
 )
 POOL = fx.Fused("max_pool", rank=4, part=Part.NEXT)
-COPY = fx.Fused("elementwise", family=Family.ELEMENTWISE, part=Part.NEXT)
-READ = fx.Fused("conv", *CONV, rank=4, family=Family.CONV_2X, sliced=True)
+COPY = fx.Fused("elementwise", family=named("elementwise"), part=Part.NEXT)
+READ = fx.Fused("conv", *CONV, rank=4, family=named("conv_2x"), sliced=True)
 READ_CHAIN = fx.Fused(
     "elementwise",
     Step("Bias"),
     Step("Relu"),
-    family=Family.ELEMENTWISE,
+    family=named("elementwise"),
     part=Part.NEXT,
     sliced=True,
 )
-READ_COPY = fx.Fused("elementwise", family=Family.ELEMENTWISE, sliced=True)
-READ_TO_NCHW = fx.Fused("conv", *CONV, rank=4, family=Family.CONV_2X, sliced=True, to_nchw=True)
+READ_COPY = fx.Fused("elementwise", family=named("elementwise"), sliced=True)
+READ_TO_NCHW = fx.Fused("conv", *CONV, rank=4, family=named("conv_2x"), sliced=True, to_nchw=True)
 OPS = (FIRST, NEXT, CHAIN, POOL, COPY, READ, READ_CHAIN, READ_COPY, READ_TO_NCHW)
 WINDOW: dict[str, Any] = {"strides": [1, 1], "pads": [1] * 4, "dilations": [1, 1]}
 POINT = {**WINDOW, "pads": [0] * 4, "group": 1}

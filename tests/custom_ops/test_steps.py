@@ -9,7 +9,7 @@ import pytest
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
-from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.problems import GemmProblem
 from onnxbolt.tune.acceptance import limits_of
 from tests.custom_ops.host_steps import ALL_FP16, STEPS, Form, HostSteps, exact
 

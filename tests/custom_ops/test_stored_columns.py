@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.staging import stored_columns
+from onnxbolt.families.blocks.staging import stored_columns
 from tests.codegen.compilation import compile_program
 
 COLUMNS = (*range(8, 129, 8), 144, 160, 176, 192, 208, 224, 240, 256)

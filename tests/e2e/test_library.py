@@ -13,7 +13,7 @@ import onnxbolt
 from onnxbolt.codegen.artifacts import compile_units
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from onnxbolt.library import build_for, manifest_of_model, units
 from onnxbolt.library_file import Library
 from onnxbolt.tolerances import MODEL, relative_l2
@@ -42,11 +42,11 @@ def optimized(original: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactor
 def test_library_holds_each_family_for_each_architecture(optimized: Path) -> None:
     manifest = manifest_of_model(onnx.load(optimized))
     held = {(instance.config.family, instance.config.arch) for instance in manifest.instances}
-    assert {(family, 80) for family in (Family.GEMM_2X, Family.CONV_2X, Family.POOL)} <= held
-    assert (Family.POOL, 90) in held
+    assert {(family, 80) for family in (named("gemm_2x"), named("conv_2x"), named("pool"))} <= held
+    assert (named("pool"), 90) in held
     for kinds in (
-        {Family.GEMM_2X, Family.GEMM_3X, Family.GEMM_SM90},
-        {Family.CONV_2X, Family.CONV_SM90, Family.HALO_SM90},
+        {named("gemm_2x"), named("gemm_3x"), named("gemm_sm90")},
+        {named("conv_2x"), named("conv_sm90"), named("halo_sm90")},
     ):
         assert any((family, 90) in held for family in kinds)
 

@@ -22,11 +22,11 @@ from onnxbolt.codegen.render import Instance, render_unit
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import register, unregister
 from onnxbolt.errors import InputError
+from onnxbolt.families import only
 from onnxbolt.inspection import inspect_model
-from onnxbolt.kernels import elementwise
-from onnxbolt.kernels.config import GemmProblem
 from onnxbolt.library import manifest_of_model, units
 from onnxbolt.plan.cost import ranked
+from onnxbolt.problems import GemmProblem
 from onnxbolt.tune.acceptance import limits_of
 from tests.codegen.compilation import DeviceToolchain, slow_code, watchful
 from tests.epilogues.written import write
@@ -50,7 +50,7 @@ def extended() -> Iterator[None]:
 def _unit() -> Unit:
     """A small kernel with both steps, for sm_80."""
     chain = ("Bias", STEP, CELU.name)
-    instance = Instance(elementwise.config(80), DType.F16, DType.F16, chain)
+    instance = Instance(only("elementwise", 80), DType.F16, DType.F16, chain)
     return Unit("activations.cu", render_unit([instance]), 80)
 
 

@@ -3,9 +3,9 @@
 
 namespace {
 
-using b2b_conv_sm90_sm90_f16_f16_128x64x64_a8_8_8_w256x0x0_g2_resident_s4_pingpong_bias_relu_gemm_bias_add_relu = onnxbolt::B2bConvSm90<
+using b2b_conv_sm90_sm90_f16_f16_rows_128_columns_64_k_64_stages_4_schedule_pingpong_consumers_2_resident_1_later_256x0x0_access_8_bias_relu_gemm_bias_add_relu = onnxbolt::B2bConvSm90<
     onnxbolt::Config<90, 0, 2147483647, 14, 128, 64, 64, 256, 0, 0, 0, 0, 0, 4, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2, 1>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<b2b_conv_sm90_sm90_f16_f16_128x64x64_a8_8_8_w256x0x0_g2_resident_s4_pingpong_bias_relu_gemm_bias_add_relu> b2b_conv_sm90_sm90_f16_f16_128x64x64_a8_8_8_w256x0x0_g2_resident_s4_pingpong_bias_relu_gemm_bias_add_relu_kernel("Bias,Relu,Gemm,Bias,Add,Relu");
+onnxbolt::Registered<b2b_conv_sm90_sm90_f16_f16_rows_128_columns_64_k_64_stages_4_schedule_pingpong_consumers_2_resident_1_later_256x0x0_access_8_bias_relu_gemm_bias_add_relu> b2b_conv_sm90_sm90_f16_f16_rows_128_columns_64_k_64_stages_4_schedule_pingpong_consumers_2_resident_1_later_256x0x0_access_8_bias_relu_gemm_bias_add_relu_kernel("Bias,Relu,Gemm,Bias,Add,Relu");
 
 }  // namespace

@@ -3,19 +3,19 @@
 
 namespace {
 
-using halo_sm90_sm90_f16_f16_64x224x64_a8_8_8_i304x0x0_g2_resident_s3_pingpong_bias_relu = onnxbolt::HaloSm90<
+using halo_sm90_sm90_f16_f16_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_bias_relu = onnxbolt::HaloSm90<
     onnxbolt::Config<90, 0, 2147483647, 7, 64, 224, 64, 0, 0, 0, 304, 0, 0, 3, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2, 1>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<halo_sm90_sm90_f16_f16_64x224x64_a8_8_8_i304x0x0_g2_resident_s3_pingpong_bias_relu> halo_sm90_sm90_f16_f16_64x224x64_a8_8_8_i304x0x0_g2_resident_s3_pingpong_bias_relu_kernel("Bias,Relu");
+onnxbolt::Registered<halo_sm90_sm90_f16_f16_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_bias_relu> halo_sm90_sm90_f16_f16_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_bias_relu_kernel("Bias,Relu");
 
-using halo_sm90_sm90_bf16_f32_64x224x64_a8_8_8_i304x0x0_g2_resident_s3_pingpong = onnxbolt::HaloSm90<
+using halo_sm90_sm90_bf16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8 = onnxbolt::HaloSm90<
     onnxbolt::Config<90, 0, 2147483647, 7, 64, 224, 64, 0, 0, 0, 304, 0, 0, 3, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2, 1>,
     cutlass::bfloat16_t, float, onnxbolt::epilogue::Chain<>>;
-onnxbolt::Registered<halo_sm90_sm90_bf16_f32_64x224x64_a8_8_8_i304x0x0_g2_resident_s3_pingpong> halo_sm90_sm90_bf16_f32_64x224x64_a8_8_8_i304x0x0_g2_resident_s3_pingpong_kernel("");
+onnxbolt::Registered<halo_sm90_sm90_bf16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8> halo_sm90_sm90_bf16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_kernel("");
 
-using halo_sm90_sm90_f16_f32_64x224x64_a8_8_1_i304x0x0_g2_resident_s3_pingpong_bias = onnxbolt::HaloSm90<
+using halo_sm90_sm90_f16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_1_bias = onnxbolt::HaloSm90<
     onnxbolt::Config<90, 0, 2147483647, 7, 64, 224, 64, 0, 0, 0, 304, 0, 0, 3, 1, 1, 1, 2, 8, 8, 1, 0, 1, 2, 1>,
     cutlass::half_t, float, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias>>;
-onnxbolt::Registered<halo_sm90_sm90_f16_f32_64x224x64_a8_8_1_i304x0x0_g2_resident_s3_pingpong_bias> halo_sm90_sm90_f16_f32_64x224x64_a8_8_1_i304x0x0_g2_resident_s3_pingpong_bias_kernel("Bias");
+onnxbolt::Registered<halo_sm90_sm90_f16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_1_bias> halo_sm90_sm90_f16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_1_bias_kernel("Bias");
 
 }  // namespace

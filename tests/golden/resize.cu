@@ -3,9 +3,9 @@
 
 namespace {
 
-using resize_sm80_f16_f16_256x1x1_a1_1_1 = onnxbolt::Resize<
+using resize_sm80_f16_f16_threads_256 = onnxbolt::Resize<
     onnxbolt::Config<80, 0, 2147483647, 19, 256, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0>,
     cutlass::half_t, cutlass::half_t>;
-onnxbolt::Registered<resize_sm80_f16_f16_256x1x1_a1_1_1> resize_sm80_f16_f16_256x1x1_a1_1_1_kernel("");
+onnxbolt::Registered<resize_sm80_f16_f16_threads_256> resize_sm80_f16_f16_threads_256_kernel("");
 
 }  // namespace

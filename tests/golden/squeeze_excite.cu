@@ -3,9 +3,9 @@
 
 namespace {
 
-using squeeze_excite_sm90_f16_f16_256x1x1_a1_1_1_relu_hardsigmoid = onnxbolt::SqueezeExcite<
+using squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid = onnxbolt::SqueezeExcite<
     onnxbolt::Config<90, 0, 2147483647, 10, 256, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0>,
     cutlass::half_t, onnxbolt::epilogue::Relu, onnxbolt::epilogue::HardSigmoid>;
-onnxbolt::Registered<squeeze_excite_sm90_f16_f16_256x1x1_a1_1_1_relu_hardsigmoid> squeeze_excite_sm90_f16_f16_256x1x1_a1_1_1_relu_hardsigmoid_kernel("Relu,HardSigmoid");
+onnxbolt::Registered<squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid> squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid_kernel("Relu,HardSigmoid");
 
 }  // namespace

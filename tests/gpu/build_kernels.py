@@ -14,25 +14,25 @@ from pathlib import Path
 
 from onnxbolt.codegen.artifacts import Unit
 from onnxbolt.codegen.nvcc import Toolchain
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from onnxbolt.tune.library import host_units
 from tests.codegen.compilation import compile_all, units, watchful
 from tests.gpu.cases import instances
 
 # these take long to compile
 SLOW = (
-    Family.GEMM_3X,
-    Family.GEMM_SM90,
-    Family.CONV_SM90,
-    Family.HALO_SM90,
-    Family.STEM_SM90,
-    Family.B2B_GEMM_SM90,
-    Family.B2B_CONV_SM90,
-    Family.GEMM_ROWS_SM90,
-    Family.B2B_HALO_SM90,
-    Family.B2B_STEM_SM90,
-    Family.B2B_STORED_SM90,
-    Family.B2B_GEMM_WIDE_SM90,
+    named("gemm_3x"),
+    named("gemm_sm90"),
+    named("conv_sm90"),
+    named("halo_sm90"),
+    named("stem_sm90"),
+    named("b2b_gemm_sm90"),
+    named("b2b_conv_sm90"),
+    named("gemm_rows_sm90"),
+    named("b2b_halo_sm90"),
+    named("b2b_stem_sm90"),
+    named("b2b_stored_sm90"),
+    named("b2b_gemm_wide_sm90"),
 )
 
 

@@ -1,7 +1,7 @@
 """What the GPU tests run: kernel instances, and the problems that each one solves.
 
 Every activation once per family and type at full alignment; each residual, scale and cast form and
-the alignments 4, 2, 1 with ReLU; the planner's tiles, clusters and iterators in turn, so that each
+the alignments 4, 2, 1 with ReLU; the planner's tiles, clusters and walks in turn, so that each
 is met by some of them.
 """
 
@@ -11,24 +11,24 @@ import dataclasses
 import itertools
 from collections.abc import Iterator as Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, PRODUCT
+from onnxbolt.families import Family, gemm_3x, named
+from onnxbolt.families.blocks.mma_sync import MmaConfig, Tile, Walk
+from onnxbolt.families.conv_2x import Conv2xConfig
+from onnxbolt.families.elementwise import ElementwiseConfig
+from onnxbolt.families.gemm_3x import Gemm3xConfig
+from onnxbolt.families.layout import LayoutConfig
+from onnxbolt.families.pool import PoolConfig
+from onnxbolt.families.resize import ResizeConfig
+from onnxbolt.families.squeeze_excite import SqueezeExciteConfig
 from onnxbolt.gpu import local_arch
-from onnxbolt.kernels import chain as gemm_chain
-from onnxbolt.kernels import chain_small, elementwise, first, layout, resize, squeeze_excite
-from onnxbolt.kernels.config import (
-    UNBOUNDED,
-    ConvProblem,
-    Family,
-    GemmProblem,
-    Iterator,
-    KernelConfig,
-)
-from onnxbolt.kernels.tiles import HOPPER, Tile2x, Tile3x
 from onnxbolt.options import arch_number
+from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu import (
     chain_2x_cases,
@@ -109,17 +109,17 @@ SMALL_CHAINS = (
 
 # m, n, k of a warp tile, and stages; K for 2-byte types
 TILES = (
-    Tile2x(128, 64, 32, (64, 32), (3,)),
-    Tile2x(128, 128, 32, (64, 64), (4,)),
-    Tile2x(64, 64, 64, (32, 32), (5,)),
-    Tile2x(64, 256, 32, (64, 64), (4,)),
-    Tile2x(256, 128, 32, (64, 64), (3,)),
-    Tile2x(32, 64, 64, (16, 32), (5,)),
-    Tile2x(64, 128, 64, (32, 64), (3,)),
-    Tile2x(128, 32, 64, (32, 32), (4,)),
-    Tile2x(64, 16, 64, (16, 16), (5,)),
+    Tile(128, 64, 32, (64, 32), (3,)),
+    Tile(128, 128, 32, (64, 64), (4,)),
+    Tile(64, 64, 64, (32, 32), (5,)),
+    Tile(64, 256, 32, (64, 64), (4,)),
+    Tile(256, 128, 32, (64, 64), (3,)),
+    Tile(32, 64, 64, (16, 32), (5,)),
+    Tile(64, 128, 64, (32, 64), (3,)),
+    Tile(128, 32, 64, (32, 32), (4,)),
+    Tile(64, 16, 64, (16, 16), (5,)),
 )
-ITERATORS = (Iterator.OPTIMIZED, Iterator.ANALYTIC)
+WALKS = (Walk.OPTIMIZED, Walk.ANALYTIC)
 SWIZZLES = (1, 4, 8, 2)
 
 
@@ -209,49 +209,37 @@ def mma(dtype: DType, arch: int) -> tuple[int, int, int]:
 
 
 def config_2x(
-    family: Family, arch: int, dtype: DType, turn: int, align: int | None = None
-) -> KernelConfig:
-    """The configuration of turn `turn` among tiles, swizzles and iterators; small alignments
+    family: Family[Any], arch: int, dtype: DType, turn: int, align: int | None = None
+) -> MmaConfig:
+    """The configuration of turn `turn` among tiles, swizzles and walks; small alignments
     take the smallest tiles."""
     align = align or dtype.alignment
     tile = TILES[turn % len(TILES)] if align == dtype.alignment else TILES[0]
     stages = 2 if arch < 80 or align * dtype.bytes < 4 else tile.stages[0]
-    iterator = ITERATORS[turn % 2] if family is Family.CONV_2X else Iterator.NONE
-    return KernelConfig(
-        arch,
-        0,
-        UNBOUNDED,
-        family,
-        tile.threadblock(dtype),
-        tile.warp_shape(dtype),
-        mma(dtype, arch),
-        stages,
-        SWIZZLES[turn % len(SWIZZLES)],
-        align_a=align,
-        align_b=align,
-        align_c=align,
-        iterator=iterator,
+    config: MmaConfig = family.config(
+        arch=arch,
+        tile=tile.threadblock(dtype),
+        warp=tile.warp_shape(dtype),
+        instruction=mma(dtype, arch),
+        stages=stages,
+        swizzle=SWIZZLES[turn % len(SWIZZLES)],
+        access_k=align,
+        access_n=align,
+        **({"walk": WALKS[turn % 2]} if family is named("conv_2x") else {}),
     )
+    return config
 
 
-def config_3x(arch: int, dtype: DType, turn: int) -> KernelConfig:
+def config_3x(arch: int, dtype: DType, turn: int) -> Gemm3xConfig:
     """The configuration of turn `turn` among the planner's 3.x tiles and clusters."""
-    choices: list[tuple[Tile3x, tuple[int, int]]] = [
-        (tile, cluster) for tile in HOPPER for cluster in tile.clusters
-    ]
+    choices = [(tile, cluster) for tile in gemm_3x.TILES for cluster in tile.clusters]
     tile, cluster = choices[turn % len(choices)]
-    width = dtype.alignment
-    return KernelConfig(
-        arch,
-        0,
-        UNBOUNDED,
-        Family.GEMM_3X,
-        tile.threadblock(dtype),
+    return Gemm3xConfig(
+        arch=arch,
+        tile=tile.threadblock(dtype),
         cluster=cluster,
         schedule=tile.schedule,
-        align_a=width,
-        align_b=width,
-        align_c=width,
+        access=dtype.alignment,
     )
 
 
@@ -263,22 +251,24 @@ def instances(arch: int) -> list[Instance]:
         *_small_alignments(arch, types),
         *_fixed_channels(arch, types),
     ]
-    pool = KernelConfig(arch, 0, UNBOUNDED, Family.POOL, (256, 1, 1))
     found += [
-        Instance(pool, dtype, out) for dtype in types for out in dict.fromkeys((dtype, DType.F32))
+        Instance(PoolConfig(arch=arch), dtype, out)
+        for dtype in types
+        for out in dict.fromkeys((dtype, DType.F32))
     ]
     found += [
-        Instance(elementwise.config(arch), dtype, dtype, chain)
+        Instance(ElementwiseConfig(arch=arch), dtype, dtype, chain)
         for dtype in types
         for chain in ELEMENTWISE
     ]
-    found += [Instance(resize.config(arch), dtype, dtype) for dtype in types]
+    found += [Instance(ResizeConfig(arch=arch), dtype, dtype) for dtype in types]
     found += [instance_of(problem, config) for problem, config in planned(arch)]
     found += [
-        Instance(layout.config(arch), dtype, out) for dtype, out in itertools.product(types, types)
+        Instance(LayoutConfig(arch=arch), dtype, out)
+        for dtype, out in itertools.product(types, types)
     ]
     found += [
-        Instance(squeeze_excite.config(arch), dtype, dtype, chain)
+        Instance(SqueezeExciteConfig(arch=arch), dtype, dtype, chain)
         for dtype in types
         for chain in SQUEEZE_EXCITES
     ]
@@ -308,7 +298,7 @@ def _chains(arch: int) -> Iterable[Instance]:
         chain = (*_layers(activation, len(widths)), *residual)
         for dtype, out in ((DType.F16, DType.F16), (DType.BF16, DType.F32)):
             problem = GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1])
-            configs = gemm_chain.candidates(problem, get(arch))
+            configs = named("b2b_gemm_sm90").candidates(problem, get(arch))
             if configs:
                 yield Instance(configs[next(turns) % len(configs)].instance(), dtype, out, chain)
 
@@ -324,7 +314,7 @@ def _small_chains(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
     ):
         dtype, out = next(turns)
         chain = (*_layers(activation, len(widths)), *residual)
-        for config in chain_small.candidates(
+        for config in named("b2b_gemm_small").candidates(
             GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1]), get(arch)
         ):
             yield Instance(config.instance(), dtype, out, chain)
@@ -359,7 +349,7 @@ def _first_convolutions(arch: int) -> Iterable[Instance]:
             chain,
             nchw=True,
         )
-        configs = first.candidates(problem, get(arch))
+        configs = named("stem_sm90").candidates(problem, get(arch))
         if configs:
             yield Instance(configs[turn % len(configs)].instance(), dtype, out, chain)
 
@@ -373,20 +363,20 @@ def _forms(types: tuple[DType, ...]) -> list[tuple[DType, DType, tuple[str, ...]
 
 
 def _full_alignment(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
-    families = [Family.GEMM_2X, Family.CONV_2X] + ([Family.GEMM_3X] if arch == 90 else [])
+    families = [named("gemm_2x"), named("conv_2x")] + ([named("gemm_3x")] if arch == 90 else [])
     for family, turns in ((family, itertools.count()) for family in families):
         for dtype, out, chain in _forms(types):
             turn = next(turns)
             config = (
                 config_3x(arch, dtype, turn)
-                if family is Family.GEMM_3X
+                if family is named("gemm_3x")
                 else config_2x(family, arch, dtype, turn)
             )
             yield Instance(config, dtype, out, chain)
 
 
 def _small_alignments(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
-    for family in (Family.GEMM_2X, Family.CONV_2X):
+    for family in (named("gemm_2x"), named("conv_2x")):
         for turn, (dtype, align) in enumerate(itertools.product(types, (4, 2, 1))):
             if align < dtype.alignment:
                 yield Instance(
@@ -400,12 +390,9 @@ def _small_alignments(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]
 def _fixed_channels(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
     for dtype, channels in itertools.product(types, (4, 8)):
         if channels <= dtype.alignment:
-            config = dataclasses.replace(
-                config_2x(Family.CONV_2X, arch, dtype, 0),
-                align_a=channels,
-                align_b=channels,
-                iterator=Iterator.FIXED_CHANNELS,
-            )
+            config = config_2x(named("conv_2x"), arch, dtype, 0)
+            packed: dict[str, Any] = {"access_k": channels, "walk": Walk.FIXED_CHANNELS}
+            config = dataclasses.replace(config, **packed)
             yield Instance(config, dtype, dtype, ("Bias", "Relu"))
 
 
@@ -413,7 +400,9 @@ def convolutions(instance: Instance) -> tuple[ConvShape, ...]:
     """The convolutions that an instance can do."""
     if MEAN in instance.chain:
         return MEANS
-    return FIRST_LAYERS if instance.config.iterator is Iterator.FIXED_CHANNELS else CONVS
+    config = instance.config
+    packed = isinstance(config, Conv2xConfig) and config.walk is Walk.FIXED_CHANNELS
+    return FIRST_LAYERS if packed else CONVS
 
 
 ARCH = arch_number(local_arch() or "sm_90a")  # without a GPU the tests are listed, not run

@@ -12,8 +12,9 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
-from onnxbolt.kernels import chain_2x, chain_conv_2x
-from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig
+from onnxbolt.families import named
+from onnxbolt.families.blocks.b2b_mma import B2bMmaConfig
+from onnxbolt.problems import ConvProblem, GemmProblem
 
 # k, which decides the alignment, and the columns of each layer
 _CHAINS = (
@@ -69,20 +70,15 @@ def instances(
     ]
     for (chain, k, widths), (dtype, out) in zip(chains, itertools.cycle(_TYPES), strict=False):
         problem = GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1])
-        configs = chain_2x.candidates(problem, get(80 if arch == 90 else arch))
+        configs = named("b2b_gemm_2x").candidates(problem, get(80 if arch == 90 else arch))
         if configs:
             config = min(configs, key=lambda config: met[_tile(config)])
             met[_tile(config)] += 1
             yield Instance(dataclasses.replace(config.instance(), arch=arch), dtype, out, chain)
 
 
-def _tile(config: KernelConfig) -> tuple[object, ...]:
-    return (
-        config.threadblock[0],
-        config.threadblock[2],
-        config.instruction[0],
-        chain_2x.across(config),
-    )
+def _tile(config: B2bMmaConfig) -> tuple[object, ...]:
+    return config.rows, config.depth, config.warp[0], config.across
 
 
 def convolutions(
@@ -117,7 +113,7 @@ def convolutions(
             chain,
             inner=widths[:-1],
         )
-        configs = chain_conv_2x.candidates(problem, get(80 if arch == 90 else arch))
+        configs = named("b2b_conv_2x").candidates(problem, get(80 if arch == 90 else arch))
         if configs:
             config = min(configs, key=lambda config: met[_tile(config)])
             met[_tile(config)] += 1

@@ -4,15 +4,16 @@ kind of kernel in turn."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-from onnxbolt.archs import Arch, get
+from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
-from onnxbolt.kernels import chain_conv, chain_first, chain_halo
-from onnxbolt.kernels.config import ConvProblem, KernelConfig
+from onnxbolt.families import Family, named
+from onnxbolt.problems import ConvProblem
 
 # of a first convolution and the 1x1 behind it: both layers' channels, filter rows, columns and
 # channels, strides
@@ -55,9 +56,6 @@ _HALO = (
 _TYPES = ((DType.F16, DType.F16), (DType.BF16, DType.BF16), (DType.F16, DType.F32))
 
 
-Candidates = Callable[[ConvProblem, Arch], tuple[KernelConfig, ...]]
-
-
 def instances(arch: int, activations: tuple[str, ...]) -> Iterator[Instance]:
     """Of all three families."""
     turns = itertools.count()
@@ -65,19 +63,19 @@ def instances(arch: int, activations: tuple[str, ...]) -> Iterator[Instance]:
         activations, itertools.cycle(_FIRST), strict=False
     ):
         problem = replace(_problem(2, 32, both, window), strides=strides, nchw=True)
-        yield from _instance(chain_first.candidates, arch, next(turns), activation, problem)
-    kinds: tuple[tuple[Candidates, tuple[tuple[tuple[int, ...], int], ...], int, int], ...] = (
-        (chain_conv.candidates, _CONV, 2, 32),
-        (chain_halo.candidates, _HALO, 32, 56),
+        yield from _instance(named("b2b_stem_sm90"), arch, next(turns), activation, problem)
+    kinds: tuple[tuple[Family[Any], tuple[tuple[tuple[int, ...], int], ...], int, int], ...] = (
+        (named("b2b_conv_sm90"), _CONV, 2, 32),
+        (named("b2b_halo_sm90"), _HALO, 32, 56),
     )
-    for candidates, shapes, batch, size in kinds:
+    for family, shapes, batch, size in kinds:
         for turn, activation in enumerate(activations):
             widths, c = shapes[turn % len(shapes)]
             problem = replace(
                 _problem(batch, size, widths, (3, 3, c)),
                 chain=((), ("Add", "Relu"), ("Mul",))[turn % 3],
             )
-            yield from _instance(candidates, arch, next(turns), activation, problem)
+            yield from _instance(family, arch, next(turns), activation, problem)
 
 
 def _problem(
@@ -106,7 +104,7 @@ def _problem(
 
 
 def _instance(
-    candidates: Candidates, arch: int, turn: int, activation: str, problem: ConvProblem
+    family: Family[Any], arch: int, turn: int, activation: str, problem: ConvProblem
 ) -> Iterator[Instance]:
     """The candidates in turn; an activation with parameters but once, since a kernel has few.
     `problem.chain`: the residual's steps."""
@@ -114,6 +112,6 @@ def _instance(
     between = [step for _ in problem.inner[1:] for step in (PRODUCT, "Bias", "Relu")]
     chain = ("Bias", activation, *between, PRODUCT, "Scale", "Bias", again, *problem.chain)
     dtype, out = _TYPES[turn % len(_TYPES)]
-    configs = candidates(replace(problem, dtype=dtype, out=out, chain=chain), get(arch))
+    configs = family.candidates(replace(problem, dtype=dtype, out=out, chain=chain), get(arch))
     if configs:
         yield Instance(configs[turn % len(configs)].instance(), dtype, out, chain)

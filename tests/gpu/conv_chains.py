@@ -12,7 +12,10 @@ import numpy as np
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import layers
-from onnxbolt.kernels import conv_chain
+from onnxbolt.families.b2b_conv_sm90 import B2bConvSm90Config
+from onnxbolt.families.b2b_stem_sm90 import B2bStemSm90Config
+from onnxbolt.families.blocks.b2b import LayersConfig
+from onnxbolt.families.blocks.halo import HaloConfig
 from tests.gpu.cases import ConvShape
 from tests.gpu.device import Chain, Conv, ConvChain, Library, Tensor
 from tests.gpu.operands import Operands, Problem, parameters, random_of
@@ -114,34 +117,40 @@ class Layers:
 
 def first_chain_problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     """A model's first convolution and a 1x1 one: x is NCHW."""
-    (r, s, c), (stride_h, stride_w, _) = instance.config.warp, instance.config.instruction
-    return _problem(
-        library,
-        instance,
-        shape,
-        replace(shape.conv, c=c, r=r, s=s, strides=(stride_h, stride_w)),
-        planes=True,
-    )
+    config = instance.config
+    assert isinstance(config, B2bStemSm90Config)
+    r, s, c = config.filter
+    conv = replace(shape.conv, c=c, r=r, s=s, strides=config.strides)
+    widths = (config.columns, config.later_columns)
+    return _problem(library, instance, shape, conv, widths, planes=True)
 
 
 def conv_chain_problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     """Another convolution and 1x1 ones behind it."""
-    return _problem(library, instance, shape, replace(shape.conv, c=8 * shape.conv.c), planes=False)
+    assert isinstance(instance.config, B2bConvSm90Config | LayersConfig)
+    conv = replace(shape.conv, c=8 * shape.conv.c)
+    return _problem(library, instance, shape, conv, instance.config.widths, planes=False)
 
 
 def halo_chain_problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     """A halo convolution and 1x1 ones behind it: of one k-block where filters stay, since there
     is room for so many."""
     c, config = 8 * shape.conv.c, instance.config
-    conv = replace(shape.conv, c=min(c, config.threadblock[2]) if config.resident else c)
-    return _problem(library, instance, shape, conv, planes=False)
+    assert isinstance(config, HaloConfig)
+    conv = replace(shape.conv, c=min(c, config.k_block) if config.resident else c)
+    return _problem(library, instance, shape, conv, config.layers, planes=False)
 
 
 def _problem(
-    library: Library, instance: Instance, shape: Shape, conv: ConvShape, planes: bool
+    library: Library,
+    instance: Instance,
+    shape: Shape,
+    conv: ConvShape,
+    kernel: tuple[int, ...],
+    planes: bool,
 ) -> Problem:
+    """`kernel`: the channels of each layer that the kernel has, zeros included."""
     rng, (p, q) = random_of(instance, shape), output_extent(conv)
-    kernel = conv_chain.columns(instance.config)
     widths = [*(n - shape.short[0] for n in kernel[:-1]), kernel[-1] - shape.short[1]]
     depth = conv.r * conv.s * conv.c
     made = Layers(

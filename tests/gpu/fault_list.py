@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import FAMILIES, Family, named
 
 K_BLOCK = "last k-block left out"
 PIXEL = "one pixel of 16,384 is zero"
@@ -35,7 +36,7 @@ class Edit:
 class Fault:
     """One fault of one family's kernels."""
 
-    family: Family
+    family: Family[Any]
     kind: str
     edits: tuple[Edit, ...]
 
@@ -529,82 +530,82 @@ def _k(file: str, old: str, new: str) -> tuple[str, tuple[Edit, ...]]:
 _BOX, _WIDE_BOX = "      multiply_box(sums, box);\n", "      multiply_box<L>(sums, box);\n"
 _FRAGMENTS = "Product::template multiply<Element>(sums, rows[box % 2][step], first_weights(box)"
 _STEP = "      if (step < Plan::kSteps)\n"
-_PRODUCTS_OF_FAMILIES: dict[Family, tuple[tuple[str, tuple[Edit, ...]], ...]] = {
-    Family.GEMM_2X: (
+_PRODUCTS_OF_FAMILIES: dict[Family[Any], tuple[tuple[str, tuple[Edit, ...]], ...]] = {
+    named("gemm_2x"): (
         _k(
             "families/gemm_2x/kernel.h",
             "int(gemm.n), int(gemm.k)}, 1,",
             "int(gemm.n), int(gemm.k) - Row::at(kTileK)}, 1,",
         ),
     ),
-    Family.CONV_2X: (
+    named("conv_2x"): (
         _k("mma/implicit_gemm.h", "mma(params.k_iterations,", "mma(params.k_iterations - 1,"),
     ),
-    Family.B2B_GEMM_2X: (
+    named("b2b_gemm_2x"): (
         _k(
             "mma/b2b/main_loop.h",
             "mma(CeilDivide(operands.k, Mma::Shape::kK),",
             "mma(CeilDivide(operands.k, Mma::Shape::kK) - 1,",
         ),
     ),
-    Family.B2B_CONV_2X: (
+    named("b2b_conv_2x"): (
         _k("mma/b2b/main_loop.h", "mma(operands.k_iterations,", "mma(operands.k_iterations - 1,"),
     ),
-    Family.GEMM_SM90: ((K_BLOCK, PERSISTENT_K),),
-    Family.CONV_SM90: ((K_BLOCK, PERSISTENT_K),),
-    Family.B2B_CONV_SM90: ((K_BLOCK, PERSISTENT_K),),
-    Family.B2B_GEMM_SM90: (
+    named("gemm_sm90"): ((K_BLOCK, PERSISTENT_K),),
+    named("conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
+    named("b2b_conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
+    named("b2b_gemm_sm90"): (
         _k("sm90/b2b/consumer.h", _BOX, f"      if (box + 1 < kBoxes) {_BOX.lstrip()}"),
     ),
-    Family.GEMM_ROWS_SM90: (
+    named("gemm_rows_sm90"): (
         _k("sm90/b2b/consumer.h", _FRAGMENTS, f"if (box + 1 < kBoxes) {_FRAGMENTS}"),
     ),
-    Family.B2B_GEMM_WIDE_SM90: (
+    named("b2b_gemm_wide_sm90"): (
         _k(
             "families/b2b_gemm_wide_sm90/consumer.h",
             _WIDE_BOX,
             f"      if (L > 0 || box + 1 < kBoxes) {_WIDE_BOX.lstrip()}",
         ),
     ),
-    Family.B2B_STORED_SM90: (
+    named("b2b_stored_sm90"): (
         _k(
             "families/b2b_stored_sm90/consumer.h",
             "k < K::kDepth / 16; ++k",
             "k < K::kDepth / 16 - 1; ++k",
         ),
     ),
-    Family.STEM_SM90: (_k("sm90/stem/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
-    Family.B2B_STEM_SM90: (
+    named("stem_sm90"): (_k("sm90/stem/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),),
+    named("b2b_stem_sm90"): (
         _k("sm90/stem/product.h", _STEP, _STEP.replace("kSteps", "kSteps - 1")),
     ),
 }
 _STORES = {
-    Family.GEMM_2X: _visitor_2x,
-    Family.CONV_2X: _visitor_2x,
-    Family.B2B_GEMM_2X: _visitor_2x,
-    Family.B2B_CONV_2X: _visitor_2x,
-    Family.GEMM_3X: _visitor_3x,
-    Family.GEMM_SM90: _matrix,
-    Family.CONV_SM90: _matrix,
-    Family.B2B_CONV_SM90: _matrix,
-    Family.B2B_GEMM_SM90: _matrix,
-    Family.GEMM_ROWS_SM90: _matrix,
-    Family.B2B_GEMM_WIDE_SM90: _matrix,
-    Family.B2B_STORED_SM90: _matrix,
-    Family.STEM_SM90: _image,
-    Family.B2B_STEM_SM90: _image,
-    Family.HALO_SM90: _halo,
-    Family.B2B_HALO_SM90: _halo,
-    Family.DEPTHWISE: _depthwise,
-    Family.POOL: _pool,
-    Family.ELEMENTWISE: _elementwise,
-    Family.LAYOUT: _layout,
-    Family.RESIZE: _resize,
-    Family.SQUEEZE_EXCITE: _squeeze_excite,
-    Family.B2B_GEMM_SMALL: _gemm_small,
+    named("gemm_2x"): _visitor_2x,
+    named("conv_2x"): _visitor_2x,
+    named("b2b_gemm_2x"): _visitor_2x,
+    named("b2b_conv_2x"): _visitor_2x,
+    named("gemm_3x"): _visitor_3x,
+    named("gemm_sm90"): _matrix,
+    named("conv_sm90"): _matrix,
+    named("b2b_conv_sm90"): _matrix,
+    named("b2b_gemm_sm90"): _matrix,
+    named("gemm_rows_sm90"): _matrix,
+    named("b2b_gemm_wide_sm90"): _matrix,
+    named("b2b_stored_sm90"): _matrix,
+    named("stem_sm90"): _image,
+    named("b2b_stem_sm90"): _image,
+    named("halo_sm90"): _halo,
+    named("b2b_halo_sm90"): _halo,
+    named("depthwise"): _depthwise,
+    named("pool"): _pool,
+    named("elementwise"): _elementwise,
+    named("layout"): _layout,
+    named("resize"): _resize,
+    named("squeeze_excite"): _squeeze_excite,
+    named("b2b_gemm_small"): _gemm_small,
 }
 FAULTS = tuple(
     Fault(family, kind, edits)
-    for family in Family
+    for family in FAMILIES.values()
     for kind, edits in itertools.chain(_PRODUCTS_OF_FAMILIES.get(family, ()), _STORES[family]())
 )

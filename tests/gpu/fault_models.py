@@ -18,13 +18,13 @@ import onnx
 from onnxbolt.archs import get
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
+from onnxbolt.families import Family, KernelConfig, candidates, named
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
-from onnxbolt.kernels.config import Family, KernelConfig
 from onnxbolt.library import Manifest, make_manifest, metadata_of
 from onnxbolt.plan.choose import Plan, plan
-from onnxbolt.plan.cost import candidates, fused_us
+from onnxbolt.plan.cost import fused_us
 from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert
 from onnxbolt.precision.widen import widen
@@ -47,7 +47,7 @@ class Prepared:
     manifest: Manifest
 
 
-def prepare(family: Family, original: onnx.ModelProto | None = None) -> Prepared:
+def prepare(family: Family[Any], original: onnx.ModelProto | None = None) -> Prepared:
     """`original`, by default the family's model, with a kernel of the family. Raises ValueError
     where it takes none."""
     original = original or MODELS[family]()
@@ -68,7 +68,7 @@ def prepare(family: Family, original: onnx.ModelProto | None = None) -> Prepared
     return Prepared(original, optimized, manifest)
 
 
-def _configs(chosen: Plan, family: Family) -> dict[int, list[KernelConfig]]:
+def _configs(chosen: Plan, family: Family[Any]) -> dict[int, list[KernelConfig]]:
     """What the plan chose, but where a node can have a kernel of `family` the one of them that
     is predicted to be fastest."""
     configs = dict(chosen.configs)
@@ -175,28 +175,28 @@ def _stored() -> onnx.ModelProto:
     )
 
 
-MODELS: dict[Family, Callable[[], onnx.ModelProto]] = {
-    Family.GEMM_2X: _gemm,
-    Family.GEMM_3X: _gemm,
-    Family.GEMM_SM90: _gemm,
-    Family.GEMM_ROWS_SM90: lambda: _gemm(429),
-    Family.CONV_2X: _conv,
-    Family.CONV_SM90: _conv,
-    Family.HALO_SM90: _conv,
-    Family.STEM_SM90: _first,
-    Family.DEPTHWISE: _depthwise,
-    Family.POOL: _between("MaxPool", kernel_shape=[3, 3], pads=SAME),
-    Family.RESIZE: _resize,
-    Family.LAYOUT: _between("MaxPool", kernel_shape=[3, 3], pads=SAME),
-    Family.ELEMENTWISE: _elementwise,
-    Family.SQUEEZE_EXCITE: _squeeze_excite,
-    Family.B2B_GEMM_SM90: lambda: _gemms(256, 64, 64),
-    Family.B2B_GEMM_2X: lambda: _gemms(256, 64, 64),
-    Family.B2B_GEMM_WIDE_SM90: lambda: _gemms(256, 256, 64),
-    Family.B2B_GEMM_SMALL: lambda: _gemms(13, 16, 8),
-    Family.B2B_STORED_SM90: _stored,
-    Family.B2B_CONV_SM90: _convs,
-    Family.B2B_CONV_2X: _convs,
-    Family.B2B_HALO_SM90: _convs,
-    Family.B2B_STEM_SM90: lambda: _convs(3, 3, 64, 2),
+MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
+    named("gemm_2x"): _gemm,
+    named("gemm_3x"): _gemm,
+    named("gemm_sm90"): _gemm,
+    named("gemm_rows_sm90"): lambda: _gemm(429),
+    named("conv_2x"): _conv,
+    named("conv_sm90"): _conv,
+    named("halo_sm90"): _conv,
+    named("stem_sm90"): _first,
+    named("depthwise"): _depthwise,
+    named("pool"): _between("MaxPool", kernel_shape=[3, 3], pads=SAME),
+    named("resize"): _resize,
+    named("layout"): _between("MaxPool", kernel_shape=[3, 3], pads=SAME),
+    named("elementwise"): _elementwise,
+    named("squeeze_excite"): _squeeze_excite,
+    named("b2b_gemm_sm90"): lambda: _gemms(256, 64, 64),
+    named("b2b_gemm_2x"): lambda: _gemms(256, 64, 64),
+    named("b2b_gemm_wide_sm90"): lambda: _gemms(256, 256, 64),
+    named("b2b_gemm_small"): lambda: _gemms(13, 16, 8),
+    named("b2b_stored_sm90"): _stored,
+    named("b2b_conv_sm90"): _convs,
+    named("b2b_conv_2x"): _convs,
+    named("b2b_halo_sm90"): _convs,
+    named("b2b_stem_sm90"): lambda: _convs(3, 3, 64, 2),
 }

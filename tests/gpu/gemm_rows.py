@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxbolt.codegen.render import Instance
+from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90Config
 from tests.gpu.device import Gemm, Library, Tensor
 from tests.gpu.operands import Operands, Problem, random_of
 from tests.gpu.reference import epilogue
@@ -17,8 +18,9 @@ SHAPES = ((1, 0, 0), (197, 3, 5), (64 * 132 * 3 + 65, 0, 0), (1000, 8, 2))
 def problem(library: Library, instance: Instance, shape: tuple[int, int, int]) -> Problem:
     """Rows of an odd number of values, the longest that the kernel takes but one; rows of B are
     whole chunks."""
-    (m, less, gap), (_, columns, depth) = shape, instance.config.threadblock
-    n, k = columns - less, depth - 1 - less
+    config, (m, less, gap) = instance.config, shape
+    assert isinstance(config, GemmRowsSm90Config)
+    n, k = config.columns - less, config.depth - 1 - less
     rng = random_of(instance, shape)
     a, b = (
         rng.normal(0, 1, (m, k)).astype(instance.dtype.numpy),

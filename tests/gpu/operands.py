@@ -12,6 +12,8 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.families import KernelConfig
+from onnxbolt.families.row import SLOTS
 from tests.gpu.cases import PARAMS
 from tests.gpu.device import Epilogue, Library, Tensor
 
@@ -62,6 +64,12 @@ class Problem:
 def parameters(instance: Instance) -> list[float]:
     """Of all steps, in their order."""
     return [number for step in instance.chain for number in PARAMS.get(step, ())]
+
+
+def access(config: KernelConfig) -> tuple[int, int]:
+    """Elements in one access of the inputs and of the output, whatever the family calls them."""
+    held = dict(zip(SLOTS, config.row(), strict=True))
+    return held["align_a"], held["align_c"]
 
 
 def random_of(instance: Instance, shape: object) -> np.random.Generator:

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import Family, named
 from tests.support import Net
 
 PADS = [0, 2, 1, 3]  # top, left, bottom, right
@@ -50,19 +50,19 @@ def _pool(op: str, **attributes: Any) -> onnx.ModelProto:
     )
 
 
-CASES: dict[str, tuple[Family, Callable[[], onnx.ModelProto]]] = {
-    "conv_2x": (Family.CONV_2X, _conv),
-    "conv_sm90": (Family.CONV_SM90, _conv),
-    "conv_sm90 with strides": (Family.CONV_SM90, lambda: _conv(2)),
-    "conv_sm90 to planes": (Family.CONV_SM90, _planes),
-    "halo": (Family.HALO_SM90, _conv),
-    "halo with strides": (Family.HALO_SM90, lambda: _conv(2)),
-    "first": (Family.STEM_SM90, lambda: _conv(2, first=3)),
-    "depthwise": (Family.DEPTHWISE, lambda: _conv(group=64)),
-    "chain of conv_sm90": (Family.B2B_CONV_SM90, _chain),
-    "chain of conv_2x": (Family.B2B_CONV_2X, _chain),
-    "chain of halo": (Family.B2B_HALO_SM90, _chain),
-    "chain of first": (Family.B2B_STEM_SM90, lambda: _chain(3, 2)),
-    "max pool": (Family.POOL, lambda: _pool("MaxPool")),
-    "average pool": (Family.POOL, lambda: _pool("AveragePool", count_include_pad=1)),
+CASES: dict[str, tuple[Family[Any], Callable[[], onnx.ModelProto]]] = {
+    "conv_2x": (named("conv_2x"), _conv),
+    "conv_sm90": (named("conv_sm90"), _conv),
+    "conv_sm90 with strides": (named("conv_sm90"), lambda: _conv(2)),
+    "conv_sm90 to planes": (named("conv_sm90"), _planes),
+    "halo": (named("halo_sm90"), _conv),
+    "halo with strides": (named("halo_sm90"), lambda: _conv(2)),
+    "first": (named("stem_sm90"), lambda: _conv(2, first=3)),
+    "depthwise": (named("depthwise"), lambda: _conv(group=64)),
+    "chain of conv_sm90": (named("b2b_conv_sm90"), _chain),
+    "chain of conv_2x": (named("b2b_conv_2x"), _chain),
+    "chain of halo": (named("b2b_halo_sm90"), _chain),
+    "chain of first": (named("b2b_stem_sm90"), lambda: _chain(3, 2)),
+    "max pool": (named("pool"), lambda: _pool("MaxPool")),
+    "average pool": (named("pool"), lambda: _pool("AveragePool", count_include_pad=1)),
 }

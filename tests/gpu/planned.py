@@ -13,18 +13,18 @@ from dataclasses import replace
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, STORE
+from onnxbolt.families import KernelConfig, candidates, named
 from onnxbolt.integers import round_up
-from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConfig
 from onnxbolt.measurements.keys import Problem
-from onnxbolt.plan.cost import candidates
+from onnxbolt.problems import ConvProblem, GemmProblem
 
 FAMILIES = (
-    Family.GEMM_SM90,
-    Family.CONV_SM90,
-    Family.HALO_SM90,
-    Family.STEM_SM90,
-    Family.DEPTHWISE,
-    Family.GEMM_ROWS_SM90,
+    named("gemm_sm90"),
+    named("conv_sm90"),
+    named("halo_sm90"),
+    named("stem_sm90"),
+    named("depthwise"),
+    named("gemm_rows_sm90"),
 )
 _F16, _F32 = DType.F16, DType.F32
 
@@ -174,7 +174,7 @@ def planned(arch: int) -> list[tuple[Problem, KernelConfig]]:
     for turn, problem in enumerate(PROBLEMS):
         possible = candidates(problem, get(arch)) if problem.dtype in get(arch).flops else ()
         is_grouped = isinstance(problem, ConvProblem) and problem.groups > 1
-        for family in (*FAMILIES, Family.CONV_2X) if is_grouped else FAMILIES:
+        for family in (*FAMILIES, named("conv_2x")) if is_grouped else FAMILIES:
             configs = [config for config in possible if config.family is family]
             found += [(problem, configs[7 * turn % len(configs)])] if configs else []
     return found

@@ -31,7 +31,7 @@ import onnx
 from onnxbolt.codegen.artifacts import Unit, compile_units, link
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import FAMILIES, Family, named
 from onnxbolt.library import units
 from tests.edits import replaced
 from tests.gpu.fault_list import FAULTS, KINDS, Fault
@@ -88,7 +88,7 @@ def _tree() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def build(families: Sequence[Family], directory: Path) -> None:
+def build(families: Sequence[Family[Any]], directory: Path) -> None:
     """Models and libraries of `families`, in a folder of `directory` for each."""
     toolchain = find_toolchain()
     prepared = {family: prepare(family) for family in families}
@@ -107,7 +107,7 @@ def build(families: Sequence[Family], directory: Path) -> None:
     def faulty(fault: Fault) -> tuple[Fault, list[Path]]:
         started, result = time.monotonic(), []
         for unit in needed[fault.family]:
-            is_family = unit.name.startswith(f"{fault.family.name.lower()}_sm")
+            is_family = unit.name.startswith(f"{fault.family.name}_sm")
             result.append(
                 compile_faulty(unit, fault, objects, toolchain) if is_family else plain[unit]
             )
@@ -118,18 +118,18 @@ def build(families: Sequence[Family], directory: Path) -> None:
         return fault, result
 
     for family, made in prepared.items():
-        folder = directory / family.name.lower()
+        folder = directory / family.name
         folder.mkdir(exist_ok=True)
         onnx.save(made.original, folder / "original.onnx")
         onnx.save(made.optimized, folder / "optimized.onnx")
         link([plain[unit] for unit in needed[family]], folder / file_of(UNEDITED), toolchain)
     slow_first = sorted(
         (fault for fault in FAULTS if fault.family in prepared),
-        key=lambda fault: fault.family is not Family.GEMM_3X,
+        key=lambda fault: fault.family is not named("gemm_3x"),
     )
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for fault, parts in pool.map(faulty, slow_first):
-            link(parts, directory / fault.family.name.lower() / file_of(fault.kind), toolchain)
+            link(parts, directory / fault.family.name / file_of(fault.kind), toolchain)
 
 
 def judge(folder: Path, kinds: Sequence[str]) -> None:
@@ -161,7 +161,7 @@ def judge(folder: Path, kinds: Sequence[str]) -> None:
         )
 
 
-def verdicts(family: Family, directory: Path) -> list[dict[str, Any]]:
+def verdicts(family: Family[Any], directory: Path) -> list[dict[str, Any]]:
     """Of the unedited library and of each fault. A process that dies is the finding "crashed" of
     the fault that it was at."""
     pending = [UNEDITED, *(fault.kind for fault in FAULTS if fault.family is family)]
@@ -172,7 +172,7 @@ def verdicts(family: Family, directory: Path) -> list[dict[str, Any]]:
             "-m",
             "tests.gpu.planted_faults",
             "--judge",
-            str(directory / family.name.lower()),
+            str(directory / family.name),
             *pending,
         ]
         try:
@@ -222,7 +222,7 @@ def main() -> int:
     parser.add_argument(
         "--families",
         nargs="*",
-        default=[family.name for family in Family],
+        default=[family.name for family in FAMILIES.values()],
         help="names, by default all",
     )
     parser.add_argument(
@@ -243,7 +243,7 @@ def main() -> int:
     if arguments.judge:
         judge(Path(arguments.judge[0]), arguments.judge[1:])
         return 0
-    families = [Family[name] for name in arguments.families]
+    families = [named(name) for name in arguments.families]
     build(families, arguments.directory)
     if arguments.build_only:
         return 0

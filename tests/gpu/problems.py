@@ -15,9 +15,14 @@ import numpy as np
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, STORE
-from onnxbolt.kernels.config import ConvProblem as PlannedConv
-from onnxbolt.kernels.config import Family
-from onnxbolt.kernels.config import GemmProblem as PlannedGemm
+from onnxbolt.families import Family, named
+from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
+from onnxbolt.families.blocks.sm90 import Sm90Config
+from onnxbolt.families.blocks.stem import StemConfig
+from onnxbolt.families.conv_sm90 import ConvSm90Config
+from onnxbolt.families.halo_sm90 import HaloSm90Config
+from onnxbolt.problems import ConvProblem as PlannedConv
+from onnxbolt.problems import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu import gemm_rows
 from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
@@ -41,7 +46,7 @@ from tests.gpu.device import (
     SqueezeExcite,
     Tensor,
 )
-from tests.gpu.operands import Operands, Problem, parameters, random_of
+from tests.gpu.operands import Operands, Problem, access, parameters, random_of
 from tests.gpu.planned import FAMILIES as PLANNED
 from tests.gpu.planned import planned
 from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, rounded
@@ -58,7 +63,7 @@ class GemmProblem:
 
     def __init__(self, library: Library, instance: Instance, shape: GemmShape) -> None:
         rng = random_of(instance, shape)
-        unit, unit_n = instance.config.align_a, _unit_n(instance)
+        unit, unit_n = access(instance.config)[0], _unit_n(instance)
         m, n, k = shape.m, shape.n * unit_n, shape.k * unit
         a = rounded(rng.normal(0, 1, (m, k)), instance.dtype)
         b = rounded(rng.normal(0, k**-0.5, (n, k)), instance.dtype)
@@ -90,7 +95,7 @@ class ConvProblem:
 
     def __init__(self, library: Library, instance: Instance, shape: ConvShape) -> None:
         rng = random_of(instance, shape)
-        unit, unit_k = instance.config.align_a, _unit_n(instance)
+        unit, unit_k = access(instance.config)[0], _unit_n(instance)
         c, k, (p, q) = shape.c * unit, shape.k * unit_k, output_extent(shape)
         x = rounded(rng.normal(0, 1, (shape.n, shape.h, shape.w, c)), instance.dtype)
         weight = rounded(
@@ -213,9 +218,10 @@ FIRST = (
 
 def first_problem(library: Library, instance: Instance, shape: FirstShape) -> Problem:
     """A model's first convolution: x is NCHW."""
-    r, s, c = instance.config.warp
-    stride_h, stride_w, _ = instance.config.instruction
-    rng, k = random_of(instance, shape), shape.blocks * instance.config.threadblock[1]
+    config = instance.config
+    assert isinstance(config, StemConfig)
+    (r, s, c), (stride_h, stride_w) = config.filter, config.strides
+    rng, k = random_of(instance, shape), shape.blocks * config.columns
     conv = ConvShape(shape.n, shape.h, shape.w, c, k, r, s, shape.pads, (stride_h, stride_w))
     x = rng.normal(0, 1, (shape.n, c, shape.h, shape.w)).astype(
         np.float32 if shape.wide else instance.dtype.numpy
@@ -408,60 +414,60 @@ def _each(make: Callable[..., Problem], *shapes: tuple[int, ...]) -> Builder:
     return lambda library, instance: [make(library, instance, shape) for shape in shapes]
 
 
-BUILDERS: dict[Family, Builder] = {
-    Family.GEMM_2X: _gemms,
-    Family.GEMM_3X: _gemms,
+BUILDERS: dict[Family[Any], Builder] = {
+    named("gemm_2x"): _gemms,
+    named("gemm_3x"): _gemms,
     **dict.fromkeys(PLANNED, _planned),
-    Family.CONV_2X: lambda library, instance: [
+    named("conv_2x"): lambda library, instance: [
         *_convolutions(library, instance),
         *_planned(library, instance),
     ],
-    Family.GEMM_SM90: lambda library, instance: [
+    named("gemm_sm90"): lambda library, instance: [
         *_gemms(library, instance),
         *_planned(library, instance),
     ],
-    Family.CONV_SM90: lambda library, instance: [
+    named("conv_sm90"): lambda library, instance: [
         *_convolutions(library, instance),
         *_planned(library, instance),
     ],
-    Family.STEM_SM90: lambda library, instance: [
+    named("stem_sm90"): lambda library, instance: [
         first_problem(library, instance, shape) for shape in FIRST
     ],
-    Family.B2B_GEMM_SM90: sm90_chains,
-    Family.GEMM_ROWS_SM90: lambda library, instance: [
+    named("b2b_gemm_sm90"): sm90_chains,
+    named("gemm_rows_sm90"): lambda library, instance: [
         gemm_rows.problem(library, instance, shape) for shape in gemm_rows.SHAPES
     ],
-    Family.B2B_GEMM_SMALL: small_chains,
-    Family.B2B_GEMM_WIDE_SM90: wide_chains,
-    Family.B2B_GEMM_2X: chains_2x,
-    Family.B2B_STORED_SM90: lambda library, instance: [
+    named("b2b_gemm_small"): small_chains,
+    named("b2b_gemm_wide_sm90"): wide_chains,
+    named("b2b_gemm_2x"): chains_2x,
+    named("b2b_stored_sm90"): lambda library, instance: [
         stored_problem(library, instance, shape) for shape in STORED_SHAPES
     ],
-    Family.B2B_STEM_SM90: lambda library, instance: [
+    named("b2b_stem_sm90"): lambda library, instance: [
         first_chain_problem(library, instance, shape) for shape in FIRST_SHAPES
     ],
-    Family.B2B_CONV_SM90: lambda library, instance: [
+    named("b2b_conv_sm90"): lambda library, instance: [
         conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES
     ],
-    Family.B2B_CONV_2X: lambda library, instance: [
+    named("b2b_conv_2x"): lambda library, instance: [
         conv_chain_problem(library, instance, shape) for shape in CONV_SHAPES
     ],
-    Family.B2B_HALO_SM90: lambda library, instance: [
+    named("b2b_halo_sm90"): lambda library, instance: [
         halo_chain_problem(library, instance, shape) for shape in HALO_SHAPES
     ],
-    Family.SQUEEZE_EXCITE: _each(
+    named("squeeze_excite"): _each(
         squeeze_excite_problem,
         (1, 1, 8, 8, 0),
         (3, 49, 160, 40, 0),
         (2, 25, 13, 5, 3),
         (33, 9, 72, 24, 8),
     ),
-    Family.POOL: _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
-    Family.RESIZE: lambda library, instance: [
+    named("pool"): _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
+    named("resize"): lambda library, instance: [
         resize_problem(library, instance, shape) for shape in RESIZES
     ],
-    Family.LAYOUT: _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
-    Family.ELEMENTWISE: _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),
+    named("layout"): _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
+    named("elementwise"): _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),
 }
 
 
@@ -493,12 +499,10 @@ def _form(instance: Instance) -> str:
     config, chain = instance.config, instance.chain
     is_forms = {
         "MEAN": MEAN in chain,
-        "PLANES": config.family in (Family.CONV_SM90, Family.HALO_SM90) and config.align_c == 1,
-        "BOTH_FORMS": config.family is Family.CONV_SM90 and chain[-1:] == (STORE,),
-        "SWAPPED": (
-            config.family in (Family.GEMM_SM90, Family.CONV_SM90) and config.instruction[0] > 0
-        ),
-        "NOT_STORED": config.family is Family.B2B_STORED_SM90 and STORE not in chain,
+        "PLANES": (isinstance(config, ConvSm90Config | HaloSm90Config) and config.access_out == 1),
+        "BOTH_FORMS": isinstance(config, ConvSm90Config) and chain[-1:] == (STORE,),
+        "SWAPPED": isinstance(config, Sm90Config) and config.swapped,
+        "NOT_STORED": isinstance(config, B2bStoredSm90Config) and STORE not in chain,
     }
     return "-".join([config.family.name, *(name for name, is_form in is_forms.items() if is_form)])
 
@@ -516,11 +520,10 @@ def _implements(kernel: Any, problem: Any) -> bool:
     return True
 
 
-_TMA = (Family.GEMM_3X, Family.GEMM_SM90, Family.CONV_SM90)
+_TMA = (named("gemm_3x"), named("gemm_sm90"), named("conv_sm90"))
 
 
 def _unit_n(instance: Instance) -> int:
     """The multiple that n must be of: TMA writes rows of 16 bytes, whatever the input's type."""
-    return max(
-        instance.config.align_c, 16 // instance.out.bytes if instance.config.family in _TMA else 1
-    )
+    least = 16 // instance.out.bytes if instance.config.family in _TMA else 1
+    return max(access(instance.config)[1], least)

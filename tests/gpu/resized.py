@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxbolt.codegen.render import Instance
-from onnxbolt.kernels.resize import COORDINATES, ROUNDINGS, Sampling
+from onnxbolt.sampling import COORDINATES, ROUNDINGS, Sampling
 from tests.gpu.device import Library, Resize, Tensor
 from tests.gpu.operands import Problem, random_of
 

@@ -11,8 +11,10 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN
-from onnxbolt.kernels import mean, sm90
-from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.families import named
+from onnxbolt.families.blocks import sm90
+from onnxbolt.families.blocks.sm90 import Sm90Config
+from onnxbolt.problems import ConvProblem, GemmProblem
 
 Form = tuple[DType, DType, tuple[str, ...]]  # element, output, chain
 
@@ -26,12 +28,12 @@ def instances(arch: int, forms: Sequence[Form]) -> Iterator[Instance]:
     """GEMM and convolution, one instance for each form; none on other architectures."""
     turns = itertools.count()
     for family, (dtype, out, chain) in itertools.product(
-        (Family.GEMM_SM90, Family.CONV_SM90), forms
+        (named("gemm_sm90"), named("conv_sm90")), forms
     ):
         columns = _COLUMNS[(turn := next(turns)) % len(_COLUMNS)]
         gemm = GemmProblem(_GEMM[0], columns, _GEMM[1], dtype, out, chain)
         configs = _configs(
-            gemm if family is Family.GEMM_SM90 else _conv(dtype, out, chain, columns), arch
+            gemm if family is named("gemm_sm90") else _conv(dtype, out, chain, columns), arch
         )
         if configs:
             yield Instance(configs[5 * turn % len(configs)], dtype, out, chain)
@@ -48,11 +50,7 @@ def _short_blocks(arch: int) -> Iterator[Instance]:
     """Convolutions of few channels, one for each length of a k-block that these give."""
     for channels in (16, 32, 48):
         problem = _conv(DType.F16, DType.F16, ("Bias", "Relu"), 64, channels)
-        by_length = {
-            config.threadblock[2]: config
-            for config in _configs(problem, arch)
-            if not config.resident
-        }
+        by_length = {config.k: config for config in _configs(problem, arch) if not config.resident}
         yield from (_instance(problem, config) for config in by_length.values())
 
 
@@ -76,9 +74,7 @@ def _whole_rows(arch: int) -> Iterator[Instance]:
     ):
         gemm = GemmProblem(_GEMM[0], columns, _GEMM[1], dtype, dtype, chain)
         for problem in (gemm, _conv(dtype, dtype, chain, columns)):
-            configs = [
-                config for config in _configs(problem, arch) if config.threadblock[1] == columns
-            ]
+            configs = [config for config in _configs(problem, arch) if config.columns == columns]
             yield from (_instance(problem, config) for config in configs[turn % 5 :: 7])
 
 
@@ -92,7 +88,7 @@ def _swapped(arch: int) -> Iterator[Instance]:
     for rows, (dtype, out, chain) in zip((6272, 10_000, 7300), forms, strict=True):
         conv = dataclasses.replace(_conv(dtype, out, chain, 256), n=rows, p=1, q=1)
         for problem in (GemmProblem(rows, 256, 256, dtype, out, chain), conv):
-            configs = [config for config in _configs(problem, arch) if config.instruction[0]]
+            configs = [config for config in _configs(problem, arch) if config.swapped]
             yield from (_instance(problem, config) for config in configs)
 
 
@@ -116,19 +112,17 @@ def _means(arch: int) -> Iterator[Instance]:
         problem = dataclasses.replace(
             _conv(dtype, out, (*chain, MEAN), columns), h=8, w=8, p=8, q=8, n=300
         )
-        configs = (
-            list(dict.fromkeys(config.instance() for config in mean.candidates(problem, get(arch))))
-            if arch == 90
-            else []
-        )
-        yield from (_instance(problem, config) for config in configs[turn % 3 :: 8])
+        configs = _configs(problem, arch)[turn % 3 :: 8]
+        yield from (_instance(problem, config) for config in configs)
 
 
-def _configs(problem: sm90.Problem, arch: int) -> list[KernelConfig]:
-    return list(dict.fromkeys(config.instance() for config in sm90.candidates(problem, get(arch))))
+def _configs(problem: sm90.Problem, arch: int) -> list[Sm90Config]:
+    family = named("gemm_sm90" if isinstance(problem, GemmProblem) else "conv_sm90")
+    found = family.candidates(problem, get(arch))
+    return list(dict.fromkeys(config.instance() for config in found))
 
 
-def _instance(problem: sm90.Problem, config: KernelConfig) -> Instance:
+def _instance(problem: sm90.Problem, config: Sm90Config) -> Instance:
     return Instance(config, problem.dtype, problem.out, problem.chain)
 
 
@@ -158,4 +152,5 @@ def _conv(
 
 def splits(instance: Instance) -> list[int]:
     """Numbers of blocks that may share a tile of this kernel."""
+    assert isinstance(instance.config, Sm90Config)
     return sm90.splits(instance.config, instance, get(instance.config.arch))

@@ -10,8 +10,8 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, STORE
-from onnxbolt.kernels import chain_stored
-from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.families import named
+from onnxbolt.problems import GemmProblem
 
 # k, the first layer's columns and those of the second
 _WIDTHS = (
@@ -40,8 +40,7 @@ def instances(arch: int, activations: tuple[str, ...]) -> Iterator[Instance]:
         residual, (dtype, out) = _RESIDUALS[i % len(_RESIDUALS)], _TYPES[i % len(_TYPES)]
         stored = (STORE,) if i < len(activations) or not residual else ()
         chain = ("Bias", *residual, activation, *stored, PRODUCT, "Scale", "Bias", other)
-        configs = chain_stored.candidates(
-            GemmProblem(1, n, k, dtype, out, chain, (inner,)), get(arch)
-        )
+        problem = GemmProblem(1, n, k, dtype, out, chain, (inner,))
+        configs = named("b2b_stored_sm90").candidates(problem, get(arch))
         if configs:
             yield Instance(configs[next(turns) % len(configs)].instance(), dtype, out, chain)

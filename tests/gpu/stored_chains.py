@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.epilogues import STORE, layers
+from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
 from tests.gpu.device import Chain, Library, Tensor
 from tests.gpu.operands import Operands, Problem, parameters, random_of
 from tests.gpu.reference import epilogue, rounded
@@ -31,12 +32,13 @@ def stored_problem(
     library: Library, instance: Instance, shape: tuple[int, int, int, int]
 ) -> StoredProblem:
     """One of SHAPES, where the kernel has as many columns."""
+    config = instance.config
+    assert isinstance(config, B2bStoredSm90Config)
     m, *short = shape
     rng, (first, last) = random_of(instance, shape), layers(instance.chain)
-    _, inner, k = instance.config.threadblock
     k, inner, n = (
         max(8, columns - 8 * fewer)
-        for columns, fewer in zip((k, inner, instance.config.warp[0]), short, strict=True)
+        for columns, fewer in zip((config.depth, *config.widths), short, strict=True)
     )
     x = rng.normal(0, 1, (m, k)).astype(instance.dtype.numpy)
     weights = [

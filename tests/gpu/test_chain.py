@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from tests.gpu.cases import ALL
 from tests.gpu.chain_problems import chain_problem
 from tests.gpu.device import Library
@@ -16,14 +16,14 @@ from tests.gpu.refusals import assert_refused
 
 pytestmark = pytest.mark.gpu
 FAMILIES = (
-    Family.B2B_GEMM_SM90,
-    Family.B2B_GEMM_SMALL,
-    Family.B2B_GEMM_2X,
-    Family.B2B_CONV_2X,
-    Family.B2B_CONV_SM90,
-    Family.B2B_HALO_SM90,
-    Family.B2B_STEM_SM90,
-    Family.B2B_GEMM_WIDE_SM90,
+    named("b2b_gemm_sm90"),
+    named("b2b_gemm_small"),
+    named("b2b_gemm_2x"),
+    named("b2b_conv_2x"),
+    named("b2b_conv_sm90"),
+    named("b2b_halo_sm90"),
+    named("b2b_stem_sm90"),
+    named("b2b_gemm_wide_sm90"),
 )
 KERNELS = [instance for instance in ALL if instance.config.family in FAMILIES]
 
@@ -40,7 +40,7 @@ def test_chain(library: Library, instance: Instance) -> None:
 
 
 def test_what_the_kernel_is_not_for_is_refused(library: Library) -> None:
-    instance = next(kernel for kernel in KERNELS if kernel.config.family is Family.B2B_GEMM_SM90)
+    instance = next(kernel for kernel in KERNELS if kernel.config.family is named("b2b_gemm_sm90"))
     kernel, problem = library.kernel(instance), chain_problem(library, instance, (64, 0, 0, 0))
     cases = (
         ("layers", 1, "number of layers"),

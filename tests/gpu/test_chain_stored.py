@@ -7,7 +7,7 @@ import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.epilogues import STORE
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from onnxbolt.tolerances import KERNEL
 from tests.gpu.cases import ALL
 from tests.gpu.device import Library
@@ -17,7 +17,7 @@ from tests.gpu.refusals import assert_refused
 from tests.gpu.stored_chains import SHAPES, stored_problem
 
 pytestmark = pytest.mark.gpu
-KERNELS = [instance for instance in ALL if instance.config.family is Family.B2B_STORED_SM90]
+KERNELS = [instance for instance in ALL if instance.config.family is named("b2b_stored_sm90")]
 STORING, OTHERS = (
     [instance for instance in KERNELS if (STORE in instance.chain) is stores]
     for stores in (True, False)

@@ -3,10 +3,12 @@ answers."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from onnxbolt.codegen.render import Instance
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import Family, named
 from tests.gpu.cases import ALL
 from tests.gpu.conv_chains import CONV_SHAPES, FIRST_SHAPES, conv_chain_problem, first_chain_problem
 from tests.gpu.device import KernelError, Library
@@ -14,7 +16,7 @@ from tests.gpu.device import KernelError, Library
 pytestmark = pytest.mark.gpu
 
 
-def one(family: Family) -> Instance:
+def one(family: Family[Any]) -> Instance:
     return next(instance for instance in ALL if instance.config.family is family)
 
 
@@ -32,16 +34,16 @@ def one(family: Family) -> Instance:
 def test_what_an_implicit_gemm_is_not_for_is_refused(
     library: Library, part: str, field: str, value: int, reason: str
 ) -> None:
-    problem = conv_chain_problem(library, one(Family.B2B_CONV_SM90), CONV_SHAPES[0])
+    problem = conv_chain_problem(library, one(named("b2b_conv_sm90")), CONV_SHAPES[0])
     setattr(getattr(problem.arguments, part), field, value)
     with pytest.raises(KernelError, match=reason):
-        library.kernel(one(Family.B2B_CONV_SM90)).check(problem.arguments)
+        library.kernel(one(named("b2b_conv_sm90"))).check(problem.arguments)
 
 
 def test_an_implicit_gemm_with_layers_behind_it_splits_no_k(library: Library) -> None:
-    problem = conv_chain_problem(library, one(Family.B2B_CONV_SM90), CONV_SHAPES[0])
+    problem = conv_chain_problem(library, one(named("b2b_conv_sm90")), CONV_SHAPES[0])
     with pytest.raises(KernelError, match="cannot split k"):
-        library.kernel(one(Family.B2B_CONV_SM90)).launch(problem.arguments, split_k=2)
+        library.kernel(one(named("b2b_conv_sm90"))).launch(problem.arguments, split_k=2)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_an_implicit_gemm_with_layers_behind_it_splits_no_k(library: Library) ->
 def test_what_a_first_convolution_is_not_for_is_refused(
     library: Library, part: str, field: str, value: int, reason: str
 ) -> None:
-    problem = first_chain_problem(library, one(Family.B2B_STEM_SM90), FIRST_SHAPES[0])
+    problem = first_chain_problem(library, one(named("b2b_stem_sm90")), FIRST_SHAPES[0])
     setattr(getattr(problem.arguments, part), field, value)
     with pytest.raises(KernelError, match=reason):
-        library.kernel(one(Family.B2B_STEM_SM90)).check(problem.arguments)
+        library.kernel(one(named("b2b_stem_sm90"))).check(problem.arguments)

@@ -8,7 +8,7 @@ import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from tests.gpu.cases import ALL
 from tests.gpu.device import Elementwise, KernelError, Library, Tensor
 from tests.gpu.operands import Operands
@@ -28,7 +28,7 @@ SHAPES = (
     (70001, 64, 0),
     (2, 300008, 0),
 )
-KERNELS = [instance for instance in ALL if instance.config.family is Family.ELEMENTWISE]
+KERNELS = [instance for instance in ALL if instance.config.family is named("elementwise")]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
-from onnxbolt.kernels.config import Family
+from onnxbolt.families.stem_sm90 import StemSm90Config
 from tests.gpu.cases import ALL
 from tests.gpu.device import KernelError, Library, Tensor
 from tests.gpu.problems import FIRST, first_problem, limit, problems
 from tests.gpu.reference import relative_error
 
 pytestmark = pytest.mark.gpu
-KERNELS = [instance for instance in ALL if instance.config.family is Family.STEM_SM90]
+KERNELS = [instance for instance in ALL if isinstance(instance.config, StemSm90Config)]
 
 
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
@@ -30,13 +30,15 @@ def test_first_convolution(library: Library, instance: Instance) -> None:
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
 def test_an_infinity_reaches_its_windows_alone(library: Library, instance: Instance) -> None:
     """Where the product's depth is rounded up, neighbouring pixels meet weights of zero."""
+    config = instance.config
+    assert isinstance(config, StemSm90Config)
+    (r, s, c), (stride_h, stride_w) = config.filter, config.strides
     problem = first_problem(library, instance, FIRST[3])
-    x = np.zeros((1, instance.config.warp[2], 64, 64), np.float32)
+    x = np.zeros((1, c, 64, 64), np.float32)
     x[0, 0, 30, 31] = np.inf
     poisoned = Tensor(library, x)
     problem.arguments.x = poisoned.pointer
     library.kernel(instance).launch(problem.arguments)
-    (r, s, _), (stride_h, stride_w, _) = instance.config.warp, instance.config.instruction
     rows = [p for p in range(problem.arguments.p) if p * stride_h - 3 <= 30 < p * stride_h - 3 + r]
     columns = [
         q for q in range(problem.arguments.q) if q * stride_w - 3 <= 31 < q * stride_w - 3 + s

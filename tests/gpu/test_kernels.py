@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import Family, named
 from tests.gpu.cases import ALL, ARCH, GEMMS, GemmShape, convolutions
 from tests.gpu.device import KernelError, Library, Tensor
+from tests.gpu.operands import access
 from tests.gpu.problems import ConvProblem, GemmProblem, limit
 from tests.gpu.reference import relative_error
 
 pytestmark = pytest.mark.gpu
 
 GEMM_KERNELS = [
-    instance for instance in ALL if instance.config.family in (Family.GEMM_2X, Family.GEMM_3X)
+    instance for instance in ALL if instance.config.family in (named("gemm_2x"), named("gemm_3x"))
 ]
-CONV_KERNELS = [instance for instance in ALL if instance.config.family is Family.CONV_2X]
+CONV_KERNELS = [instance for instance in ALL if instance.config.family is named("conv_2x")]
 
 
 def _check(
@@ -56,7 +58,7 @@ def test_conv(library: Library, instance: Instance) -> None:
 
 
 def _example(
-    family: Family, chain: tuple[str, ...] = ("Bias", "Add", "Relu"), dtype: DType = DType.F16
+    family: Family[Any], chain: tuple[str, ...] = ("Bias", "Add", "Relu"), dtype: DType = DType.F16
 ) -> Instance:
     """The first instance of a family that has this chain at full alignment."""
     found = (
@@ -65,22 +67,22 @@ def _example(
         if i.config.family is family
         and i.chain == chain
         and i.dtype is dtype
-        and i.config.align_a == dtype.alignment
+        and access(i.config)[0] == dtype.alignment
     )
     return next(found, None) or pytest.skip(f"{family.name} is not built for sm_{ARCH}")
 
 
 def _problem(library: Library, instance: Instance) -> GemmProblem | ConvProblem:
-    if instance.config.family is Family.CONV_2X:
+    if instance.config.family is named("conv_2x"):
         return ConvProblem(library, instance, convolutions(instance)[0])
     return GemmProblem(library, instance, GEMMS[1])
 
 
-FAMILIES = (Family.GEMM_2X, Family.GEMM_3X, Family.CONV_2X)
+FAMILIES = (named("gemm_2x"), named("gemm_3x"), named("conv_2x"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_capture_replays_the_same_bits(library: Library, family: Family) -> None:
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_capture_replays_the_same_bits(library: Library, family: Family[Any]) -> None:
     instance = _example(family)
     kernel, plain, captured = (
         library.kernel(instance),
@@ -92,8 +94,8 @@ def test_capture_replays_the_same_bits(library: Library, family: Family) -> None
     assert plain.output.read().tobytes() == captured.output.read().tobytes()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_threads_share_a_kernel(library: Library, family: Family) -> None:
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_threads_share_a_kernel(library: Library, family: Family[Any]) -> None:
     instance = _example(family)
     kernel, problems = library.kernel(instance), [_problem(library, instance) for _ in range(8)]
     with concurrent.futures.ThreadPoolExecutor(len(problems)) as pool:
@@ -105,18 +107,20 @@ def test_threads_share_a_kernel(library: Library, family: Family) -> None:
 
 @pytest.mark.parametrize("swizzle", [1, 2, 4, 8])
 def test_3x_swizzle_is_a_launch_choice(library: Library, swizzle: int) -> None:
-    instance = _example(Family.GEMM_3X)
+    instance = _example(named("gemm_3x"))
     problem = GemmProblem(library, instance, GemmShape(1030, 131, 5))
     library.kernel(instance).launch(problem.arguments, swizzle=swizzle)
     assert relative_error(problem.output.read(), problem.expected) <= limit(instance)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("family", [Family.GEMM_2X, Family.GEMM_3X])
-def test_non_finite_inputs_reach_their_rows(library: Library, family: Family, value: float) -> None:
+@pytest.mark.parametrize("family", FAMILIES[:2], ids=repr)
+def test_non_finite_inputs_reach_their_rows(
+    library: Library, family: Family[Any], value: float
+) -> None:
     instance = _example(family, ("Add",))
     problem = GemmProblem(library, instance, GemmShape(40, 5, 4))
-    poisoned = np.zeros((40, 5 * instance.config.align_c), np.float16)
+    poisoned = np.zeros((40, 5 * access(instance.config)[1]), np.float16)
     poisoned[7, 3] = value
     tensor = Tensor(library, poisoned)
     problem.arguments.epilogue.tensors[0], problem.arguments.epilogue.tensor_pitch[0] = (
@@ -129,11 +133,11 @@ def test_non_finite_inputs_reach_their_rows(library: Library, family: Family, va
     assert np.array_equal(actual[7, 3], np.float16(value), equal_nan=True)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_empty_problem_is_no_launch(library: Library, family: Family) -> None:
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_empty_problem_is_no_launch(library: Library, family: Family[Any]) -> None:
     instance = _example(family)
     problem = _problem(library, instance)
-    setattr(problem.arguments, "n" if family is Family.CONV_2X else "m", 0)
+    setattr(problem.arguments, "n" if family is named("conv_2x") else "m", 0)
     kernel = library.kernel(instance)
     kernel.check(problem.arguments)
     kernel.launch(problem.arguments)
@@ -153,8 +157,8 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("field", REFUSALS)
-@pytest.mark.parametrize("family", [Family.GEMM_2X, Family.GEMM_3X])
-def test_gemm_refuses_misalignment(library: Library, family: Family, field: str) -> None:
+@pytest.mark.parametrize("family", FAMILIES[:2], ids=repr)
+def test_gemm_refuses_misalignment(library: Library, family: Family[Any], field: str) -> None:
     instance = _example(family)
     problem = _problem(library, instance)
     offset, text = REFUSALS[field]
@@ -174,7 +178,7 @@ def test_gemm_refuses_misalignment(library: Library, family: Family, field: str)
     ],
 )
 def test_conv_refuses(library: Library, field: str, value: int, text: str) -> None:
-    instance = _example(Family.CONV_2X)
+    instance = _example(named("conv_2x"))
     problem = _problem(library, instance)
     setattr(problem.arguments, field, value)
     with pytest.raises(KernelError, match=text):
@@ -182,7 +186,7 @@ def test_conv_refuses(library: Library, field: str, value: int, text: str) -> No
 
 
 def test_missing_operands_are_refused(library: Library) -> None:
-    instance = _example(Family.GEMM_2X)
+    instance = _example(named("gemm_2x"))
     problem = _problem(library, instance)
     problem.arguments.epilogue.vectors[0] = None
     with pytest.raises(KernelError, match="vector is missing"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from tests.gpu.cases import ALL
 from tests.gpu.device import KernelError, Layout, Library, Tensor
 
@@ -27,7 +27,7 @@ SHAPES = (
     (1, 12, 12, 4096),
     (70000, 3, 4, 2),
 )
-KERNELS = [instance for instance in ALL if instance.config.family is Family.LAYOUT]
+KERNELS = [instance for instance in ALL if instance.config.family is named("layout")]
 
 
 Shape = tuple[int, int, int, int]

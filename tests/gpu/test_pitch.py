@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from onnxbolt.kernels.config import ConvProblem, KernelConfig
+from onnxbolt.families import KernelConfig
 from onnxbolt.plan.problems import describe_problem
+from onnxbolt.problems import ConvProblem
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu.cases import ARCH
 from tests.gpu.device import Library

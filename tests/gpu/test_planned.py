@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.records import Status
 from onnxbolt.plan.problems import describe_problem

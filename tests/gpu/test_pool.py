@@ -10,7 +10,7 @@ import pytest
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from tests.gpu.cases import ALL, TYPES
 from tests.gpu.device import KernelError, Library, Pool, Tensor
 from tests.gpu.reference import LIMITS, relative_error
@@ -193,5 +193,5 @@ def _instance(dtype: DType) -> Instance:
     return next(
         instance
         for instance in ALL
-        if instance.config.family is Family.POOL and instance.dtype is dtype
+        if instance.config.family is named("pool") and instance.dtype is dtype
     )

@@ -7,7 +7,7 @@ import pytest
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from tests.gpu.cases import ALL, TYPES
 from tests.gpu.device import KernelError, Library, Resize
 from tests.gpu.reference import LIMITS, relative_error
@@ -45,5 +45,5 @@ def _instance(dtype: DType) -> Instance:
     return next(
         instance
         for instance in ALL
-        if instance.config.family is Family.RESIZE and instance.dtype is dtype
+        if instance.config.family is named("resize") and instance.dtype is dtype
     )

@@ -9,7 +9,7 @@ import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from tests.gpu.cases import ALL, GemmShape
 from tests.gpu.device import KernelError, Library
 from tests.gpu.problems import GemmProblem, limit, problems
@@ -19,7 +19,9 @@ from tests.gpu.sm90_cases import splits
 pytestmark = pytest.mark.gpu
 
 KERNELS = [
-    instance for instance in ALL if instance.config.family in (Family.GEMM_SM90, Family.CONV_SM90)
+    instance
+    for instance in ALL
+    if instance.config.family in (named("gemm_sm90"), named("conv_sm90"))
 ]
 SPLITTING = [instance for instance in KERNELS if splits(instance)]
 RUNS = 100
@@ -60,7 +62,7 @@ def test_a_hundred_runs_give_the_same_bits(library: Library, split: int) -> None
     instance = next(
         i
         for i in SPLITTING
-        if i.config.family is Family.GEMM_SM90 and i.dtype is DType.F16 and "Bias" in i.chain
+        if i.config.family is named("gemm_sm90") and i.dtype is DType.F16 and "Bias" in i.chain
     )
     kernel, problem = (
         library.kernel(instance),
@@ -75,7 +77,7 @@ def test_a_hundred_runs_give_the_same_bits(library: Library, split: int) -> None
 
 
 def test_launch_choices_that_a_kernel_cannot_make_are_refused(library: Library) -> None:
-    instance = next(i for i in KERNELS if i.config.family is Family.GEMM_SM90 and not splits(i))
+    instance = next(i for i in KERNELS if i.config.family is named("gemm_sm90") and not splits(i))
     problem = GemmProblem(library, instance, GemmShape(64, 8, 8))
     with pytest.raises(KernelError, match="cannot split k"):
         library.kernel(instance).launch(problem.arguments, split_k=2)

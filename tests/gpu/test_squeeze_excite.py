@@ -7,7 +7,7 @@ import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from tests.gpu.cases import ALL
 from tests.gpu.device import KernelError, Library
 from tests.gpu.problems import squeeze_excite_problem
@@ -31,7 +31,7 @@ SHAPES = (
     (2, 30, 4100, 8, 0),
     (40, 4, 7, 3, 1),
 )
-KERNELS = [instance for instance in ALL if instance.config.family is Family.SQUEEZE_EXCITE]
+KERNELS = [instance for instance in ALL if instance.config.family is named("squeeze_excite")]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -10,8 +10,8 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
-from onnxbolt.kernels import chain_wide
-from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.families import named
+from onnxbolt.problems import GemmProblem
 
 # k, whose rows TMA reads or not, and the columns of each layer
 _CHAINS = (
@@ -45,9 +45,8 @@ def instances(arch: int, activations: tuple[str, ...]) -> Iterator[Instance]:
     )
     for turn, (activation, (k, widths), residual, (dtype, out)) in enumerate(cases):
         chain = (*_layers(activation, len(widths)), *residual)
-        configs = chain_wide.candidates(
-            GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1]), get(arch)
-        )
+        problem = GemmProblem(1, widths[-1], k, dtype, out, chain, widths[:-1])
+        configs = named("b2b_gemm_wide_sm90").candidates(problem, get(arch))
         if configs:
             yield Instance(configs[turn % len(configs)].instance(), dtype, out, chain)
 

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.families.blocks.mma_sync import Walk
+from onnxbolt.families.conv_2x import Conv2xConfig
+from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.options import Options
+from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.lockfile import Lock
 
@@ -41,11 +44,19 @@ CONV = ConvProblem(
     DType.F16,
     ("Bias", "Relu"),
 )
-CONFIG = KernelConfig(
-    90, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), 3
+CONFIG = Gemm2xConfig(
+    arch=90, tile=(128, 128, 32), warp=(64, 64, 32), instruction=(16, 8, 16), stages=3
+)
+CONV_2X = Conv2xConfig(
+    arch=90,
+    tile=(128, 128, 32),
+    warp=(64, 64, 32),
+    instruction=(16, 8, 16),
+    stages=3,
+    walk=Walk.OPTIMIZED,
 )
 USED = Timings(
-    {(GEMM, 90): Choice(CONFIG, 12.5, 0.125), (CONV, 90): Choice(CONFIG, 7.0)},
+    {(GEMM, 90): Choice(CONFIG, 12.5, 0.125), (CONV, 90): Choice(CONV_2X, 7.0)},
     {"aa": Comparison(10.0, 0.1, 20.0, 0.2, region="sm_90 2 fused nodes", reason="it is slower")},
     MACHINE,
     cuts={"cc": Cut(2, "gemm 1024x64-16x256, f16")},

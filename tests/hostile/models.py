@@ -14,12 +14,12 @@ from onnx import AttributeProto, ModelProto, helper
 
 from onnxbolt import checks, library
 from onnxbolt.codegen import render
-from onnxbolt.kernels.config import Family
-from onnxbolt.opspec import KINDS, OpSpec, ops_to_json
+from onnxbolt.families import FAMILIES, named, of_kind
+from onnxbolt.opspec import OpSpec, ops_to_json
 from tests import library_fixtures as fx
 from tests.hostile.words import hostile_strings
 
-ROWS = [fx.config(Family.GEMM_2X, max_m=64), fx.config(Family.GEMM_2X, 86, min_m=65)]
+ROWS = [fx.config(named("gemm_2x"), max_m=64), fx.config(named("gemm_2x"), 86, min_m=65)]
 # a row with every field
 FULL = {
     **json.loads(ops_to_json([fx.GEMM.spec]))[0],
@@ -115,8 +115,9 @@ def _configs(words: list[str]) -> Iterator[tuple[str, Make]]:
                 f"configs[{column}] = {value}",
                 partial(with_configs, [*row[:column], value, *row[column + 1 :]]),
             )
-    for family in (*set(Family) - KINDS["gemm"], 0, 99):
-        yield f"family {int(family)}", partial(with_configs, [*row[:3], int(family), *row[4:]])
+    others = sorted(family.number for family in {*FAMILIES.values()} - of_kind("gemm"))
+    for number in (*others, 0, 99):
+        yield f"family {number}", partial(with_configs, [*row[:3], number, *row[4:]])
     for count in (1, 24, 26, 49):
         yield f"{count} numbers", partial(with_configs, (row * 2)[:count])
     yield (

@@ -453,21 +453,25 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
-        "onnxbolt/kernels/feasibility.py",
-        "tests/kernels/test_feasibility.py",
+        "onnxbolt/families/blocks/access.py",
+        "tests/families/test_mma_sync.py",
         (
             "alignment ignores the number of elements",
-            "if width <= dtype.alignment and elements % width == 0",
-            "if width <= dtype.alignment",
-        ),
-        (
-            "shared memory of one stage",
-            "return config.stages * tile_bytes(config, dtype)",
-            "return tile_bytes(config, dtype)",
+            "return next(width for width in widths if elements % width == 0)",
+            "return next(widths)",
         ),
     ),
     *_mutants(
-        "onnxbolt/plan/cost.py",
+        "onnxbolt/families/blocks/mma_sync.py",
+        "tests/families/test_mma_sync.py",
+        (
+            "shared memory of one stage",
+            "return config.stages * tile_bytes(config.tile, dtype)",
+            "return tile_bytes(config.tile, dtype)",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/families/blocks/tiled.py",
         "tests/plan/test_cost.py",
         (
             "K is walked once for all filter positions",

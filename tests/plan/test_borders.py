@@ -8,10 +8,10 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem
 from onnxbolt.plan import borders
 from onnxbolt.plan.cost import layout_us, predict
 from onnxbolt.plan.problems import describe_problem
+from onnxbolt.problems import ConvProblem
 from tests.support import Net, fused, ops
 
 

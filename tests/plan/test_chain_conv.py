@@ -9,9 +9,9 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import chain_conv, chain_first
-from onnxbolt.kernels.config import ConvProblem, KernelConfig
+from onnxbolt.families import KernelConfig, named
 from onnxbolt.plan.cost import fused_us, ort_us, predict
+from onnxbolt.problems import ConvProblem
 
 CHAIN = ("Bias", "Relu", "Gemm", "Bias", "Relu")
 
@@ -59,10 +59,8 @@ MEASURED = (
 
 
 def best(case: ConvProblem) -> tuple[float, KernelConfig]:
-    found = (
-        *chain_conv.candidates(case, get(90)),
-        *(chain_first.candidates(case, get(90)) if case.nchw else ()),
-    )
+    families = (named("b2b_conv_sm90"), named("b2b_stem_sm90"))
+    found = (config for family in families for config in family.candidates(case, get(90)))
     return min((fused_us(case, config, get(90)), config) for config in found)
 
 

@@ -7,8 +7,10 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import GemmProblem
-from onnxbolt.plan.cost import candidates, fused_us, predict
+from onnxbolt.families import named
+from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
+from onnxbolt.plan.cost import fused_us, predict
+from onnxbolt.problems import GemmProblem
 
 END = ("Bias", "Add", "Relu", "Store", "Gemm", "Bias", "Relu")
 
@@ -32,10 +34,13 @@ MEASURED = (
 
 @pytest.mark.parametrize(("measured", "times"), MEASURED)
 def test_predictions_are_near_measurements(measured: GemmProblem, times: dict[int, float]) -> None:
-    found = {config.consumers: config for config in candidates(measured, get(90))}
+    family = named("b2b_stored_sm90")
+    found = {config.consumers: config for config in family.candidates(measured, get(90))}
     for consumers, us in times.items():
         assert 0.85 <= fused_us(measured, found[consumers], get(90)) / us <= 1.15
-    assert predict(measured, 90)[0].consumers == min(times, key=lambda consumers: times[consumers])
+    best, _ = predict(measured, 90)
+    assert isinstance(best, B2bStoredSm90Config)
+    assert best.consumers == min(times, key=lambda consumers: times[consumers])
 
 
 def test_where_the_weights_are_large_two_kernels_are_predicted_to_be_faster() -> None:

@@ -1,4 +1,4 @@
-"""Predicted times of B2B_GEMM_WIDE_SM90, bias and ReLU behind each layer, against what its kernels
+"""Predicted times of b2b_gemm_wide_sm90, bias and ReLU behind each layer, against what its kernels
 took on an H200 (fp16)."""
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import chain_wide
-from onnxbolt.kernels.config import GemmProblem
+from onnxbolt.families import named
 from onnxbolt.plan.cost import fused_us
+from onnxbolt.problems import GemmProblem
 
 # rows, k, columns of each layer; microseconds with tiles of 64 and of 128 rows
 MEASURED = (
@@ -31,9 +31,8 @@ MEASURED = (
 def predicted(rows: int, k: int, widths: tuple[int, ...]) -> list[float]:
     chain = ("Bias", "Relu") + ("Gemm", "Bias", "Relu") * (len(widths) - 1)
     problem = GemmProblem(rows, widths[-1], k, DType.F16, DType.F16, chain, widths[:-1])
-    return [
-        fused_us(problem, config, get(90)) for config in chain_wide.candidates(problem, get(90))
-    ]
+    found = named("b2b_gemm_wide_sm90").candidates(problem, get(90))
+    return [fused_us(problem, config, get(90)) for config in found]
 
 
 @pytest.mark.parametrize(("rows", "k", "widths", "narrow", "high"), MEASURED)

@@ -8,13 +8,13 @@ import pytest
 
 from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem, GemmProblem
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.measurements.timings import NOTHING, Choice, Comparison, Timings
 from onnxbolt.plan.choose import Plan, choices, plan
 from onnxbolt.plan.cost import candidates, fused_us, predict
 from onnxbolt.plan.regions import regions
+from onnxbolt.problems import ConvProblem, GemmProblem
 from tests.support import Net, prepare
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from onnxbolt.kernels.config import ConvProblem, Family
+from onnxbolt.families import named
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.plan.choose import plan
 from onnxbolt.plan.cuts import cover
 from onnxbolt.plan.problems import describe_problem, problem_of
+from onnxbolt.problems import ConvProblem
 from tests.support import Net, assert_same, ops, prepare
 
 SAME: dict[str, Any] = {"pads": [1] * 4}
@@ -161,5 +162,5 @@ def test_layers_without_a_kernel_for_what_is_stored_are_by_themselves() -> None:
     assert len(planned.candidates) == 3
     assert any("no kernel together" in refusal.reason for refusal in planned.refusals)
     assert not any(
-        row.family is Family.B2B_CONV_SM90 for rows in planned.configs.values() for row in rows
+        row.family is named("b2b_conv_sm90") for rows in planned.configs.values() for row in rows
     )

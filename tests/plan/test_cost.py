@@ -8,13 +8,13 @@ import pytest
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
-from onnxbolt.kernels.config import ConvProblem, Family, GemmProblem
+from onnxbolt.families import named
+from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.plan.cost import (
     candidates,
     elementwise_us,
     fused_us,
     layout_us,
-    library_us,
     ort_us,
     pool_us,
     predict,
@@ -22,6 +22,8 @@ from onnxbolt.plan.cost import (
     supports,
     transpose_us,
 )
+from onnxbolt.plan.onnxruntime_cost import library_us
+from onnxbolt.problems import ConvProblem, GemmProblem
 
 H200 = get(90)
 FACTOR = 1.5  # how far prediction and measurement may lie apart, either way
@@ -107,9 +109,7 @@ def test_convolutions_on_the_h200(
     problem = _conv(*shape)
     assert _near(
         min(
-            fused_us(problem, config, H200)
-            for config in candidates(problem, H200)
-            if config.family is Family.CONV_2X
+            fused_us(problem, config, H200) for config in named("conv_2x").candidates(problem, H200)
         ),
         fused,
     )
@@ -126,7 +126,7 @@ FIRST = [(64, 7, 2, 26.8), (64, 3, 1, 60.8), (48, 3, 2, 19.8), (16, 3, 2, 12.3)]
 @pytest.mark.parametrize(("k", "r", "stride", "measured"), FIRST)
 def test_first_convolutions_on_the_h200(k: int, r: int, stride: int, measured: float) -> None:
     config, us = predict(dataclasses.replace(_conv(224, 3, k, r, stride), nchw=True), 90)
-    assert config.family is Family.STEM_SM90
+    assert config.family is named("stem_sm90")
     assert _near(us, measured)
 
 
@@ -159,10 +159,10 @@ def test_the_measured_best_tile_is_chosen_for_few_channels() -> None:
     for channels in (48, 64):
         problem = _conv(56, channels, channels, 3, 1)
         config = min(
-            (c for c in candidates(problem, H200) if c.family is Family.CONV_2X),
+            named("conv_2x").candidates(problem, H200),
             key=lambda c: fused_us(problem, c, H200),
         )
-        assert (config.threadblock, config.stages) == ((256, 64, 32), 4)
+        assert (config.tile, config.stages) == ((256, 64, 32), 4)
 
 
 @pytest.mark.parametrize("number", ARCHS)
@@ -196,13 +196,18 @@ def test_more_work_takes_longer() -> None:
 
 
 def test_small_problems_get_small_tiles() -> None:
-    small, large = (predict(_gemm(m, 1024, 1024), 80)[0].threadblock for m in (64, 16384))
-    assert small[0] * small[1] < large[0] * large[1]
+    def area(m: int) -> int:
+        config, _ = predict(_gemm(m, 1024, 1024), 80)
+        assert isinstance(config, Gemm2xConfig)
+        return config.tile[0] * config.tile[1]
+
+    assert area(64) < area(16384)
 
 
 def test_narrow_accesses_cost() -> None:
     config, us = predict(_gemm(4096, 1024, 1024), 80)
-    narrow = dataclasses.replace(config, align_a=2, align_b=2)
+    assert isinstance(config, Gemm2xConfig)
+    narrow = dataclasses.replace(config, access_k=2)
     assert fused_us(_gemm(4096, 1024, 1024), narrow, get(80)) > us
 
 
@@ -226,7 +231,7 @@ def test_onnx_runtime_fuses_bias_with_gelu_and_relu_only_in_fp32() -> None:
 
 
 def test_hopper_prefers_wgmma_for_large_products() -> None:
-    assert predict(_gemm(4096, 4096, 4096), 90)[0].family in (Family.GEMM_3X, Family.GEMM_SM90)
+    assert predict(_gemm(4096, 4096, 4096), 90)[0].family in (named("gemm_3x"), named("gemm_sm90"))
 
 
 def test_what_has_no_kernel_is_refused_with_a_remedy() -> None:
@@ -259,6 +264,6 @@ def test_candidates_are_ranked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(ours) == sorted(
         (fused_us(problem, config, H200), config) for config in candidates(problem, H200)
     )
-    for name in ("candidates", "fused_us", "library_us"):
-        monkeypatch.setattr(f"onnxbolt.plan.cost.{name}", lambda *_: pytest.fail("asked again"))
+    for name in ("cost.candidates", "cost.fused_us", "onnxruntime_cost.library_us"):
+        monkeypatch.setattr(f"onnxbolt.plan.{name}", lambda *_: pytest.fail("asked again"))
     assert (ranked(problem, H200), ort_us(problem, H200)) == (ours, theirs)

@@ -11,13 +11,13 @@ import pytest
 
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError
-from onnxbolt.kernels.config import GemmProblem
 from onnxbolt.match.matcher import UNKNOWN
 from onnxbolt.measurements.timings import NOTHING, Choice, Comparison, Timings
 from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cost import predict
 from onnxbolt.plan.cuts import cover, cover_as, segments
 from onnxbolt.plan.problems import problem_of
+from onnxbolt.problems import GemmProblem
 from tests.support import Net, assert_same, ops, prepare
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem, SqueezeExciteProblem
-from onnxbolt.plan.cost import floor_us, fused_us, library_us, ort_us, predict, supports
+from onnxbolt.plan.cost import floor_us, fused_us, ort_us, predict, supports
+from onnxbolt.plan.onnxruntime_cost import library_us
+from onnxbolt.problems import ConvProblem, SqueezeExciteProblem
 
 H200 = get(90)
 FACTOR = 1.5  # how far prediction and measurement may lie apart, either way

@@ -8,8 +8,9 @@ import math
 import pytest
 
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import Family, GemmProblem
+from onnxbolt.families import named
 from onnxbolt.plan.cost import predict
+from onnxbolt.problems import GemmProblem
 
 # rows, k, columns of each layer; microseconds
 MEASURED = (
@@ -36,7 +37,9 @@ def test_predictions_are_near_measurements(
     rows: int, k: int, widths: tuple[int, ...], us: float
 ) -> None:
     config, predicted = predict(problem(rows, k, widths), 90)
-    assert config.family is (Family.B2B_GEMM_SMALL if max(widths) <= 16 else Family.B2B_GEMM_SM90)
+    assert config.family is (
+        named("b2b_gemm_small") if max(widths) <= 16 else named("b2b_gemm_sm90")
+    )
     assert 0.8 <= predicted / us <= 1.2
 
 

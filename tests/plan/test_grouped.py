@@ -6,11 +6,12 @@ import math
 
 import pytest
 
+from onnxbolt import grouped
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import grouped
-from onnxbolt.kernels.config import ConvProblem
-from onnxbolt.plan.cost import library_us, ort_us, predict
+from onnxbolt.plan.cost import ort_us, predict
+from onnxbolt.plan.onnxruntime_cost import library_us
+from onnxbolt.problems import ConvProblem
 
 # image, channels, groups, stride, of 3x3 convolutions at batch 32; microseconds of cuDNN alone (the
 # faster layout), and of our best kernel with bias and ReLU

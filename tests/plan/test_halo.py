@@ -9,9 +9,11 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import halo
-from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, KernelConfig, Schedule
+from onnxbolt.families import named
+from onnxbolt.families.base import Schedule
+from onnxbolt.families.halo_sm90 import HaloSm90Config
 from onnxbolt.plan.cost import fused_us, predict
+from onnxbolt.problems import ConvProblem
 
 HOPPER = get(90)
 COOPERATIVE, PINGPONG = Schedule.COOPERATIVE, Schedule.PINGPONG
@@ -40,25 +42,25 @@ def _problem(size: int, channels: int, stride: int = 1) -> ConvProblem:
 
 
 def _config(
-    threadblock: tuple[int, int, int],
+    block: tuple[int, int, int],
     tile: tuple[int, int, int],
     pixels: int,
     stages: int,
     consumers: int,
     schedule: Schedule,
-    resident: int = 0,
-    cluster: int = 1,
-) -> KernelConfig:
-    return KernelConfig(
-        90,
-        0,
-        UNBOUNDED,
-        Family.HALO_SM90,
-        threadblock,
-        tile,
-        (pixels, 0, 0),
-        stages,
-        cluster=(1, cluster),
+    resident: bool = False,
+    sharing: int = 1,
+) -> HaloSm90Config:
+    channels, positions, k_block = block
+    return HaloSm90Config(
+        arch=90,
+        channels=channels,
+        positions=positions,
+        k_block=k_block,
+        image_tile=tile,
+        stage_pixels=pixels,
+        stages=stages,
+        sharing=sharing,
         schedule=schedule,
         consumers=consumers,
         resident=resident,
@@ -67,24 +69,24 @@ def _config(
 
 COLUMNS_OF_8 = ((64, 224, 64), (8, 28, 1), 304, 3, 2, PINGPONG)
 MEASURED = (
-    (_problem(56, 64), _config(*COLUMNS_OF_8, resident=1), 14.9),
+    (_problem(56, 64), _config(*COLUMNS_OF_8, resident=True), 14.9),
     (_problem(56, 64), _config(*COLUMNS_OF_8), 15.3),
-    (_problem(56, 64), _config((64, 224, 32), (8, 28, 1), 304, 6, 2, PINGPONG, 1), 17.0),
-    (_problem(56, 48), _config((64, 224, 48), (8, 28, 1), 304, 3, 2, PINGPONG, 1), 13.6),
+    (_problem(56, 64), _config((64, 224, 32), (8, 28, 1), 304, 6, 2, PINGPONG, True), 17.0),
+    (_problem(56, 48), _config((64, 224, 48), (8, 28, 1), 304, 3, 2, PINGPONG, True), 13.6),
     (_problem(28, 128), _config((128, 208, 64), (28, 7, 1), 264, 4, 2, COOPERATIVE), 13.7),
     (
         _problem(28, 128),
-        _config((128, 208, 64), (28, 7, 1), 264, 4, 2, COOPERATIVE, cluster=2),
+        _config((128, 208, 64), (28, 7, 1), 264, 4, 2, COOPERATIVE, sharing=2),
         14.4,
     ),
     (_problem(28, 96), _config((64, 208, 48), (28, 7, 1), 264, 4, 2, PINGPONG), 13.2),
     (_problem(14, 256), _config((64, 224, 64), (14, 14, 1), 248, 4, 1, COOPERATIVE), 14.2),
     (_problem(14, 192), _config((64, 224, 64), (14, 14, 1), 248, 4, 1, COOPERATIVE), 11.2),
     (_problem(7, 512), _config((64, 128, 64), (7, 7, 2), 144, 6, 1, COOPERATIVE), 16.5),
-    (_problem(224, 64), _config(*COLUMNS_OF_8, resident=1), 166.8),
+    (_problem(224, 64), _config(*COLUMNS_OF_8, resident=True), 166.8),
     (_problem(224, 64), _config(*COLUMNS_OF_8), 176.2),
     (_problem(112, 128), _config(*COLUMNS_OF_8), 161.5),
-    (_problem(112, 128), _config(*COLUMNS_OF_8, cluster=2), 163.3),
+    (_problem(112, 128), _config(*COLUMNS_OF_8, sharing=2), 163.3),
     (_problem(112, 128), _config((128, 224, 64), (8, 28, 1), 304, 3, 2, COOPERATIVE), 167.3),
     (_problem(56, 256), _config((128, 224, 64), (8, 28, 1), 304, 3, 2, COOPERATIVE), 155.5),
     (_problem(28, 512), _config((128, 208, 64), (28, 7, 1), 264, 4, 2, COOPERATIVE), 159.5),
@@ -96,7 +98,7 @@ MEASURED = (
 
 @pytest.mark.parametrize(("problem", "config", "us"), MEASURED, ids=str)
 def test_prediction_is_near_the_measurement(
-    problem: ConvProblem, config: KernelConfig, us: float
+    problem: ConvProblem, config: HaloSm90Config, us: float
 ) -> None:
     assert fused_us(problem, config, HOPPER) == pytest.approx(us, rel=0.2)
 
@@ -111,15 +113,15 @@ def test_predictions_are_good_on_the_whole() -> None:
 )
 def test_early_layers_are_halo_convolutions(problem: ConvProblem) -> None:
     """Few channels and many pixels: what an implicit GEMM loads again for each filter position."""
-    assert predict(problem, 90)[0].family is Family.HALO_SM90
+    assert predict(problem, 90)[0].family is named("halo_sm90")
 
 
 def test_tiles_of_pixels_that_fill_every_sm_are_faster_than_a_border() -> None:
     """6272 pixels x 256 channels: 132 swapped tiles of 96 x 128, one for each SM (measured: 12.7
     us, the halo form 14.1)."""
-    assert predict(_problem(14, 256), 90)[0].family is Family.CONV_SM90
+    assert predict(_problem(14, 256), 90)[0].family is named("conv_sm90")
 
 
 @pytest.mark.parametrize("problem", [_problem(56, 64), _problem(224, 64)], ids=str)
 def test_filters_that_fit_stay(problem: ConvProblem) -> None:
-    assert halo.candidates(problem, HOPPER)[0].resident == 1
+    assert named("halo_sm90").candidates(problem, HOPPER)[0].resident

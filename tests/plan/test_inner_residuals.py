@@ -11,7 +11,7 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.candidates import Refusal
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from onnxbolt.plan.cost import floor_us
 from onnxbolt.plan.cuts import cover, segments
 from tests.support import Net, assert_same, prepare
@@ -122,13 +122,13 @@ def models() -> dict[str, tuple[Net, str]]:
 @pytest.mark.parametrize("name", models())
 def test_bodies_compute_what_the_original_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # so few pixels take no longer together than apart
-    monkeypatch.setattr("onnxbolt.plan.chain_stored._LAUNCH_US", 0.0)
+    monkeypatch.setattr("onnxbolt.families.b2b_stored_sm90._LAUNCH_US", 0.0)
     net, y = models()[name]
     optimized = assert_same(net.model(y), 2e-3, "fp16", arch=90)
     (node,) = [node for node in optimized.graph.node if "_Gemm_" in node.op_type]
     values = {
         attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
     }
-    assert values["configs"][3] == Family.B2B_STORED_SM90
+    assert values["configs"][3] == named("b2b_stored_sm90").number
     assert "Add" in node.op_type.split("_Gemm_")[0]
     assert len(node.output) == 1

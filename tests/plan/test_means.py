@@ -12,10 +12,10 @@ from onnxbolt.archs import get
 from onnxbolt.candidates import Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError
-from onnxbolt.kernels.config import ConvProblem
 from onnxbolt.measurements.timings import Choice, Timings
 from onnxbolt.plan.cost import pool_us, predict
 from onnxbolt.plan.cuts import cover, cover_as, segments
+from onnxbolt.problems import ConvProblem
 from tests.support import Net, assert_same, ops, prepare
 
 BLOCK = "conv+Bias+Add+Relu"

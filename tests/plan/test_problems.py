@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from onnxbolt.kernels.config import ConvProblem
 from onnxbolt.plan.problems import problem_of
+from onnxbolt.problems import ConvProblem
 from tests.support import Net, matched
 
 

@@ -16,7 +16,9 @@ from onnxbolt import optimize
 from onnxbolt.archs import ARCHS
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError
-from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
+from onnxbolt.families import KernelConfig
+from onnxbolt.families.base import Schedule
+from onnxbolt.families.gemm_sm90 import GemmSm90Config
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.measurements.keys import Problem
@@ -27,12 +29,15 @@ from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cost import candidates
 from onnxbolt.plan.ranges import FIXED, ranges_of, table
 from onnxbolt.plan.regions import regions
+from onnxbolt.problems import UNBOUNDED, GemmProblem
 from onnxbolt.tune.lockfile import Lock
 from onnxbolt.tune.tasks import tasks_of
 from tests.support import Net, prepare
 
-ONE = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_2X, (64, 64, 32), (32, 32, 32), (16, 8, 16), 4)
-OTHER = replace(ONE, threadblock=(128, 64, 32), warp=(64, 32, 32))
+ONE = GemmSm90Config(
+    arch=90, rows=128, columns=64, k=64, schedule=Schedule.COOPERATIVE, consumers=2
+)
+OTHER = replace(ONE, rows=256)
 QUIET = ("--no-library", "--no-verify", "--quiet", "--arch", "sm_90a", "--arch", "sm_80")
 
 
@@ -102,10 +107,10 @@ def test_equal_neighbours_are_one_row_measured_where_all_are() -> None:
     ]
     assert table([(8, Choice(ONE, 1.0))])[0].config == ONE
     # another launch, another row
-    assert (
-        table([(8, Choice(ONE, 1.0)), (16, Choice(replace(ONE, split_k=2), 1.0))])[1].config.split_k
-        == 2
-    )
+    split = replace(ONE, split_k=2)
+    rows = table([(8, Choice(ONE, 1.0)), (16, Choice(split, 1.0))])
+    assert [row.config.instance() for row in rows] == [ONE, ONE]
+    assert rows[1].config == replace(split, min_m=9)
 
 
 def test_of_one_size_the_first_choice_counts() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import onnxbolt
 from onnxbolt.candidates import Refusal
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from onnxbolt.plan.cuts import cover
 from onnxbolt.verify import verify
 from onnxbolt.verify.result import Row
@@ -118,7 +118,7 @@ def test_bodies_compute_what_the_original_does(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # so few pixels take no longer together than apart
-    monkeypatch.setattr("onnxbolt.plan.chain_stored._LAUNCH_US", 0.0)
+    monkeypatch.setattr("onnxbolt.families.b2b_stored_sm90._LAUNCH_US", 0.0)
     net, outputs, op = models()[name]
     optimized = assert_same(
         net.model(*outputs), 2e-3 if precision == "fp16" else 2e-2, precision, arch=90
@@ -144,7 +144,7 @@ def checked(model: onnx.ModelProto, optimized: onnx.ModelProto, node: onnx.NodeP
 def test_both_outputs_are_verified_against_the_original(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onnxbolt.plan.chain_stored._LAUNCH_US", 0.0)
+    monkeypatch.setattr("onnxbolt.families.b2b_stored_sm90._LAUNCH_US", 0.0)
     net, end, y = block(16, 64, 24, 9, 2)
     model = net.model(y, net.node("Softmax", end))
     onnxbolt.optimize(
@@ -176,4 +176,4 @@ def test_the_family_is_its_own() -> None:
     values = {
         attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
     }
-    assert values["configs"][3] == Family.B2B_STORED_SM90
+    assert values["configs"][3] == named("b2b_stored_sm90").number

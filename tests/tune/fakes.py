@@ -12,10 +12,11 @@ from pathlib import Path
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem, GemmProblem, KernelConfig
+from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import Problem, kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.plan.cost import fused_us
+from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.library import Result, Uncompiled
 
 MACHINE = Machine("Fake", 90, 700, "13.0", "4.2", "digest")
@@ -67,7 +68,7 @@ class Builder:
 def true_us(problem: Problem, config: KernelConfig, spread: float = 0.2) -> float:
     """What a kernel "takes"; the same in every process. No error is beyond two spreads, which
     early stopping may miss."""
-    error = random.Random(repr((problem, config))).gauss(0.0, 1.0)
+    error = random.Random(repr((problem, config.row()))).gauss(0.0, 1.0)
     return fused_us(problem, config, get(90)) * math.exp(0.1 + spread * max(-2.0, min(error, 2.0)))
 
 

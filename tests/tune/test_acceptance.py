@@ -12,7 +12,7 @@ from onnx import helper
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
-from onnxbolt.kernels.config import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.acceptance import limits_of
 from onnxbolt.verify.bounds import Bounded
 from onnxbolt.verify.limits import FLOOR, TANH_UNIT, TF32, Arithmetic, unit

@@ -18,9 +18,11 @@ import pytest
 
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
-from onnxbolt.kernels.config import UNBOUNDED, Family, GemmProblem, KernelConfig
+from onnxbolt.families import KernelConfig
+from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
+from onnxbolt.problems import GemmProblem
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.schema import SCHEMA
 
@@ -30,8 +32,12 @@ KEY = kernel_key(PROBLEM, MACHINE)
 
 
 def config(stages: int) -> KernelConfig:
-    return KernelConfig(
-        90, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), stages
+    return Gemm2xConfig(
+        arch=90,
+        tile=(128, 128, 32),
+        warp=(64, 64, 32),
+        instruction=(16, 8, 16),
+        stages=stages,
     )
 
 
@@ -185,9 +191,9 @@ def test_merge_of_another_file_is_one_clear_error(
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"stages": 99}, "a number of stages"),
-        ({"threadblock": (128, 0, 32)}, "a tile"),
-        ({"arch": 91}, "an architecture"),
+        ({"stages": 99}, "stages"),
+        ({"tile": (128, 0, 32)}, "tile"),
+        ({"arch": 91}, "arch"),
     ],
     ids=str,
 )
@@ -204,7 +210,7 @@ def test_merge_of_what_no_kernel_has_is_one_clear_error(
         ok(2, 5.0), dataclasses.replace(ok(3, 1.0), config=dataclasses.replace(config(3), **change))
     )
     exported(other)
-    with pytest.raises(InputError, match=f"other.*no kernel has such {what}"):
+    with pytest.raises(InputError, match=f"other.*no kernel of gemm_2x has such {what}"):
         database.merge(other.path.with_suffix(".jsonl") if is_export else other.path)
     assert len(database) == 0
 

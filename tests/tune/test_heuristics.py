@@ -13,8 +13,7 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels import gemm
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import candidates, named
 from onnxbolt.tune import heuristics
 from tests.tune.fakes import conv
 from tests.tune.fakes import gemm as problem
@@ -72,12 +71,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("installed")
 def test_proposed_tiles_are_our_candidates_with_that_tile() -> None:
     seeds = heuristics.seeds(problem(), get(90))
-    assert {(c.family, c.threadblock) for c in seeds} == {
-        (Family.GEMM_2X, (128, 64, 64)),
-        (Family.GEMM_3X, (128, 256, 64)),
+    assert {(c.family, c.named()["tile"]) for c in seeds} == {
+        (named("gemm_2x"), (128, 64, 64)),
+        (named("gemm_3x"), (128, 256, 64)),
     }
-    assert set(seeds) <= set(gemm.candidates(problem(), get(90)))
-    assert {c.family for c in heuristics.seeds(problem(), get(80))} == {Family.GEMM_2X}
+    assert set(seeds) <= set(candidates(problem(), get(90)))
+    assert {c.family for c in heuristics.seeds(problem(), get(80))} == {named("gemm_2x")}
 
 
 @pytest.mark.usefixtures("installed")

@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import BuildError
-from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
+from onnxbolt.families import named
+from onnxbolt.families.base import Schedule
+from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.library import make_manifest
 from onnxbolt.tune import library
 from onnxbolt.tune.library import Uncompiled, build, compiled, profiler_library
@@ -65,20 +68,37 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     version.write_text(
         "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n"
     )
-    monkeypatch.setattr(
-        library, "find_toolchain", lambda: Toolchain(compiler, "13.0.88", tmp_path / "cutlass")
-    )
+    toolchain = Toolchain(compiler, "13.0.88", tmp_path / "cutlass")
+    for module in (library, product):
+        monkeypatch.setattr(module, "find_toolchain", lambda: toolchain)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})  # the same parts on every machine
     return log
 
 
-def instance(tile: int, stages: int = 3, family: Family = Family.GEMM_2X) -> Instance:
-    return Instance(
-        KernelConfig(80, 0, UNBOUNDED, family, (tile, 64, 32), stages=stages),
-        DType.F16,
-        DType.F16,
-        ("Bias",),
-    )
+def instance(tile: int, stages: int = 3, family: str = "gemm_2x") -> Instance:
+    """`stages` tells those of one tile apart."""
+    mma: dict[str, Any] = {
+        "tile": (tile, 64, 32),
+        "warp": (tile, 64, 32),
+        "instruction": (16, 8, 16),
+        "stages": stages,
+    }
+    schedule = Schedule.COOPERATIVE
+    fields: dict[str, dict[str, Any]] = {
+        "gemm_2x": mma,
+        "conv_2x": {**mma, "walk": Walk.OPTIMIZED},
+        "gemm_3x": {"tile": (tile, 64, 32 + stages), "cluster": (1, 1), "schedule": schedule},
+        "gemm_sm90": {
+            "rows": tile,
+            "columns": 64,
+            "k": 32,
+            "stages": stages,
+            "schedule": schedule,
+            "consumers": 1,
+        },
+    }
+    config = named(family).config(arch=80, **fields[family])
+    return Instance(config, DType.F16, DType.F16, ("Bias",))
 
 
 def row(one: Instance) -> str:
@@ -90,9 +110,7 @@ def calls(log: Path, what: str = "") -> int:
 
 
 def test_instances_share_libraries_and_are_remembered(log: Path) -> None:
-    wanted = [instance(GOOD, stages) for stages in range(2, 12)] + [
-        instance(GOOD, 3, Family.CONV_2X)
-    ]
+    wanted = [instance(GOOD, stages) for stages in range(2, 12)] + [instance(GOOD, 3, "conv_2x")]
     built = dict(build(wanted))
     assert built.keys() == set(wanted)
     # two of five GEMMs, as there are two cores, and the convolution's
@@ -112,8 +130,8 @@ def test_large_sets_are_cut_into_units_of_eight(log: Path) -> None:
 
 
 def test_no_unit_takes_longer_than_a_core_s_share(log: Path) -> None:
-    slow = [instance(GOOD, stages, Family.GEMM_3X) for stages in range(2)]
-    quick = [instance(GOOD, stages, Family.GEMM_SM90) for stages in range(4)]
+    slow = [instance(GOOD, stages, "gemm_3x") for stages in range(2)]
+    quick = [instance(GOOD, stages, "gemm_sm90") for stages in range(4)]
     built = dict(build([*quick, *slow]))
     # 10 s each, of the 12 s that each of two cores has to do
     assert len({built[i] for i in slow}) == 2
@@ -142,8 +160,8 @@ def test_a_bad_instance_costs_itself_alone(log: Path, tile: int, detail: str) ->
 
 
 def test_a_full_disk_is_no_instances_fault(log: Path) -> None:
-    results = build([instance(FULL), instance(GOOD, 5, Family.CONV_2X)])
-    assert next(results)[0] == instance(GOOD, 5, Family.CONV_2X)
+    results = build([instance(FULL), instance(GOOD, 5, "conv_2x")])
+    assert next(results)[0] == instance(GOOD, 5, "conv_2x")
     with pytest.raises(BuildError, match="No space left"):
         next(results)
 
@@ -172,9 +190,7 @@ def test_libraries_show_what_the_worker_calls(log: Path) -> None:
     )
 
 
-def test_a_library_takes_what_was_compiled_as_a_candidate(
-    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_takes_what_was_compiled_as_a_candidate(log: Path, tmp_path: Path) -> None:
     candidates = [instance(GOOD, stages) for stages in range(3, 8)]
     list(build(candidates))
     chosen, unknown = [candidates[0], candidates[1], candidates[4]], instance(GOOD, 9)
@@ -182,7 +198,6 @@ def test_a_library_takes_what_was_compiled_as_a_candidate(
     assert found.keys() == set(chosen)
     assert len(set(found.values())) == 2  # the first two share a unit
     before = calls(log, "-c unit.cu")
-    monkeypatch.setattr(product, "find_toolchain", library.profiling_toolchain)
     manifest = make_manifest([], [*chosen, unknown])
     product.build(manifest, tmp_path / "out.so", compiled=found)
     assert calls(log, "-c unit.cu") == before + 1

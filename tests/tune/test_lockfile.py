@@ -12,10 +12,14 @@ import pytest
 
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError, InputError
-from onnxbolt.kernels.config import UNBOUNDED, ConvProblem, Family, GemmProblem, KernelConfig
+from onnxbolt.families import KernelConfig, named
+from onnxbolt.families.blocks.mma_sync import Walk
+from onnxbolt.families.conv_2x import Conv2xConfig
+from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.options import Options
+from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.lockfile import SCHEMA, Lock, open_for, shapes_of
 from onnxbolt.version import __version__
 
@@ -42,15 +46,27 @@ CONV = ConvProblem(
 
 
 def config(stages: int, arch: int = 90) -> KernelConfig:
-    return KernelConfig(
-        arch, 0, UNBOUNDED, Family.GEMM_2X, (128, 128, 32), (64, 64, 32), (16, 8, 16), stages
+    return Gemm2xConfig(
+        arch=arch,
+        tile=(128, 128, 32),
+        warp=(64, 64, 32),
+        instruction=(16, 8, 16),
+        stages=stages,
     )
 
 
+CONV_2X = Conv2xConfig(
+    arch=90,
+    tile=(128, 128, 32),
+    warp=(64, 64, 32),
+    instruction=(16, 8, 16),
+    stages=2,
+    walk=Walk.OPTIMIZED,
+)
 USED = Timings(
     {
         (GEMM, 90): Choice(config(3), 12.5, 0.125),
-        (CONV, 90): Choice(config(2), 7.0),
+        (CONV, 90): Choice(CONV_2X, 7.0),
         (GEMM, 80): Choice(config(4, 80), 30.0, measured=False),
     },
     {
@@ -145,7 +161,7 @@ def test_an_update_keeps_what_other_models_locked_and_times_of_choices_that_stay
 
 def test_an_update_drops_decisions_about_other_kernels() -> None:
     old = dataclasses.replace(LOCK, kernels="another digest")
-    lock = old.updated(Timings({(CONV, 90): Choice(config(2), 7.0)}), Options(), ["sm_90a"])
+    lock = old.updated(Timings({(CONV, 90): Choice(CONV_2X, 7.0)}), Options(), ["sm_90a"])
     assert set(lock.choices) == {(CONV, 90)}
     assert lock.comparisons == {}
     assert lock.kernels == LOCK.kernels
@@ -218,7 +234,7 @@ def test_a_damaged_value_is_one_clear_error_that_names_the_entry(
     [
         (0, 91),
         (3, 99),
-        (3, int(Family.CONV_2X)),
+        (3, named("conv_2x").number),
         (4, 0),
         (7, 0),
         (7, 48),

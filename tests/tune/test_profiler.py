@@ -14,16 +14,13 @@ import pytest
 from onnxbolt.codegen.digest import kernel_sources_digest
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import OnnxboltError
-from onnxbolt.kernels.config import (
-    UNBOUNDED,
-    ConvProblem,
-    Family,
-    GemmProblem,
-    KernelConfig,
-    Schedule,
-)
+from onnxbolt.families.base import Schedule
+from onnxbolt.families.gemm_2x import Gemm2xConfig
+from onnxbolt.families.gemm_3x import Gemm3xConfig
+from onnxbolt.families.gemm_sm90 import GemmSm90Config
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.library import Uncompiled
 from onnxbolt.tune.profiler import Profiler
 
@@ -66,7 +63,9 @@ for line in sys.stdin:
     print(json.dumps(reply), flush=True)
 """
 GEMM = GemmProblem(64, 64, 64, DType.F16, DType.F16, ("Bias", "LeakyRelu"))
-CONFIG = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_2X, (128, 64, 32))
+CONFIG = Gemm2xConfig(
+    arch=90, tile=(128, 64, 32), warp=(64, 32, 32), instruction=(16, 8, 16), stages=0
+)
 
 
 class Bench:
@@ -168,10 +167,8 @@ def test_a_bad_candidate_costs_itself_alone(
 
 
 def test_swizzles_of_good_3x_kernels_are_swept(bench: Bench) -> None:
-    config = dataclasses.replace(
-        CONFIG, family=Family.GEMM_3X, cluster=(2, 1), schedule=Schedule.PINGPONG
-    )
-    slow, again = (dataclasses.replace(config, threadblock=(64, tile, 64)) for tile in (64, 128))
+    config = Gemm3xConfig(arch=90, tile=(128, 64, 32), cluster=(2, 1), schedule=Schedule.PINGPONG)
+    slow, again = (dataclasses.replace(config, tile=(64, columns, 64)) for columns in (64, 128))
     measured = bench.profiler.measure(
         GEMM, [(config, Path("10")), (slow, Path("15")), (again, Path("10")), (CONFIG, Path("10"))]
     )
@@ -183,11 +180,15 @@ def test_swizzles_of_good_3x_kernels_are_swept(bench: Bench) -> None:
 
 
 def test_splits_are_swept_with_the_best_swizzles(bench: Bench) -> None:
-    config = dataclasses.replace(
-        CONFIG, family=Family.GEMM_SM90, schedule=Schedule.PINGPONG, consumers=2
+    config = GemmSm90Config(
+        arch=90, rows=128, columns=64, k=32, schedule=Schedule.PINGPONG, consumers=2
     )
     measured = bench.profiler.measure(GEMM, [(config, Path("10"))])
-    launches = [(m.config.swizzle, m.config.split_k) for m in measured if m.config]
+    launches = [
+        (m.config.swizzle, m.config.split_k)
+        for m in measured
+        if isinstance(m.config, GemmSm90Config)
+    ]
     assert launches[:4] == [(1, 1), (2, 1), (4, 1), (8, 1)]
     assert len(launches) == len(set(launches)) == 4 + 3 * 2
     assert {m.config.instance() for m in measured if m.config} == {config}

@@ -7,11 +7,12 @@ import math
 import random
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from onnxbolt.archs import get
-from onnxbolt.kernels.config import Family
+from onnxbolt.families import named
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.tune.scheduler import Calibration, Outlook, Scheduler, Trial
@@ -68,7 +69,7 @@ def test_calibration_learns_bias_and_spread() -> None:
     other_task = Calibration({(0, family): [0.5] * 20}).outlook(1, candidate)
     assert other_task.us == pytest.approx(slower.us, rel=0.05)
     assert other_task.spread > slower.spread
-    assert Calibration({(0, Family.CONV_2X): [0.5] * 20}).outlook(0, candidate).us == 10.0
+    assert Calibration({(0, named("conv_2x")): [0.5] * 20}).outlook(0, candidate).us == 10.0
 
 
 def test_every_task_starts_with_its_predicted_choice() -> None:
@@ -122,9 +123,9 @@ def test_families_are_tried_early_in_the_most_expensive_task_that_has_them() -> 
     tasks = tasks_of(MODEL, H200)
     first = [trial for _, some in Scheduler(tasks).next(len(tasks) + 2) for trial in some]
     quick = {c.config.family for task in tasks for c in task.candidates} & {
-        Family.GEMM_SM90,
-        Family.CONV_SM90,
-        Family.HALO_SM90,
+        named("gemm_sm90"),
+        named("conv_sm90"),
+        named("halo_sm90"),
     }
     assert {trial.config.family for trial in first} >= quick
 
@@ -170,7 +171,8 @@ def test_other_launches_of_a_kernel_can_win_and_are_no_errors_of_the_prediction(
     trial = Trial(0, task.candidates[0].config)
     for scheduler in (plain, swept):
         scheduler.record(0, measurement(task, trial, 200.0))
-    other = replace(trial.config, swizzle=8)
+    another: dict[str, Any] = {"swizzle": 8}
+    other = replace(trial.config, **another)
     swept.record(0, measurement(task, Trial(0, other), 199.9))
     assert swept.best(0) == measurement(task, Trial(0, other), 199.9)
     assert swept.worthwhile() == plain.worthwhile()

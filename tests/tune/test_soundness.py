@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
-from onnxbolt.kernels.config import ConvProblem, GemmProblem
-from onnxbolt.kernels.soundness import config_from
+from onnxbolt.families import FAMILIES, Family, config_from, named
+from onnxbolt.families.row import SLOTS
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.plan.cost import candidates
+from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.soundness import check_problem
 
+# what tests/same_results.py compares with
+RECORD = Path(__file__).parents[1] / "same_results.json"
+UNITS = json.loads(RECORD.read_text())["units"]
 CHAIN = ("Bias", "Relu", "Gemm", "Bias", "Relu")
 GEMM = GemmProblem(4096, 1024, 1024, DType.F16, DType.F16, ("Bias",))
 CONV = ConvProblem(
@@ -72,7 +79,42 @@ def test_candidates_are_sound(problem: Problem) -> None:
 
 
 def test_a_tile_is_at_most_so_large() -> None:
-    config = next(config for config in candidates(GEMM, get(90)))
-    for tile in ((2048, 128, 64), (128, 2048, 64), (128, 128, 0)):
-        with pytest.raises(ValueError, match="no kernel has such a tile"):
-            config_from(dataclasses.replace(config, threadblock=tile).row())
+    config = named("gemm_sm90").candidates(GEMM, get(90))[0]
+    for field, size in (("rows", 2048), ("columns", 2048), ("k", 0)):
+        changed = dataclasses.replace(config, **{field: size})
+        with pytest.raises(ValueError, match=f"no kernel of gemm_sm90 has such {field}"):
+            config_from(changed.row())
+
+
+def test_a_warp_s_tile_divides_the_threadblock_s() -> None:
+    for config in named("gemm_2x").candidates(GEMM, get(80)):
+        changed = dataclasses.replace(config, warp=(48, *config.warp[1:]))
+        with pytest.raises(ValueError, match="no kernel of gemm_2x has such warp"):
+            config_from(changed.row())
+
+
+def test_rows_that_earlier_commits_stored_are_sound() -> None:
+    """Of every family."""
+    units = [row for unit in UNITS.values() for row in unit["rows"]]
+    lock = json.loads(RECORD.with_suffix(".lock").read_text())
+    chosen = [choice["config"] for choice in lock["choices"]]
+    lines = map(json.loads, RECORD.with_suffix(".jsonl").read_text().splitlines()[1:])
+    measured = [json.loads(line["config"]) for line in lines if line["config"]]
+    assert len(chosen) > 5
+    assert len(measured) > 50
+    for row in (*units, *chosen, *measured):
+        config = config_from(row)
+        assert config.row() == row
+        assert config_from(config.instance().row()) == config.instance()
+    assert {config_from(row).family for row in units} == set(FAMILIES.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=str)
+def test_slots_that_a_family_has_no_field_for_hold_their_defaults(family: Family[Any]) -> None:
+    """Or what all of its kernels hold there."""
+    (row, *_) = UNITS[family.name]["rows"]
+    taken = {slot for place in family.places.values() for slot in place.slots} | {"family"}
+    for i, slot in enumerate(SLOTS):
+        if slot not in taken:
+            with pytest.raises(ValueError, match=f"no kernel of {family.name} has such numbers"):
+                config_from([*row[:i], row[i] + 1, *row[i + 1 :]])

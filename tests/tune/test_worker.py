@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import pytest
 
-from onnxbolt.kernels.config import UNBOUNDED, Family, KernelConfig
+from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.tune import worker
 
 PROFILER = r"""
@@ -124,7 +124,9 @@ def request(
     do: str, library: Path, tile: int = 128, layers: tuple[int, ...] = (1,), **more: int
 ) -> dict[str, Any]:
     """About a kernel for each number of layers."""
-    config = KernelConfig(90, 0, UNBOUNDED, Family.GEMM_2X, (tile, 64, 32))
+    config = Gemm2xConfig(
+        arch=90, tile=(tile, 64, 32), warp=(64, 32, 32), instruction=(16, 8, 16), stages=3
+    )
     return {
         "do": do,
         "kernels": [

@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError
-from onnxbolt.kernels.config import KernelConfig
+from onnxbolt.families import KernelConfig
 from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options
 from onnxbolt.pipeline import optimize

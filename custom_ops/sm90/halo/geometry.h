@@ -1,5 +1,5 @@
 // How a convolution is cut into spatial tiles, and where a tile's pixels lie in shared memory.
-// onnxbolt/kernels/halo.py has the same formulas.
+// onnxbolt/families/blocks/halo.py has the same formulas.
 //
 // A tile is `images` x `rows` x `columns` output pixels. Its input, border included, is one box of
 // a tiled TMA: images x image_rows x row_pitch pixels, zeros where the image ends. With stride 2

@@ -11,13 +11,14 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
+from onnxbolt.families import candidates
 from onnxbolt.graph.edit import auto_pad, constant_integers, sole_use
 from onnxbolt.graph.functions import Signature
-from onnxbolt.kernels.pool import PoolProblem, candidates
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.form import Form, stored_shape
 from onnxbolt.layout.places import Operation
+from onnxbolt.problems import PoolProblem
 
 OPS = ("MaxPool", "AveragePool", "GlobalAveragePool")
 _KINDS = {

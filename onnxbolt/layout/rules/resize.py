@@ -12,13 +12,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.families import only
 from onnxbolt.graph.edit import constant_integers
 from onnxbolt.graph.functions import Signature
-from onnxbolt.kernels.resize import COORDINATES, MODES, ROUNDINGS, Sampling, config
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
 from onnxbolt.layout.places import Operation
+from onnxbolt.sampling import COORDINATES, MODES, ROUNDINGS, Sampling
 
 OPS = ("Resize",)
 _CUBIC = {"cubic_coeff_a": -0.75, "exclude_outside": 0}  # with ONNX's defaults
@@ -105,7 +106,7 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
         ),
         Result(y, form),
         Origin("Resize in NHWC", node, (node,)),
-        Kernels([config(arch) for arch in writer.archs]),
+        Kernels([only("resize", arch) for arch in writer.archs]),
     )
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.families import only
 from onnxbolt.graph.edit import pinned
 from onnxbolt.graph.functions import Signature
-from onnxbolt.kernels import elementwise
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.excerpts import cut_axes, excerpts
@@ -65,7 +65,7 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
 def _emit_channels(writer: Writer, node: gs.Node, carry: Carry) -> None:
     dtype, configs = (
         DType.of(node.inputs[0].dtype),
-        [elementwise.config(arch) for arch in writer.archs],
+        [only("elementwise", arch) for arch in writer.archs],
     )
     assert dtype is not None  # `excerpts` has looked
     for tensor, excerpt in zip(list(node.outputs), excerpts(node), strict=True):

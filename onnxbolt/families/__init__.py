@@ -1,0 +1,145 @@
+"""Kernel families: what a kernel's configuration is, which ones are worth trying for a problem, and
+how long they take.
+
+The registry lists the families by their numbers. Stages ask all families, or the family of a
+configuration; they name none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
+from onnxbolt.families import row
+from onnxbolt.families.b2b_conv_2x import B2bConv2x
+from onnxbolt.families.b2b_conv_sm90 import B2bConvSm90
+from onnxbolt.families.b2b_gemm_2x import B2bGemm2x
+from onnxbolt.families.b2b_gemm_sm90 import B2bGemmSm90
+from onnxbolt.families.b2b_gemm_small import B2bGemmSmall
+from onnxbolt.families.b2b_gemm_wide_sm90 import B2bGemmWideSm90
+from onnxbolt.families.b2b_halo_sm90 import B2bHaloSm90
+from onnxbolt.families.b2b_stem_sm90 import B2bStemSm90
+from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90
+from onnxbolt.families.base import Family, KernelConfig, Layers, Stem
+from onnxbolt.families.conv_2x import Conv2x
+from onnxbolt.families.conv_sm90 import ConvSm90
+from onnxbolt.families.depthwise import Depthwise
+from onnxbolt.families.elementwise import Elementwise
+from onnxbolt.families.gemm_2x import Gemm2x
+from onnxbolt.families.gemm_3x import Gemm3x
+from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90
+from onnxbolt.families.gemm_sm90 import GemmSm90
+from onnxbolt.families.halo_sm90 import HaloSm90
+from onnxbolt.families.layout import Layout
+from onnxbolt.families.pool import Pool
+from onnxbolt.families.resize import Resize
+from onnxbolt.families.squeeze_excite import SqueezeExcite
+from onnxbolt.families.stem_sm90 import StemSm90
+from onnxbolt.problems import Problem
+
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "KernelConfig",
+    "Layers",
+    "Stem",
+    "candidates",
+    "config_from",
+    "named",
+]
+
+FAMILIES: dict[int, Family[Any]] = {
+    family.number: family
+    for family in (
+        Gemm2x(),
+        Gemm3x(),
+        Conv2x(),
+        Pool(),
+        GemmSm90(),
+        ConvSm90(),
+        HaloSm90(),
+        StemSm90(),
+        Depthwise(),
+        SqueezeExcite(),
+        Elementwise(),
+        Layout(),
+        B2bGemmSm90(),
+        B2bConvSm90(),
+        B2bHaloSm90(),
+        B2bStemSm90(),
+        B2bGemmSmall(),
+        B2bGemm2x(),
+        Resize(),
+        B2bGemmWideSm90(),
+        B2bStoredSm90(),
+        GemmRowsSm90(),
+        B2bConv2x(),
+    )
+}
+
+
+def config_from(numbers: Any) -> KernelConfig:
+    """The configuration of a row of numbers. Raises ValueError where it is none that a kernel could
+    have."""
+    checked = row.checked(numbers)
+    number = checked[row.SLOTS.index("family")]
+    if number not in FAMILIES:
+        raise ValueError(f"configuration {list(checked)}: there is no kernel family {number}")
+    return FAMILIES[number].decode(checked)
+
+
+def named(name: str) -> Family[Any]:
+    """The family with a name. Raises KeyError where there is none."""
+    return {family.name: family for family in FAMILIES.values()}[name]
+
+
+def of_kind(kind: str) -> frozenset[Family[Any]]:
+    """The families whose kernels compute a kind of op."""
+    return frozenset(family for family in FAMILIES.values() if kind in family.kinds)
+
+
+def only(kind: str, arch: int) -> KernelConfig:
+    """The configuration of a kind of op that one kernel computes, whatever the shape."""
+    (family,) = of_kind(kind)
+    config: KernelConfig = family.config(arch=arch)
+    return config
+
+
+def kinds() -> frozenset[str]:
+    """Every kind of op that some family computes."""
+    return frozenset(kind for family in FAMILIES.values() for kind in family.kinds)
+
+
+def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
+    """Every configuration worth trying, of all families, each for all m; none where no family
+    solves the problem on `arch`."""
+    solving = (family for family in FAMILIES.values() if isinstance(problem, family.problems))
+    return tuple(config for family in solving for config in family.candidates(problem, arch))
+
+
+def joins(layers: Layers) -> bool:
+    """True if some family may have a kernel for these layers together."""
+    return any(family.joins(layers) for family in FAMILIES.values())
+
+
+def reads_nchw(stem: Stem) -> bool:
+    """True if some family has a kernel that reads these convolutions' x as NCHW."""
+    return any(family.reads_nchw(stem) for family in FAMILIES.values())
+
+
+def reads_any_rows(dtype: DType, columns: int) -> bool:
+    """True if some family has a kernel for a GEMM whose rows of A have any length."""
+    return any(family.reads_any_rows(dtype, columns) for family in FAMILIES.values())
+
+
+def most_mean_pixels() -> int:
+    """Of an image that some family's epilogue can average."""
+    return max(family.most_mean_pixels for family in FAMILIES.values())
+
+
+def shortage(problem: Problem, arch: Arch) -> str | None:
+    """What an SM lacks for several layers in one kernel, for a report; None where that is not
+    known."""
+    solving = (family for family in FAMILIES.values() if isinstance(problem, family.problems))
+    return next((text for family in solving if (text := family.shortage(problem, arch))), None)

@@ -1,0 +1,212 @@
+"""Back-to-back GEMMs of up to 512 columns in one kernel on sm_90a, what lies between them in shared
+memory (Bolt, section 3.1.1; custom_ops' wide_shape.h has the same formulas).
+
+Two consumer warpgroups share the columns of 64 rows, or have 64 rows each. All weights come through
+a ring.
+
+Times: layers of one tile follow one another, each as fast as the slowest of tensor cores, shared
+memory and TMA lets its stages be. The constants were fitted to 36 measurements on one H200: two to
+four layers of 512, 256 and fewer columns, 1,024 to 65,536 rows of 13 to 512 values, tiles of 64 and
+of 128 rows (root mean square of the logarithm of the error 5.5%).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch
+from onnxbolt.epilogues import MAX_LAYERS, layers
+from onnxbolt.families.base import Family, Layers, stage_count, warpgroups
+from onnxbolt.families.blocks import b2b
+from onnxbolt.families.blocks.b2b import TMA_ROWS, LayersConfig, first_depth, padded
+from onnxbolt.families.blocks.memory import (
+    memory_us,
+    overlapped,
+    tensor_operands,
+    vector_operands,
+)
+from onnxbolt.families.blocks.staging import staging_bytes
+from onnxbolt.families.row import at
+from onnxbolt.integers import ceil_divide, round_up
+from onnxbolt.problems import GemmProblem
+
+COLUMNS = (32, 64, 96, 128, 192, 256, 384, 512)  # of a layer, zeros included
+# columns up to which registers hold what b2b_gemm_sm90 keeps there without spoiling its other
+# choices
+_NARROW = 192
+_ROWS = (64, 128)  # of a tile
+_STAGES = (8, 7, 6, 5, 4, 3)  # the deepest ring that fits is the one
+_ROW_STAGES = 2  # of the rows' own ring, at least: it has what is left
+_GROUPS = 2  # consumer warpgroups
+_MAX_BLOCK = 256  # columns of one product
+# of weights, for tiles of 64 rows; half of that for 128, whose activations leave less room
+_STAGE_BYTES = 32768
+_BOX_BYTES = 64 * 128  # 64 rows of 64 activations
+_REGISTERS, _BASE_REGISTERS = 224, 72  # of a consumer's thread; beside accumulators and operands
+_FINISHED = 64  # columns that go through an epilogue at a time, half a value each to a thread
+_BARRIERS = 256  # bytes, and what aligns them
+
+_LAUNCH_US = 1.76  # the first loads and the last stores included
+_PRODUCTS = 3230.0  # FLOP a clock of one SM's tensor cores
+_SHARED = 128.0  # bytes a clock of shared memory, reads and writes
+_ROW = 0.54  # clocks of each row of a copy by TMA, however short
+# clocks of a value's epilogue and of its way into shared memory, while nothing is multiplied
+_ACTIVATION = 0.0138
+# clocks from a layer's last product to the next layer's first one, however small they are
+_BETWEEN = 430.0
+_GATHERED = 17.2  # bytes a clock of rows that TMA cannot read
+# clocks a byte of weights takes longer where all SMs load at the same time
+_CROWDED = 0.0066
+_CLOCKS = 1755.0  # in a microsecond, under load
+_MEMORY = 1.15  # of a copy's time over the same bytes
+_LOSS = 0.24  # part of the shorter of (compute, memory) that is not hidden behind the longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class B2bGemmWideSm90Config(LayersConfig):
+    """Beside a `LayersConfig`: the columns of the layers behind the first, zero where there is
+    none; stages of the ring of weights; `tma_rows`: TMA reads the rows of A."""
+
+    later: tuple[int, ...] = at("warp_m", "warp_n", "warp_k")  # type: ignore[misc]
+    stages: int = at("stages", sound=stage_count)
+    tma_rows: bool = at("align_a", numbers=TMA_ROWS)
+    consumers: int = at("consumers", default=_GROUPS, sound=warpgroups)  # consumer warpgroups
+
+    @property
+    def sharing(self) -> int:
+        """Warpgroups that have the same rows."""
+        return self.consumers * 64 // self.rows
+
+    def passes(self, layer: int) -> int:
+        """In how many parts a warpgroup computes its columns of a layer."""
+        return 1 if self.widths[layer] <= self.sharing * _MAX_BLOCK else 2
+
+
+class B2bGemmWideSm90(Family[B2bGemmWideSm90Config]):
+    """For layers of which one has more than 192 columns."""
+
+    number, name, config = 20, "b2b_gemm_wide_sm90", B2bGemmWideSm90Config
+    takes = ("element", "output", "layers")
+    problems, kinds = (GemmProblem,), frozenset({"gemm", "gemm_chain"})
+
+    def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[B2bGemmWideSm90Config, ...]:
+        dtype, widths = problem.dtype, problem.widths
+        if not problem.inner or not arch.wgmma or not arch.supports(dtype):
+            return ()
+        if max(widths) <= _NARROW or not b2b.serves(dtype, widths, problem.chain, COLUMNS[-1]):
+            return ()
+        first, *others = (next(n for n in COLUMNS if n >= width) for width in widths)
+        found: list[B2bGemmWideSm90Config] = []
+        for rows in _ROWS:
+            configs = (
+                B2bGemmWideSm90Config(
+                    arch=arch.number,
+                    rows=rows,
+                    columns=first,
+                    depth=first_depth(problem.k),
+                    later=padded(others, MAX_LAYERS - 1),
+                    stages=stages,
+                    tma_rows=problem.k % dtype.alignment == 0,
+                )
+                for stages in _STAGES
+            )
+            feasible = (config for config in configs if is_feasible(config, problem, arch))
+            found += itertools.islice(feasible, 1)
+        return tuple(found)
+
+    def predicted_us(
+        self, problem: GemmProblem, config: B2bGemmWideSm90Config, arch: Arch
+    ) -> float:
+        tiles = ceil_divide(problem.m, config.rows)
+        crowd = min(tiles / arch.sm_count, 1.0) * _CROWDED * _weight_bytes(problem, config)
+        clocks = _tile_clocks(problem, config) + crowd
+        compute = ceil_divide(tiles, arch.sm_count) * clocks / _CLOCKS
+        return _LAUNCH_US + overlapped(compute, memory_us(problem, arch) * _MEMORY, _LOSS)
+
+    def joins(self, layers: Layers) -> bool:
+        return layers.kind == "gemm" and b2b.serves(
+            layers.dtype, layers.widths, layers.steps, COLUMNS[-1]
+        )
+
+
+def is_feasible(config: B2bGemmWideSm90Config, problem: GemmProblem, arch: Arch) -> bool:
+    """True if a block fits an SM, no accumulator is spilled, and each layer but the first has one
+    pass."""
+    one_pass = all(n <= config.sharing * _MAX_BLOCK for n in config.widths[1:])
+    fits = one_pass and shared_memory(config, problem) <= arch.shared_memory_per_block
+    return fits and registers(config, problem) <= _REGISTERS
+
+
+def boxes(config: B2bGemmWideSm90Config, problem: GemmProblem) -> tuple[int, ...]:
+    """Of each layer the elements along k of a stage."""
+    widths, limit = config.widths, _STAGE_BYTES // (config.rows // 64)
+    depths = (config.depth, *widths)
+    of_pass = [n // config.passes(layer) * problem.dtype.bytes for layer, n in enumerate(widths)]
+    return tuple(
+        next((box for box in (64, 32) if k % box == 0 and n * box <= limit), 16)
+        for n, k in zip(of_pass, depths, strict=False)
+    )
+
+
+def registers(config: B2bGemmWideSm90Config, problem: GemmProblem) -> int:
+    """Of a consumer's thread: accumulators, beside two boxes of rows that TMA does not read, or
+    beside values that go through the last epilogue: residuals, and results of 4 bytes, which do
+    not take the place of their accumulators."""
+    accumulators = [
+        n // config.passes(layer) // config.sharing // 2 for layer, n in enumerate(config.widths)
+    ]
+    rows = 0 if config.tma_rows else 2 * boxes(config, problem)[0] // 4
+    beside = tensor_operands(problem.chain) + (problem.out.bytes == 4)
+    finishing = accumulators[-1] + _FINISHED // 2 * beside
+    return _BASE_REGISTERS + max(accumulators[0] + rows, *accumulators, finishing)
+
+
+def shared_memory(config: B2bGemmWideSm90Config, problem: GemmProblem) -> int:
+    """Bytes of a block: both rings, activations (or the staged output in their place), vectors,
+    barriers."""
+    size, widths, along = problem.dtype.bytes, config.widths, boxes(config, problem)
+    stage = max(
+        n // config.passes(layer) * box * size
+        for layer, (n, box) in enumerate(zip(widths, along, strict=True))
+    )
+    row = along[0] * size + (0 if config.tma_rows else 16)
+    staging = staging_bytes(widths[-1] // config.sharing, problem.out, residual=False)
+    activations = max(
+        round_up(max(widths[:-1]), 64) // 64 * _BOX_BYTES,
+        config.sharing * round_up(staging, 1024),
+    )
+    vectors = sum(
+        vector_operands(layer) * n for layer, n in zip(layers(problem.chain), widths, strict=True)
+    )
+    rings = config.stages * round_up(stage, 1024)
+    rings += _ROW_STAGES * round_up(config.rows * row, 1024)
+    return rings + config.rows // 64 * activations + vectors * 4 + _BARRIERS
+
+
+def _tile_clocks(problem: GemmProblem, config: B2bGemmWideSm90Config) -> float:
+    rows, widths, size = config.rows, config.widths, problem.dtype.bytes
+    depths = (config.depth, *widths)
+    clocks = rows * sum(widths) * _ACTIVATION + (len(widths) - 1) * _BETWEEN
+    shapes = zip(widths, depths, boxes(config, problem), strict=False)
+    for layer, (n, k, box) in enumerate(shapes):
+        passes = config.passes(layer)
+        clocks += passes * k // box * _stage_clocks(config, layer, n // passes, box * size)
+    if not config.tma_rows:
+        clocks += config.passes(0) * rows * depths[0] * size / _GATHERED
+    return clocks
+
+
+def _weight_bytes(problem: GemmProblem, config: B2bGemmWideSm90Config) -> int:
+    """Of all layers, zeros included."""
+    widths = config.widths
+    values = sum(n * k for n, k in zip(widths, (config.depth, *widths), strict=False))
+    return values * problem.dtype.bytes
+
+
+def _stage_clocks(config: B2bGemmWideSm90Config, layer: int, width: int, depth: int) -> float:
+    """One stage of a pass of `width` columns; `depth` bytes along k."""
+    rows = config.rows
+    loaded = width + (rows if layer == 0 else 0)  # rows of the weights, and of A
+    read = config.consumers * (64 + width // config.sharing)
+    return max(rows * width * depth / _PRODUCTS, (read + loaded) * depth / _SHARED, loaded * _ROW)

@@ -1,0 +1,77 @@
+"""A stem convolution and a 1x1 convolution behind it in one kernel on sm_90a."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import MEAN, fits_several, layers
+from onnxbolt.families.base import Family, Stem, positive
+from onnxbolt.families.blocks import stem
+from onnxbolt.families.blocks.memory import tensor_operands, vector_operands
+from onnxbolt.families.blocks.stem import StemConfig, is_served
+from onnxbolt.families.row import at
+from onnxbolt.problems import ConvProblem
+
+COLUMNS = (16, 32, 48, 64, 80, 96, 112, 128)  # of either product
+_LAYERS = 2
+_ALIGNED = 1024 + 8  # bytes: weights begin at a multiple, and the barrier
+
+
+@dataclass(frozen=True, kw_only=True)
+class B2bStemSm90Config(StemConfig):
+    """Beside a `StemConfig`: channels of the 1x1 convolution."""
+
+    later_columns: int = at("instruction_k", sound=positive)  # type: ignore[misc]
+
+
+class B2bStemSm90(Family[B2bStemSm90Config]):
+    """For two layers without residuals."""
+
+    number, name, config = 16, "b2b_stem_sm90", B2bStemSm90Config
+    takes = ("element", "output", "layers")
+    problems, kinds = (ConvProblem,), frozenset({"conv", "conv_chain"})
+    fixed = stem.FIXED_SLOTS
+
+    def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[B2bStemSm90Config, ...]:
+        if not problem.inner or not problem.nchw or problem.y_nchw or MEAN in problem.chain:
+            return ()
+        if not fits_several(problem.chain) or not serves(problem.widths, problem.chain):
+            return ()
+        inner, columns = (next(n for n in COLUMNS if n >= width) for width in problem.widths)
+        alone = _first(problem, inner)
+        found = stem.configurations(B2bStemSm90Config, alone, arch, later_columns=columns)
+        return stem.busiest([config for config in found if _fits(config, problem, arch)])
+
+    def predicted_us(self, problem: ConvProblem, config: B2bStemSm90Config, arch: Arch) -> float:
+        return stem.predicted_us(problem, config, arch)
+
+    def reads_nchw(self, stem: Stem) -> bool:
+        several = len(stem.widths) > 1
+        return several and serves(stem.widths, stem.steps) and is_served(stem)
+
+
+def serves(widths: Sequence[int], steps: tuple[str, ...]) -> bool:
+    """True if layers of these channels, behind a stem convolution that has a kernel, have one
+    together."""
+    whole = all(n % DType.F16.alignment == 0 for n in widths)
+    few = len(widths) == _LAYERS and max(widths) <= COLUMNS[-1]
+    return few and whole and not tensor_operands(steps)
+
+
+def _first(problem: ConvProblem, channels: int) -> ConvProblem:
+    """The stem convolution by itself, with padded output channels."""
+    return dataclasses.replace(problem.layers[0], k=channels)
+
+
+def _fits(config: B2bStemSm90Config, problem: ConvProblem, arch: Arch) -> bool:
+    """Beside the stem convolution's: an operand and the accumulators that it is multiplied into;
+    weights, inner vectors, a barrier."""
+    inner, columns = config.columns, config.later_columns
+    vectors = vector_operands(layers(problem.chain)[0])
+    own = inner * (columns * problem.dtype.bytes + vectors * 4) + _ALIGNED
+    of_thread = stem.registers(config, inner // 4 + columns // 2)
+    return stem.fits(config, arch, of_thread, stem.shared_memory(config, columns) + own)

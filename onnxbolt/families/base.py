@@ -1,0 +1,239 @@
+"""What all kernel families have in common: the base of their configurations, and what stages ask a
+family for."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
+from onnxbolt.families import row
+from onnxbolt.families.row import at
+from onnxbolt.options import ARCHS, arch_number
+from onnxbolt.problems import UNBOUNDED, Problem
+
+_LARGEST_TILE = 1024  # rows or columns of a block's tile
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Back-to-back products that one kernel might compute, before their sizes are known."""
+
+    kind: str  # conv or gemm: the first one
+    pointwise: bool  # the first one is a product of rows as they lie
+    dtype: DType
+    depth: int  # values that an output of the first one meets
+    widths: tuple[int, ...]  # columns of each layer
+    steps: tuple[str, ...]  # the epilogue, with the steps that are further products
+
+
+@dataclass(frozen=True)
+class Stem:
+    """A convolution that might read NCHW, and 1x1 convolutions behind it."""
+
+    dtype: DType
+    widths: tuple[int, ...]  # channels of each layer, as stored
+    filter: tuple[int, ...]  # [C, R, S]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int
+    steps: tuple[str, ...]
+
+
+class Schedule(enum.IntEnum):
+    """How the consumer warpgroups of an sm_90a kernel share the tiles."""
+
+    NONE = 0
+    COOPERATIVE = 1  # they share a tile's rows
+    PINGPONG = 2  # each has a tile of its own; one's epilogue hides behind the other's main loop
+
+
+SCHEDULES = {schedule: int(schedule) for schedule in Schedule}
+FLAG = {False: 0, True: 1}  # numbers of a flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelConfig:
+    """The configuration of one kernel: named fields, which `row` and `from_row` bring into the
+    numbers that files hold. Each family has a subclass. Sizes are in elements; m counts rows of the
+    (implicit) GEMM.
+    """
+
+    family: ClassVar[Family[Any]]
+
+    arch: int = at("arch")  # 75, 80, 86, 89, 90 (90 means sm_90a)
+    min_m: int = at("min_m", default=0, compiled=0)  # it serves min_m <= m <= max_m
+    max_m: int = at("max_m", default=UNBOUNDED, compiled=UNBOUNDED)
+
+    def __lt__(self, other: KernelConfig) -> bool:
+        """The order of rows, whatever the families."""
+        return self._numbers < other._numbers
+
+    @cached_property
+    def _numbers(self) -> tuple[int, ...]:
+        held = list(self.family.unused)
+        for name, place in self.family.places.items():
+            place.encode(getattr(self, name), held)
+        return tuple(held)
+
+    def row(self) -> list[int]:
+        """The configuration as numbers."""
+        return list(self._numbers)
+
+    def instance(self) -> Self:
+        """What has to be compiled: the configuration without what a launch decides."""
+        places = self.family.places.items()
+        compiled = {name: place.compiled for name, place in places if place.at_launch}
+        return dataclasses.replace(self, **compiled)
+
+    def mismatched(self) -> list[str]:
+        """Fields, sound by themselves, that no kernel has together."""
+        return ["range of m"] if self.min_m > self.max_m else []
+
+    def named(self) -> dict[str, Any]:
+        """The family's name, and the fields by name, enumerations as words."""
+        return {"family": self.family.name} | {
+            name: value.name.lower() if isinstance(value, enum.Enum) else value
+            for name, value in ((name, getattr(self, name)) for name in self.family.places)
+        }
+
+
+ANY_ACCESS = {"align_a": 1, "align_b": 1, "align_c": 1}  # slots where a launch picks the accesses
+
+C = TypeVar("C", bound=KernelConfig)
+
+
+class Family(Generic[C]):
+    """A kernel family: what stages ask for. Each family is one instance of a subclass, in the
+    registry (families/__init__.py)."""
+
+    number: int  # what rows carry; those of extensions begin at 1000
+    name: str  # also that of its folder in custom_ops/families/
+    config: type[C]
+    problems: tuple[type[Problem], ...] = ()  # types of problems that it solves
+    kinds: frozenset[str] = frozenset()  # of ops that its kernels compute
+    # slots that always hold another number than their default
+    fixed: Mapping[str, int] = row.NOTHING
+    tensor_cores: bool = True  # False: products of fp32 are exact, and not in TF32
+    waits: bool = True  # kernels begin before the one before has ended (dependent launch)
+    compile_seconds: float = 1.0  # of one core for one kernel, about
+    most_mean_pixels: int = 0  # of an image that an epilogue can average
+    # what nvidia-matmul-heuristics calls kernels of such tiles (`config.tile`), if it knows any
+    heuristics_target: str = ""
+    generation: int = 2  # the tuner tries few of a problem's families of earlier generations
+
+    def __init__(self) -> None:
+        self.config.family = self
+        self.places = row.places(self.config)
+        held = {**row.DEFAULTS, "family": self.number, **self.fixed}
+        self.unused = [held[slot] for slot in row.SLOTS]  # what a row holds before its fields
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # --- planning -------------------------------------------------------------------------------
+
+    def candidates(self, problem: Any, arch: Arch) -> Sequence[C]:
+        """Every configuration worth trying for `problem`, each for all m; none where the family
+        does not solve it."""
+        return ()
+
+    def predicted_us(self, problem: Any, config: C, arch: Arch) -> float:
+        """Microseconds of one launch, epilogue included."""
+        raise NotImplementedError(f"{self.name} is not chosen by its time")
+
+    def launches(self, config: C) -> Sequence[Sequence[C]]:
+        """Variants by what a launch decides, one decision after the other, for the tuner."""
+        return ()
+
+    def joins(self, layers: Layers) -> bool:
+        """True if there may be a kernel for these layers together."""
+        return False
+
+    def reads_nchw(self, stem: Stem) -> bool:
+        """True if there is a kernel that reads these convolutions' x as NCHW."""
+        return False
+
+    def reads_any_rows(self, dtype: DType, columns: int) -> bool:
+        """True if there is a kernel for a GEMM whose rows of A have any length."""
+        return False
+
+    def shortage(self, problem: Any, arch: Arch) -> str | None:
+        """What an SM lacks for several layers in one kernel, for a report; None where nothing is
+        lacking, or where that is not the reason."""
+        return None
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def decode(self, numbers: Sequence[int]) -> C:
+        """The configuration of a row. Raises ValueError for a row that no kernel of it has."""
+        held = dict(zip(row.SLOTS, numbers, strict=True))
+        config = self.config(**{name: place.decode(held) for name, place in self.places.items()})
+        unsound = [n for n, p in self.places.items() if not p.sound(getattr(config, n))]
+        if config.arch not in map(arch_number, ARCHS):
+            unsound.append("arch")
+        unsound = unsound or config.mismatched()
+        if unsound or config.row() != list(numbers):
+            what = unsound[0].replace("_", " ") if unsound else "numbers"
+            raise ValueError(
+                f"configuration {list(numbers)}: no kernel of {self.name} has such {what}"
+            )
+        return config
+
+    # --- generated sources ----------------------------------------------------------------------
+
+    takes: tuple[str, ...] = ("element", "output", "epilogue")  # arguments of the C++ template
+
+    def words(self, config: C) -> list[str]:
+        """What tells compiled instances apart, for their names in C++."""
+        return [
+            f"{name}_{_word(getattr(config, name))}"
+            for name, place in self.places.items()
+            if not place.at_launch and name != "arch"
+        ]
+
+    @property
+    def type_name(self) -> str:
+        """Of the C++ template in namespace onnxbolt, e.g. B2bGemmSm90."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(int(value))
+
+
+def tile_size(value: int) -> bool:
+    """A sound number of rows or columns of a tile."""
+    return 0 < value <= _LARGEST_TILE
+
+
+def positive(value: Any) -> bool:
+    """True for a number of at least 1, and for several such."""
+    return min(value) > 0 if isinstance(value, tuple) else value > 0
+
+
+def access(value: int) -> bool:
+    """A sound number of elements in one access."""
+    return value in (1, 2, 4, 8, 16)
+
+
+def warpgroups(value: int) -> bool:
+    """A sound number of consumer warpgroups of a block."""
+    return 1 <= value <= 8
+
+
+def stage_count(value: int) -> bool:
+    """A sound depth of a ring; 0: as many as shared memory holds."""
+    return value <= 32
+
+
+def clusters(value: int | tuple[int, int]) -> bool:
+    """A sound size of a cluster."""
+    return all(1 <= n <= 16 for n in (value if isinstance(value, tuple) else (value,)))

@@ -1,0 +1,1 @@
+"""What several kernel families share: formulas of shared memory, tiles and times."""

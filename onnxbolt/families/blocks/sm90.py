@@ -1,0 +1,534 @@
+"""Our own persistent kernels for GEMM and implicit GEMM on sm_90a: tiles, shared memory and times.
+
+A block has a producer warpgroup, of which one thread loads operands by TMA and another one
+residuals, and one to three consumer warpgroups that multiply by wgmma, 64 rows at a time. In a
+swapped kernel output channels are the rows of the product, and the rows of A, any multiple of 16 of
+them, its columns. The formulas for shared memory repeat custom_ops' shape.h.
+
+Times: one block to an SM. A k-block takes what the slowest of tensor cores, shared memory and TMA
+takes. COOPERATIVE adds a tile's epilogue to its main loop; PINGPONG hides epilogues under other
+tiles' main loops, all but the last, and pays for the turns. The constants were fitted to 307
+measurements on one H200: fifteen of ResNet-50's convolutions at batch 32, up to 38 tiles for each
+(root mean square of the relative error 16%; the predicted choice takes 1.024 times the best,
+geometric mean), beginning with constants that 800 others had given. What short rows cost a copy was
+fitted to 2,839 more: layers of four CNNs and BERT (root mean square 23% to 16%, the predicted
+choice 1.060 to 1.033); what weights cost whose rows begin within a sector to these and 595 others,
+of 24 to 672 channels (the choice 1.076 to 1.049, of these).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
+
+from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
+from onnxbolt.families.base import (
+    FLAG,
+    SCHEDULES,
+    KernelConfig,
+    Schedule,
+    access,
+    clusters,
+    positive,
+    stage_count,
+    tile_size,
+    warpgroups,
+)
+from onnxbolt.families.blocks.memory import epilogue_cost, tensor_operands, vector_operands
+from onnxbolt.families.blocks.staging import (
+    MOST_BUFFERS,
+    SWIZZLED_ROWS,
+    Typed,
+    loads_residual,
+    staged,
+    staging_bytes,
+    stored_columns,
+)
+from onnxbolt.families.row import at
+from onnxbolt.integers import ceil_divide
+from onnxbolt.problems import ConvProblem, GemmProblem
+
+Problem = GemmProblem | ConvProblem
+
+_C, _P = Schedule.COOPERATIVE, Schedule.PINGPONG
+# What wgmma multiplies by at once and custom_ops/sm90/wgmma.h has.
+_COLUMNS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 160, 192, 224, 256)
+_WIDE_COLUMNS = (64, 96, 128, 192, 256)
+_WASTE = 0.25  # of a tile's columns that may lie outside of the output
+_K = (64, 48, 32, 16)  # elements of 2 bytes of a k-block
+_MAX_BOX = 256  # rows of one copy by TMA
+_SPLITS = (2, 4, 8)
+# Beside resident weights: what hides the memory's latency, and the least number of stages.
+_RING_BYTES, _RESIDENT_STAGES = 65536, 4
+
+_WIDE = 16  # bytes that TMA moves at least
+_MAX_STAGES, _MIN_STAGES = 16, 3
+_FIXED_BYTES = 2048  # barriers, and what alignment takes
+_MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}  # of a thread, by consumer warpgroups, without spills
+_CORNER = (-128, 127)  # of TMA's im2col in four dimensions
+_MAX_REACH, _MAX_STRIDE = 255, 8  # likewise: a filter's extent, and a stride
+
+CLOCKS_PER_US = 1755.0  # under load
+# in a chain of these kernels, which begin before the one before has ended
+LAUNCH_US, _CLUSTER_US = 0.93, 0.15
+_PRODUCTS = 4096 * 0.89  # FLOP a clock of one SM's tensor cores, types of 2 bytes
+_SHARED = 128.0  # bytes a clock of shared memory, reads and writes
+_MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 74.5, 75.0, 78.0  # bytes a clock that TMA brings in
+_IM2COL_CLOCKS = 30.0  # of a k-block that im2col copies, whatever its size
+# clocks of each row of a copy, however short: of a matrix or weights, and by im2col
+_ROW, _IM2COL_ROW = 2.0, 1.45
+# bytes of L2; further clocks of a row of weights that begins within one, where all SMs read it
+_SECTOR, _BROKEN_ROW = 32, 12.0
+# for rows that lie across the memory's lines: in the image they do not begin at multiples of their
+# width
+_ACROSS = 2.0
+_LATENCY_CLOCKS = 190.0  # from a stage's request to its arrival, beyond what is hidden
+# of a k-block of several boxes: the ring has fewer stages, and the first one comes later
+_DEEP = 1.04
+_PINGPONG_BLOCK, _TURN_US = 0.895, 0.31  # of a k-block's time where warpgroups take turns; a turn
+_EPILOGUE_US = 0.06
+_STORE = 33.0  # bytes a clock of one SM, residuals included
+LANES = 128 * 1.97  # operations of an epilogue in a clock
+_STAGING_OPERATIONS = 1.8  # of each output, beside its epilogue's
+# of a plane of NCHW that a warp stores at once, in eight planes; clocks of an SM for each value
+_PLANE_PIXELS, _PLANE_VALUE = 8, 0.25
+_SPLIT_US = 0.7  # of the barriers of a cluster
+_REMOTE = 8.6  # bytes a clock that one SM gets from others
+# part of a cooperative kernel's epilogues that counts where a block has several tiles
+_OVERLAPPED = 0.68
+_MEMORY = 0.91  # of a copy's time over the same bytes
+_LOSS = 0.57  # part of the shorter of (compute, memory) that is not hidden behind the longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductConfig(KernelConfig):
+    """A block's tile of `rows` x `columns`, multiplied in k-blocks of `k` elements.
+
+    `resident`: the weights of a block's output columns stay in shared memory. `stages` are those of
+    the ring; 0: as many as shared memory holds.
+    """
+
+    cluster: ClassVar[tuple[int, int]] = (1, 1)
+    swapped: ClassVar[bool] = False
+    split_k: ClassVar[int] = 1
+
+    rows: int = at("tile_m", sound=tile_size)
+    columns: int = at("tile_n", sound=tile_size)
+    k: int = at("tile_k", sound=positive)
+    stages: int = at("stages", default=0, sound=stage_count)
+    schedule: Schedule = at("schedule", numbers=SCHEDULES)
+    consumers: int = at("consumers", sound=warpgroups)  # consumer warpgroups
+    resident: bool = at("resident", default=False, numbers=FLAG)
+
+    @property
+    def product(self) -> tuple[int, int]:
+        """Rows and columns of a tile's product."""
+        return (self.columns, self.rows) if self.swapped else (self.rows, self.columns)
+
+    @property
+    def tile_groups(self) -> int:
+        """Consumer warpgroups that share a tile."""
+        return 1 if self.schedule is _P else self.consumers
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of a tile's product that one warpgroup has."""
+        return self.product[0] // self.tile_groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sm90Config(ProductConfig):
+    """Beside a `ProductConfig`: the blocks of a cluster along rows and columns; `split_k` blocks
+    that share a tile's k-blocks; how many neighbouring rows of tiles blocks walk through
+    together (`swizzle`)."""
+
+    swapped: bool = at("instruction_m", default=False, numbers=FLAG)  # type: ignore[misc]
+    swizzle: int = at("swizzle", default=1, compiled=1, sound=positive)
+    cluster: tuple[int, int] = at(  # type: ignore[misc]
+        "cluster_m", "cluster_n", default=(1, 1), sound=clusters
+    )
+    access_in: int = at("align_a", "align_b", repeated=True, default=8, sound=access)
+    access_out: int = at("align_c", default=8, sound=access)  # 1 where y is written as NCHW
+    split_k: int = at("split_k", default=1, compiled=1, sound=positive)  # type: ignore[misc]
+
+
+S = TypeVar("S", bound=Sm90Config)
+
+
+@dataclass(frozen=True)
+class Tile90:
+    """A tile without its columns, which follow from the problem. `deep`: its k-blocks are of twice
+    the length."""
+
+    rows: int
+    schedule: Schedule
+    consumers: int
+    cluster: tuple[int, int] = (1, 1)
+    deep: bool = False
+    resident: bool = False
+
+
+# Large tiles load least for what they multiply: L2 and shared memory are what limits a Hopper
+# kernel, not the tensor cores. Three warpgroups divide some outputs better among the SMs; small
+# tiles are for small problems. Resident weights, like deep k-blocks, leave more of TMA to the
+# activations.
+TILES = (
+    Tile90(128, _P, 2),
+    Tile90(128, _P, 2, resident=True),
+    Tile90(128, _P, 2, cluster=(2, 1)),
+    Tile90(128, _P, 2, deep=True),
+    Tile90(256, _C, 2),
+    Tile90(256, _C, 2, cluster=(2, 1)),
+    Tile90(192, _C, 3),
+    Tile90(128, _C, 2),
+    Tile90(128, _C, 2, resident=True),
+    Tile90(128, _C, 2, cluster=(2, 1)),
+    Tile90(128, _C, 2, deep=True),
+    Tile90(64, _P, 2),
+    Tile90(64, _P, 2, resident=True),
+    Tile90(64, _P, 2, deep=True),
+    Tile90(64, _P, 3),
+    Tile90(64, _P, 3, resident=True),
+    Tile90(64, _C, 1),
+)
+
+# Of swapped kernels, one warpgroup each. Where an SM has more than two tiles, others divide evenly,
+# too, and hide their epilogues.
+_SWAPPED_COLUMNS, _SWAPPED_ROWS, _SWAPPED_ROUNDS = 128, (80, 96, 112), 2
+
+
+# --- the problem ----------------------------------------------------------------------------------
+
+
+def supports(problem: Problem, arch: Arch) -> bool:
+    """True if TMA can read and write the problem's rows of 16 bytes, within im2col's limits."""
+    if not arch.wgmma or not arch.supports(problem.dtype):
+        return False
+    if isinstance(problem, ConvProblem) and not _tile_columns(problem):
+        return False
+    wide_out = max(problem.dtype.alignment, _WIDE // problem.out.bytes)
+    if problem.depth % problem.dtype.alignment or problem.columns % wide_out:
+        return False
+    return not isinstance(problem, ConvProblem) or problem.is_matrix or _im2col_reaches(problem)
+
+
+def _im2col_reaches(problem: ConvProblem) -> bool:
+    top, left, bottom, right = problem.pads
+    reach = (
+        (problem.r - 1) * problem.dilations[0],
+        (problem.s - 1) * problem.dilations[1],
+    )
+    corners = (-top, -left, bottom - reach[0], right - reach[1])
+    within = all(_CORNER[0] <= corner <= _CORNER[1] for corner in corners)
+    return within and max(reach) <= _MAX_REACH and max(problem.strides) <= _MAX_STRIDE
+
+
+def k_blocks(config: ProductConfig, problem: Problem) -> int:
+    """Steps of a tile's main loop, all splits together."""
+    taps = problem.r * problem.s if isinstance(problem, ConvProblem) else 1
+    return taps * ceil_divide(problem.depth, config.k)
+
+
+def boxes(k: int, dtype: DType) -> int:
+    """Copies by TMA of a k-block's rows: as wide as a swizzled row may be."""
+    size = k * dtype.bytes
+    return size // next(width for width in SWIZZLED_ROWS if size % width == 0)
+
+
+def k_block(channels: int, dtype: DType) -> int:
+    """Elements of a k-block: the number that wastes least of `channels`, the largest of equal
+    ones."""
+    sizes = (size * 2 // dtype.bytes for size in _K)
+    return min(sizes, key=lambda size: (ceil_divide(channels, size) * size, -size))
+
+
+# --- candidates -----------------------------------------------------------------------------------
+
+
+def candidates(kind: type[S], problem: Problem, arch: Arch, swizzle: int) -> tuple[S, ...]:
+    """Every configuration for `problem`, each for all m; empty where TMA cannot read or write its
+    rows."""
+    if not supports(problem, arch):
+        return ()
+    depths = _block_depths(problem)
+    found = [
+        _config(kind, tile, columns, k, problem, arch, swizzle)
+        for k in depths
+        for columns in _tile_columns(problem)
+        for tile in TILES
+    ]
+    found += (config for k in depths for config in _swapped(kind, k, problem, arch, swizzle))
+    feasible = (config for config in dict.fromkeys(found) if fits(config, problem, arch))
+    return tuple(
+        variant for config in feasible for variant in (config, *_splits(config, problem, arch))
+    )
+
+
+def _tile_columns(problem: Problem) -> list[int]:
+    """Of tiles: all of one group, where there are several, since TMA would not tell them apart."""
+    if isinstance(problem, ConvProblem) and problem.groups > 1:
+        widths = [width for width in _COLUMNS if problem.k // problem.groups % width == 0]
+        return [width for width in widths if 2 * width >= widths[-1]]
+    count = problem.columns
+    # the narrowest that takes all columns, and wide ones that divide them nearly
+    narrow = [width for width in _COLUMNS if width >= count][:1]
+    return narrow + [
+        width
+        for width in _WIDE_COLUMNS
+        if width < count and ceil_divide(count, width) * width * (1 - _WASTE) <= count
+    ]
+
+
+def _config(
+    kind: type[S], tile: Tile90, columns: int, k: int, problem: Problem, arch: Arch, swizzle: int
+) -> S:
+    wide, k = problem.dtype.alignment, k * (2 if tile.deep else 1)
+    ring = min(_RING_BYTES // (tile.rows * k * problem.dtype.bytes), _MAX_STAGES)
+    return kind(
+        arch=arch.number,
+        rows=tile.rows,
+        columns=columns,
+        k=k,
+        stages=max(_RESIDENT_STAGES, ring) if tile.resident else 0,
+        swizzle=swizzle,
+        cluster=tile.cluster,
+        schedule=tile.schedule,
+        access_in=wide,
+        access_out=wide,
+        consumers=tile.consumers,
+        resident=tile.resident,
+    )
+
+
+def _swapped(kind: type[S], k: int, problem: Problem, arch: Arch, swizzle: int) -> Iterator[S]:
+    """The swapped kernel that divides few tiles among the SMs best, where it does so better than
+    tiles of 64 or 128 rows."""
+    if tensor_operands(problem.chain) or problem.out.bytes != 2:
+        return
+    if _SWAPPED_COLUMNS not in _tile_columns(problem):
+        return
+    columns = ceil_divide(problem.columns, _SWAPPED_COLUMNS)
+    rows_of_sm = {
+        rows: ceil_divide(ceil_divide(problem.rows, rows) * columns, arch.sm_count) * rows
+        for rows in (64, *_SWAPPED_ROWS, 128)
+    }
+    rows = min(rows_of_sm, key=rows_of_sm.__getitem__)
+    if rows in _SWAPPED_ROWS and rows_of_sm[rows] <= _SWAPPED_ROUNDS * rows:
+        tile = Tile90(rows, _C, 1)
+        config = _config(kind, tile, _SWAPPED_COLUMNS, k, problem, arch, swizzle)
+        yield replace(config, swapped=True)
+
+
+def _block_depths(problem: Problem) -> tuple[int, ...]:
+    """Elements of k-blocks worth trying: the number that wastes least, and the widest where that
+    takes fewer copies by TMA. Not with groups: a wide block reads more of the next group than it
+    has to, where infinities and weights of zero would make NaN."""
+    dtype, depth = problem.dtype, problem.depth
+    least, widest = k_block(depth, dtype), _K[0] * 2 // dtype.bytes
+    copies, fewest = (ceil_divide(depth, k) * boxes(k, dtype) for k in (least, widest))
+    is_grouped = isinstance(problem, ConvProblem) and problem.groups > 1
+    return (least, widest) if fewest < copies and not is_grouped else (least,)
+
+
+def _splits(config: S, problem: Problem, arch: Arch) -> Iterator[S]:
+    """The k-blocks of a tile shared by the blocks of a cluster, where tiles alone leave SMs
+    idle."""
+    for split in splits(config, problem, arch):
+        idle = tiles(config, problem) * split <= arch.sm_count
+        if split <= k_blocks(config, problem) and idle:
+            yield replace(config, split_k=split)
+
+
+def launch_splits(config: S) -> Sequence[S]:
+    """Variants that the tuner tries, whatever was predicted."""
+    return [replace(config, split_k=split) for split in (1, 2, 4)]
+
+
+def launch_swizzles(config: S) -> Sequence[S]:
+    """Likewise."""
+    return [replace(config, swizzle=swizzle) for swizzle in (1, 2, 4, 8)]
+
+
+# --- feasibility ----------------------------------------------------------------------------------
+
+
+def splits(config: Sm90Config, kernel: Typed, arch: Arch) -> list[int]:
+    """Numbers of blocks that can share a tile's k-blocks; none where clusters serve another end, or
+    the exchange has no room."""
+    if config.schedule is not _C or config.cluster != (1, 1) or config.resident or config.swapped:
+        return []
+    rows, columns = config.rows, config.columns
+    stage = (rows + columns) * config.k * kernel.dtype.bytes
+    ring, pieces = stage * stages(config, kernel, arch), units(config, kernel)
+    if loads_residual(kernel) and pieces // config.tile_groups > MOST_BUFFERS:
+        return []
+    shared = [split for split in _SPLITS if pieces % split == 0 or split % pieces == 0]
+    return [
+        split for split in shared if max(split, pieces) * (rows * columns * 4 // pieces) <= ring
+    ]
+
+
+def fits(config: Sm90Config, problem: Problem, arch: Arch) -> bool:
+    """True if the kernel compiles without spills and runs `problem`: registers, shared memory,
+    columns of resident weights."""
+    rows, columns, (m, n) = config.rows, config.columns, config.cluster
+    if config.group_rows // 64 * config.product[1] // 2 > _MAX_ACCUMULATORS[config.consumers]:
+        return False
+    if columns % (8 * m) or rows % (8 * n):
+        return False  # the blocks of a cluster load whole groups of eight swizzled rows
+    if rows // n > _MAX_BOX or columns // m > _MAX_BOX:
+        return False
+    if not config.resident:
+        return stages(config, problem, arch) >= _MIN_STAGES
+    ring = config.stages * rows * config.k * problem.dtype.bytes
+    weights = k_blocks(config, problem) * columns * config.k * problem.dtype.bytes
+    if weights > _free_bytes(config, problem, arch) - ring:
+        return False
+    return ceil_divide(problem.columns, columns) <= arch.sm_count < tiles(config, problem)
+
+
+def stages(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
+    """Stages of the ring that the kernel will have."""
+    if config.stages:
+        return config.stages
+    stage = (config.rows + config.columns) * config.k * kernel.dtype.bytes
+    return min(_free_bytes(config, kernel, arch) // stage, _MAX_STAGES)
+
+
+def _free_bytes(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
+    """Shared memory beside the epilogues' staging buffers and vectors."""
+    free = arch.shared_memory_per_block - _FIXED_BYTES
+    if config.swapped:  # units of 64 channels of all rows; vectors are in registers
+        return free - config.consumers * 2 * config.rows * 64 * kernel.out.bytes
+    blocks, columns = config.group_rows // 64, config.columns
+    staging = staging_bytes(columns, staged(kernel), loads_residual(kernel), blocks)
+    vectors = vector_operands(kernel.chain) * columns * 4
+    return free - config.consumers * (staging + vectors)
+
+
+def tiles(config: ProductConfig, problem: Problem) -> int:
+    """Tiles of the output; a cluster's blocks have one each, even where some of them are
+    outside."""
+    m, n = config.cluster
+    across = ceil_divide(problem.columns, config.columns * n)
+    return ceil_divide(problem.rows, config.rows * m) * across * m * n
+
+
+def units(config: ProductConfig, kernel: Typed) -> int:
+    """Pieces of 64 rows in which a tile is stored: what blocks that split k divide among
+    themselves."""
+    columns = config.columns
+    return (
+        config.rows
+        // 64
+        * (columns // stored_columns(columns, staged(kernel), loads_residual(kernel)))
+    )
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+def predicted_us(problem: Problem, config: ProductConfig, arch: Arch, memory_us: float) -> float:
+    """One launch; `memory_us` is what a copy of all operands takes."""
+    launch = LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0.0)
+    return launch + overlapped_us(_compute_us(problem, config, arch), memory_us)
+
+
+def overlapped_us(compute: float, memory_us: float) -> float:
+    """The busiest SM's time beside that of device memory."""
+    memory = memory_us * _MEMORY
+    return max(compute, memory) + _LOSS * min(compute, memory)
+
+
+def _compute_us(problem: Problem, config: ProductConfig, arch: Arch) -> float:
+    """The most loaded SM's time, device memory aside."""
+    rows, columns, split = config.rows, config.columns, config.split_k
+    steps = ceil_divide(k_blocks(config, problem), split)
+    main = steps * block_clocks(problem, config, arch) / CLOCKS_PER_US
+    epilogue = epilogue_us(problem, rows * columns / min(split, units(config, problem)))
+    if split > 1:  # of a block that finishes units
+        received = (split - 1) * rows * columns * 4 / min(split, units(config, problem))
+        epilogue += _SPLIT_US + received / _REMOTE / CLOCKS_PER_US
+    return tiles_us(_tiles_of_sm(problem, config, arch), main, epilogue, config)
+
+
+def planes_us(problem: ConvProblem, config: ProductConfig, arch: Arch) -> float:
+    """What storing NCHW adds to a kernel that stores rows: nothing hides it."""
+    real = min(config.columns, problem.k - problem.padding)
+    values = config.rows * real / min(config.split_k, units(config, problem))
+    across = _ACROSS if problem.p * problem.q % _PLANE_PIXELS else 1.0
+    stored = _tiles_of_sm(problem, config, arch) * values
+    return stored * across * _PLANE_VALUE / CLOCKS_PER_US
+
+
+def _tiles_of_sm(problem: Problem, config: ProductConfig, arch: Arch) -> int:
+    """The most that one has, or shares."""
+    blocks = config.cluster[0] * config.cluster[1]
+    return ceil_divide(tiles(config, problem) * config.split_k, arch.sm_count // blocks * blocks)
+
+
+def tiles_us(count: int, main: float, epilogue: float, config: ProductConfig) -> float:
+    """An SM's tiles one after the other."""
+    if config.schedule is Schedule.PINGPONG:
+        main = main * _PINGPONG_BLOCK + _TURN_US
+        return max(count * main, count * (main + epilogue) / config.consumers) + epilogue
+    return count * (main + epilogue * (_OVERLAPPED if count > 1 else 1.0))
+
+
+def block_clocks(problem: Problem, config: ProductConfig, arch: Arch) -> float:
+    """One k-block of one tile. Multicast in clusters saved no time where it was measured."""
+    rows, columns, k, dtype = config.rows, config.columns, config.k, problem.dtype
+    size = dtype.bytes
+    products = 2 * rows * columns * k / (_PRODUCTS * 2 / size)
+    a, b = rows * k * size, 0 if config.resident else columns * k * size
+    product_rows, product_columns = config.product
+    shared = (product_rows // 64 * (64 + product_columns) * k * size + a + b) / _SHARED
+    weights = 0.0
+    if not config.resident:
+        row = _weight_row(problem, config, arch)
+        weights = _copy_clocks(columns, k, dtype, _WEIGHT_LOAD, row)
+    if problem.is_matrix:
+        pixels = _copy_clocks(rows, k, dtype, _MATRIX_LOAD, _ROW)
+    else:
+        pixels = _im2col_clocks(problem, rows, k)
+    load = weights + pixels
+    deep = _DEEP if boxes(k, dtype) > 1 else 1.0
+    latency = _LATENCY_CLOCKS / stages(config, problem, arch)
+    return max(products, shared, load, latency) * deep
+
+
+def _weight_row(problem: Problem, config: ProductConfig, arch: Arch) -> float:
+    """The least clocks of a row of weights: the more SMs read it at once, the longer, if it begins
+    within a sector."""
+    if problem.depth * problem.dtype.bytes % _SECTOR == 0:
+        return _ROW
+    busy = tiles(config, problem) * config.split_k / arch.sm_count
+    return _ROW + _BROKEN_ROW * min(busy, 1.0)
+
+
+def _copy_clocks(rows: int, k: int, dtype: DType, bytes_a_clock: float, least: float) -> float:
+    """What TMA takes for the rows of a k-block, each in pieces as wide as a swizzle; `least` of
+    each piece."""
+    pieces = boxes(k, dtype)
+    return rows * pieces * max(k * dtype.bytes / pieces / bytes_a_clock, least)
+
+
+def _im2col_clocks(problem: Problem, rows: int, k: int) -> float:
+    """What TMA takes to gather the pixels of one k-block."""
+    size = problem.dtype.bytes
+    row = k * size // boxes(k, problem.dtype)
+    across = isinstance(problem, ConvProblem) and (
+        problem.c * size % row > 0 or problem.depth * size % row > 0
+    )
+    gather = _copy_clocks(rows, k, problem.dtype, _IM2COL_LOAD, _IM2COL_ROW)
+    return _IM2COL_CLOCKS + gather * (_ACROSS if across else 1.0)
+
+
+def epilogue_us(problem: Problem, outputs: float) -> float:
+    """Of `outputs` values of one tile."""
+    tensors = tensor_operands(problem.chain)
+    moved = outputs * (problem.out.bytes + tensors * problem.dtype.bytes) / _STORE
+    operations = outputs * (_STAGING_OPERATIONS + epilogue_cost(problem.chain)) / LANES
+    return _EPILOGUE_US + (moved + operations) / CLOCKS_PER_US

@@ -1,0 +1,114 @@
+"""Predicted times of kernels that give each block one tile: CUTLASS's, and those of vendor
+libraries.
+
+The time is that of the most loaded SM (wave quantization): tiles x (prologue + K steps + epilogue),
+where a K step is bound by the tensor cores, by shared memory or by L2, whichever is slowest; device
+memory is a second bound for the whole kernel. The constants were fitted to measurements on one H200
+(tests/plan/test_cost.py holds them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
+from onnxbolt.families.blocks.memory import (
+    US,
+    bandwidth,
+    epilogue_cost,
+    memory_us,
+    overlapped,
+    tensor_operands,
+)
+from onnxbolt.integers import ceil_divide
+from onnxbolt.problems import ConvProblem, GemmProblem
+
+Problem = GemmProblem | ConvProblem
+
+TENSOR_EFFICIENCY = 0.80  # of the data sheet's rate that long main loops sustain
+SHARED_BYTES_PER_CLOCK = 128  # one SM's shared memory, reads and writes together
+PROLOGUE_US = 0.8  # a tile's index arithmetic and first loads
+EPILOGUE_US = 0.5  # a tile's staging through shared memory and last store
+_FP32_LANES = 128  # instructions a clock on one SM
+# what remains of the rate of loads where an access has fewer bytes than 16, so that a tile takes
+# more instructions
+_ACCESS_RATE = {16: 1.0, 8: 0.7, 4: 0.5, 2: 0.3}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step along K of one tile, in what it moves: products of `tile` at `rate`, `read` bytes of
+    shared memory in all, and `fetched` bytes of L2."""
+
+    tile: tuple[int, int, int]
+    rate: float
+    read: float
+    fetched: float
+
+    def us(self, access: float, arch: Arch) -> float:
+        """The slowest of the three; `access` is the part of L2's rate that the loads reach."""
+        m, n, k = self.tile
+        products = 2 * m * n * k / self.rate
+        shared = self.read / (SHARED_BYTES_PER_CLOCK * arch.clock)
+        l2 = self.fetched / (arch.l2_bandwidth / arch.sm_count * access)
+        return max(products, shared, l2) * US
+
+
+@dataclass(frozen=True)
+class TileTime:
+    """Microseconds of one tile."""
+
+    mainloop: float
+    epilogue: float
+
+
+def access_rate(elements: int, dtype: DType) -> float:
+    """Part of the rate of accesses of 16 bytes."""
+    return _ACCESS_RATE[elements * dtype.bytes]
+
+
+def sm_us(tiles: int, resident: float, tile: TileTime) -> float:
+    """An SM that works through `tiles`: with several resident, one's epilogue hides behind
+    another's main loop."""
+    shorter, longer = sorted((tiles * tile.mainloop, tiles * tile.epilogue))
+    return longer + shorter / min(resident, tiles)
+
+
+def kernel_us(
+    problem: Problem,
+    tile: tuple[int, int, int],
+    steps: int,
+    step_us: float,
+    store: float,
+    resident: float,
+    arch: Arch,
+) -> float:
+    """One launch of a kernel whose tiles have `steps` steps along K, and whose stores reach the
+    part `store` of the rate of wide ones; `resident` tiles overlap on an SM."""
+    groups = problem.groups if isinstance(problem, ConvProblem) else 1
+    columns = ceil_divide(problem.columns // groups, tile[1])
+    tiles = ceil_divide(problem.rows, tile[0]) * columns * groups
+    time = TileTime(PROLOGUE_US + steps * step_us, _epilogue_us(problem, tile[:2], arch) / store)
+    compute = sm_us(ceil_divide(tiles, arch.sm_count), resident, time)
+    return arch.launch_us + overlapped(compute, memory_us(problem, arch))
+
+
+def k_steps(problem: Problem, tile_k: int, packed: bool = False) -> int:
+    """Steps of a main loop: an implicit GEMM walks the channels of one filter position after the
+    other, unless they are packed."""
+    if not isinstance(problem, ConvProblem):
+        return ceil_divide(problem.k, tile_k)
+    if packed:
+        return ceil_divide(problem.r * problem.s * problem.c, tile_k)
+    return problem.r * problem.s * ceil_divide(problem.c // problem.groups, tile_k)
+
+
+def _epilogue_us(problem: Problem, shape: tuple[int, ...], arch: Arch) -> float:
+    """Writing one tile, reading its residuals, and the epilogue's instructions, at this SM's
+    share of the GPU."""
+    elements = min(shape[0], problem.rows) * min(shape[1], problem.columns)
+    tensors = tensor_operands(problem.chain)
+    moved = elements * (problem.out.bytes + tensors * problem.dtype.bytes)
+    arithmetic = elements * epilogue_cost(problem.chain) / (_FP32_LANES * arch.clock) * US
+    return EPILOGUE_US + moved / (bandwidth(arch) / arch.sm_count) * US + arithmetic

@@ -1,0 +1,101 @@
+"""Convolutions on sm_90a as implicit GEMM: TMA's im2col, or tiled TMA where a convolution is a
+GEMM.
+
+Beside NHWC it writes three other forms of y:
+
+- the mean over each image, [N, 1, 1, K]: a global average pooling behind the convolution is part
+  of the epilogue. Each image has 64 rows of the product to itself, so that no sum leaves its
+  warpgroup. What the formulas leave for staging holds the sums of warps.
+- NCHW, with any number of channels. `access_out` is 1, since y is stored pixel by pixel. Nothing is
+  staged, and the ring gets the shared memory.
+- both NHWC and NCHW, where both are read: rows are stored as ever, planes from the registers that
+  these came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import MEAN
+from onnxbolt.families.base import Family
+from onnxbolt.families.blocks import sm90
+from onnxbolt.families.blocks.memory import memory_us, tensor_operands
+from onnxbolt.families.blocks.nchw_output import in_rows
+from onnxbolt.families.blocks.sm90 import Sm90Config
+from onnxbolt.problems import ConvProblem
+
+MAX_MEAN_PIXELS = 64  # of an image that a mean is over
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvSm90Config(Sm90Config):
+    """See Sm90Config."""
+
+
+class ConvSm90(Family[ConvSm90Config]):
+    """For rows that TMA can read and write."""
+
+    number, name, config = 6, "conv_sm90", ConvSm90Config
+    most_mean_pixels = MAX_MEAN_PIXELS
+    takes = ("element", "output", "epilogue", "stores")
+    problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d"})
+
+    def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[ConvSm90Config, ...]:
+        if problem.inner or problem.nchw:
+            return ()
+        if MEAN in problem.chain:
+            return self._averaging(problem, arch)
+        if problem.y_nchw:
+            return self._writing_nchw(problem, arch)
+        return () if problem.depthwise else self._rows(problem, arch)
+
+    def _rows(self, problem: ConvProblem, arch: Arch) -> tuple[ConvSm90Config, ...]:
+        return sm90.candidates(ConvSm90Config, problem, arch, swizzle=1)
+
+    def _averaging(self, problem: ConvProblem, arch: Arch) -> tuple[ConvSm90Config, ...]:
+        """Empty for larger images, and for what the GPU tests of these kernels have not met:
+        groups, dilations, a second residual."""
+        if problem.y_nchw or problem.depthwise or problem.chain[-1] != MEAN:
+            return ()
+        if not 1 <= problem.p * problem.q <= MAX_MEAN_PIXELS:
+            return ()
+        if problem.groups > 1 or problem.dilations != (1, 1) or tensor_operands(problem.chain) > 1:
+            return ()
+        return _unswapped(self._rows(_in_whole_blocks(problem), arch))
+
+    def _writing_nchw(self, problem: ConvProblem, arch: Arch) -> tuple[ConvSm90Config, ...]:
+        """Empty for groups, whose channels are not padded, and, but for those that write rows as
+        well, for epilogues that add tensors, which have their channels last."""
+        if problem.groups > 1:
+            return ()
+        found = _unswapped(self._rows(in_rows(problem), arch))
+        if problem.both_forms:
+            return found
+        if tensor_operands(problem.chain):
+            return ()
+        return tuple(replace(config, access_out=1) for config in found)
+
+    def predicted_us(self, problem: ConvProblem, config: ConvSm90Config, arch: Arch) -> float:
+        if problem.both_forms:
+            alone = self.predicted_us(problem.in_rows, config, arch)
+            return alone + sm90.planes_us(problem, config, arch)
+        if problem.y_nchw:  # eight pixels of a plane are stored at once: half a sector in 16 bits
+            problem = replace(problem, out=DType.F32)
+        moved = memory_us(problem, arch)
+        return sm90.predicted_us(_in_whole_blocks(problem), config, arch, moved)
+
+    def launches(self, config: ConvSm90Config) -> Sequence[Sequence[ConvSm90Config]]:
+        return [sm90.launch_swizzles(config), sm90.launch_splits(config)]
+
+
+def _unswapped(found: tuple[ConvSm90Config, ...]) -> tuple[ConvSm90Config, ...]:
+    """Without swapped kernels, whose rows are channels."""
+    return tuple(config for config in found if not config.swapped)
+
+
+def _in_whole_blocks(problem: ConvProblem) -> ConvProblem:
+    """As the product sees it: 64 rows for each image, where its epilogue ends with a mean."""
+    return replace(problem, p=MAX_MEAN_PIXELS, q=1) if MEAN in problem.chain else problem

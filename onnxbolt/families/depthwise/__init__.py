@@ -1,0 +1,140 @@
+"""Depthwise convolutions in NHWC, on any architecture: a thread computes neighbouring channels of a
+small tile of output pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch
+from onnxbolt.epilogues import MEAN
+from onnxbolt.families.base import Family, KernelConfig, access, positive, tile_size
+from onnxbolt.families.blocks.access import alignment
+from onnxbolt.families.blocks.memory import US, epilogue_cost, memory_us, overlapped
+from onnxbolt.families.row import at
+from onnxbolt.integers import ceil_divide
+from onnxbolt.problems import ConvProblem
+
+_THREADS = (
+    128  # of a block: small enough for several of them to take turns in loading and computing
+)
+_FIXED = (3, 5)  # square filters that kernels are compiled for; others are walked by a loop
+_STRIDES = (1, 2)
+_SUMS = 64  # of a thread, in registers
+# where the compiler needs registers for more of the window at a time, else it spills
+_FEWER_SUMS = {(5, 5, 1): 56, (5, 5, 2): 32}
+_REGISTERS = 235  # by the formula below; what needs more spills
+_BASE_REGISTERS = 25  # pointers, bounds, the epilogue's vector
+_KEPT_FILTER = 72  # numbers: a larger filter stays in shared memory (custom_ops' tile.h)
+_ANY = (0, 0, 0)
+_ANY_SUMS, _ANY_COLUMNS = 16, 4  # of a thread where the filter is not known
+_SHARED_MEMORY = 48 * 1024  # bytes of a block, where the filters of its channels lie as fp32
+
+# The constants were fitted to measurements of MobileNetV3's depthwise layers on one H200
+# (tests/plan/test_depthwise.py holds them). Instructions of a thread, as compiled: for an access of
+# its window, for one of its results, and besides.
+_ACCESS, _RESULT, _THREAD = 7.0, 6.0, 120.0
+# part of the instructions that an SM could issue, by the warps that take turns on it
+_ISSUE, _ISSUE_OF_WARP, _MOST_ISSUE = 0.36, 0.022, 0.75
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthwiseConfig(KernelConfig):
+    """Rows and columns of a thread's tile of output pixels, and the thread's channels. `filter` is
+    (R, S, stride) of the filters that the kernel serves, zeros for any."""
+
+    rows: int = at("tile_m", sound=tile_size)
+    columns: int = at("tile_n", sound=tile_size)
+    threads: int = at("tile_k", default=_THREADS, sound=positive)
+    filter: tuple[int, int, int] = at("warp_m", "warp_n", "warp_k")
+    access: int = at("align_a", "align_b", "align_c", repeated=True, sound=access)
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, about: sums, a row of the window, and the filter where it is kept."""
+        r, s, stride = self.filter
+        row, taps = ((self.columns - 1) * stride + s) * self.access, r * s * self.access
+        sums = self.rows * self.columns * self.access
+        return sums + row + (taps if taps <= _KEPT_FILTER else 0) + _BASE_REGISTERS
+
+
+_TILES = tuple(
+    (rows, columns, width)
+    for width in (8, 4, 2, 1)
+    for rows, columns in ((4, 4), (2, 7), (2, 4), (1, 7), (1, 4), (2, 2), (1, 2))
+    # the bounds of many single channels spill
+    if rows * columns * width <= _SUMS and (width > 1 or columns < 7)
+)
+
+
+class Depthwise(Family[DepthwiseConfig]):
+    """Each channel by itself, on the CUDA cores."""
+
+    number, name, config = 9, "depthwise", DepthwiseConfig
+    problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d"})
+    tensor_cores = False
+
+    def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[DepthwiseConfig, ...]:
+        """Empty for other groups and for filters beyond shared memory."""
+        plain = not (problem.inner or problem.nchw or problem.y_nchw or MEAN in problem.chain)
+        if not (plain and problem.depthwise):
+            return ()
+        most = alignment(problem.c, problem.dtype)
+        tiles, known = _TILES, fixed(problem)
+        if known == _ANY:
+            tiles = tuple((1, min(_ANY_COLUMNS, _ANY_SUMS // n), n) for n in (8, 4, 2, 1))
+        found = (
+            DepthwiseConfig(
+                arch=arch.number, rows=rows, columns=columns, filter=known, access=width
+            )
+            for rows, columns, width in tiles
+            if width <= most and 4 * problem.r * problem.s * width <= _SHARED_MEMORY
+        )
+        return tuple(config for config in found if known == _ANY or _fits(config))
+
+    def predicted_us(self, problem: ConvProblem, config: DepthwiseConfig, arch: Arch) -> float:
+        """Instructions count beside bytes."""
+        return arch.launch_us + overlapped(
+            _compute_us(problem, config, arch), memory_us(problem, arch)
+        )
+
+
+def fixed(problem: ConvProblem) -> tuple[int, int, int]:
+    """R, S and stride where kernels are compiled for them, else zeros."""
+    square = problem.r == problem.s and problem.strides[0] == problem.strides[1]
+    known = problem.r in _FIXED and problem.strides[0] in _STRIDES
+    if square and known and problem.dilations == (1, 1):
+        return problem.r, problem.s, problem.strides[0]
+    return _ANY
+
+
+def _fits(config: DepthwiseConfig) -> bool:
+    """True if the kernel compiles without spills."""
+    sums = config.rows * config.columns * config.access
+    return sums <= _FEWER_SUMS.get(config.filter, _SUMS) and config.registers <= _REGISTERS
+
+
+def _compute_us(problem: ConvProblem, config: DepthwiseConfig, arch: Arch) -> float:
+    """What the instructions of all threads take, if bytes take no time."""
+    rows, columns, width = config.rows, config.columns, config.access
+    tiles = problem.n * ceil_divide(problem.p, rows) * ceil_divide(problem.q, columns)
+    threads = tiles * problem.c // width
+    instructions = _THREAD + _accesses(problem, config) * (_ACCESS + width)
+    taps = problem.r * problem.s + epilogue_cost(problem.chain)
+    instructions += rows * columns * (_RESULT + width * taps)
+    return threads * instructions / (_issue(config, arch) * arch.fp32_flops / 2) * US
+
+
+def _issue(config: DepthwiseConfig, arch: Arch) -> float:
+    threads = config.threads
+    by_registers = arch.registers_per_sm // (config.registers * threads)
+    blocks = min(by_registers, arch.threads_per_sm // threads)
+    return min(_ISSUE + _ISSUE_OF_WARP * blocks * threads / 32, _MOST_ISSUE)
+
+
+def _accesses(problem: ConvProblem, config: DepthwiseConfig) -> int:
+    """Vectors of channels that a thread loads: each of its window once, or for each tap anew where
+    the filter is not fixed."""
+    r, s, stride = config.filter
+    if not r:
+        return problem.r * problem.s * config.columns
+    return ((config.rows - 1) * stride + r) * ((config.columns - 1) * stride + s)

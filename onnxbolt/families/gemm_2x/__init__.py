@@ -1,0 +1,52 @@
+"""GEMM by CUTLASS 2.x: mma.sync, sm_75 and later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch
+from onnxbolt.families.base import Family
+from onnxbolt.families.blocks import mma_sync
+from onnxbolt.families.blocks.access import alignment
+from onnxbolt.families.blocks.mma_sync import MmaConfig
+from onnxbolt.problems import GemmProblem
+
+MAX_PREDICATES = (
+    64  # of a thread: CUTLASS's iterator keeps a bit per access to a tile in four words
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm2xConfig(MmaConfig):
+    """See MmaConfig."""
+
+
+class Gemm2x(Family[Gemm2xConfig]):
+    """On every architecture with tensor cores for the type."""
+
+    number, name, config = 1, "gemm_2x", Gemm2xConfig
+    problems, kinds = (GemmProblem,), frozenset({"gemm"})
+    heuristics_target = "CUTLASS"
+    waits, compile_seconds, generation = False, 3.0, 0
+
+    def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[Gemm2xConfig, ...]:
+        if problem.inner or not arch.supports(problem.dtype):
+            return ()
+        dtype = problem.dtype
+        found = mma_sync.configs(
+            Gemm2xConfig, dtype, alignment(problem.k, dtype), alignment(problem.n, dtype), arch
+        )
+        return tuple(
+            config
+            for config in dict.fromkeys(found)
+            if mma_sync.is_feasible(config, dtype, arch) and predicates(config) <= MAX_PREDICATES
+        )
+
+    def predicted_us(self, problem: GemmProblem, config: Gemm2xConfig, arch: Arch) -> float:
+        return mma_sync.predicted_us(problem, config, arch)
+
+
+def predicates(config: Gemm2xConfig) -> int:
+    """Guarded accesses that one thread makes to load the larger of its two tiles."""
+    m, n, k = config.tile
+    return max(m, n) // config.access_k * k // config.threads

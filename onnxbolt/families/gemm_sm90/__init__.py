@@ -1,0 +1,36 @@
+"""GEMM on sm_90a: persistent, warp-specialized, TMA and wgmma."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch
+from onnxbolt.families.base import Family
+from onnxbolt.families.blocks import sm90
+from onnxbolt.families.blocks.memory import memory_us
+from onnxbolt.families.blocks.sm90 import Sm90Config
+from onnxbolt.problems import GemmProblem
+
+_BAND = 8  # rows of tiles that blocks walk through together: they share rows of A and of B in L2
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmSm90Config(Sm90Config):
+    """See Sm90Config."""
+
+
+class GemmSm90(Family[GemmSm90Config]):
+    """For rows that TMA can read and write."""
+
+    number, name, config = 5, "gemm_sm90", GemmSm90Config
+    problems, kinds = (GemmProblem,), frozenset({"gemm"})
+
+    def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[GemmSm90Config, ...]:
+        return () if problem.inner else sm90.candidates(GemmSm90Config, problem, arch, _BAND)
+
+    def predicted_us(self, problem: GemmProblem, config: GemmSm90Config, arch: Arch) -> float:
+        return sm90.predicted_us(problem, config, arch, memory_us(problem, arch))
+
+    def launches(self, config: GemmSm90Config) -> Sequence[Sequence[GemmSm90Config]]:
+        return [sm90.launch_swizzles(config), sm90.launch_splits(config)]

@@ -1,0 +1,36 @@
+"""Pooling in NHWC, on any architecture: one kernel for every window, a thread to each vector of
+channels of an output pixel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch
+from onnxbolt.families.base import Family, KernelConfig, access, positive
+from onnxbolt.families.blocks.access import alignment
+from onnxbolt.families.row import at
+from onnxbolt.problems import PoolProblem
+
+_THREADS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolConfig(KernelConfig):
+    """Threads of a block, and channels in one access."""
+
+    threads: int = at("tile_m", default=_THREADS, sound=positive)
+    access: int = at("align_a", "align_b", "align_c", repeated=True, default=8, sound=access)
+
+
+class Pool(Family[PoolConfig]):
+    """Maximum, average and global average."""
+
+    number, name, config = 4, "pool", PoolConfig
+    takes = ("element", "output")
+    problems = (PoolProblem,)
+    kinds = frozenset({"max_pool", "average_pool", "global_average_pool"})
+    tensor_cores = False
+
+    def candidates(self, problem: PoolProblem, arch: Arch) -> tuple[PoolConfig, ...]:
+        """The one configuration."""
+        return (PoolConfig(arch=arch.number, access=alignment(problem.c, problem.dtype)),)

@@ -1,0 +1,125 @@
+"""The row of numbers in which a node, a lock file and a database hold a kernel's configuration.
+
+All families share one order of slots. Each has a configuration class of its own, whose fields say
+by `at` which slots hold them. Numbers become fields and fields numbers here alone; custom_ops/
+reads the same slots.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+# the slots in their order, and what a slot holds that a family has no field for
+DEFAULTS: Mapping[str, int] = {
+    "arch": 0,
+    "min_m": 0,
+    "max_m": 0,
+    "family": 0,
+    "tile_m": 1,
+    "tile_n": 1,
+    "tile_k": 1,
+    "warp_m": 0,
+    "warp_n": 0,
+    "warp_k": 0,
+    "instruction_m": 0,
+    "instruction_n": 0,
+    "instruction_k": 0,
+    "stages": 0,
+    "swizzle": 1,
+    "cluster_m": 1,
+    "cluster_n": 1,
+    "schedule": 0,
+    "align_a": 8,
+    "align_b": 8,
+    "align_c": 8,
+    "iterator": 0,
+    "split_k": 1,
+    "consumers": 0,
+    "resident": 0,
+}
+NOTHING: Mapping[str, int] = {}
+SLOTS = tuple(DEFAULTS)
+WIDTH = len(SLOTS)
+LARGEST = 2**31 - 1
+_PLACE = "place"
+_KEPT = object()
+
+
+@dataclass(frozen=True)
+class Place:
+    """How a field is held: its slots, and what a value of it may be.
+
+    `repeated`: one number stands in all of the slots. `numbers`: the number that stands for each
+    value, where that is not the value itself. `compiled`: the value that every compiled instance
+    has, where a launch decides. `sound`: whether a kernel could have the value.
+    """
+
+    slots: tuple[str, ...]
+    repeated: bool
+    numbers: Mapping[Any, int] | None
+    compiled: Any
+    sound: Callable[[Any], bool]
+
+    @property
+    def at_launch(self) -> bool:
+        """True if a launch decides, so that instances do not differ by it."""
+        return self.compiled is not _KEPT
+
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        """Of the slots in a row."""
+        return tuple(map(SLOTS.index, self.slots))
+
+    def encode(self, value: Any, into: list[int]) -> None:
+        """Write the value's numbers into a row."""
+        if isinstance(value, tuple):
+            for position, item in zip(self.positions, value, strict=True):
+                into[position] = item
+        else:
+            number = self.numbers[value] if self.numbers else value
+            for position in self.positions:
+                into[position] = number
+
+    def decode(self, row: Mapping[str, int]) -> Any:
+        """The value. Raises ValueError for numbers that stand for none."""
+        held = [row[slot] for slot in self.slots]
+        if self.numbers:
+            values = {number: value for value, number in self.numbers.items()}
+            if held[0] not in values:
+                raise ValueError(f"{self.slots[0]} is {held[0]}")
+            return values[held[0]]
+        return held[0] if self.repeated or len(held) == 1 else tuple(held)
+
+
+def at(
+    *slots: str,
+    default: Any = dataclasses.MISSING,
+    repeated: bool = False,
+    numbers: Mapping[Any, int] | None = None,
+    compiled: Any = _KEPT,
+    sound: Callable[[Any], bool] = lambda value: True,
+) -> Any:
+    """A field of a configuration with its `Place`."""
+    place = Place(slots, repeated, numbers, compiled, sound)
+    return dataclasses.field(default=default, metadata={_PLACE: place})
+
+
+def places(config: type[Any]) -> dict[str, Place]:
+    """The place of each field of a configuration class, by the field's name."""
+    return {field.name: field.metadata[_PLACE] for field in dataclasses.fields(config)}
+
+
+def checked(numbers: Any) -> Sequence[int]:
+    """`numbers`, if they can be a row. Raises ValueError for anything else."""
+    if not isinstance(numbers, list | tuple) or not all(
+        type(n) is int and 0 <= n <= LARGEST for n in numbers
+    ):
+        what = f"integers from 0 to {LARGEST} are expected"
+        raise ValueError(f"configuration {str(numbers)[:200]}: {what}")
+    if len(numbers) != WIDTH:
+        raise ValueError(f"a configuration row has {WIDTH} numbers, not {len(numbers)}")
+    return numbers

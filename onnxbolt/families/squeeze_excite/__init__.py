@@ -1,0 +1,51 @@
+"""Squeeze-and-excitation in NHWC, on any architecture: the mean, both products and the gate in one
+kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch
+from onnxbolt.families.base import ANY_ACCESS, Family, KernelConfig, positive
+from onnxbolt.families.row import at
+from onnxbolt.problems import SqueezeExciteProblem
+
+_THREADS = 256
+_MOST_CHANNELS = 8192  # whose means fit a block's shared memory anywhere
+_US = 1e6
+_FIXED_US = 5.0  # the exchange between blocks, barriers, first accesses
+_IMAGES = 2  # that share a load of the weights
+_BANDWIDTH = 0.5  # of device memory's, with one block to an SM
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqueezeExciteConfig(KernelConfig):
+    """Threads of a block; how the work is divided is decided at launch."""
+
+    threads: int = at("tile_m", default=_THREADS, sound=positive)
+
+
+class SqueezeExcite(Family[SqueezeExciteConfig]):
+    """One kernel for each element type and pair of activations, whatever the shape."""
+
+    number, name, config = 10, "squeeze_excite", SqueezeExciteConfig
+    takes = ("element", "functors")
+    problems, kinds = (SqueezeExciteProblem,), frozenset({"squeeze_excite"})
+    fixed = ANY_ACCESS
+    tensor_cores = False
+
+    def candidates(
+        self, problem: SqueezeExciteProblem, arch: Arch
+    ) -> tuple[SqueezeExciteConfig, ...]:
+        """The one configuration; none for too many channels."""
+        if problem.c + problem.s > _MOST_CHANNELS:
+            return ()
+        return (SqueezeExciteConfig(arch=arch.number),)
+
+    def predicted_us(
+        self, problem: SqueezeExciteProblem, config: SqueezeExciteConfig, arch: Arch
+    ) -> float:
+        """Tensors are small, so that most of it is waiting for one another."""
+        weights = 2 * problem.s * problem.c * problem.dtype.bytes * problem.n / _IMAGES
+        image = problem.image_bytes / (_BANDWIDTH * arch.bandwidth)
+        return arch.launch_us + _FIXED_US + (image + weights / arch.l2_bandwidth) * _US

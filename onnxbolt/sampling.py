@@ -1,0 +1,43 @@
+"""How a Resize samples its input, in the words of ONNX and in the numbers that a node carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# by the numbers that a node carries (custom_ops/kernel.h: ResizeMode, Coordinates, Rounding)
+MODES = ("nearest", "linear", "cubic")
+COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which pixels of the input make one of the output, in the words of ONNX's Resize.
+
+    `rounding` is `nearest_mode` ("round_prefer_floor" in other modes than nearest); `by` is
+    "scales" or "sizes", what the node gives.
+    """
+
+    mode: str
+    coordinates: str
+    rounding: str
+    by: str
+
+    @property
+    def numbers(self) -> list[int]:
+        """The attribute `sampling`."""
+        return [
+            MODES.index(self.mode),
+            COORDINATES.index(self.coordinates),
+            ROUNDINGS.index(self.rounding),
+        ]
+
+    @property
+    def words(self) -> list[str]:
+        """For the op type's name."""
+        return [
+            self.mode,
+            self.coordinates,
+            *([self.rounding] if self.mode == "nearest" else []),
+            self.by,
+        ]
