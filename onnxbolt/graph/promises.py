@@ -73,6 +73,7 @@ def unique_names(graph: gs.Graph, before: Types) -> Iterator[str]:
 def topological_order(graph: gs.Graph, before: Types) -> Iterator[str]:
     """Each node comes behind the nodes that compute what it reads, and all of these are here."""
     ready = {tensor.name for tensor in graph.inputs}
+    ready |= {sparse.values.name for sparse in graph.source.graph.sparse_initializer}
     for node in graph.nodes:
         for tensor in node.inputs:
             known = isinstance(tensor, gs.Constant) or not tensor.name or tensor.name in ready
