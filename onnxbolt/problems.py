@@ -17,21 +17,9 @@ UNBOUNDED = 2**31 - 1  # rows: as many as there are
 
 
 class Problem:
-    """What all problems have: element types of x and of the result, and the epilogue's steps."""
+    """What a kernel solves; `dtype` is the element type of x."""
 
     dtype: DType
-    out: DType
-    chain: tuple[str, ...]  # names of steps, see epilogues.py
-
-    @property
-    def rows(self) -> int:
-        """Rows of the product, or pixels."""
-        raise NotImplementedError
-
-    @property
-    def flops(self) -> int:
-        """Two for each multiplication and addition."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -43,7 +31,7 @@ class GemmProblem(Problem):
     k: int
     dtype: DType
     out: DType
-    chain: tuple[str, ...]  # epilogue step names, see epilogues.py
+    chain: tuple[str, ...]  # names of the epilogue's steps (onnxbolt/epilogues/)
     # columns of the layers before the last, where `chain` holds further products
     inner: tuple[int, ...] = ()
 

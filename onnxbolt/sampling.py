@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# by the numbers that a node carries (custom_ops/kernel.h: ResizeMode, Coordinates, Rounding)
+# by the numbers that a node carries (custom_ops/runtime/declarations.h)
 MODES = ("nearest", "linear", "cubic")
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")

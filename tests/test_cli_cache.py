@@ -14,30 +14,13 @@ from onnxbolt.families import KernelConfig, config_from
 from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.measurements.keys import Problem, canonical, kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import GemmProblem
 from onnxbolt.tune.database import Database
+from tests.tune.fakes import CONV
 
 H200 = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
 A100 = Machine("NVIDIA A100", 80, 400, "13.0", "4.2.0", "t0")
 GEMM = GemmProblem(1024, 1000, 1000, DType.F16, DType.F16, ("Bias",))
-CONV = ConvProblem(
-    8,
-    28,
-    28,
-    64,
-    64,
-    3,
-    3,
-    28,
-    28,
-    (1, 1, 1, 1),
-    (1, 1),
-    (1, 1),
-    1,
-    DType.F16,
-    DType.F16,
-    ("Bias", "Relu"),
-)
 
 
 def config(stages: int) -> KernelConfig:

@@ -12,7 +12,7 @@ constexpr int64_t kNodeFormat = 1;
 // session configuration entries
 constexpr char kEnableEntry[] = "onnxbolt.enable", kDeviceEntry[] = "onnxbolt.device";
 
-// Room for an epilogue's operands, and for products in one kernel (onnxbolt/epilogues.py).
+// Room for an epilogue's operands, and for products in one kernel (onnxbolt/epilogues/).
 constexpr int kMaxVectors = 4, kMaxTensors = 2, kMaxParams = 8, kMaxLayers = 4;
 
 // Columns of a configuration row (onnxbolt/families/row.py).

@@ -58,7 +58,7 @@ def _names() -> Iterable[str]:
 def _limits() -> Iterable[str]:
     yield (
         "// Room for an epilogue's operands, and for products in one kernel"
-        " (onnxbolt/epilogues.py).\n"
+        " (onnxbolt/epilogues/).\n"
         f"constexpr int kMaxVectors = {MAX_VECTORS}, kMaxTensors = {MAX_TENSORS},"
         f" kMaxParams = {MAX_PARAMS}, kMaxLayers = {MAX_LAYERS};\n"
     )

@@ -34,7 +34,7 @@ def has_inner_residual(chain: tuple[str, ...]) -> bool:
 def fits_several(chain: tuple[str, ...]) -> bool:
     """Whether kernels that keep inner results to themselves take these steps: parameters of all
     layers share one argument block, residuals stand behind the last layer alone, and no inner
-    result is stored (kernels/chain_stored.py does both).
+    result is stored (onnxbolt/families/b2b_stored_sm90/ does both).
     """
     return (
         not has_inner_residual(chain)

@@ -103,8 +103,6 @@ class KernelConfig:
         }
 
 
-ANY_ACCESS = {"align_a": 1, "align_b": 1, "align_c": 1}  # slots where a launch picks the accesses
-
 C = TypeVar("C", bound=KernelConfig)
 
 

@@ -1,6 +1,6 @@
 """Results that are used elsewhere too, and lie between layers whose kernels do not store them
-(kernels/chain_stored.py does, for two products), so that the layer behind has a kernel of its
-own. What that costs is reported."""
+(onnxbolt/families/b2b_stored_sm90/ does, for two products), so that the layer behind has a kernel
+of its own. What that costs is reported."""
 
 from __future__ import annotations
 

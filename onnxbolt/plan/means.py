@@ -1,5 +1,5 @@
-"""Global average poolings that the convolution before them computes itself (kernels/mean.py), so
-that its own result is not written.
+"""Global average poolings that the convolution before them computes itself, so that its own result
+is not written (onnxbolt/families/conv_sm90/).
 
 Whether that is faster than two kernels is decided as a chain is cut: by measured times where there
 are any, else by prediction; a pooling's is always predicted.

@@ -1,5 +1,5 @@
 """Chains behind halo convolutions: who has candidates, that they fit, and shared memory by the
-formula of custom_ops/halo."""
+formula of custom_ops/sm90/halo."""
 
 from __future__ import annotations
 

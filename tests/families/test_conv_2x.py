@@ -13,25 +13,7 @@ from onnxbolt.families import named
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.conv_2x import walk_of
 from onnxbolt.problems import ConvProblem
-
-BASE = ConvProblem(
-    8,
-    28,
-    28,
-    64,
-    64,
-    3,
-    3,
-    28,
-    28,
-    (1, 1, 1, 1),
-    (1, 1),
-    (1, 1),
-    1,
-    DType.F16,
-    DType.F16,
-    ("Bias", "Relu"),
-)
+from tests.tune.fakes import CONV
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> Sequence[Any]:
@@ -41,7 +23,7 @@ def candidates(problem: ConvProblem, arch: Arch) -> Sequence[Any]:
 
 @pytest.mark.parametrize("number", ARCHS)
 def test_implicit_gemm_everywhere(number: int) -> None:
-    found = candidates(BASE, get(number))
+    found = candidates(CONV, get(number))
     assert {c.family for c in found} == {named("conv_2x")} | (
         {named("conv_sm90"), named("halo_sm90")} if number == 90 else set()
     )
@@ -64,12 +46,12 @@ def test_implicit_gemm_everywhere(number: int) -> None:
     ],
 )
 def test_walk(change: dict[str, Any], expected: Walk) -> None:
-    problem = dataclasses.replace(BASE, **change)
+    problem = dataclasses.replace(CONV, **change)
     assert walk_of(problem) is expected
     if expected is Walk.FIXED_CHANNELS:
         assert {c.access_k for c in candidates(problem, get(80))} == {problem.c}
 
 
 def test_three_channels_go_through_registers_in_two_stages() -> None:
-    found = candidates(dataclasses.replace(BASE, c=3, k=30), get(80))
+    found = candidates(dataclasses.replace(CONV, c=3, k=30), get(80))
     assert {(c.access_k, c.access_n, c.stages) for c in found} == {(1, 2, 2)}

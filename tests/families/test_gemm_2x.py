@@ -38,7 +38,7 @@ def test_candidates_are_feasible_distinct_and_serve_every_m(number: int, dtype: 
         assert (config.min_m, config.max_m) == (0, UNBOUNDED)
         if isinstance(config, Gemm2xConfig):
             assert mma_sync.is_feasible(config, dtype, arch)
-            assert gemm_2x.predicates(config) <= gemm_2x.MAX_PREDICATES
+            assert gemm_2x.predicates(config) <= mma_sync.MAX_PREDICATES
         elif isinstance(config, Gemm3xConfig):
             assert gemm_3x.is_feasible(config, dtype, arch)
         else:

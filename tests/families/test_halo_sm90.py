@@ -1,4 +1,4 @@
-"""Halo convolutions: tiles and their shared memory by the formulas of custom_ops/halo, which
+"""Halo convolutions: tiles and their shared memory by the formulas of custom_ops/sm90/halo, which
 problems have candidates, and which tiles."""
 
 from __future__ import annotations

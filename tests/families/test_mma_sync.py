@@ -10,6 +10,7 @@ from onnxbolt.families import conv_2x, gemm_2x, named
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.mma_sync import (
     MAX_IMAGE_ROWS,
+    MAX_PREDICATES,
     Walk,
     blocks_per_sm,
     is_feasible,
@@ -106,8 +107,8 @@ def test_turing_has_two_stages() -> None:
 def test_single_element_accesses_to_a_large_tile_exceed_the_predicates() -> None:
     wide = dataclasses.replace(_gemm((64, 256, 64), (64, 64, 64), 2), access_k=2)
     assert is_feasible(wide, DType.F16, get(80))
-    assert gemm_2x.predicates(wide) == gemm_2x.MAX_PREDICATES
+    assert gemm_2x.predicates(wide) == MAX_PREDICATES
     single = dataclasses.replace(wide, access_k=1)
-    assert gemm_2x.predicates(single) == 2 * gemm_2x.MAX_PREDICATES
+    assert gemm_2x.predicates(single) == 2 * MAX_PREDICATES
     assert wide.tile in _gemm_tiles(66) - _gemm_tiles(65)
     assert wide.tile in _conv_tiles(65)

@@ -19,31 +19,14 @@ from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.options import Options
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import GemmProblem
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.lockfile import Lock
+from tests.tune.fakes import CONV
 
 Item = TypeVar("Item")
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
 GEMM = GemmProblem(1024, 768, 3072, DType.F16, DType.F32, ("Bias",))
-CONV = ConvProblem(
-    8,
-    28,
-    28,
-    64,
-    64,
-    3,
-    3,
-    28,
-    28,
-    (1, 1, 1, 1),
-    (1, 1),
-    (1, 1),
-    1,
-    DType.F16,
-    DType.F16,
-    ("Bias", "Relu"),
-)
 CONFIG = Gemm2xConfig(
     arch=90, tile=(128, 128, 32), warp=(64, 64, 32), instruction=(16, 8, 16), stages=3
 )

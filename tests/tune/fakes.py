@@ -19,6 +19,25 @@ from onnxbolt.plan.cost import fused_us
 from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.library import Result, Uncompiled
 
+# a 3x3 convolution of ResNet's second stage
+CONV = ConvProblem(
+    n=8,
+    h=28,
+    w=28,
+    c=64,
+    k=64,
+    r=3,
+    s=3,
+    p=28,
+    q=28,
+    pads=(1, 1, 1, 1),
+    strides=(1, 1),
+    dilations=(1, 1),
+    groups=1,
+    dtype=DType.F16,
+    out=DType.F16,
+    chain=("Bias", "Relu"),
+)
 MACHINE = Machine("Fake", 90, 700, "13.0", "4.2", "digest")
 
 

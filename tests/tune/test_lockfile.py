@@ -19,30 +19,13 @@ from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.options import Options
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import GemmProblem
 from onnxbolt.tune.lockfile import SCHEMA, Lock, open_for, shapes_of
 from onnxbolt.version import __version__
+from tests.tune.fakes import CONV
 
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
 GEMM = GemmProblem(1024, 768, 3072, DType.F16, DType.F32, ("Bias",))
-CONV = ConvProblem(
-    8,
-    28,
-    28,
-    64,
-    64,
-    3,
-    3,
-    28,
-    28,
-    (1, 1, 1, 1),
-    (1, 1),
-    (1, 1),
-    1,
-    DType.F16,
-    DType.F16,
-    ("Bias", "Relu"),
-)
 
 
 def config(stages: int, arch: int = 90) -> KernelConfig:

@@ -1,7 +1,9 @@
 """A convolution, by im2col or as a matrix, and 1x1 convolutions behind it in one kernel on sm_90a:
 the first one's tiles are those of implicit GEMM, with all of its channels; each further product's
-operand stays in registers (custom_ops' conv_shape.h has the same formulas). Weights stay in shared
-memory (`resident`), or pass through the ring, those of further layers behind a tile's k-blocks.
+operand stays in registers. Weights stay in shared memory (`resident`), or pass through the ring,
+those of further layers behind a tile's k-blocks.
+
+custom_ops/families/b2b_conv_sm90/shape.h has the same formulas.
 
 Times: the first convolution's formulas, with the output of the last one and the products between.
 Within 25% of 40 measurements on one H200 (Bolt's table 2, RepVGGAug, ResNet-50; batch 32) but for

@@ -1,5 +1,5 @@
 """Back-to-back GEMMs of up to 512 columns in one kernel on sm_90a, what lies between them in shared
-memory (Bolt, section 3.1.1; custom_ops' wide_shape.h has the same formulas).
+memory (Bolt, section 3.1.1; custom_ops/families/b2b_gemm_wide_sm90/shape.h has the same formulas).
 
 Two consumer warpgroups share the columns of 64 rows, or have 64 rows each. All weights come through
 a ring.
@@ -26,6 +26,7 @@ from onnxbolt.families.blocks.memory import (
     tensor_operands,
     vector_operands,
 )
+from onnxbolt.families.blocks.sm90 import CLOCKS_PER_US
 from onnxbolt.families.blocks.staging import staging_bytes
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
@@ -58,7 +59,6 @@ _BETWEEN = 430.0
 _GATHERED = 17.2  # bytes a clock of rows that TMA cannot read
 # clocks a byte of weights takes longer where all SMs load at the same time
 _CROWDED = 0.0066
-_CLOCKS = 1755.0  # in a microsecond, under load
 _MEMORY = 1.15  # of a copy's time over the same bytes
 _LOSS = 0.24  # part of the shorter of (compute, memory) that is not hidden behind the longer
 
@@ -121,7 +121,7 @@ class B2bGemmWideSm90(Family[B2bGemmWideSm90Config]):
         tiles = ceil_divide(problem.m, config.rows)
         crowd = min(tiles / arch.sm_count, 1.0) * _CROWDED * _weight_bytes(problem, config)
         clocks = _tile_clocks(problem, config) + crowd
-        compute = ceil_divide(tiles, arch.sm_count) * clocks / _CLOCKS
+        compute = ceil_divide(tiles, arch.sm_count) * clocks / CLOCKS_PER_US
         return _LAUNCH_US + overlapped(compute, memory_us(problem, arch) * _MEMORY, _LOSS)
 
     def joins(self, layers: Layers) -> bool:

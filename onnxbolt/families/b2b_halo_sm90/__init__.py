@@ -1,5 +1,5 @@
 """A convolution from tiles with their border and 1x1 convolutions behind it in one kernel on sm_90a
-(Bolt, section 3.1.1; custom_ops' halo/chain.h has the same formulas).
+(Bolt, section 3.1.1; custom_ops/sm90/halo/block.h has the same formulas).
 
 Threadblock residence here: a warpgroup has all channels of its positions, at most 64 (PINGPONG), or
 two warpgroups have 64 each (COOPERATIVE); the last layer's go through in blocks of 64. What lies

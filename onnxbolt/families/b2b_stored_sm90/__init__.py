@@ -1,6 +1,7 @@
 """Two GEMMs, or two 1x1 convolutions, in one kernel on sm_90a, the first one's result stored as
-well, since others read it, or with residuals, or both (custom_ops' stored_shape.h has the same
-formulas).
+well, since others read it, or with residuals, or both.
+
+custom_ops/families/b2b_stored_sm90/shape.h has the same formulas.
 
 The first result is finished 64 columns at a time, so that its layer may be wide; the second one has
 all columns in registers. Weights come in blocks of as many of the first layer's columns: all stay
@@ -72,7 +73,7 @@ class B2bStoredSm90Config(KernelConfig):
     stages are blocks of weights."""
 
     rows: int = at("tile_m", sound=tile_size)
-    columns: int = at("tile_n", sound=positive)
+    columns: int = at("tile_n", sound=tile_size)
     depth: int = at("tile_k", sound=positive)
     last_columns: int = at("warp_m", sound=tile_size)
     stages: int = at("stages", sound=stage_count)

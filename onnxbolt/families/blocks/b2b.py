@@ -1,5 +1,5 @@
 """Back-to-back products on sm_90a, what lies between them in registers (Bolt, section 3.1.1;
-custom_ops' b2b/shape.h has the same formulas).
+custom_ops/sm90/b2b/shape.h has the same formulas).
 
 Threadblock residence here: a block has all columns of every layer, hence at most 256 of them.
 Shared memory holds the weights of all layers (`resident`), or all but the first one's, which then

@@ -1,6 +1,7 @@
 """Back-to-back products with mma.sync, what lies between them in registers or in shared memory
-(Bolt, section 3.1.1): the first product and the last epilogue are CUTLASS 2.x's (custom_ops'
-shape_2x.h has the same formulas).
+(Bolt, section 3.1.1): the first product and the last epilogue are CUTLASS 2.x's.
+
+custom_ops/mma/b2b/shape.h has the same formulas.
 
 Threadblock residence: a block has all columns of every layer, and the weights of all layers but the
 first stay in shared memory. Where a warp has all columns, a layer's result stays in its registers.
@@ -27,10 +28,12 @@ from onnxbolt.families.blocks.b2b import LayersConfig, padded
 from onnxbolt.families.blocks.memory import (
     US,
     epilogue_cost,
+    overlapped,
     tensor_operands,
     vector_operands,
 )
-from onnxbolt.families.blocks.mma_sync import needs_two_stages
+from onnxbolt.families.blocks.mma_sync import MAX_PREDICATES, needs_two_stages
+from onnxbolt.families.blocks.tiled import FP32_LANES, SHARED_BYTES_PER_CLOCK
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide
 from onnxbolt.problems import GemmProblem
@@ -41,13 +44,8 @@ _BLOCK = 16  # columns, and values along k, that a step of a product has
 _ROW_GAP = 8  # elements between rows in shared memory, so that ldmatrix meets all banks
 # rows of a warp that the epilogue stages at a time; bytes behind them
 _STAGED_ROWS, _UNUSED = 8, 16
-_MAX_PREDICATES = (
-    64  # of a thread: CUTLASS's iterator keeps a bit per access to a tile in four words
-)
 
 _TENSOR_EFFICIENCY = 0.59  # of the rate of mma.sync, in main loops as short as these
-_SHARED_BYTES_PER_CLOCK = 128
-_FP32_LANES = 128  # instructions a clock on one SM
 _L2 = 0.79  # of the rate in arch.l2_bandwidth
 _BLOCK_US = 2.1  # a block's first loads and last stores, which other blocks of its SM can hide
 _LOSS = 0.26  # part of the shorter of (compute, memory) that is not hidden behind the longer
@@ -177,7 +175,7 @@ def is_feasible(config: B2bMmaConfig, problem: GemmProblem, arch: Arch) -> bool:
     return (
         rows * k % copied == 0
         and first * k % copied == 0
-        and max(rows, first) * k // config.access_k // threads <= _MAX_PREDICATES
+        and max(rows, first) * k // config.access_k // threads <= MAX_PREDICATES
         and shared_memory(config, problem) <= arch.shared_memory_per_block
         and registers(config, problem) <= most
     )
@@ -231,7 +229,7 @@ def predicted_us(problem: GemmProblem, config: B2bMmaConfig, arch: Arch, memory_
     turns = ceil_divide(ceil_divide(problem.m, config.rows), arch.sm_count)
     resident = min(blocks_per_sm(problem, config, arch), turns)
     compute = turns * _busy_us(problem, config, arch) + ceil_divide(turns, resident) * _BLOCK_US
-    return arch.launch_us + max(compute, memory_us) + _LOSS * min(compute, memory_us)
+    return arch.launch_us + overlapped(compute, memory_us, _LOSS)
 
 
 def blocks_per_sm(problem: GemmProblem, config: B2bMmaConfig, arch: Arch) -> int:
@@ -256,7 +254,7 @@ def _busy_us(problem: GemmProblem, config: B2bMmaConfig, arch: Arch) -> float:
     along = rows // config.warp[0]  # each of these warps reads all weights, each across all rows
     between = 0 if across == 1 else sum(widths[:-1])
     read = (along * weights + across * rows * (depth + between)) * size
-    shared = read / (_SHARED_BYTES_PER_CLOCK * arch.clock)
+    shared = read / (SHARED_BYTES_PER_CLOCK * arch.clock)
     from_l2 = _L2 * arch.l2_bandwidth / arch.sm_count
     loads = (rows + widths[0]) * depth * size / from_l2
     # weights that products behind the first one wait for
@@ -265,5 +263,5 @@ def _busy_us(problem: GemmProblem, config: B2bMmaConfig, arch: Arch) -> float:
         n * (1 + epilogue_cost(layer))
         for n, layer in zip(widths, layers(problem.chain), strict=True)
     )
-    activations = rows * steps / (_FP32_LANES * arch.clock)
+    activations = rows * steps / (FP32_LANES * arch.clock)
     return (max(products, shared, loads) + staying + activations) * US

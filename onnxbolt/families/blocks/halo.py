@@ -4,7 +4,7 @@ and what they cost an SM.
 A tile is images x rows x columns of output pixels and 64 output channels for each consumer
 warpgroup that shares it. Its input is one TMA box for each k-block of channels, and each filter
 position is a view of it. The product has output channels as rows and positions, pixels of the box
-in groups of eight, as columns. The formulas repeat custom_ops' halo/geometry.h and halo/block.h.
+in groups of eight, as columns. The formulas repeat custom_ops/sm90/halo/geometry.h and block.h.
 """
 
 from __future__ import annotations
@@ -84,8 +84,9 @@ H = TypeVar("H", bound=HaloConfig)
 
 @dataclass(frozen=True)
 class Geometry:
-    """A tile of a problem, and how its pixels lie in shared memory (custom_ops'
-    halo/geometry.h)."""
+    """A tile of a problem, and how its pixels lie in shared memory.
+
+    custom_ops/sm90/halo/geometry.h has the same formulas."""
 
     columns: int
     rows: int

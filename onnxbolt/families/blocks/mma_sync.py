@@ -38,12 +38,13 @@ _SWIZZLE = 4
 # of a convolution's thread: each has a pointer and two words of predicates, and sixteen of them
 # spill
 MAX_IMAGE_ROWS = 8
-MASK_BITS = (
-    32  # Walk.OPTIMIZED keeps a filter row's and a filter column's predicates in a word each
-)
-_WARPS_FOR_FULL_RATE = (
-    8  # two to each tensor core, so that one's loads hide behind other's products
-)
+# Walk.OPTIMIZED keeps the predicates of a filter's rows in one word, those of its columns
+# in another
+MASK_BITS = 32
+# CUTLASS's iterator keeps a bit for each of a thread's accesses to a tile, in four words
+MAX_PREDICATES = 64
+# two to each tensor core, so that the loads of one hide behind the products of the other
+_WARPS_FOR_FULL_RATE = 8
 
 
 class Walk(enum.IntEnum):

@@ -3,7 +3,7 @@
 A block has a producer warpgroup, of which one thread loads operands by TMA and another one
 residuals, and one to three consumer warpgroups that multiply by wgmma, 64 rows at a time. In a
 swapped kernel output channels are the rows of the product, and the rows of A, any multiple of 16 of
-them, its columns. The formulas for shared memory repeat custom_ops' shape.h.
+them, its columns. The formulas for shared memory repeat custom_ops/sm90/shape.h.
 
 Times: one block to an SM. A k-block takes what the slowest of tensor cores, shared memory and TMA
 takes. COOPERATIVE adds a tile's epilogue to its main loop; PINGPONG hides epilogues under other
@@ -36,7 +36,12 @@ from onnxbolt.families.base import (
     tile_size,
     warpgroups,
 )
-from onnxbolt.families.blocks.memory import epilogue_cost, tensor_operands, vector_operands
+from onnxbolt.families.blocks.memory import (
+    epilogue_cost,
+    overlapped,
+    tensor_operands,
+    vector_operands,
+)
 from onnxbolt.families.blocks.staging import (
     MOST_BUFFERS,
     SWIZZLED_ROWS,
@@ -438,8 +443,7 @@ def predicted_us(problem: Problem, config: ProductConfig, arch: Arch, memory_us:
 
 def overlapped_us(compute: float, memory_us: float) -> float:
     """The busiest SM's time beside that of device memory."""
-    memory = memory_us * _MEMORY
-    return max(compute, memory) + _LOSS * min(compute, memory)
+    return overlapped(compute, memory_us * _MEMORY, _LOSS)
 
 
 def _compute_us(problem: Problem, config: ProductConfig, arch: Arch) -> float:

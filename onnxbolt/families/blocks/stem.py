@@ -1,5 +1,5 @@
 """Stem convolutions on sm_90a, the first ones of a model: few channels, read from NCHW as they are
-(custom_ops' stem/plan.h has the same formulas)."""
+(custom_ops/sm90/stem/plan.h has the same formulas)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.families.base import KernelConfig, Stem, positive, tile_size, warpgroups
 from onnxbolt.families.blocks.memory import US, memory_us, overlapped
 from onnxbolt.families.blocks.staging import staging_bytes
+from onnxbolt.families.blocks.tiled import SHARED_BYTES_PER_CLOCK
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide
 from onnxbolt.problems import ConvProblem
@@ -29,7 +30,6 @@ _STEPS_AT_ONCE, _CHUNKS_AT_ONCE, _BASE_REGISTERS = 6, 4, 36
 # Times: bound by the output, or by shared memory, which fragments, weights and the output pass
 # through.
 _PROLOGUE_US = 2.0  # weights into shared memory
-_SHARED_BYTES_PER_CLOCK = 128
 # a tile's pixels, and what the rest reaches of shared memory's bandwidth
 _TILE_US, _SHARED_EFFICIENCY = 0.02, 0.65
 # each warpgroup that a block has less than this many leaves that much of the time unused
@@ -183,7 +183,7 @@ def _compute_us(problem: ConvProblem, config: StemConfig, arch: Arch) -> float:
     tiles *= ceil_divide(problem.k, output)
     product = config.depth * (64 + columns) * size + 2 * 64 * output * problem.out.bytes
     product += columns * output * size if config.later_columns else 0
-    rate = _SHARED_BYTES_PER_CLOCK * _SHARED_EFFICIENCY * arch.clock
+    rate = SHARED_BYTES_PER_CLOCK * _SHARED_EFFICIENCY * arch.clock
     passing = product / rate * US
     idle = _IDLE * max(_BUSY_GROUPS - config.consumers, 0)
     return ceil_divide(tiles, arch.sm_count) * (_TILE_US + rows // 64 * passing) * (1 + idle)

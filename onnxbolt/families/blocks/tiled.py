@@ -30,7 +30,7 @@ TENSOR_EFFICIENCY = 0.80  # of the data sheet's rate that long main loops sustai
 SHARED_BYTES_PER_CLOCK = 128  # one SM's shared memory, reads and writes together
 PROLOGUE_US = 0.8  # a tile's index arithmetic and first loads
 EPILOGUE_US = 0.5  # a tile's staging through shared memory and last store
-_FP32_LANES = 128  # instructions a clock on one SM
+FP32_LANES = 128  # instructions a clock on one SM
 # what remains of the rate of loads where an access has fewer bytes than 16, so that a tile takes
 # more instructions
 _ACCESS_RATE = {16: 1.0, 8: 0.7, 4: 0.5, 2: 0.3}
@@ -110,5 +110,5 @@ def _epilogue_us(problem: Problem, shape: tuple[int, ...], arch: Arch) -> float:
     elements = min(shape[0], problem.rows) * min(shape[1], problem.columns)
     tensors = tensor_operands(problem.chain)
     moved = elements * (problem.out.bytes + tensors * problem.dtype.bytes)
-    arithmetic = elements * epilogue_cost(problem.chain) / (_FP32_LANES * arch.clock) * US
+    arithmetic = elements * epilogue_cost(problem.chain) / (FP32_LANES * arch.clock) * US
     return EPILOGUE_US + moved / (bandwidth(arch) / arch.sm_count) * US + arithmetic

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import MEAN
-from onnxbolt.families.base import Family, KernelConfig, access, positive, tile_size
+from onnxbolt.families.base import Family, KernelConfig, access, tile_size
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.memory import US, epilogue_cost, memory_us, overlapped
 from onnxbolt.families.row import at
@@ -24,7 +24,8 @@ _SUMS = 64  # of a thread, in registers
 _FEWER_SUMS = {(5, 5, 1): 56, (5, 5, 2): 32}
 _REGISTERS = 235  # by the formula below; what needs more spills
 _BASE_REGISTERS = 25  # pointers, bounds, the epilogue's vector
-_KEPT_FILTER = 72  # numbers: a larger filter stays in shared memory (custom_ops' tile.h)
+# numbers: a larger filter stays in shared memory (custom_ops/families/depthwise/tile.h)
+_KEPT_FILTER = 72
 _ANY = (0, 0, 0)
 _ANY_SUMS, _ANY_COLUMNS = 16, 4  # of a thread where the filter is not known
 _SHARED_MEMORY = 48 * 1024  # bytes of a block, where the filters of its channels lie as fp32
@@ -44,7 +45,7 @@ class DepthwiseConfig(KernelConfig):
 
     rows: int = at("tile_m", sound=tile_size)
     columns: int = at("tile_n", sound=tile_size)
-    threads: int = at("tile_k", default=_THREADS, sound=positive)
+    threads: int = at("tile_k", default=_THREADS, sound=tile_size)
     filter: tuple[int, int, int] = at("warp_m", "warp_n", "warp_k")
     access: int = at("align_a", "align_b", "align_c", repeated=True, sound=access)
 

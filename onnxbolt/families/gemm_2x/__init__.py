@@ -8,12 +8,8 @@ from onnxbolt.archs import Arch
 from onnxbolt.families.base import Family
 from onnxbolt.families.blocks import mma_sync
 from onnxbolt.families.blocks.access import alignment
-from onnxbolt.families.blocks.mma_sync import MmaConfig
+from onnxbolt.families.blocks.mma_sync import MAX_PREDICATES, MmaConfig
 from onnxbolt.problems import GemmProblem
-
-MAX_PREDICATES = (
-    64  # of a thread: CUTLASS's iterator keeps a bit per access to a tile in four words
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.families.base import ANY_ACCESS, Family, KernelConfig, positive
-from onnxbolt.families.row import at
-
-_THREADS = 256
+from onnxbolt.families.base import Family
+from onnxbolt.families.blocks.one_kernel import ANY_ACCESS, OneKernelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayoutConfig(KernelConfig):
-    """Threads of a block; tiles and widths of access are picked at launch."""
-
-    threads: int = at("tile_m", default=_THREADS, sound=positive)
+class LayoutConfig(OneKernelConfig):
+    """See OneKernelConfig."""
 
 
 class Layout(Family[LayoutConfig]):

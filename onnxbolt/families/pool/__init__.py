@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
-from onnxbolt.families.base import Family, KernelConfig, access, positive
+from onnxbolt.families.base import Family, KernelConfig, access, tile_size
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.row import at
 from onnxbolt.problems import PoolProblem
@@ -18,7 +18,7 @@ _THREADS = 256
 class PoolConfig(KernelConfig):
     """Threads of a block, and channels in one access."""
 
-    threads: int = at("tile_m", default=_THREADS, sound=positive)
+    threads: int = at("tile_m", default=_THREADS, sound=tile_size)
     access: int = at("align_a", "align_b", "align_c", repeated=True, default=8, sound=access)
 
 

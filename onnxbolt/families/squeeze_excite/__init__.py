@@ -6,11 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
-from onnxbolt.families.base import ANY_ACCESS, Family, KernelConfig, positive
-from onnxbolt.families.row import at
+from onnxbolt.families.base import Family
+from onnxbolt.families.blocks.one_kernel import ANY_ACCESS, OneKernelConfig
 from onnxbolt.problems import SqueezeExciteProblem
 
-_THREADS = 256
 _MOST_CHANNELS = 8192  # whose means fit a block's shared memory anywhere
 _US = 1e6
 _FIXED_US = 5.0  # the exchange between blocks, barriers, first accesses
@@ -19,10 +18,8 @@ _BANDWIDTH = 0.5  # of device memory's, with one block to an SM
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqueezeExciteConfig(KernelConfig):
-    """Threads of a block; how the work is divided is decided at launch."""
-
-    threads: int = at("tile_m", default=_THREADS, sound=positive)
+class SqueezeExciteConfig(OneKernelConfig):
+    """See OneKernelConfig."""
 
 
 class SqueezeExcite(Family[SqueezeExciteConfig]):
