@@ -17,52 +17,74 @@ from onnxbolt.codegen.resources import resource_dir
 
 EQUAL = Path(__file__).with_name("equal_kernels.json")
 
-# strings and characters stay as they are; what may be dropped has names
+# comments, spliced lines, separators of digits, and literals; each alternative begins with a
+# character of its own, by which the search finds it quickly
 _TOKEN = re.compile(
-    r"""(?P<comment>//[^\n]*|/\*.*?\*/|\{\#.*?\#\})
-      | (?P<include>^[ \t]*\#[ \t]*include[ \t]+"[^"\n]*"[ \t]*$
-                  | ^[ \t]*\#[ \t]*pragma[ \t]+once[ \t]*$)
-      | (?P<directive>^[ \t]*\#(?:[^\n"'/\\] | \\\n | \\. | /(?![/*])
-                                | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*')*)
-      | R"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)"
+    r"""/(?:/(?:[^\\\n]|\\.)*|\*.*?\*/) | \{\#.*?\#\} | \\\n
+      | '(?<=\w')(?<!\b[uUL]')(?<!\bu8')
       | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*'
-      | (?P<space>\s+)
-      | \w+ | [^\w\s"'/\#{]+ | .""",
-    re.VERBOSE | re.DOTALL | re.MULTILINE,
+      | R(?:(?<!\wR)|(?<=\b[uUL]R)|(?<=\bu8R))"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)\"""",
+    re.VERBOSE | re.DOTALL,
 )
-
-_DEFINED = re.compile(r"#\s*define\s+\w+\(?")
+_DIRECTIVE = re.compile(r"^[ \t]*(#[^\n]*)", re.MULTILINE)
+_OWN = re.compile(r"""#[ \t]*(?:include[ \t]*"[^"]*"|pragma[ \t]+once)[ \t]*""")
+_DEFINED = re.compile(r"#[ \t]*define[ \t]+(?P<name>[\w$]+)(?P<bracket>\(?)")
+# a space without which a compiler reads other tokens: words, operators, a string and its prefix
+_NEEDED = re.compile(
+    r"""[ ](?=[\w$\\+&|<=>\#"'-])(?:
+        (?<=[\w$\\][ ])(?=[\w$\\]) | (?<=([-+&|<=\#])[ ])(?=\1) | (?<=operator[<>-][ ])(?=[<>])
+      | (?=["'])(?:(?<=\b[uULR][ ])|(?<=\b[uUL]R[ ])|(?<=\bu8[ ])|(?<=\bu8R[ ])))""",
+    re.VERBOSE,
+)
+# characters that stand for white space that stays, while all other is dropped
+_HELD = {char: chr(0xF0000 + ord(char)) for char in map(chr, range(0x3001)) if char.isspace()}
+_HOLD = str.maketrans(_HELD)
+_END = _HELD["\n"]
+# what is kept as it is: a token across lines, a space behind a backslash, a digraph for #, a header
+# whose name looks like a comment, characters of _HELD
+_UNUSUAL = re.compile(
+    r"""\\(?:\n(?<=\S\\\n)(?=\S)|[ \t]+\n) | %: | \#[ \t]*include[ \t]*<[^>\n]*(?:\s|//|/\*)
+      | [\U000f0000-\U000fffff]""",
+    re.VERBOSE,
+)
 
 
 def normalized(text: str) -> str:
-    """C++, or a template of it, one space between words, each preprocessor directive on a line of
-    its own.
+    """C++, or a template of it, without comments and without the white space that separates no
+    tokens, each preprocessor directive on a line of its own.
 
-    Comments and includes of files of our own are left out: what they name is in the digest by
-    itself.
+    Includes of own files are left out, since those files are in the digest by themselves.
     """
-    parts: list[str] = []
-    for found in _TOKEN.finditer(text):
-        if found["directive"] is not None:
-            parts.append(_directive(found["directive"]))
-        elif found["comment"] is None and found["include"] is None and found["space"] is None:
-            word = found[0]
-            apart = bool(parts) and _joins(parts[-1][-1], word[0])
-            parts.append(f" {word}" if apart else word)
-    return "".join(parts)
+    if _UNUSUAL.search(text):
+        return f"kept as it is\n{text}"
+    lines = _DIRECTIVE.sub(_directive, _TOKEN.sub(_token, text))
+    kept = _NEEDED.sub(_HELD[" "], " ".join(lines.split())).replace(" ", "")
+    for char, held in _HELD.items():
+        kept = kept.replace(held, char)
+    return kept
 
 
-def _directive(text: str) -> str:
-    """A preprocessor directive on one line.
+def _token(found: re.Match[str]) -> str:
+    """A comment as a space; a literal with its white space held, and apart from its suffix."""
+    token, behind = found[0], found.string[found.end() : found.end() + 1]
+    if token[0] in "/{\\":
+        return " "
+    held = token.translate(_HOLD)
+    return f"{held}\\" if len(token) > 1 and behind.isidentifier() else held
+
+
+def _directive(found: re.Match[str]) -> str:
+    """A preprocessor directive between ends of lines that stay; nothing for own includes.
 
     A macro with parameters differs from one whose value begins with a bracket.
     """
-    line = text.replace("\\\n", " ").strip()
+    line = found[1].strip()
+    if _OWN.fullmatch(line):
+        return ""
     head = _DEFINED.match(line)
-    start = head.end() if head else 1
-    begin = " ".join(line[:start].split())
-    gap = " " if head and not begin.endswith("(") else ""
-    return f"\n{begin}{gap}{normalized(line[start:])}\n"
+    begin = f"#define {head['name']}{head['bracket'] or ' '}" if head else "#"
+    rest = line[head.end() if head else 1 :].strip()
+    return f"{_END}{begin.translate(_HOLD)}{rest}{_END}"
 
 
 def sources_digest(texts: Iterable[str]) -> str:
@@ -99,9 +121,3 @@ def equal_digests() -> frozenset[str]:
     """
     table = json.loads(EQUAL.read_text())
     return frozenset(table["equal"]) if table["kernels"] == kernel_sources_digest() else frozenset()
-
-
-def _joins(before: str, after: str) -> bool:
-    """True if a token that ends and one that begins so would be another one without a space."""
-    words = (before.isalnum() or before == "_") and (after.isalnum() or after == "_")
-    return words or before == after in ("+", "-")

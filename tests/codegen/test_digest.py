@@ -84,6 +84,70 @@ def test_normalized_text(text: str, kept: str) -> None:
     assert normalized(text) == kept
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param("// a \\\nint x;", "// a\nint x;", id="a comment goes on in the next line"),
+        pytest.param("// a \\ \nint x;", "// a\nint x;", id="with a space behind the backslash"),
+        pytest.param("in\\\nt x;", "in \\\nt x;", id="a token across lines"),
+        pytest.param("#define A b\\\nc", "#define A b \\\nc", id="a macro's token across lines"),
+        pytest.param("#define A 1 /* b */ + 2", "#define A 1\n+ 2", id="a macro's inner comment"),
+        pytest.param("#define A 1 /*\n*/ + 2", "#define A 1\n+ 2", id="a macro's long comment"),
+        pytest.param("/**/ #define A 1\n+ 2", "/**/ #define A 1 + 2", id="a comment before #"),
+        pytest.param("%:define A 1\n+ 2", "%:define A 1 + 2", id="the digraph of #"),
+        pytest.param("#define A(b) c", "#define A (b) c", id="a macro with parameters"),
+        pytest.param("#define A(b) c", "#define A\t(b) c", id="a tab before a macro's bracket"),
+        pytest.param("#define A\t1", "#define A1", id="a tab behind a macro's name"),
+        pytest.param("a & &b", "a && b", id="the address of an operand"),
+        pytest.param("a - -b", "a --b", id="the negative of an operand"),
+        pytest.param("a + ++b", "a++ + b", id="increments"),
+        pytest.param("a+/**/+b", "a++b", id="a comment between operators"),
+        pytest.param("a/**/b", "ab", id="a comment between words"),
+        pytest.param("&operator> >", "&operator>>", id="the name of an operator"),
+        pytest.param("#define A # #", "#define A ##", id="the operator that pastes"),
+        pytest.param("a $b", "a$b", id="a dollar in a word"),
+        pytest.param("a \\u00e9", "a\\u00e9", id="a universal character name"),
+        pytest.param("1 a", "1a", id="a number's suffix"),
+        pytest.param("1'0; f(\"a'b  c\")", "1'0; f(\"a'b c\")", id="digit separators"),
+        pytest.param('"a" _b', '"a"_b', id="a literal's suffix"),
+        pytest.param('L "a"', 'L"a"', id="a literal's prefix"),
+        pytest.param('R "(a)"', 'R"(a)"', id="a raw string's prefix"),
+        pytest.param("u8 'a'", "u8'a'", id="a character's prefix"),
+        pytest.param('u8R"x(a " b  c)x"', 'u8R"x(a " b c)x"', id="a raw string with a prefix"),
+        pytest.param('R"(a\n// b)"', 'R"(a\n// c)"', id="what looks like a comment in a string"),
+        pytest.param(
+            '#define A R"(a\n// b)"', '#define A R"(a\n// c)"', id="a raw string in a macro"
+        ),
+        pytest.param('#define A R"(\\\n)"', '#define A R"( )"', id="a backslash in a raw string"),
+        pytest.param('"a\u00a0b"', '"a b"', id="white space that C++ does not know"),
+        pytest.param("#include <a//b.h>", "#include <a//c.h>", id="slashes in a header's name"),
+    ],
+)
+def test_white_space_and_comments_count_where_the_program_differs(one: str, other: str) -> None:
+    assert sources_digest([one]) != sources_digest([other])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param('#include "a.h"  // why', "", id="a comment behind an include"),
+        pytest.param("# define A  1", "#define A 1", id="a space behind #"),
+        pytest.param("#define A 1 // b", "#define A 1", id="a comment behind a macro"),
+        pytest.param("#define A(b) \\\n  /* c */ \\\n  b", "#define A(b) b", id="in a long macro"),
+        pytest.param("// what??/\nint x;", "int x;", id="a trigraph, which C++17 does not know"),
+        pytest.param("A<B<C> >", "A<B<C>>", id="template arguments"),
+        pytest.param("1'000 /* a */", "1'000", id="a comment behind digit separators"),
+        pytest.param("f('\"'); // \"", "f('\"');", id="quotes"),
+        pytest.param('"a"  "b"', '"a""b"', id="strings in a row"),
+        pytest.param("a /* b\n c */ b", "a b", id="a comment of several lines"),
+        pytest.param("#define A\t-1", "#define A -1", id="a tab in a macro"),
+        pytest.param("a\r\n\fb", "a b", id="all kinds of white space"),
+    ],
+)
+def test_what_the_compiler_does_not_see_does_not_count(one: str, other: str) -> None:
+    assert sources_digest([one]) == sources_digest([other])
+
+
 def test_the_order_of_files_does_not_count() -> None:
     assert sources_digest(["int a;", "int b;"]) == sources_digest(["int b;", "", "int a;"])
 
