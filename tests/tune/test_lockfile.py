@@ -20,6 +20,7 @@ from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.options import Options
 from onnxbolt.problems import GemmProblem
+from onnxbolt.tune import lockfile
 from onnxbolt.tune.lockfile import SCHEMA, Lock, open_for, shapes_of
 from onnxbolt.version import __version__
 from tests.tune.fakes import CONV
@@ -148,6 +149,16 @@ def test_an_update_drops_decisions_about_other_kernels() -> None:
     assert set(lock.choices) == {(CONV, 90)}
     assert lock.comparisons == {}
     assert lock.kernels == LOCK.kernels
+
+
+def test_without_a_lock_file_no_source_of_a_kernel_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read() -> str:
+        raise AssertionError("kernel sources are read")
+
+    monkeypatch.setattr(lockfile, "kernel_sources_digest", read)
+    assert open_for(Options()).same_kernels
 
 
 def damaged(text: str, old: str, new: str) -> str:
