@@ -33,8 +33,10 @@ from onnxbolt.epilogues.registry import (
     SCALE,
     STORE,
     Step,
+    register,
     registered,
     steps_of,
+    unregister,
 )
 from onnxbolt.epilogues.step import EpilogueStep
 
@@ -56,6 +58,8 @@ __all__ = [
     "fits_several",
     "has_inner_residual",
     "layers",
+    "register",
     "registered",
     "steps_of",
+    "unregister",
 ]

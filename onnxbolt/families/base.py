@@ -76,10 +76,7 @@ class KernelConfig:
 
     @cached_property
     def _numbers(self) -> tuple[int, ...]:
-        held = list(self.family.unused)
-        for name, place in self.family.places.items():
-            place.encode(getattr(self, name), held)
-        return tuple(held)
+        return self.family.encode(self)
 
     def row(self) -> list[int]:
         """The configuration as numbers."""
@@ -129,7 +126,7 @@ class Family(Generic[C]):
         self.config.family = self
         self.places = row.places(self.config)
         held = {**row.DEFAULTS, "family": self.number, **self.fixed}
-        self.unused = [held[slot] for slot in row.SLOTS]  # what a row holds before its fields
+        self.encode = row.encoder(self.places, held)
 
     def __repr__(self) -> str:
         return self.name

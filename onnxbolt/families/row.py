@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 # the slots in their order, and what a slot holds that a family has no field for
@@ -69,20 +68,10 @@ class Place:
         """True if a launch decides, so that instances do not differ by it."""
         return self.compiled is not _KEPT
 
-    @cached_property
-    def positions(self) -> tuple[int, ...]:
-        """Of the slots in a row."""
-        return tuple(map(SLOTS.index, self.slots))
-
-    def encode(self, value: Any, into: list[int]) -> None:
-        """Write the value's numbers into a row."""
-        if isinstance(value, tuple):
-            for position, item in zip(self.positions, value, strict=True):
-                into[position] = item
-        else:
-            number = self.numbers[value] if self.numbers else value
-            for position in self.positions:
-                into[position] = number
+    @property
+    def several(self) -> bool:
+        """True if values are tuples, with a number for each slot."""
+        return len(self.slots) > 1 and not self.repeated
 
     def decode(self, row: Mapping[str, int]) -> Any:
         """The value. Raises ValueError for numbers that stand for none."""
@@ -92,7 +81,7 @@ class Place:
             if held[0] not in values:
                 raise ValueError(f"{self.slots[0]} is {held[0]}")
             return values[held[0]]
-        return held[0] if self.repeated or len(held) == 1 else tuple(held)
+        return tuple(held) if self.several else held[0]
 
 
 def at(
@@ -111,6 +100,40 @@ def at(
 def places(config: type[Any]) -> dict[str, Place]:
     """The place of each field of a configuration class, by the field's name."""
     return {field.name: field.metadata[_PLACE] for field in dataclasses.fields(config)}
+
+
+def encoder(
+    places: Mapping[str, Place], held: Mapping[str, int]
+) -> Callable[[Any], tuple[int, ...]]:
+    """What makes a row of a configuration; `held`: what the row holds where no field does.
+
+    Planning encodes each configuration that it weighs, so that all but the values is found here.
+    """
+    begin = [held[slot] for slot in SLOTS]
+    numbers: list[tuple[int, str]] = []  # position in the row, and name of the field
+    translated: list[tuple[int, str, Mapping[Any, int]]] = []
+    tuples: list[tuple[tuple[int, ...], str]] = []
+    for name, place in places.items():
+        positions = tuple(map(SLOTS.index, place.slots))
+        if place.several:
+            tuples.append((positions, name))
+        elif place.numbers:
+            translated += [(position, name, place.numbers) for position in positions]
+        else:
+            numbers += [(position, name) for position in positions]
+
+    def encode(config: Any) -> tuple[int, ...]:
+        row = begin.copy()
+        for position, name in numbers:
+            row[position] = getattr(config, name)
+        for position, name, of_value in translated:
+            row[position] = of_value[getattr(config, name)]
+        for positions, name in tuples:
+            for position, number in zip(positions, getattr(config, name), strict=True):
+                row[position] = number
+        return tuple(row)
+
+    return encode
 
 
 def checked(numbers: Any) -> Sequence[int]:

@@ -98,11 +98,13 @@ def cycles(problem: ConvProblem, config: B2bHaloSm90Config, arch: Arch) -> float
     blocks = tuple(n // halo.CHANNELS for n in config.layers)
     pairs = sum(before * after for before, after in itertools.pairwise(blocks))
     products = pairs * _BLOCK_STEPS * positions / 2
-    multiplied = halo.main_loop_cycles(problem.layers[0], config) + products + _TURN
+    first = problem.layers[0]
+    tile = halo.geometry(first, *config.image_tile)
+    multiplied = halo.main_loop_cycles(first, config, tile) + products + _TURN
     tensors = tensor_operands(problem.chain)
     values = sum(blocks) * _POSITION + blocks[-1] * tensors * _TENSOR_POSITION
     epilogues = (values * positions + sum(blocks) * _EPILOGUE) / groups
-    rounds = halo.rounds(problem.layers[0], config, arch)
+    rounds = halo.rounds(first, config, tile, arch)
     if config.schedule is Schedule.COOPERATIVE:
         return halo.START + rounds * (multiplied + epilogues)
     own = -(-rounds // config.consumers)

@@ -37,7 +37,8 @@ K_BLOCKS = (64, 48, 32, 16)  # channels; 48 of them lie in rows of 64
 _GROUP = 8  # positions that are neighbours in shared memory
 CHANNELS = 64  # output channels of a warpgroup
 _MAX_BOX = 256  # extent of a TMA box
-_BARRIERS, _PLACES = 1024, 256 * 8  # bytes of shared memory
+_BLOCK_BYTES = 227 * 1024  # shared memory of a block
+_BARRIERS, _PLACES = 1024, 256 * 8  # bytes of it
 _MAX_INPUT_STAGES, _MAX_FILTER_STAGES, _MIN_FILTER_STAGES = 8, 48, 4
 _PADDING = 1.15  # of the channels, for wider k-blocks
 _INPUT_SHARE = 0.6  # of shared memory that input stages take beside streamed filters
@@ -76,7 +77,7 @@ class HaloConfig(KernelConfig):
     @property
     def layers(self) -> tuple[int, ...]:
         """Channels of each layer, zeros included."""
-        return (self.channels, *(n for n in self.later if n))
+        return (self.channels, *filter(None, self.later))
 
 
 H = TypeVar("H", bound=HaloConfig)
@@ -155,39 +156,41 @@ def supports(problem: ConvProblem, arch: Arch) -> bool:
 def shared_memory(config: HaloConfig, tensors: int, size: int, out_size: int) -> int:
     """Bytes of a block whose epilogue has that many tensor operands; sizes in bytes of an
     element."""
-    filters = filter_stages(config, tensors, size, out_size) * _filter_bytes(config, size)
-    return _fixed_bytes(config, tensors, size, out_size) + filters
+    fixed, filter_bytes = _fixed_bytes(config, tensors, size, out_size), _filter_bytes(config, size)
+    return fixed + _fitting_filters(_BLOCK_BYTES - fixed, filter_bytes) * filter_bytes
 
 
-def filter_stages(
-    config: HaloConfig, tensors: int, size: int, out_size: int, block_bytes: int = 227 * 1024
-) -> int:
+def filter_stages(config: HaloConfig, tensors: int, size: int, out_size: int) -> int:
     """Filter positions that fit beside everything else; below 2 the kernel does not compile."""
-    room = block_bytes - _fixed_bytes(config, tensors, size, out_size)
-    return min(_MAX_FILTER_STAGES, room // _filter_bytes(config, size))
+    room = _BLOCK_BYTES - _fixed_bytes(config, tensors, size, out_size)
+    return _fitting_filters(room, _filter_bytes(config, size))
+
+
+def _fitting_filters(room: int, filter_bytes: int) -> int:
+    return min(_MAX_FILTER_STAGES, room // filter_bytes)
 
 
 def cycles(problem: ConvProblem, config: HaloConfig, arch: Arch) -> float:
     """Of the most loaded SM, beside launch and device memory: rounds of tiles, and what does not
     overlap with others."""
-    count, exposed = rounds(problem, config, arch), _POSITION
+    tile = geometry(problem, *config.image_tile)
+    count, exposed = rounds(problem, config, tile, arch), _POSITION
     if config.schedule is Schedule.COOPERATIVE:
         exposed += (count - 1) * _EXPOSED_POSITION
     start = START + (_CLUSTER if config.sharing > 1 else 0.0)
-    return start + count * main_loop_cycles(problem, config) + exposed * config.positions
+    return start + count * main_loop_cycles(problem, config, tile) + exposed * config.positions
 
 
-def rounds(problem: ConvProblem, config: HaloConfig, arch: Arch) -> int:
+def rounds(problem: ConvProblem, config: HaloConfig, tile: Geometry, arch: Arch) -> int:
     """Tiles of the most loaded SM."""
     blocks = problem.groups * ceil_divide(problem.k // problem.groups, config.channels)
-    clusters = ceil_divide(geometry(problem, *config.image_tile).tiles, config.sharing)
+    clusters = ceil_divide(tile.tiles, config.sharing)
     return ceil_divide(clusters * blocks, arch.sm_count // config.sharing)
 
 
-def main_loop_cycles(problem: ConvProblem, config: HaloConfig) -> float:
+def main_loop_cycles(problem: ConvProblem, config: HaloConfig, tile: Geometry) -> float:
     """Of a tile: bound by products, by shared memory or by TMA."""
     positions, k_block = config.positions, config.k_block
-    tile = geometry(problem, *config.image_tile)
     groups, row_bytes = config.channels // CHANNELS, pixel_bytes(config, problem.dtype.bytes)
     box_count = ceil_divide(problem.depth, k_block) * _phases(problem)
     taps = ceil_divide(problem.depth, k_block) * problem.r * problem.s
@@ -206,21 +209,23 @@ def with_stages(problem: ConvProblem, config: H, arch: Arch) -> Iterator[H]:
     """The configuration with as many input stages as its share of shared memory holds, if that is
     enough to run."""
     size, out_size = problem.dtype.bytes, problem.out.bytes
-    stage = config.stage_pixels * pixel_bytes(config, size)
-    tensors = tensor_operands(problem.chain)
-    filters = ceil_divide(problem.depth, config.k_block) * problem.r * problem.s
-    room = arch.shared_memory_per_block - _fixed_bytes(config, tensors, size, out_size)
+    needed = _MIN_FILTER_STAGES
     if config.resident:
-        room -= filters * _filter_bytes(config, size)
-    else:
+        needed = ceil_divide(problem.depth, config.k_block) * problem.r * problem.s
+    if needed > _MAX_FILTER_STAGES:
+        return
+    tensors = tensor_operands(problem.chain)
+    room = arch.shared_memory_per_block - _fixed_bytes(config, tensors, size, out_size)
+    room -= needed * _filter_bytes(config, size)
+    if not config.resident:
         room = min(room, int(_INPUT_SHARE * arch.shared_memory_per_block))
-    needed = filters if config.resident else _MIN_FILTER_STAGES
-    for stages in range(min(_MAX_INPUT_STAGES, room // stage), 1, -1):
-        config = replace(config, stages=stages)
-        if filter_stages(config, tensors, size, out_size) >= needed:
-            if _last_byte(problem, config) <= shared_memory(config, tensors, size, out_size):
-                yield config
-            return
+    stage = config.stage_pixels * pixel_bytes(config, size)
+    stages = min(_MAX_INPUT_STAGES, room // stage)
+    if stages < 2:
+        return
+    config = replace(config, stages=stages)
+    if _last_byte(problem, config) <= shared_memory(config, tensors, size, out_size):
+        yield config
 
 
 def tiles(problem: ConvProblem) -> Iterator[Geometry]:
