@@ -27,7 +27,7 @@ def limits_of(problem: GemmProblem | ConvProblem) -> list[float]:
         arithmetic.rounding(element),
         FLOOR,
         arithmetic.accumulation(pixels) if pixels else 0.0,
-        unit(np.dtype(problem.out.numpy)),
+        _output_unit(problem),
         unit(element),
     ]
     terms = (
@@ -37,6 +37,14 @@ def limits_of(problem: GemmProblem | ConvProblem) -> list[float]:
     for i, (count, chain) in enumerate(zip(terms, layers(problem.chain), strict=True)):
         found += _layer(count, tuple(step for step in chain if step != MEAN), element, behind=i > 0)
     return found
+
+
+def _output_unit(problem: GemmProblem | ConvProblem) -> float:
+    """u of the result. A kernel that writes it in both forms makes the one in NCHW of the other
+    one, which it has rounded to the element type."""
+    found = unit(np.dtype(problem.out.numpy))
+    twice = isinstance(problem, ConvProblem) and problem.both_forms and problem.out != problem.dtype
+    return found + unit(np.dtype(problem.dtype.numpy)) if twice else found
 
 
 def _layer(terms: int, chain: tuple[str, ...], element: np.dtype, behind: bool) -> Iterator[float]:

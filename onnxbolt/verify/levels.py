@@ -22,12 +22,12 @@ from onnxbolt.verify.bounds import Bounded, is_float
 from onnxbolt.verify.declared import undeclared
 from onnxbolt.verify.elementwise import compared, failed
 from onnxbolt.verify.feeds import Feeds
-from onnxbolt.verify.folded import Folded
 from onnxbolt.verify.limits import FP32_OPERANDS, unit
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.nodes import Nodes
 from onnxbolt.verify.operands import Operands, as_type
 from onnxbolt.verify.originals import Originals, reads_of
+from onnxbolt.verify.own_errors import OwnErrors
 from onnxbolt.verify.result import Row
 from onnxbolt.verify.rules import Env
 from onnxbolt.verify.segments import Plan, Segment, other_constants, plan
@@ -67,7 +67,7 @@ class _Judge:
         self._originals = Originals(models.reference, feeds, found.uses)
         self._operands = Operands(models.candidate, self._originals, found)
         self._nodes = Nodes(models)
-        self._folded = Folded(models, self._nodes.measured)
+        self._own_errors = OwnErrors(models, self._nodes.measured)
         self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
         self._sparse = {tensor.values.name for tensor in models.optimized.graph.sparse_initializer}
         low = LOW.get(models.precision)
@@ -133,7 +133,7 @@ class _Judge:
             # float32's largest numbers have become bfloat16's largest, which is more than a
             # rounding
             env[name] = found = Bounded.of(values, error / (1 - error))
-            if error and (folding := self._folded.error(name, values.shape)) is not None:
+            if error and (folding := self._own_errors.of_constant(name, values.shape)) is not None:
                 env[name] = dataclasses.replace(
                     found, operands=found.absolute(found.operands) + folding
                 )
@@ -179,19 +179,22 @@ class _Judge:
             return
         limit = limits.absolute(limits.arithmetic) + limits.absolute(limits.operands)
         got = got if piece.whole else got[..., piece.begin : piece.end]
+        real: slice | list[int] = slice(None)  # places of the last axis that are no padding
         if piece.channels is not None and got.shape == expected.shape:
-            places = [place for place, channel in enumerate(piece.channels) if channel >= 0]
-            got, expected, limit = (values[..., places] for values in (got, expected, limit))
+            real = [place for place, channel in enumerate(piece.channels) if channel >= 0]
+            got, expected, limit = (values[..., real] for values in (got, expected, limit))
         if not is_float(expected.dtype) and np.isinf(limit).any():
             self._unjudged += 1
             return
-        yield compared(
-            self._models,
-            name,
-            got,
-            expected,
-            limit,
-            "segment",
-            tensor.node,
-            limits.dtype if self._overflows else None,
-        )
+
+        def judged(limit: np.ndarray) -> Row:
+            dtype = limits.dtype if self._overflows else None
+            return compared(self._models, name, got, expected, limit, "segment", tensor.node, dtype)
+
+        row = judged(limit)
+        # the original's own error is part of the limit, but computed for few tensors: it takes as
+        # long as the segment's analysis
+        if row.failed and got.shape == expected.shape and is_float(expected.dtype):
+            own = self._own_errors.between(name, originals)
+            row = row if own is None else judged(limit + piece.stored(own)[..., real])
+        yield row

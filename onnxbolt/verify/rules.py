@@ -459,6 +459,27 @@ def _gemm(call: Call) -> Bounded | None:
     )
 
 
+def _batch_normalization(call: Call) -> Bounded | None:
+    """y = x * s + (bias - mean * s), s = scale / sqrt(variance + epsilon): a few roundings of
+    each term, which may be much larger than y. All parameters must be exact."""
+    x, *parameters = call.given
+    if len(call.node.output) > 1 or call.attributes.get("training_mode", 0):
+        return None
+    if not all(parameter.exact for parameter in parameters):
+        return None
+    scale, bias, mean, variance = (
+        parameter.value.reshape(-1, *[1] * (x.value.ndim - 2)) for parameter in parameters
+    )
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + float(call.attributes.get("epsilon", 1e-5)))
+        scaled = x.value * factor
+        value = scaled + (bias - mean * factor)
+    arithmetic, operands = call.of_both(lambda given: np.abs(factor) * given[0])
+    local = 4 * unit(np.dtype(np.float32)) * (np.abs(scaled) + np.abs(mean * factor) + np.abs(bias))
+    rounding = call.arithmetic.rounding(x.dtype)
+    return bounded(value, x.dtype, arithmetic, operands, rounding, local)
+
+
 def _softmax(call: Call) -> Bounded | None:
     """y_i moves by at most a factor of exp(2 e), e the largest error in its row."""
     x, axis = call.given[0], int(call.attributes.get("axis", -1))
@@ -540,6 +561,7 @@ def _resize(call: Call) -> Bounded | None:
 
 
 _RULES: dict[str, Callable[[Call], Bounded | None]] = {
+    "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "Constant": _constant,
     "Conv": _conv,

@@ -95,3 +95,21 @@ def test_what_one_layer_hands_to_the_next_was_rounded_twice(dtype: DType, handed
     assert rest == [0.0, 0.0, 0.0]
     published = EPILOGUES["GeluErf"].accuracy.published(dtype)
     assert (absolute >= published, relative > 0) == (True, bool(published))
+
+
+@pytest.mark.parametrize(
+    ("out", "expected"),
+    [
+        (DType.F32, unit(BF16) + unit(F32)),
+        (DType.F16, unit(BF16) + unit(F16)),
+        (DType.BF16, unit(BF16)),
+    ],
+)
+def test_an_nchw_output_beside_rows_was_rounded_as_they_are(out: DType, expected: float) -> None:
+    both = dataclasses.replace(
+        CONV, groups=1, out=out, chain=("Bias", "Mish", "Store"), y_nchw=True
+    )
+    assert limits_of(both)[3] == expected
+    assert limits_of(dataclasses.replace(both, chain=both.chain[:-1]))[3] == unit(
+        np.dtype(out.numpy)
+    )

@@ -1,15 +1,17 @@
-"""Constants that nodes of the original compute: two computations of them may differ by more than
-a few roundings."""
+"""The original's own roundings, which may be many units of a small result: of constants that its
+nodes compute, and of the shift of a BatchNormalization."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper
 
 from onnxbolt.verify import verify
-from onnxbolt.verify.folded import Folded
 from onnxbolt.verify.models import Models
+from onnxbolt.verify.own_errors import OwnErrors
 from onnxbolt.verify.session import CPU, Runner
 from tests.support import Net
 
@@ -68,8 +70,57 @@ def test_what_is_no_computed_constant_has_no_such_error(case: str) -> None:
     }
     model = net.model(*[name for name in names.values() if name != "nothing"])
     runner = Runner(model, CPU)
-    errors = Folded(Models(model, model, runner, runner), {})
-    assert errors.error(names[case], (4, 2) if case == "of another shape" else (4, 4)) is None
-    computed = errors.error(names["of another shape"], (4, 4))
+    errors = OwnErrors(Models(model, model, runner, runner), {})
+    shape = (4, 2) if case == "of another shape" else (4, 4)
+    assert errors.of_constant(names[case], shape) is None
+    computed = errors.of_constant(names["of another shape"], (4, 4))
     assert computed is not None
     assert (computed > 0).all()
+
+
+CHANNELS = 64
+
+
+def normalized(wrong: float = 0.0) -> tuple[ModelProto, ModelProto]:
+    """y = BatchNormalization(x), and y = x * s + shift with a shift that is exact but for `wrong`
+    in one channel. Where x is zero y is the shift, whose two terms are nearly equal."""
+    rng = np.random.default_rng(0)
+    scale, mean, variance = (rng.uniform(0.9, 1.1, CHANNELS).astype(np.float32) for _ in range(3))
+    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + 1e-5)
+    bias = (mean * factor + 1e-4).astype(np.float32)
+    shift = bias.astype(np.float64) - mean * factor
+    shift[5] += wrong
+
+    def model(*parameters: np.ndarray) -> ModelProto:
+        net = Net({"x": (1, CHANNELS, 4, 4)})
+        if len(parameters) == 4:
+            return net.model(net.node("BatchNormalization", "x", *map(net.const, parameters)))
+        s, t = (net.const(a.astype(np.float32).reshape(-1, 1, 1)) for a in parameters)
+        return net.model(net.node("Add", net.node("Mul", "x", s), t))
+
+    original = model(scale, bias, mean, variance)
+    optimized = model(factor, shift)
+    made = original.graph.node[-1].output[0]
+    optimized.graph.node[-1].output[0] = optimized.graph.output[0].name = made
+    return original, optimized
+
+
+def test_the_shift_of_a_batch_normalization_has_the_errors_of_its_terms(tmp_path: Path) -> None:
+    original, optimized = normalized()
+    zeros = {"x": np.zeros((1, CHANNELS, 4, 4), np.float32)}
+    ours, theirs = (
+        Runner(model, CPU).run(zeros, [model.graph.output[0].name]).popitem()[1]
+        for model in (optimized, original)
+    )
+    assert (np.abs(ours - theirs) > 2.0**-19 * np.abs(ours)).any()  # else a few roundings would do
+    np.savez(tmp_path / "x.npz", x=zeros["x"])
+    result = verify(original, optimized, providers=[CPU], inputs=tmp_path / "x.npz")
+    assert [row.passed for row in result.at("segment")] == [True]
+
+
+def test_a_wrong_shift_fails(tmp_path: Path) -> None:
+    original, optimized = normalized(wrong=4e-6)
+    zeros = {"x": np.zeros((1, CHANNELS, 4, 4), np.float32)}
+    np.savez(tmp_path / "x.npz", x=zeros["x"])
+    result = verify(original, optimized, providers=[CPU], inputs=tmp_path / "x.npz")
+    assert [row.passed for row in result.at("segment")] == [False]
