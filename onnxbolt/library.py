@@ -11,11 +11,18 @@ from pathlib import Path
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from onnxbolt import extensions
 from onnxbolt.codegen.artifacts import Progress, Unit, compile_units, link, text_digest
 from onnxbolt.codegen.digest import kernel_sources_digest, sources_digest
 from onnxbolt.codegen.nvcc import find_toolchain
-from onnxbolt.codegen.render import Instance, instance_name, render, render_unit
-from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.codegen.render import (
+    Instance,
+    include_dirs_of,
+    instance_name,
+    render,
+    render_unit,
+)
+from onnxbolt.codegen.resources import EXTENSIONS, installed, resource_dir
 from onnxbolt.epilogues import MEAN, STORE
 from onnxbolt.errors import InputError
 from onnxbolt.families import FAMILIES
@@ -33,6 +40,7 @@ from onnxbolt.runtime import get_library_path
 from onnxbolt.version import __version__
 
 FORMAT = 1
+_EXTENSIONS = "onnxbolt.extensions"  # metadata entry: names of extensions, with commas
 # kernels of one library; large models with tables for symbolic dimensions have some hundreds
 MOST_KERNELS = 2000
 # kernels per translation unit: CUTLASS's headers cost as much as two kernels, and units compile in
@@ -43,12 +51,13 @@ _UNIT_SIZE = 6
 @dataclass(frozen=True)
 class Manifest:
     """What a library holds. `digest` is over all of its sources and ties it to the models that
-    it serves."""
+    it serves; `extensions` are those that its ops and kernels come from."""
 
     ops: tuple[OpSpec, ...]
     instances: tuple[Instance, ...]
     archs: tuple[int, ...]
     digest: str
+    extensions: tuple[str, ...] = ()
 
 
 def make_manifest(ops: Iterable[OpSpec], instances: Iterable[Instance]) -> Manifest:
@@ -58,11 +67,15 @@ def make_manifest(ops: Iterable[OpSpec], instances: Iterable[Instance]) -> Manif
         set(instances), key=lambda instance: (*_target(instance), instance_name(instance))
     )
     archs = tuple(sorted({instance.config.arch for instance in unique}))
-    manifest = Manifest(by_name(ops), tuple(unique), archs, "")
+    op_types = by_name(ops)
+    needed = frozenset[str]().union(
+        *(op.extensions for op in op_types), *(instance.extensions for instance in unique)
+    )
+    manifest = Manifest(op_types, tuple(unique), archs, "", tuple(sorted(needed)))
     parts = {
         "ops": ops_to_json(manifest.ops),
         "generated": sources_digest(generated_sources(manifest).values()),
-        "kernels": kernel_sources_digest(),
+        "kernels": kernel_sources_digest(manifest.extensions),
     }
     return dataclasses.replace(manifest, digest=text_digest(parts.items()))
 
@@ -102,7 +115,12 @@ def units(manifest: Manifest) -> list[Unit]:
     """Everything that is compiled for a library, what takes longest first, so that the cores
     finish together."""
     fixed = [Unit(path.name, path.read_text()) for path in runtime_sources()]
-    return sorted([*_generated_units(manifest), *fixed], key=lambda unit: -unit.arch)
+    added = [
+        Unit(path.name, path.read_text(), include_dirs=sources.include_dirs)
+        for sources in map(EXTENSIONS.__getitem__, manifest.extensions)
+        for path in sources.files
+    ]
+    return sorted([*_generated_units(manifest), *fixed, *added], key=lambda unit: -unit.arch)
 
 
 def runtime_sources() -> list[Path]:
@@ -125,8 +143,8 @@ def build_for(model: Path | str, progress: Progress | None = None) -> Path:
         )
     if manifest.digest != metadata(proto).get("onnxbolt.digest"):
         raise InputError(
-            f"{model} was written by another version of onnxbolt, whose kernels this one lacks."
-            " Run: onnxbolt optimize"
+            f"{model} was written by another version of onnxbolt{_or_of(manifest.extensions)},"
+            " whose kernels this one lacks. Run: onnxbolt optimize"
         )
     path = default_library_path(model)
     build(manifest, path, progress)
@@ -137,12 +155,13 @@ default_library_path = get_library_path  # where `optimize` writes is where `ses
 
 
 def manifest_of_model(model: ModelProto) -> Manifest:
-    """The manifest of a written model, from its fused nodes and the metadata entry onnxbolt.ops.
+    """The manifest of a written model, from its fused nodes and its metadata.
 
-    Raises InputError where the two do not fit, and for values that no library could hold.
+    Raises InputError where the two do not fit, for values that no library could hold, and where
+    the model comes from an extension that is not installed.
     """
     nodes = [node for node in _nodes(model.graph) if node.domain == DOMAIN]
-    ops = {op.name: op for op in ops_from_json(metadata(model).get("onnxbolt.ops", "[]"))}
+    ops = {op.name: op for op in ops_of(model)}
     if unknown := sorted({node.op_type for node in nodes} - set(ops)):
         raise InputError(
             f"the model's metadata does not describe its op types {', '.join(unknown)}. Run:"
@@ -156,7 +175,13 @@ def manifest_of_model(model: ModelProto) -> Manifest:
             f"the model asks for {len(instances)} kernels, which would take days to compile;"
             f" {MOST_KERNELS} are the most"
         )
-    return make_manifest((ops[name] for name in {node.op_type for node in nodes}), instances)
+    manifest = make_manifest((ops[name] for name in {node.op_type for node in nodes}), instances)
+    if manifest.extensions != _extensions(model):
+        raise InputError(
+            f"the model's metadata entry {_EXTENSIONS} does not name the extensions that its nodes"
+            f" come from ({', '.join(manifest.extensions) or 'none'}). Run: onnxbolt optimize"
+        )
+    return manifest
 
 
 def metadata_of(manifest: Manifest, precision: str, archs: Sequence[int]) -> dict[str, str]:
@@ -168,6 +193,7 @@ def metadata_of(manifest: Manifest, precision: str, archs: Sequence[int]) -> dic
         "onnxbolt.precision": precision,
         "onnxbolt.archs": ",".join(str(arch) for arch in archs),
         "onnxbolt.ops": ops_to_json(manifest.ops),
+        **({_EXTENSIONS: ",".join(manifest.extensions)} if manifest.extensions else {}),
     }
 
 
@@ -176,13 +202,28 @@ def metadata(model: ModelProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in model.metadata_props}
 
 
+def ops_of(model: ModelProto) -> tuple[OpSpec, ...]:
+    """The op types that a written model describes. Raises InputError for a damaged description, and
+    where the model comes from an extension that is not installed."""
+    extensions.load()
+    _extensions(model)
+    return ops_from_json(metadata(model).get("onnxbolt.ops", "[]"))
+
+
 def weighted_ops(model: ModelProto) -> dict[str, OpSpec]:
-    """The op types of a written model whose input 1 is a weight, by name."""
-    return {
-        op.name: op
-        for op in ops_from_json(metadata(model).get("onnxbolt.ops", "[]"))
-        if op.kind in WEIGHTED
-    }
+    """The op types of a written model whose input 1 is a weight, by name. Raises as `ops_of`
+    does."""
+    return {op.name: op for op in ops_of(model) if op.kind in WEIGHTED}
+
+
+def _extensions(model: ModelProto) -> tuple[str, ...]:
+    """The extensions that a written model names."""
+    text = metadata(model).get(_EXTENSIONS)
+    return () if text is None else installed("the model", text.split(","))
+
+
+def _or_of(extensions: Sequence[str]) -> str:
+    return f" or of {', '.join(extensions)}" if extensions else ""
 
 
 def _target(instance: Instance) -> tuple[int, int]:
@@ -194,7 +235,8 @@ def _generated_units(manifest: Manifest) -> list[Unit]:
     units = [Unit("manifest.cc", _manifest_source(manifest))]
     for (number, arch), group in itertools.groupby(manifest.instances, key=_target):
         for i, part in enumerate(_parts(list(group))):
-            units.append(Unit(f"{FAMILIES[number].name}_sm{arch}_{i}.cu", render_unit(part), arch))
+            name = f"{FAMILIES[number].name}_sm{arch}_{i}.cu"
+            units.append(Unit(name, render_unit(part), arch, include_dirs_of(part)))
     return units
 
 

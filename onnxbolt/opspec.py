@@ -75,6 +75,11 @@ class OpSpec:
             chain = "vwv"  # the bias, the second weight and its bias
         return chain + "y" * self.into
 
+    @property
+    def extensions(self) -> frozenset[str]:
+        """The extensions that the op type comes from."""
+        return frozenset({EPILOGUES.owner(step) for step in self.chain} - {""})
+
     def products(
         self,
         y: Sequence[Any],

@@ -11,7 +11,7 @@ from typing import Unpack
 import onnx
 from onnx import ModelProto
 
-from onnxbolt import gpu, library, precision
+from onnxbolt import extensions, gpu, library, precision
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError, CoverageError, LiftError
@@ -65,6 +65,7 @@ def optimize(
     lock file lacks what is to be frozen.
     """
     options = dataclasses.replace(options or Options(), **choices)
+    extensions.load()
     lock = lockfile.open_for(options)
     kernels = kernels_of(options.ort_version or (lock.onnxruntime if options.frozen else ""))
     names = options.archs or (lock.archs if options.frozen else default_archs())
@@ -189,6 +190,7 @@ def tune(
 
     Raises InputError for what cannot be used as given, and where there is no GPU.
     """
+    extensions.load()
     choices["tune"] = True
     options = dataclasses.replace(options or Options(), **choices)
     archs = [arch_number(name) for name in options.archs or default_archs()]

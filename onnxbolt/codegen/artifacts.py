@@ -9,6 +9,7 @@ Failures are entries too, so that a source that does not compile costs its time 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -52,16 +53,22 @@ _OVER_LIMIT = re.compile(
 
 @dataclass(frozen=True)
 class Unit:
-    """A translation unit: its file name (.cu or .cc), its text, and the architecture that it is
-    for (0: host code)."""
+    """A translation unit: its file name (.cu or .cc), its text, the architecture that it is
+    for (0: host code), and folders of extensions' headers."""
 
     name: str
     text: str
     arch: int = 0
+    include_dirs: tuple[Path, ...] = ()
 
     @property
     def source(self) -> str:
         return _SOURCE.format(self.name.rpartition(".")[2])
+
+    def command(self, toolchain: Toolchain, source: str, output: str) -> list[str]:
+        """The compiler's command line."""
+        toolchain = dataclasses.replace(toolchain, include_dirs=self.include_dirs)
+        return toolchain.compile_command(source, output, self.arch)
 
 
 def compile_units(
@@ -149,8 +156,8 @@ def text_digest(files: Iterable[tuple[str, str]]) -> str:
 
 def unit_key(unit: Unit, toolchain: Toolchain) -> str:
     """Equal for units that have the same object."""
-    command = shlex.join(toolchain.compile_command(unit.source, _OBJECT, unit.arch))
-    roots = (resource_dir("custom_ops"), *toolchain.include_dirs)
+    command = shlex.join(unit.command(toolchain, unit.source, _OBJECT))
+    roots = (resource_dir("custom_ops"), *unit.include_dirs)
     headers = _headers(frozenset(_INCLUDE.findall(unit.text)), roots, toolchain.cutlass)
     return text_digest(
         [
@@ -167,13 +174,16 @@ def _headers(included: frozenset[str], roots: tuple[Path, ...], cutlass: Path) -
     """The digest of those of `roots` that are included, or that these include; an object is not
     made anew for a change elsewhere."""
     found: dict[str, str] = {}
-    pending = sorted(included)
+    pending = [(name, roots) for name in sorted(included)]
     while pending:
-        name = pending.pop()
-        path = next((root / name for root in roots if (root / name).is_file()), None)
-        if name not in found and path is not None:
-            found[name] = path.read_text()
-            pending += _INCLUDE.findall(found[name])
+        name, folders = pending.pop()
+        path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+        root = next((root for root in roots if path and path.is_relative_to(root)), None)
+        if path is None or root is None or (name := path.relative_to(root).as_posix()) in found:
+            continue
+        found[name] = path.read_text()
+        # a compiler looks beside the including file first
+        pending += [(other, (path.parent, *roots)) for other in _INCLUDE.findall(found[name])]
     # CUTLASS's thousands of headers change with its version alone
     version = (cutlass / "include" / "cutlass" / "version.h").read_text()
     return text_digest([*sorted(found.items()), ("cutlass/version.h", version)])
@@ -229,9 +239,7 @@ def _ninja_file(missing: dict[Path, Unit], toolchain: Toolchain) -> list[str]:
         "  description = $unit $key",
     ]
     for entry, unit in missing.items():
-        line = shlex.join(toolchain.compile_command(unit.source, "unit.tmp", unit.arch)).replace(
-            "$", "$$"
-        )
+        line = shlex.join(unit.command(toolchain, unit.source, "unit.tmp")).replace("$", "$$")
         lines += [
             f"build {entry.name}/{_OBJECT}: compile {entry.name}/{unit.source}",
             f"  key = {entry.name}",
@@ -321,7 +329,7 @@ def _failure(unit: Unit, log: str, toolchain: Toolchain, entry: Path | None = No
     """The error of a unit; `entry` is where it is remembered, if it is."""
     source = str(entry / unit.source) if entry else unit.source
     where = f"; source and log are in {entry}" if entry else ""
-    command = shlex.join(toolchain.compile_command(source, _OBJECT, unit.arch))
+    command = shlex.join(unit.command(toolchain, source, _OBJECT))
     return BuildError(f"{unit.name} does not compile: {_summary(log)}{where}", command, log, source)
 
 

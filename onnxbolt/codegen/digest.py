@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.codegen.resources import EXTENSIONS, Sources, resource_dir
 
 EQUAL = Path(__file__).with_name("equal_kernels.json")
 
@@ -104,11 +104,22 @@ def kernel_sources() -> list[str]:
     ]
 
 
+def kernel_sources_digest(extensions: Iterable[str] = ()) -> str:
+    """Over `kernel_sources` and the files of these extensions: what a kernel's time depends on
+    besides its configuration, CUTLASS and the compiler."""
+    return _kernel_sources_digest(tuple(EXTENSIONS[name] for name in sorted(extensions)))
+
+
+def present_sources_digest() -> str:
+    """Over `kernel_sources` and the files of all extensions that are installed: what measurements
+    are made with."""
+    return kernel_sources_digest(EXTENSIONS)
+
+
 @functools.cache
-def kernel_sources_digest() -> str:
-    """Over `kernel_sources`: what a kernel's time depends on besides its configuration, CUTLASS
-    and the compiler."""
-    return sources_digest(kernel_sources())
+def _kernel_sources_digest(extensions: tuple[Sources, ...]) -> str:
+    added = [text for sources in extensions for text in sources.texts]
+    return sources_digest([*kernel_sources(), *added])
 
 
 @functools.cache
@@ -121,3 +132,12 @@ def equal_digests() -> frozenset[str]:
     """
     table = json.loads(EQUAL.read_text())
     return frozenset(table["equal"]) if table["kernels"] == kernel_sources_digest() else frozenset()
+
+
+def valid_digests() -> frozenset[str]:
+    """Digests of the sources whose measurements hold for today's kernels.
+
+    Those that were made before an extension was installed are of the package's own kernels, which
+    an extension does not change.
+    """
+    return frozenset({present_sources_digest(), kernel_sources_digest()}) | equal_digests()

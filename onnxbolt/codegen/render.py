@@ -7,13 +7,14 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import jinja2
 
-from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.codegen.resources import include_dirs, resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, STORE, layers
-from onnxbolt.families import KernelConfig
+from onnxbolt.families import FAMILIES, KernelConfig
 
 # names, numbers and types: nothing that ends a string, a comment or a statement
 _RENDERED = re.compile(r"[A-Za-z0-9_:<>,. ]*")
@@ -38,6 +39,15 @@ class Instance:
             raise ValueError(f"chain {self.chain}: {unknown} are no steps of a kernel")
         if self.chain and not {"functors", "epilogue", "layers"} & set(self.config.family.takes):
             raise ValueError(f"{self.config.family.name} has no epilogue")
+
+    @property
+    def extensions(self) -> frozenset[str]:
+        """The extensions that the kernel comes from."""
+        owners = {
+            FAMILIES.owner(self.config.family.number),
+            *(EPILOGUES.owner(step) for step in self.chain),
+        }
+        return frozenset(owners - {""})
 
     @property
     def key(self) -> str:
@@ -71,6 +81,11 @@ def render_unit(instances: Sequence[Instance]) -> str:
         headers=_headers(instances),
         kernels=[_fields(instance) for instance in instances],
     )
+
+
+def include_dirs_of(instances: Iterable[Instance]) -> tuple[Path, ...]:
+    """The folders of extensions' headers that a translation unit of `instances` needs."""
+    return include_dirs(sorted({name for each in instances for name in each.extensions}))
 
 
 def _headers(instances: Sequence[Instance]) -> list[str]:

@@ -1,11 +1,15 @@
-"""Where templates/ and custom_ops/ lie: in the repository of a checkout, inside the package of
-an installed wheel."""
+"""Where sources lie: templates/ and custom_ops/ in the repository of a checkout, or inside the
+package of an installed wheel; those of extensions where they say."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from onnxbolt.errors import ToolchainError
+from onnxbolt import checks
+from onnxbolt.errors import InputError, ToolchainError
+from onnxbolt.registry import Registry
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -19,3 +23,80 @@ def resource_dir(name: str) -> Path:
     raise ToolchainError(
         f"{name}/ is missing beside {_PACKAGE}: the installation is incomplete; reinstall onnxbolt"
     )
+
+
+# one object per registration: identity is equality, and caches can key on it
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """An extension's part of libraries: folders of headers, and C++ files beside its kernels."""
+
+    name: str  # the extension's
+    include_dirs: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    @property
+    def headers(self) -> dict[str, Path]:
+        """Every file below the include folders, by its path from there."""
+        return {
+            path.relative_to(root).as_posix(): path
+            for root in self.include_dirs
+            for path in sorted(root.rglob("*"))
+            if path.is_file()
+        }
+
+    @property
+    def texts(self) -> list[str]:
+        """What all of its files hold."""
+        return [path.read_text() for path in (*self.headers.values(), *self.files)]
+
+
+class _Extensions(Registry[str, Sources]):
+    """The extensions of this process; an include names one file."""
+
+    def add(self, entry: Sources, owner: str) -> None:
+        _check(entry)
+        for other in self.values():
+            if common := sorted(entry.headers.keys() & other.headers.keys()):
+                raise ValueError(
+                    f"its header {common[0]} is one of extension {other.name}, too: put it into a"
+                    " folder with a name of its own"
+                )
+        super().add(entry, owner)
+
+
+EXTENSIONS: Registry[str, Sources] = _Extensions("extension", (), "name")
+
+
+def include_dirs(extensions: Iterable[str]) -> tuple[Path, ...]:
+    """The folders of headers of these extensions."""
+    return tuple(path for name in extensions for path in EXTENSIONS[name].include_dirs)
+
+
+def installed(who: str, names: Iterable[object]) -> tuple[str, ...]:
+    """The names of extensions that a file gives, sorted, if all are installed. Raises InputError,
+    which says that `who` needs one, for any other."""
+    try:
+        found = tuple(sorted(checks.name("extension", name) for name in names))
+    except ValueError as error:
+        raise InputError(f"{who} names an extension that none can be ({error})") from error
+    if missing := [name for name in found if name not in EXTENSIONS]:
+        raise InputError(
+            f"{who} needs the extension {missing[0]}, which is not installed: install the package"
+            " that has it, or register it (docs/extending.md)"
+        )
+    return found
+
+
+def _check(sources: Sources) -> None:
+    """Raises ValueError for a folder or file that is missing or hides one of the package's."""
+    checks.name("extension", sources.name)
+    for folder in sources.include_dirs:
+        if not folder.is_dir():
+            raise ValueError(f"its include folder {folder} is none")
+    for file in sources.files:
+        if not file.is_file() or file.suffix != ".cc":
+            raise ValueError(f"its source {file} is no C++ file (.cc)")
+        checks.name("source", file.stem)
+    for name in sources.headers:
+        if (resource_dir("custom_ops") / name).exists():
+            raise ValueError(f"its header {name} is one of onnxbolt's own, too: rename it")

@@ -33,10 +33,8 @@ from onnxbolt.epilogues.registry import (
     SCALE,
     STORE,
     Step,
-    register,
     registered,
     steps_of,
-    unregister,
 )
 from onnxbolt.epilogues.step import EpilogueStep
 
@@ -58,8 +56,6 @@ __all__ = [
     "fits_several",
     "has_inner_residual",
     "layers",
-    "register",
     "registered",
     "steps_of",
-    "unregister",
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from onnxbolt.epilogues import casts, gelu, operands, rectifiers, smooth, structure
 from onnxbolt.epilogues.step import EpilogueStep
+from onnxbolt.registry import Registry
 
 _OWN = (
     operands.BIAS,
@@ -37,8 +37,34 @@ _OWN = (
     casts.CAST_BF16,
 )
 
-_registered = {step.name: step for step in _OWN}
-EPILOGUES: Mapping[str, EpilogueStep] = types.MappingProxyType(_registered)
+
+class _Steps(Registry[str, EpilogueStep]):
+    """Steps by name; no two are recognized by the same nodes or formula."""
+
+    def add(self, entry: EpilogueStep, owner: str) -> None:
+        if owner:
+            _check(entry, self.values())
+        super().add(entry, owner)
+
+
+def _check(step: EpilogueStep, others: Iterable[EpilogueStep]) -> None:
+    """Raises ValueError for a step that no extension can add."""
+    if step.cast is not None or step.operand == "weight":
+        raise ValueError(
+            f"epilogue step {step.name}: conversions and products are built into the kernels"
+        )
+    nodes = {(type(pattern), pattern.op, pattern.domain) for pattern in step.patterns}
+    for other in others:
+        same = [p.op for p in other.patterns if (type(p), p.op, p.domain) in nodes]
+        if same or set(step.forms) & set(other.forms):
+            what = f"nodes {same[0]}" if same else "a formula"
+            raise ValueError(
+                f"epilogue step {step.name}: {what} would be {other.name}, too. Give it"
+                " patterns and forms of its own"
+            )
+
+
+EPILOGUES: Registry[str, EpilogueStep] = _Steps("epilogue step", _OWN, "name")
 
 BIAS, SCALE = operands.BIAS.name, operands.SCALE.name
 PRODUCT, STORE, MEAN = structure.GEMM.name, structure.STORE.name, structure.MEAN.name
@@ -59,7 +85,7 @@ class Step:
 
 def registered() -> tuple[EpilogueStep, ...]:
     """All entries, the package's own first; equal to another call's as long as none is added."""
-    return tuple(_registered.values())
+    return tuple(EPILOGUES.values())
 
 
 def steps_of(op: str) -> tuple[EpilogueStep, ...]:
@@ -74,31 +100,3 @@ def _by_operator(entries: tuple[EpilogueStep, ...]) -> dict[str, tuple[EpilogueS
         for op in entry.operators:
             found[op] = (*found.get(op, ()), entry)
     return found
-
-
-def register(step: EpilogueStep) -> None:
-    """Add an extension's step. Raises ValueError where another one has its name, or is recognized
-    by the same nodes or formula."""
-    if step.name in _registered:
-        raise ValueError(f"epilogue step {step.name} is registered already")
-    nodes = {(type(pattern), pattern.op, pattern.domain) for pattern in step.patterns}
-    for other in _registered.values():
-        same = [p.op for p in other.patterns if (type(p), p.op, p.domain) in nodes]
-        if same or set(step.forms) & set(other.forms):
-            what = f"nodes {same[0]}" if same else "a formula"
-            raise ValueError(
-                f"epilogue step {step.name}: {what} would be {other.name}, too. Give it"
-                " patterns and forms of its own"
-            )
-    if step.cast is not None or step.operand == "weight":
-        raise ValueError(
-            f"epilogue step {step.name}: conversions and products are built into the kernels"
-        )
-    _registered[step.name] = step
-
-
-def unregister(name: str) -> None:
-    """Take an extension's step away again. Raises ValueError for one of the package's own."""
-    if name not in _registered or _registered[name] in _OWN:
-        raise ValueError(f"epilogue step {name} is none of an extension's")
-    del _registered[name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onnxbolt import checks
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.families import row
@@ -37,6 +38,7 @@ from onnxbolt.families.resize import Resize
 from onnxbolt.families.squeeze_excite import SqueezeExcite
 from onnxbolt.families.stem_sm90 import StemSm90
 from onnxbolt.problems import Problem
+from onnxbolt.registry import EXTENSIONS_FROM, Registry
 
 __all__ = [
     "FAMILIES",
@@ -49,9 +51,22 @@ __all__ = [
     "named",
 ]
 
-FAMILIES: dict[int, Family[Any]] = {
-    family.number: family
-    for family in (
+
+class _Families(Registry[int, Family[Any]]):
+    """Kernel families by number; those of extensions begin at EXTENSIONS_FROM."""
+
+    def add(self, entry: Family[Any], owner: str) -> None:
+        if owner:
+            checks.name("kernel family", entry.name)
+            checks.integer(
+                f"number of kernel family {entry.name}", entry.number, EXTENSIONS_FROM, row.LARGEST
+            )
+        super().add(entry, owner)
+
+
+FAMILIES: Registry[int, Family[Any]] = _Families(
+    "kernel family",
+    (
         Gemm2x(),
         Gemm3x(),
         Conv2x(),
@@ -75,8 +90,11 @@ FAMILIES: dict[int, Family[Any]] = {
         B2bStoredSm90(),
         GemmRowsSm90(),
         B2bConv2x(),
-    )
-}
+    ),
+    "number",
+    "name",
+    "type_name",
+)
 
 
 def config_from(numbers: Any) -> KernelConfig:
@@ -85,7 +103,8 @@ def config_from(numbers: Any) -> KernelConfig:
     checked = row.checked(numbers)
     number = checked[row.SLOTS.index("family")]
     if number not in FAMILIES:
-        raise ValueError(f"configuration {list(checked)}: there is no kernel family {number}")
+        why = "; it is an extension's, which is not installed" if number >= EXTENSIONS_FROM else ""
+        raise ValueError(f"configuration {list(checked)}: there is no kernel family {number}{why}")
     return FAMILIES[number].decode(checked)
 
 

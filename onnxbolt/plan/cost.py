@@ -8,8 +8,6 @@ architectures the same formulas run with that architecture's facts.
 
 from __future__ import annotations
 
-import functools
-
 from onnxbolt import families
 from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
@@ -18,6 +16,7 @@ from onnxbolt.families import KernelConfig
 from onnxbolt.families.blocks.memory import EFFICIENCY, US, bandwidth, memory_us
 from onnxbolt.plan.onnxruntime_cost import elementwise_us, ort_us
 from onnxbolt.problems import ConvProblem, GemmProblem, SqueezeExciteProblem
+from onnxbolt.registry import cached
 
 __all__ = [
     "candidates",
@@ -41,7 +40,7 @@ _LAYOUT_EFFICIENCY = 0.9
 _POOL_EFFICIENCY = 0.7
 
 
-@functools.lru_cache(maxsize=4096)  # models repeat their layers
+@cached(maxsize=4096)  # models repeat their layers
 def predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float]:
     """The best candidate for `problem` on architecture 75, 80, 86, 89 or 90, and its predicted
     microseconds.
@@ -60,7 +59,7 @@ def predict(problem: AnyProblem, arch_number: int) -> tuple[KernelConfig, float]
     return config, us
 
 
-@functools.lru_cache(maxsize=1024)
+@cached(maxsize=1024)
 def ranked(problem: AnyProblem, arch: Arch) -> tuple[tuple[float, KernelConfig], ...]:
     """Every candidate with its predicted microseconds, the fastest first."""
     return tuple(
@@ -68,13 +67,13 @@ def ranked(problem: AnyProblem, arch: Arch) -> tuple[tuple[float, KernelConfig],
     )
 
 
-@functools.lru_cache(maxsize=4096)  # asked far more often than for times
+@cached(maxsize=4096)  # asked far more often than for times
 def supports(problem: AnyProblem, arch_number: int) -> bool:
     """True if the architecture has any kernel for `problem`."""
     return bool(candidates(problem, get(arch_number)))
 
 
-@functools.lru_cache(maxsize=1024)
+@cached(maxsize=1024)
 def candidates(problem: AnyProblem, arch: Arch) -> tuple[KernelConfig, ...]:
     """The configurations worth trying, of all kernel families."""
     return families.candidates(problem, arch)

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
+from onnxbolt import extensions
+from onnxbolt.codegen.digest import present_sources_digest, valid_digests
 from onnxbolt.errors import InputError
 from onnxbolt.families import KernelConfig
 from onnxbolt.files import write_whole
@@ -44,6 +45,7 @@ class Database:
     """
 
     def __init__(self, path: Path | None = None) -> None:
+        extensions.load()  # rows hold configurations of their families
         self.path = path or default_path()
         self._origin = uuid.uuid4().hex
         self._writing = threading.Lock()
@@ -77,11 +79,10 @@ class Database:
         )
 
     def measurements(self, key: str) -> list[Measurement]:
-        """All of a key, oldest first, those made with sources of equal machine code among them."""
-        keys = [
-            key,
-            *(key.replace(kernel_sources_digest(), equal) for equal in sorted(equal_digests())),
-        ]
+        """All of a key, oldest first, those made with other sources of equal machine code among
+        them."""
+        today = present_sources_digest()
+        keys = sorted({key, *(key.replace(today, digest) for digest in valid_digests())})
         places = ", ".join("?" * len(keys))
         return [
             self._measurement(row)

@@ -33,7 +33,7 @@ from onnxbolt.codegen.artifacts import (
     unit_key,
 )
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
-from onnxbolt.codegen.render import Instance, instance_name, render_unit
+from onnxbolt.codegen.render import Instance, include_dirs_of, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
 from onnxbolt.families import Family
@@ -217,7 +217,8 @@ class _Memory:
 
 def _unit(part: Sequence[Instance]) -> Unit:
     config = part[0].config
-    return Unit(f"{config.family.name}_sm{config.arch}.cu", render_unit(part), config.arch)
+    name = f"{config.family.name}_sm{config.arch}.cu"
+    return Unit(name, render_unit(part), config.arch, include_dirs_of(part))
 
 
 def _parts(instances: Sequence[Instance], seconds: float) -> Iterator[list[Instance]]:

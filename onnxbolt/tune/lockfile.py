@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from onnxbolt import checks
 from onnxbolt.archs import ARCHS as BY_NUMBER
 from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
+from onnxbolt.codegen.resources import installed
 from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.families import config_from
 from onnxbolt.files import read_whole, write_whole
@@ -34,6 +35,7 @@ from onnxbolt.precision.kernel_table import release
 from onnxbolt.problems import UNBOUNDED
 from onnxbolt.spelling import option
 from onnxbolt.tune.soundness import check_problem
+from onnxbolt.tune.tasks import instance_of
 from onnxbolt.version import __version__
 
 SCHEMA = 3
@@ -57,13 +59,14 @@ class Lock:
     choices: Mapping[Key, Choice] = field(default_factory=dict)
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     version: str = __version__
-    kernels: str | None = None  # digest of the sources that it was written for; None: today's
+    kernels: str | None = None  # digest of the sources, extensions' too; None: today's
     # the options for shapes that it was written with, one for each kind of model
     shapes: tuple[str, ...] = ()
     cuts: Mapping[str, Cut] = field(default_factory=dict)
     # the release whose kernels decided what stays in fp32; empty where an earlier version wrote the
     # file
     onnxruntime: str = ""
+    extensions: tuple[str, ...] = ()  # that its choices come from
 
     @classmethod
     def read(cls, path: Path) -> Lock:
@@ -81,6 +84,8 @@ class Lock:
                     f"{path} has schema version {values['schema']}, this version of onnxbolt knows"
                     f" {SCHEMA}: {remedy}"
                 )
+            named = _read({"extensions": [], **values}, "extensions", _extension)
+            extensions = installed(str(path), tuple(named))
             return cls(
                 checks.entry("precision", values["precision"], PRECISIONS),
                 tuple(_read(values, "archs", lambda arch: checks.entry("arch", arch, ARCHS))),
@@ -92,6 +97,7 @@ class Lock:
                 tuple(_read(values, "shapes", lambda shapes: checks.text("shapes", shapes))),
                 dict(_read(values, "cuts", _cut)),
                 _release(values.get("onnxruntime", "")),
+                extensions,
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
@@ -111,7 +117,7 @@ class Lock:
             "cuts": _lines(
                 {"key": key, **dataclasses.asdict(cut)} for key, cut in self.cuts.items()
             ),
-            "kernels": json.dumps(self.kernels or kernel_sources_digest()),
+            "kernels": json.dumps(self.kernels or kernel_sources_digest(self.extensions)),
             "machines": _lines(map(dataclasses.asdict, self.machines)),
             "onnxbolt": json.dumps(self.version),
             "onnxruntime": json.dumps(self.onnxruntime),
@@ -119,6 +125,7 @@ class Lock:
             "regions": _lines(_region_row(*item) for item in self.comparisons.items()),
             "schema": str(SCHEMA),
             "shapes": json.dumps(self.shapes),
+            **({"extensions": json.dumps(self.extensions)} if self.extensions else {}),
         }
         return (
             "{\n"
@@ -137,9 +144,9 @@ class Lock:
     @property
     def same_kernels(self) -> bool:
         """True if it was written for today's kernels, or for sources of equal machine code."""
-        if self.kernels is None or self.kernels == kernel_sources_digest():
+        if self.kernels is None or self.kernels == kernel_sources_digest(self.extensions):
             return True
-        return self.kernels in equal_digests()
+        return not self.extensions and self.kernels in equal_digests()
 
     def updated(
         self, used: Timings, options: Options, archs: Sequence[str], onnxruntime: str = ""
@@ -157,17 +164,20 @@ class Lock:
         choices = {
             key: _steady(kept.choices.get(key), choice) for key, choice in used.choices.items()
         }
+        choices = {**kept.choices, **choices}
         comparisons = {key: _decided(found) for key, found in used.comparisons.items()}
+        extensions = _extensions(choices)
         return Lock(
             options.precision,
             tuple(archs),
             tuple(machines[key] for key in sorted(machines)),
-            {**kept.choices, **choices},
+            choices,
             {**kept.comparisons, **comparisons},
-            kernels=kernel_sources_digest(),
+            kernels=kernel_sources_digest(extensions),
             shapes=tuple(sorted({*kept.shapes, shapes_of(options)})),
             cuts={**kept.cuts, **used.cuts},
             onnxruntime=onnxruntime,
+            extensions=extensions,
         )
 
 
@@ -233,9 +243,10 @@ def shapes_of(options: Options) -> str:
 
 
 def _refuse_other_kernels(path: Path, lock: Lock, frozen: bool) -> None:
+    extended = f" with the extensions {', '.join(lock.extensions)}" if lock.extensions else ""
     message = (
-        f"{path} was written by onnxbolt {lock.version}, whose kernels differ from those of this"
-        f" one ({__version__})"
+        f"{path} was written by onnxbolt {lock.version}{extended}, whose kernels differ from those"
+        f" of this one ({__version__})"
     )
     if frozen:
         raise FrozenError(
@@ -327,6 +338,16 @@ def _cut(row: Mapping[str, Any]) -> tuple[str, Cut]:
     return checks.text("key", row["key"]), Cut(
         checks.integer("layers", row["layers"], 1, UNBOUNDED), checks.text("chain", row["chain"])
     )
+
+
+def _extensions(choices: Mapping[Key, Choice]) -> tuple[str, ...]:
+    """The extensions that the chosen kernels come from."""
+    instances = (instance_of(problem, choice.config) for (problem, _), choice in choices.items())
+    return tuple(sorted({name for instance in instances for name in instance.extensions}))
+
+
+def _extension(value: object) -> str:
+    return checks.name("extension", value)
 
 
 def _release(value: object) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from onnxbolt.codegen.digest import kernel_sources_digest
+from onnxbolt.codegen.digest import present_sources_digest
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
@@ -71,7 +71,7 @@ class Profiler:
             facts["power_limit"],
             toolchain.version,
             cutlass_version(toolchain),
-            kernel_sources_digest(),
+            present_sources_digest(),
         )
 
     def measure(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxbolt import gpu
+from onnxbolt import extensions, gpu
 from onnxbolt.errors import InputError
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph.exporter import FUSED_DOMAIN
@@ -64,6 +64,7 @@ def verify(
     or shapes do not fit together, and for bounds or a seed that are none, LibraryError for a
     library of another model.
     """
+    extensions.load()
     check_comparison(atol, rtol, seed)
     sizes = Options(min_shapes=min_shapes, opt_shapes=opt_shapes, max_shapes=max_shapes)
     if (

@@ -31,7 +31,7 @@ __global__ void Copy(const float* from, float* to) {
 def _forgotten() -> Iterator[None]:
     """What a test makes of the sources is no later test's."""
     yield
-    kernel_sources_digest.cache_clear()
+    digest._kernel_sources_digest.cache_clear()
     equal_digests.cache_clear()
 
 
@@ -160,10 +160,10 @@ def test_it_covers_kernels_and_templates(
     for name in ("custom_ops", "templates"):
         shutil.copytree(resource_dir(name), tmp_path / name)
     monkeypatch.setattr(digest, "resource_dir", tmp_path.joinpath)
-    kernel_sources_digest.cache_clear()
+    digest._kernel_sources_digest.cache_clear()
     assert kernel_sources_digest() == before
     (tmp_path / directory / "new.h").write_text("int x;")
-    kernel_sources_digest.cache_clear()
+    digest._kernel_sources_digest.cache_clear()
     assert kernel_sources_digest() != before
 
 

@@ -19,10 +19,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import (
     EPILOGUES,
     EpilogueStep,
-    register,
     registered,
     steps_of,
-    unregister,
 )
 from onnxbolt.epilogues.formula import Formula, X, apply
 from onnxbolt.epilogues.patterns import Conversion, Pattern, Unary, Vector
@@ -184,7 +182,7 @@ def _step(name: str = "Hard", **facts: object) -> EpilogueStep:
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
-        ({"name": "Relu"}, "registered already"),
+        ({"name": "Relu"}, "has the name Relu of onnxbolt's own"),
         ({"patterns": (Unary("Sigmoid"),)}, "nodes Sigmoid would be Sigmoid"),
         ({"patterns": (Unary("Gelu", CONTRIB),)}, "nodes Gelu would be GeluErf"),
         ({"forms": (X * apply("Sigmoid", X),)}, "a formula would be Silu"),
@@ -195,7 +193,7 @@ def _step(name: str = "Hard", **facts: object) -> EpilogueStep:
 def test_collisions_are_refused(facts: dict[str, object], reason: str) -> None:
     before = registered()
     with pytest.raises(ValueError, match=reason):
-        register(_step(**facts))  # type: ignore[arg-type]
+        EPILOGUES.add(_step(**facts), "other")  # type: ignore[arg-type]
     assert registered() == before
 
 
@@ -221,14 +219,14 @@ def test_entries_that_contradict_themselves_are_refused(
 
 def test_extensions_come_and_go() -> None:
     step = _step(params=(Parameter("lambd", 0.5, 0.5),), patterns=(Unary("Shrink"),))
-    register(step)
+    EPILOGUES.add(step, "other")
     try:
         assert EPILOGUES["Hard"] is step
         assert steps_of("Shrink") == (step,)
         assert ops.is_safe("Shrink")
         assert "Shrink" in functions()
     finally:
-        unregister("Hard")
+        EPILOGUES.remove(step)
     assert "Hard" not in EPILOGUES
     assert not steps_of("Shrink")
     assert not ops.is_safe("Shrink")
@@ -237,4 +235,4 @@ def test_extensions_come_and_go() -> None:
 
 def test_the_packages_own_steps_stay() -> None:
     with pytest.raises(ValueError, match="none of an extension's"):
-        unregister("Relu")
+        EPILOGUES.remove(EPILOGUES["Relu"])

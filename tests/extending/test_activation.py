@@ -1,5 +1,5 @@
-"""Activations are added without a change of the package: they are recognized, fused, rendered,
-compiled, run as functions' bodies and verified."""
+"""An extension's activations are recognized, fused, rendered, compiled, run as functions' bodies
+and verified."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from onnxbolt.archs import get
 from onnxbolt.codegen import artifacts
 from onnxbolt.codegen.artifacts import Unit, compile_units, unit_key
 from onnxbolt.codegen.nvcc import find_toolchain
-from onnxbolt.codegen.render import Instance, render_unit
+from onnxbolt.codegen.render import Instance, include_dirs_of, render_unit
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import register, unregister
 from onnxbolt.errors import InputError
 from onnxbolt.families import only
 from onnxbolt.inspection import inspect_model
@@ -30,7 +29,8 @@ from onnxbolt.problems import GemmProblem
 from onnxbolt.tune.acceptance import limits_of
 from tests.codegen.compilation import DeviceToolchain, slow_code, watchful
 from tests.epilogues.written import write
-from tests.extending.activation import CELU, INCLUDE, QUICK_GELU
+from tests.extending import extended_by
+from tests.extending.activation import CELU, EXTENSION, QUICK_GELU
 from tests.support import Net
 
 ROWS, INNER, COLUMNS = 512, 128, 256
@@ -39,19 +39,15 @@ STEP = QUICK_GELU.name
 
 @pytest.fixture
 def extended() -> Iterator[None]:
-    """The steps as an extension adds them."""
-    for step in (QUICK_GELU, CELU):
-        register(step)
-    yield
-    for step in (QUICK_GELU, CELU):
-        unregister(step.name)
+    with extended_by(EXTENSION):
+        yield
 
 
 def _unit() -> Unit:
     """A small kernel with both steps, for sm_80."""
     chain = ("Bias", STEP, CELU.name)
     instance = Instance(only("elementwise", 80), DType.F16, DType.F16, chain)
-    return Unit("activations.cu", render_unit([instance]), 80)
+    return Unit("activations.cu", render_unit([instance]), 80, include_dirs_of([instance]))
 
 
 def _source() -> onnx.ModelProto:
@@ -115,20 +111,20 @@ def test_its_units_include_its_header(tmp_path: Path) -> None:
     kernels = [u for u in units(manifest_of_model(onnx.load(tmp_path / "out.onnx"))) if u.arch]
     assert kernels
     for unit in kernels:
+        assert unit.include_dirs == EXTENSION.include_dirs
         assert '\n#include "activations.h"\n' in unit.text
         assert "Chain<onnxbolt::epilogue::Bias, extending::QuickGelu>" in unit.text
 
 
 @pytest.mark.usefixtures("extended")
 def test_the_functors_compile() -> None:
-    toolchain = dataclasses.replace(watchful(DeviceToolchain), include_dirs=(INCLUDE,))
-    (compiled,) = compile_units([_unit()], toolchain)
+    (compiled,) = compile_units([_unit()], watchful(DeviceToolchain))
     assert slow_code(compiled) == []
 
 
 @pytest.mark.usefixtures("extended")
 def test_objects_are_made_anew_where_its_header_changes(tmp_path: Path) -> None:
-    text = (INCLUDE / QUICK_GELU.header).read_text()
+    text = (EXTENSION.include_dirs[0] / QUICK_GELU.header).read_text()
     keys = []
     for name, factor in (("a", "1.702f"), ("b", "1.7f")):
         (tmp_path / name).mkdir()
@@ -136,9 +132,9 @@ def test_objects_are_made_anew_where_its_header_changes(tmp_path: Path) -> None:
         # one directory, so that the command is the same
         (tmp_path / "include").unlink(missing_ok=True)
         (tmp_path / "include").symlink_to(tmp_path / name)
-        toolchain = dataclasses.replace(find_toolchain(), include_dirs=(tmp_path / "include",))
+        unit = dataclasses.replace(_unit(), include_dirs=(tmp_path / "include",))
         artifacts._headers.cache_clear()
-        keys.append(unit_key(_unit(), toolchain))
+        keys.append(unit_key(unit, find_toolchain()))
     assert keys[0] != keys[1]
 
 
@@ -164,13 +160,11 @@ def test_it_is_in_reports_and_lock_files(tmp_path: Path) -> None:
 
 
 def test_a_model_that_has_it_needs_it(tmp_path: Path) -> None:
-    register(QUICK_GELU)
-    try:
+    with extended_by(EXTENSION):
         _optimized(tmp_path / "out.onnx")
-    finally:
-        unregister(STEP)
-    with pytest.raises(InputError, match=STEP):
-        manifest_of_model(onnx.load(tmp_path / "out.onnx"))
+    model = onnx.load(tmp_path / "out.onnx")
+    with pytest.raises(InputError, match="needs the extension activations, which is not installed"):
+        manifest_of_model(model)
 
 
 def test_without_it_the_nodes_stay_as_they_are(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 from onnxbolt.epilogues.formula import X, apply
 from onnxbolt.epilogues.patterns import Unary
 from onnxbolt.epilogues.step import FUNCTION, Accuracy, Emit, EpilogueStep, Parameter, unary
+from onnxbolt.extensions import Extension
 
-INCLUDE = Path(__file__).with_name("include")
 _FACTOR = 1.702
 
 
@@ -49,4 +49,10 @@ CELU = EpilogueStep(
     params=(Parameter("alpha", default=1.0, typical=1.0),),
     patterns=(Unary("Celu"),),
     accuracy=Accuracy(slope=1.0, own=FUNCTION),
+)
+
+EXTENSION = Extension(
+    name="activations",
+    epilogues=(QUICK_GELU, CELU),
+    include_dirs=(Path(__file__).with_name("include"),),
 )

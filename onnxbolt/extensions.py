@@ -1,0 +1,120 @@
+"""What others add to onnxbolt without touching the package (docs/extending.md).
+
+An extension is Python and C++ code of the user's own environment. It is registered by `register`,
+or found by the entry-point group `onnxbolt.extensions` when a model is first optimized, built,
+verified or inspected. A model can only name it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from onnxbolt.codegen.resources import EXTENSIONS, Sources
+from onnxbolt.epilogues import EPILOGUES, EpilogueStep
+from onnxbolt.errors import InputError
+from onnxbolt.families import FAMILIES, Family
+from onnxbolt.registry import Registry
+
+GROUP = "onnxbolt.extensions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """What one extension adds; all parts but the name may be empty.
+
+    name          letters, digits and underscores; models and lock files hold it
+    epilogues     steps behind a product or convolution
+    families      kernel families, their numbers from 1000 on
+    include_dirs  folders of C++ headers, for the units of its kernels; a family's kernel is
+                  families/<family>/kernel.h below one of them
+    sources       C++ files (.cc) of the libraries that have its ops or kernels
+    """
+
+    name: str
+    epilogues: tuple[EpilogueStep, ...] = ()
+    families: tuple[Family[Any], ...] = ()
+    include_dirs: tuple[Path, ...] = ()
+    sources: tuple[Path, ...] = ()
+
+
+_registered: dict[str, Extension] = {}
+
+
+def register(extension: Extension) -> None:
+    """Add all parts of an extension, or none.
+
+    Registering the same extension again does nothing. Raises InputError, which names both sides,
+    where one of its names or numbers is taken, and where a file of it is missing.
+    """
+    known = _registered.get(extension.name)
+    if known == extension:
+        return
+    if known:
+        raise InputError(
+            f"two extensions have the name {extension.name}, with {_summary(known)} and with"
+            f" {_summary(extension)}: leave out one of them, or give it another name"
+        )
+    with ExitStack() as undo:
+        try:
+            for registry, entry in _parts(extension):
+                registry.add(entry, extension.name)
+                undo.callback(registry.remove, entry)
+        except ValueError as error:
+            raise InputError(f"extension {extension.name}: {error}") from error
+        undo.pop_all()
+    _registered[extension.name] = extension
+
+
+def unregister(extension: Extension) -> None:
+    """Take an extension away again, for tests. Raises InputError where it is not registered."""
+    if _registered.get(extension.name) != extension:
+        raise InputError(f"extension {extension.name} is not registered")
+    del _registered[extension.name]
+    for registry, entry in reversed(list(_parts(extension))):
+        registry.remove(entry)
+
+
+@functools.cache
+def load() -> None:
+    """Register what installed packages name in the entry-point group, once in a process. Raises
+    InputError, which names the package, for an entry point that is broken."""
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            extension = point.load()
+            if not isinstance(extension, Extension):
+                raise TypeError(f"it is a {type(extension).__name__} and no Extension")
+            register(extension)
+        except Exception as error:  # code of others, which can raise anything
+            raise InputError(
+                f"{_described(point)} cannot be used: {type(error).__name__}: {error}. Mend or"
+                " uninstall that package"
+            ) from error
+
+
+def _parts(extension: Extension) -> Iterator[tuple[Registry[Any, Any], Any]]:
+    """Each part with the table that it belongs to."""
+    yield EXTENSIONS, Sources(extension.name, extension.include_dirs, extension.sources)
+    tables: tuple[tuple[Registry[Any, Any], tuple[Any, ...]], ...] = (
+        (EPILOGUES, extension.epilogues),
+        (FAMILIES, extension.families),
+    )
+    for registry, entries in tables:
+        for entry in entries:
+            yield registry, entry
+
+
+def _summary(extension: Extension) -> str:
+    """What an extension adds, in words."""
+    names = [entry.name for _, entry in _parts(extension)][1:]
+    return ", ".join(names) or "nothing"
+
+
+def _described(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist else "an unknown package"
+    return f"the extension {point.name} of {package} ({point.value})"
