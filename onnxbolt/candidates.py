@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
@@ -14,83 +15,89 @@ from onnxbolt import grouped
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, STORE, Step
 
+if TYPE_CHECKING:
+    from onnxbolt.ops.base import FusedOp
+
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """Where a chain begins: a convolution or a product with a constant weight, or the first of
-    elementwise nodes.
+    """The nodes at which a fused op begins: a convolution or a product with a constant weight, the
+    first of elementwise nodes, or a whole that an op's pattern recognizes.
 
-    `weight` is [K, C, *spatial] for "conv", [K, N] for "gemm" and None for "elementwise"; `dtype`
-    is the element type of x and weight. Of "squeeze_excite", whose chain are its two activations,
-    `node` is the mean, `weight` the first product's [S, C, 1, 1], and `constants` are its bias, the
-    second weight [C, S, 1, 1] and its bias (None where there is none).
+    `node` is the first one, `others` are those behind it that belong to the op itself. `dtype` is
+    the element type of x and weight. `weight` is [K, C, *spatial] of a convolution, [K, N] of a
+    GEMM, [S, C, 1, 1] of squeeze-and-excitation's first product, and None for ops without one.
+    `constants` is what else the op reads, in an order of its own.
     """
 
-    kind: str
+    op: FusedOp
     node: gs.Node
     x: gs.Tensor
     weight: gs.Constant
     dtype: DType
     constants: tuple[gs.Constant | None, ...] = ()
+    others: tuple[gs.Node, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[gs.Node, ...]:
+        """The nodes that the op itself takes the place of."""
+        return (self.node, *self.others)
+
+    @property
+    def output(self) -> gs.Tensor:
+        """What the last of these nodes computes."""
+        return self.nodes[-1].outputs[0]
 
     @property
     def groups(self) -> int:
-        """Of a convolution, as ONNX has it."""
-        return int(self.node.attrs.get("group", 1)) if self.kind == "conv" else 1
+        """Groups of channels, as ONNX has them."""
+        return self.op.groups(self.node)
 
     @property
     def depthwise(self) -> bool:
-        """A convolution of each channel by itself."""
+        """True for a convolution of each channel by itself."""
         return self.groups > 1 and tuple(self.weight.shape[:2]) == (self.groups, 1)
 
     @property
     def grouped(self) -> bool:
-        """A convolution with groups of several channels, which stay together: these are stored
-        as they are."""
+        """True for a convolution with groups of several channels, which stay together: these are
+        stored as they are."""
         return self.groups > 1 and not self.depthwise
 
     @property
     def kernel_groups(self) -> int:
         """The groups that kernels compute, neighbours merged; of a depthwise convolution without
         the padding's."""
-        return (
-            grouped.merged(self.groups, int(self.weight.shape[1]) * self.groups, self.channels)
-            if self.kind == "conv"
-            else 1
-        )
+        if self.groups == 1:
+            return 1
+        return grouped.merged(self.groups, int(self.weight.shape[1]) * self.groups, self.channels)
 
     @property
     def keeps_channels(self) -> bool:
-        """Whether the result's channels are those of x, each by itself."""
-        return self.depthwise or self.kind == "squeeze_excite"
+        """True if the result's channels are those of x, each by itself."""
+        return self.op.keeps_channels(self)
 
     @property
     def pointwise(self) -> bool:
-        """Whether it is a product of rows as they lie: a GEMM, or a 1x1 convolution of every
-        pixel."""
-        if self.kind != "conv":
-            return self.kind == "gemm"
-        moves = any(stride != 1 for stride in self.node.attrs.get("strides", ())) or any(
-            self.node.attrs.get("pads", ())
-        )
-        return self.groups == 1 and tuple(self.weight.shape[2:]) == (1, 1) and not moves
+        """True for a product of rows as they lie: a GEMM, or a 1x1 convolution of every pixel."""
+        return self.op.pointwise(self)
 
     @property
     def channels(self) -> int:
-        """Of the result, in the original."""
-        return int(self.x.shape[1]) if self.kind == "elementwise" else self.columns(self.weight)
+        """Channels of the result, in the original."""
+        return self.op.channels(self)
 
     def columns(self, weight: gs.Constant) -> int:
         """Channels that a product with `weight` makes, here or behind here."""
-        return int(weight.shape[0 if self.kind == "conv" else 1])
+        return self.op.columns(weight)
 
     def behind(self, weight: gs.Constant) -> Anchor:
         """What the steps behind a further product continue: the result has its channels."""
         return dataclasses.replace(self, weight=weight)
 
     def channel_axis(self, rank: int) -> int:
-        """Of tensors of the result's rank, as ONNX has them."""
-        return rank - 1 if self.kind == "gemm" else 1
+        """The axis of the channels in tensors of the result's rank, as ONNX has them."""
+        return self.op.channel_axis(rank)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +127,7 @@ class Candidate:
 
     @property
     def output(self) -> gs.Tensor:
-        return self.links[-1].output if self.links else self.anchor.node.outputs[0]
+        return self.links[-1].output if self.links else self.anchor.output
 
     @property
     def stored(self) -> gs.Tensor | None:
@@ -145,7 +152,7 @@ class Candidate:
     @property
     def nodes(self) -> tuple[gs.Node, ...]:
         """Every node that the kernel replaces, each once, the anchor first."""
-        covered = [self.anchor.node, *(node for link in self.links for node in link.nodes)]
+        covered = [*self.anchor.nodes, *(node for link in self.links for node in link.nodes)]
         return tuple(dict.fromkeys(covered))
 
     @property
@@ -187,7 +194,7 @@ class Candidate:
     @property
     def rule(self) -> str:
         """What the report and the node's provenance call it, e.g. `conv+Bias+Relu`."""
-        return "+".join((self.anchor.kind, *self.chain))
+        return "+".join((self.anchor.op.name, *self.chain))
 
     @property
     def stands_for(self) -> str:
@@ -205,7 +212,7 @@ class Candidate:
         source; None where there is none."""
         # links inside the anchor's node
         own = sum(link.nodes == (self.anchor.node,) for link in self.links)
-        if self.anchor.kind == "squeeze_excite":  # whole or not at all
+        if not self.anchor.op.takes_epilogue:  # whole or not at all
             own = len(self.links)
         shorter = (
             dataclasses.replace(self, links=self.links[:n], layers=())
@@ -220,7 +227,7 @@ class Candidate:
 
     def before(self, node: gs.Node) -> Candidate | None:
         """The longest prefix of the chain that does not cover `node`; None where there is none."""
-        if node is self.anchor.node:
+        if any(node is own for own in self.anchor.nodes):
             return None
         return self.prefix(
             next(

@@ -19,6 +19,7 @@ from onnxbolt.codegen.resources import EXTENSIONS, Sources
 from onnxbolt.epilogues import EPILOGUES, EpilogueStep
 from onnxbolt.errors import InputError
 from onnxbolt.families import FAMILIES, Family
+from onnxbolt.ops import OPS, FusedOp
 from onnxbolt.registry import Registry
 
 GROUP = "onnxbolt.extensions"
@@ -30,6 +31,7 @@ class Extension:
 
     name          letters, digits and underscores; models and lock files hold it
     epilogues     steps behind a product or convolution
+    ops           fused ops, whose C++ parts are among the sources
     families      kernel families, their numbers from 1000 on
     include_dirs  folders of C++ headers, for the units of its kernels; a family's kernel is
                   families/<family>/kernel.h below one of them
@@ -38,6 +40,7 @@ class Extension:
 
     name: str
     epilogues: tuple[EpilogueStep, ...] = ()
+    ops: tuple[FusedOp, ...] = ()
     families: tuple[Family[Any], ...] = ()
     include_dirs: tuple[Path, ...] = ()
     sources: tuple[Path, ...] = ()
@@ -102,6 +105,7 @@ def _parts(extension: Extension) -> Iterator[tuple[Registry[Any, Any], Any]]:
     yield EXTENSIONS, Sources(extension.name, extension.include_dirs, extension.sources)
     tables: tuple[tuple[Registry[Any, Any], tuple[Any, ...]], ...] = (
         (EPILOGUES, extension.epilogues),
+        (OPS, extension.ops),
         (FAMILIES, extension.families),
     )
     for registry, entries in tables:

@@ -18,10 +18,10 @@ from rich.table import Table
 from onnxbolt.epilogues import MEAN
 from onnxbolt.errors import InputError
 from onnxbolt.families import KernelConfig
-from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.library import metadata, weighted_ops
 from onnxbolt.library_file import Beside, beside
 from onnxbolt.names import NODE_FORMAT
+from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.opspec import OpSpec, configs_of_node, real_channels
 from onnxbolt.problems import UNBOUNDED
 from onnxbolt.runtime import get_library_path

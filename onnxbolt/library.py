@@ -29,7 +29,6 @@ from onnxbolt.families import FAMILIES
 from onnxbolt.graph.importer import load_model
 from onnxbolt.opspec import (
     DOMAIN,
-    WEIGHTED,
     OpSpec,
     by_name,
     configs_of_node,
@@ -213,7 +212,7 @@ def ops_of(model: ModelProto) -> tuple[OpSpec, ...]:
 def weighted_ops(model: ModelProto) -> dict[str, OpSpec]:
     """The op types of a written model whose input 1 is a weight, by name. Raises as `ops_of`
     does."""
-    return {op.name: op for op in ops_of(model) if op.kind in WEIGHTED}
+    return {op.name: op for op in ops_of(model) if op.op.weighted}
 
 
 def _extensions(model: ModelProto) -> tuple[str, ...]:
@@ -252,7 +251,7 @@ def _manifest_source(manifest: Manifest) -> str:
         {
             "name": op.name,
             "kind": op.kind,
-            "first_operand": 2 if op.kind in WEIGHTED else 1,
+            "first_operand": 2 if op.op.weighted else 1,
             "element": op.element.onnx,
             "output": op.output.onnx,
             "epilogue": ",".join(op.steps),

@@ -12,18 +12,17 @@ from typing import Any
 
 from onnx import AttributeProto, NodeProto
 
-from onnxbolt import checks, domains
+from onnxbolt import checks, domains, ops
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, MEAN
 from onnxbolt.errors import InputError
-from onnxbolt.families import KernelConfig, config_from, kinds, of_kind
+from onnxbolt.families import KernelConfig, config_from, of_kind
 from onnxbolt.families.row import WIDTH
+from onnxbolt.ops.base import FusedOp, Signature
 
 DOMAIN = domains.FUSED
 _TYPES = frozenset(dtype.value for dtype in DType)
-# kinds whose input 1 is a weight
-WEIGHTED = ("conv", "conv1d", "gemm", "gemm_chain", "conv_chain", "squeeze_excite")
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class OpSpec:
     InputError for one that no library could hold."""
 
     name: str  # as checks.NAME has it
-    kind: str  # that some kernel family computes
+    kind: str  # of a fused op (onnxbolt/ops/)
     element: DType  # of x and weight, and of the epilogue's tensors
     output: DType
     chain: tuple[str, ...] = ()  # epilogue step names, a final cast among them
@@ -43,7 +42,7 @@ class OpSpec:
     def __post_init__(self) -> None:
         try:
             checks.name("op type", self.name)
-            checks.entry("kind", self.kind, kinds())
+            checks.entry("kind", self.kind, ops.kinds())
             checks.integer("number of steps", len(self.chain), 0, MAX_STEPS)
             for step in self.chain:
                 checks.entry("step", step, EPILOGUES)
@@ -60,6 +59,20 @@ class OpSpec:
                 f"op {self.name} takes more than {MAX_VECTORS} vectors or {MAX_TENSORS} tensors"
             )
 
+    @classmethod
+    def of(cls, signature: Signature, name: str) -> OpSpec:
+        """The op type that a function's signature describes, by the function's name."""
+        chain, dtype = tuple(step.name for step in signature.steps), signature.dtype
+        output = next((out for out, cast in CASTS.items() if chain[-1:] == (cast,)), dtype)
+        kind, planes = signature.op.kind_of(signature), signature.planes
+        into, to_nchw = signature.into, signature.to_nchw
+        return cls(name, kind, dtype, output, chain, planes, into, to_nchw)
+
+    @property
+    def op(self) -> FusedOp:
+        """The fused op whose nodes are of this type."""
+        return ops.named(self.kind)
+
     @property
     def steps(self) -> tuple[str, ...]:
         """The steps that the kernel computes: the chain without its cast, which is the kernel's
@@ -70,15 +83,13 @@ class OpSpec:
     def operands(self) -> str:
         """One letter for each input behind x and weight: v, a vector, t, a tensor, or w, the
         weight of a further product; at the end y, what earlier nodes wrote of the output."""
-        chain = "".join(EPILOGUES[step].operand[:1] for step in self.chain)
-        if self.kind == "squeeze_excite":
-            chain = "vwv"  # the bias, the second weight and its bias
-        return chain + "y" * self.into
+        return self.op.operands(self.chain) + "y" * self.into
 
     @property
     def extensions(self) -> frozenset[str]:
         """The extensions that the op type comes from."""
-        return frozenset({EPILOGUES.owner(step) for step in self.chain} - {""})
+        owners = {ops.OPS.owner(self.op.name), *map(EPILOGUES.owner, self.chain)}
+        return frozenset(owners - {""})
 
     def products(
         self,
@@ -106,8 +117,7 @@ class OpSpec:
             weights[0][-1] = min(weights[0][-1], read)
         written = real_channels(attributes) or weights[-1][0] - attributes.get("padding", 0)
         weights[-1][0] = min(weights[-1][0], written)
-        last = 1 if self.kind == "squeeze_excite" else len(y) - 1
-        positions = [y[0], *y[2:]] if self.to_nchw else [*y[:last]]
+        positions = [y[0], *y[2:]] if self.to_nchw else self.op.positions(y)
         if MEAN in self.chain:
             positions = [y[0], *_image(shapes[0], shapes[1], attributes)]
         return positions, sum(math.prod(weight) for weight in weights)

@@ -3,32 +3,31 @@ chains, in the assigned forms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import FunctionProto
 
-from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.candidates import Candidate
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, PRODUCT
 from onnxbolt.families import KernelConfig, only
+from onnxbolt.forms import PLAIN, Form, stored_shape
 from onnxbolt.graph import promises
-from onnxbolt.graph.edit import Node, Weight, conv_attributes, pinned, producer, remove
-from onnxbolt.graph.functions import DOMAIN, Signature, build
+from onnxbolt.graph.edit import Derived, Node, Weight, pinned, producer, remove
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
-from onnxbolt.layout import packed, squeeze_excite
 from onnxbolt.layout.assignment import Assignment, last_node
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result
 from onnxbolt.layout.chains import chains
-from onnxbolt.layout.convert import convert, in_both_forms
-from onnxbolt.layout.form import PLAIN, Form, stored_shape
-from onnxbolt.layout.places import Operation, Read, Slice
+from onnxbolt.layout.convert import convert
+from onnxbolt.layout.places import Read, Slice
 from onnxbolt.layout.slices import Slices, slices
 from onnxbolt.names import NODE_FORMAT
+from onnxbolt.ops.base import Operation, Signature, Stored
+from onnxbolt.ops.functions import DOMAIN, build
 from onnxbolt.opspec import OpSpec
 
 _SHARED = 64  # elements of a constant, up to which equal ones are one
@@ -344,95 +343,30 @@ class Rewriter:
         )
 
     def _spec(self, signature: Signature) -> OpSpec:
-        name, chain = self.functions[signature].name, tuple(step.name for step in signature.steps)
-        kind = "conv1d" if signature.kind == "conv" and signature.rank == 3 else signature.kind
-        kind += "_chain" if PRODUCT in chain else ""
-        output = next(
-            (dtype for dtype, cast in CASTS.items() if chain[-1:] == (cast,)), signature.dtype
-        )
-        return OpSpec(
-            name,
-            kind,
-            signature.dtype,
-            output,
-            chain,
-            signature.planes,
-            signature.into,
-            signature.to_nchw,
-        )
+        return OpSpec.of(signature, self.functions[signature].name)
 
     def fuse(self, candidate: Candidate) -> None:
         """One fused node in the place of a candidate's nodes."""
-        anchor, output = candidate.anchor, candidate.output
-        kernels = self._kernels.get(anchor.node, Kernels())
-        if anchor.kind == "squeeze_excite":
-            squeeze_excite.fuse(self, candidate, kernels.configs)
-            return
-        writes = self.form(output)
-        operation = Operation(*self._product(candidate), self._attributes(candidate))
-        result = Result(output, writes, candidate.stored)
-        if (plain := self._assignment.both.get(output.name)) is not None:
-            operation = in_both_forms(operation, plain, writes)
+        anchor, stored = candidate.anchor, self._assignment.stored(candidate)
+        operation = anchor.op.operation(candidate, stored, self)
+        result = Result(candidate.output, stored.writes, candidate.stored)
+        if (plain := stored.both) is not None:
             # a Cast, whose work is done
             self.passed += [
-                node for node in output.outputs if any(t is plain for t in node.outputs)
+                node for node in candidate.output.outputs if any(t is plain for t in node.outputs)
             ]
-            result = Result(plain, PLAIN, output)
+            result = Result(plain, PLAIN, candidate.output)
         origin = Origin(candidate.rule, anchor.node, candidate.nodes)
-        self.own(operation, result, origin, kernels)
-
-    def _product(self, candidate: Candidate) -> tuple[Signature, list[gs.Tensor]]:
-        """The op type and the inputs of one or several products with their epilogues."""
-        anchor, conv = candidate.anchor, candidate.anchor.kind == "conv"
-        reads = self._assignment.fused_reads[anchor.node]
-        x, read_as_nchw = self.get(anchor.x, reads), None
-        if self._assignment.reads_nchw(candidate):
-            source = self.before_cast(x)
-            # kernels read fp32 and the weight's type
-            x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x
-            read_as_nchw = DType.of(x.dtype)
-        inner = (packed.inner_form(candidate, width) for width in candidate.widths[:-1])
-        forms = (*inner, self.form(candidate.output))  # of each layer's result
-        columns = packed.weight_columns(candidate, reads)
-        padding = (columns.channels or ()).count(-1) if columns != reads else 0
-        signature = Signature(
-            anchor.kind,
-            anchor.dtype,
-            len(anchor.x.shape) if conv else 0,
-            tuple(link.step for link in candidate.links),
-            padding,
-            read_as_nchw,
-            to_nchw=self._assignment.writes_nchw(candidate),
-        )
-        weight = self._weight(anchor, anchor.weight, columns, forms[0])
-        return signature, [x, weight, *self._operands(candidate, forms)]
-
-    def _attributes(self, candidate: Candidate) -> dict[str, object]:
-        """The parameters of steps, and of a convolution its own attributes."""
-        anchor, writes = candidate.anchor, self.form(candidate.output)
-        attributes: dict[str, object] = {
-            "epilogue_params": [p for link in candidate.links for p in link.step.params]
-        }
-        if anchor.kind == "conv":
-            attributes.update(conv_attributes(anchor.node))
-        if anchor.depthwise and writes.channels is not None:
-            attributes["group"] = len(writes.channels)
-        if anchor.grouped:
-            attributes["group"] = anchor.kernel_groups
-        return attributes
+        self.own(operation, result, origin, self._kernels.get(anchor.node, Kernels()))
 
     def fuse_elementwise(self, chain: Candidate) -> None:
         """One node in the place of elementwise ones that follow each other."""
-        form, steps = self.form(chain.output), tuple(link.step for link in chain.links)
+        op, form = chain.anchor.op, self.form(chain.output)
         self.own(
-            Operation(
-                Signature(chain.anchor.kind, chain.anchor.dtype, 0, steps),
-                [self.get(chain.anchor.x, form), *self._operands(chain, (form,))],
-                {"epilogue_params": [p for step in steps for p in step.params]},
-            ),
+            op.operation(chain, Stored(form, form), self),
             Result(chain.output, form),
             Origin(chain.rule, chain.anchor.node, chain.nodes),
-            Kernels([only("elementwise", arch) for arch in self.archs]),
+            Kernels([only(op.name, arch) for arch in self.archs]),
         )
 
     def settle(self, tensor: gs.Tensor) -> None:
@@ -442,36 +376,12 @@ class Rewriter:
             self.add("Identity", [plain], [tensor], {}, tensor)
             self._stored[tensor.name, PLAIN] = tensor
 
-    def _weight(
-        self, anchor: Anchor, weight: gs.Constant, reads: Form, writes: Form
+    def packed(
+        self, weight: gs.Constant, key: Hashable, arrange: Callable[[], np.ndarray | Derived]
     ) -> gs.Constant:
-        key = (weight.name, anchor.kind, reads.channels, writes.channels, anchor.groups)
-        if key not in self._constants:
-            self._constants[key] = Weight(
-                fresh(self.graph, f"{weight.name}__packed"),
-                packed.weight(anchor, weight, reads, writes),
-            )
+        """`weight` as kernels read it; `arrange` is called once for each weight and `key`."""
+        place = (weight.name, key)
+        if place not in self._constants:
+            self._constants[place] = Weight(fresh(self.graph, f"{weight.name}__packed"), arrange())
             self._packed.append(weight)
-        return self._constants[key]
-
-    def _operands(self, candidate: Candidate, forms: Sequence[Form]) -> list[gs.Tensor]:
-        """What the chain's steps read, in their order. `forms` are those of each layer's result."""
-        found: list[gs.Tensor] = []
-        layer = 0
-        for link in candidate.links:
-            if link.step.row.operand == "vector":
-                assert link.operand is not None  # patterns give vector steps an operand
-                found.append(
-                    self.constant(
-                        link.operand.name,
-                        packed.vector(link.operand, candidate.widths[layer], forms[layer]),
-                    )
-                )
-            elif link.step.row.operand == "tensor":
-                found.append(self.get(link.operand, forms[layer]))
-            elif link.step.row.operand == "weight":
-                found.append(
-                    self._weight(candidate.anchor, link.operand, forms[layer], forms[layer + 1])
-                )
-                layer += 1
-        return found
+        return self._constants[place]

@@ -12,9 +12,10 @@ import onnxruntime
 from onnx import FunctionProto, ModelProto, NodeProto, helper, numpy_helper
 
 from onnxbolt.epilogues import EPILOGUES, Step
-from onnxbolt.graph.functions import DOMAIN, Signature, build
 from onnxbolt.graph.lift import default_opset
 from onnxbolt.library import manifest_of_model
+from onnxbolt.ops.base import Signature
+from onnxbolt.ops.functions import DOMAIN, build
 from onnxbolt.opspec import OpSpec
 
 CHANNELS = 8  # one in so many is shifted
@@ -96,9 +97,7 @@ def _without_activation(spec: OpSpec, node: NodeProto, opset: int | None) -> Fun
         Step(name) for name in itertools.takewhile(lambda name: name in LINEAR, spec.chain)
     )
     first = spec.kind.removesuffix("_chain")
-    return build(
-        Signature(first.removesuffix("1d"), spec.element, _RANKS[first], steps), opset or 0
-    )
+    return build(Signature(spec.op, spec.element, _RANKS[first], steps), opset or 0)
 
 
 def _run(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from onnxbolt import ops
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance
@@ -25,8 +26,6 @@ from onnxbolt.epilogues import MEAN, PRODUCT, STORE, Step
 from onnxbolt.families import Family, KernelConfig, named
 from onnxbolt.families.base import Schedule
 from onnxbolt.families.blocks.mma_sync import Walk
-from onnxbolt.graph.functions import DOMAIN, Part, Signature
-from onnxbolt.graph.functions import build as build_body
 from onnxbolt.library import (
     Manifest,
     generated_sources,
@@ -34,6 +33,9 @@ from onnxbolt.library import (
     metadata_of,
     runtime_sources,
 )
+from onnxbolt.ops.base import Part, Signature
+from onnxbolt.ops.functions import DOMAIN
+from onnxbolt.ops.functions import build as build_body
 from onnxbolt.opspec import OpSpec
 from onnxbolt.sampling import Sampling
 
@@ -105,10 +107,18 @@ class Fused:
         to_nchw: bool = False,
     ) -> None:
         self.family = family or named("pool")
-        plain = kind.removesuffix("1d").removesuffix("_chain")
         self.body = build_body(
             Signature(
-                plain, DType.F32, rank, steps, padding, planes, sampling, part, sliced, to_nchw
+                ops.named(kind),
+                DType.F32,
+                rank,
+                steps,
+                padding,
+                planes,
+                sampling,
+                part,
+                sliced,
+                to_nchw,
             ),
             OPSET,
         )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from onnxbolt.graph.functions import DOMAIN
+from onnxbolt.ops.functions import DOMAIN
 from tests.gpu.fault_models import prepare
 from tests.gpu.padded import CASES, PADS
 from tests.support import feeds_of, run

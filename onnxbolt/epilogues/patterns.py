@@ -1,5 +1,5 @@
-"""ONNX nodes that are an epilogue step as they stand, as data: onnxbolt/patterns/steps.py compares
-nodes with them."""
+"""ONNX nodes that are an epilogue step as they stand, as data: onnxbolt/patterns/epilogue.py
+compares nodes with them."""
 
 from __future__ import annotations
 

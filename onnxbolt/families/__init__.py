@@ -139,7 +139,9 @@ def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
 
 def joins(layers: Layers) -> bool:
     """True if some family may have a kernel for these layers together."""
-    return any(family.joins(layers) for family in FAMILIES.values())
+    return any(
+        family.joins(layers) for family in FAMILIES.values() if layers.problem in family.problems
+    )
 
 
 def reads_nchw(stem: Stem) -> bool:

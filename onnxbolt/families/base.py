@@ -24,7 +24,7 @@ _LARGEST_TILE = 1024  # rows or columns of a block's tile
 class Layers:
     """Back-to-back products that one kernel might compute, before their sizes are known."""
 
-    kind: str  # conv or gemm: the first one
+    problem: type[Problem] | None  # the class of what a kernel for them solves
     pointwise: bool  # the first one is a product of rows as they lie
     dtype: DType
     depth: int  # values that an output of the first one meets

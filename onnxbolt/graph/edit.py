@@ -299,3 +299,23 @@ def conv_attributes(node: gs.Node) -> dict[str, object]:
         "dilations": list(node.attrs.get("dilations", [1] * spatial)),
         "group": int(node.attrs.get("group", 1)),
     }
+
+
+MEANS = ("GlobalAveragePool", "ReduceMean")  # operators that may average images
+
+
+def is_mean(node: gs.Node) -> bool:
+    """True if the node is the mean over height and width of [N, C, H, W] that keeps these as 1."""
+    if node.domain or node.op not in MEANS:
+        return False
+    if node.op == "GlobalAveragePool":
+        return True
+    axes = node.attrs.get("axes")
+    if axes is None and len(node.inputs) > 1:
+        values = constant_values(node.inputs[1])
+        axes = None if values is None else values.reshape(-1).tolist()
+    return (
+        bool(axes)
+        and sorted(int(axis) % 4 for axis in axes) == [2, 3]
+        and bool(node.attrs.get("keepdims", 1))
+    )

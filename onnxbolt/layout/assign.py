@@ -18,13 +18,12 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate
 from onnxbolt.epilogues import has_inner_residual
-from onnxbolt.families import Stem, reads_any_rows, reads_nchw
+from onnxbolt.forms import PLAIN, Form
 from onnxbolt.layout.assignment import Assignment, FusedNodes, Premises
 from onnxbolt.layout.carry import Carry
-from onnxbolt.layout.form import CHANNELS_LAST, PLAIN, Form, padded_channels
 from onnxbolt.layout.rules import rule_for
-
-_LONG = 64  # columns of a product from which on padding pays by itself
+from onnxbolt.ops.base import Around
+from onnxbolt.ops.products import LONG
 
 
 def assign(
@@ -72,24 +71,10 @@ def _ordinary(state: Assignment, node: gs.Node, carry: Carry | None) -> None:
 
 def _fused(state: Assignment, candidate: Candidate) -> None:
     anchor = candidate.anchor
+    reads, writes = anchor.op.forms(candidate, _around(state, candidate))
     sources = frozenset({candidate.output.name})
     if anchor.keeps_channels:  # what comes out is stored as what goes in
-        reads = writes = _kept_form(state, candidate)
         sources = state.padding.sources.get(anchor.x.name) or sources
-    elif anchor.grouped:  # padding would move channels to other groups
-        reads = writes = CHANNELS_LAST
-    else:
-        reads = x_form(state, candidate)
-        channels = (
-            padded_channels(_channels(candidate), anchor.dtype.alignment)
-            if candidate.output.name in state.premises.padded
-            else None
-        )
-        writes = (
-            PLAIN
-            if candidate.output.name in state.premises.to_nchw
-            else Form(anchor.kind == "conv", channels)
-        )
     state.fused_reads[anchor.node] = reads
     # padding at a region's entry is part of the conversion; only what another fused node padded can
     # be unfree
@@ -114,7 +99,7 @@ def _is_worth_padding(state: Assignment, candidate: Candidate, writes: Form) -> 
     else those before it, whose results it adds, lose their padding, too, and each reads and writes
     a value at a time. Long rows, as for what is read (`x_form`).
     """
-    padded = candidate.anchor.kind == "gemm" and writes.padded and _channels(candidate) >= _LONG
+    padded = not writes.last and writes.padded and _channels(candidate) >= LONG
     operands = candidate.tensors
     return (
         padded
@@ -123,61 +108,19 @@ def _is_worth_padding(state: Assignment, candidate: Candidate, writes: Form) -> 
     )
 
 
-def _kept_form(state: Assignment, candidate: Candidate) -> Form:
-    """As the activations lie, else padded on the way in."""
-    native = state.form(candidate.anchor.x)
-    if native.last:
-        return native
-    padded = candidate.output.name in state.premises.padded
-    return Form(
-        True,
-        padded_channels(_channels(candidate), candidate.anchor.dtype.alignment) if padded else None,
-    )
-
-
 def x_form(state: Assignment, candidate: Candidate) -> Form:
-    """In which form a fused node reads its activations: as they lie, else padded on the way in."""
-    anchor = candidate.anchor
-    native = state.form(anchor.x)
-    conv = anchor.kind == "conv"
-    if conv and native == PLAIN and state.premises.nchw_stems and _is_first(state, candidate):
-        return PLAIN
-    if native.last == conv and (native != PLAIN or conv):
-        return native
-    count = int(anchor.weight.shape[1 if conv else 0])
-    if conv:
-        few = count <= 4 and anchor.dtype.bytes == 2  # packed along k by the few-channels iterator
-        return Form(True, padded_channels(count, 4 if few else anchor.dtype.alignment))
-    pays = count >= _LONG and not _reads_any_length(state, candidate)
-    return Form(False, padded_channels(count, anchor.dtype.alignment)) if pays else PLAIN
+    """The form in which a fused node reads its activations."""
+    return candidate.anchor.op.forms(candidate, _around(state, candidate))[0]
 
 
-def _reads_any_length(state: Assignment, candidate: Candidate) -> bool:
-    """Whether a product's kernel does, where nobody else may want the rows padded: those for
-    several products do."""
-    alone = (
-        state.premises.nchw_stems
-        and len(candidate.anchor.x.outputs) == 1
-        and reads_any_rows(candidate.anchor.dtype, candidate.widths[0])
+def _around(state: Assignment, candidate: Candidate) -> Around:
+    premises, name = state.premises, candidate.output.name
+    return Around(
+        state.form(candidate.anchor.x),
+        padded=name in premises.padded,
+        nchw_stems=premises.nchw_stems,
+        to_nchw=name in premises.to_nchw,
     )
-    return len(candidate.widths) > 1 or alone
-
-
-def _is_first(state: Assignment, candidate: Candidate) -> bool:
-    """Whether a kernel for few channels in NCHW serves; it has no tensor operands."""
-    node, filters = candidate.anchor.node, candidate.anchor.weight.shape[1:]
-    if candidate.tensors:
-        return False
-    alignment = candidate.anchor.dtype.alignment
-    stored = [-(-count // alignment) * alignment for count in candidate.widths]
-    if candidate.output.name not in state.premises.padded:
-        stored[-1] = candidate.widths[-1]
-    strides, dilations = (
-        tuple(node.attrs.get(name, [1] * len(filters[1:]))) for name in ("strides", "dilations")
-    )
-    groups = int(node.attrs.get("group", 1))
-    dtype, steps = candidate.anchor.dtype, candidate.chain
-    return reads_nchw(Stem(dtype, tuple(stored), tuple(filters), strides, dilations, groups, steps))
 
 
 def _channels(candidate: Candidate) -> int:

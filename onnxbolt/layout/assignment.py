@@ -9,11 +9,12 @@ from functools import cached_property
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate
+from onnxbolt.forms import PLAIN, Form
 from onnxbolt.graph.edit import producer
 from onnxbolt.layout.carry import Carry
 from onnxbolt.layout.convert import appended
-from onnxbolt.layout.form import PLAIN, Form
 from onnxbolt.layout.pixels import kept_by
+from onnxbolt.ops.base import FusedOp, Stored
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +29,9 @@ class FusedNodes:
         return {last_node(candidate): candidate for candidate in self.candidates}
 
     @cached_property
-    def kinds(self) -> dict[gs.Node, str]:
-        """The kinds of anchors, by the anchor's node."""
-        return {candidate.anchor.node: candidate.anchor.kind for candidate in self.candidates}
+    def ops(self) -> dict[gs.Node, FusedOp]:
+        """The ops, by the anchor's node."""
+        return {candidate.anchor.node: candidate.anchor.op for candidate in self.candidates}
 
     @cached_property
     def covered(self) -> set[gs.Node]:
@@ -40,7 +41,7 @@ class FusedNodes:
     @cached_property
     def channels_last(self) -> set[gs.Node]:
         """Those of candidates whose kernels read tensors with their channels last."""
-        found = (candidate for candidate in self.candidates if candidate.anchor.kind != "gemm")
+        found = (c for c in self.candidates if c.anchor.op.channels_last)
         return {node for candidate in found for node in candidate.nodes}
 
 
@@ -96,17 +97,24 @@ class Assignment:
         return self.forms.get(tensor.name, PLAIN)
 
     def reads_nchw(self, candidate: Candidate) -> bool:
-        """True if the fused convolution reads its activation as ONNX has it."""
-        return candidate.anchor.kind == "conv" and self.fused_reads[candidate.anchor.node] == PLAIN
+        """True if a kernel for NHWC reads its activation as ONNX has it."""
+        anchor = candidate.anchor
+        return anchor.op.channels_last and self.fused_reads[anchor.node] == PLAIN
 
     def writes_nchw(self, candidate: Candidate) -> bool:
-        """True if the fused convolution writes its result as ONNX has it."""
-        return candidate.anchor.kind == "conv" and not self.form(candidate.output).last
+        """True if a kernel for NHWC writes its result as ONNX has it."""
+        return candidate.anchor.op.channels_last and not self.form(candidate.output).last
+
+    def stored(self, candidate: Candidate) -> Stored:
+        """How the candidate's kernel reads and writes its tensors."""
+        output = candidate.output
+        reads = self.fused_reads[candidate.anchor.node]
+        return Stored(reads, self.form(output), self.both.get(output.name))
 
     @property
     def leaving(self) -> list[Candidate]:
         """Convolutions that write NHWC though every reader of the result wants NCHW."""
-        found = [c for c in self.candidates if c.anchor.kind == "conv" and self.form(c.output).last]
+        found = [c for c in self.candidates if c.anchor.op.writes_nchw and self.form(c.output).last]
         return [
             c
             for c in found
@@ -115,12 +123,9 @@ class Assignment:
         ]
 
     def reads_last(self, tensor: gs.Tensor) -> bool:
-        """True if a fused convolution reads this tensor as its activation."""
-        return any(
-            self._anchor_reads(node, tensor, kind)
-            for node in tensor.outputs
-            for kind in ("conv", "squeeze_excite")
-        )
+        """True if a kernel for NHWC reads this tensor as its activation."""
+        readers = (self._reader(node, tensor) for node in tensor.outputs)
+        return any(op is not None and op.channels_last for op in readers)
 
     def leads_to_last(self, tensor: gs.Tensor) -> bool:
         """True if `tensor` reaches an NHWC consumer, directly or through layout-preserving ops.
@@ -143,13 +148,13 @@ class Assignment:
         return False
 
     def only_gemms_read(self, tensor: gs.Tensor) -> bool:
-        """True if fused GEMMs alone read this tensor."""
-        return bool(tensor.outputs) and all(
-            self._anchor_reads(node, tensor, "gemm") for node in tensor.outputs
-        )
+        """True if fused GEMMs alone read this tensor, whose columns may then lie in any order."""
+        readers = [self._reader(node, tensor) for node in tensor.outputs]
+        return bool(readers) and all(op is not None and op.any_order for op in readers)
 
-    def _anchor_reads(self, node: gs.Node, tensor: gs.Tensor, kind: str) -> bool:
-        return self.fused.kinds.get(node) == kind and node.inputs[0] is tensor
+    def _reader(self, node: gs.Node, tensor: gs.Tensor) -> FusedOp | None:
+        """The op that begins at `node` and reads `tensor` as its activation."""
+        return self.fused.ops.get(node) if node.inputs[0] is tensor else None
 
     def demand(self, tensor: gs.Tensor, form: Form, reader: frozenset[str] = frozenset()) -> None:
         """Note that some node reads `tensor` in `form`; `reader` names the padded outputs that a
@@ -198,7 +203,7 @@ Rule = Callable[[gs.Node, Assignment], Carry | None]
 def last_node(candidate: Candidate) -> gs.Node:
     """The node in whose place the fused node stands: a stored result may be read before the last
     node."""
-    written = [candidate.anchor.node, *(node for link in candidate.links for node in link.nodes)]
+    written = [*candidate.anchor.nodes, *(node for link in candidate.links for node in link.nodes)]
     if candidate.stored is None:
         return written[-1]
     return next(

@@ -14,8 +14,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.families import KernelConfig
-from onnxbolt.layout.form import Form
-from onnxbolt.layout.places import Operation, Read, Slice
+from onnxbolt.forms import Form
+from onnxbolt.layout.places import Read, Slice
+from onnxbolt.ops.base import Operation, Tensors
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Kernels:
     source: str = "predicted"
 
 
-class Writer(Protocol):
+class Writer(Tensors, Protocol):
     """Writes the new list of nodes. `get` and `produce` name a tensor in a stored form."""
 
     graph: gs.Graph

@@ -11,12 +11,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt import ops
 from onnxbolt.candidates import Anchor, Candidate, Link
 from onnxbolt.canonicalize.batchnorm import scale_and_shift
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, SCALE, Step
+from onnxbolt.forms import Form
 from onnxbolt.layout.assignment import Assignment
-from onnxbolt.layout.form import Form
 from onnxbolt.layout.rules import batchnorm, elementwise
 from onnxbolt.match.matcher import fits, links_over
 
@@ -51,7 +52,7 @@ def _from(
     dtype = DType.of(x.dtype) if x is not None else None
     if form is None or x is None or dtype is None:
         return None
-    anchor = Anchor("elementwise", node, x, None, dtype)
+    anchor = Anchor(ops.ALONE, node, x, None, dtype)
     links = _links(node, x, anchor, [], assignment, form)
     while links and (more := _behind(links, anchor, assignment, form, ending, taken)):
         links += more

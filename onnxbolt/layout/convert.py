@@ -10,20 +10,18 @@ else a Gather.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
+from onnxbolt import ops
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, STORE, Step
+from onnxbolt.epilogues import CASTS, Step
 from onnxbolt.families import only
+from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
 from onnxbolt.graph.edit import producer
-from onnxbolt.graph.functions import Signature
 from onnxbolt.layout.carry import Kernels, Origin, Result, Writer
-from onnxbolt.layout.form import FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
-from onnxbolt.layout.places import Operation
+from onnxbolt.ops.base import Operation, Signature
 
 
 def convert(
@@ -59,18 +57,6 @@ def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:
     return padding if simple and DType.of(tensor.dtype) is not None else None
 
 
-def in_both_forms(operation: Operation, plain: gs.Tensor, form: Form) -> Operation:
-    """A convolution that writes `plain`, its result as NCHW, beside what it writes in `form`."""
-    made, padding = DType.of(plain.dtype), (form.channels or ()).count(-1)
-    signature = operation.signature
-    assert made is not None  # the plan has looked
-    cast = () if made is signature.dtype else (Step(CASTS[made]),)
-    both = replace(
-        signature, steps=(*signature.steps, Step(STORE), *cast), padding=padding, to_nchw=True
-    )
-    return Operation(both, operation.inputs, {**operation.attributes, "padding": padding})
-
-
 def _one_kernel(
     writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, want: Form, padding: int
 ) -> gs.Tensor:
@@ -80,11 +66,10 @@ def _one_kernel(
     assert read is not None  # `before_cast` has looked,
     assert made is not None  # and so has `appended`
     steps = () if read is made else (Step(CASTS[made]),)
-    signature = Signature(
-        "to_nhwc" if want.last else "to_nchw", read, len(tensor.shape), steps, padding
-    )
+    op = ops.conversion(want.last)
+    signature = Signature(op, read, len(tensor.shape), steps, padding)
     rule = "NCHW to NHWC" if want.last else "NHWC to NCHW"
-    configs = [only(signature.kind, arch) for arch in writer.archs]
+    configs = [only(op.name, arch) for arch in writer.archs]
     node = writer.own(
         Operation(signature, [source], {"padding": padding}),
         Result(tensor, want),

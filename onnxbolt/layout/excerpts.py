@@ -8,8 +8,8 @@ import itertools
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.forms import CHANNELS_LAST
 from onnxbolt.graph.edit import constant_integers
-from onnxbolt.layout.form import CHANNELS_LAST
 from onnxbolt.layout.places import Excerpt
 
 

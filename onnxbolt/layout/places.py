@@ -7,22 +7,12 @@ lies in the result of a Concat (slices.py). Both change the `Operation` that rea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.functions import Part, Signature
-from onnxbolt.layout.form import Form
-
-
-@dataclass(frozen=True)
-class Operation:
-    """What a node of our domain computes, and of what."""
-
-    signature: Signature  # its op type
-    inputs: Sequence[gs.Tensor | Read]  # only the first one may be a Read
-    attributes: Mapping[str, object] = field(default_factory=dict)
+from onnxbolt.forms import Form
+from onnxbolt.ops.base import Operation, Part
 
 
 @dataclass(frozen=True)

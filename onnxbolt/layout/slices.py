@@ -15,16 +15,17 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt import ops
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.families import only
+from onnxbolt.forms import Form, stored_shape
 from onnxbolt.graph.edit import pinned
-from onnxbolt.graph.functions import Signature
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.carry import Kernels, Origin, Result, Writer
 from onnxbolt.layout.excerpts import excerpts
-from onnxbolt.layout.form import Form, stored_shape
-from onnxbolt.layout.places import Excerpt, Operation, Slice, Whole
+from onnxbolt.layout.places import Excerpt, Slice, Whole
+from onnxbolt.ops.base import Operation, Signature
 
 
 class _Users:
@@ -84,9 +85,9 @@ class Slices:
             dtype = DType.of(place.tensor.dtype)
             if place.in_place or dtype is None:
                 continue
-            configs = [only("elementwise", arch) for arch in writer.archs]
+            configs = [only(ops.ALONE.name, arch) for arch in writer.archs]
             writer.own(
-                Operation(Signature("elementwise", dtype), [writer.get(place.tensor, place.form)]),
+                Operation(Signature(ops.ALONE, dtype), [writer.get(place.tensor, place.form)]),
                 Result(place.tensor, place.form, place=place),
                 Origin("Concat in NHWC", concat),
                 Kernels(configs),

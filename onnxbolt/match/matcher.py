@@ -24,8 +24,8 @@ from onnxbolt.epilogues import (
     Step,
 )
 from onnxbolt.families import Layers, joins
-from onnxbolt.patterns.anchors import anchors
-from onnxbolt.patterns.steps import steps
+from onnxbolt.match.patterns import anchors, steps
+from onnxbolt.patterns.types import AnchorPattern
 
 UNKNOWN = "its result is no tensor of the original, so nothing could verify it"
 _STEPS = MAX_STEPS - 4  # layout assignment may add a Store and casts
@@ -67,8 +67,7 @@ def _matched(
     graph: gs.Graph, node: gs.Node, pinned: set[str], several: bool
 ) -> tuple[Candidate | None, tuple[Refusal, ...]]:
     """The candidate that begins at `node`, and what was refused on the way."""
-    pattern = anchors().get(node.op) if node.domain in (None, "", "ai.onnx") else None
-    found = pattern.match(node) if pattern is not None else None
+    found = _anchored(node)
     if found is None or isinstance(found, Refusal):
         return None, () if found is None else (found,)
     anchor, links = found
@@ -76,9 +75,7 @@ def _matched(
         reason = "a value inside of it is an output of the graph"
         return None, (Refusal(node.name, node.op, reason, inner),)
     whole = (
-        Continuation(links)
-        if anchor.kind == "squeeze_excite"
-        else _follow(anchor, links, pinned, several)
+        _follow(anchor, links, pinned, several) if anchor.op.takes_epilogue else Continuation(links)
     )
     candidate = Candidate(anchor, whole.links, graph.source_tensors).prefix(len(whole.links))
     if candidate is not None:
@@ -87,12 +84,20 @@ def _matched(
     return None, (*whole.refusals, unknown)
 
 
+def _anchored(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:
+    """What begins at `node`: the first match, else the first refusal."""
+    domain = "" if node.domain in (None, "", "ai.onnx") else node.domain
+    patterns: Sequence[AnchorPattern] = anchors().get((domain, node.op), ())
+    found = [match for pattern in patterns if (match := pattern.match(node)) is not None]
+    matched = (match for match in found if not isinstance(match, Refusal))
+    return next(matched, found[0] if found else None)
+
+
 def _pinned_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> str:
-    """The name of a tensor between an anchor's own links that has to be produced."""
-    nodes = (anchor.node, *(node for link in links for node in link.nodes)) if links else ()
-    inner = (
-        tensor.name for node in nodes for tensor in node.outputs if tensor is not links[-1].output
-    )
+    """The name of a tensor between an anchor's own nodes and links that has to be produced."""
+    nodes = (*anchor.nodes, *(node for link in links for node in link.nodes))
+    output = links[-1].output if links else anchor.output
+    inner = (tensor.name for node in nodes for tensor in node.outputs if tensor is not output)
     return next((name for name in inner if name in pinned), "")
 
 
@@ -101,7 +106,7 @@ def _follow(
 ) -> Continuation:
     """The whole epilogue, which begins with the anchor's own `links`."""
     chain, refusals = list(links), list[Refusal]()
-    tensor, layer = anchor.node.outputs[0], anchor
+    tensor, layer = anchor.output, anchor
     while True:
         found = _next(layer, chain, tensor, pinned, several)
         refusals += found.refusals
@@ -150,9 +155,10 @@ def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
         for link in chain
         if link.step.name == PRODUCT and link.operand is not None
     ]
-    widths, steps = (anchor.channels, *inner), tuple(link.step.name for link in chain)
+    widths, names = (anchor.channels, *inner), tuple(link.step.name for link in chain)
     depth = int(anchor.weight.shape[0])  # of a GEMM, whose weight is [K, N]
-    return joins(Layers(anchor.kind, anchor.pointwise, anchor.dtype, depth, widths, steps))
+    layers = Layers(anchor.op.problem_type, anchor.pointwise, anchor.dtype, depth, widths, names)
+    return joins(layers)
 
 
 def links_over(
@@ -164,7 +170,7 @@ def links_over(
     Refusals read "general: details".
     """
     refusals = []
-    for pattern in steps().get((node.domain or "", node.op), ()):
+    for pattern in steps(node.domain or "", node.op):
         found = pattern.match(node, tensor, anchor)
         if isinstance(found, str):
             reason = f"not in the epilogue before it, since {found}"

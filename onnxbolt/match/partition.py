@@ -18,7 +18,7 @@ def partition(candidates: list[Candidate]) -> list[Candidate]:
     order = sorted(
         range(len(candidates)),
         key=lambda i: (
-            candidates[i].anchor.kind != "squeeze_excite",
+            candidates[i].anchor.op.takes_epilogue,
             -len(candidates[i].links),
             -i,
         ),

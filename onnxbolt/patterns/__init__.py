@@ -1,6 +1,6 @@
-"""One pattern per file: an op that starts a candidate, or one that adds a step to its epilogue.
+"""What nodes of a graph are compared with: the forms of patterns (types.py), and the patterns of
+epilogue steps, made of their entries (epilogue.py).
 
-A module holds `ANCHORS`, a tuple of `AnchorPattern`, or `STEPS`, a tuple of `StepPattern`
-(types.py), or both. `anchors.py` and `steps.py` list the modules. Patterns name the ONNX ops that
-they begin at, so at most one anchor pattern and a few step patterns look at a node.
+Ops hold the patterns of what they begin with (onnxbolt/ops/), and match/patterns.py has all of them
+by operator, so that at most a few look at a node.
 """

@@ -7,20 +7,37 @@ of the same shape becomes a residual or a gate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Link
 from onnxbolt.domains import INTERNAL
-from onnxbolt.epilogues import BIAS, EpilogueStep, Step
+from onnxbolt.epilogues import BIAS, EpilogueStep, Step, registered
 from onnxbolt.epilogues.patterns import Conversion, Pattern, Tensor, Unary, Vector
 from onnxbolt.graph.edit import scalar
 from onnxbolt.patterns.types import StepPattern
 
 _Match = Link | tuple[Link, ...] | str | None
+
+
+def step_patterns() -> Mapping[tuple[str, str], Sequence[StepPattern]]:
+    """The patterns of all epilogue steps, by domain and operator."""
+    return _step_patterns(registered())
+
+
+@lru_cache(maxsize=1)
+def _step_patterns(
+    entries: tuple[EpilogueStep, ...],
+) -> Mapping[tuple[str, str], Sequence[StepPattern]]:
+    found: dict[tuple[str, str], list[StepPattern]] = defaultdict(list)
+    for pattern in (pattern for entry in entries for pattern in patterns_of(entry)):
+        for op in pattern.ops:
+            found[pattern.domain, op].append(pattern)
+    return dict(found)
 
 
 def patterns_of(entry: EpilogueStep) -> Iterator[StepPattern]:

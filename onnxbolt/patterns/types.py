@@ -12,11 +12,15 @@ from onnxbolt.candidates import Anchor, Link, Refusal
 
 @dataclass(frozen=True)
 class AnchorPattern:
-    """Where a chain may begin: `match(node)` gives the anchor and the links that belong to it,
-    or says why not; None: nothing near."""
+    """Where a fused op may begin: at nodes of the operators `ops` of `domain`, "" ONNX's.
+
+    `match(node)` gives the anchor and the steps that belong to it, or says why not; None: the node
+    is nothing near.
+    """
 
     ops: tuple[str, ...]
     match: Callable[[gs.Node], tuple[Anchor, tuple[Link, ...]] | Refusal | None]
+    domain: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS
 from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
+from onnxbolt.forms import PLAIN, Form
 from onnxbolt.layout.assign import x_form
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.convert import appended
-from onnxbolt.layout.form import PLAIN, Form
 from onnxbolt.plan.cost import elementwise_us, layout_us, predict, supports, transpose_us
 from onnxbolt.plan.problems import in_both_forms, problem_of
 from onnxbolt.plan.ranges import Point
@@ -41,7 +41,7 @@ def padding_us(candidate: Candidate, forms: Assignment, archs: Sequence[int], at
     """On all `archs` together: a copy of a product's rows with zeros behind each, where its
     kernel reads them so, and nobody else does."""
     anchor, x = candidate.anchor, candidate.anchor.x
-    if anchor.kind != "gemm" or len(x.outputs) > 1:
+    if anchor.op.channels_last or len(x.outputs) > 1:
         return 0.0
     reads = (
         x_form(forms, candidate)
@@ -80,7 +80,7 @@ def _parting(assignment: Assignment) -> Iterator[tuple[Candidate, gs.Tensor]]:
     """Convolutions whose result is read in both forms, each with what is read as ONNX has it."""
     for c in assignment.candidates:
         if (
-            c.anchor.kind == "conv"
+            c.anchor.op.writes_nchw
             and c.out is c.anchor.dtype
             and c.output.name in assignment.read_as_stored
         ):

@@ -431,8 +431,8 @@ def _forms_apart(
 
 def _columns(candidate: Candidate, layers: int) -> str:
     """Of its first layers, '64 to 256 to 256'."""
-    weight = candidate.anchor.weight.shape
-    first = int(weight[1] if candidate.anchor.kind == "conv" else weight[0])
+    anchor = candidate.anchor
+    first = int(anchor.weight.shape[anchor.op.weight_axes[1]])
     return " to ".join(map(str, (first, *candidate.widths[:layers])))
 
 

@@ -19,11 +19,10 @@ from onnxbolt.candidates import Candidate, Link, Refusal
 from onnxbolt.epilogues import CASTS, MEAN, PRODUCT, Step
 from onnxbolt.errors import FrozenError
 from onnxbolt.families import most_mean_pixels
-from onnxbolt.graph.edit import sole_use
+from onnxbolt.graph.edit import is_mean, sole_use
 from onnxbolt.match.matcher import links_over
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Cut, Timings
-from onnxbolt.patterns.squeeze_excite import is_mean
 from onnxbolt.plan.cost import pool_us, supports
 from onnxbolt.plan.kernel_times import KernelTimes
 from onnxbolt.plan.problems import chain_key, describe_problem, problem_of
@@ -78,7 +77,7 @@ class Averaged(NamedTuple):
 def with_mean(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
     """`candidate` with the global average pooling that alone reads its result, and a Cast behind
     that; None where there is none."""
-    node = sole_use(graph, candidate.output) if candidate.anchor.kind == "conv" else None
+    node = sole_use(graph, candidate.output) if candidate.anchor.op.takes_mean else None
     if node is None or not is_mean(node) or len(candidate.output.shape or ()) != 4:
         return None
     if any(step == PRODUCT or step in CASTS.values() for step in candidate.chain):

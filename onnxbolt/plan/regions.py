@@ -11,9 +11,9 @@ from hashlib import sha256
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate
+from onnxbolt.forms import Form
 from onnxbolt.graph.edit import producer
 from onnxbolt.layout.assignment import Assignment
-from onnxbolt.layout.form import Form
 from onnxbolt.measurements.keys import Problem, canonical, plain
 from onnxbolt.plan.problems import describe_problem, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
@@ -149,7 +149,7 @@ def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region
     for candidate in assignment.candidates:
         for tensor in candidate.outputs:
             groups.join(_tensor(tensor), ("candidate", candidate))
-        if candidate.anchor.kind != "gemm":
+        if candidate.anchor.op.channels_last:
             for tensor in (candidate.anchor.x, *candidate.tensors):
                 if assignment.form(tensor).last:
                     groups.join(_tensor(tensor), ("candidate", candidate))

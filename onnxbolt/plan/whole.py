@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
-from onnxbolt.graph.functions import DOMAIN
+from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.plan.choose import Prediction
 from onnxbolt.plan.cost import elementwise_us
 from onnxbolt.plan.ranges import Point

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto, NodeProto, helper
 
 from onnxbolt.candidates import Candidate, Refusal
-from onnxbolt.graph.functions import DOMAIN
 from onnxbolt.inspection import describe
 from onnxbolt.library import Manifest
+from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options
 from onnxbolt.precision import Kept

@@ -14,6 +14,7 @@ from onnxbolt import precision
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.codegen.render import Instance
+from onnxbolt.forms import PLAIN
 from onnxbolt.graph.edit import producer
 from onnxbolt.graph.element_types import onnx_dtype
 from onnxbolt.graph.exporter import export_model, node_proto, tensor_proto
@@ -21,7 +22,6 @@ from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.order import in_order
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.skeleton import LEAST_IR
-from onnxbolt.layout.form import PLAIN
 from onnxbolt.library import Manifest, metadata_of
 from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Timings

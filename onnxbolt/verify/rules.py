@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import FunctionProto, NodeProto
 
-from onnxbolt.graph.functions import DOMAIN
+from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
 from onnxbolt.verify.functions import functions
 from onnxbolt.verify.limits import UNKNOWN, Arithmetic, unit

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
+from onnxbolt.forms import FIRST_TO_LAST, take
 from onnxbolt.graph.exporter import FUSED_DOMAIN
-from onnxbolt.layout.form import FIRST_TO_LAST, take
 
 
 @dataclass(frozen=True)

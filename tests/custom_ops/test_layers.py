@@ -10,8 +10,9 @@ import pytest
 
 from onnxbolt.codegen import declarations
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.families import FAMILIES, kinds
+from onnxbolt.families import FAMILIES
 from onnxbolt.library import runtime_sources
+from onnxbolt.ops import kinds
 
 KINDS = kinds()
 ROOT = resource_dir("custom_ops")

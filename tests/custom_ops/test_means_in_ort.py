@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from onnxbolt.graph.functions import Part
+from onnxbolt.ops.base import Part
 from tests import library_fixtures as fx
 from tests.custom_ops.test_library_in_ort import compare, inferred, session
 

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxbolt.epilogues import Step
 from onnxbolt.families import named
-from onnxbolt.graph.functions import DOMAIN, Part
+from onnxbolt.ops.base import Part
+from onnxbolt.ops.functions import DOMAIN
 from tests import library_fixtures as fx
 
 CONV = (Step("Bias"), Step("Relu"))

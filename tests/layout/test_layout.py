@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxbolt.layout.form import concatenated, padded_channels, take
+from onnxbolt.forms import concatenated, padded_channels, take
 from tests.support import Net, assert_same, feeds_of, fused, ops, run
 
 

@@ -352,7 +352,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # layout
     *_mutants(
-        "onnxbolt/layout/form.py",
+        "onnxbolt/forms.py",
         "tests/layout/test_layout.py tests/layout/test_excerpts.py tests/layout/test_split.py",
         ("padding is not filled", "    taken[tuple(where)] = fill\n", ""),
         ("channels of a concatenation begin at 0", "        offset += count\n", ""),
@@ -400,7 +400,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
-        "onnxbolt/layout/packed.py",
+        "onnxbolt/ops/products.py",
         "tests/layout/test_layout.py tests/layout/test_depthwise.py",
         (
             "weights keep channels that nothing reads",
@@ -430,7 +430,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # planning
     *_mutants(
-        "onnxbolt/plan/problems.py",
+        "onnxbolt/ops/conv/problem.py",
         "tests/plan/test_problems.py",
         (
             "pads left and bottom exchanged",
@@ -489,19 +489,23 @@ MUTANTS: tuple[Mutant, ...] = (
             "        node.outputs.clear()",
         ),
         (
-            "a depthwise convolution keeps its groups",
-            'attributes["group"] = len(writes.channels)',
-            "pass",
-        ),
-        (
             "equal constants of other shapes are shared",
             "(values.dtype.str, values.shape, values.tobytes())",
             "(values.dtype.str, values.tobytes())",
         ),
     ),
     *_mutants(
+        "onnxbolt/ops/conv/__init__.py",
+        "tests/layout/test_depthwise.py",
+        (
+            "a depthwise convolution keeps its groups",
+            'attributes["group"] = len(writes.channels)',
+            "pass",
+        ),
+    ),
+    *_mutants(
         "onnxbolt/epilogues/rectifiers.py",
-        "tests/graph/test_functions.py",
+        "tests/ops/test_functions.py",
         (
             "HardSwish's body divides by 5",
             'emit("HardSigmoid", [x], alpha=1.0 / 6.0, beta=0.5)',
@@ -510,12 +514,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     *_mutants(
         "onnxbolt/epilogues/gelu.py",
-        "tests/graph/test_functions.py",
+        "tests/ops/test_functions.py",
         ("GELU's body with another cubic", 'emit("Const", 0.044715)', 'emit("Const", 0.044)'),
     ),
     *_mutants(
         "onnxbolt/epilogues/operands.py",
-        "tests/graph/test_functions.py tests/custom_ops/test_steps.py",
+        "tests/ops/test_functions.py tests/custom_ops/test_steps.py",
         (
             "Add takes a vector",
             'operand="tensor",\n    patterns=(Tensor("Add"),)',

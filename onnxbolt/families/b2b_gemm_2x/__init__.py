@@ -36,4 +36,4 @@ class B2bGemm2x(Family[B2bGemm2xConfig]):
         return b2b_mma.shortage(B2bGemm2xConfig, problem, arch)
 
     def joins(self, layers: Layers) -> bool:
-        return layers.kind == "gemm" and b2b.serves(layers.dtype, layers.widths, layers.steps)
+        return b2b.serves(layers.dtype, layers.widths, layers.steps)

@@ -38,4 +38,4 @@ class B2bGemmSm90(Family[B2bGemmSm90Config]):
         return b2b.predicted_us(problem, config, arch, memory_us(problem, arch))
 
     def joins(self, layers: Layers) -> bool:
-        return layers.kind == "gemm" and b2b.serves(layers.dtype, layers.widths, layers.steps)
+        return b2b.serves(layers.dtype, layers.widths, layers.steps)

@@ -63,7 +63,7 @@ class B2bGemmSmall(Family[B2bGemmSmallConfig]):
         return arch.launch_us + _PROLOGUE_US + overlapped(compute, memory_us(problem, arch), _LOSS)
 
     def joins(self, layers: Layers) -> bool:
-        return layers.kind == "gemm" and serves(layers.depth, layers.widths, layers.steps)
+        return serves(layers.depth, layers.widths, layers.steps)
 
 
 def serves(depth: int, widths: tuple[int, ...], steps: tuple[str, ...]) -> bool:

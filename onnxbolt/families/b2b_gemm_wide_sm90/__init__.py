@@ -125,9 +125,7 @@ class B2bGemmWideSm90(Family[B2bGemmWideSm90Config]):
         return _LAUNCH_US + overlapped(compute, memory_us(problem, arch) * _MEMORY, _LOSS)
 
     def joins(self, layers: Layers) -> bool:
-        return layers.kind == "gemm" and b2b.serves(
-            layers.dtype, layers.widths, layers.steps, COLUMNS[-1]
-        )
+        return b2b.serves(layers.dtype, layers.widths, layers.steps, COLUMNS[-1])
 
 
 def is_feasible(config: B2bGemmWideSm90Config, problem: GemmProblem, arch: Arch) -> bool:

@@ -107,7 +107,7 @@ def joins_convs(layers: Layers) -> bool:
     stand behind the last one."""
     narrow = max(layers.widths[:-1], default=0) <= _MOST_INNER and layers.widths[-1] <= _MOST_LAST
     several = 2 <= len(layers.widths) <= MAX_LAYERS and fits_several(layers.steps)
-    return layers.kind == "conv" and layers.dtype.bytes == 2 and several and narrow
+    return layers.dtype.bytes == 2 and several and narrow
 
 
 def configs(kind: type[B], problem: GemmProblem, arch: Arch) -> tuple[B, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.batchnorm import scale_and_shift
+from onnxbolt.forms import take
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
-from onnxbolt.layout.form import take
 
 OPS = ("BatchNormalization",)
 

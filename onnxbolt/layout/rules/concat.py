@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST, Form, concatenated
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
-from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST, Form, concatenated
 from onnxbolt.layout.rules.elementwise import stored_constant
 
 OPS = ("Concat",)

@@ -8,9 +8,9 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.epilogues import EPILOGUES, EpilogueStep, steps_of
 from onnxbolt.epilogues.patterns import Unary, Vector
+from onnxbolt.forms import FIRST_TO_LAST, PLAIN, Form, take
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.carry import Carry, Writer
-from onnxbolt.layout.form import FIRST_TO_LAST, PLAIN, Form, take
 
 # standard operators that are no epilogue step; the value of the bounded ones at a padded zero is
 # finite whatever the constants are, so that zero weights behind them remove it

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.forms import FIRST_TO_LAST, Form
 from onnxbolt.graph.edit import constant_integers
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
-from onnxbolt.layout.form import FIRST_TO_LAST, Form
 
 OPS = ("Flatten", "Squeeze")  # and, by reshape.py, Reshape
 

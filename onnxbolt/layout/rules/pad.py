@@ -7,10 +7,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST
 from onnxbolt.graph.edit import constant_integers
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
-from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
 
 OPS = ("Pad",)
 

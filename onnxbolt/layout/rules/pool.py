@@ -12,12 +12,12 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
 from onnxbolt.families import candidates
+from onnxbolt.forms import Form, stored_shape
 from onnxbolt.graph.edit import auto_pad, constant_integers, sole_use
-from onnxbolt.graph.functions import Signature
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
-from onnxbolt.layout.form import Form, stored_shape
-from onnxbolt.layout.places import Operation
+from onnxbolt.ops import named
+from onnxbolt.ops.base import Operation, Signature
 from onnxbolt.problems import PoolProblem
 
 OPS = ("MaxPool", "AveragePool", "GlobalAveragePool")
@@ -75,7 +75,7 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     if (cast := _cast_behind(writer, y, form)) is not None:
         covered, y = (node, cast), cast.outputs[0]
         steps = (Step(CASTS[DType.of(y.dtype) or DType.F32]),)
-    signature = Signature(kind, dtype, 4, steps)
+    signature = Signature(named(kind), dtype, 4, steps)
     writer.own(
         Operation(signature, [writer.get(x, form)], attributes),
         Result(y, form),

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.forms import CHANNELS_LAST
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
-from onnxbolt.layout.form import CHANNELS_LAST
 from onnxbolt.layout.pixels import joins_or_splits_pixels, shuffled
 from onnxbolt.layout.rules import flatten
 

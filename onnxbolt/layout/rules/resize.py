@@ -13,12 +13,12 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
 from onnxbolt.families import only
+from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST
 from onnxbolt.graph.edit import constant_integers
-from onnxbolt.graph.functions import Signature
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
-from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
-from onnxbolt.layout.places import Operation
+from onnxbolt.ops import named
+from onnxbolt.ops.base import Operation, Signature
 from onnxbolt.sampling import COORDINATES, MODES, ROUNDINGS, Sampling
 
 OPS = ("Resize",)
@@ -102,7 +102,9 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
         attributes |= {name: node.attrs.get(name, default) for name, default in _CUBIC.items()}
     writer.own(
         Operation(
-            Signature("resize", dtype, 4, sampling=sampling), [writer.get(x, form)], attributes
+            Signature(named("resize"), dtype, 4, variant=sampling),
+            [writer.get(x, form)],
+            attributes,
         ),
         Result(y, form),
         Origin("Resize in NHWC", node, (node,)),

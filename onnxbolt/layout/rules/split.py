@@ -10,15 +10,15 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt import ops
 from onnxbolt.dtypes import DType
 from onnxbolt.families import only
+from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST
 from onnxbolt.graph.edit import pinned
-from onnxbolt.graph.functions import Signature
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.excerpts import cut_axes, excerpts
-from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST
-from onnxbolt.layout.places import Operation
+from onnxbolt.ops.base import Operation, Signature
 
 OPS = ("Slice", "Split")
 
@@ -65,7 +65,7 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
 def _emit_channels(writer: Writer, node: gs.Node, carry: Carry) -> None:
     dtype, configs = (
         DType.of(node.inputs[0].dtype),
-        [only("elementwise", arch) for arch in writer.archs],
+        [only(ops.ALONE.name, arch) for arch in writer.archs],
     )
     assert dtype is not None  # `excerpts` has looked
     for tensor, excerpt in zip(list(node.outputs), excerpts(node), strict=True):
@@ -74,7 +74,7 @@ def _emit_channels(writer: Writer, node: gs.Node, carry: Carry) -> None:
         if tensor.outputs or pinned(writer.graph, tensor):
             read = excerpt.within(writer.get(excerpt.tensor, excerpt.form))
             writer.own(
-                Operation(Signature("elementwise", dtype), [read]),
+                Operation(Signature(ops.ALONE, dtype), [read]),
                 Result(tensor, carry.writes[0]),
                 Origin(f"{node.op} in NHWC", node, (node,)),
                 Kernels(configs),

@@ -11,9 +11,9 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
+from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
-from onnxbolt.layout.form import CHANNELS_LAST, FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
 
 OPS = ("Transpose",)
 

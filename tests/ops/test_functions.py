@@ -13,7 +13,9 @@ from onnx import helper
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, MEAN, STORE, Step
-from onnxbolt.graph.functions import DOMAIN, Signature, build
+from onnxbolt.ops import named
+from onnxbolt.ops.base import Signature
+from onnxbolt.ops.functions import DOMAIN, build
 from tests.support import Net, assert_same
 
 PARAMS = {"LeakyRelu": (0.1,), "Clip": (-0.5, 0.7), "HardSigmoid": (0.3, 0.4), "Elu": (0.8,)}
@@ -78,7 +80,7 @@ def test_gemm_bodies_compute_the_reference(name: str, opset: int) -> None:
     }
     product = x.astype(np.float64) @ weight.T.astype(np.float64)
     expected = step.row.reference(product, operand, *step.params)
-    got = call(Signature("gemm", DType.F32, 0, (step,)), feeds, opset)
+    got = call(Signature(named("gemm"), DType.F32, 0, (step,)), feeds, opset)
     limit = {"CastF16": 1e-3, "CastBF16": 8e-3}.get(name, 1e-5)
     assert np.linalg.norm(got.astype(np.float64) - expected) <= limit * np.linalg.norm(expected)
 
@@ -103,7 +105,7 @@ def test_convolution_bodies_take_operands_in_channels_last(name: str) -> None:
     }
     expected = steps[1].row.reference(np.maximum(x @ weight.reshape(2, 3).T, 0), operand)
     got = call(
-        Signature("conv", DType.F32, 4, steps),
+        Signature(named("conv"), DType.F32, 4, steps),
         feeds,
         17,
         strides=[1, 1],
@@ -123,7 +125,7 @@ def test_last_convolutions_write_channels_first(steps: tuple[str, ...], rank: in
         for n, shape in ((2, (4, 5)), (2, (1, 1)))
     )
     bias = {"bias": rng.standard_normal(2).astype(np.float32)} if steps else {}
-    signature = Signature("conv", DType.F32, rank, tuple(map(Step, steps)), to_nchw=True)
+    signature = Signature(named("conv"), DType.F32, rank, tuple(map(Step, steps)), to_nchw=True)
     assert build(signature, 17).name == "_".join(
         ["FusedConv", *steps, "f32", *(["1d"] if rank == 3 else []), "to_nchw"]
     )
@@ -154,7 +156,7 @@ def test_means_are_over_each_image_behind_all_other_steps(
         rng.standard_normal((2, 1, 1, 6)).astype(np.float32),
     )
     bias = {"bias": rng.standard_normal(2).astype(np.float32)} if "Bias" in steps else {}
-    signature = Signature("conv", DType.F32, 4, tuple(map(Step, steps)))
+    signature = Signature(named("conv"), DType.F32, 4, tuple(map(Step, steps)))
     assert build(signature, opset).name == "_".join(["FusedConv", *steps, "f32"])
     got = call(
         signature,
@@ -175,7 +177,7 @@ def test_means_are_over_each_image_behind_all_other_steps(
 def test_elementwise_bodies_work_on_the_last_axis(element: DType) -> None:
     rng = np.random.default_rng(0)
     signature = Signature(
-        "elementwise", element, 0, (Step("Scale"), Step("Bias"), Step("Add"), Step("Relu"))
+        named("elementwise"), element, 0, (Step("Scale"), Step("Bias"), Step("Add"), Step("Relu"))
     )
     x, tensor = (rng.standard_normal((2, 3, 4, 5)).astype(np.float32) for _ in range(2))
     scale, bias = (rng.standard_normal(5).astype(np.float32) for _ in range(2))
@@ -209,19 +211,23 @@ def test_changes_of_layout_pad_and_convert(
     x, expected = (first, last) if kind == "to_nhwc" else (last, first)
     steps = () if element is out else (Step(CASTS[out]),)
     got = call(
-        Signature(kind, element, rank, steps, padding), {"x": x.astype(element.numpy)}, opset
+        Signature(named(kind), element, rank, steps, padding), {"x": x.astype(element.numpy)}, opset
     )
     np.testing.assert_array_equal(got, expected.astype(element.numpy).astype(out.numpy))
 
 
 def test_names_tell_the_chain_and_differ_where_bodies_differ() -> None:
     steps = (Step("Bias"), Step("Add"), Step("Relu"))
-    assert build(Signature("conv", DType.F16, 4, steps), 17).name == "FusedConv_Bias_Add_Relu_f16"
     assert (
-        build(Signature("conv", DType.F16, 3, steps), 17).name == "FusedConv_Bias_Add_Relu_f16_1d"
+        build(Signature(named("conv"), DType.F16, 4, steps), 17).name
+        == "FusedConv_Bias_Add_Relu_f16"
+    )
+    assert (
+        build(Signature(named("conv"), DType.F16, 3, steps), 17).name
+        == "FusedConv_Bias_Add_Relu_f16_1d"
     )
     six, seven = (
-        build(Signature("gemm", DType.F16, 0, (Step("Clip", (0.0, high)),)), 17).name
+        build(Signature(named("gemm"), DType.F16, 0, (Step("Clip", (0.0, high)),)), 17).name
         for high in (6.0, 7.0)
     )
     assert six != seven
@@ -242,10 +248,12 @@ def test_bfloat16_bodies_need_no_bfloat16_arithmetic() -> None:
 @pytest.mark.parametrize("opset", [11, 17, 20])
 def test_pooling_bodies_convert_their_result(opset: int) -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
-    got = call(Signature("global_average_pool", DType.F32, 4, (Step("CastF16"),)), {"x": x}, opset)
+    got = call(
+        Signature(named("global_average_pool"), DType.F32, 4, (Step("CastF16"),)), {"x": x}, opset
+    )
     assert got.dtype == np.float16
     np.testing.assert_allclose(got, x.mean((1, 2), keepdims=True), rtol=2e-3, atol=2e-3)
     assert (
-        build(Signature("max_pool", DType.F16, 4, (Step("CastF32"),)), opset).name
+        build(Signature(named("max_pool"), DType.F16, 4, (Step("CastF32"),)), opset).name
         == "MaxPool_nhwc_CastF32_f16"
     )

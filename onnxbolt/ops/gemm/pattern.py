@@ -1,10 +1,8 @@
-"""MatMul of activations [.., K] by a constant [K, N], a GEMM of M = the product of the leading
-dimensions (ONNX MatMul).
-
-Gemm arrives in this form from canonicalization.
-"""
+"""MatMul of activations [.., K] by a constant [K, N]: which are fused, and why others are not."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
@@ -12,10 +10,21 @@ from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, Step
 from onnxbolt.graph.overridable import is_input, remedy_for
+from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
 
 
-def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
+def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
+    """The nodes that `op` begins at."""
+    return AnchorPattern(("MatMul",), partial(_match, op)), AnchorPattern(("Gemm",), _general)
+
+
+def continuations(op: FusedOp) -> tuple[StepPattern, ...]:
+    """Further products behind `op`."""
+    return (StepPattern(("MatMul",), partial(_layer, op)),)
+
+
+def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
     def because(reason: str, tensor: str = "", remedy: str = "") -> Refusal:
         return Refusal(node.name, node.op, reason, tensor, remedy)
 
@@ -31,7 +40,7 @@ def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
         return because("the left operand's rank is unknown or below 2", x.name)
     if 0 in weight.shape or 0 in x.shape:
         return because("an empty tensor: there is nothing to compute", x.name)
-    return Anchor("gemm", node, x, weight, dtype), ()
+    return Anchor(op, node, x, weight, dtype), ()
 
 
 def _remedy(weight: gs.Tensor) -> str:
@@ -50,13 +59,9 @@ def _general(node: gs.Node) -> Refusal:
     )
 
 
-def _layer(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | None:
-    """A further product behind a GEMM's chain."""
-    found = _match(node) if anchor.kind == "gemm" and node.inputs[0] is tensor else None
+def _layer(op: FusedOp, node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | None:
+    """A further product behind a GEMM's epilogue."""
+    found = _match(op, node) if anchor.op is op and node.inputs[0] is tensor else None
     if not isinstance(found, tuple) or found[0].dtype is not anchor.dtype:
         return None
     return Link(Step(PRODUCT), found[0].weight, (node,), node.outputs[0])
-
-
-ANCHORS = (AnchorPattern(("MatMul",), _match), AnchorPattern(("Gemm",), _general))
-STEPS = (StepPattern(("MatMul",), _layer),)

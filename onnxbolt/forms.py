@@ -28,7 +28,12 @@ class Form:
 
     @property
     def padded(self) -> bool:
+        """True if some stored channels are zeros of padding."""
         return self.channels is not None and -1 in self.channels
+
+    def count(self, channels: int) -> int:
+        """Stored channels of a tensor that has `channels` in the original."""
+        return channels if self.channels is None else len(self.channels)
 
 
 PLAIN = Form()
@@ -40,6 +45,12 @@ def padded_channels(count: int, multiple: int) -> tuple[int, ...] | None:
     needed."""
     extra = -count % multiple
     return tuple(range(count)) + (-1,) * extra if extra else None
+
+
+def kept(native: Form, count: int, multiple: int) -> Form:
+    """The form of both x and y of an op that keeps its `count` channels: as x lies, if that is
+    channels last, else so with padding up to a multiple."""
+    return native if native.last else Form(True, padded_channels(count, multiple))
 
 
 def concatenated(parts: Sequence[tuple[tuple[int, ...] | None, int]]) -> tuple[int, ...] | None:

@@ -1,5 +1,4 @@
-"""Squeeze-and-excitation (Hu et al. 2018): x times a gate per channel, which two small products
-make of the mean over the image.
+"""Which nodes are squeeze-and-excitation.
 
     Mul(x, gate(Conv(squeeze(Conv(mean(x))))))
 
@@ -10,16 +9,16 @@ with constant weights; behind each is an activation of the epilogue table.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
-from onnxbolt.graph.edit import constant_values
-from onnxbolt.patterns.steps import steps
+from onnxbolt.graph.edit import MEANS, is_mean
+from onnxbolt.ops.base import FusedOp
+from onnxbolt.patterns.epilogue import step_patterns
 from onnxbolt.patterns.types import AnchorPattern
-
-_MEANS = ("GlobalAveragePool", "ReduceMean")
 
 
 @dataclass(frozen=True)
@@ -35,18 +34,23 @@ class _Layer:
         return self.link.output
 
 
-def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:
+def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
+    """The nodes that `op` begins at."""
+    return (AnchorPattern(MEANS, partial(_match, op)),)
+
+
+def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:
     """None where the mean is no squeeze; a Refusal where the two products are there, but
     something is not as kernels need it."""
     x, y = node.inputs[0], node.outputs[0]
     if not is_mean(node) or not isinstance(x, gs.Variable) or x.shape is None or len(x.shape) != 4:
         return None
     first = _product(y)
-    squeeze = _layer(first, y) if first is not None else None
+    squeeze = _layer(op, first, y) if first is not None else None
     second = _product(squeeze.output) if squeeze is not None else None
     if first is None or second is None or squeeze is None:
         return None
-    excite = _layer(second, squeeze.output)
+    excite = _layer(op, second, squeeze.output)
     mul = _reader(excite.output) if excite is not None else None
     if (
         excite is None
@@ -61,28 +65,10 @@ def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:
         return Refusal(node.name, node.op, reason, x.name)
     dtype = DType.of(x.dtype)
     assert dtype is not None  # _reason has looked
-    anchor = Anchor(
-        "squeeze_excite", node, x, squeeze.weight, dtype, (squeeze.bias, excite.weight, excite.bias)
-    )
+    constants = (squeeze.bias, excite.weight, excite.bias)
+    anchor = Anchor(op, node, x, squeeze.weight, dtype, constants)
     last = Link(excite.link.step, None, (*excite.link.nodes, mul), mul.outputs[0])
     return anchor, (squeeze.link, last)
-
-
-def is_mean(node: gs.Node) -> bool:
-    """Whether the node is the mean over height and width of [N, C, H, W] that keeps these as 1."""
-    if node.domain or node.op not in _MEANS:
-        return False
-    if node.op == "GlobalAveragePool":
-        return True
-    axes = node.attrs.get("axes")
-    if axes is None and len(node.inputs) > 1:
-        values = constant_values(node.inputs[1])
-        axes = None if values is None else values.reshape(-1).tolist()
-    return (
-        bool(axes)
-        and sorted(int(axis) % 4 for axis in axes) == [2, 3]
-        and bool(node.attrs.get("keepdims", 1))
-    )
 
 
 def _reader(tensor: gs.Tensor) -> gs.Node | None:
@@ -104,15 +90,15 @@ def _product(tensor: gs.Tensor) -> gs.Node | None:
     return node if one_by_one and node.attrs.get("group", 1) == 1 else None
 
 
-def _layer(node: gs.Node, x: gs.Tensor) -> _Layer | None:
+def _layer(op: FusedOp, node: gs.Node, x: gs.Tensor) -> _Layer | None:
     """The product with the activation that alone reads its result."""
     y, weight = node.outputs[0], node.inputs[1]
     bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
     after = _reader(y)
     if after is None or not (bias is None or isinstance(bias, gs.Constant)):
         return None
-    anchor = Anchor("conv", node, x, weight, DType.F32)  # for patterns, which ask it for channels
-    for pattern in steps().get((after.domain or "", after.op), ()):
+    anchor = Anchor(op, node, x, weight, DType.F32)  # patterns of activations ask it for nothing
+    for pattern in step_patterns().get((after.domain or "", after.op), ()):
         link = pattern.match(after, y, anchor)
         if isinstance(link, Link) and not link.step.row.operand and link.step.row.cast is None:
             return _Layer(weight, bias, Link(link.step, None, (node, after), link.output))
@@ -130,6 +116,3 @@ def _reason(x: gs.Tensor, squeeze: _Layer, excite: _Layer) -> str:
     if squeeze.weight.shape[1] != x.shape[1] or excite.weight.shape[0] != x.shape[1]:
         return "its gate has another number of channels than the tensor that it averages"
     return ""
-
-
-ANCHORS = (AnchorPattern(_MEANS, _match),)

@@ -1,38 +1,16 @@
-"""Nodes of squeeze-and-excitation: their weights and biases are stored as their channels are."""
+"""What a node of squeeze-and-excitation reads besides x: weights and biases stored as the channels
+are."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.candidates import Anchor, Candidate
-from onnxbolt.families import KernelConfig
-from onnxbolt.graph.functions import Signature
-from onnxbolt.layout.carry import Kernels, Origin, Result, Writer
-from onnxbolt.layout.form import Form, padded_channels, take
-from onnxbolt.layout.places import Operation
+from onnxbolt.candidates import Anchor
+from onnxbolt.forms import Form, padded_channels, take
 
 
-def fuse(writer: Writer, candidate: Candidate, configs: Sequence[KernelConfig]) -> None:
-    """One node in the place of the candidate's."""
-    anchor, form = candidate.anchor, writer.form(candidate.output)
-    steps = tuple(link.step for link in candidate.links)
-    inputs = [
-        writer.get(anchor.x, form),
-        *(writer.constant(name, values) for name, values in operands(anchor, form)),
-    ]
-    attributes: dict[str, object] = {"epilogue_params": [p for step in steps for p in step.params]}
-    writer.own(
-        Operation(Signature(anchor.kind, anchor.dtype, 4, steps), inputs, attributes),
-        Result(candidate.output, form),
-        Origin(candidate.rule, anchor.node, candidate.nodes),
-        Kernels(configs),
-    )
-
-
-def operands(anchor: Anchor, form: Form) -> list[tuple[str, np.ndarray]]:
+def stored(anchor: Anchor, form: Form) -> list[tuple[str, np.ndarray]]:
     """Names and values of [S, C], float32 [S], [C, S] and float32 [C]; S is padded to accesses of
     16 bytes.
 

@@ -1,6 +1,8 @@
-"""Conv with a constant weight, 1-D and 2-D (ONNX Conv)."""
+"""Conv with a constant weight, 1-D and 2-D: which are fused, and why others are not."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
@@ -10,17 +12,31 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, PRODUCT, Step
 from onnxbolt.graph.edit import auto_pad
 from onnxbolt.graph.overridable import remedy_for
+from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
 
 
-def _match(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
+def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
+    """The nodes that `op` begins at."""
+    return (
+        AnchorPattern(("Conv",), partial(_match, op)),
+        AnchorPattern(("ConvTranspose",), _transposed),
+    )
+
+
+def continuations(op: FusedOp) -> tuple[StepPattern, ...]:
+    """Further products behind `op`."""
+    return (StepPattern(("Conv",), partial(_layer, op)),)
+
+
+def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal:
     refuse = _refusal(node)
     if refuse:
         return refuse
     x, weight = node.inputs[0], node.inputs[1]
     dtype = DType.of(weight.dtype)
     assert dtype is not None  # _refusal has looked
-    anchor = Anchor("conv", node, x, weight, dtype)
+    anchor = Anchor(op, node, x, weight, dtype)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     links = (
         (Link(Step(BIAS), bias, (node,), node.outputs[0]),)
@@ -80,10 +96,12 @@ def _transposed(node: gs.Node) -> Refusal:
     )
 
 
-def _layer(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> tuple[Link, ...] | str | None:
-    """A 1x1 convolution behind a convolution's chain: a further product of each pixel."""
+def _layer(
+    op: FusedOp, node: gs.Node, tensor: gs.Tensor, anchor: Anchor
+) -> tuple[Link, ...] | None:
+    """A 1x1 convolution behind a convolution's epilogue: a further product of each pixel."""
     if (
-        anchor.kind != "conv"
+        anchor.op is not op
         or node.inputs[0] is not tensor
         or not isinstance(node.inputs[1], gs.Constant)
     ):
@@ -97,7 +115,7 @@ def _layer(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> tuple[Link, ...]
     every_pixel = all(stride == 1 for stride in attributes.get("strides", ())) and not any(
         attributes.get("pads", ())
     )
-    found = _match(node)
+    found = _match(op, node)
     if (
         anchor.groups > 1
         or not (pointwise and every_pixel)
@@ -106,7 +124,3 @@ def _layer(node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> tuple[Link, ...]
     ):
         return None
     return Link(Step(PRODUCT), weight, (node,), node.outputs[0]), *found[1]
-
-
-ANCHORS = (AnchorPattern(("Conv",), _match), AnchorPattern(("ConvTranspose",), _transposed))
-STEPS = (StepPattern(("Conv",), _layer),)

@@ -1,0 +1,73 @@
+"""Fused ops: one class for each kind of op, which holds all that the package knows of it.
+
+The registry lists the ops, and takes those of extensions (onnxbolt/extensions.py). Stages ask the
+op of an anchor, of a signature or of a kind that a file holds; they name none.
+"""
+
+from __future__ import annotations
+
+from onnxbolt import checks
+from onnxbolt.ops.base import FusedOp
+from onnxbolt.ops.conv import Conv
+from onnxbolt.ops.elementwise import Elementwise
+from onnxbolt.ops.gemm import Gemm
+from onnxbolt.ops.layout import ToNchw, ToNhwc
+from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
+from onnxbolt.ops.resize import Resize
+from onnxbolt.ops.squeeze_excite import SqueezeExcite
+from onnxbolt.registry import Registry
+
+__all__ = ["ALONE", "OPS", "FusedOp", "conversion", "kinds", "named"]
+
+
+class _Ops(Registry[str, FusedOp]):
+    """Fused ops by name."""
+
+    def add(self, entry: FusedOp, owner: str) -> None:
+        """Add an op. Raises ValueError where another one has its name, one of its kinds, or op
+        types that begin as its do."""
+        for name in (entry.op_type, *entry.kinds):
+            checks.name("fused op", name)
+        for other in self.values():
+            if same := {*entry.kinds} & {*other.kinds}:
+                raise ValueError(
+                    f"its fused op {entry.name} has the kind {min(same)} of {other.name}: give it"
+                    " another"
+                )
+        super().add(entry, owner)
+
+
+OPS: Registry[str, FusedOp] = _Ops(
+    "fused op",
+    (
+        Conv(),
+        Gemm(),
+        SqueezeExcite(),
+        Elementwise(),
+        MaxPool(),
+        AveragePool(),
+        GlobalAveragePool(),
+        Resize(),
+        ToNhwc(),
+        ToNchw(),
+    ),
+    "name",
+    "op_type",
+)
+
+ALONE = OPS[Elementwise.name]  # computes an epilogue without a product before it, and copies
+
+
+def kinds() -> frozenset[str]:
+    """Every kind that a node may have in files."""
+    return frozenset(kind for op in OPS.values() for kind in op.kinds)
+
+
+def named(kind: str) -> FusedOp:
+    """The op whose nodes have this kind in files. Raises KeyError where there is none."""
+    return {each: op for op in OPS.values() for each in op.kinds}[kind]
+
+
+def conversion(to_last: bool) -> FusedOp:
+    """The layout conversion that makes NHWC of NCHW, or the other one."""
+    return OPS[ToNhwc.name if to_last else ToNchw.name]

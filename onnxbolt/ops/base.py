@@ -1,0 +1,256 @@
+"""What all fused ops have in common: how one node of domain com.onnxbolt comes to be.
+
+A `FusedOp` says which ONNX nodes it takes the place of (`anchors`), how its tensors are stored
+(`forms`), which problem its kernels solve (`problem`), what its node reads (`operation`), and what
+it is in standard operators (`body`). Stages ask the op of an anchor or of a signature; they name
+none.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import EPILOGUES, Step
+from onnxbolt.forms import PLAIN, Form
+from onnxbolt.graph.edit import Derived
+from onnxbolt.ops.body import AttributeType, Body
+from onnxbolt.patterns.types import AnchorPattern, StepPattern
+from onnxbolt.problems import Problem
+
+# the sizes of a tensor as ONNX has it, symbolic ones replaced
+Sizes: TypeAlias = Callable[[gs.Tensor], list[int]]
+
+
+# --- tensors as stored ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a layout rule knows of its surroundings when it chooses forms."""
+
+    x: Form  # the form in which x is written
+    padded: bool = False  # the output's channels may be padded to whole accesses
+    nchw_stems: bool = False  # all architectures have kernels for stems that read NCHW
+    to_nchw: bool = False  # the plan wants the output as NCHW
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a candidate's tensors are stored: x, the output, and, if the kernel writes its result as
+    NCHW as well, the tensor that this is."""
+
+    reads: Form
+    writes: Form
+    both: gs.Tensor | None = None
+
+
+# --- the node -------------------------------------------------------------------------------------
+
+
+class Part(enum.Enum):
+    """What of its output a node writes: all of it, or some channels, which lie as the attribute
+    `around` says."""
+
+    WHOLE = ""
+    FIRST = "part"  # before all others: the other channels are not defined, zeros in the body
+    NEXT = (  # the last input with these channels written, which are zeros in it or not defined
+        "into"
+    )
+
+
+@dataclass(frozen=True)
+class Signature:
+    """All that a function body depends on: one op type has one.
+
+    `rank` is that of x (0: any). `padding`: channels of zeros that a layout conversion appends or
+    takes away (likewise a convolution that writes both forms), or columns of zeros that a GEMM's
+    weight has beyond those of x. `planes`: the type of x, if a convolution reads x as NCHW.
+    `to_nchw`: it writes y so. `variant`: what else an op's bodies differ in. `part`: what it writes
+    of its output. `sliced`: x are some of its input's channels, those of the attribute `channels`.
+    """
+
+    op: FusedOp
+    dtype: DType
+    rank: int = 0
+    steps: tuple[Step, ...] = ()
+    padding: int = 0
+    planes: DType | None = None
+    variant: Hashable = None
+    part: Part = Part.WHOLE
+    sliced: bool = False
+    to_nchw: bool = False
+
+    @property
+    def into(self) -> bool:
+        """True if the last input is what earlier nodes wrote of the output."""
+        return self.part is Part.NEXT
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a node of our domain computes, and of what. The first input may be an excerpt of a
+    variable (layout/places.py)."""
+
+    signature: Signature  # its op type
+    inputs: Sequence[gs.Tensor]
+    attributes: Mapping[str, object] = field(default_factory=dict)
+
+
+class Tensors(Protocol):
+    """How an op names the inputs of its node."""
+
+    def get(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
+        """`tensor` as stored in `form`, converted once for all who read it."""
+
+    def before_cast(self, stored: gs.Tensor) -> gs.Tensor:
+        """What a Cast has made `stored` of, if kernels read its type; else `stored` itself."""
+
+    def constant(self, base: str, values: np.ndarray) -> gs.Constant:
+        """A new initializer; small equal ones are shared."""
+
+    def packed(
+        self, weight: gs.Constant, key: Hashable, arrange: Callable[[], np.ndarray | Derived]
+    ) -> gs.Constant:
+        """`weight` as kernels read it; `arrange` is called once for each weight and `key`."""
+
+
+# --- ops ------------------------------------------------------------------------------------------
+
+
+class FusedOp:
+    """A kind of fused op. Each is one instance of a subclass, in the registry (ops/__init__.py).
+
+    An op with a pattern of its own has to state `name`, `op_type`, `anchors`, `problem` and `body`,
+    and `channels` if its anchor has no weight; kernel families name its kinds (Family.kinds) and
+    its problem (Family.problems), and its C++ part registers itself under the same kinds
+    (custom_ops/ops/). The defaults are those of an op that reads and writes tensors as ONNX has
+    them, takes no epilogue and has no weight.
+    """
+
+    name: ClassVar[str]  # the word by which rules and reports know it, and files as a rule
+    op_type: ClassVar[str]  # how names of its op types begin, e.g. "FusedConv"
+    weighted: ClassVar[bool] = False  # input 1 is a weight
+    # axes of a weight as ONNX has it: that of the output's channels, that of the input's
+    weight_axes: ClassVar[tuple[int, int]] = (0, 1)
+    # nodes behind it may join as steps of an epilogue; else the pattern's match is all of it, which
+    # is taken whole and before other candidates
+    takes_epilogue: ClassVar[bool] = False
+    takes_mean: ClassVar[bool] = False  # the epilogue may end with the mean over an image
+    channels_last: ClassVar[bool] = False  # kernels read and write tensors as NHWC
+    writes_nchw: ClassVar[bool] = False  # there are kernels that write NCHW
+    any_order: ClassVar[bool] = False  # x's columns may be stored in any order, as its weight's are
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """All kinds that its nodes may have in files and in C++ (`kind_of`)."""
+        return (self.name,)
+
+    def kind_of(self, signature: Signature) -> str:
+        """The kind of a node, by which kernel families and C++ know it: one of `kinds`."""
+        return self.name
+
+    # --- recognition ----------------------------------------------------------------------------
+
+    def anchors(self) -> Sequence[AnchorPattern]:
+        """Which nodes it begins at; none for an op that stages make where they need it."""
+        return ()
+
+    def continuations(self) -> Sequence[StepPattern]:
+        """Nodes behind it that are further products of its kernel."""
+        return ()
+
+    def channels(self, anchor: Anchor) -> int:
+        """Channels of the result, as ONNX has it."""
+        return self.columns(anchor.weight)
+
+    def columns(self, weight: gs.Constant) -> int:
+        """Channels that a product with `weight` makes."""
+        return int(weight.shape[self.weight_axes[0]])
+
+    def channel_axis(self, rank: int) -> int:
+        """The axis of the channels in tensors of the result's rank, as ONNX has them."""
+        return 1 if self.channels_last else rank - 1
+
+    def groups(self, node: gs.Node) -> int:
+        """Groups of channels that the node keeps apart."""
+        return 1
+
+    def keeps_channels(self, anchor: Anchor) -> bool:
+        """True if the result's channels are those of x, each by itself."""
+        return False
+
+    def pointwise(self, anchor: Anchor) -> bool:
+        """True if it is a product of rows as they lie."""
+        return False
+
+    # --- planning -------------------------------------------------------------------------------
+
+    def forms(self, candidate: Candidate, around: Around) -> tuple[Form, Form]:
+        """The layout rule: the forms in which a kernel reads x and writes the result."""
+        return PLAIN, PLAIN
+
+    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> Problem:
+        """What a kernel solves, for tensors as they are stored; without `stored` as ONNX has them,
+        which is what ONNX Runtime solves."""
+        raise NotImplementedError(f"{self.name} is not planned")
+
+    @property
+    def problem_type(self) -> type[Problem] | None:
+        """The class of `problem`'s results, by which families say that they solve it; None for an
+        op that is not planned."""
+        return None
+
+    # --- the node -------------------------------------------------------------------------------
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """The node that takes the candidate's place: by default one that reads x alone."""
+        steps = tuple(link.step for link in candidate.links)
+        return Operation(
+            Signature(self, candidate.anchor.dtype, 0, steps),
+            [tensors.get(candidate.anchor.x, stored.reads)],
+        )
+
+    def body(self, body: Body, signature: Signature, opset: int) -> str:
+        """Append what it computes in standard operators of `opset`; the name of the result.
+
+        Inputs are named "x" and as `inputs` says. A value that the body loads is to be converted
+        (`Body.load`), since bfloat16 is computed in fp32.
+        """
+        raise NotImplementedError(f"{self.name} has no function body")
+
+    def inputs(self, signature: Signature) -> list[str]:
+        """Names of the inputs behind x in the function body."""
+        operands = [step for step in signature.steps if step.row.operand]
+        weight = ["weight"] if self.weighted else []
+        return [*weight, *(f"operand{i}" for i in range(len(operands)))]
+
+    def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
+        """Attributes of the node that its body reads, with their types (AttributeProto.INTS)."""
+        return {}
+
+    def words(self, signature: Signature) -> Sequence[str]:
+        """Words of the op type's name that tell variants apart."""
+        return ()
+
+    # --- libraries and reports ------------------------------------------------------------------
+
+    def operands(self, chain: Sequence[str]) -> str:
+        """One letter for each input behind x and weight, `chain` the names of the steps: v, a
+        vector, t, a tensor, or w, the weight of a further product."""
+        return "".join(EPILOGUES[step].operand[:1] for step in chain)
+
+    def positions(self, y: Sequence[Any]) -> list[Any]:
+        """Of an op with weights: the sizes of an output shaped `y` at whose every position each
+        weight is multiplied once."""
+        return list(y[:-1])

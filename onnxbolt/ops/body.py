@@ -1,0 +1,141 @@
+"""Nodes of a function body in the making, and how an epilogue's steps are written into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from onnx import AttributeProto, NodeProto, helper, numpy_helper
+
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import PRODUCT, STORE, Step
+
+AttributeType: TypeAlias = AttributeProto.AttributeType  # e.g. AttributeProto.INTS
+
+# the attribute of Constant that holds a value of a type
+_VALUES = {
+    AttributeProto.FLOAT: "value_float",
+    AttributeProto.FLOATS: "value_floats",
+    AttributeProto.INT: "value_int",
+    AttributeProto.INTS: "value_ints",
+}
+
+
+class Body:
+    """Nodes of a function in the making; the callable is what epilogues/step.py names `Emit`.
+
+    `body("Relu", [x])` appends a node and returns the name of its output; `body("Const", 1.0)` is a
+    scalar. bfloat16 is computed in fp32, as the kernels do: neither ONNX (Conv, below opset 22) nor
+    ONNX Runtime has it for most ops.
+    """
+
+    def __init__(self, stored: DType) -> None:
+        self.stored, self.dtype = stored, DType.F32 if stored is DType.BF16 else stored
+        self.nodes: list[NodeProto] = []
+        self.outputs = ["y"]
+
+    def __call__(
+        self, op: str, inputs: Sequence[str] | float, output: str = "", **attributes: object
+    ) -> str:
+        name = output or f"t{len(self.nodes)}"
+        if op == "Const":
+            value = numpy_helper.from_array(
+                np.array(inputs, np.float32).astype(self.dtype.numpy), name
+            )
+            self.nodes.append(helper.make_node("Constant", [], [name], value=value))
+        else:
+            self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))  # type: ignore[arg-type]
+        return name
+
+    def ints(self, *values: int) -> str:
+        """A constant vector of int64."""
+        name = f"t{len(self.nodes)}"
+        self.nodes.append(
+            helper.make_node(
+                "Constant",
+                [],
+                [name],
+                value=numpy_helper.from_array(np.array(values, np.int64), name),
+            )
+        )
+        return name
+
+    def convert(self, name: str, have: DType, want: DType) -> str:
+        """`name` in another element type, by a Cast where these differ."""
+        return name if have is want else self("Cast", [name], to=want.onnx)
+
+    def load(self, name: str) -> str:
+        """An input in the type that the body computes in."""
+        return self.convert(name, self.stored, self.dtype)
+
+    def store(self, name: str) -> None:
+        """Make `name` an output, too, as it is stored."""
+        self.outputs.append("stored")
+        if self.dtype is self.stored:
+            self("Identity", [name], "stored")
+        else:
+            self("Cast", [name], "stored", to=self.stored.onnx)
+
+    def refer(self, attributes: Mapping[str, AttributeType]) -> None:
+        """Give the last node attributes that it takes from the calling node, each with its type."""
+        for name, kind in attributes.items():
+            self.nodes[-1].attribute.append(
+                AttributeProto(name=name, ref_attr_name=name, type=kind)
+            )
+
+    def given(self, name: str, kind: AttributeType = AttributeProto.INTS) -> str:
+        """An attribute of the calling node as a tensor: a number as a scalar in float32 or int64,
+        several as a vector. `kind` is the attribute's type."""
+        result = self("Constant", [])
+        self.nodes[-1].attribute.append(
+            AttributeProto(name=_VALUES[kind], ref_attr_name=name, type=kind)
+        )
+        return result
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """How an epilogue meets a body whose values do not lie as the node's tensors do: by default
+    they lie so."""
+
+    # an operand's name, and its step, to the name of what the step reads
+    operand: Callable[[str, Step], str] = lambda name, step: name
+    # a value to its name as it is stored
+    stored: Callable[[str], str] = lambda name: name
+    # a value and a further product's weight to the product; None: a MatMul
+    product: Callable[[str, str], str] | None = None
+
+
+AS_STORED = Arranged()
+
+
+def epilogue(
+    body: Body,
+    steps: Sequence[Step],
+    opset: int,
+    result: str,
+    operands: Sequence[str] = (),
+    arranged: Arranged = AS_STORED,
+) -> str:
+    """Append `steps` behind the value `result`; the name of what they make of it. `operands` names
+    an input for each step that takes one."""
+    remaining = iter(operands)
+    for step in steps:
+        operand = _operand(body, step, remaining, arranged) if step.row.operand else ""
+        if step.name == STORE:
+            body.store(arranged.stored(result))
+        elif step.name == PRODUCT and arranged.product is not None:
+            result = arranged.product(result, operand)
+        else:
+            result = step.row.body(body, opset, result, operand, step.params)
+    return result
+
+
+def _operand(body: Body, step: Step, remaining: Iterator[str], arranged: Arranged) -> str:
+    """The next operand in the type that the body computes in; vectors are stored in float32."""
+    name = next(remaining)
+    if step.row.operand == "vector":
+        return arranged.operand(body.convert(name, DType.F32, body.dtype), step)
+    return arranged.operand(body.load(name), step)

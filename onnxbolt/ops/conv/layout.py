@@ -1,0 +1,60 @@
+"""The layout rule of convolutions: channels last, padded to whole accesses where that is free."""
+
+from __future__ import annotations
+
+from onnxbolt.candidates import Candidate
+from onnxbolt.families import Stem, reads_nchw
+from onnxbolt.forms import CHANNELS_LAST, PLAIN, Form, kept, padded_channels
+from onnxbolt.ops.base import Around
+
+_FEW = 4  # channels of x that kernels pack along k, filter positions behind each other
+
+
+def forms(candidate: Candidate, around: Around) -> tuple[Form, Form]:
+    """The forms in which a kernel reads x and writes the result."""
+    anchor, width = candidate.anchor, candidate.widths[-1]
+    alignment = anchor.dtype.alignment
+    if anchor.depthwise:  # what comes out is stored as what goes in
+        form = kept(around.x, width, alignment if around.padded else 1)
+        return form, form
+    if anchor.grouped:  # padding would move channels to other groups
+        return CHANNELS_LAST, CHANNELS_LAST
+    writes = Form(True, padded_channels(width, alignment) if around.padded else None)
+    return _reads(candidate, around), PLAIN if around.to_nchw else writes
+
+
+def _reads(candidate: Candidate, around: Around) -> Form:
+    """x as it lies, else padded on the way in."""
+    anchor = candidate.anchor
+    if around.x == PLAIN and around.nchw_stems and _is_stem(candidate, around):
+        return PLAIN
+    if around.x.last:
+        return around.x
+    count = int(anchor.weight.shape[1])
+    few = count <= _FEW and anchor.dtype.bytes == 2
+    return Form(True, padded_channels(count, _FEW if few else anchor.dtype.alignment))
+
+
+def _is_stem(candidate: Candidate, around: Around) -> bool:
+    """True if a kernel for few channels in NCHW serves; it has no tensor operands."""
+    anchor, filters = candidate.anchor, candidate.anchor.weight.shape[1:]
+    if candidate.tensors:
+        return False
+    alignment = anchor.dtype.alignment
+    stored = [-(-count // alignment) * alignment for count in candidate.widths]
+    if not around.padded:
+        stored[-1] = candidate.widths[-1]
+    strides, dilations = (
+        tuple(anchor.node.attrs.get(name, [1] * len(filters[1:])))
+        for name in ("strides", "dilations")
+    )
+    stem = Stem(
+        anchor.dtype,
+        tuple(stored),
+        tuple(filters),
+        strides,
+        dilations,
+        anchor.groups,
+        candidate.chain,
+    )
+    return reads_nchw(stem)

@@ -1,0 +1,43 @@
+"""Patterns by operator: those of every op and of every epilogue step, and ops know nothing of the
+matcher."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from onnxbolt.epilogues import registered
+from onnxbolt.match.patterns import anchors, steps
+from onnxbolt.ops import OPS
+from onnxbolt.patterns.epilogue import patterns_of
+
+
+def test_each_op_begins_at_the_nodes_that_it_says() -> None:
+    stated = [
+        (pattern.domain, operator)
+        for op in OPS.values()
+        for pattern in op.anchors()
+        for operator in pattern.ops
+    ]
+    assert sorted(stated) == sorted(place for place, found in anchors().items() for _ in found)
+    assert len(stated) == len(set(stated))  # no two ops begin at one operator
+
+
+def test_epilogues_continue_with_steps_and_further_products() -> None:
+    of_entries = [pattern for entry in registered() for pattern in patterns_of(entry)]
+    of_ops = [pattern for op in OPS.values() for pattern in op.continuations()]
+    places = {(p.domain, operator) for p in (*of_entries, *of_ops) for operator in p.ops}
+    listed = [pattern for place in places for pattern in steps(*place)]
+    assert len(listed) == sum(len(pattern.ops) for pattern in (*of_entries, *of_ops))
+    for pattern in of_ops:
+        assert steps(pattern.domain, pattern.ops[0])[-1].ops == pattern.ops
+
+
+def test_ops_import_no_stage_above_them() -> None:
+    code = """
+import sys
+import onnxbolt.ops
+print([name for name in sys.modules if name.startswith(("onnxbolt.match", "onnxbolt.layout"))])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
