@@ -50,6 +50,10 @@ class Arch:
         """Whether tensor cores multiply `dtype`."""
         return dtype in self.flops
 
+    def rate(self, dtype: DType) -> float:
+        """FLOP/s of products: the tensor cores', or, for a type that they lack, the CUDA cores'."""
+        return self.flops.get(dtype, self.fp32_flops)
+
 
 def _load() -> dict[int, Arch]:
     modules = (importlib.import_module(f"{__name__}.sm{number}") for number in (75, 80, 86, 89, 90))

@@ -90,7 +90,7 @@ def floor_us(problem: AnyProblem, arch: Arch) -> float:
     if isinstance(problem, SqueezeExciteProblem):
         return problem.image_bytes / arch.bandwidth * US
     on_cuda_cores = isinstance(problem, ConvProblem) and problem.depthwise
-    rate = arch.fp32_flops if on_cuda_cores else arch.flops[problem.dtype]
+    rate = arch.fp32_flops if on_cuda_cores else arch.rate(problem.dtype)
     return max(problem.flops / rate * US, memory_us(problem, arch) * EFFICIENCY)
 
 

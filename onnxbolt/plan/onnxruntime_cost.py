@@ -98,7 +98,7 @@ def _tile_us(problem: Problem, m: int, n: int, split: int, arch: Arch) -> float:
     rows, columns, size = problem.rows, problem.columns, problem.dtype.bytes
     k = _K * 2 // size
     l2 = arch.l2_bandwidth / arch.sm_count
-    products = 2 * m * n * k / (arch.flops[problem.dtype] * TENSOR_EFFICIENCY / arch.sm_count)
+    products = 2 * m * n * k / (arch.rate(problem.dtype) * TENSOR_EFFICIENCY / arch.sm_count)
     shared = (ceil_divide(m, 64) * (64 + n) + m + n) * k * size
     read = shared / (SHARED_BYTES_PER_CLOCK * arch.clock)
     loads = (m + n) * k * size / (l2 * (_MULTICAST if arch.wgmma else 1.0))

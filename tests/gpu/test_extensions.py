@@ -1,0 +1,88 @@
+"""The extensions of tests/extending/ on a GPU, as ONNX Runtime runs them, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import onnxbolt
+from onnxbolt.dtypes import DType
+from onnxbolt.inspection import inspect_model
+from onnxbolt.verify import verify
+from tests.epilogues.written import write
+from tests.extending import activation, extended_by, gemm_fma
+from tests.gpu.reference import relative_error
+from tests.support import Net
+
+pytestmark = pytest.mark.gpu
+CUDA, ARCH = "CUDAExecutionProvider", "sm_90a"
+# relative L2 error of a result: rounding to fp16, and sums of products in fp32, which are no TF32
+LIMITS = {DType.F16: 1e-3, DType.F32: 1e-6}
+SHAPES = ((96, 70, 50), (1, 512, 8), (1000, 129, 257), (64, 64, 64))  # m, k, n
+
+
+@pytest.fixture
+def extended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The extensions, the family predicted to be faster than all others."""
+    monkeypatch.setattr(gemm_fma.GemmFma, "predicted_us", lambda *_: 0.1)
+    with extended_by(activation.EXTENSION, gemm_fma.EXTENSION):
+        yield
+
+
+def _ran(source: onnx.ModelProto, out: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """What the optimized model's kernels answer; they are verified, too."""
+    result = verify(source, out, providers=[CUDA])
+    assert result.passed, result.text()
+    assert "kernels on" in result.text()
+    options = onnxbolt.session_options(out, strict=True)
+    found: list[np.ndarray] = ort.InferenceSession(out, options, providers=[CUDA]).run(None, feeds)
+    return found
+
+
+STEPS: dict[str, Callable[[Net, str], str]] = {
+    "Relu": lambda net, x: net.node("Relu", x),
+    "QuickGelu": lambda net, x: write(net, activation.QUICK_GELU.forms[0], x),
+    "Celu": lambda net, x: net.node("Celu", x, alpha=0.5),
+}
+REFERENCES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Relu": lambda x: np.maximum(x, 0),
+    "QuickGelu": lambda x: activation.QUICK_GELU.reference(x, None),
+    "Celu": lambda x: activation.CELU.reference(x, None, 0.5),
+}
+
+
+@pytest.mark.usefixtures("extended")
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", DType.F16), ("keep", DType.F32)])
+def test_a_family_with_steps_of_another_extension(
+    precision: str, dtype: DType, tmp_path: Path
+) -> None:
+    cases = [(shape, step) for shape in SHAPES for step in STEPS]
+    net = Net({f"x{i}": (m, k) for i, ((m, k, _), _) in enumerate(cases)})
+    ends = [
+        STEPS[step](net, net.linear(f"x{i}", k, n)) for i, ((_, k, n), step) in enumerate(cases)
+    ]
+    source, out = net.model(*ends), tmp_path / "out.onnx"
+    onnxbolt.optimize(source, out, archs=ARCH, precision=precision, fuse="all", verify=False)
+    nodes = inspect_model(onnx.load(out)).nodes
+    families = {config.family.name for node in nodes for config in node.configs}
+    assert (len(nodes), families) == (len(cases), {"gemm_fma"})
+    rng = np.random.default_rng(0)
+    feeds = {
+        value.name: rng.standard_normal([d.dim_value for d in value.type.tensor_type.shape.dim])
+        .astype(dtype.numpy)
+        .astype(np.float32)
+        for value in source.graph.input
+    }
+    weights = [onnx.numpy_helper.to_array(t) for t in source.graph.initializer]
+    products = [w for w in weights if w.ndim == 2]
+    biases = [w for w in weights if w.ndim == 1]
+    found = _ran(source, out, feeds)
+    for i, (_, step) in enumerate(cases):
+        weight = products[i].astype(dtype.numpy).astype(float)
+        expected = REFERENCES[step](feeds[f"x{i}"].astype(float) @ weight + biases[i])
+        assert relative_error(found[i], expected) <= LIMITS[dtype], (step, expected.shape)
