@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from onnxbolt.archs import get
 from onnxbolt.cli import main
 from onnxbolt.dtypes import DType
-from onnxbolt.families import KernelConfig, config_from
+from onnxbolt.families import KernelConfig, config_from, named
 from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.measurements.keys import Problem, canonical, kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
@@ -23,14 +24,17 @@ A100 = Machine("NVIDIA A100", 80, 400, "13.0", "4.2.0", "t0")
 GEMM = GemmProblem(1024, 1000, 1000, DType.F16, DType.F16, ("Bias",))
 
 
-def config(stages: int) -> KernelConfig:
+def config(stages: int, arch: int = 90) -> KernelConfig:
     return Gemm2xConfig(
-        arch=90,
+        arch=arch,
         tile=(128, 128, 32),
         warp=(64, 64, 32),
         instruction=(16, 8, 16),
         stages=stages,
     )
+
+
+CONV_2X = named("conv_2x").candidates(CONV, get(90))[0]
 
 
 def digest(problem: Problem, machine: Machine) -> str:
@@ -47,8 +51,8 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
         Measurement(
             kernel_key(GEMM, H200), config(4), Status.CRASHED, detail="illegal address [/x]"
         ),
-        Measurement(kernel_key(CONV, H200), config(3), Status.OK, 7.5, 0.1, 20, 1e-4, 1980),
-        Measurement(kernel_key(GEMM, A100), config(3), Status.OK, 25.0, 0.1, 20, 1e-4, 1410),
+        Measurement(kernel_key(CONV, H200), CONV_2X, Status.OK, 7.5, 0.1, 20, 1e-4, 1980),
+        Measurement(kernel_key(GEMM, A100), config(3, 80), Status.OK, 25.0, 0.1, 20, 1e-4, 1410),
         Measurement(
             canonical({"session": "ort", "region": "abc", "machine": {"gpu": "NVIDIA H200"}}),
             None,

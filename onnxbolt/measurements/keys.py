@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from onnxbolt import checks
 from onnxbolt.dtypes import DType
 from onnxbolt.measurements.records import Machine
 from onnxbolt.problems import ConvProblem, GemmProblem, SqueezeExciteProblem
@@ -53,3 +54,13 @@ def problem_from(kind: str, fields: Mapping[str, Any]) -> Problem:
     }
     types = {name: DType(values[name]) for name in ("dtype", "out")}
     return _PROBLEMS[kind](**{**values, **types})
+
+
+def kernel_of_key(key: str) -> tuple[Problem, int] | None:
+    """Problem and architecture of a `kernel_key`. None for other keys, and for those of other
+    versions, whose problems have other fields: no problem of today has such a key."""
+    try:
+        values = checks.parsed_json(key)
+        return problem_from(values["kind"], values["kernel"]), values["machine"]["arch"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -80,8 +80,18 @@ def candidates(problem: AnyProblem, arch: Arch) -> tuple[KernelConfig, ...]:
 
 
 def fused_us(problem: AnyProblem, config: KernelConfig, arch: Arch) -> float:
-    """One launch of the kernel `config`, epilogue included."""
-    return config.family.predicted_us(problem, config, arch)
+    """One launch of the kernel `config`, epilogue included.
+
+    Raises ValueError for a configuration, as files may have it, whose sizes do not fit together or
+    to the problem, such as a tile that leaves no room for a stage.
+    """
+    try:
+        return config.family.predicted_us(problem, config, arch)
+    except (ArithmeticError, StopIteration) as error:
+        raise ValueError(
+            f"configuration {config.row()}: no kernel of {config.family.name} has such sizes for"
+            f" {problem}"
+        ) from error
 
 
 def floor_us(problem: AnyProblem, arch: Arch) -> float:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from onnxbolt import checks
-from onnxbolt.archs import ARCHS as BY_NUMBER
 from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
 from onnxbolt.codegen.resources import installed
 from onnxbolt.errors import FrozenError, InputError
@@ -29,12 +28,11 @@ from onnxbolt.measurements.keys import Problem, plain, problem_from
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.options import ARCHS, PRECISIONS, Options
-from onnxbolt.plan.cost import fused_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.precision.kernel_table import release
 from onnxbolt.problems import UNBOUNDED
 from onnxbolt.spelling import option
-from onnxbolt.tune.soundness import check_problem
+from onnxbolt.tune.soundness import check_choice
 from onnxbolt.tune.tasks import instance_of
 from onnxbolt.version import __version__
 
@@ -289,12 +287,8 @@ def _choice_row(key: Key, choice: Choice) -> dict[str, object]:
 
 def _choice(row: Mapping[str, Any]) -> tuple[Key, Choice]:
     config = config_from(row["config"])
-    if config.arch != row["arch"]:
-        raise ValueError(f"a configuration of architecture {config.arch} for {row['arch']}")
     problem = problem_from(row["kind"], row["problem"])
-    check_problem(problem, config)
-    # raises for tiles that the plan could not even predict
-    fused_us(problem, config, BY_NUMBER[config.arch])
+    check_choice(problem, row["arch"], config)
     us, mad = (checks.number(name, row[name]) for name in ("us", "mad"))
     choice = Choice(config, us, mad, checks.boolean("measured", row["measured"]))
     return (problem, config.arch), choice

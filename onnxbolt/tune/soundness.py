@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnxbolt import checks
+from onnxbolt.archs import get
 from onnxbolt.epilogues import EPILOGUES, MAX_STEPS, PRODUCT
 from onnxbolt.families import KernelConfig, config_from
-from onnxbolt.measurements.keys import Problem
+from onnxbolt.measurements.keys import Problem, kernel_of_key
 from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.plan.cost import fused_us
 
 _FROM_ZERO = ("pads", "padding")  # of a problem; all other numbers are at least 1
 
@@ -45,10 +47,21 @@ def check_problem(problem: Problem, config: KernelConfig) -> None:
         raise ValueError(f"a kernel of {config.family.name} for a {type(problem).__name__}")
 
 
+def check_choice(problem: Problem, arch: int, config: KernelConfig) -> None:
+    """Raises ValueError for a problem that no model has, and for a configuration that no kernel for
+    it and the architecture could have."""
+    if config.arch != arch:
+        raise ValueError(f"a configuration of architecture {config.arch} for {arch}")
+    check_problem(problem, config)
+    fused_us(problem, config, get(config.arch))
+
+
 def check_measurement(measurement: Measurement) -> None:
-    """Raises ValueError for a configuration that no kernel could have, and for a time that none
-    could take."""
+    """Raises ValueError for a configuration that no kernel could have, or none for its problem, and
+    for a time that none could take."""
     if measurement.config is not None:
-        config_from(measurement.config.row())
+        config = config_from(measurement.config.row())
+        if kernel := kernel_of_key(measurement.key):
+            check_choice(*kernel, config)
     if measurement.status is Status.OK and not checks.number("us", measurement.us):
         raise ValueError("a measured time of 0")

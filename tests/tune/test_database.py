@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
-from onnxbolt.families import KernelConfig
+from onnxbolt.families import KernelConfig, named, only
 from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
@@ -29,6 +30,7 @@ from onnxbolt.tune.schema import SCHEMA
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", "t0")
 PROBLEM = GemmProblem(1024, 768, 3072, DType.F16, DType.F16, ("Bias",))
 KEY = kernel_key(PROBLEM, MACHINE)
+SM90 = named("gemm_sm90").candidates(PROBLEM, get(90))[0]
 
 
 def config(stages: int) -> KernelConfig:
@@ -213,6 +215,32 @@ def test_merge_of_what_no_kernel_has_is_one_clear_error(
     with pytest.raises(InputError, match=f"other.*no kernel of gemm_2x has such {what}"):
         database.merge(other.path.with_suffix(".jsonl") if is_export else other.path)
     assert len(database) == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        pytest.param(only("resize", 90), "a kernel of resize for a GemmProblem", id="family"),
+        pytest.param(
+            dataclasses.replace(config(3), arch=80), "architecture 80 for 90", id="architecture"
+        ),
+        pytest.param(
+            dataclasses.replace(SM90, columns=SM90.columns + 2), "stores of 16 bytes", id="columns"
+        ),
+        pytest.param(dataclasses.replace(SM90, k=1), "such sizes for GemmProblem", id="k-block"),
+    ],
+)
+def test_merge_of_another_problem_s_kernel_is_one_clear_error(
+    tmp_path: Path, database: Database, wrong: KernelConfig, what: str
+) -> None:
+    """The fastest of a problem ends up in models."""
+    other = Database(tmp_path / "other.sqlite")
+    other.add(ok(2, 5.0), dataclasses.replace(ok(3, 1.0), config=SM90))
+    assert database.merge(other.path) == 2
+    other.add(dataclasses.replace(ok(3, 1.0), config=wrong))
+    with pytest.raises(InputError, match=f"other.*{what}"):
+        database.merge(other.path)
+    assert len(database) == 2
 
 
 def test_merge_of_a_time_of_nothing_is_one_clear_error(tmp_path: Path, database: Database) -> None:

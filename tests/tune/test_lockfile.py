@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.families import KernelConfig, named
@@ -242,6 +243,29 @@ def test_a_configuration_that_no_kernel_has_is_refused(path: Path, place: int, v
     values = json.loads(path.read_text())
     row = next(row for row in values["choices"] if row["kind"] == "GemmProblem")
     row["config"][place] = value
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"damaged \(entry \d of choices: "):
+        Lock.read(path)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param({4: 64, 5: 66, 19: 8}, id="columns that TMA cannot store"),
+        pytest.param({6: 1}, id="a k-block narrower than a copy"),
+        pytest.param({4: 128, 5: 256, 6: 256}, id="no room for a stage"),
+    ],
+)
+def test_sizes_that_do_not_fit_together_are_refused(path: Path, sizes: dict[int, int]) -> None:
+    """They take no endless time, either."""
+    values = json.loads(path.read_text())
+    row = next(row for row in values["choices"] if row["kind"] == "GemmProblem")
+    row["problem"]["out"], row["arch"] = "f16", 90
+    row["config"] = named("gemm_sm90").candidates(GEMM, get(90))[0].row()
+    path.write_text(json.dumps(values))
+    Lock.read(path)
+    for place, size in sizes.items():
+        row["config"][place] = size
     path.write_text(json.dumps(values))
     with pytest.raises(InputError, match=r"damaged \(entry \d of choices: "):
         Lock.read(path)

@@ -50,10 +50,12 @@ def staging_bytes(columns: int, out: DType, residual: bool, blocks: int = 1) -> 
 
 def stored_columns(columns: int, out: DType, residual: bool) -> int:
     """Of a unit: those of a swizzled row, or, where that were short, all of a tile or equal
-    parts (custom_ops/sm90/tensor_map.h)."""
+    parts (custom_ops/sm90/tensor_map.h). Raises ValueError for columns that TMA cannot store."""
     row = columns * out.bytes
     if out.bytes != 2 or row % (128 if residual else 64) == 0 or row in SWIZZLED_ROWS:
         return next((width // out.bytes for width in SWIZZLED_ROWS if row % width == 0), columns)
+    if columns % 8:
+        raise ValueError(f"{columns} columns are no whole number of stores of 16 bytes")
     parts = next(
         n
         for n in itertools.count(1)
