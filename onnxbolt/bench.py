@@ -96,8 +96,8 @@ def measure(
     for path, model in ((optimized, models[1]), *((path, load_model(path)) for path in also)):
         if {value.name for value in graph_inputs(model)} != feeds.keys():
             raise InputError(
-                f"{path}: its inputs are not those of {original} ({', '.join(feeds)}); compare"
-                " models of the same function"
+                f"{path}: its inputs differ from those of {original} ({', '.join(feeds)});"
+                " compare two forms of the same model"
             )
     progress("looking for the best settings of each model")
     ours = _search(_ours(optimized, models[1]), feeds, stream, _SEARCH_RUNS)
@@ -163,7 +163,7 @@ def _search(source: Source, feeds: Arrays, stream: Stream | None, runs: int) -> 
     try:
         return search([source], feeds, stream, runs)
     except RuntimeError as error:
-        raise InputError(f"ONNX Runtime does not run {source.label}: {error}") from error
+        raise InputError(f"ONNX Runtime cannot run {source.label}: {error}") from error
 
 
 def _side(found: Found, sample: Sample) -> Side:

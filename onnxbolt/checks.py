@@ -56,7 +56,7 @@ def number(what: str, value: object) -> float:
 def boolean(what: str, value: object) -> bool:
     """True or false, not a number that means it."""
     if not isinstance(value, bool):
-        raise ValueError(f"{what} {_shown(value)}: it is neither true nor false")
+        raise ValueError(f"{what} {_shown(value)}: true or false is expected")
     return value
 
 

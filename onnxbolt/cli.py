@@ -76,13 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _leaving_on_signals() -> Iterator[None]:
-    """What ends a job (a CI's time limit, a closed terminal) unwinds the stack, so that nothing
-    half-written stays behind."""
+    """Turns SIGTERM and SIGHUP (a CI's time limit, a closed terminal) into SystemExit, which
+    unwinds the stack, so that no half-written file stays behind."""
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    # signals are not for others to handle
+    # Python lets only the main thread set signal handlers
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -102,7 +102,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _once(_: click.Context, __: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A value that was given twice counts once."""
+    """Drops repeated values of an option."""
     return tuple(dict.fromkeys(values))
 
 
@@ -113,7 +113,7 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--strict",
             is_flag=True,
-            help="Exit with 3 also where no inputs can judge the model and its parts.",
+            help="Also exit with 3 if the model or a part of it cannot be judged by any inputs.",
         ),
         click.option(
             "--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs."
@@ -121,7 +121,7 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--rtol",
             type=Finite(min=0),
-            help="With --atol: a further elementwise condition |y - y0| <= atol + rtol |y0|.",
+            help="With --atol: also require |y - y0| <= atol + rtol |y0| of every element.",
         ),
         click.option("--atol", type=Finite(min=0), help="See --rtol."),
         click.option(
@@ -151,7 +151,7 @@ def commands() -> None:
     type=click.Choice(PRECISIONS),
     default="fp16",
     show_default=True,
-    help="Type of weights and compute; keep: as in the model, fp32 on TF32 tensor cores.",
+    help="Type of weights and compute. keep: as in the model; fp32 is multiplied as TF32.",
 )
 @click.option(
     "--fuse",
@@ -159,8 +159,8 @@ def commands() -> None:
     default="winning",
     show_default=True,
     help=(
-        "Which fusions to keep: those that beat ONNX Runtime's own kernels (measured, else"
-        " predicted), or all."
+        "winning: keep only fusions that are faster than ONNX Runtime's own kernels (as"
+        " measured, else as predicted). all: keep every fusion."
     ),
 )
 @click.option(
@@ -170,43 +170,47 @@ def commands() -> None:
     multiple=True,
     callback=_once,
     help=(
-        "GPU architecture; may be given several times; they decide together what is fused. "
-        "Default: the local GPU's, else sm_80 and sm_90a."
+        "GPU architecture to build kernels for; may be given several times: fusions are"
+        " then chosen for all of them together. Default: the local GPU's, else sm_80 and"
+        " sm_90a."
     ),
 )
 @click.option(
     "--tune",
     is_flag=True,
-    help="Measure kernels and ONNX Runtime on the local GPU first; Ctrl-C keeps the best so far.",
+    help=(
+        "First measure kernels and ONNX Runtime on the local GPU. Ctrl-C stops measuring, and the"
+        " best kernels so far are used."
+    ),
 )
 @click.option(
     "--budget",
     type=TIME,
     metavar="TIME",
-    help="With --tune: at most so long, compiling included, e.g. 90s or 10m.",
+    help="With --tune: time limit, compilation included, e.g. 90s or 10m.",
 )
 @click.option(
     "--trials",
     type=click.IntRange(1),
     default=TRIALS,
     show_default=True,
-    help="With --tune: candidates of each problem.",
+    help="With --tune: kernels tried per problem.",
 )
 @sized
 @click.option(
     "--no-library",
     is_flag=True,
-    help="Write the model alone and compile nothing; see `onnxbolt build`.",
+    help="Write only the model and compile nothing; `onnxbolt build` makes the library later.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
-@click.option("--keep-failed", is_flag=True, help="Write the output although verification failed.")
+@click.option("--keep-failed", is_flag=True, help="Write the output even if verification fails.")
 @click.option(
     "--require-fused",
     type=Finite(0, 100),
     metavar="PERCENT",
     help=(
-        "Exit with 4, and write nothing, where fused nodes do less of the FLOPs of all products and"
-        " convolutions."
+        "Exit with 4 and write nothing if fused nodes do less than this share of the FLOPs"
+        " of all matrix products and convolutions."
     ),
 )
 @click.option(
@@ -216,42 +220,45 @@ def commands() -> None:
     type=FILE,
     multiple=True,
     callback=_once,
-    help="Write the report there too; may be given several times.",
+    help="Also write the report to this file; may be given several times.",
 )
 @click.option(
     "--save-as-external-data",
     is_flag=True,
-    help="Write weights to OUT.onnx.data; always above 2 GB.",
+    help="Write weights to OUT.onnx.data. Models above 2 GB always do.",
 )
 @click.option(
     "--lock",
     metavar="FILE",
     type=FILE,
-    help="Write what was chosen there, or update it; what it holds of measurements is used.",
+    help=(
+        "Lock file: measured times in it are used, and this run's choices and times are written"
+        " to it."
+    ),
 )
 @click.option(
     "--frozen",
     is_flag=True,
-    help="Take every choice from the lock file alone; exit 5 where it lacks one.",
+    help="Take every choice from the lock file; exit with 5 if it lacks one.",
 )
 @click.option(
     "--ort-version",
     default="",
     metavar="VERSION",
     help=(
-        "ONNX Runtime that will run the model, e.g. 1.31: its CUDA kernels decide what stays in"
-        " fp32. Default: the installed one."
+        "ONNX Runtime that will run the model, e.g. 1.31. Its CUDA kernels decide what"
+        " stays in fp32. Default: the installed one."
     ),
 )
 @click.option(
     "--freeze-initializers/--no-freeze-initializers",
     default=None,
     help=(
-        "Make initializers that are graph inputs, too, constants, and take them from the inputs. "
-        "Default: where all initializers are inputs."
+        "Turn initializers that are also graph inputs into constants, and remove those"
+        " inputs. Default: only if all initializers are inputs."
     ),
 )
-@click.option("--dry-run", is_flag=True, help="Plan and report; write and compile nothing.")
+@click.option("--dry-run", is_flag=True, help="Plan and report, but write and compile nothing.")
 @_comparison
 def optimize(
     source: Path,
@@ -263,18 +270,22 @@ def optimize(
     no_verify: bool,
     **values: Any,
 ) -> int:
-    """Fuse IN.onnx, write OUT.onnx and, beside it, its library OUT.onnxbolt.so."""
+    """Fuse IN.onnx; write OUT.onnx and, beside it, its custom-op library OUT.onnxbolt.so."""
     from onnxbolt import pipeline
     from onnxbolt.tune.progress import reporter
 
     if values["frozen"] and not values["lock"]:
-        raise click.UsageError("--frozen needs --lock FILE, which it reads.")
+        raise click.UsageError("--frozen needs --lock FILE, the lock file to read.")
     if values["tune"] and (dry_run or values["frozen"]):
-        raise click.UsageError("--tune measures: it does not go with --dry-run or --frozen.")
+        raise click.UsageError(
+            "--tune measures, so it cannot be combined with --dry-run or --frozen."
+        )
     if values["strict"] and no_verify:
-        raise click.UsageError("--strict is about verification: it does not go with --no-verify.")
+        raise click.UsageError(
+            "--strict concerns verification, so it cannot be combined with --no-verify."
+        )
     if values["budget"] is not None and not values["tune"]:
-        raise click.UsageError("--budget is for --tune.")
+        raise click.UsageError("--budget limits tuning: give it with --tune.")
     _check_results(source, None if dry_run else out, reports, values["lock"])
     options = Options(
         library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values
@@ -297,7 +308,7 @@ def optimize(
 def _check_results(
     source: Path, out: Path | None, reports: Sequence[Path], lock: Path | None
 ) -> None:
-    """Before the work, not behind it."""
+    """Refuses bad paths of results before the work, which may take long, rather than after it."""
     from onnxbolt.output import check_apart
     from onnxbolt.report.files import check_suffix
 
@@ -319,7 +330,7 @@ def _show(report: Report, paths: Sequence[Path], quiet: bool) -> None:
 @commands.command()
 @click.argument("model", metavar="OUT.onnx", type=FILE)
 def build(model: Path, quiet: bool) -> None:
-    """Compile the library of an optimized model, beside it."""
+    """Compile the custom-op library of an optimized model and write it beside the model."""
     from onnxbolt import library
     from onnxbolt.library_file import sha256_of
 
@@ -342,7 +353,7 @@ def build(model: Path, quiet: bool) -> None:
     metavar="FILE.json|FILE.md",
     type=FILE,
     multiple=True,
-    help="Write every row there too; may be given several times.",
+    help="Also write every comparison to this file; may be given several times.",
 )
 @sized
 @_comparison
@@ -354,8 +365,8 @@ def verify(
     quiet: bool,
     **values: Any,
 ) -> int:
-    """Compare two models on the same inputs: segment by segment, each fused node with float64,
-    and every output."""
+    """Compare two models on the same inputs: every output, every segment, and each fused node
+    against float64."""
     from onnxbolt.report import files
     from onnxbolt.report.verification import Verification
     from onnxbolt.verify import verify as compare
@@ -374,7 +385,7 @@ def verify(
 @click.argument("model", metavar="OUT.onnx", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def inspect(model: Path, as_json: bool, quiet: bool) -> None:
-    """List the fused nodes with configuration, FLOPs and provenance."""
+    """List the fused nodes of an optimized model: configuration, FLOPs and source nodes."""
     from onnxbolt.graph.importer import load_model
     from onnxbolt.inspection import inspect_model
 

@@ -1,4 +1,4 @@
-"""What all commands share: the flags of logging, and how files are named."""
+"""Types, flags and output that all commands share."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LOG_FORMAT = "onnxbolt.log_format"
 
 
 def printable(text: str) -> str:
-    """The text with control characters spelled out, but for ends of lines: a model's names can
-    hold sequences that a terminal obeys."""
+    """The text with control characters, other than line ends, spelled out: a model's names may
+    hold escape sequences that a terminal would execute."""
     return "".join(
         character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
         for character in text
@@ -58,21 +58,20 @@ def _set_up_logging(verbose: int, quiet: bool, log_format: str) -> None:
 
 
 class Finite(click.FloatRange):
-    """A range of numbers without those that are none: click takes "inf" and "nan" for numbers in
-    every range."""
+    """A range of finite numbers; click's own range accepts "inf" and "nan"."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no finite number.", param, ctx)
+            self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
 
 class Command(click.Command):
-    """A command with the flags that every command has; of these only `quiet` reaches its
-    function, `log_format()` tells another."""
+    """A command with the flags that every command has. Its function gets `quiet` of them;
+    `log_format()` returns the log format."""
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
@@ -80,9 +79,9 @@ class Command(click.Command):
             click.Option(
                 ["-v", "--verbose"],
                 count=True,
-                help="Log what is done, twice for details; errors with a traceback.",
+                help="Log each step, with -vv in detail; print errors with a traceback.",
             ),
-            click.Option(["-q", "--quiet"], is_flag=True, help="Print nothing but errors."),
+            click.Option(["-q", "--quiet"], is_flag=True, help="Print only errors."),
             click.Option(
                 ["--log-format"],
                 type=click.Choice(["text", "json"]),
@@ -103,25 +102,25 @@ custom_ops = click.option(
     type=FILE,
     multiple=True,
     help=(
-        "A library of other custom operators that the model needs, which is loaded; may be given"
+        "Library of other custom operators that the model needs; its code is run. May be given"
         " several times."
     ),
 )
 
 
 def log_format() -> str:
-    """What the running command was given: "text" or "json"."""
+    """The log format of the running command: "text" or "json"."""
     return str(click.get_current_context().meta[_LOG_FORMAT])
 
 
 def show(text: object, err: bool = False) -> None:
-    """Print a text that may have a model's names in it."""
+    """Print a text that may contain names of a model, with control characters spelled out."""
     click.echo(printable(str(text)), err=err)
 
 
 def messages(quiet: bool) -> Callable[[str], None] | None:
-    """Where lines of progress go: to the standard error, as the log format says; None where
-    nothing is to be said."""
+    """A function that prints lines of progress to standard error in the log format; None if
+    `quiet`."""
     as_json = log_format() == "json"
     return (
         None
@@ -133,8 +132,8 @@ def messages(quiet: bool) -> Callable[[str], None] | None:
 
 
 def emit(event: str, text: Callable[[], str], as_json: Callable[[], str]) -> None:
-    """Print a command's result: as text, or with --log-format json as one line, the JSON object
-    with its `event`."""
+    """Print a command's result: as text, or with --log-format json as a JSON object on one line,
+    to which `event` is added."""
     show(
         json.dumps({"event": event, **json.loads(as_json())}) if log_format() == "json" else text()
     )

@@ -1,4 +1,4 @@
-"""`onnxbolt bench`: is it faster, and by how much."""
+"""`onnxbolt bench`: how much faster an optimized model is."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from onnxbolt.errors import SpeedError
     type=FILE,
     multiple=True,
     help=(
-        "Another form of the original for ONNX Runtime, such as onnxruntime.transformers makes; the"
-        " fastest counts."
+        "Another form of the original to run in ONNX Runtime, e.g. one made by"
+        " onnxruntime.transformers; the fastest is compared with."
     ),
 )
-@click.option("--min-speedup", type=Finite(min=0), help="Exit with 4 below it.")
+@click.option("--min-speedup", type=Finite(min=0), help="Exit with 4 if the speed-up is lower.")
 @click.option(
     "--runs",
     type=click.IntRange(min=1),
@@ -51,8 +51,8 @@ def bench(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Time OPTIMIZED.onnx against ORIGINAL.onnx with ONNX Runtime's CUDA execution provider at
-    its best, on this machine's GPU."""
+    """Time OPTIMIZED.onnx on this machine's GPU against ORIGINAL.onnx in ONNX Runtime's CUDA
+    execution provider with the best of its settings."""
     from onnxbolt import bench as benchmark
     from onnxbolt.report.bench import text
 

@@ -1,4 +1,4 @@
-"""`onnxbolt cache`: the database of measurements, and what was compiled."""
+"""`onnxbolt cache`: the database of measurements and the cache of compiled objects."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import click
 
 from onnxbolt.cli_base import FILE, Finite, Group, show
 
-_CENTURY = 36500  # days; more of them lead beyond the calendar
+_CENTURY = 36500  # days; datetime cannot subtract many more
 
 
 @click.group(cls=Group)
 def cache() -> None:
-    """What tuning has measured, and with --compiled what was compiled: in the cache directory
-    (ONNXBOLT_CACHE_DIR)."""
+    """List, export, merge and delete the measurements and compiled objects that are kept in the
+    cache directory (ONNXBOLT_CACHE_DIR)."""
 
 
 @cache.command("list")
@@ -25,10 +25,11 @@ def cache() -> None:
 @click.option(
     "--compiled",
     is_flag=True,
-    help="What was compiled instead, the least recently used first; ONNXBOLT_CACHE_SIZE limits it.",
+    help="List compiled objects instead, the least recently used first; ONNXBOLT_CACHE_SIZE"
+    " limits their total size.",
 )
 def cache_list(as_json: bool, compiled: bool, quiet: bool) -> None:
-    """One line per problem and machine, with the best configuration."""
+    """List the tuned problems of each machine with their best configuration."""
     from onnxbolt.tune import listing
     from onnxbolt.tune.database import Database
 
@@ -50,7 +51,8 @@ def cache_list(as_json: bool, compiled: bool, quiet: bool) -> None:
 @click.argument("prefix", metavar="KEY-PREFIX")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def cache_show(prefix: str, as_json: bool, quiet: bool) -> None:
-    """Every measurement of the one task whose key, as listed, begins with KEY-PREFIX."""
+    """Show every measurement of one task: the one whose key in `cache list` begins with
+    KEY-PREFIX."""
     from onnxbolt.tune import listing
     from onnxbolt.tune.database import Database
 
@@ -79,7 +81,7 @@ def cache_export(path: Path, quiet: bool) -> None:
 @cache.command("merge")
 @click.argument("path", metavar="FILE", type=FILE)
 def cache_merge(path: Path, quiet: bool) -> None:
-    """Add the measurements of FILE, an exported file or another database."""
+    """Add the measurements of FILE: an exported file or another database."""
     from onnxbolt.tune.database import Database
 
     with Database() as database:
@@ -92,32 +94,32 @@ def cache_merge(path: Path, quiet: bool) -> None:
 @click.option(
     "--gpu",
     metavar="NAME",
-    help="Only measurements made on this GPU, named as `cache list` names it.",
+    help="Only measurements made on this GPU, named as in `cache list`.",
 )
 @click.option(
     "--older-than",
     metavar="DAYS",
     type=Finite(min=0, max=_CENTURY),
-    help=(
-        "Only measurements of more than so many days ago; with --compiled: what was not used since."
-    ),
+    help=("Only measurements older than this; with --compiled: only objects unused for this long."),
 )
 @click.option(
-    "--compiled", is_flag=True, help="Delete what was compiled instead; measurements stay."
+    "--compiled", is_flag=True, help="Delete compiled objects instead; measurements stay."
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def cache_clear(
     gpu: str | None, older_than: float | None, compiled: bool, yes: bool, quiet: bool
 ) -> None:
-    """Forget measurements: all, or those that the options name."""
+    """Delete measurements: all, or those that the options select."""
     from onnxbolt.codegen import cache as compiled_cache
     from onnxbolt.tune.database import Database
 
     if compiled and gpu is not None:
-        raise click.UsageError("--gpu is for measurements: it does not go with --compiled.")
+        raise click.UsageError(
+            "--gpu selects measurements, so it cannot be combined with --compiled."
+        )
     before = None if older_than is None else datetime.now(UTC) - timedelta(days=older_than)
     if compiled:
-        _ask(yes, f"Delete what was compiled in {compiled_cache.objects().parent}?")
+        _ask(yes, f"Delete the compiled objects in {compiled_cache.objects().parent}?")
         removed = compiled_cache.clear(before.timestamp() if before else None)
         if not quiet:
             show(
@@ -126,17 +128,17 @@ def cache_clear(
             )
         return
     with Database() as database:
-        _ask(yes, f"Forget measurements in {database.path}?")
+        _ask(yes, f"Delete the measurements in {database.path}?")
         count = database.clear(gpu=gpu, before=before)
         if not quiet:
-            show(f"{count} measurements forgotten; {len(database)} left")
+            show(f"{count} measurements deleted; {len(database)} left")
 
 
 def _ask(yes: bool, question: str) -> None:
-    """Go on where the user says so."""
+    """Ask `question` unless `yes`; leave the program if the answer is no."""
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError(
-                "clear asks before it forgets; there is nobody to ask, so give --yes."
+                "`cache clear` asks for confirmation, and nobody is at the terminal: pass --yes."
             )
         click.confirm(question, abort=True)

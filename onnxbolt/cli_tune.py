@@ -48,17 +48,17 @@ class _Shapes(click.ParamType[dict[str, tuple[int, ...]]]):
 
 
 def sized(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The flags that say for which sizes of symbolic dimensions kernels are chosen."""
+    """Adds the flags for the sizes of symbolic dimensions that kernels are chosen for."""
     for flag, text in (
-        ("--max-shapes", "The largest ones. Default: as --opt-shapes."),
-        ("--opt-shapes", "The sizes that decide what is fused. Default: as --max-shapes."),
+        ("--max-shapes", "Largest shapes. Default: as --opt-shapes."),
+        ("--opt-shapes", "Shapes that decide what is fused. Default: as --max-shapes."),
         (
             "--min-shapes",
             (
-                "Inputs with symbolic dimensions: the least sizes that kernels are chosen for, e.g."
-                " x:1x3x224x224,y:1x10 or x:[1,3,224,224],y:[1,10]. Default: as --opt-shapes;"
-                " without any of the three, batches of 1 to 64, 8 being the opt one, images of"
-                " 224x224."
+                "Smallest shapes of inputs with symbolic dimensions, e.g."
+                " x:1x3x224x224,y:1x10 or x:[1,3,224,224],y:[1,10]. Default: as"
+                " --opt-shapes. If none of the three options is given: batches of 1 to 64,"
+                " optimized for 8, and images of 224x224."
             ),
         ),
     ):
@@ -80,20 +80,20 @@ def sized(function: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Choice(FUSE),
     default="winning",
     show_default=True,
-    help="winning: ONNX Runtime is measured, too.",
+    help="winning: also measure ONNX Runtime's own kernels.",
 )
 @click.option(
     "--budget",
     type=TIME,
     metavar="TIME",
-    help="At most so long, compiling included, e.g. 90s or 10m.",
+    help="Time limit, compilation included, e.g. 90s or 10m.",
 )
 @click.option(
     "--trials",
     type=click.IntRange(1),
     default=TRIALS,
     show_default=True,
-    help="Candidates of each problem.",
+    help="Kernels tried per problem.",
 )
 @sized
 @custom_ops
@@ -101,8 +101,8 @@ def sized(function: Callable[..., Any]) -> Callable[..., Any]:
     "--freeze-initializers/--no-freeze-initializers", default=None, help="As for `optimize`."
 )
 def tune(source: Path, quiet: bool, **values: Any) -> int:
-    """Measure on the local GPU what `optimize` of IN.onnx chooses from, and remember it; write
-    no model."""
+    """Measure on the local GPU the kernels that `optimize` would choose from for IN.onnx, and keep
+    the times for later runs; write no model."""
     from onnxbolt import pipeline
     from onnxbolt.report.render import tuning_json, tuning_text
     from onnxbolt.tune.progress import reporter

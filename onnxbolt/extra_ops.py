@@ -52,6 +52,6 @@ def _check(given: str | Path, path: str) -> None:
     except Exception as error:  # the base of all that ONNX Runtime raises
         why = " ".join(str(error).split())
         raise LibraryError(
-            f"{option('custom_ops', str(given))}: ONNX Runtime does not load it as a custom-op"
+            f"{option('custom_ops', str(given))}: ONNX Runtime cannot load it as a custom-op"
             f" library ({why})"
         ) from error

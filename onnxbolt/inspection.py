@@ -112,13 +112,13 @@ class Inspection:
                 console.print(f"library: {self.library}", soft_wrap=True)
             if not self.metadata:
                 console.print(
-                    "not a model that onnxbolt has optimized: `onnxbolt optimize` makes one of it",
+                    "not optimized by onnxbolt: `onnxbolt optimize` writes an optimized model",
                     soft_wrap=True,
                 )
             elif not self.nodes:
                 console.print(
-                    "no fused nodes: nothing in the model was worth fusing, or could be; the report"
-                    " of `optimize` says why",
+                    "no fused nodes: nothing in the model could be fused, or was worth it;"
+                    " the report of `optimize` says why",
                     soft_wrap=True,
                 )
             else:
@@ -172,8 +172,7 @@ def inspect_model(model: ModelProto, path: Path | None = None) -> Inspection:
         onnx.shape_inference.InferenceError,
     ) as error:
         raise InputError(
-            f"the model's fused nodes are not as onnxbolt writes them ({error}). Run: onnxbolt"
-            " optimize"
+            f"the model's fused nodes are damaged ({error}). Run: onnxbolt optimize"
         ) from error
     # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes
     # do not
@@ -233,8 +232,8 @@ def _fused_node(
     values = _values(node)
     if values.get("format") != NODE_FORMAT:
         raise InputError(
-            f"node {node.name}: format {values.get('format')} is not the {NODE_FORMAT} that this"
-            " version reads; update onnxbolt"
+            f"node {node.name} has format {values.get('format')}, and this version of"
+            f" onnxbolt reads format {NODE_FORMAT}; update onnxbolt"
         )
     shape = shapes.get(node.output[0])
     return FusedNode(

@@ -171,8 +171,8 @@ def manifest_of_model(model: ModelProto) -> Manifest:
     }
     if len(instances) > MOST_KERNELS:
         raise InputError(
-            f"the model asks for {len(instances)} kernels, which would take days to compile;"
-            f" {MOST_KERNELS} are the most"
+            f"the model needs {len(instances)} kernels, which would take days to compile; at"
+            f" most {MOST_KERNELS} are allowed"
         )
     manifest = make_manifest((ops[name] for name in {node.op_type for node in nodes}), instances)
     if manifest.extensions != _extensions(model):

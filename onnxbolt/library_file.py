@@ -61,7 +61,7 @@ class Library:
                 self.loadable = _private_copy(content)
         except (OSError, ValueError) as error:
             raise LibraryError(
-                f"{path} is damaged, or no library of onnxbolt: {error}. {remedy}"
+                f"{path} is damaged or not an onnxbolt library: {error}. {remedy}"
             ) from error
 
     @property
@@ -85,8 +85,8 @@ class Library:
         found = hashlib.sha256(content).hexdigest()
         if found != expected:
             raise LibraryError(
-                f"{self.path} has SHA-256 {found}, not {expected}: it is not what was asked for."
-                " Deploy that library, or pass this sum if you trust it"
+                f"{self.path} has SHA-256 {found}, but {expected} is required. Deploy the"
+                " library with that sum, or pass the new sum if you trust this file"
             )
 
 
@@ -116,17 +116,17 @@ class Beside:
 def beside(path: Path, digest: str) -> Beside:
     """Look at the library at `path`, of a model with `digest`."""
     if not path.is_file():
-        return Beside(path.name, problem="none beside the model; Run: onnxbolt build")
+        return Beside(path.name, problem="no library beside the model. Run: onnxbolt build")
     try:
         content = path.read_bytes()
         manifest = read_manifest(content)
     except (OSError, ValueError) as error:
         return Beside(
-            path.name, sha256_of(path), problem=f"is damaged, or no library of onnxbolt: {error}"
+            path.name, sha256_of(path), problem=f"is damaged or not an onnxbolt library: {error}"
         )
     sums = hashlib.sha256(content).hexdigest()
     if manifest.digest != digest:
-        return Beside(path.name, sums, manifest.archs, "is the library of another model")
+        return Beside(path.name, sums, manifest.archs, "belongs to another model")
     return Beside(path.name, sums, manifest.archs)
 
 
@@ -135,8 +135,8 @@ def given_sum(value: object) -> str:
     hexadecimal digits."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value.lower()):
         raise InputError(
-            f"library_sha256={ascii(value)[:80]} is no SHA-256 sum, 64 hexadecimal digits; onnxbolt"
-            " inspect prints one"
+            f"library_sha256={ascii(value)[:80]} is not a SHA-256 sum (64 hexadecimal"
+            " digits); `onnxbolt inspect` prints the library's"
         )
     return value.lower()
 
@@ -157,7 +157,7 @@ def read_manifest(file: bytes) -> LibraryManifest:
             values["format"], values["digest"], tuple(values["archs"]), tuple(values["ops"])
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError("its manifest is no JSON of onnxbolt's") from error
+        raise ValueError("its manifest is not JSON") from error
     sound = (
         type(manifest.format) is int
         and isinstance(manifest.digest, str)
@@ -168,14 +168,14 @@ def read_manifest(file: bytes) -> LibraryManifest:
         or not all(type(arch) is int for arch in manifest.archs)
         or not all(isinstance(op, str) for op in manifest.ops)
     ):
-        raise ValueError("its manifest is none of onnxbolt's")
+        raise ValueError("its manifest is not one of onnxbolt")
     return manifest
 
 
 def _section(file: bytes) -> bytes:
     """The bytes of the section that holds the manifest."""
     if len(file) < _HEADER or file[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("it is no 64-bit ELF file")
+        raise ValueError("it is not a 64-bit ELF file")
     segments, sections = struct.unpack_from("<QQ", file, 32)
     segment_size, segment_count, section_size, section_count, names = struct.unpack_from(
         "<5H", file, 54
@@ -213,7 +213,7 @@ def _section(file: bytes) -> bytes:
 
 def _within(file: bytes, offset: int, size: int) -> None:
     if offset + size > len(file):
-        raise ValueError("it is not whole")
+        raise ValueError("it is truncated")
 
 
 _copies: dict[bytes, str] = {}  # by digest of the content

@@ -44,7 +44,7 @@ def _entries(data: bytes | mmap.mmap, name: str) -> dict[str, str]:
                 entry = {part: data[a:b].decode() for part, a, b in _fields(data, start, end)}
                 entries[entry.get(_KEY, "")] = entry.get(_VALUE, "")
     except (IndexError, UnicodeDecodeError) as error:
-        raise InputError(f"{name} is not an ONNX model, or is cut off") from error
+        raise InputError(f"{name} is not an ONNX model, or is truncated") from error
     return entries
 
 
@@ -62,9 +62,9 @@ def _fields(data: bytes | mmap.mmap, position: int, stop: int) -> Iterator[tuple
         elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
             end = position + (8 if kind == _EIGHT_BYTES else 4)
         else:
-            raise IndexError(f"wire type {kind}")
+            raise IndexError(f"unknown wire type {kind}")
         if end > stop:
-            raise IndexError("a field reaches over the end")
+            raise IndexError("a field extends past the end")
         yield tag >> 3, position, end
         position = end
 

@@ -48,7 +48,7 @@ class OpSpec:
                 checks.entry("step", step, EPILOGUES)
         except ValueError as error:
             raise InputError(
-                "the model describes an op type that this version of onnxbolt cannot have"
+                "the model describes an op type that this version of onnxbolt does not know"
                 f" ({error})"
             ) from error
         if (
@@ -56,7 +56,8 @@ class OpSpec:
             or self.operands.count("t") > MAX_TENSORS
         ):
             raise InputError(
-                f"op {self.name} takes more than {MAX_VECTORS} vectors or {MAX_TENSORS} tensors"
+                f"op {self.name} takes more operands than a kernel can: {MAX_VECTORS}"
+                f" vectors and {MAX_TENSORS} tensors"
             )
 
     @classmethod
@@ -127,7 +128,9 @@ class OpSpec:
         InputError where no kernel is both."""
         try:
             if config.family not in of_kind(self.kind):
-                raise ValueError(f"a kernel of {config.family.name} for the kind {self.kind}")
+                raise ValueError(
+                    f"kernel family {config.family.name} does not serve the kind {self.kind}"
+                )
             return Instance(config.instance(), self.element, self.output, self.steps)
         except ValueError as error:
             raise InputError(f"op {self.name}: {error}. Run: onnxbolt optimize") from error
@@ -149,7 +152,9 @@ def by_name(ops: Iterable[OpSpec]) -> tuple[OpSpec, ...]:
     unique = sorted(set(ops), key=lambda op: op.name)
     for op, following in itertools.pairwise(unique):
         if op.name == following.name:
-            raise InputError(f"op type {op.name} has two meanings: {op} and {following}")
+            raise InputError(
+                f"op type {op.name} is described twice, differently: {op} and {following}"
+            )
     return tuple(unique)
 
 
@@ -187,7 +192,7 @@ def ops_from_json(text: str) -> tuple[OpSpec, ...]:
 
 def _from_row(row: Any) -> OpSpec:
     if not isinstance(row, dict) or not isinstance(row["chain"], list):
-        raise ValueError("an op type is an object, its chain a list")
+        raise ValueError("an op type must be an object whose `chain` is a list")
     element, output = (DType(checks.entry(key, row[key], _TYPES)) for key in ("element", "output"))
     planes = DType(checks.entry("planes", row["planes"], _TYPES)) if "planes" in row else None
     into, to_nchw = (checks.boolean(key, row.get(key, False)) for key in ("into", "to_nchw"))
@@ -201,7 +206,7 @@ def configs_of_node(node: NodeProto) -> list[KernelConfig]:
     attribute = next((a for a in node.attribute if a.name == "configs"), None)
     try:
         if attribute is not None and attribute.type != AttributeProto.INTS:
-            raise ValueError("it is no list of integers")
+            raise ValueError("it is not a list of integers")
         numbers = list(attribute.ints) if attribute is not None else []
         return [config_from(numbers[i : i + WIDTH]) for i in range(0, len(numbers), WIDTH)]
     except ValueError as error:

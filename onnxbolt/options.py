@@ -147,32 +147,32 @@ class Options:
             if arch not in ARCHS:
                 raise InputError(f"{option('archs', arch)}: choose one of {', '.join(ARCHS)}")
         if len(set(self.archs)) != len(self.archs):
-            raise InputError(f"{option('archs', self.archs)}: each architecture once")
+            raise InputError(f"{option('archs', self.archs)}: give each architecture once")
         if self.frozen and self.lock is None:
             raise InputError(
-                f"{option('frozen', True)} needs {option('lock')}: the lock file is what it reads"
+                f"{option('frozen', True)} needs {option('lock')}, the lock file to read"
             )
         if self.frozen and self.tune:
             raise InputError(
-                f"{option('frozen', True)} takes every choice from the lock file,"
-                f" {option('tune', True)} measures: choose one of them"
+                f"{option('frozen', True)} takes every choice from the lock file, but"
+                f" {option('tune', True)} measures: give only one of them"
             )
         if self.budget is not None and not self.budget > 0:
-            raise InputError(f"{option('budget', self.budget)}: give a time that is not zero")
+            raise InputError(f"{option('budget', self.budget)}: give a time above zero")
         for name in ("min_shapes", "opt_shapes", "max_shapes"):
             if not all(
                 1 <= size <= LONGEST
                 for shape in (getattr(self, name) or {}).values()
                 for size in shape
             ):
-                raise InputError(f"{option(name)}: sizes are from 1 to {LONGEST}")
+                raise InputError(f"{option(name)}: sizes must be from 1 to {LONGEST}")
         if self.require_fused is not None and not 0 <= self.require_fused <= 100:
             raise InputError(
                 f"{option('require_fused', self.require_fused)}: give a share in percent, 0 to 100"
             )
         if self.trials < 1:
             raise InputError(
-                f"{option('trials', self.trials)}: at least one candidate of each problem"
+                f"{option('trials', self.trials)}: try at least one kernel per problem"
             )
         check_comparison(self.atol, self.rtol, self.seed)
 
@@ -181,11 +181,9 @@ def check_comparison(atol: float | None, rtol: float | None, seed: int) -> None:
     """Raises InputError for what no comparison can be made with."""
     for name, bound in (("atol", atol), ("rtol", rtol)):
         if bound is not None and not 0 <= bound < math.inf:
-            raise InputError(
-                f"{option(name, bound)}: give a number that is finite and not negative"
-            )
+            raise InputError(f"{option(name, bound)}: give a finite number of 0 or more")
     if seed < 0:
-        raise InputError(f"{option('seed', seed)}: give a number that is not negative")
+        raise InputError(f"{option('seed', seed)}: give a number of 0 or more")
 
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -229,7 +227,7 @@ def seconds(text: str) -> float:
         else 0.0
     )
     if not total:
-        raise InputError(f"{text!r} is no time; write it as 90s, 10m or 1h30m")
+        raise InputError(f"{text!r} is not a time; write it as 90s, 10m or 1h30m")
     return total
 
 
@@ -252,11 +250,11 @@ def shapes(text: str) -> dict[str, tuple[int, ...]]:
         )
         if match is None or not all(1 <= size <= LONGEST for size in sizes):
             raise InputError(
-                f"{text!r} is no list of shapes; write it as x:1x3x224x224,y:1x10 or"
+                f"{text!r} is not a list of shapes; write it as x:1x3x224x224,y:1x10 or"
                 f" x:[1,3,224,224],y:[1,10], with sizes from 1 to {LONGEST}"
             )
         if match[1] in found:
-            raise InputError(f"{text!r} has two shapes of {match[1]}: give one")
+            raise InputError(f"{text!r} has two shapes for {match[1]}: give one")
         found[match[1]] = sizes
     return found
 

@@ -46,7 +46,8 @@ class Output:
             )
         if self.path.exists() and not self.path.is_file():
             raise InputError(
-                f"{self.path} is a device or a pipe, whose place a file would take; choose a file"
+                f"{self.path} is a device or a pipe, which a file would replace; name a"
+                " regular file"
             )
         self._source = source
         self._spare(self.path)
@@ -107,8 +108,8 @@ class Output:
         """Raises InputError where the source would lose a file to what is written there."""
         if place.exists() and _is_among(place, self._read):
             raise InputError(
-                f"{place} is the input itself or holds its weights; an original is never"
-                " overwritten, choose another output"
+                f"{place} is the input itself or holds its weights, and the original is"
+                " never overwritten; choose another output"
             )
 
 
@@ -120,16 +121,16 @@ def check_apart(argument: str, path: Path | None, source: object, out: str | Pat
         return
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(
-            f"{option(argument, path)}: there is no directory for this file; name a file in one"
-            " that exists"
+            f"{option(argument, path)}: not the path of a file in an existing directory;"
+            " create the directory or choose another path"
         )
     written = set() if out is None else {Path(out), data_file(Path(out)), get_library_path(out)}
     if path.resolve() in {place.resolve() for place in written} or (
         path.exists() and _is_among(path, _files(source))
     ):
         raise InputError(
-            f"{option(argument, path)}: a model is read from there or written to it; choose another"
-            " place"
+            f"{option(argument, path)}: a model is read from or written to this path; choose"
+            " another one"
         )
 
 

@@ -97,7 +97,8 @@ def session_options(
         raise LibraryError(f"the fused kernels cannot be used: {reason}")
     if reason:
         warnings.warn(
-            f"the fused kernels are not used, the nodes' function bodies run: {reason}",
+            "the fused kernels are not used, and the nodes run as ONNX functions, which is"
+            f" slower: {reason}",
             OnnxboltWarning,
             stacklevel=2,
         )
@@ -172,7 +173,10 @@ def _load(
     if library is not None:
         path = Path(library)
     elif isinstance(model, bytes):
-        return "the model was given as bytes, so no file lies beside it: name its library"
+        return (
+            "the model was given as bytes, so its library cannot be looked for beside"
+            " it: pass `library`"
+        )
     else:
         path = get_library_path(model)
     if not path.exists():
@@ -180,8 +184,8 @@ def _load(
     found = Library(path, f"Run: onnxbolt build {_name(model)}", sha256)
     if found.digest != digest:
         raise LibraryError(
-            f"{path} is the library of another model than {_name(model)} (digest"
-            f" {found.digest[:12]}, the model's is {digest[:12]}). {found.remedy}"
+            f"{path} is not the library of {_name(model)}: its digest is"
+            f" {found.digest[:12]}, the model's is {digest[:12]}. {found.remedy}"
         )
     arch, reason = found.probe(device)
     reason = reason if not arch else cuda_failure(device)

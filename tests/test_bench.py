@@ -116,7 +116,7 @@ def test_models_of_other_inputs_and_originals_that_do_not_run_are_errors(
 ) -> None:
     net = Net({"other": (2, 2)})
     onnx.save(net.model(net.node("Relu", "other")), tmp_path / "other.onnx")
-    with pytest.raises(InputError, match=r"other\.onnx: its inputs are not those of"):
+    with pytest.raises(InputError, match=r"other\.onnx: its inputs differ from those of"):
         measured(models, (tmp_path / "other.onnx",))
     net = Net({"x": (2, 2)})
     onnx.save(
@@ -140,7 +140,7 @@ def test_without_a_gpu_there_is_one_clear_line(
 ) -> None:
     assert main(["bench", *map(str, models)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: no NVIDIA driver here")
+    assert line.startswith("error: no NVIDIA driver found")
 
 
 @pytest.mark.parametrize(("least", "code"), [("1.9", 0), ("2.1", 4)])

@@ -200,7 +200,7 @@ def test_cut_off_file(small_model: Path, capsys: pytest.CaptureFixture[str]) -> 
         capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx")
     )
     assert code == 1
-    assert "cut off" in line
+    assert "truncated" in line
 
 
 def test_missing_external_data(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

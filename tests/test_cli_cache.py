@@ -1,4 +1,4 @@
-"""`onnxbolt cache`: what was measured is shown, carried to other machines and forgotten."""
+"""`onnxbolt cache`: what was measured is shown, carried to other machines and deleted."""
 
 from __future__ import annotations
 
@@ -145,13 +145,12 @@ def test_clear_by_gpu_by_age_and_all(
 ) -> None:
     assert (
         printed(capsys, "clear", "--gpu", "NVIDIA A100", "--yes")
-        == "1 measurements forgotten; 4 left\n"
+        == "1 measurements deleted; 4 left\n"
     )
     assert (
-        printed(capsys, "clear", "--older-than", "1", "--yes")
-        == "0 measurements forgotten; 4 left\n"
+        printed(capsys, "clear", "--older-than", "1", "--yes") == "0 measurements deleted; 4 left\n"
     )
-    assert printed(capsys, "clear", "--yes") == "4 measurements forgotten; 0 left\n"
+    assert printed(capsys, "clear", "--yes") == "4 measurements deleted; 0 left\n"
 
 
 @pytest.mark.parametrize("days", ["800000", "1e400", "inf", "nan", "-1"])

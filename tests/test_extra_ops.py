@@ -86,7 +86,7 @@ def test_models_with_operators_of_others(
     result = verify(model, tmp_path / "out.onnx", providers=[CPU], custom_ops=[twice])
     assert result.passed
     # the library is not kept
-    with pytest.raises(InputError, match="ONNX Runtime does not load the original model"):
+    with pytest.raises(InputError, match="ONNX Runtime cannot load the original model"):
         verify(model, tmp_path / "out.onnx", providers=[CPU])
 
 
@@ -132,7 +132,7 @@ def test_files_that_are_no_such_library(kind: str, twice: Path, tmp_path: Path) 
         )
     with pytest.raises(
         LibraryError,
-        match=r"custom_ops='.*ops\.so': ONNX Runtime does not load it as a custom-op library",
+        match=r"custom_ops='.*ops\.so': ONNX Runtime cannot load it as a custom-op library",
     ):
         optimize(doubled(known=True), library=False, custom_ops=[path])
     with pytest.raises(LibraryError, match=r"ops\.so"):

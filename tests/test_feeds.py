@@ -51,7 +51,7 @@ def test_inputs_that_no_file_can_hold(kind: str, body: str, tmp_path: Path) -> N
     np.savez(tmp_path / "x.npz", x=np.zeros(2, np.float32))
     for inputs in (None, tmp_path / "x.npz"):
         with pytest.raises(
-            InputError, match=r"input x is no tensor \((sequence|optional)\).*verify=False"
+            InputError, match=r"input x is not a tensor \((sequence|optional)\).*verify=False"
         ):
             verify(model, model, inputs=inputs, providers=[CPU])
 
@@ -64,7 +64,7 @@ def test_a_single_array_has_no_name(tmp_path: Path) -> None:
 
 def test_another_file_is_no_archive(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(b"\x08\x08" * 8)
-    with pytest.raises(InputError, match=r"not a readable \.npz file \(it is no zip archive\)"):
+    with pytest.raises(InputError, match=r"not a readable \.npz file \(it is not a zip archive\)"):
         read_feeds(tmp_path / "x.npz", model_of("(float[2,4] x) => (float[2,4] y)", "y = Relu(x)"))
 
 

@@ -194,7 +194,7 @@ def test_a_plain_model_is_said_to_be_one() -> None:
     )
     assert (
         inspect_model(plain).text()
-        == "not a model that onnxbolt has optimized: `onnxbolt optimize` makes one of it"
+        == "not optimized by onnxbolt: `onnxbolt optimize` writes an optimized model"
     )
     assert "no fused nodes" in Inspection({"onnxbolt.version": "1"}, ()).text()
 
@@ -232,5 +232,5 @@ def test_flops_leave_out_padded_channels(tmp_path: Path) -> None:
 def test_a_node_that_lacks_what_its_op_type_has_is_one_clear_error(field: str) -> None:
     model = fused_model()
     del getattr(model.graph.node[0], field)[:]
-    with pytest.raises(InputError, match="the model's fused nodes are not as onnxbolt writes them"):
+    with pytest.raises(InputError, match="the model's fused nodes are damaged"):
         inspect_model(model)

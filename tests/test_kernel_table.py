@@ -93,7 +93,11 @@ def test_later_releases_count_as_the_newest_known() -> None:
 
 @pytest.mark.parametrize(
     ("version", "message"),
-    [("1.19.2", "known from 1.20 to"), ("new", "give a version"), ("1", "give a version")],
+    [
+        ("1.19.2", "the kernels of ONNX Runtime 1.20 to"),
+        ("new", "give a release"),
+        ("1", "give a release"),
+    ],
 )
 def test_unknown_versions(version: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -178,7 +182,7 @@ def test_report_and_lock_name_the_release(
         optimize(tmp_path, "--ort-version", "1.24.4", "--lock", str(lock), "--report", str(report))
         == 0
     )
-    assert "by the CUDA kernels of ONNX Runtime 1.24\n" in capsys.readouterr().out
+    assert "follows from the CUDA kernels of ONNX Runtime 1.24\n" in capsys.readouterr().out
     values = json.loads(report.read_text())
     assert (values["onnxruntime"], values["kept"][0]["op"]) == ("1.24", "Attention")
     assert Lock.read(lock).onnxruntime == "1.24"
@@ -210,7 +214,7 @@ def test_tuning_is_for_the_installed_release() -> None:
     with pytest.raises(
         InputError,
         match=(
-            r"tune=True measures beside the installed ONNX Runtime .* ort_version='1\.20' is"
+            r"tune=True compares with the installed ONNX Runtime .* ort_version='1\.20' names"
             r" another"
         ),
     ):

@@ -56,7 +56,7 @@ def test_other_wire_types_are_stepped_over() -> None:
 def test_file_that_is_cut_off() -> None:
     whole = model(a="1" * 50).SerializeToString()
     for end in (len(whole) - 1, len(whole) // 2, 5):
-        with pytest.raises(InputError, match="not an ONNX model, or is cut off"):
+        with pytest.raises(InputError, match="not an ONNX model, or is truncated"):
             read_metadata(whole[:end])
 
 

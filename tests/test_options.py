@@ -55,7 +55,7 @@ def test_one_architecture(given: str | list[str]) -> None:
         ({"precision": "fp8"}, "precision='fp8'", "--precision fp8"),
         ({"fuse": "some"}, "fuse='some'", "--fuse some"),
         ({"archs": "sm_91"}, "archs='sm_91'", "--arch sm_91"),
-        ({"frozen": True}, "frozen=True needs lock:", "--frozen needs --lock:"),
+        ({"frozen": True}, "frozen=True needs lock,", "--frozen needs --lock,"),
         ({"frozen": True, "lock": "x", "tune": True}, "tune=True measures", "--tune measures"),
         ({"budget": 0.0}, "budget=0:", "--budget 0:"),
         ({"trials": 0}, "trials=0:", "--trials 0:"),

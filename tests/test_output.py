@@ -75,7 +75,7 @@ def test_a_file_does_not_take_the_place_of_a_pipe(
 ) -> None:
     pipe = small_model.with_name("pipe")
     os.mkfifo(pipe)
-    assert "choose a file" in fails(capsys, "optimize", small_model, pipe, *ALONE)
+    assert "name a regular file" in fails(capsys, "optimize", small_model, pipe, *ALONE)
     assert pipe.is_fifo()
 
 
@@ -83,10 +83,10 @@ def test_a_file_does_not_take_the_place_of_a_pipe(
     ("option", "name", "words"),
     [
         ("--report", "r.txt", ".json or .md"),
-        ("--report", "none/r.md", "no directory"),
-        ("--lock", "none/l", "no directory"),
-        ("--lock", "out.onnx", "another place"),
-        ("--lock", "out.onnxbolt.so", "another place"),
+        ("--report", "none/r.md", "in an existing directory"),
+        ("--lock", "none/l", "in an existing directory"),
+        ("--lock", "out.onnx", "choose another one"),
+        ("--lock", "out.onnxbolt.so", "choose another one"),
     ],
 )
 def test_further_results_are_refused_before_the_work(
@@ -128,7 +128,7 @@ def test_strict_needs_a_verification(small_model: Path, capsys: pytest.CaptureFi
         main(["optimize", str(small_model), str(out), "--no-library", "--no-verify", "--strict"])
         == USAGE
     )
-    assert "--strict is about verification" in capsys.readouterr().err
+    assert "--strict concerns verification" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -136,14 +136,14 @@ def test_a_report_does_not_take_the_place_of_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = with_external_data(tmp_path / "model.onnx", "w.json")
-    assert "another place" in fails(
+    assert "choose another one" in fails(
         capsys, "optimize", source, tmp_path / "out.onnx", *ALONE, "--report", tmp_path / "w.json"
     )
 
 
 def test_a_result_is_not_written_over_the_input(tmp_path: Path) -> None:
     (tmp_path / "model.json").touch()
-    with pytest.raises(InputError, match="another place"):
+    with pytest.raises(InputError, match="choose another one"):
         check_apart(
             "--report", tmp_path / "model.json", tmp_path / "model.json", tmp_path / "out.onnx"
         )

@@ -211,7 +211,8 @@ def test_weights_that_would_vanish_stay() -> None:
         Kept(
             "MatMul_h",
             "MatMul",
-            "a constant that fp16 cannot hold: w 32 of its 32 nonzero values are zero in fp16",
+            "a constant that fp16 cannot represent: w 32 of its 32 nonzero values would become zero"
+            " in fp16",
         )
     ]
 

@@ -318,7 +318,7 @@ class TestFeeds:
         model = model_of(
             "(double[N,4,8] x) => (double[N,4,8] y)", "y = Conv(x, w)", {"w": np.ones((4, 4, 1))}
         )
-        with pytest.raises(InputError, match=r"does not load .* verify=False\. .*Conv"):
+        with pytest.raises(InputError, match=r"cannot load .* verify=False\. .*Conv"):
             working_feeds(model, Runner(model, CPU), 0)
 
     def test_inputs_from_a_file(

@@ -70,5 +70,5 @@ def get(number: int) -> Arch:
     except KeyError:
         known = ", ".join(arch.name for arch in ARCHS.values())
         raise InputError(
-            f"architecture {number}: not one that onnxbolt has kernels for; choose one of {known}"
+            f"onnxbolt has no kernels for architecture {number}; choose one of {known}"
         ) from None

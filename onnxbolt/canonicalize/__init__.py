@@ -1,8 +1,8 @@
-"""One form for each thing, so that matching needs to know only that one.
+"""Rewrites equivalent forms of a computation into one, so that matching needs to know only that.
 
-Every pass keeps the value of each tensor name of the source model that is still bound, and records
-in `provenance` of the nodes that it makes which source nodes they stand for. Passes are repeated
-until none finds anything to do.
+Every pass keeps the value of each tensor of the source model that is still there under its name,
+and records in `provenance` of the nodes that it makes which source nodes they replace. Passes are
+repeated until none finds anything to do.
 """
 
 from __future__ import annotations
@@ -33,55 +33,48 @@ from onnxbolt.graph.edit import prune
 from onnxbolt.graph.promises import stage
 from onnxbolt.graph.shapes import infer
 
+# each pass with what it does, for the report; a comment says why a pass stands where it does
 PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
-    (noops.run, "first, since an Identity before a weight hides that it is constant"),
-    (
-        constant_fold.run,
-        "weights and shapes that are computed become constants for all that follows",
-    ),
-    (pad_form.run, "a convolution has a border of zeros for nothing"),
-    (conv_form.run, "kernels are told pads, not auto_pad"),
-    (resize_form.run, "layouts then need not follow what computes sizes"),
-    (concat_form.run, "layouts then see which channels are the same"),
-    (expand_form.run, "a gate keeps its size, and matching sees what it gates"),
-    (mean_form.run, "layouts then see a pooling, and that nothing moves behind it"),
-    (sum_form.run, "matching then knows one kind of residual"),
-    (gemm_form.run, "before the foldings, which then know one kind of product"),
-    (
-        batchnorm.run,
-        (
-            "before scale_shift, since a BatchNormalization between Conv and Mul hides the one from"
-            " the other"
-        ),
-    ),
-    (scale_shift.run, "after the weights are constant and the products in form"),
-    (
-        branches.run,
-        (
-            "after the foldings, when each branch is one Conv, or a BatchNormalization that no Conv"
-            " can take"
-        ),
-    ),
-    (activations.run, "before flatten, which may then pass one node rather than a decomposition"),
-    (flatten.run, "last, when what stands between two Reshapes is in its shortest form"),
+    # an Identity before a weight would hide that the weight is constant
+    (noops.run, "nodes without effect removed"),
+    # the passes below need constant weights and shapes
+    (constant_fold.run, "constant expressions computed"),
+    (pad_form.run, "Pads by zeros moved into convolutions"),
+    (conv_form.run, "attributes of convolutions and pads of poolings made explicit"),
+    (resize_form.run, "computed sizes of Resize replaced by constant scales"),
+    (concat_form.run, "Splits and Concats inside a Concat removed"),
+    (expand_form.run, "Expands replaced by broadcasting"),
+    (mean_form.run, "means over an image written as GlobalAveragePool"),
+    (sum_form.run, "Sum written as Add"),
+    # the foldings below look for one form of product
+    (gemm_form.run, "Gemm written as MatMul and Add"),
+    # a BatchNormalization between Conv and Mul hides them from scale_shift
+    (batchnorm.run, "BatchNormalization folded into weights"),
+    (scale_shift.run, "constant factors and summands folded into weights"),
+    # each branch is now one Conv, or a BatchNormalization that no Conv could take
+    (branches.run, "parallel convolutions merged"),
+    # flatten passes one activation node, but not the nodes of a decomposition
+    (activations.run, "decomposed activations recognized"),
+    # the nodes between two Reshapes are now in their shortest form
+    (flatten.run, "Reshapes around a product removed"),
 ]
 _MOST_ROUNDS = 10
 
 
 @stage(requires=promises.SOUND, ensures=promises.KEPT)
 def canonicalize(graph: gs.Graph) -> list[str]:
-    """Bring the graph to one form, in place; returns a line for each pass that changed
-    something, and for what it nearly changed."""
+    """Run all passes on the graph, in place. Returns a line for each pass that changed something,
+    and one for each parallel convolution that could not be merged."""
     log: list[str] = []
     count = 1
     for _ in range(_MOST_ROUNDS):
         before = len(log)
-        for run, reason in PASSES:
-            if count:  # else the shapes are those that the pass before saw
+        for run, effect in PASSES:
+            if count:  # else the shapes are the same as for the previous pass
                 infer(graph)
             count = run(graph)
             if count:
-                log.append(f"{run.__module__.rpartition('.')[2]}: {count} ({reason})")
+                log.append(f"{run.__module__.rpartition('.')[2]}: {count} ({effect})")
         if len(log) == before:
             break
     prune(graph)

@@ -91,7 +91,7 @@ def run(graph: gs.Graph) -> int:
 def unmerged(graph: gs.Graph) -> list[str]:
     """After `run`: a line for each parallel branch that is still there, and why."""
     return [
-        f"branches: {node.name} is not merged with the convolution beside it, since {reason}"
+        f"branches: {node.name} is not merged with the parallel convolution, because {reason}"
         for total in _sums(graph)
         for branches in _parallel(total)
         for branch, reason in _matched(graph, branches)[1]
@@ -243,7 +243,7 @@ def _matched(
         return [], [
             *refused,
             *(
-                (branch, f"the sum of their weights is beyond {merged[0].x.dtype}")
+                (branch, f"the sum of their weights exceeds the range of {merged[0].x.dtype}")
                 for branch in merged
             ),
         ]
@@ -257,20 +257,20 @@ def _unusable(graph: gs.Graph, branch: _Branch) -> str | None:
     return (
         "its result is a graph output"
         if pinned(graph, branch.addend)
-        else "its result is read elsewhere too"
+        else "its result has other consumers"
     )
 
 
 def _misfit(widest: _Branch, branch: _Branch) -> str | None:
     """Why a branch cannot be merged with the widest."""
     if branch.channels != widest.channels:
-        return "it has another number of channels"
+        return "its number of output channels differs"
     if branch.strides != widest.strides:
         return f"its strides differ: {list(branch.strides)} and {list(widest.strides)}"
     if branch.group % widest.group:
-        return f"it connects other channels: {branch.group} groups and {widest.group}"
+        return f"its groups do not fit: {branch.group} and {widest.group}"
     if not all(set(own) <= set(taps) for own, taps in zip(branch.taps, widest.taps, strict=True)):
-        return "its window is not inside the other's"
+        return "its filter window is not inside the other's"
     size = _image(widest.addend)
     same = branch.slack == widest.slack or (size is not None and size == _image(branch.addend))
     return None if same else "its output is not known to have the same size"

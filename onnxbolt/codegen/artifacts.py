@@ -83,8 +83,8 @@ def compile_units(
     objects = [outcome for unit in units if isinstance(outcome := done.get(unit), Path)]
     if len(objects) < len(units):
         raise BuildError(
-            f"{next(u for u in units if u not in done).name} was not compiled: ninja stopped before"
-            " it. Run the command again"
+            f"the build stopped before {next(u for u in units if u not in done).name} was"
+            " compiled. Run the command again"
         )
     return objects
 
@@ -141,7 +141,9 @@ def link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
         )
         if result.returncode:
             log = result.stdout + result.stderr
-            raise BuildError(f"{output} does not link: {_summary(log)}", shlex.join(command), log)
+            raise BuildError(
+                f"{output} cannot be linked: {_summary(log)}", shlex.join(command), log
+            )
         os.replace(Path(scratch, _LIBRARY), output)
 
 

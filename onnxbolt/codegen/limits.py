@@ -34,7 +34,7 @@ def limited(command: Sequence[str]) -> list[str]:
 def described() -> str:
     """The limits in words, for a message."""
     return (
-        f"a process of the compiler may take {CPU_SECONDS} s of processor time and"
+        f"each compiler process is limited to {CPU_SECONDS} s of CPU time and"
         f" {MEMORY / 2**30:.3g} GiB of memory"
     )
 

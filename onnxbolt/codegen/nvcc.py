@@ -55,8 +55,8 @@ _OLD_LIBRARIES = (
 def remedy() -> str:
     """What to do where the toolchain lacks something."""
     return (
-        "Install the compiler with: pip install 'onnxbolt[cuda]', choose a toolkit by CUDA_HOME,"
-        f" or pass {option('library', False)} to compile nothing"
+        "Install the compiler with: pip install 'onnxbolt[cuda]', set CUDA_HOME to a CUDA"
+        f" toolkit, or pass {option('library', False)} to compile nothing"
     )
 
 
@@ -180,11 +180,11 @@ def _version(nvcc: Path) -> str:
             [str(nvcc), "--version"], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ToolchainError(f"{nvcc} does not run: {error}. {remedy()}") from error
+        raise ToolchainError(f"{nvcc} cannot be run: {error}. {remedy()}") from error
     found = re.search(r"\bV(\d+\.\d+\.\d+)", result.stdout)
     if not found:
         raise ToolchainError(
-            f"{nvcc} --version names no version: {result.stdout.strip()[:200]!r}. {remedy()}"
+            f"{nvcc} --version prints no version: {result.stdout.strip()[:200]!r}. {remedy()}"
         )
     return found.group(1)
 

@@ -103,7 +103,11 @@ def config_from(numbers: Any) -> KernelConfig:
     checked = row.checked(numbers)
     number = checked[row.SLOTS.index("family")]
     if number not in FAMILIES:
-        why = "; it is an extension's, which is not installed" if number >= EXTENSIONS_FROM else ""
+        why = (
+            "; it belongs to an extension that is not installed"
+            if number >= EXTENSIONS_FROM
+            else ""
+        )
         raise ValueError(f"configuration {list(checked)}: there is no kernel family {number}{why}")
     return FAMILIES[number].decode(checked)
 

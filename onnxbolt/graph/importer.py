@@ -42,12 +42,12 @@ def load_model(path: Path | str) -> ModelProto:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except DecodeError as error:
         raise InputError(
-            f"{path}: not an ONNX model, or cut off; export or download it again"
+            f"{path}: not an ONNX model, or truncated; export or download it again"
         ) from error
     if not model.ir_version or not model.HasField("graph") or not model.graph.output:
         raise InputError(
-            f"{path}: not an ONNX model, or cut off: it has no graph with outputs; export or"
-            " download it again"
+            f"{path}: not an ONNX model, or truncated: it has no graph with outputs; export"
+            " or download it again"
         )
     check_versions(model, str(path))
     initializers = len(model.graph.initializer)  # these are the first tensors
@@ -94,14 +94,14 @@ def check_versions(model: ModelProto, where: str = "the model") -> None:
         raise OpsetError(f"{where}: it imports no opset, which ONNX requires; export it again")
     if opset is not None and not 1 <= opset <= newest:
         raise OpsetError(
-            f"{where}: opset {opset} is not supported, 1 to {newest} are (what onnx"
-            f" {onnx.__version__} and the installed ONNX Runtime know); convert it with"
+            f"{where}: opset {opset} is not supported; onnx {onnx.__version__} and the"
+            f" installed ONNX Runtime support 1 to {newest}. Convert the model with"
             " onnx.version_converter or export it again"
         )
     if not 3 <= model.ir_version <= newest_ir:
         raise OpsetError(
-            f"{where}: IR version {model.ir_version} is not supported, 3 to {newest_ir} are; export"
-            " the model again"
+            f"{where}: IR version {model.ir_version} is not supported, only 3 to"
+            f" {newest_ir}; export the model again"
         )
 
 
@@ -215,7 +215,7 @@ def _no_data(tensor: TensorProto, path: Path, location: str) -> InputError:
 
 def _cut_off(tensor: TensorProto, path: Path, location: str) -> InputError:
     return InputError(
-        f"{path}: tensor {tensor.name!r}: its data file {location} is cut off; copy it again"
+        f"{path}: tensor {tensor.name!r}: its data file {location} is truncated; copy it again"
     )
 
 
@@ -289,7 +289,7 @@ def _believed(
         return outputs, inner
     notes.append(
         f"value_info: {len(wrong)} of {len(outputs) + len(inner)} stored types and shapes"
-        f" contradict what inference finds: none of them is used; e.g. {wrong[0]}"
+        f" contradict shape inference, so none of them is used; e.g. {wrong[0]}"
     )
     return [_without_shape(value) for value in outputs], []
 

@@ -30,8 +30,8 @@ def inlined(model: ModelProto) -> ModelProto:
         return model
     if (count := _nodes_inlined(model)) > MOST_NODES:
         raise InputError(
-            f"the model's functions stand for {count} nodes, {MOST_NODES} at most are inlined:"
-            " export it with less nesting"
+            f"the model's functions expand to {count} nodes, more than the limit of"
+            f" {MOST_NODES}: export it with less nesting"
         )
     skeleton = ModelProto()
     copy_fields(model, skeleton, skip=("graph",))
@@ -121,8 +121,8 @@ def left(model: ModelProto) -> list[str]:
     names = ", ".join(sorted({function.name for function in calls(model)}))
     return (
         [
-            "functions that stay, since their opset is not the model's; nothing inside of them is"
-            f" fused: {names}"
+            "functions not inlined, because their opset is not the model's (nothing inside"
+            f" them is fused): {names}"
         ]
         if names
         else []

@@ -30,11 +30,11 @@ def frozen(model: ModelProto, wanted: bool | None) -> tuple[ModelProto, list[str
     copy_fields(model.graph, result.graph, skip=("input",))
     result.graph.input.extend(value for value in model.graph.input if value.name not in listed)
     reason = (
-        "as asked for"
+        "as requested"
         if wanted
         else (
-            f"since all initializers are; {option('freeze_initializers', False)} lets callers"
-            " override them"
+            "because all initializers are graph inputs;"
+            f" {option('freeze_initializers', False)} lets callers override them"
         )
     )
     return result, [
@@ -48,8 +48,8 @@ def remedy_for(weight: gs.Tensor) -> str:
     if not is_input(weight):
         return "compute it before the export, so that it is an initializer"
     return (
-        f"it is a graph input: {option('freeze_initializers', True)} makes it a constant where the"
-        " model holds a value for it"
+        "it is a graph input: if the model has an initializer for it,"
+        f" {option('freeze_initializers', True)} makes it a constant"
     )
 
 

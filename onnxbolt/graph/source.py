@@ -73,8 +73,9 @@ def _require_data(model: ModelProto) -> None:
     )
     if outside is not None:
         raise InputError(
-            f"tensor {outside!r} has its data in a file that a model in memory cannot name: pass"
-            " the model's path, or load it with its external data"
+            f"tensor {outside!r} has its data in an external file, which cannot be found for"
+            " a model in memory: pass the model's path, or load the model with its external"
+            " data"
         )
 
 

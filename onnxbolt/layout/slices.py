@@ -164,9 +164,7 @@ def _loss(parts: list[Slice]) -> str:
         f"{len(widths[False])} of {len(parts)} inputs, {sum(widths[False])} of"
         f" {sum(part.width for part in parts)} channels"
     )
-    return (
-        f"too much would have to be copied, which other kernels than ours compute or read: {copied}"
-    )
+    return f"too many channels would have to be copied to or from kernels of ONNX Runtime: {copied}"
 
 
 class _Concat:
@@ -197,7 +195,7 @@ class _Concat:
     def _obstacle(self, widths: list[int]) -> str:
         dtype = DType.of(self.out.dtype)
         if dtype is None or any(width % dtype.alignment for width in widths):
-            return f"slices are not aligned to 16 bytes: of {', '.join(map(str, widths))} channels"
+            return f"slices are not aligned to 16 bytes: {', '.join(map(str, widths))} channels"
         return "a subgraph reads the result" if self.out.name in self._graph.captured else ""
 
     def in_place(self, others: list[_Concat]) -> tuple[set[str], dict[gs.Node, Slice]]:

@@ -27,11 +27,11 @@ from onnxbolt.families import Layers, joins
 from onnxbolt.match.patterns import anchors, steps
 from onnxbolt.patterns.types import AnchorPattern
 
-UNKNOWN = "its result is no tensor of the original, so nothing could verify it"
+UNKNOWN = "its result is not a tensor of the original model, so it could not be verified"
 _STEPS = MAX_STEPS - 4  # layout assignment may add a Store and casts
 _FULL = (
-    f"the epilogue before it is full: {MAX_VECTORS} vectors, {MAX_TENSORS} tensors, {MAX_PARAMS}"
-    f" parameters and {_STEPS} steps at most"
+    f"the previous epilogue is full: at most {MAX_VECTORS} vectors, {MAX_TENSORS} tensors,"
+    f" {MAX_PARAMS} parameters and {_STEPS} steps"
 )
 
 
@@ -72,7 +72,7 @@ def _matched(
         return None, () if found is None else (found,)
     anchor, links = found
     if inner := _pinned_inside(anchor, links, pinned):
-        reason = "a value inside of it is an output of the graph"
+        reason = "one of its intermediate values is a graph output"
         return None, (Refusal(node.name, node.op, reason, inner),)
     whole = (
         _follow(anchor, links, pinned, several) if anchor.op.takes_epilogue else Continuation(links)
@@ -173,7 +173,7 @@ def links_over(
     for pattern in steps(node.domain or "", node.op):
         found = pattern.match(node, tensor, anchor)
         if isinstance(found, str):
-            reason = f"not in the epilogue before it, since {found}"
+            reason = f"not fused into the previous epilogue, because {found}"
             refusals.append(Refusal(node.name, node.op, reason, tensor.name))
         elif found is not None:
             links = found if isinstance(found, tuple) else (found,)

@@ -66,7 +66,7 @@ def _unary(
         return f"a bias that is computed at run time: {bias.name}"
     vector = None if tensor.shape is None else channel_vector(bias, tensor, anchor)
     if vector is None:
-        return f"a bias that is no channel vector: {bias.name}"
+        return f"a bias that is not a channel vector: {bias.name}"
     return Link(Step(BIAS), gs.Constant(bias.name, vector), (node,), node.outputs[0]), link
 
 
@@ -81,10 +81,10 @@ def _scalars(entry: EpilogueStep, node: gs.Node) -> tuple[float, ...] | str:
         if not bound.name:
             continue
         if not isinstance(bound, gs.Constant):
-            return f"a bound is computed at run time: {bound.name}"
+            return f"a bound that is computed at run time: {bound.name}"
         value = scalar(bound)  # of shape [1], too: ONNX Runtime takes it
         if value is None:
-            return f"a bound is no single number: {bound.name} {list(bound.shape)}"
+            return f"a bound that is not a scalar: {bound.name} {list(bound.shape)}"
         found[i] = value
     return tuple(found)
 
@@ -97,7 +97,7 @@ def _vector(
         return None
     vector = channel_vector(other, tensor, anchor)
     if vector is None:
-        return f"its constant is no channel vector: {other.name} {list(other.shape)}"
+        return f"its constant is not a channel vector: {other.name} {list(other.shape)}"
     if node.inputs[0] is not tensor and not pattern.either_side:
         return None  # c - x and c / x
     operand = pattern.convert(vector)
@@ -116,8 +116,8 @@ def _tensor(
         return None
     if other.shape is None or list(other.shape) != list(tensor.shape) or None in tensor.shape:
         return (
-            f"its other operand's shape is not known to be the result's: {other.name} {other.shape}"
-            f" and {tensor.shape}"
+            f"its other operand's shape may differ from the result's: {other.name}"
+            f" {other.shape} and {tensor.shape}"
         )
     if other.dtype != tensor.dtype:
         return f"its other operand has another element type: {other.name} {other.dtype}"

@@ -33,9 +33,9 @@ from onnxbolt.plan.regions import Region
 from onnxbolt.plan.verdicts import Judge, Verdict, frozen, joint_regions
 from onnxbolt.problems import SqueezeExciteProblem
 
-_NO_COMMON_KERNEL = "its layers have no kernel together for its input as it is stored"
+_NO_COMMON_KERNEL = "no kernel computes its layers together in the layout of its input"
 _NO_KERNEL_FOR_MEAN = (
-    "the mean behind it is not in its kernel, since there is none for tensors as they are stored"
+    "no kernel also computes the global average pooling behind it in these layouts"
 )
 # an instance that another problem needs anyway is taken where it is at most this much slower
 _SAME = 1.03

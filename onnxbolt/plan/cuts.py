@@ -35,19 +35,14 @@ from onnxbolt.plan.means import measurable, until, where_faster
 from onnxbolt.plan.problems import chain_key, describe_problem, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
 
-_APART = "not in one kernel with the layer before it, which {} to be slower"
+_APART = "merging it with the previous layer {} to be slower"
 _APART_STORED = (
-    "not in one kernel with the layer before it that stores what others read of it, which {} to be"
-    " slower"
+    "merging it with the previous layer, whose result is also stored for other consumers,"
+    " {} to be slower"
 )
-_DECIDED = "not in one kernel with the layer before it, as was decided before"
-_NO_KERNEL = (
-    "not in one kernel with the layer before it, since no kernel takes both at these widths"
-)
-_ONE_RESIDUAL = (
-    "not in one kernel with the layer before it, since kernels for both take the residuals of one"
-    " of them"
-)
+_DECIDED = "not merged with the previous layer, as decided before"
+_NO_KERNEL = "no kernel merges it with the previous layer at these widths"
+_ONE_RESIDUAL = "no kernel merges it with the previous layer and adds the residuals of both"
 
 
 class Disjoint(NamedTuple):

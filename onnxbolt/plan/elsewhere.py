@@ -17,10 +17,10 @@ from onnxbolt.plan.cost import predict, supports
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point
 
-_REASON = "not in one kernel with the layer before it, whose result is used elsewhere too"
+_REASON = "not merged with the previous layer, whose result has other consumers"
 _REMEDY = (
-    "kernels that store a result between layers take two products of rows as they lie, the stored"
-    " ones of 16 bytes or multiples"
+    "kernels that store the result between two layers take contiguous rows, stored ones of"
+    " a multiple of 16 bytes"
 )
 _US = 1e6
 

@@ -28,11 +28,10 @@ from onnxbolt.plan.kernel_times import KernelTimes
 from onnxbolt.plan.problems import chain_key, describe_problem, problem_of
 from onnxbolt.plan.ranges import Point
 
-_APART = "not in the epilogue before it"
+_APART = "not fused into the previous epilogue"
 _REMEDY = (
-    "kernels of sm_90a alone average images, of up to"
-    f" {most_mean_pixels()} pixels and channels whose"
-    " rows are multiples of 16 bytes"
+    f"only sm_90a has kernels that average images: of up to {most_mean_pixels()} pixels,"
+    " with channels of a multiple of 16 bytes"
 )
 _TOGETHER = 2  # layers of a cut: the convolution and the pooling
 
@@ -145,11 +144,11 @@ def _lacks(pair: Pair, archs: Sequence[int], at: Point) -> Refusal | None:
     """Why there is no kernel for both on all of `archs`; None where there is."""
     pixels = pair.pooling.inputs[0].shape[2:]
     if any(not isinstance(size, int) for size in pixels):
-        return pair.refusal("since its images have no fixed size", _REMEDY)
+        return pair.refusal("because its images have no fixed size", _REMEDY)
     if all(supports(pair.problems(at)[0], number) for number in archs):
         return None
     return pair.refusal(
-        f"which has no kernel for both: {math.prod(pixels)} pixels of {pair.alone.widths[-1]}"
+        f"because no kernel computes both: {math.prod(pixels)} pixels of {pair.alone.widths[-1]}"
         " channels",
         _REMEDY,
     )
@@ -184,8 +183,12 @@ def _compared(
     if taken:
         return key, cut, None
     measured = all(each.is_measured(problem) for each in times for problem in (both, alone))
-    slower = "which was measured to be slower" if measured else "which is predicted to be slower"
-    return key, cut, pair.refusal("as was decided before" if faster else slower, values=values)
+    slower = (
+        "because it was measured to be slower"
+        if measured
+        else "because it is predicted to be slower"
+    )
+    return key, cut, pair.refusal("as decided before" if faster else slower, values=values)
 
 
 def _pooling_us(pair: Pair, alone: Problem, number: int) -> float:

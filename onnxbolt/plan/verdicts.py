@@ -120,7 +120,7 @@ class Judge:
                 refusals += [
                     _slower(
                         c,
-                        "its region with it against the region without",
+                        "comparing its region with and without it",
                         _against(verdict, winner),
                     )
                     for c in refused
@@ -210,11 +210,11 @@ def _numbers(joint: Joint) -> tuple[int, ...]:
 def _together(region: Region) -> str:
     first, count = region.candidates[0], len(region.candidates)
     if count > 1:
-        return f"its region of {count} fused nodes and its layout changes together"
+        return f"counting the {count} fused nodes of its region and their layout conversions"
     return (
-        f"its {len(first.widths)} layers in one kernel"
+        f"counting its {len(first.widths)} layers in one kernel"
         if len(first.widths) > 1
-        else "it and its conversions together"
+        else "counting its layout conversions"
     )
 
 

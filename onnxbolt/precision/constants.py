@@ -67,7 +67,7 @@ def _hazard(values: np.ndarray, low: np.ndarray) -> str:
     nonzero = int(np.count_nonzero(values))
     flushed = nonzero - int(np.count_nonzero(low))
     if flushed > MAX_FLUSHED * nonzero:
-        return f"{flushed} of its {nonzero} nonzero values are zero in fp16"
+        return f"{flushed} of its {nonzero} nonzero values would become zero in fp16"
     return ""
 
 

@@ -26,7 +26,8 @@ from onnxbolt.precision.constants import LARGEST, Constants
 from onnxbolt.precision.kernel_table import Kernels
 
 _TYPE = {DType.F16: "tensor(float16)", DType.BF16: "tensor(bfloat16)"}
-COUNTS = "works on integers (or other types) that 16 bits hold exactly only while they are small"
+COUNTS = "works on integers (or other types) that 16 bits represent exactly only while they"
+" are small"
 BETWEEN = "stands between operations that stay in fp32"
 
 
@@ -164,7 +165,7 @@ class Decision:
         if not ops.is_safe(node.op):
             return f"not known to be accurate in {self.low.value}"
         if not self._is_declared(node):
-            return f"ONNX defines it for no {self.low.value} at opset {self.opset}"
+            return f"ONNX does not define it for {self.low.value} at opset {self.opset}"
         return ""
 
     def _is_declared(self, node: gs.Node) -> bool:
@@ -207,7 +208,7 @@ class Decision:
     def _constant(self, node: gs.Node) -> str:
         for constant in self._data_constants(node):
             if hazard := self.constants.hazard(constant):
-                return f"a constant that fp16 cannot hold: {constant.name} {hazard}"
+                return f"a constant that fp16 cannot represent: {constant.name} {hazard}"
         return ""
 
     def _data_constants(self, node: gs.Node) -> Iterator[gs.Constant]:
@@ -224,7 +225,7 @@ class Decision:
 
     def _received(self, node: gs.Node) -> str:
         cause = next((self._carried[t.name] for t in node.inputs if t.name in self._carried), "")
-        return f"values that fp16 may not hold: {cause}" if cause else ""
+        return f"its input may exceed fp16's range: {cause}" if cause else ""
 
     def _squares(self, node: gs.Node) -> str:
         same = (

@@ -91,8 +91,8 @@ def kernels_of(version: str = "") -> Kernels:
     found = min(release(chosen), last, key=_number)
     if _number(found) < _number(first):
         raise InputError(
-            f"{option('ort_version', chosen)}: ONNX Runtime's kernels are known from {first} to"
-            f" {last}"
+            f"{option('ort_version', chosen)}: onnxbolt knows the kernels of ONNX Runtime"
+            f" {first} to {last}; give a release from {first} on"
         )
     return _kernels_of(found)
 
@@ -102,7 +102,7 @@ def release(version: str) -> str:
     match = re.match(r"(\d{1,3}\.\d{1,3})(\.|$)", version)
     if match is None:
         raise InputError(
-            f"{option('ort_version', version)}: give a version of ONNX Runtime such as"
+            f"{option('ort_version', version)}: give a release of ONNX Runtime such as"
             f" {releases()[-1]}"
         )
     return match[1]

@@ -94,40 +94,40 @@ _OTHERS_SAFE = frozenset(
         "TopK",
     }
 )
-_SUMS = "adds up many terms, which may leave half precision's range"
-_STATE = "carries its state through every step, so that roundings add up"
+_SUMS = "sums many terms, which may exceed half precision's range"
+_STATE = "carries its state through every step, so that rounding errors accumulate"
 _SCALES = "its scales are calibrated in fp32"
 _BODY = "its body is typed for fp32"
 COMBINES = (
-    "adds or multiplies what it scatters, which ONNX Runtime's CPU provider does in fp32 alone"
+    "adds or multiplies what it scatters, which ONNX Runtime's CPU provider does only in fp32"
 )
 KEPT = {
     "CumSum": _SUMS,
-    "Cos": "turns a rounded angle into an error of its own size",
-    "Exp": "its result leaves fp16's range from 11.1 on",
+    "Cos": "rounding a large angle changes its value completely",
+    "Exp": "its result exceeds fp16's range for arguments above 11.1",
     "GRU": _STATE,
     "If": _BODY,
     "LRN": "squares its input",
     "LSTM": _STATE,
-    "Log": "small arguments flush to zero, whose logarithm is -inf",
+    "Log": "small arguments become zero, whose logarithm is -inf",
     "Loop": _BODY,
-    "Pow": "its result may leave half precision's range",
+    "Pow": "its result may exceed half precision's range",
     "QuantizeLinear": _SCALES,
     "DequantizeLinear": _SCALES,
     "DynamicQuantizeLinear": _SCALES,
     "RNN": _STATE,
     "Range": "counts by repeated addition",
-    "Reciprocal": "small arguments leave half precision's range",
+    "Reciprocal": "its result exceeds half precision's range for small arguments",
     "ReduceL1": _SUMS,
     "ReduceL2": _SUMS,
     "ReduceLogSum": _SUMS,
     "ReduceLogSumExp": _SUMS,
     "ReduceProd": _SUMS,
     "ReduceSumSquare": _SUMS,
-    "RoiAlign": "half precision resolves pixels only to 1/2 beyond 512",
+    "RoiAlign": "half precision represents coordinates above 512 only to 1/2 pixel",
     "Scan": _BODY,
     "SequenceMap": _BODY,
-    "Sin": "turns a rounded angle into an error of its own size",
+    "Sin": "rounding a large angle changes its value completely",
 }
 # of the kept ones: what follows has to be in fp32 too, since the result itself may be out of range
 WIDENING = frozenset({"CumSum", "Exp", "Pow", "ReduceProd", "ReduceSumSquare"})

@@ -18,7 +18,7 @@ from onnxbolt.graph.promises import stage
 from onnxbolt.precision.decide import Kept, domain_of, may_be_low
 from onnxbolt.precision.kernel_table import Kernels, kernels_of
 
-REASON = "has no bfloat16 kernel in ONNX Runtime, and fusing it does not pay"
+REASON = "has no bfloat16 kernel in ONNX Runtime, and fusing it is not faster"
 
 
 @stage(requires=promises.SOUND, ensures=promises.KEPT)

@@ -1,5 +1,5 @@
-"""What a run did, as data: fused nodes and their predicted times, what was turned down and why,
-what stayed in fp32."""
+"""The report of a run as data: fused nodes and their predicted times, refusals and their reasons,
+and what stayed in fp32."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Fused:
-    """One fused node; a pooling has no FLOPs, configurations and predictions."""
+    """One fused node; a pooling has no FLOPs, no configurations and no predictions."""
 
     name: str
     op: str
@@ -54,7 +54,7 @@ class Fused:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that the renderings show; `verification` is None where it was skipped."""
+    """The data of a run's report; `verification` is None where it was skipped."""
 
     precision: str
     fuse: str
@@ -64,20 +64,22 @@ class Report:
     kept: tuple[Kept, ...]
     changes: tuple[str, ...]  # changes by canonicalization
     shared_weights: tuple[str, ...]  # stored twice: packed, and as they were for nodes that stay
-    # share of the FLOPs of all products and convolutions in fused nodes; None where the model has
-    # none
+    # fused nodes' share of the FLOPs of all products and convolutions; None if the model has none
+    # of those
     coverage: float | None
-    nothing_fused: str  # why, where nothing was
+    nothing_fused: str  # why nothing was fused; empty if something was
     digest: str
     verification: VerifyResult | None = None
     tuning: Tuning | None = None  # with --tune
-    regions: tuple[Verdict, ...] = ()  # the grounds of --fuse winning
+    regions: tuple[
+        Verdict, ...
+    ] = ()  # comparisons with ONNX Runtime that --fuse winning decided by
     onnxruntime: str = ""  # the release whose CUDA kernels decided what stays in fp32
-    passed_through: str = ""  # why the model was written as it is, where it was
-    whole: tuple[Estimate, ...] = ()  # the model's predicted times, for each architecture
+    passed_through: str = ""  # why the model was written unchanged; empty if it was optimized
+    whole: tuple[Estimate, ...] = ()  # predicted times of the whole model, one per architecture
     original: str = ""  # paths, where the models are files
     optimized: str = ""
-    strict: bool = False  # a whole model that was not judged counts as failed
+    strict: bool = False  # with it, a model that could not be judged counts as failed
     library_sha256: str = ""  # sum of the library's file; empty if none was compiled
     version: str = __version__
     format: int = FORMAT
@@ -96,8 +98,8 @@ class Report:
         archs: Sequence[int],
         point: Mapping[str, Sequence[int | str | None]],
     ) -> Report:
-        """Gather it from what the stages handed on; `point` has the sizes of graph inputs at
-        which FLOPs are counted."""
+        """The report of an optimized model, from the results of the stages; FLOPs are counted at
+        `point`, the shapes of graph inputs by name."""
         work = products(original, point)
         flops = {product.node: product.flops for product in work if not product.body}
         candidates = {(c.rule, _sources(c)): c for c in chosen.candidates}
@@ -106,7 +108,7 @@ class Report:
             for node in model.graph.node
             if node.domain == DOMAIN
         )
-        # a change of layout replaces no node
+        # a layout conversion replaces no source node, so it is not listed
         fused = tuple(row for row in rows if row.source_nodes)
         sources = {source for node in fused for source in node.source_nodes}
         refusals = (*chosen.refusals, *left_out(work, sources, chosen.refusals))
@@ -129,7 +131,7 @@ class Report:
 
     @classmethod
     def unchanged(cls, reason: str, archs: Sequence[int]) -> Report:
-        """Of a model that was written as it is."""
+        """The report of a model that was written unchanged."""
         return cls(
             "keep",
             "winning",
@@ -155,16 +157,13 @@ class Report:
         return dataclasses.replace(self, verification=verification)
 
     def short_of(self, percent: float | None) -> str:
-        """One line where fused nodes do less than `percent` of the FLOPs, else nothing."""
+        """One line if fused nodes do less than `percent` of the FLOPs, else an empty text."""
         if percent is None or (self.coverage is not None and 100 * self.coverage >= percent):
             return ""
-        share = (
-            "there is none" if self.coverage is None else f"{self.coverage:.1%} are in fused nodes"
-        )
         why = f"; {self.nothing_fused}" if self.nothing_fused else ""
         return (
-            f"of the FLOPs of products and convolutions {share}, less than"
-            f" {option('require_fused', percent)}{why}"
+            f"fused nodes do {self.coverage or 0:.1%} of the FLOPs of all matrix products and"
+            f" convolutions, less than {option('require_fused', percent)}{why}"
         )
 
     @property
@@ -174,7 +173,7 @@ class Report:
         return found is None or (found.passed and (found.judged or not self.strict))
 
     def failure(self) -> str:
-        """One line on what failed; empty where nothing did."""
+        """One line on the failure and its remedies; empty if nothing failed."""
         if self.passed or self.verification is None:
             return ""
         failures = self.verification.failures
@@ -190,10 +189,13 @@ class Report:
                 if unjudged
                 else "there was nothing to compare"
             )
-            return f"{what} was not judged: {why}; give inputs that can with {option('inputs')}"
+            return (
+                f"{what} could not be judged: {why}; give inputs that allow a verdict"
+                f" with {option('inputs')}"
+            )
         worst = max(failures, key=lambda row: math.inf if math.isnan(row.error) else row.error)
         remedies = (
-            [f"{option('precision', 'keep')} rounds products to TF32 alone"]
+            [f"{option('precision', 'keep')} rounds only the factors of products, to TF32"]
             if self.verification.precision != "keep"
             else []
         )
@@ -201,7 +203,7 @@ class Report:
             row.reason == NOT_FINITE for row in failures
         ):
             remedies.insert(
-                0, f"fp16 ends at 65504, {option('precision', 'bf16')} has the range of fp32"
+                0, f"fp16 ends at 65504, and {option('precision', 'bf16')} has the range of fp32"
             )
         return (
             f"{len(failures)} of {len(self.verification.rows)} tensors differ from the original by"
@@ -210,20 +212,20 @@ class Report:
         )
 
     def text(self) -> str:
-        """For the terminal: grouped by op type and reason; the last line is PASSED or FAILED
-        where it was verified."""
+        """The report for a terminal, grouped by op type and reason. The last line of a verified
+        model's is PASSED or FAILED."""
         return render.text(self)
 
     def json(self) -> str:
-        """Everything, keys sorted."""
+        """The whole report as JSON, keys sorted."""
         return render.as_json(self)
 
     def markdown(self) -> str:
-        """Everything, as tables."""
+        """The whole report as Markdown tables."""
         return render.markdown(self)
 
     def save(self, path: Path | str) -> None:
-        """Write JSON or Markdown, by the suffix; the file appears whole or not at all."""
+        """Write JSON or Markdown, depending on the suffix; no partial file is left on errors."""
         files.save(self, Path(path))
 
 
@@ -243,7 +245,7 @@ def _fused(
         tuple(name.decode() for name in values.get("source_nodes", ())),
     )
     row = Fused(node.name, node.op_type, values["tensor"].decode(), rule, sources)
-    # a Concat that the node replaces, too, is named behind its own
+    # if the node also replaces a Concat, that follows the candidate's own sources
     starts = (sources[:count] for count in range(len(sources), 0, -1))
     candidate = next(
         (candidates[rule, start] for start in starts if (rule, start) in candidates), None

@@ -13,7 +13,7 @@ WIDTH = 140
 
 
 def text(benchmark: Benchmark) -> str:
-    """Tables of the models and the fused nodes, equal ones on one line; the last line is the
+    """Tables of the models and of the fused nodes (equal nodes share a line); the last line is the
     speed-up."""
     console = literal_console(width(WIDTH))
     with console.capture() as captured:

@@ -1,4 +1,4 @@
-"""How much of a model's work fused nodes do, and why not more."""
+"""The share of a model's FLOPs that fused nodes do, and the reasons why it is not more."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from onnxbolt.candidates import Refusal
 from onnxbolt.domains import CONTRIB
 from onnxbolt.report.products import Product
 
-# parts of op types
+# an op type that contains one of these is a quantized product
 _QUANTIZED = ("Integer", "QLinear", "QGemm", "QAttention", "DynamicQuantize", "NBits", "Bnb4")
 
 
 def coverage(products: Sequence[Product], fused_sources: Collection[str]) -> float | None:
-    """The share of the products' FLOPs that fused nodes took over; None where the model has no
-    products.
+    """The fused nodes' share of the products' FLOPs; None if the model has no products.
 
-    `fused_sources` are names of source nodes, as in the attribute `source_nodes`.
+    `fused_sources` are the names of the source nodes that fused nodes replace, as in their
+    attribute `source_nodes`.
     """
     total = sum(product.flops for product in products)
     return sum(p.flops for p in products if _is_fused(p, fused_sources)) / total if total else None
@@ -26,7 +26,7 @@ def coverage(products: Sequence[Product], fused_sources: Collection[str]) -> flo
 def left_out(
     products: Iterable[Product], fused_sources: Collection[str], refusals: Iterable[Refusal]
 ) -> Iterator[Refusal]:
-    """Refusals of products that no fused node took over and that matching did not look at."""
+    """Refusals for products that no fused node replaces and that matching did not look at."""
     known = {refusal.node for refusal in refusals}
     for product in products:
         if not _is_fused(product, fused_sources) and (product.body or product.node not in known):
@@ -34,7 +34,7 @@ def left_out(
 
 
 def nothing_fused(products: Sequence[Product], refusals: Iterable[Refusal]) -> str:
-    """One line on why no product is in a fused node, the reasons of most FLOPs first."""
+    """One line on why no product was fused: the three reasons that concern most FLOPs."""
     if not products:
         return "the model has no matrix products or convolutions"
     reasons = {refusal.node: refusal.reason.partition(":")[0] for refusal in refusals}
@@ -50,9 +50,13 @@ def _is_fused(product: Product, fused_sources: Collection[str]) -> bool:
 
 def _reason(product: Product) -> str:
     if product.body:
-        return f"inside of {product.body}, whose body stays as it is"
+        return f"inside the body of {product.body}, which is not optimized"
     if any(part in product.op for part in _QUANTIZED):
         return "quantized products stay with ONNX Runtime"
     if product.domain == CONTRIB:
-        return "an operator of ONNX Runtime's own"
-    return "no pattern begins with it" if product.weighted else "both factors are computed"
+        return "an operator of ONNX Runtime's own domain, which is not fused"
+    return (
+        "no pattern starts with this operator"
+        if product.weighted
+        else "both factors are computed at run time"
+    )

@@ -12,7 +12,7 @@ from onnxbolt.spelling import option
 
 
 class Writable(Protocol):
-    """Whatever has both forms."""
+    """An object that can be written as JSON and as Markdown."""
 
     def json(self) -> str: ...
 
@@ -20,8 +20,7 @@ class Writable(Protocol):
 
 
 def save(report: Writable, path: Path) -> None:
-    """Write `report`; the file appears whole or not at all. Raises InputError where it cannot be
-    written."""
+    """Write `report`. Raises InputError, and leaves no partial file, if that fails."""
     check_suffix(path)
     contents = report.json() if path.suffix == ".json" else report.markdown()
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -37,6 +36,6 @@ def save(report: Writable, path: Path) -> None:
 
 
 def check_suffix(path: Path) -> None:
-    """Raises InputError where a report could not be written."""
+    """Raises InputError unless the suffix is one that a report can be written in."""
     if path.suffix not in (".json", ".md"):
         raise InputError(f"{option('report', path)}: a report is written as .json or .md")

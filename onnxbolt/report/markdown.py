@@ -8,7 +8,7 @@ from typing import Any
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; what a cell holds is shown letter by letter."""
+    """A Markdown table; special characters in cells are escaped."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(
         "| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in line) + " |"
@@ -17,7 +17,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: NaN and infinities, which JSON lacks, are null."""
+    """`value` with None for NaN and infinities, which JSON cannot hold."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

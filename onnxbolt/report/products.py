@@ -22,8 +22,8 @@ from onnxbolt.graph.shapes import Shape, infer, infer_at, infer_inner
 
 @dataclass(frozen=True)
 class Product:
-    """A node that multiplies matrices; `body` is the op type of the control flow that it is
-    inside of, else empty."""
+    """A node that multiplies matrices or convolves. `body` is the op type of the control-flow node
+    whose subgraph it is in, else empty."""
 
     node: str
     op: str
@@ -47,7 +47,7 @@ class Call:
         )
 
     def size(self, index: int, axis: int) -> int:
-        """A dimension of an input; 1 where it is not known or not there."""
+        """A dimension of an input; 1 if it is unknown or missing."""
         shape = self.inputs[index] if index < len(self.inputs) else []
         return _size(shape[axis:][:1]) if -len(shape) <= axis < len(shape) else 1
 
@@ -56,8 +56,8 @@ Rule = Callable[[Call], int]
 
 
 def products(model: ModelProto, point: Mapping[str, Sequence[int | str | None]]) -> list[Product]:
-    """All products whose factors are not both constant; `point` has sizes for graph inputs with
-    symbolic dimensions, by name."""
+    """All products but those with constant factors only. `point` has the shapes of graph inputs
+    with symbolic dimensions, by name."""
     graph = import_model(model)
     infer(graph)
     shapes = {name: tensor.shape or [] for name, tensor in used_variables(graph).items()} | (
@@ -87,7 +87,7 @@ def _found(
 ) -> Iterator[Product]:
     for node in nodes:
         reads = [name for name in node.input if name]
-        if reads and constant.issuperset(reads):  # canonicalization computes it
+        if reads and constant.issuperset(reads):  # constant folding computes it
             constant.update(node.output)
         elif (rule := _RULES.get(_domain(node), {}).get(node.op_type)) is not None:
             call = Call(
@@ -121,7 +121,7 @@ def _size(shape: Shape) -> int:
     return math.prod(size for size in shape if isinstance(size, int))
 
 
-# --- the table: of each operator its multiply-adds, twice -----------------------------------------
+# --- FLOPs by operator: twice the multiply-adds ---------------------------------------------------
 
 
 def _conv(weight: int) -> Rule:
@@ -130,12 +130,12 @@ def _conv(weight: int) -> Rule:
 
 
 def _transposed_conv(call: Call) -> int:
-    """Each element of the input goes to K / groups channels and all places of the filter."""
+    """Each element of the input is multiplied by a filter [K / groups, ..]."""
     return 2 * _size(call.inputs[0]) * _size(call.inputs[1][1:])
 
 
 def _matmul(b: int, transposed: str = "") -> Rule:
-    """Each element of the output takes one column of factor `b`, or a row where the attribute
+    """Each element of the output takes one column of factor `b`, or one row if the attribute
     `transposed` is set."""
 
     def rule(call: Call) -> int:
@@ -148,7 +148,7 @@ def _matmul(b: int, transposed: str = "") -> Rule:
 
 
 def _einsum(call: Call) -> int:
-    """Every combination of indices."""
+    """One multiply-add for each combination of indices."""
     equation = next(
         (attribute.s.decode() for attribute in call.node.attribute if attribute.name == "equation"),
         "",
@@ -163,8 +163,8 @@ def _einsum(call: Call) -> int:
 
 
 def _attention(call: Call) -> int:
-    """Q K' and its product with V, for Q [.., S, _] and K [.., L, _]; both as if no mask spared
-    anything."""
+    """Q K' and its product with V, for Q [.., S, _] and K [.., L, _]; masked elements count, as
+    well."""
     return 2 * call.size(1, -2) * (_size(call.inputs[0]) + _size(call.output))
 
 

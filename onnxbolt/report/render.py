@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from onnxbolt.report import Fused, Report
     from onnxbolt.tune.summary import Tuning
 
-WIDTH = 140  # columns of a text that goes to no terminal
-SHOWN = 12  # rows that the text lists of each table, beside the last one; the files hold all
+WIDTH = 140  # columns of a text that is not written to a terminal
+SHOWN = 12  # rows of each table in the text, which also has the last row; files have all rows
 PRECISIONS = {
     "fp16": (
         "precision fp16: weights and compute in fp16, accumulation and epilogues in fp32; graph"
@@ -43,7 +43,7 @@ Section = tuple[str, tuple[str, ...], Lines]
 
 
 def text(report: Report) -> str:
-    """Grouped, so that a model of thousands of nodes fits a screen."""
+    """The report for a terminal; nodes are grouped, so that those of a large model fit a screen."""
     verification = (
         report.verification.text(width(WIDTH)) if report.verification else _not_verified(report)
     )
@@ -51,9 +51,7 @@ def text(report: Report) -> str:
 
 
 def _not_verified(report: Report) -> str:
-    return (
-        "not verified: nothing but metadata was added" if report.passed_through else "not verified"
-    )
+    return "not verified: only metadata was added" if report.passed_through else "not verified"
 
 
 def tuning_text(tuning: Tuning) -> str:
@@ -62,7 +60,8 @@ def tuning_text(tuning: Tuning) -> str:
 
 
 def _printed(sections: Iterable[Section], shown: int) -> str:
-    """Titles and tables; of more rows than `shown` the first ones and the last one."""
+    """Titles and tables; a table of more than `shown` rows is cut to its first ones and its last
+    one."""
     console = literal_console(width(WIDTH))
     with console.capture() as captured:
         for title, header, rows in sections:
@@ -75,7 +74,7 @@ def _printed(sections: Iterable[Section], shown: int) -> str:
 
 
 def markdown(report: Report) -> str:
-    """The text's tables in full, and one of all fused nodes."""
+    """The text's tables with all their rows, and tables of all fused nodes and regions."""
     parts = [f"# onnxbolt {report.version}"]
     for title, header, rows in (*_sections(report), _all_fused(report), _regions(report.regions)):
         parts.append(title)
@@ -92,8 +91,8 @@ def markdown(report: Report) -> str:
 
 
 def gain(report: Report) -> str:
-    """One line: how many times as fast the whole model is, measured where it was; empty where
-    nothing was planned."""
+    """One line on the speed-up of the whole model, measured if that was done, else predicted;
+    empty if there is neither."""
     if report.tuning and (whole := report.tuning.whole) is not None:
         return (
             "whole model, measured against ONNX Runtime's CUDA execution provider at its best:"
@@ -113,7 +112,7 @@ def gain(report: Report) -> str:
 
 
 def as_json(report: Report) -> str:
-    """Everything; NaN, which JSON lacks, is null."""
+    """The whole report; NaN, which JSON lacks, becomes null."""
     values = dataclasses.asdict(report)
     if report.verification:
         values["verification"] = as_dict(report.verification)
@@ -121,12 +120,12 @@ def as_json(report: Report) -> str:
 
 
 def tuning_json(tuning: Tuning) -> str:
-    """The same as JSON."""
+    """`tuning` as JSON."""
     return json.dumps(plain(dataclasses.asdict(tuning)), indent=2, sort_keys=True)
 
 
 def _sections(report: Report) -> Iterable[Section]:
-    """(title, column names, rows) of each part."""
+    """The sections of the report, each as (title, column names, rows)."""
     if not report.passed_through:
         yield f"{PRECISIONS[report.precision]}{_runtime(report)}", (), []
     if report.original or report.optimized:
@@ -136,7 +135,7 @@ def _sections(report: Report) -> Iterable[Section]:
             [],
         )
     if report.passed_through:
-        yield f"written as it is: {report.passed_through}", (), []
+        yield f"written unchanged: {report.passed_through}", (), []
         return
     if report.library_sha256:
         yield f"library: SHA-256 {report.library_sha256}", (), []
@@ -159,7 +158,7 @@ def _sections(report: Report) -> Iterable[Section]:
         yield _regions([region for region in report.regions if region.measured])
     for title, refusals in (
         ("left to ONNX Runtime", [r for r in report.refusals if not r.apart]),
-        ("not in one kernel with a neighbouring layer", [r for r in report.refusals if r.apart]),
+        ("not merged with a neighbouring layer", [r for r in report.refusals if r.apart]),
     ):
         if refusals:
             yield (
@@ -175,7 +174,7 @@ def _sections(report: Report) -> Iterable[Section]:
         )
     if report.shared_weights:
         title = (
-            "weights stored twice, since nodes that stay read them too:"
+            "weights stored twice, because unfused nodes also read them:"
             f" {len(report.shared_weights)}"
         )
         yield title, ("weight",), [(name,) for name in report.shared_weights]
@@ -184,9 +183,9 @@ def _sections(report: Report) -> Iterable[Section]:
 
 
 def _runtime(report: Report) -> str:
-    """The ONNX Runtime that decided what stays in fp32; nothing where no precision was chosen."""
+    """Names the ONNX Runtime whose kernels decide what stays in fp32; empty for precision keep."""
     return (
-        f"; by the CUDA kernels of ONNX Runtime {report.onnxruntime}"
+        f"; what stays in fp32 follows from the CUDA kernels of ONNX Runtime {report.onnxruntime}"
         if report.onnxruntime and report.precision != "keep"
         else ""
     )
@@ -201,7 +200,7 @@ def _share(coverage: float | None) -> str:
 
 
 def _origin(report: Report) -> str:
-    """Where the times of fused nodes are from."""
+    """Says which times of fused nodes were measured and which predicted."""
     measured = {
         f"sm_{p.arch}" for node in report.fused for p in node.predicted if p.measured_us is not None
     }
@@ -229,8 +228,8 @@ def _flops(nodes: Sequence[Fused]) -> int:
 
 
 def _times(nodes: Sequence[Fused], archs: Sequence[int]) -> list[str]:
-    """Sums of ours, then of ONNX Runtime's, then how many times faster, per architecture;
-    nothing for pooling, which is not predicted."""
+    """Per architecture: the sum of our times, then of ONNX Runtime's, then their ratio; empty for
+    poolings, whose times are not predicted."""
     predicted = [[p for node in nodes for p in node.predicted if p.arch == arch] for arch in archs]
     ours = [sum(p.best_known_us for p in known) for known in predicted]
     theirs = [sum(p.ort_us for p in known) for known in predicted]
@@ -250,8 +249,10 @@ def _by_reason(refusals: Sequence[Refusal]) -> Lines:
 
 
 def _details(refusal: Refusal) -> str:
-    """What follows the general reason, and the numbers."""
-    numbers = [f"{name} {value:.1f}" for name, value in refusal.values.items()]
+    """The part of a reason behind its colon, and the refusal's times (whose names end in _us)."""
+    numbers = [
+        f"{name.removesuffix('_us')} {value:.1f} us" for name, value in refusal.values.items()
+    ]
     return ", ".join([*filter(None, [refusal.reason.partition(": ")[2]]), *numbers])
 
 
@@ -266,7 +267,7 @@ def _kept(report: Report) -> Lines:
 
 
 def _ordered(groups: dict[tuple[str, str], list[Any]]) -> list[tuple[tuple[str, str], list[Any]]]:
-    """The largest groups first."""
+    """The groups, the largest first."""
     return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
@@ -301,7 +302,7 @@ def _all_fused(report: Report) -> Section:
 
 
 def _regions(regions: Sequence[Verdict]) -> Section:
-    """Both times of each region on each architecture, those that decide most first."""
+    """Our time and ONNX Runtime's of each region on each architecture, the slowest first."""
     ordered = sorted(
         regions,
         key=lambda verdict: (-max(each.ort_us for each in verdict.comparisons), verdict.region),
@@ -325,13 +326,13 @@ def _regions(regions: Sequence[Verdict]) -> Section:
 
 
 def _scaled(count: int) -> str:
-    """FLOPs with a unit."""
+    """A count of FLOPs with a unit prefix, "3.02 G"; empty for 0."""
     power = min(int(math.log10(count)) // 3, 4) if count else 0
     return f"{count / 1000**power:.3g} {' KMGT'[power]}".strip() if count else ""
 
 
 def _table(header: Sequence[str], rows: Lines) -> Table:
-    """The columns that say anything."""
+    """A table without the columns whose cells are all empty."""
     used = [column for column in range(len(header)) if any(str(row[column]) for row in rows)]
     table = Table(*(header[column] for column in used), box=None)
     for row in rows:

@@ -1,4 +1,4 @@
-"""What tuning did, as tables of the report and of `onnxbolt tune`."""
+"""The results of tuning as tables, for the report and for `onnxbolt tune`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ENDS = {
 
 
 def sections(tuning: Tuning) -> Iterator[Section]:
-    """(title, column names, rows): the tasks with the times before and after, then how good the
-    prediction was."""
+    """Sections as (title, column names, rows): the tasks with the times of the predicted and the
+    best choice, then the quality of the predictions."""
     title = (
-        f"tuned: {len(tuning.tasks)} problems in {tuning.seconds:.0f} s, {tuning.trials}"
-        f" measurements and {tuning.kernels} kernels now, the others remembered;"
-        f" {_ENDS[tuning.ended_by]}"
+        f"tuned: {len(tuning.tasks)} problems in {tuning.seconds:.0f} s, with"
+        f" {tuning.trials} measurements and {tuning.kernels} kernels of this run and the"
+        f" rest from the cache; {_ENDS[tuning.ended_by]}"
     )
     header = (
         "problem",
@@ -79,13 +79,14 @@ def sections(tuning: Tuning) -> Iterator[Section]:
 
 
 def _whole(whole: WholeModel) -> str:
-    """One line: both times, and what was given up for them."""
+    """One line with the whole model's time and ONNX Runtime's, and with the regions that were
+    left to ONNX Runtime because of them."""
     line = (
         f"whole model: {whole.ours_us:.1f} us, ONNX Runtime's CUDA execution provider at its best"
         f" {whole.ort_us:.1f} us"
     )
     dropped = (
-        "; left to ONNX Runtime, since the whole model is slower with them:"
+        "; left to ONNX Runtime, because the whole model is slower with them:"
         f" {'; '.join(whole.dropped)}"
         if whole.dropped
         else ""

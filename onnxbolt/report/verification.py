@@ -1,4 +1,4 @@
-"""What `onnxbolt verify` found, as JSON and Markdown."""
+"""The result of `onnxbolt verify` as JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _HEADER = ("tensor", "level", "kind", "on", "error", "limit", "max abs", "cosine
 
 @dataclass(frozen=True)
 class Verification:
-    """A result and the two models, by their paths, that it is about."""
+    """A result with the paths of the two models."""
 
     original: Path
     optimized: Path
     result: VerifyResult
 
     def json(self) -> str:
-        """Everything, keys sorted."""
+        """The result as JSON, keys sorted."""
         about = {
             "format": FORMAT,
             "version": __version__,
@@ -35,7 +35,7 @@ class Verification:
         return json.dumps(about | as_dict(self.result), indent=2, sort_keys=True)
 
     def markdown(self) -> str:
-        """Every row; the last line is the verdict."""
+        """Every row as Markdown; the last line is the verdict."""
         title = f"# onnxbolt {__version__}\n\n{self.original} and {self.optimized}"
         return "\n\n".join(
             (
@@ -49,7 +49,7 @@ class Verification:
 
 
 def as_dict(result: VerifyResult) -> dict[str, Any]:
-    """The fields, and what follows from them."""
+    """The fields of a result, and `passed`, `judged` and `verdict`, which follow from them."""
     found: dict[str, Any] = plain(dataclasses.asdict(result))
     return found | {"passed": result.passed, "judged": result.judged, "verdict": result.verdict}
 

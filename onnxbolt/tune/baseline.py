@@ -246,8 +246,8 @@ def _measure_all(
                 answers |= _measure(bench, work, *_library(bench, work, Path(directory)))
     if unready:
         bench.progress(
-            f"{unready} regions are not compared with ONNX Runtime: the budget did not reach for"
-            " their kernels"
+            f"{unready} regions are not compared with ONNX Runtime: the budget ended before"
+            " their kernels were compiled"
         )
     return answers
 
@@ -275,7 +275,7 @@ def _work(bench: Bench, region: Region, original: Original) -> Work | None:
         return None
     fused = fuse(models[1], region.arch, bench.timings, _ends(region))
     if len(fused.problems) != len(region.candidates):
-        _incomparable(bench, region, "it is fused in another way by itself")
+        _incomparable(bench, region, "it is fused differently by itself")
         return None
     return Work(region, models[0], fused, _parts(bench, region, models[1], fused))
 
@@ -313,7 +313,7 @@ def _incomparable(bench: Bench, region: Region, why: str) -> None:
     bench.database.add(
         Measurement(session_key(bench, region, FUSED), None, Status.REFUSED, detail=why)
     )
-    bench.progress(f"{region.description}: not comparable with ONNX Runtime, {why}")
+    bench.progress(f"{region.description}: cannot be compared with ONNX Runtime, because {why}")
 
 
 def _measure(

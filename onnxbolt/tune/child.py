@@ -74,7 +74,7 @@ class Child:
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                raise TimeoutError(f"no answer within {timeout:g} s")
+                raise TimeoutError(f"no answer from the worker within {timeout:g} s")
             chunk = os.read(self._process.stdout.fileno(), 65536)
             if not chunk:
                 raise LostError(self._last_words())

@@ -27,7 +27,7 @@ def _driver() -> ctypes.CDLL:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise CudaError(
-            f"no NVIDIA driver here ({error}); run this on a machine with a GPU"
+            f"no NVIDIA driver found ({error}); run this on a machine with a GPU"
         ) from error
     device, context = ctypes.c_int(), ctypes.c_void_p()
     _check("cuInit", driver.cuInit(0))

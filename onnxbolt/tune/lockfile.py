@@ -99,8 +99,8 @@ class Lock:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{path} is no lock file, or damaged ({error}): restore it, or delete it and run "
-                "`onnxbolt optimize --lock` again"
+                f"{path} is not a lock file, or damaged ({error}): restore it, or delete it"
+                " and run `onnxbolt optimize --lock` again"
             ) from error
 
     def write(self, path: Path) -> None:
@@ -196,7 +196,7 @@ def open_for(options: Options) -> Lock:
     if lock.precision != options.precision:
         raise InputError(
             f"{path} was written with {option('precision', lock.precision)}, not"
-            f" {options.precision}: give the same, or another file"
+            f" {options.precision}: give the same precision, or another file"
         )
     if not lock.same_kernels:
         _refuse_other_kernels(path, lock, options.frozen)
@@ -204,7 +204,7 @@ def open_for(options: Options) -> Lock:
     if options.frozen and (asked := shapes_of(options)) not in lock.shapes:
         written = " or ".join(shapes or "no options for shapes" for shapes in lock.shapes)
         raise FrozenError(
-            f"{option('frozen', True)}: {path} was written with {written}, this is with"
+            f"{option('frozen', True)}: {path} was written with {written}, but this run has"
             f" {asked or 'no options for shapes'}: give the same, or {_REMEDY}"
         )
     asked_for = release(options.ort_version) if options.ort_version else ""
@@ -215,7 +215,7 @@ def open_for(options: Options) -> Lock:
         )
     if lock.version != __version__:
         logger.warning(
-            "%s was written by onnxbolt %s, this is %s; its kernels are the same",
+            "%s was written by onnxbolt %s, this is %s; both have the same kernels, so it is used",
             path,
             lock.version,
             __version__,
@@ -250,7 +250,7 @@ def _refuse_other_kernels(path: Path, lock: Lock, frozen: bool) -> None:
         raise FrozenError(
             f"{option('frozen', True)}: {message}; {_REMEDY}, or install onnxbolt {lock.version}"
         )
-    logger.warning("%s: its decisions are made anew", message)
+    logger.warning("%s: its choices are not used, and are made again", message)
 
 
 def _measured(decisions: Mapping[Any, Decision]) -> dict[Any, Decision]:

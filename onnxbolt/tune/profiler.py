@@ -154,7 +154,9 @@ class Profiler:
                     Status.WRONG, f"relative error {entry.error:.2g} exceeds {race.limit:.2g}"
                 )
             elif not excess <= 1.0:
-                entry.fail(Status.WRONG, f"the error of one value is {excess:.3g} times its limit")
+                entry.fail(
+                    Status.WRONG, f"the error of one element is {excess:.3g} times its limit"
+                )
 
     def _time(self, race: _Race, entry: _Entry, samples: int) -> None:
         if samples:

@@ -73,5 +73,5 @@ def _config(text: object) -> KernelConfig:
     """Rows of earlier versions end before the columns that were added since, whose default is 0."""
     numbers = checks.parsed_json(checks.text("config", text))
     if not isinstance(numbers, list):
-        raise ValueError(f"configuration {str(numbers)[:200]}: a list is expected")
+        raise ValueError(f"configuration {str(numbers)[:200]}: expected a list")
     return config_from([*numbers, *[0] * (WIDTH - len(numbers))])

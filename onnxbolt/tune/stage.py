@@ -94,8 +94,9 @@ def tuned(
     """
     if subject.kernels != kernels_of():
         raise InputError(
-            f"{option('tune', True)} measures beside the installed ONNX Runtime {installed()}, "
-            f"{option('ort_version', subject.kernels.release)} is another: leave out one of the two"
+            f"{option('tune', True)} compares with the installed ONNX Runtime {installed()},"
+            f" but {option('ort_version', subject.kernels.release)} names another: leave out"
+            " one of the two"
         )
     start = time.monotonic()  # the profiler may have to be compiled, too
     with Profiler(_tunable(archs)) as profiler, Database() as database:
@@ -247,14 +248,14 @@ def _tunable(archs: Sequence[int]) -> int:
     local = gpu.local_arch()
     if local is None:
         raise InputError(
-            f"{option('tune', True)} measures on an NVIDIA GPU of a supported architecture, and"
-            " this machine has none: run it on one that has, or use what was measured there by"
-            f" {option('lock')} and {option('frozen', True)}"
+            f"{option('tune', True)} needs an NVIDIA GPU of a supported architecture, and"
+            " this machine has none: run it on a machine that has one, or use a lock file"
+            f" made there ({option('lock')} and {option('frozen', True)})"
         )
     if arch_number(local) not in archs:
         raise InputError(
-            f"{option('tune', True)} measures on the local GPU, whose architecture {local} is not"
-            f" among those of {option('archs')}: add it"
+            f"{option('tune', True)} measures on the local GPU, but its architecture {local}"
+            f" is not among those of {option('archs')}: add it"
         )
     return arch_number(local)
 
@@ -345,8 +346,8 @@ class _Measuring:
         """What is measured before an interrupt counts."""
         if CUDA not in available_providers():
             self._messages(
-                "nothing is compared with ONNX Runtime, since this onnxruntime has no CUDA provider"
-                " (install onnxruntime-gpu): fused is what is predicted to be faster"
+                "nothing is compared with ONNX Runtime, because this onnxruntime has no"
+                " CUDA provider (install onnxruntime-gpu); predictions decide what is fused"
             )
             return {}
 

@@ -83,8 +83,8 @@ def verify(
     notes: dict[str, None] = {}
     if declared(result) not in ("", precision):
         notes[
-            f"compared as {precision}: the metadata says {declared(result)}, but nothing in the"
-            " model is of that type"
+            f"compared as {precision}: the metadata says {declared(result)}, but the model"
+            " has no tensor of that type"
         ] = None
     rows: list[Row] = []
     libraries = []
@@ -119,7 +119,7 @@ def _what_ran(optimized: ModelProto, library: Path | None, used: Sequence[Path |
     """What computed the optimized model's answers: a verdict on function bodies says nothing of
     kernels. `used` is by provider."""
     if not any(node.domain == FUSED_DOMAIN for node in optimized.graph.node):
-        return "ONNX Runtime's own operators, there are no fused nodes"
+        return "ONNX Runtime's own operators, because the model has no fused nodes"
     if any(used):
         return f"kernels on {gpu.name()}"
     if gpu.compute_capability() is None:
@@ -138,6 +138,6 @@ def _same_interface(original: ModelProto, optimized: ModelProto) -> None:
     ):
         if names[0] != names[1]:
             raise InputError(
-                f"the {kind} differ: {', '.join(names[0])} and {', '.join(names[1])}; these are not"
+                f"the {kind} differ: {', '.join(names[0])} and {', '.join(names[1])}; give"
                 " two forms of one model"
             )

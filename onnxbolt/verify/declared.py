@@ -29,8 +29,8 @@ def declared(optimized: ModelProto) -> str:
     )
     if found and found not in PRECISIONS:
         raise InputError(
-            f"the optimized model's metadata has onnxbolt.precision {ascii(found)[:60]}:"
-            f" {', '.join(PRECISIONS)} are expected"
+            f"the optimized model's metadata has onnxbolt.precision {ascii(found)[:60]};"
+            f" expected one of {', '.join(PRECISIONS)}"
         )
     return found
 

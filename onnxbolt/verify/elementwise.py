@@ -89,7 +89,7 @@ def _worst(got: np.ndarray, expected: np.ndarray, limit: np.ndarray) -> _Worst:
         reason = (
             f"element {tuple(map(int, place))} is {got[place]:.6g} instead of"
             f" {expected[place]:.6g}, {error:.3g} times its limit {limit[place]:.2e};"
-            f" {float(np.mean(parts > 1)):.1%} of all are above theirs"
+            f" {float(np.mean(parts > 1)):.1%} of all elements exceed their limits"
         )
     return _Worst(error, largest, reason)
 

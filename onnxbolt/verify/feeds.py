@@ -94,23 +94,24 @@ def _arrays(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:  # numpy leaves a damaged one open
             if not file.peek(6).startswith(_MAGIC):  # else numpy advises to load it "unsafely"
-                raise ValueError("it is no zip archive")
+                raise ValueError("it is not a zip archive")
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is an .npy file, one array without a name")
             declared = sum(member.file_size for member in archive.zip.infolist())
             if declared > _LARGEST_INPUTS:
                 raise ValueError(
-                    f"its arrays take {declared} bytes, {_LARGEST_INPUTS} at most are read"
+                    f"its arrays take {declared} bytes, more than the limit of {_LARGEST_INPUTS}"
                 )
             arrays = {name: archive[name] for name in archive.files}
         if strange := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-            raise ValueError(f"{strange[0]} in it is no array")
+            raise ValueError(f"its entry {strange[0]} is not an array")
     except Exception as error:
         # zipfile, zlib and numpy's parser of headers have a dozen kinds for damaged files
         raise InputError(
-            f"{option('inputs', path)}: not a readable .npz file ({error or type(error).__name__});"
-            " expected is what numpy.savez writes: one array per graph input, under its name"
+            f"{option('inputs', path)}: not a readable .npz file"
+            f" ({error or type(error).__name__}); give a file as numpy.savez writes it: one"
+            " array per graph input, under the input's name"
         ) from error
     return arrays
 
@@ -121,9 +122,9 @@ def _require_tensors(model: ModelProto) -> None:
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
             raise InputError(
-                f"input {value.name} is no tensor ({str(kind).removesuffix('_type')}), and only"
-                " models whose inputs are tensors can be compared; `optimize` has"
-                f" {option('verify', False)}"
+                f"input {value.name} is not a tensor ({str(kind).removesuffix('_type')}),"
+                " and only models whose inputs are tensors can be compared; to skip the"
+                f" comparison, `optimize` has {option('verify', False)}"
             )
 
 
@@ -150,7 +151,7 @@ def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
         else:
             return feeds
     raise InputError(
-        "the original model does not run on random inputs; give it some with"
+        "the original model does not run on random inputs; give inputs with"
         f" {option('inputs', 'x.npz')}. ONNX Runtime says: {cause}"
     )
 
@@ -161,8 +162,9 @@ def require_loads(runner: Runner) -> None:
         runner.load()
     except RUNTIME_ERRORS as error:
         raise InputError(
-            "ONNX Runtime does not load the original model, and nothing else tells what is right;"
-            f" `optimize` has {option('verify', False)}. ONNX Runtime says: {error}"
+            "ONNX Runtime cannot load the original model, so there is nothing to compare"
+            f" with; to skip the comparison, `optimize` has {option('verify', False)}. ONNX"
+            f" Runtime says: {error}"
         ) from error
 
 
@@ -208,9 +210,9 @@ def _require_memory(name: str, shape: Sequence[int]) -> None:
     size, memory = 8 * math.prod(shape), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
         raise InputError(
-            f"input {name} has the shape {list(shape)}: {size / 2**30:,.0f} GiB of random values,"
-            f" and this machine has {memory / 2**30:,.0f} GiB of memory; correct the model's shape,"
-            f" or leave out the comparison with {option('verify', False)}"
+            f"input {name} has the shape {list(shape)}: {size / 2**30:,.0f} GiB of random"
+            f" values, and this machine has {memory / 2**30:,.0f} GiB of memory; correct the"
+            f" model's shape, or skip the comparison with {option('verify', False)}"
         )
 
 

@@ -82,8 +82,8 @@ class _Judge:
         found = self._nodes.notes()
         if self._unjudged:
             found[
-                f"{self._unjudged} tensors of integers were not compared by segment: they were"
-                " chosen by rounded values"
+                f"{self._unjudged} integer tensors were not compared by segment, because"
+                " they depend on rounded values"
             ] = None
         return found
 

@@ -49,12 +49,13 @@ class Nodes:
         notes = []
         if measured:
             notes.append(
-                f"limits behind {measured} were measured,"
-                " by changing operands as much as they were rounded"
+                f"error limits behind {measured} were measured, by changing operands as much"
+                " as rounding does"
             )
         if unknown:
             notes.append(
-                f"limits behind {unknown} are 16 roundings of the largest value: no bound is known"
+                f"error limits behind {unknown} are 16 roundings of the largest value,"
+                " because no bound is known"
             )
         return dict.fromkeys(notes)
 
@@ -132,7 +133,7 @@ class Nodes:
         try:
             found = self._models.candidate.part([node], given, list(node.output))
             if not self.analyse([node], own):
-                raise ValueError("there is no reference for an operator in its function")
+                raise ValueError("its function has an operator without a reference implementation")
         except RUNTIME_ERRORS as error:
             yield failed(
                 self._models,
@@ -171,7 +172,7 @@ class Nodes:
                 return failed(
                     self._models,
                     name,
-                    "channels that are not its own have changed",
+                    "it changed channels that other nodes write",
                     "node",
                     node.name,
                 )
@@ -206,7 +207,7 @@ def misstated(node: NodeProto, shapes: Mapping[str, Sequence[int]]) -> str:
         stored = channels[1] - channels[0]
     told = values.get("padding", 0)
     return (
-        f"attribute padding is {told}, but {stored} channels are stored for {own}"
+        f"attribute padding is {told}, but {stored} channels are stored for {own} real ones"
         if told != stored - own
         else ""
     )

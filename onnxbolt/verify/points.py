@@ -72,8 +72,8 @@ def points(models: Models, seed: int, options: Options) -> Iterator[Point]:
             )
             if feeds is None:
                 models.notes[
-                    f"{models.where}: not compared at {_name(alternatives[0], inputs)}: the"
-                    " original does not run there"
+                    f"{models.where}: not compared at {_name(alternatives[0], inputs)},"
+                    " because the original does not run there"
                 ] = None
                 continue
             found = True

@@ -19,12 +19,12 @@ SHOWN = 10  # tensors inside the model that the text lists beside those that fai
 # in the order in which they are shown: what `error` is at each level
 LEVELS = {
     "segment": (
-        "segments of the model on the original's tensors: the largest |y - y0| of an element, in"
-        " parts of its limit"
+        "segments of the model, run on the original's tensors: the largest |y - y0| of an"
+        " element, divided by its limit"
     ),
     "node": (
-        "fused nodes against float64, on the same inputs: the largest |y - y0| of an element, in"
-        " parts of its limit"
+        "fused nodes against float64, run on the same inputs: the largest |y - y0| of an"
+        " element, divided by its limit"
     ),
     "model": "the whole model: relative L2 error",
 }
@@ -65,7 +65,8 @@ class Row:
         if yardstick > cap and not self.reason:
             return dataclasses.replace(
                 self,
-                unjudged=f"rounding alone changes the original by {yardstick:.2e}, above {cap:.0e}",
+                unjudged=f"rounding alone changes the original by {yardstick:.2e}, more than"
+                f" the limit {cap:.0e}",
             )
         limit = tolerances.limit(self.limit, yardstick)
         what = "share of unequal values" if math.isnan(self.max_abs) else "error"

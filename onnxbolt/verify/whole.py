@@ -22,7 +22,7 @@ from onnxbolt.verify.session import RUNTIME_ERRORS, uses
 from onnxbolt.verify.widen import SIXTEEN_BITS
 
 _KIND = "output"
-_BLANK = "the original answers nothing finite but zeros"
+_BLANK = "the original's output has only zeros, infinities and NaNs"
 
 
 def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
@@ -121,8 +121,8 @@ def _redrawn(
                 if row.name in trusted:
                     why = left.pop(row.name)
                     models.notes[
-                        f"{models.where}, {row.name}: judged on inputs that are {draw.name}; on"
-                        f" standard normal ones {why}"
+                        f"{models.where}, {row.name}: judged on inputs that are {draw.name},"
+                        f" because on standard normal ones {why}"
                     ] = None
                     yield row.name, row
 
@@ -248,8 +248,8 @@ def _yardsticks(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str,
         got = models.rounded.run(feeds, names)
     except RUNTIME_ERRORS as error:
         models.notes[
-            f"no yardstick: the original in {models.precision} does not run on {models.where}:"
-            f" {error}"
+            f"the error of rounding alone is unknown: the original in {models.precision}"
+            f" does not run on {models.where}: {error}"
         ] = None
         return {}
     expected = models.reference.run(feeds, names)

@@ -68,7 +68,7 @@ def test_what_no_pass_knows_stays() -> None:
 
 def test_every_pass_has_a_reason_for_its_place() -> None:
     assert len({run.__module__ for run, _ in PASSES}) == len(PASSES)
-    assert all(reason for _, reason in PASSES)
+    assert all(effect for _, effect in PASSES)
 
 
 @pytest.mark.zoo

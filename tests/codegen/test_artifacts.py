@@ -222,7 +222,7 @@ def test_library_appears_whole_or_not_at_all(toolchain: Toolchain, tmp_path: Pat
         "#!/bin/sh\nfor last; do :; done; echo half > $last; echo 'undefined reference to f' >&2;"
         " exit 1\n"
     )
-    with pytest.raises(BuildError, match="does not link: undefined reference to f"):
+    with pytest.raises(BuildError, match="cannot be linked: undefined reference to f"):
         link([], out, toolchain)
     assert out.read_text() == "linked\n"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

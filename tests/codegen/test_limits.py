@@ -60,7 +60,7 @@ long x = T<26, 0>::v;
 """
     with pytest.raises(
         BuildError,
-        match=r"a process of the compiler may take 3600 s of processor time and 0\.5 GiB of memory",
+        match=r"each compiler process is limited to 3600 s of CPU time and 0\.5 GiB of memory",
     ):
         compile_units([Unit("bomb.cc", source)], find_toolchain())
     assert not list((tmp_path / "cache" / "objects").iterdir())  # another machine may have more

@@ -124,7 +124,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     whole = everything().SerializeToString()
     for content in (b"", b"hello, this is text", whole[:-9], whole[: len(whole) // 2]):
         (tmp_path / "bad.onnx").write_bytes(content)
-        with pytest.raises(InputError, match=r"bad\.onnx: not an ONNX model, or cut off"):
+        with pytest.raises(InputError, match=r"bad\.onnx: not an ONNX model, or truncated"):
             load_model(tmp_path / "bad.onnx")
     with pytest.raises(InputError, match="cannot be read"):
         load_model(tmp_path / "absent.onnx")
@@ -145,7 +145,9 @@ def test_tensors_that_nothing_produces() -> None:
 
 @pytest.mark.parametrize("opset", [-1, 0, 99])
 def test_opsets_out_of_range(opset: int) -> None:
-    with pytest.raises(OpsetError, match=f"opset {opset} is not supported, 1 to [0-9]+ are"):
+    with pytest.raises(
+        OpsetError, match=f"opset {opset} is not supported; onnx .* support 1 to [0-9]+"
+    ):
         check_versions(relu(opset))
 
 
@@ -156,7 +158,7 @@ def test_versions_at_the_limits() -> None:
     orphan = relu()
     orphan.opset_import[0].domain = "elsewhere"
     check_versions(orphan)
-    with pytest.raises(LiftError, match="of other domains than ONNX's default one alone"):
+    with pytest.raises(LiftError, match="only domains other than ONNX's default one"):
         import_model(orphan)
     del orphan.opset_import[:]
     with pytest.raises(OpsetError, match="it imports no opset"):

@@ -72,8 +72,8 @@ def test_optimize_freezes_and_says_so(tmp_path: Path) -> None:
     ]
     assert report.passed
     note = (
-        "freeze-initializers: 4 initializers that are graph inputs became constants, since all"
-        " initializers are; "
+        "freeze-initializers: 4 initializers that are graph inputs became constants, because"
+        " all initializers are graph inputs; "
     )
     assert any(line.startswith(note + "freeze_initializers=False") for line in report.changes)
     assert inputs(onnx.load(tmp_path / "out.onnx")) == ["x"]
@@ -97,9 +97,8 @@ def test_without_freezing_no_layer_is_fused_and_the_remedy_is_named(
     remedies = {refusal.op: refusal.remedy for refusal in report.refusals}
     for op in ("Conv", "MatMul"):
         assert (
-            remedies[op]
-            == "it is a graph input: freeze_initializers=True makes it a constant where the model"
-            " holds a value for it"
+            remedies[op] == "it is a graph input: if the model has an initializer for it,"
+            " freeze_initializers=True makes it a constant"
         )
     assert len(inputs(onnx.load(tmp_path / "out.onnx"))) == 5
 
@@ -113,7 +112,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         == 0
     )
     assert (
-        "freeze-initializers: 2 initializers that are graph inputs became constants, as asked for"
+        "freeze-initializers: 2 initializers that are graph inputs became constants, as requested"
         in capsys.readouterr().out
     )
     assert inputs(onnx.load(paths[1])) == ["x"]

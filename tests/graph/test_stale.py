@@ -57,7 +57,7 @@ def test_wrong_entries_are_not_believed(stored: Stored) -> None:
         graphs[0]
         .notes[0]
         .startswith(
-            "value_info: 1 of 2 stored types and shapes contradict what inference finds: none of"
+            "value_info: 1 of 2 stored types and shapes contradict shape inference, so none of"
             " them is used"
         )
     )

@@ -225,11 +225,11 @@ def test_a_slice_that_is_a_graph_output_is_made_by_itself() -> None:
             16,
             "Exp",
             (
-                "too much would have to be copied, which other kernels than ours compute or read: 1"
+                "too many channels would have to be copied to or from kernels of ONNX Runtime: 1"
                 " of 2 inputs, 16 of 24 channels"
             ),
         ),
-        (6, "Relu", "slices are not aligned to 16 bytes: of 6, 8 channels"),
+        (6, "Relu", "slices are not aligned to 16 bytes: 6, 8 channels"),
     ],
 )
 def test_the_report_says_why_a_concat_stays(width: int, wrap: str, reason: str) -> None:

@@ -159,8 +159,8 @@ def test_a_broadcast_residual_is_a_near_miss_with_its_shape() -> None:
     general, _, details = refusals[0].reason.partition(": ")
     assert (
         general
-        == "not in the epilogue before it, since its other operand's shape is not known to be the"
-        " result's"
+        == "not fused into the previous epilogue, because its other operand's shape may differ"
+        " from the result's"
     )
     assert details == "g [1, 8, 1, 1] and [1, 8, 6, 6]"
 
@@ -183,7 +183,9 @@ def test_a_product_that_is_no_tensor_of_the_source_is_left_alone(rows: int) -> N
     )
     assert [c.rule for c in candidates] == (["gemm+Bias"] if rows == 1 else [])
     assert [r.reason for r in refusals[1:]] == (
-        ["its result is no tensor of the original, so nothing could verify it"] if rows > 1 else []
+        ["its result is not a tensor of the original model, so it could not be verified"]
+        if rows > 1
+        else []
     )
 
 
@@ -195,7 +197,7 @@ def test_a_chain_is_cut_back_to_a_tensor_of_the_source() -> None:
     y = net.node("Reshape", net.node("Div", net.const(1.0), y), net.const([2, 3, 6], np.int64))
     candidates, refusals = matched(net.model(y))
     assert not candidates
-    assert "no tensor of the original" in refusals[-1].reason
+    assert "not a tensor of the original model" in refusals[-1].reason
 
 
 def test_empty_tensors_stay() -> None:
@@ -214,7 +216,7 @@ def test_a_chain_that_fills_the_kernels_arguments_says_so() -> None:
         y = net.node("Relu", net.node("Add", y, name))
     (candidate,), (refusal,) = matched(net.model(y))
     assert candidate.rule == "conv+Bias+Add+Relu+Add+Relu"
-    assert refusal.reason.startswith("the epilogue before it is full: ")
+    assert refusal.reason.startswith("the previous epilogue is full: ")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_clip_with_bounds_of_several_elements_says_why() -> None:
         net.model(net.node("Clip", net.conv("x", 8, 8), net.const([0.0, 1.0])))
     )
     assert candidate.rule == "conv+Bias"
-    assert "a bound is no single number" in refusal.reason
+    assert "a bound that is not a scalar" in refusal.reason
 
 
 @pytest.mark.filterwarnings("error")

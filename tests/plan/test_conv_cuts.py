@@ -82,7 +82,7 @@ def test_an_inner_result_that_is_used_elsewhere_ends_the_kernel() -> None:
     # one refusal, in the words of plan/elsewhere.py
     (refusal,) = cover(prepare(net.model(y, inner), "fp16"), [90]).refusals
     assert (refusal.op, refusal.tensor) == ("Conv", inner)
-    assert "used elsewhere too" in refusal.reason
+    assert "has other consumers" in refusal.reason
 
 
 def chains() -> dict[str, tuple[Net, str, str]]:
@@ -160,7 +160,9 @@ def test_layers_without_a_kernel_for_what_is_stored_are_by_themselves() -> None:
     together = [dataclasses.replace(c, layers=layers) if len(c.widths) > 1 else c for c in together]
     planned = plan(graph, together, [90], "all")
     assert len(planned.candidates) == 3
-    assert any("no kernel together" in refusal.reason for refusal in planned.refusals)
+    assert any(
+        "no kernel computes its layers together" in refusal.reason for refusal in planned.refusals
+    )
     assert not any(
         row.family is named("b2b_conv_sm90") for rows in planned.configs.values() for row in rows
     )

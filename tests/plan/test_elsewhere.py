@@ -10,7 +10,7 @@ from tests.support import Net, prepare
 
 def refusals(net: Net, *outputs: str, archs: tuple[int, ...] = (90,)) -> list[Refusal]:
     found = cover(prepare(net.model(*outputs), "fp16"), archs).refusals
-    return [refusal for refusal in found if "used elsewhere" in refusal.reason]
+    return [refusal for refusal in found if "has other consumers" in refusal.reason]
 
 
 def layers(rows: int, *widths: int) -> tuple[Net, str, str]:

@@ -354,7 +354,7 @@ def test_shapes_that_do_not_fit_the_model_are_one_clear_line(
 
 
 def test_wrong_shapes_from_python_are_errors_too() -> None:
-    with pytest.raises(InputError, match="min_shapes: sizes are from 1 to 2147483647"):
+    with pytest.raises(InputError, match="min_shapes: sizes must be from 1 to 2147483647"):
         Options(min_shapes={"x": (0, 512)})
     lists = Options(min_shapes={"x": [1, 512]}, max_shapes={"x": [4, 512]})  # type: ignore[dict-item]
     assert rows_of(planned(perceptron("batch"), lists))[0] == [4, 1, 2]

@@ -64,7 +64,7 @@ def test_where_storing_does_not_pay_both_times_are_reported() -> None:
     rules, (refusal,) = found(net, y, end)
     assert rules == ["conv+Bias+Add+Relu", "conv+Bias+Relu"]
     assert refusal.op == "Conv"
-    assert "stores what others read of it, which is predicted to be slower" in refusal.reason
+    assert "stored for other consumers, is predicted to be slower" in refusal.reason
     assert refusal.values["together_us"] >= refusal.values["apart_us"] > 0
 
 

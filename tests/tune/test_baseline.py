@@ -238,7 +238,10 @@ def test_what_cannot_be_compared_is_remembered_until_something_changes(
             compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None, lines.append) == {}
         )
     assert len(lines) == 2
-    assert all(line.endswith("not comparable with ONNX Runtime, no such kernel") for line in lines)
+    assert all(
+        line.endswith("cannot be compared with ONNX Runtime, because no such kernel")
+        for line in lines
+    )
     with monkeypatch.context() as watched:
         watched.setattr(baseline, "_measure_all", lambda *_: pytest.fail("tried again"))
         assert compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None) == {}
@@ -279,7 +282,8 @@ def test_regions_whose_kernels_would_take_long_to_compile_are_not_begun(
     )
     assert [region.key for region in asked] == [gemm.key]
     assert lines == [
-        "1 regions are not compared with ONNX Runtime: the budget did not reach for their kernels"
+        "1 regions are not compared with ONNX Runtime: the budget ended before their kernels were"
+        " compiled"
     ]
 
 

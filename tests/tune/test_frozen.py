@@ -248,7 +248,7 @@ def test_why_layers_are_apart_is_said_as_it_was_measured(tmp_path: Path) -> None
         choices[problem, 90] = Choice(second_best(problem, 90), us[len(problem.layers)])
     apart = subject.plan([90], "all", Timings(choices))
     assert [refusal.reason for refusal in apart.refusals] == [
-        "not in one kernel with the layer before it, which was measured to be slower"
+        "merging it with the previous layer was measured to be slower"
     ]
     Lock().updated(apart.used, Options(), ["sm_90a"]).write(tmp_path / "onnxbolt.lock")
     again = two_layers().plan([90], "all", Lock.read(tmp_path / "onnxbolt.lock").timings())
@@ -262,7 +262,7 @@ def test_a_cut_whose_times_are_not_locked_is_no_prediction() -> None:
     assert cut.layers == 2
     decided = two_layers().plan([90], "all", Timings(cuts={key: Cut(1)}))
     assert [refusal.reason for refusal in decided.refusals] == [
-        "not in one kernel with the layer before it, as was decided before"
+        "not merged with the previous layer, as decided before"
     ]
 
 

@@ -206,7 +206,7 @@ def test_one_wrong_value_among_many_is_a_wrong_answer(bench: Bench) -> None:
     """Its part of the output's norm is small."""
     (pixel,) = bench.measure("pixel")
     assert (pixel.status, pixel.error) == (Status.WRONG, 1e-4)
-    assert "one value is 3.25 times its limit" in pixel.detail
+    assert "one element is 3.25 times its limit" in pixel.detail
     assert not bench.requests("time")
 
 

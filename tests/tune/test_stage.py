@@ -186,7 +186,7 @@ def _planned_with(gpu: Gpu) -> Any:
 
 def test_no_gpu_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: None)
-    with pytest.raises(InputError, match="tune=True measures on an NVIDIA GPU"):
+    with pytest.raises(InputError, match="tune=True needs an NVIDIA GPU"):
         pipeline.optimize(net(), tune=True)
     monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
     with pytest.raises(InputError, match="sm_90a is not among those of archs"):

@@ -54,7 +54,7 @@ def test_a_precision_that_the_model_does_not_have(source: ModelProto, tmp_path: 
     result = verify(source, model, providers=[CPU])
     assert (result.precision, result.passed) == ("keep", True)
     assert (
-        "compared as keep: the metadata says bf16, but nothing in the model is of that type"
+        "compared as keep: the metadata says bf16, but the model has no tensor of that type"
         in result.notes
     )
     weight.CopyFrom(

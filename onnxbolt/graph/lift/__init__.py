@@ -50,8 +50,8 @@ def lifted(model: ModelProto, least: int) -> Lifted:
     if opset is None:
         domains = ", ".join(sorted({entry.domain for entry in model.opset_import}))
         raise LiftError(
-            f"the model is of other domains than ONNX's default one alone ({domains}): it holds"
-            " nothing to fuse"
+            f"the model imports only domains other than ONNX's default one ({domains}): it"
+            " holds nothing to fuse"
         )
     if opset >= least:
         return Lifted(model.graph.node, opset, model.opset_import, {}, frozenset())
@@ -74,8 +74,8 @@ def _all_lifted(
             )
         except Obstacle as reason:
             raise LiftError(
-                f"{node.op_type} {node.name or next(iter(node.output), '')!r} of opset {opset} has"
-                f" no equal at opset {target}: {reason}"
+                f"{node.op_type} {node.name or next(iter(node.output), '')!r} of opset"
+                f" {opset} cannot be converted to opset {target}: {reason}"
             ) from reason
 
 
@@ -92,7 +92,7 @@ def _lifted(node: NodeProto, opset: int, target: int, scope: Scope) -> Iterator[
         yield from _lifted(node, following, target, scope)
     else:
         raise Obstacle(
-            f"the operator has another form from opset {following} on, and no rule leads there"
+            f"opset {following} changed the operator, and onnxbolt has no rule to convert it"
         )
 
 

@@ -61,7 +61,7 @@ def _prelu(edit: Edit) -> None:
 def _testing(edit: Edit) -> None:
     """Opset 7: is_test=1 -> the only meaning."""
     if not edit.take("is_test", 0):
-        raise Obstacle("it trains (is_test is 0)")
+        raise Obstacle("it is in training mode (is_test is 0)")
 
 
 def _upsample_scales(edit: Edit) -> None:
@@ -75,7 +75,7 @@ def _batch_normalization_spatial(edit: Edit) -> None:
     if edit.take("spatial", 1):
         return
     if any(edit.node.output[1:]):
-        raise Obstacle("it trains (it has outputs of statistics)")
+        raise Obstacle("it is in training mode (it outputs statistics)")
     x, scale, bias, mean, variance = edit.node.input
     epsilon = edit.constant(edit.take("epsilon", 1e-5), edit.scope.dtype(variance))
     deviation = edit.put("Sqrt", [edit.put("Add", [variance, epsilon])])
@@ -163,13 +163,13 @@ def _nearest(scales: np.ndarray | None) -> str:
     shrinks."""
     if scales is None:
         raise Obstacle(
-            "its scales are computed at run time, and the nearest element depends on them"
+            "its scales are computed at run time, and they decide which element is the nearest"
         )
     if np.all(scales >= 1):
         return "floor"
     if np.all(scales <= 1):
         return "ceil"
-    raise Obstacle("it makes one axis larger and another smaller")
+    raise Obstacle("it enlarges one axis and shrinks another")
 
 
 def _scatter(edit: Edit) -> None:

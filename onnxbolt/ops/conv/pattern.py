@@ -67,7 +67,8 @@ def _refusal(node: gs.Node) -> Refusal | None:
         return because(
             "grouped convolutions of such widths stay with ONNX Runtime",
             weight.name,
-            f"groups whose channels are multiples of {dtype.alignment}, or can be merged to such",
+            f"groups whose channels are multiples of {dtype.alignment}, or can be merged"
+            " into such groups",
         )
     if auto_pad(node) != "NOTSET":
         return because(
