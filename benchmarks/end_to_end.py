@@ -49,10 +49,9 @@ from benchmarks.pytorch_peer import Tried, fastest_way, whole_model
 from benchmarks.targets import TARGETS, Target
 from benchmarks.whole_models import error_of, exact_outputs, seeded_feeds, stream_for
 from models import build
-from onnxbolt.archs import get
+from onnxbolt.archs import by_name, names
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.gpu import local_arch
-from onnxbolt.options import ARCHS, arch_number
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.sessions import Arrays, Found, Measure, Sample, Source, interleave, search
 from onnxbolt.tune.summary import Tuning
@@ -172,7 +171,7 @@ def _measure(
             {"tuning": {form: _told(tuning) for form, tuning in tunings.items()}} if tunings else {}
         ),
     }
-    floor = floor_us(exact, get(arch_number(_arch(chosen))))
+    floor = floor_us(exact, by_name(_arch(chosen)))
     return dataclasses.replace(row, floor_us=round(floor, 2), clock_mhz=clock.mhz, values=values)
 
 
@@ -415,7 +414,7 @@ def _parser() -> argparse.ArgumentParser:
         "--prepare", type=Path, metavar="DIR", help="compile the libraries into DIR and stop"
     )
     parser.add_argument("--prepared", type=Path, metavar="DIR", help="take the libraries from DIR")
-    parser.add_argument("--arch", choices=ARCHS, help="default: the local GPU's, else sm_90a")
+    parser.add_argument("--arch", choices=names(), help="default: the local GPU's, else sm_90a")
     parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
     parser.add_argument(
         "--tune", action="store_true", help="measure kernels instead of predicting them"

@@ -22,7 +22,7 @@ from benchmarks import peers
 from benchmarks.common import Row, time_argument
 from benchmarks.documents import write_results
 from onnxbolt import gpu
-from onnxbolt.archs import Arch, get
+from onnxbolt.archs import Arch, by_name, get
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
@@ -30,7 +30,7 @@ from onnxbolt.inspection import describe
 from onnxbolt.measurements.keys import Problem, kernel_key
 from onnxbolt.measurements.records import Status
 from onnxbolt.measurements.timings import Timings
-from onnxbolt.options import TRIALS, arch_number
+from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import floor_us
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.problems import GemmProblem
@@ -152,7 +152,7 @@ def run(benchmark: str, entries: Sequence[Entry], chosen: argparse.Namespace) ->
     planned = [(entry.name, entry.batch) for entry in entries]
     try:
         entries = selected(entries, chosen.shapes)
-        with Profiler(arch_number(arch)) as profiler:
+        with Profiler(by_name(arch).number) as profiler:
             tuned = _tune(
                 [problem for entry in entries for problem in entry.problems], profiler, chosen
             )

@@ -30,7 +30,7 @@ from onnxbolt.graph.shapes import infer
 from onnxbolt.library import metadata, weighted_ops
 from onnxbolt.measurements.benchmark import Benchmark, NodeTime, Side
 from onnxbolt.opspec import DOMAIN, OpSpec, real_channels
-from onnxbolt.options import arch_number, check_comparison
+from onnxbolt.options import check_comparison
 from onnxbolt.precision import LOW, rounded_original
 from onnxbolt.runtime import get_library_path
 from onnxbolt.tune.cuda import Stream
@@ -232,7 +232,7 @@ def _time(
 
 
 def _node_time(node: gs.Node, us: float, weighted: OpSpec | None) -> NodeTime:
-    arch = archs.get(arch_number(gpu.local_arch() or "sm_90a"))
+    arch = archs.by_name(gpu.local_arch() or "sm_90a")
     output = [int(size) for size in node.outputs[0].shape]
     maker = producer(node.inputs[0])
     read = (

@@ -5,7 +5,7 @@ fused, 5 miss under --frozen, 130 interrupted. An error is one line on stderr; a
 without a command prints its help there.
 
 Commands import the optimizer inside their functions: `--help`, `--version` and wrong usage then
-answer at once, without loading onnx and numpy.
+answer at once, without loading onnx and numpy (but for what names architectures).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxbolt.cli_base import (
+    ARCH,
     FILE,
     SEED,
     Finite,
@@ -39,7 +40,7 @@ from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
 from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
 from onnxbolt.errors import AccuracyError, OnnxboltError, RejectedError
-from onnxbolt.options import ARCHS, FUSE, PRECISIONS, TRIALS, Options
+from onnxbolt.options import FUSE, PRECISIONS, TRIALS, Options
 from onnxbolt.spelling import flags
 from onnxbolt.version import __version__
 
@@ -166,7 +167,7 @@ def commands() -> None:
 @click.option(
     "--arch",
     "archs",
-    type=click.Choice(ARCHS),
+    type=ARCH,
     multiple=True,
     callback=_once,
     help=(

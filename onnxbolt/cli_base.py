@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+from onnxbolt.options import arch_names
 
 FILE = click.Path(path_type=Path)
 SEED = click.IntRange(min=0)
@@ -67,6 +70,32 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+class _Arch(click.ParamType[str]):
+    """An architecture's name. They are asked for when they are needed: extensions add some."""
+
+    name = "arch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(self._choice().convert(value, param, ctx))
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return self._choice().get_metavar(param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return self._choice().shell_complete(ctx, param, incomplete)
+
+    def _choice(self) -> click.Choice[str]:
+        from onnxbolt import extensions
+
+        extensions.load()
+        return click.Choice(arch_names())
+
+
+ARCH = _Arch()
 
 
 class Command(click.Command):

@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.codegen.resources import EXTENSIONS, Sources
 from onnxbolt.epilogues import EPILOGUES, EpilogueStep
 from onnxbolt.errors import InputError
@@ -30,6 +31,7 @@ class Extension:
     """What one extension adds; all parts but the name may be empty.
 
     name          letters, digits and underscores; models and lock files hold it
+    archs         architectures: facts and capabilities (onnxbolt/archs/)
     epilogues     steps behind a product or convolution
     ops           fused ops, whose C++ parts are among the sources
     families      kernel families, their numbers from 1000 on
@@ -39,6 +41,7 @@ class Extension:
     """
 
     name: str
+    archs: tuple[Arch, ...] = ()
     epilogues: tuple[EpilogueStep, ...] = ()
     ops: tuple[FusedOp, ...] = ()
     families: tuple[Family[Any], ...] = ()
@@ -104,6 +107,7 @@ def _parts(extension: Extension) -> Iterator[tuple[Registry[Any, Any], Any]]:
     """Each part with the table that it belongs to."""
     yield EXTENSIONS, Sources(extension.name, extension.include_dirs, extension.sources)
     tables: tuple[tuple[Registry[Any, Any], tuple[Any, ...]], ...] = (
+        (ARCHS, extension.archs),
         (EPILOGUES, extension.epilogues),
         (OPS, extension.ops),
         (FAMILIES, extension.families),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 
-from onnxbolt.options import ARCHS, arch_number
+from onnxbolt import archs
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 
@@ -50,12 +50,6 @@ def local_arch() -> str | None:
     if capability is None:
         return None
     major, minor = capability
-    held = [
-        arch
-        for arch in ARCHS
-        if arch_number(arch) // 10 == major and arch_number(arch) % 10 <= minor
-    ]
-    exact_only = [
-        arch for arch in held if not arch.endswith("a") or minor == arch_number(arch) % 10
-    ]
-    return max(exact_only, key=arch_number, default=None)
+    here = 10 * major + minor
+    found = archs.nearest(arch for arch in archs.ARCHS.values() if arch.runs_on(here))
+    return found.name if found else None

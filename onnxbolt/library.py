@@ -12,6 +12,7 @@ from pathlib import Path
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxbolt import extensions
+from onnxbolt.archs import get, nearness
 from onnxbolt.codegen.artifacts import Progress, Unit, compile_units, link, text_digest
 from onnxbolt.codegen.digest import kernel_sources_digest, sources_digest
 from onnxbolt.codegen.nvcc import find_toolchain
@@ -263,11 +264,12 @@ def _manifest_source(manifest: Manifest) -> str:
         }
         for op in manifest.ops
     ]
-    # descending: the library takes the first architecture that a device runs
+    # the library takes the first architecture that a GPU runs: the nearest one
+    held = sorted(map(get, manifest.archs), key=nearness, reverse=True)
     return render(
         "manifest.cc.j2",
         ops=ops,
-        archs=sorted(manifest.archs, reverse=True),
+        archs=held,
         format=FORMAT,
         digest=manifest.digest,
     )

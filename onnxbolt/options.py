@@ -20,7 +20,6 @@ from onnxbolt.spelling import option
 
 PRECISIONS = ("fp16", "bf16", "keep")
 FUSE = ("winning", "all")
-ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")
 # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
 TRIALS = 24
 
@@ -144,8 +143,9 @@ class Options:
             if (given := getattr(self, name)) not in allowed:
                 raise InputError(f"{option(name, given)}: choose one of {', '.join(allowed)}")
         for arch in self.archs:
-            if arch not in ARCHS:
-                raise InputError(f"{option('archs', arch)}: choose one of {', '.join(ARCHS)}")
+            if arch not in arch_names():
+                known = ", ".join(arch_names())
+                raise InputError(f"{option('archs', arch)}: choose one of {known}")
         if len(set(self.archs)) != len(self.archs):
             raise InputError(f"{option('archs', self.archs)}: give each architecture once")
         if self.frozen and self.lock is None:
@@ -209,9 +209,11 @@ def takes_options(function: Function) -> Function:
     return function
 
 
-def arch_number(arch: str) -> int:
-    """'sm_90a' -> 90, the number that configurations carry."""
-    return int(arch.removeprefix("sm_").removesuffix("a"))
+def arch_names() -> tuple[str, ...]:
+    """The architectures that can be chosen, those of extensions among them."""
+    from onnxbolt import archs
+
+    return archs.names()
 
 
 def seconds(text: str) -> float:

@@ -12,6 +12,7 @@ import onnx
 from onnx import ModelProto
 
 from onnxbolt import extensions, gpu, library, precision
+from onnxbolt.archs import by_name
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError, CoverageError, LiftError
@@ -24,7 +25,7 @@ from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
 from onnxbolt.library_file import sha256_of
 from onnxbolt.measurements.timings import NOTHING
-from onnxbolt.options import Choices, Options, arch_number, takes_options
+from onnxbolt.options import Choices, Options, takes_options
 from onnxbolt.output import Output
 from onnxbolt.plan.ranges import ranges_of
 from onnxbolt.plan.whole import estimates
@@ -64,12 +65,12 @@ def optimize(
     fused than Options.require_fused asks for (then no output is left either), FrozenError where the
     lock file lacks what is to be frozen.
     """
-    options = dataclasses.replace(options or Options(), **choices)
     extensions.load()
+    options = dataclasses.replace(options or Options(), **choices)
     lock = lockfile.open_for(options)
     kernels = kernels_of(options.ort_version or (lock.onnxruntime if options.frozen else ""))
     names = options.archs or (lock.archs if options.frozen else default_archs())
-    archs = [arch_number(name) for name in names]
+    archs = [by_name(name).number for name in names]
     with (
         registered(options.custom_ops),
         Output(source, out, None if options.frozen else options.lock) as output,
@@ -193,7 +194,7 @@ def tune(
     extensions.load()
     choices["tune"] = True
     options = dataclasses.replace(options or Options(), **choices)
-    archs = [arch_number(name) for name in options.archs or default_archs()]
+    archs = [by_name(name).number for name in options.archs or default_archs()]
     with registered(options.custom_ops), opened(source) as given:
         original, _ = frozen(given, options.freeze_initializers)
         return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]

@@ -11,17 +11,17 @@ namespace onnxbolt {
 
 template <class Row, class Element, class Output, class Chain>
 struct Tile2x {
-  // mma.sync of sm_80 serves every later architecture.
-  using Arch = cutlass::platform::conditional_t<(Row::at(kArch) < 80), cutlass::arch::Sm75,
-                                                cutlass::arch::Sm80>;
+  // CUTLASS's kernels for sm_80 serve every architecture with cp.async.
+  using Arch = cutlass::platform::conditional_t<ArchOf<Row>::kCpAsync, cutlass::arch::Sm80,
+                                                cutlass::arch::Sm75>;
   using Threadblock = cutlass::gemm::GemmShape<Row::at(kTileM), Row::at(kTileN), Row::at(kTileK)>;
   using Warp = cutlass::gemm::GemmShape<Row::at(kWarpM), Row::at(kWarpN), Row::at(kWarpK)>;
   using Instruction = cutlass::gemm::GemmShape<Row::at(kInstructionM), Row::at(kInstructionN),
                                                Row::at(kInstructionK)>;
   using Swizzle = cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<Row::at(kSwizzle)>;
 
-  static_assert(Row::at(kArch) >= 80 || Row::at(kStages) == 2, "sm_75 has no cp.async: two stages");
-  static_assert(Row::at(kArch) >= 80 || sizeof(Element) == 2, "sm_75 multiplies no TF32");
+  static_assert(ArchOf<Row>::kCpAsync || Row::at(kStages) == 2, "without cp.async: two stages");
+  static_assert(ArchOf<Row>::kTf32 || sizeof(Element) == 2, "the SM multiplies no TF32");
   static_assert(Row::at(kStages) == 2 || Row::at(kAlignA) * sizeof(Element) >= 4,
                 "cp.async copies at least 4 bytes");
   static_assert(Row::at(kStages) == 2 || Row::at(kAlignB) * sizeof(Element) >= 4,

@@ -122,19 +122,17 @@ constexpr ElementFacts kElements[] = {
     {kTypeF32, "f32", 4},
 };
 
-// Architectures: their number in configurations, their name, and whether their code
-// runs on no other GPU.
-struct ArchFacts {
+// Names of architectures by their number in configurations, for messages.
+struct KnownArch {
   int number;
   const char* name;
-  bool alone;
 };
-constexpr ArchFacts kKnownArchs[] = {
-    {75, "sm_75", false},
-    {80, "sm_80", false},
-    {86, "sm_86", false},
-    {89, "sm_89", false},
-    {90, "sm_90a", true},
+constexpr KnownArch kKnownArchs[] = {
+    {75, "sm_75"},
+    {80, "sm_80"},
+    {86, "sm_86"},
+    {89, "sm_89"},
+    {90, "sm_90a"},
 };
 
 }  // namespace onnxbolt

@@ -30,24 +30,29 @@ __device__ inline void WaitForPredecessors() {
 }
 
 // kernel<<<grid, block, shared_memory, stream>>>(params) of a kernel that calls both functions;
-// `arch` is its configuration's, and `cluster` how many blocks of the grid's x are a thread block
-// cluster (1 below sm_90, which has none).
+// `dependent`: its architecture has dependent launches; `cluster`: how many blocks of the grid's x
+// are a thread block cluster (1 where the architecture has none).
 template <class Params>
 const char* LaunchDependent(void (*kernel)(Params), dim3 grid, dim3 block, cudaStream_t stream,
-                            const Params& params, int arch, int shared_memory = 0,
+                            const Params& params, bool dependent, int shared_memory = 0,
                             int cluster = 1) {
   cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  unsigned count = 0;
+  if (dependent) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_memory;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = arch < 90 ? 0 : cluster > 1 ? 2 : 1;
+  config.numAttrs = count;
   return ErrorText(cudaLaunchKernelEx(&config, kernel, params));
 }
 

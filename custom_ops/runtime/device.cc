@@ -2,7 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/declarations.h"
 #include "runtime/kernel_table.h"
+#include "runtime/manifest.h"
 
 namespace onnxbolt {
 namespace {
@@ -40,20 +42,25 @@ int Attribute(cudaDeviceAttr attribute, int ordinal) {
   return value;
 }
 
-// True if no other GPU than the architecture's own runs its code.
-bool IsAlone(int arch) {
-  for (const ArchFacts& known : kKnownArchs) {
-    if (known.number == arch) return known.alone;
-  }
-  return true;
-}
-
-bool Runs(int sm, int arch, int shared_memory) {
-  if (arch != sm && (IsAlone(arch) || arch / 10 != sm / 10 || arch > sm)) return false;
-  return LargestSharedMemory(arch) <= shared_memory;
+// True if a GPU with this compute capability and so much shared memory for a block runs all kernels
+// of an architecture.
+bool Runs(int gpu, int shared_memory, const HeldArch& arch) {
+  const int least = arch.compute_capability;
+  const bool later = !arch.alone && least / 10 == gpu / 10 && least < gpu;
+  return (least == gpu || later) && LargestSharedMemory(arch.number) <= shared_memory;
 }
 
 }  // namespace
+
+std::string ArchName(int number) {
+  for (size_t i = 0; i < kManifest.arch_count; ++i) {
+    if (kManifest.archs[i].number == number) return kManifest.archs[i].name;
+  }
+  for (const KnownArch& known : kKnownArchs) {
+    if (known.number == number) return known.name;
+  }
+  return "sm_" + std::to_string(number);
+}
 
 Selection SelectArch(int ordinal) {
   if (std::string reason = WhyUnusable(ordinal); !reason.empty()) return {0, std::move(reason)};
@@ -61,10 +68,10 @@ Selection SelectArch(int ordinal) {
                  Attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
   const int shared_memory = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
   std::string held;
-  for (size_t i = 0; i < kManifest.arch_count; ++i) {  // descending, so the nearest comes first
-    const int arch = kManifest.archs[i];
-    if (Runs(sm, arch, shared_memory)) return {arch, ""};
-    held += (held.empty() ? "" : ", ") + ArchName(arch);
+  for (size_t i = 0; i < kManifest.arch_count; ++i) {
+    const HeldArch& arch = kManifest.archs[i];
+    if (Runs(sm, shared_memory, arch)) return {arch.number, ""};
+    held += std::string(held.empty() ? "" : ", ") + arch.name;
   }
   return {0, "GPU " + std::to_string(ordinal) + " is " + ArchName(sm) +
                  " and the library holds kernels for " + held +

@@ -13,4 +13,6 @@ struct Selection {
 // lower minor of its major whose kernels fit its shared memory; sm_90a code runs on 9.0 alone.
 Selection SelectArch(int ordinal);
 
+std::string ArchName(int number);  // 90 -> "sm_90a"
+
 }  // namespace onnxbolt

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/device.h"
+#include "runtime/elements.h"
 #include "runtime/kernel_table.h"
 
 namespace onnxbolt {
@@ -48,6 +49,18 @@ class KernelAttributes : public Attributes {
 
   const OrtKernelInfo* info_;
 };
+
+std::string Tile(const int64_t* shape) {
+  return std::to_string(shape[0]) + "x" + std::to_string(shape[1]) + "x" + std::to_string(shape[2]);
+}
+
+std::string DescribeConfig(const Op& op, const int64_t* config) {
+  return ArchName(static_cast<int>(config[kArch])) + " family " + std::to_string(config[kFamily]) +
+         " " + TypeName(op.element) + "->" + TypeName(op.output) + " epilogue \"" + op.epilogue +
+         "\" threadblock " + Tile(config + kTileM) + " warp " + Tile(config + kWarpM) + " stages " +
+         std::to_string(config[kStages]) + " alignment " + std::to_string(config[kAlignA]) + "," +
+         std::to_string(config[kAlignB]) + "," + std::to_string(config[kAlignC]);
+}
 
 void CheckCuda(cudaError_t error, const char* what) {
   if (error != cudaSuccess)

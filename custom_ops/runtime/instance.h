@@ -16,6 +16,13 @@ struct Config {
   static constexpr int at(Column column) { return static_cast<int>(kRow[column]); }
 };
 
+// Facts and capabilities of an architecture, by the number in a row's first column. A generated
+// unit defines it for its own architecture (templates/unit.cu.j2), from onnxbolt/archs/.
+template <int64_t Number>
+struct Arch;
+template <class Row>
+using ArchOf = Arch<Row::at(kArch)>;
+
 // The element's number in ONNX's TensorProto.DataType.
 template <class T>
 struct OnnxType;
@@ -31,8 +38,6 @@ template <>
 struct OnnxType<cutlass::bfloat16_t> {
   static constexpr int value = kTypeBF16;
 };
-
-constexpr int kSharedMemoryLimit = 232448;  // bytes of one block on sm_90
 
 inline const char* ErrorText(cudaError_t error) {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);

@@ -4,8 +4,6 @@
 #include <cstring>
 #include <iterator>
 
-#include "runtime/elements.h"
-
 namespace onnxbolt {
 namespace {
 
@@ -29,10 +27,6 @@ bool SameInstance(const int64_t* a, const int64_t* b) {
     if (a[column] != b[column] && !DecidedAtLaunch(column, a[kFamily])) return false;
   }
   return true;
-}
-
-std::string Tile(const int64_t* shape) {
-  return std::to_string(shape[0]) + "x" + std::to_string(shape[1]) + "x" + std::to_string(shape[2]);
 }
 
 }  // namespace
@@ -60,21 +54,6 @@ int LargestSharedMemory(int arch) {
     if (kernel->config[kArch] == arch) largest = std::max(largest, kernel->shared_memory);
   }
   return largest;
-}
-
-std::string ArchName(int arch) {
-  for (const ArchFacts& known : kKnownArchs) {
-    if (known.number == arch) return known.name;
-  }
-  return "sm_" + std::to_string(arch);
-}
-
-std::string DescribeConfig(const Op& op, const int64_t* config) {
-  return ArchName(static_cast<int>(config[kArch])) + " family " + std::to_string(config[kFamily]) +
-         " " + TypeName(op.element) + "->" + TypeName(op.output) + " epilogue \"" + op.epilogue +
-         "\" threadblock " + Tile(config + kTileM) + " warp " + Tile(config + kWarpM) + " stages " +
-         std::to_string(config[kStages]) + " alignment " + std::to_string(config[kAlignA]) + "," +
-         std::to_string(config[kAlignB]) + "," + std::to_string(config[kAlignC]);
 }
 
 }  // namespace onnxbolt

@@ -1,7 +1,5 @@
 // Looking up compiled kernels by what a node carries.
 #pragma once
-#include <string>
-
 #include "runtime/kernel.h"
 #include "runtime/manifest.h"
 
@@ -13,8 +11,5 @@ const Kernel* FindKernel(const Op& op, const int64_t* config);
 
 // Bytes that the most demanding kernel of an architecture asks for.
 int LargestSharedMemory(int arch);
-
-std::string DescribeConfig(const Op& op, const int64_t* config);
-std::string ArchName(int arch);  // 90 -> "sm_90a"
 
 }  // namespace onnxbolt

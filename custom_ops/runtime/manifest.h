@@ -43,10 +43,18 @@ inline size_t WrittenInto(const Op& op) {
   return count && op.operands[count - 1] == 'y' ? op.first_operand + count - 1 : kNowhere;
 }
 
+// An architecture that the library holds kernels for.
+struct HeldArch {
+  int number;              // in configurations, e.g. 90
+  const char* name;        // "sm_90a"
+  int compute_capability;  // the least that runs its code, as 10 major + minor
+  bool alone;              // true if no later minor version runs its code
+};
+
 struct Manifest {
   const Op* ops;
   size_t op_count;
-  const int* archs;  // descending; 90 means sm_90a
+  const HeldArch* archs;  // in the order in which a GPU takes the first that it runs
   size_t arch_count;
   const char* json;  // {"format", "digest", "archs", "ops"}
 };

@@ -112,7 +112,8 @@ int GridSize(const Params& params, int sm_count) {
 template <class K, bool kIsImage>
 const char* LaunchKernel(const Params& params, const Launch& launch) {
   return LaunchDependent(PersistentKernel<K, kIsImage>, GridSize<K>(params, launch.sm_count),
-                         K::kThreads, launch.stream, params, K::Row::at(kArch), K::kSharedMemory,
+                         K::kThreads, launch.stream, params,
+                         ArchOf<typename K::Row>::kDependentLaunch, K::kSharedMemory,
                          K::kClusterSize * params.split);
 }
 

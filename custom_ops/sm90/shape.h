@@ -57,7 +57,7 @@ struct KernelShape {
       kSwapped, SwappedEpilogue<Finish>,
       std::conditional_t<kPlanes, PlanesEpilogue<Finish>, sm90::Epilogue<Finish>>>;
 
-  static_assert(Row::at(Column::kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(kGroups >= 1 && kGroups <= 3, "one to three consumer warpgroups");
   static_assert(kIsPingpong || Row::at(Column::kSchedule) == kCooperative,
                 "a kernel is cooperative or pingpong");
@@ -85,7 +85,7 @@ struct KernelShape {
   static constexpr int kFixedBytes =
       2048 + ExtraBytes + kGroups * (Finish::kStagingBytes + Finish::kVectorBytes);
   static constexpr int kStageBytes = kABytes + (kIsResident ? 0 : kBBytes);
-  static constexpr int kFreeBytes = kSharedMemoryLimit - kFixedBytes;
+  static constexpr int kFreeBytes = ArchOf<Row>::kSharedMemory - kFixedBytes;
   static constexpr int kStages = Row::at(Column::kStages) > 0
                                      ? Row::at(Column::kStages)
                                      : std::min(kFreeBytes / kStageBytes, kMaxStages);
@@ -112,8 +112,8 @@ struct KernelShape {
     Barrier residual_loaded[kGroups][Finish::kBuffers], residual_free[kGroups][Finish::kBuffers];
   };
   static constexpr int kSharedMemory = kOffsetBarriers + sizeof(Barriers);
-  static_assert(kSharedMemory <= kSharedMemoryLimit,
-                "one block has at most 227 KB of shared memory");
+  static_assert(kSharedMemory <= ArchOf<Row>::kSharedMemory,
+                "a block needs more shared memory than it can have");
 
   // Split along K, the blocks of a cluster exchange their sums where the ring was. All threads meet
   // before the epilogue begins: none may wait for it, so that a residual needs a buffer for each

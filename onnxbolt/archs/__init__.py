@@ -1,74 +1,85 @@
-"""GPU architectures as facts: limits, tensor-core shapes and peak rates; one file per SM, no logic.
+"""GPU architectures as facts: limits, capabilities, tensor-core shapes and peak rates; one file per
+SM, no logic.
 
 Rates are the data sheet's dense ones for one reference GPU of the architecture. What a kernel
 reaches of them is the cost model's business (plan/cost.py). Sources: CUDA C++ Programming Guide,
 "Compute Capabilities" (limits), the PTX ISA (MMA shapes), and the data sheet or architecture
 whitepaper of the GPU named in `gpu` (rates).
+
+An architecture is one `Arch`, here or in an extension. The rest of the package, the options, the
+command line and the generated sources ask it for facts and capabilities, and know no numbers.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from onnxbolt.dtypes import DType
+from onnxbolt.archs import sm75, sm80, sm86, sm89, sm90
+from onnxbolt.archs.arch import Arch, Capability, Shape
 from onnxbolt.errors import InputError
+from onnxbolt.registry import Registry
 
-Shape = tuple[int, int, int]
+__all__ = [
+    "ARCHS",
+    "OWN",
+    "Arch",
+    "Capability",
+    "Shape",
+    "by_name",
+    "get",
+    "names",
+    "nearest",
+    "nearness",
+]
 
-
-# one object per architecture: identity is equality, and caches can key on it
-@dataclass(frozen=True, eq=False)
-class Arch:
-    """One streaming-multiprocessor generation, with the GPU that stands for it in predictions."""
-
-    name: str  # "sm_90a", as the command line and nvcc spell it
-    number: int  # 90, as configurations carry it
-    nvcc: str  # "90a": -gencode=arch=compute_<nvcc>,code=sm_<nvcc>
-    gpu: str  # reference GPU of the figures below
-    sm_count: int
-    shared_memory_per_block: int  # bytes, with the opt-in attribute
-    shared_memory_per_sm: int  # bytes
-    registers_per_sm: int  # 32-bit registers
-    registers_per_thread: int
-    threads_per_sm: int
-    clock: float  # Hz, at which the tensor-core rates below hold
-    # tensor cores, fp32 accumulation, dense, FLOP/s; its keys are the supported types
-    flops: Mapping[DType, float]
-    fp32_flops: float  # CUDA cores, FLOP/s
-    bandwidth: float  # device memory, byte/s
-    l2_bandwidth: float  # L2 to all SMs, byte/s, as microbenchmarks measure it
-    mma: Mapping[DType, Shape]  # mma.sync instruction (M, N, K)
-    # part of `flops` that mma.sync can reach; below 1 where only wgmma reaches all
-    mma_sync_share: float
-    wgmma: bool  # warpgroup MMA and TMA: CUTLASS 3.x kernels
-    cp_async: bool  # asynchronous copies to shared memory: more than two stages
-    launch_us: float  # fixed cost of a kernel in a stream that is kept full, microseconds
-
-    def supports(self, dtype: DType) -> bool:
-        """Whether tensor cores multiply `dtype`."""
-        return dtype in self.flops
-
-    def rate(self, dtype: DType) -> float:
-        """FLOP/s of products: the tensor cores', or, for a type that they lack, the CUDA cores'."""
-        return self.flops.get(dtype, self.fp32_flops)
+OWN = (sm75.ARCH, sm80.ARCH, sm86.ARCH, sm89.ARCH, sm90.ARCH)  # the package's, not an extension's
 
 
-def _load() -> dict[int, Arch]:
-    modules = (importlib.import_module(f"{__name__}.sm{number}") for number in (75, 80, 86, 89, 90))
-    return {module.ARCH.number: module.ARCH for module in modules}
+class _Archs(Registry[int, Arch]):
+    """Architectures by number; an extension's facts are checked."""
+
+    def add(self, entry: Arch, owner: str) -> None:
+        entry.check()
+        super().add(entry, owner)
 
 
-ARCHS: dict[int, Arch] = _load()
+ARCHS: Registry[int, Arch] = _Archs("architecture", OWN, "number", "name")
 
 
 def get(number: int) -> Arch:
-    """The architecture with `number` (75, 80, 86, 89, 90). Raises InputError for any other."""
+    """The architecture with `number`, as configurations carry it. Raises InputError where there is
+    none."""
     try:
         return ARCHS[number]
     except KeyError:
-        known = ", ".join(arch.name for arch in ARCHS.values())
         raise InputError(
-            f"onnxbolt has no kernels for architecture {number}; choose one of {known}"
+            f"onnxbolt has no kernels for architecture {number}; {_choose()}"
         ) from None
+
+
+def by_name(name: str) -> Arch:
+    """The architecture that options call `name`, like "sm_90a". Raises InputError where there is
+    none."""
+    found = next((arch for arch in ARCHS.values() if arch.name == name), None)
+    if found is None:
+        raise InputError(f"onnxbolt has no kernels for architecture {name}; {_choose()}")
+    return found
+
+
+def nearest(archs: Iterable[Arch]) -> Arch | None:
+    """The one that a GPU takes which runs the code of all of them; None where there are none."""
+    return max(archs, key=nearness, default=None)
+
+
+def nearness(arch: Arch) -> tuple[int, bool, int]:
+    """Larger for an architecture that a GPU prefers: it is closer, and the package's own."""
+    return arch.compute_capability, arch in OWN, arch.number
+
+
+def names() -> tuple[str, ...]:
+    """Of all architectures, the package's own first."""
+    return tuple(arch.name for arch in ARCHS.values())
+
+
+def _choose() -> str:
+    return f"choose one of {', '.join(names())}"

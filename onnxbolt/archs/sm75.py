@@ -1,6 +1,6 @@
 """Turing. Reference GPU: NVIDIA T4."""
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs.arch import Arch, Capability
 from onnxbolt.dtypes import DType
 
 ARCH = Arch(
@@ -21,7 +21,6 @@ ARCH = Arch(
     l2_bandwidth=1.27e12,
     mma={DType.F16: (16, 8, 8)},
     mma_sync_share=1.0,
-    wgmma=False,
-    cp_async=False,
+    capabilities=frozenset({Capability.MMA_SYNC}),
     launch_us=3.0,
 )

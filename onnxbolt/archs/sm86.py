@@ -1,6 +1,6 @@
 """Ampere, graphics. Reference GPU: NVIDIA A10."""
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs.arch import Arch, Capability
 from onnxbolt.dtypes import DType
 
 ARCH = Arch(
@@ -21,7 +21,7 @@ ARCH = Arch(
     l2_bandwidth=2.3e12,
     mma={DType.F16: (16, 8, 16), DType.BF16: (16, 8, 16), DType.F32: (16, 8, 8)},
     mma_sync_share=1.0,
-    wgmma=False,
-    cp_async=True,
+    capabilities=frozenset({Capability.MMA_SYNC, Capability.CP_ASYNC}),
     launch_us=2.5,
+    heuristics_gpu="RTX_3090",
 )

@@ -4,7 +4,7 @@ mma.sync reaches 62% of wgmma's rate: Luo et al., "Benchmarking and Dissecting t
 Architecture via Microbenchmarking", 2024, section IV.
 """
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs.arch import Arch, Capability
 from onnxbolt.dtypes import DType
 
 ARCH = Arch(
@@ -25,7 +25,16 @@ ARCH = Arch(
     l2_bandwidth=7.0e12,
     mma={DType.F16: (16, 8, 16), DType.BF16: (16, 8, 16), DType.F32: (16, 8, 8)},
     mma_sync_share=0.62,
-    wgmma=True,
-    cp_async=True,
+    capabilities=frozenset(
+        {
+            Capability.MMA_SYNC,
+            Capability.CP_ASYNC,
+            Capability.DEPENDENT_LAUNCH,
+            Capability.CLUSTERS,
+            Capability.TMA,
+            Capability.WGMMA,
+        }
+    ),
     launch_us=1.5,
+    heuristics_gpu="H200_SXM",
 )

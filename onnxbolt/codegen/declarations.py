@@ -11,8 +11,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from onnxbolt import domains, names, sampling
-from onnxbolt.archs import ARCHS
+from onnxbolt import archs, domains, names, sampling
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MAX_LAYERS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS
@@ -83,7 +82,7 @@ def _configuration() -> Iterable[str]:
 
 def columns() -> list[str]:
     """C++ names of a row's columns."""
-    return [_constant(slot) for slot in SLOTS]
+    return [constant(slot) for slot in SLOTS]
 
 
 def _decided_at_launch(slot: str) -> list[str]:
@@ -116,15 +115,12 @@ def _elements() -> Iterable[str]:
 
 
 def _architectures() -> Iterable[str]:
-    rows = [
-        f'{{{arch.number}, "{arch.name}", {_boolean(not arch.nvcc.isdigit())}}}'
-        for arch in ARCHS.values()
-    ]
+    """The package's own; a library holds the facts of those that it has kernels for."""
+    rows = [f'{{{arch.number}, "{arch.name}"}}' for arch in archs.OWN]
     yield (
-        "// Architectures: their number in configurations, their name, and whether their code\n"
-        "// runs on no other GPU.\n"
-        "struct ArchFacts {\n  int number;\n  const char* name;\n  bool alone;\n};\n"
-        "constexpr ArchFacts kKnownArchs[] = " + _rows(rows)
+        "// Names of architectures by their number in configurations, for messages.\n"
+        "struct KnownArch {\n  int number;\n  const char* name;\n};\n"
+        "constexpr KnownArch kKnownArchs[] = " + _rows(rows)
     )
 
 
@@ -133,13 +129,13 @@ def _type(dtype: DType) -> str:
 
 
 def _words(name: str, words: Sequence[str]) -> str:
-    members = [f"{_constant(word)} = {number}" for number, word in enumerate(words)]
+    members = [f"{constant(word)} = {number}" for number, word in enumerate(words)]
     return _enumeration(f"enum class {name} : int", members)
 
 
 def _members(kind: type[enum.IntEnum], none: str = "") -> list[str]:
     return [
-        f"{none if none and member == 0 else _constant(member.name)} = {member.value}"
+        f"{none if none and member == 0 else constant(member.name)} = {member.value}"
         for member in kind
     ]
 
@@ -163,13 +159,9 @@ def _enumeration(head: str, members: Iterable[str]) -> str:
     return f"{head} {{\n{lines}}};\n"
 
 
-def _constant(name: str) -> str:
+def constant(name: str) -> str:
     """half_pixel -> kHalfPixel."""
     return "k" + "".join(word.capitalize() for word in name.split("_"))
-
-
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"
 
 
 if __name__ == "__main__":

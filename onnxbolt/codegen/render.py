@@ -11,6 +11,8 @@ from pathlib import Path
 
 import jinja2
 
+from onnxbolt.archs import ARCHS, Arch, Capability, get
+from onnxbolt.codegen.declarations import constant
 from onnxbolt.codegen.resources import include_dirs, resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, STORE, layers
@@ -44,6 +46,7 @@ class Instance:
     def extensions(self) -> frozenset[str]:
         """The extensions that the kernel comes from."""
         owners = {
+            ARCHS.owner(self.config.arch),
             FAMILIES.owner(self.config.family.number),
             *(EPILOGUES.owner(step) for step in self.chain),
         }
@@ -78,6 +81,7 @@ def render_unit(instances: Sequence[Instance]) -> str:
         "unit.cu.j2",
         family=family.name,
         type=family.type_name,
+        arch=_facts(get(instances[0].config.arch)),
         headers=_headers(instances),
         kernels=[_fields(instance) for instance in instances],
     )
@@ -86,6 +90,30 @@ def render_unit(instances: Sequence[Instance]) -> str:
 def include_dirs_of(instances: Iterable[Instance]) -> tuple[Path, ...]:
     """The folders of extensions' headers that a translation unit of `instances` needs."""
     return include_dirs(sorted({name for each in instances for name in each.extensions}))
+
+
+def arch_source(arch: Arch) -> str:
+    """The architecture's facts and capabilities as units declare them."""
+    return render("arch.h.j2", arch=_facts(arch))
+
+
+def _facts(arch: Arch) -> dict[str, object]:
+    """The template's fields of an architecture (Arch in custom_ops/runtime/instance.h)."""
+    numbers = {
+        "kSharedMemory": arch.shared_memory_per_block,
+        # values along k that an instruction of 16-bit types multiplies
+        "kMmaDepth": arch.mma[DType.F16][2] if DType.F16 in arch.mma else 0,
+    }
+    flags = {"kTf32": arch.supports(DType.F32)} | {
+        constant(capability.value): arch.has(capability) for capability in Capability
+    }
+    return {
+        "number": arch.number,
+        "facts": [
+            *(("int", name, value) for name, value in numbers.items()),
+            *(("bool", name, value) for name, value in flags.items()),
+        ],
+    }
 
 
 def _headers(instances: Sequence[Instance]) -> list[str]:

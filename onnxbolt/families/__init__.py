@@ -7,6 +7,7 @@ configuration; they name none.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from onnxbolt import checks
@@ -137,8 +138,22 @@ def kinds() -> frozenset[str]:
 def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Every configuration worth trying, of all families, each for all m; none where no family
     solves the problem on `arch`."""
-    solving = (family for family in FAMILIES.values() if isinstance(problem, family.problems))
-    return tuple(config for family in solving for config in family.candidates(problem, arch))
+    return tuple(
+        config for family in _solving(problem, arch) for config in family.candidates(problem, arch)
+    )
+
+
+def _solving(problem: Problem, arch: Arch) -> Iterator[Family[Any]]:
+    """The families that solve problems of this type on `arch`."""
+    for family in FAMILIES.values():
+        if isinstance(problem, family.problems) and family.runs_on(arch):
+            yield family
+
+
+def _running(archs: Collection[Arch]) -> Iterator[list[Family[Any]]]:
+    """The families whose kernels run on each architecture."""
+    for arch in archs:
+        yield [family for family in FAMILIES.values() if family.runs_on(arch)]
 
 
 def joins(layers: Layers) -> bool:
@@ -148,14 +163,19 @@ def joins(layers: Layers) -> bool:
     )
 
 
-def reads_nchw(stem: Stem) -> bool:
-    """True if some family has a kernel that reads these convolutions' x as NCHW."""
-    return any(family.reads_nchw(stem) for family in FAMILIES.values())
+def reads_nchw(stem: Stem, archs: Collection[Arch]) -> bool:
+    """True if each architecture has a kernel that reads these convolutions' x as NCHW."""
+    running = _running(archs)
+    return bool(archs) and all(any(f.reads_nchw(stem) for f in some) for some in running)
 
 
-def reads_any_rows(dtype: DType, columns: int) -> bool:
-    """True if some family has a kernel for a GEMM whose rows of A have any length."""
-    return any(family.reads_any_rows(dtype, columns) for family in FAMILIES.values())
+def reads_any_rows(dtype: DType, columns: int, archs: Collection[Arch] | None = None) -> bool:
+    """True if each architecture, or some one where None are given, has a kernel for a GEMM whose
+    rows of A have any length."""
+    running = [list(FAMILIES.values())] if archs is None else list(_running(archs))
+    return bool(running) and all(
+        any(family.reads_any_rows(dtype, columns) for family in some) for some in running
+    )
 
 
 def most_mean_pixels() -> int:
@@ -166,5 +186,5 @@ def most_mean_pixels() -> int:
 def shortage(problem: Problem, arch: Arch) -> str | None:
     """What an SM lacks for several layers in one kernel, for a report; None where that is not
     known."""
-    solving = (family for family in FAMILIES.values() if isinstance(problem, family.problems))
-    return next((text for family in solving if (text := family.shortage(problem, arch))), None)
+    texts = (family.shortage(problem, arch) for family in _solving(problem, arch))
+    return next((text for text in texts if text), None)

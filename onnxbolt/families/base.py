@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import ARCHS, Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.families import row
 from onnxbolt.families.row import at
-from onnxbolt.options import ARCHS, arch_number
 from onnxbolt.problems import UNBOUNDED, Problem
 
 _LARGEST_TILE = 1024  # rows or columns of a block's tile
@@ -66,7 +65,7 @@ class KernelConfig:
 
     family: ClassVar[Family[Any]]
 
-    arch: int = at("arch")  # 75, 80, 86, 89, 90 (90 means sm_90a)
+    arch: int = at("arch")  # its number in onnxbolt/archs/: 90 for sm_90a
     min_m: int = at("min_m", default=0, compiled=0)  # it serves min_m <= m <= max_m
     max_m: int = at("max_m", default=UNBOUNDED, compiled=UNBOUNDED)
 
@@ -114,6 +113,7 @@ class Family(Generic[C]):
     kinds: frozenset[str] = frozenset()  # of ops that its kernels compute
     # slots that always hold another number than their default
     fixed: Mapping[str, int] = row.NOTHING
+    needs: frozenset[Capability] = frozenset()  # capabilities of the SMs that its kernels run on
     tensor_cores: bool = True  # False: products of fp32 are exact, and not in TF32
     waits: bool = True  # kernels begin before the one before has ended (dependent launch)
     compile_seconds: float = 1.0  # of one core for one kernel, about
@@ -135,7 +135,7 @@ class Family(Generic[C]):
 
     def candidates(self, problem: Any, arch: Arch) -> Sequence[C]:
         """Every configuration worth trying for `problem`, each for all m; none where the family
-        does not solve it."""
+        does not solve it. `arch` has what the family needs."""
         return ()
 
     def predicted_us(self, problem: Any, config: C, arch: Arch) -> float:
@@ -158,6 +158,10 @@ class Family(Generic[C]):
         """True if there is a kernel for a GEMM whose rows of A have any length."""
         return False
 
+    def runs_on(self, arch: Arch) -> bool:
+        """True if the architecture has what the kernels need."""
+        return self.needs <= arch.capabilities
+
     def shortage(self, problem: Any, arch: Arch) -> str | None:
         """What an SM lacks for several layers in one kernel, for a report; None where nothing is
         lacking, or where that is not the reason."""
@@ -170,7 +174,7 @@ class Family(Generic[C]):
         held = dict(zip(row.SLOTS, numbers, strict=True))
         config = self.config(**{name: place.decode(held) for name, place in self.places.items()})
         unsound = [n for n, p in self.places.items() if not p.sound(getattr(config, n))]
-        if config.arch not in map(arch_number, ARCHS):
+        if config.arch not in ARCHS:
             unsound.append("arch")
         unsound = unsound or config.mismatched()
         if unsound or config.row() != list(numbers):

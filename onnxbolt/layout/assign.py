@@ -118,7 +118,7 @@ def _around(state: Assignment, candidate: Candidate) -> Around:
     return Around(
         state.form(candidate.anchor.x),
         padded=name in premises.padded,
-        nchw_stems=premises.nchw_stems,
+        archs=premises.archs,
         to_nchw=name in premises.to_nchw,
     )
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.archs import Arch
 from onnxbolt.candidates import Candidate
 from onnxbolt.forms import PLAIN, Form
 from onnxbolt.graph.edit import producer
@@ -50,7 +51,7 @@ class Premises:
     """What an assignment is made for, beside the candidates."""
 
     padded: frozenset[str] = frozenset()  # fused outputs that are written with padded channels
-    nchw_stems: bool = False  # True if there are kernels for stem convolutions that read NCHW
+    archs: tuple[Arch, ...] = ()  # of the kernels; a node has one layout for all of them
     to_nchw: frozenset[str] = frozenset()  # outputs that their convolutions write as NCHW
     # by result that a convolution writes in both forms: the tensor that is it as ONNX has it
     both: Mapping[str, gs.Tensor] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.archs import Arch
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, Step
@@ -38,7 +39,7 @@ class Around:
 
     x: Form  # the form in which x is written
     padded: bool = False  # the output's channels may be padded to whole accesses
-    nchw_stems: bool = False  # all architectures have kernels for stems that read NCHW
+    archs: tuple[Arch, ...] = ()  # of the kernels; a node has one layout for all of them
     to_nchw: bool = False  # the plan wants the output as NCHW
 
 

@@ -262,8 +262,7 @@ def _assigned(
 ) -> _Assigned:
     """The candidates and their tensors' forms; layers that have no common kernel for what is
     stored are by themselves."""
-    # a node has one layout for all of them
-    premises = Premises(nchw_stems=all(ARCHS[number].wgmma for number in archs))
+    premises = Premises(archs=tuple(ARCHS[number] for number in archs))
     chosen, refusals = candidates, list[Refusal]()
     while True:
         assignment = assign(graph, chosen, premises)

@@ -420,8 +420,8 @@ def _forms_apart(
     if all(len(candidate.widths) == 1 for candidate in candidates):
         return None
     layers = [layer for candidate in candidates if (layer := _first_layer(candidate)) is not None]
-    stems = all(ARCHS[number].wgmma for number in archs)
-    return assign(graph, partition(layers), Premises(nchw_stems=stems))
+    premises = Premises(archs=tuple(ARCHS[number] for number in archs))
+    return assign(graph, partition(layers), premises)
 
 
 def _columns(candidate: Candidate, layers: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.families.blocks.memory import US, bandwidth, input_elements, overlapped
 from onnxbolt.families.blocks.tiled import (
     EPILOGUE_US,
@@ -101,7 +101,7 @@ def _tile_us(problem: Problem, m: int, n: int, split: int, arch: Arch) -> float:
     products = 2 * m * n * k / (arch.rate(problem.dtype) * TENSOR_EFFICIENCY / arch.sm_count)
     shared = (ceil_divide(m, 64) * (64 + n) + m + n) * k * size
     read = shared / (SHARED_BYTES_PER_CLOCK * arch.clock)
-    loads = (m + n) * k * size / (l2 * (_MULTICAST if arch.wgmma else 1.0))
+    loads = (m + n) * k * size / (l2 * (_MULTICAST if arch.has(Capability.CLUSTERS) else 1.0))
     step = max(products, read, loads) * US
     steps = ceil_divide(_steps(problem, k), split)
     partial = m * n * 8 * (split - 1) / split / l2 * US  # fp32, written and read again

@@ -20,8 +20,6 @@ from onnxbolt.problems import GemmProblem
 
 _COUNT = 8
 _PRECISIONS = {DType.F16: "HSH", DType.BF16: "TST"}  # A and B, accumulator, C and D
-# those that onnxbolt/archs/ describes; Turing is not known
-_GPUS = {80: "A100_SXM_80GB", 86: "RTX_3090", 89: "L4", 90: "H200_SXM"}
 
 
 def seeds(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
@@ -30,7 +28,7 @@ def seeds(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
     if (
         not isinstance(problem, GemmProblem)
         or problem.dtype not in _PRECISIONS
-        or arch.number not in _GPUS
+        or not arch.heuristics_gpu
     ):
         return ()
     found = families.candidates(problem, arch)
@@ -38,13 +36,13 @@ def seeds(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
     proposed = {
         (family, tile)
         for family in known
-        for tile in _tiles(problem, arch.number, family.heuristics_target)
+        for tile in _tiles(problem, arch, family.heuristics_target)
     }
     return tuple(c for c in found if (c.family, getattr(c, "tile", None)) in proposed)
 
 
-def _tiles(problem: GemmProblem, arch: int, target: str) -> list[tuple[int, int, int]]:
-    found = _library(arch, target)
+def _tiles(problem: GemmProblem, arch: Arch, target: str) -> list[tuple[int, int, int]]:
+    found = _library(arch.heuristics_gpu, target)
     if found is None:
         return []
     module, interface, backend = found
@@ -57,7 +55,7 @@ def _tiles(problem: GemmProblem, arch: int, target: str) -> list[tuple[int, int,
 
 
 @functools.cache
-def _library(arch: int, target: str) -> tuple[Any, Any, Any] | None:
+def _library(gpu: str, target: str) -> tuple[Any, Any, Any] | None:
     """Module, interface and backend; None where it is not installed, or (a damaged installation)
     does not load."""
     try:
@@ -69,6 +67,6 @@ def _library(arch: int, target: str) -> tuple[Any, Any, Any] | None:
         backend=chosen,
         flags=module.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
         load_discovery_implicitly=True,
-        gpu=module.NvMatmulHeuristicsNvidiaGpu[_GPUS[arch]],
+        gpu=module.NvMatmulHeuristicsNvidiaGpu[gpu],
     )
     return module, interface, interface.createBackend(chosen)

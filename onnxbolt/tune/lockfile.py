@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from onnxbolt import checks
+from onnxbolt.archs import names
 from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
 from onnxbolt.codegen.resources import installed
 from onnxbolt.errors import FrozenError, InputError
@@ -27,7 +28,7 @@ from onnxbolt.inspection import describe
 from onnxbolt.measurements.keys import Problem, plain, problem_from
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
-from onnxbolt.options import ARCHS, PRECISIONS, Options
+from onnxbolt.options import PRECISIONS, Options
 from onnxbolt.plan.problems import describe_problem
 from onnxbolt.precision.kernel_table import release
 from onnxbolt.problems import UNBOUNDED
@@ -86,7 +87,7 @@ class Lock:
             extensions = installed(str(path), tuple(named))
             return cls(
                 checks.entry("precision", values["precision"], PRECISIONS),
-                tuple(_read(values, "archs", lambda arch: checks.entry("arch", arch, ARCHS))),
+                tuple(_read(values, "archs", lambda arch: checks.entry("arch", arch, names()))),
                 tuple(_read(values, "machines", _machine)),
                 dict(_read(values, "choices", _choice)),
                 dict(_read(values, "regions", _comparison)),

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from onnxbolt import gpu
-from onnxbolt.archs import get
+from onnxbolt.archs import by_name, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.measurements.keys import Problem, kernel_key
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Timings
-from onnxbolt.options import Options, arch_number
+from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region, regions
 from onnxbolt.precision.kernel_table import installed, kernels_of
@@ -219,13 +219,13 @@ def _memory(subject: Subject, archs: Sequence[int], locked: Timings) -> Iterator
     if (
         locked.frozen
         or local is None
-        or arch_number(local) not in archs
+        or by_name(local).number not in archs
         or not default_path().exists()
     ):
         yield None
         return
     try:
-        with Profiler(arch_number(local)) as profiler:
+        with Profiler(by_name(local).number) as profiler:
             machine = profiler.machine
     except OnnxboltError as error:
         logger.info(
@@ -252,12 +252,12 @@ def _tunable(archs: Sequence[int]) -> int:
             " this machine has none: run it on a machine that has one, or use a lock file"
             f" made there ({option('lock')} and {option('frozen', True)})"
         )
-    if arch_number(local) not in archs:
+    if by_name(local).number not in archs:
         raise InputError(
             f"{option('tune', True)} measures on the local GPU, but its architecture {local}"
             f" is not among those of {option('archs')}: add it"
         )
-    return arch_number(local)
+    return by_name(local).number
 
 
 class _Measuring:

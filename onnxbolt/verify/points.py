@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from onnx import NodeProto
 
-from onnxbolt import gpu
+from onnxbolt import archs, gpu
 from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import import_model, tensor_type
 from onnxbolt.graph.shapes import Shape, infer, infer_at
 from onnxbolt.library import weighted_ops
 from onnxbolt.opspec import OpSpec, configs_of_node
-from onnxbolt.options import Options, Shapes, arch_number
+from onnxbolt.options import Options, Shapes
 from onnxbolt.plan.ranges import asked_for, doubling, usual
 from onnxbolt.verify.feeds import (
     Feeds,
@@ -174,7 +174,10 @@ def unmet(
 def _rows_met(models: Models, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, int]]:
     """Which row of its table each fused node uses where tensors have these shapes: the node's
     name, and the least m of the row."""
-    local, weighted = arch_number(gpu.local_arch() or "sm_0"), weighted_ops(models.optimized)
+    local, weighted = gpu.local_arch(), weighted_ops(models.optimized)
+    if local is None:
+        return
+    own = archs.by_name(local).compute_capability
     known: dict[str, Sequence[int | str | None]] = {
         tensor.name: list(tensor.dims) for tensor in models.optimized.graph.initializer
     }
@@ -182,16 +185,17 @@ def _rows_met(models: Models, shapes: Mapping[str, Shape]) -> Iterator[tuple[str
     for node in models.optimized.graph.node:
         if node.domain == FUSED_DOMAIN:
             held = [
-                config
-                for config in configs_of_node(node)
-                if config.arch // 10 == local // 10 and config.arch <= local
+                config for config in configs_of_node(node) if archs.get(config.arch).runs_on(own)
             ]
             m = _m(node, weighted.get(node.op_type), known)
-            best = max((config.arch for config in held), default=0)
+            best = archs.nearest(archs.get(config.arch) for config in held)
             yield from (
                 (node.name, c.min_m)
                 for c in held
-                if m is not None and c.arch == best and c.min_m <= m <= c.max_m
+                if m is not None
+                and best is not None
+                and c.arch == best.number
+                and c.min_m <= m <= c.max_m
             )
 
 

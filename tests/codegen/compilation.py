@@ -4,14 +4,16 @@ slow."""
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from onnxbolt.archs import OWN
 from onnxbolt.codegen.artifacts import Progress, Unit, compile_units
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
-from onnxbolt.codegen.render import Instance, render_unit
+from onnxbolt.codegen.render import Instance, arch_source, render_unit
 from onnxbolt.families import Family
 from onnxbolt.tune.library import SLOW_CODE
 
@@ -82,8 +84,10 @@ def slow_code(compiled: Path) -> list[str]:
 
 def compile_program(source: Path, text: str) -> Path:
     """A program for the host from CUDA source for sm_90, which may name what the kernels'
-    headers have; `source` is written beside it."""
-    source.write_text(text)
+    headers have; `source` is written beside it. A line ARCHS becomes what generated units say of
+    their architectures."""
+    facts = "".join(map(arch_source, OWN))
+    source.write_text(re.sub(r"^ARCHS$", facts, text, flags=re.MULTILINE))
     program, toolchain = source.with_suffix(""), find_toolchain()
     command = [
         part for part in toolchain.compile_command(str(source), str(program), 90) if part != "-c"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from onnxbolt.archs import ARCHS, get
+from onnxbolt.archs import ARCHS, Capability, get
 from onnxbolt.codegen.artifacts import Unit, compile_each
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
@@ -75,7 +75,7 @@ def _b2b(arch: int) -> dict[str, Any]:
         "columns": 64,
         "depth": 32,
         "later": (32, 0, 0),
-        "stages": 3 if get(arch).cp_async else 2,
+        "stages": 3 if get(arch).has(Capability.CP_ASYNC) else 2,
         "access_k": 8,
         "access_n": 8,
     }
@@ -167,7 +167,9 @@ def test_every_candidate_compiles(number: int, dtype: DType) -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("number", [number for number, arch in ARCHS.items() if not arch.wgmma])
+@pytest.mark.parametrize(
+    "number", [number for number, arch in ARCHS.items() if not arch.has(Capability.WGMMA)]
+)
 def test_every_candidate_for_several_products_compiles(number: int) -> None:
     """Results in registers and in shared memory, rows of any length."""
     layer = ("Bias", "GeluErf")

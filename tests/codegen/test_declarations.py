@@ -31,12 +31,16 @@ def test_families_have_their_numbers(family: Family[Any]) -> None:
     assert f"  k{name} = {family.number}," in declarations.declarations()
 
 
-def test_an_architecture_comes_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_s_architectures_have_their_names() -> None:
+    """An extension's are in the manifests of the libraries that hold its kernels."""
     blackwell = dataclasses.replace(archs.get(89), name="sm_120", number=120, nvcc="120")
-    monkeypatch.setitem(archs.ARCHS, 120, blackwell)
-    text = declarations.declarations()
-    assert '{90, "sm_90a", true},' in text
-    assert '{120, "sm_120", false},' in text
+    archs.ARCHS.add(blackwell, "parts")
+    try:
+        text = declarations.declarations()
+    finally:
+        archs.ARCHS.remove(blackwell)
+    assert '{90, "sm_90a"},' in text
+    assert "sm_120" not in text
 
 
 @pytest.mark.parametrize("name", [domains.FUSED, names.ENABLE, names.DEVICE])
@@ -53,3 +57,15 @@ def test_names_stand_once_in_the_sources(name: str) -> None:
 def test_the_table_of_kernels_knows_no_numbers_of_families() -> None:
     table = (resource_dir("custom_ops") / "runtime" / "kernel_table.cc").read_text()
     assert not re.search(r"family == \d|arch == \d", table)
+
+
+def test_sources_know_no_numbers_of_architectures() -> None:
+    """They ask for the facts of `ArchOf<Row>`; device code may ask the compiler."""
+    compared = re.compile(r"kArch\)?\s*[<>=!]=?\s*\d|arch\s*[<>=!]=?\s*\d\d", re.IGNORECASE)
+    found = [
+        f"{path.name}: {line}"
+        for path in sorted(resource_dir("custom_ops").rglob("*.[hc]*"))
+        for line in path.read_text().splitlines()
+        if compared.search(line) and "__CUDA_ARCH__" not in line
+    ]
+    assert found == []

@@ -146,6 +146,7 @@ _PROGRAM = """
 #include "families/depthwise/kernel.h"
 #include "sm90/halo/launch.h"
 #include "families/resize/kernel.h"
+ARCHS
 using namespace onnxbolt;
 using Half = cutlass::half_t;
 using Layer = epilogue::Chain<epilogue::Bias, epilogue::Relu>;

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxbolt.archs import ARCHS, get
+from onnxbolt.archs import ARCHS, Capability, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT
 from onnxbolt.families import candidates, named
@@ -17,7 +17,7 @@ from onnxbolt.families.blocks import b2b_mma
 from onnxbolt.problems import GemmProblem
 from tests.codegen.compilation import compile_program
 
-OLDER = tuple(number for number, arch in ARCHS.items() if not arch.wgmma)
+OLDER = tuple(number for number, arch in ARCHS.items() if not arch.has(Capability.WGMMA))
 FAMILY = named("b2b_gemm_2x")
 LAYER = ("Bias", "Relu")
 
@@ -104,6 +104,7 @@ def test_what_a_block_cannot_hold_is_said() -> None:
 _PROGRAM = """
 #include <cstdio>
 #include "families/b2b_gemm_2x/kernel.h"
+ARCHS
 using namespace onnxbolt;
 using Layer = epilogue::Chain<epilogue::Bias, epilogue::Relu>;
 int main() {

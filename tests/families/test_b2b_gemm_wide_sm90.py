@@ -66,7 +66,7 @@ def test_what_it_serves() -> None:
     assert not serves(DType.F32, (512, 512), PAIR)
     assert not serves(DType.F16, (520, 64), PAIR)
     assert not serves(DType.F16, (512, 64), ("Add", *PAIR))
-    assert all(not FAMILY.candidates(BOTTOM, get(number)) for number in ARCHS if number != 90)
+    assert all(FAMILY.runs_on(arch) == (arch.number == 90) for arch in ARCHS.values())
 
 
 def test_narrow_layers_have_kernels_that_keep_results_in_registers() -> None:

@@ -69,7 +69,7 @@ def test_candidates_fit_are_distinct_and_serve_every_m(problem: Problem) -> None
 
 @pytest.mark.parametrize("number", ARCHS)
 def test_only_hopper_has_wgmma(number: int) -> None:
-    assert bool(candidates(CONV, get(number))) == (number == 90)
+    assert family(CONV).runs_on(get(number)) == family(GEMM).runs_on(get(number)) == (number == 90)
 
 
 @pytest.mark.parametrize(

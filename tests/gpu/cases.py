@@ -13,7 +13,7 @@ from collections.abc import Iterator as Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from onnxbolt.archs import get
+from onnxbolt.archs import by_name, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, PRODUCT
@@ -27,7 +27,6 @@ from onnxbolt.families.pool import PoolConfig
 from onnxbolt.families.resize import ResizeConfig
 from onnxbolt.families.squeeze_excite import SqueezeExciteConfig
 from onnxbolt.gpu import local_arch
-from onnxbolt.options import arch_number
 from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu import (
@@ -405,5 +404,5 @@ def convolutions(instance: Instance) -> tuple[ConvShape, ...]:
     return FIRST_LAYERS if packed else CONVS
 
 
-ARCH = arch_number(local_arch() or "sm_90a")  # without a GPU the tests are listed, not run
+ARCH = by_name(local_arch() or "sm_90a").number  # without a GPU the tests are listed, not run
 ALL = instances(ARCH)

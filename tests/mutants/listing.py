@@ -178,13 +178,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/custom_ops/test_selection.py",
         (
             "kernels for a newer GPU of the family are taken",
-            "arch / 10 != sm / 10 || arch > sm)",
-            "arch / 10 != sm / 10)",
+            "least / 10 == gpu / 10 && least < gpu;",
+            "least / 10 == gpu / 10;",
         ),
         (
             "sm_90a's kernels run on what comes behind it",
-            "(IsAlone(arch) || arch / 10",
-            "(arch / 10",
+            "!arch.alone && least / 10",
+            "least / 10",
         ),
     ),
     *_mutants(

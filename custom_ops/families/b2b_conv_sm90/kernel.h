@@ -91,7 +91,8 @@ struct B2bConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Chain
     if (const char* error = sm90::CheckLaunch<Shape>(params, launch.sm_count)) return error;
     return LaunchDependent(sm90::ConvChainKernel<Shape>,
                            sm90::GridSize<Shape>(params, launch.sm_count), Shape::kThreads,
-                           launch.stream, params, Row::at(kArch), Shape::kSharedMemory);
+                           launch.stream, params, ArchOf<Row>::kDependentLaunch,
+                           Shape::kSharedMemory);
   }
 
  private:

@@ -72,7 +72,7 @@ struct B2bGemmSmall : b2b_gemm_small::Shape<Config, ElementType, OutputType, Cha
     if (chain.m == 0) return nullptr;
     const auto blocks = static_cast<unsigned>(CeilDivide(chain.m, Shape::kThreads));
     return LaunchDependent(b2b_gemm_small::Run<Shape>, blocks, Shape::kThreads, launch.stream,
-                           chain, Row::at(kArch), kSharedMemory);
+                           chain, ArchOf<Row>::kDependentLaunch, kSharedMemory);
   }
 };
 

@@ -42,7 +42,7 @@ struct WideShape : ChainLayers<Config, Chains...> {
     return layer == kLayers || (columns(layer) % (16 * kShares) == 0 && block(layer) <= kMaxBlock &&
                                 (layer == 0 || passes(layer) == 1) && is_feasible(layer + 1));
   }
-  static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(kGroups == 2 && (kStageRows == 64 || kStageRows == 128));
   static_assert(sizeof(Element) == 2, "activations are rows of 64 columns of 16 bits");
   static_assert(Layers::is_whole(16) && is_feasible());
@@ -98,17 +98,17 @@ struct WideShape : ChainLayers<Config, Chains...> {
   static constexpr int kMaxRowStages = 8, kMinRowStages = 2;
   static constexpr int kBarrierBytes =
       2 * (kStages + kMaxRowStages) * static_cast<int>(sizeof(Barrier));
-  static constexpr int kRowStages =
-      std::min(kMaxRowStages,
-               (kSharedMemoryLimit - kOffsetRows - kVectorBytes - kBarrierBytes) / kRowsBytes);
+  static constexpr int kRowStages = std::min(
+      kMaxRowStages,
+      (ArchOf<Row>::kSharedMemory - kOffsetRows - kVectorBytes - kBarrierBytes) / kRowsBytes);
   static constexpr int kOffsetVectors = kOffsetRows + kRowStages * kRowsBytes,
                        kOffsetBarriers = kOffsetVectors + kVectorBytes;
   struct Barriers {
     Barrier full[kStages], empty[kStages], rows_full[kRowStages], rows_empty[kRowStages];
   };
   static constexpr int kSharedMemory = kOffsetBarriers + sizeof(Barriers);
-  static_assert(kRowStages >= kMinRowStages && kSharedMemory <= kSharedMemoryLimit,
-                "one block has at most 227 KB of shared memory");
+  static_assert(kRowStages >= kMinRowStages && kSharedMemory <= ArchOf<Row>::kSharedMemory,
+                "a block needs more shared memory than it can have");
 };
 
 // The block's shared memory.

@@ -57,7 +57,7 @@ struct B2bHaloSm90 {
     if (const char* error = halo::EncodeMaps<Plan>(params, conv)) return error;
     if (const char* error = describe_layers(params, chain)) return error;
     return LaunchDependent(kKernel, halo::GridSize<Plan>(params, launch.sm_count), Plan::kThreads,
-                           launch.stream, params, Row::at(kArch), kSharedMemory);
+                           launch.stream, params, ArchOf<Row>::kDependentLaunch, kSharedMemory);
   }
 
  private:

@@ -35,7 +35,7 @@ struct ChainPlan : Plan<Config, ElementType, OutputType, LastChain, Config::at(k
   static_assert(FirstChain::kTensors == 0, "an inner layer has no residual");
   static_assert(FirstChain::kParams + LastChain::kParams <= kMaxParams,
                 "both layers together have at most kMaxParams parameters");
-  static_assert(kSharedMemory <= kSharedMemoryLimit, "no room for the second weights");
+  static_assert(kSharedMemory <= ArchOf<Config>::kSharedMemory, "no room for the second weights");
 };
 
 struct ChainParams : Params {
@@ -153,7 +153,7 @@ struct B2bStemSm90 {
     return LaunchDependent(
         conv.x_planes == OnnxType<float>::value ? kernel<float>() : kernel<Element>(),
         std::min(params.tiles, launch.sm_count), Plan::kThreads, launch.stream, params,
-        Row::at(kArch), kSharedMemory);
+        ArchOf<Row>::kDependentLaunch, kSharedMemory);
   }
 
  private:

@@ -120,7 +120,7 @@ struct B2bStoredSm90 : sm90::StoredShape<Config, ElementType, OutputType, Stores
                 params.operands[1].params);
     if (const char* error = describe(params, chain)) return error;
     return LaunchDependent(sm90::StoredKernel<Shape>, grid, Shape::kThreads, launch.stream, params,
-                           Row::at(kArch), Shape::kSharedMemory);
+                           ArchOf<Row>::kDependentLaunch, Shape::kSharedMemory);
   }
 
  private:

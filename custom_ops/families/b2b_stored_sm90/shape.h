@@ -45,7 +45,7 @@ struct StoredShape {
   static constexpr int kBlockColumns = 64, kBlocks = kInner / kBlockColumns;
   static constexpr bool kIsResident = Row::at(kResident) == 1;
 
-  static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(kGroups >= 1 && kGroups <= 3 && Row::at(kTileM) == kGroups * kRows);
   static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
   static_assert(kDepth % 16 == 0 && kInner % kBlockColumns == 0 && kColumns % 16 == 0,
@@ -73,7 +73,7 @@ struct StoredShape {
   using Finish = WithBuffers<EpilogueShape<Element, Output, Last, 1, kColumns, false>, 1>;
   static constexpr int kVectorBytes = PlainStore::kVectorBytes + Finish::kVectorBytes;
   static constexpr int kGroupBytes =
-      (kSharedMemoryLimit - 1024 - kWeightStages * kWeightBytes) / kGroups - kVectorBytes -
+      (ArchOf<Row>::kSharedMemory - 1024 - kWeightStages * kWeightBytes) / kGroups - kVectorBytes -
       Finish::kStagingBytes;
   static constexpr int kStages = kGroupBytes >= 2 * kRowsBytes + 2 * PlainStore::kUnitBytes ? 2 : 1;
   static constexpr int kUnits = (kGroupBytes - kStages * kRowsBytes) / PlainStore::kUnitBytes;
@@ -93,8 +93,8 @@ struct StoredShape {
     Barrier residual_loaded[kGroups][Store::kBuffers], residual_free[kGroups][Store::kBuffers];
   };
   static constexpr int kSharedMemory = kOffsetBarriers + sizeof(Barriers);
-  static_assert(kSharedMemory <= kSharedMemoryLimit,
-                "one block has at most 227 KB of shared memory");
+  static_assert(kSharedMemory <= ArchOf<Row>::kSharedMemory,
+                "a block needs more shared memory than it can have");
 };
 
 // The block's shared memory.

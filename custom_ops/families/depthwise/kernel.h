@@ -186,7 +186,7 @@ struct Depthwise {
     const depthwise::Params params(conv, Shape::kRows, Shape::kColumns, lanes * Shape::kWidth);
     const int blocks = (params.tiles + tiles_of_block - 1) / tiles_of_block * params.chunks.divisor;
     return LaunchDependent(kernel, blocks, dim3(lanes, tiles_of_block), launch.stream, params,
-                           Row::at(kArch), lanes * lane_bytes(conv));
+                           ArchOf<Row>::kDependentLaunch, lanes * lane_bytes(conv));
   }
 
  private:

@@ -145,7 +145,7 @@ struct Elementwise {
     const elementwise::Params params(args, variant.width, launch.sm_count);
     const int blocks = (params.threads + elementwise::kThreads - 1) / elementwise::kThreads;
     return LaunchDependent(variant.function, blocks, elementwise::kThreads, launch.stream, params,
-                           Row::at(kArch));
+                           ArchOf<Row>::kDependentLaunch);
   }
 
  private:

@@ -43,7 +43,7 @@ struct Gemm3x {
   static constexpr bool kIsCooperative = Row::at(kSchedule) == kCooperative;
   static constexpr int kAlignD = 16 / sizeof(Output);
 
-  static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(kIsCooperative || Row::at(kSchedule) == kPingpong,
                 "a 3.x kernel is cooperative or pingpong");
   static_assert(Row::at(kAlignA) * sizeof(Element) == 16 &&
@@ -78,8 +78,8 @@ struct Gemm3x {
   using Gemm =
       cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, MainLoop, Epilogue>;
   static constexpr int kSharedMemory = Gemm::SharedStorageSize;
-  static_assert(kSharedMemory <= kSharedMemoryLimit,
-                "one block has at most 227 KB of shared memory");
+  static_assert(kSharedMemory <= ArchOf<Row>::kSharedMemory,
+                "a block needs more shared memory than it can have");
 
   static const char* prepare() {
     return ReserveSharedMemory(gemm_3x_kernel<Gemm3x>, kSharedMemory);

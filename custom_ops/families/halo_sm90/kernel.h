@@ -50,7 +50,8 @@ struct HaloSm90 {
     if (const char* error = halo::CheckTile<Plan>(params, conv, launch.sm_count)) return error;
     if (const char* error = halo::EncodeMaps<Plan>(params, conv)) return error;
     return LaunchDependent(kKernel, halo::GridSize<Plan>(params, launch.sm_count), Plan::kThreads,
-                           launch.stream, params, Row::at(kArch), kSharedMemory, Plan::kCluster);
+                           launch.stream, params, ArchOf<Row>::kDependentLaunch, kSharedMemory,
+                           Plan::kCluster);
   }
 
  private:

@@ -214,7 +214,7 @@ struct Layout {
     dim3 grid(args.n * params.tiles.divisor,
               (args.stored + variant.channels - 1) / variant.channels);
     return LaunchDependent(variant.functions[args.to_last][access], grid, layout::kThreads,
-                           launch.stream, params, Row::at(kArch));
+                           launch.stream, params, ArchOf<Row>::kDependentLaunch);
   }
 
  private:

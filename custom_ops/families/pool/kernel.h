@@ -242,14 +242,14 @@ struct Pool {
       dim3 grid(pixels, (groups + x - 1) / x);
       dim3 block(x, pool::kSharedThreads / x);
       return LaunchDependent(variant.functions[kind], grid, block, launch.stream, params,
-                             Row::at(kArch));
+                             ArchOf<Row>::kDependentLaunch);
     }
     int blocks = (params.outputs + pool::kThreads - 1) / pool::kThreads;
     int known = args.window_h != args.window_w || args.window_h < 2 || args.window_h > 3
                     ? 1
                     : args.window_h;
     return LaunchDependent(variant.functions[2 * known + kind], blocks, pool::kThreads,
-                           launch.stream, params, Row::at(kArch));
+                           launch.stream, params, ArchOf<Row>::kDependentLaunch);
   }
 
  private:

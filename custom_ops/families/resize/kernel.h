@@ -249,7 +249,7 @@ struct Resize {
     const resize::Params params(args, variant.width);
     return LaunchDependent(variant.functions[static_cast<int>(args.mode)],
                            CeilDivide(params.outputs, resize::kThreads), resize::kThreads,
-                           launch.stream, params, Row::at(kArch));
+                           launch.stream, params, ArchOf<Row>::kDependentLaunch);
   }
 
  private:

@@ -4,7 +4,8 @@
 // A cluster takes a few images, each block a part of their channels. So a block has the means of
 // its channels by itself, its share of the squeezed channels is exchanged once through the
 // cluster's shared memory, and it gates the channels that it still holds. Sums are in a fixed
-// order: results are the same bits on every run. Below sm_90 a cluster is one block.
+// order: results are the same bits on every run. Without clusters in hardware a cluster is one
+// block.
 //
 // Constraints: channels and squeezed channels are padded to accesses of 16 bytes; an image's
 // channels fit in the cluster's shared memory.
@@ -56,11 +57,8 @@ struct SqueezeExcite {
   using Output = ElementType;
   using Function = void (*)(squeeze_excite::Params);
   static constexpr int kThreads = Row::at(kTileM);
-  static constexpr bool kHasClusters = Row::at(kArch) >= 90;
-  static constexpr int kSharedMemory = 1024 * (Row::at(kArch) >= 90   ? 227
-                                               : Row::at(kArch) == 80 ? 163
-                                               : Row::at(kArch) > 80  ? 99
-                                                                      : 64);
+  static constexpr bool kHasClusters = ArchOf<Row>::kClusters;
+  static constexpr int kSharedMemory = ArchOf<Row>::kSharedMemory;
   static constexpr int kWidest = 16 / sizeof(Element);
 
   static const char* prepare() {
@@ -94,7 +92,7 @@ struct SqueezeExcite {
     const squeeze_excite::Plan& plan = params.plan;
     const int clusters = (args.n + plan.images - 1) / plan.images;
     return LaunchDependent(variant.function, clusters * plan.blocks, kThreads, launch.stream,
-                           params, Row::at(kArch), plan.bytes, plan.blocks);
+                           params, ArchOf<Row>::kDependentLaunch, plan.bytes, plan.blocks);
   }
 
  private:

@@ -76,7 +76,7 @@ struct StemSm90 {
                     channel_blocks);
     return LaunchDependent(
         conv.x_planes == OnnxType<float>::value ? kernel<float>() : kernel<Element>(), grid,
-        Plan::kThreads, launch.stream, params, Row::at(kArch), kSharedMemory);
+        Plan::kThreads, launch.stream, params, ArchOf<Row>::kDependentLaunch, kSharedMemory);
   }
 
  private:

@@ -17,17 +17,16 @@ namespace b2b_2x {
 template <class Element>
 using Fragment = cutlass::Array<Element, 8>;
 
-// sums[16 x 8] += a[16 x 16] b[8 x 16]^T.
-template <int Arch, class Element>
+// sums[16 x 8] += a[16 x 16] b[8 x 16]^T, by instructions that multiply `Depth` values along k.
+template <int Depth, class Element>
 CUTLASS_DEVICE void MultiplyBlock(cutlass::Array<float, 4>& sums, const Fragment<Element>& a,
                                   const cutlass::Array<Element, 4>& b) {
-  constexpr int kDepth = Arch < 80 ? 8 : 16;  // of an instruction
   using Instruction =
-      cutlass::arch::Mma<cutlass::gemm::GemmShape<16, 8, kDepth>, 32, Element,
+      cutlass::arch::Mma<cutlass::gemm::GemmShape<16, 8, Depth>, 32, Element,
                          cutlass::layout::RowMajor, Element, cutlass::layout::ColumnMajor, float,
                          cutlass::layout::RowMajor, cutlass::arch::OpMultiplyAdd>;
   CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < 16 / kDepth; ++i) {
+  for (int i = 0; i < 16 / Depth; ++i) {
     Instruction{}(sums, reinterpret_cast<const typename Instruction::FragmentA*>(&a)[i],
                   reinterpret_cast<const typename Instruction::FragmentB*>(&b)[i], sums);
   }
@@ -149,7 +148,8 @@ CUTLASS_DEVICE void Multiply(const Result<K, L - 1>& operand, Memory<K> memory,
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 2 * kRowBlocks; ++i) {
         const int m = i % kRowBlocks, half = i / kRowBlocks;  // of 16 columns
-        MultiplyBlock<K::Row::at(kArch)>(blocks[(2 * n + half) * kRowBlocks + m], a[m], b[half]);
+        MultiplyBlock<ArchOf<typename K::Row>::kMmaDepth>(blocks[(2 * n + half) * kRowBlocks + m],
+                                                          a[m], b[half]);
       }
     }
   }

@@ -28,7 +28,7 @@ struct LayerRow {
       case kInstructionN:
         return 8;
       case kInstructionK:
-        return Row::at(kArch) < 80 ? 8 : 16;
+        return ArchOf<Row>::kMmaDepth;
       case kAlignC:
         return std::min(Row::at(kAlignC), WarpColumns / 4);
       default:

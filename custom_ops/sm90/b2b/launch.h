@@ -50,7 +50,7 @@ struct ChainInstance : KernelShape {
     ChainParams params{};
     if (const char* error = describe(params, chain)) return error;
     return LaunchDependent(Instance::kKernel, std::min(params.tiles, launch.sm_count),
-                           Shape::kThreads, launch.stream, params, Row::at(kArch),
+                           Shape::kThreads, launch.stream, params, ArchOf<Row>::kDependentLaunch,
                            Shape::kSharedMemory);
   }
 

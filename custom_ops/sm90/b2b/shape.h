@@ -58,7 +58,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
     return columns(layer) * row_bytes(layer);
   }  // of weights
 
-  static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(kGroups >= 1 && kGroups <= 4);
   static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
   static_assert(Layers::is_whole(16), "one instruction takes 16 values along k");
@@ -97,8 +97,8 @@ struct ChainShape : ChainLayers<Config, Chains...> {
     Barrier residual_loaded[kGroups][Finish::kBuffers], residual_free[kGroups][Finish::kBuffers];
   };
   static constexpr int kSharedMemory = kOffsetBarriers + sizeof(Barriers);
-  static_assert(kSharedMemory <= kSharedMemoryLimit,
-                "one block has at most 227 KB of shared memory");
+  static_assert(kSharedMemory <= ArchOf<Row>::kSharedMemory,
+                "a block needs more shared memory than it can have");
 };
 
 // The block's shared memory.

@@ -103,7 +103,7 @@ struct Plan {
   static constexpr int kWarpgroupBytes =
       std::max(FurtherLayers::kTileBytes, kStagingBegin + kStagingBytes);
   static constexpr int kPlaceBytes = kMaxPositions * sizeof(Place);
-  static constexpr int kFilterRoom = kSharedMemoryLimit - kBarrierMemory - kPlaceBytes -
+  static constexpr int kFilterRoom = ArchOf<Row>::kSharedMemory - kBarrierMemory - kPlaceBytes -
                                      kInputStages * kInputBytes - FurtherLayers::kWeightBytes -
                                      kWarpgroups * kWarpgroupBytes;
   static constexpr int kFilterStages = std::min(kMaxFilterStages, kFilterRoom / kFilterBytes);
@@ -115,7 +115,7 @@ struct Plan {
   static constexpr int kPlaceOffset = kBarrierOffset + kBarrierMemory;
   static constexpr int kSharedMemory = kPlaceOffset + kPlaceBytes;
 
-  static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(sizeof(Element) == 2, "halo convolutions multiply fp16 and bf16");
   static_assert(!kPlanes || Chain::kTensors == 0,
                 "tensors that are added have their channels last");

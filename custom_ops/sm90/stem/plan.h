@@ -66,13 +66,13 @@ struct Plan {
   static constexpr int kPatchOffset = RoundUp(kVectorOffset + kGroups * Finish::kVectorBytes, 16);
   static constexpr int kSharedMemory = kPatchOffset + kGroups * kPatchBytes;
 
-  static_assert(Row::at(kArch) == 90, "wgmma exists on sm_90a alone");
+  static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(sizeof(Element) == 2, "first convolutions multiply fp16 and bf16");
   static_assert(Chain::kTensors == 0, "a first convolution has no residual");
   static_assert(kUnits * kUnitRows * kTileColumns == Row::at(kTileM) && kDepth == Row::at(kTileK),
                 "the tile fits the filter");
   static_assert(Finish::kStagingBytes % 1024 == 0 || Columns < 64, "units begin where swizzles do");
-  static_assert(kSharedMemory <= kSharedMemoryLimit, "no room for the weights");
+  static_assert(kSharedMemory <= ArchOf<Row>::kSharedMemory, "no room for the weights");
 };
 
 template <class Plan>

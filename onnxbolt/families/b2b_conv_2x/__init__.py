@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.epilogues import MEAN, fits_several
 from onnxbolt.families.base import Family, Layers
 from onnxbolt.families.blocks import b2b, b2b_mma
@@ -33,6 +33,7 @@ class B2bConv2x(Family[B2bConv2xConfig]):
     number, name, config = 23, "b2b_conv_2x", B2bConv2xConfig
     takes = ("element", "output", "layers")
     problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d", "conv_chain"})
+    needs = frozenset({Capability.MMA_SYNC})
     fixed = b2b_mma.FIXED_SLOTS
     waits = False
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.epilogues import MAX_LAYERS, MEAN, fits_several, layers
 from onnxbolt.families.base import Family, Layers, Schedule, access
 from onnxbolt.families.blocks import b2b, sm90
@@ -71,6 +71,7 @@ class B2bConvSm90(Family[B2bConvSm90Config]):
     number, name, config = 14, "b2b_conv_sm90", B2bConvSm90Config
     takes = ("element", "output", "layers")
     problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d", "conv_chain"})
+    needs = frozenset({Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[B2bConvSm90Config, ...]:
         if not problem.inner or problem.nchw or problem.y_nchw or MEAN in problem.chain:

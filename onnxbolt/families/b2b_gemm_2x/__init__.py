@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.families.base import Family, Layers
 from onnxbolt.families.blocks import b2b, b2b_mma
 from onnxbolt.families.blocks.b2b_mma import B2bMmaConfig
@@ -23,6 +23,7 @@ class B2bGemm2x(Family[B2bGemm2xConfig]):
     number, name, config = 18, "b2b_gemm_2x", B2bGemm2xConfig
     takes = ("element", "output", "layers")
     problems, kinds = (GemmProblem,), frozenset({"gemm", "gemm_chain"})
+    needs = frozenset({Capability.MMA_SYNC})
     fixed = b2b_mma.FIXED_SLOTS
     waits = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.families.base import Family, Layers
 from onnxbolt.families.blocks import b2b
 from onnxbolt.families.blocks.b2b import B2bConfig
@@ -27,9 +27,10 @@ class B2bGemmSm90(Family[B2bGemmSm90Config]):
     number, name, config = 13, "b2b_gemm_sm90", B2bGemmSm90Config
     takes = ("element", "output", "layers")
     problems, kinds = (GemmProblem,), frozenset({"gemm", "gemm_chain"})
+    needs = frozenset({Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[B2bGemmSm90Config, ...]:
-        served = problem.inner and arch.wgmma and arch.supports(problem.dtype)
+        served = problem.inner and arch.supports(problem.dtype)
         if not served or not b2b.serves(problem.dtype, problem.widths, problem.chain):
             return ()
         return b2b.configs(B2bGemmSm90Config, problem, arch)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.epilogues import MAX_LAYERS, layers
 from onnxbolt.families.base import Family, Layers, stage_count, warpgroups
 from onnxbolt.families.blocks import b2b
@@ -89,10 +89,11 @@ class B2bGemmWideSm90(Family[B2bGemmWideSm90Config]):
     number, name, config = 20, "b2b_gemm_wide_sm90", B2bGemmWideSm90Config
     takes = ("element", "output", "layers")
     problems, kinds = (GemmProblem,), frozenset({"gemm", "gemm_chain"})
+    needs = frozenset({Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[B2bGemmWideSm90Config, ...]:
         dtype, widths = problem.dtype, problem.widths
-        if not problem.inner or not arch.wgmma or not arch.supports(dtype):
+        if not problem.inner or not arch.supports(dtype):
             return ()
         if max(widths) <= _NARROW or not b2b.serves(dtype, widths, problem.chain, COLUMNS[-1]):
             return ()

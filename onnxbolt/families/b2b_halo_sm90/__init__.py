@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, fits_several, layers
 from onnxbolt.families.base import Family, Layers, Schedule
@@ -58,6 +58,7 @@ class B2bHaloSm90(Family[B2bHaloSm90Config]):
     number, name, config = 15, "b2b_halo_sm90", B2bHaloSm90Config
     takes = ("element", "output", "layers")
     problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d", "conv_chain"})
+    needs = frozenset({Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[B2bHaloSm90Config, ...]:
         """Those that load an SM least, the best first."""
@@ -66,7 +67,7 @@ class B2bHaloSm90(Family[B2bHaloSm90Config]):
         first = problem.layers[0]
         if not serves(problem.widths, problem.chain) or first.groups != 1:
             return ()
-        if not halo.supports(first, arch):
+        if not halo.supports(first):
             return ()
         found = dict.fromkeys(_configs(problem, arch))
         ranked = sorted(found, key=lambda config: (cycles(problem, config, arch), config))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, fits_several, layers
 from onnxbolt.families.base import Family, Stem, positive
@@ -34,6 +34,7 @@ class B2bStemSm90(Family[B2bStemSm90Config]):
     number, name, config = 16, "b2b_stem_sm90", B2bStemSm90Config
     takes = ("element", "output", "layers")
     problems, kinds = (ConvProblem,), frozenset({"conv", "conv_chain"})
+    needs = frozenset({Capability.TMA, Capability.WGMMA})
     fixed = stem.FIXED_SLOTS
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[B2bStemSm90Config, ...]:

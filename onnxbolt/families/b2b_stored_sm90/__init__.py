@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import (
     EPILOGUES,
@@ -93,9 +93,10 @@ class B2bStoredSm90(Family[B2bStoredSm90Config]):
     takes = ("element", "output", "stores", "layers")
     problems = (GemmProblem, ConvProblem)
     kinds = frozenset({"gemm", "gemm_chain", "conv", "conv1d", "conv_chain"})
+    needs = frozenset({Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: Problem, arch: Arch) -> tuple[B2bStoredSm90Config, ...]:
-        if not problem.inner or not arch.wgmma or not arch.supports(problem.dtype):
+        if not problem.inner or not arch.supports(problem.dtype):
             return ()
         if isinstance(problem, ConvProblem) and not _is_for(problem):
             return ()

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import layers
 from onnxbolt.families.base import access, positive, stage_count
@@ -103,7 +103,7 @@ _RING = 128
 
 def candidates(kind: type[M], problem: GemmProblem, arch: Arch, **fields: Any) -> tuple[M, ...]:
     """Every feasible configuration. None where wgmma has faster kernels."""
-    if arch.wgmma or not arch.supports(problem.dtype):
+    if arch.has(Capability.WGMMA) or not arch.supports(problem.dtype):
         return ()
     if not b2b.serves(problem.dtype, problem.widths, problem.chain):
         return ()
@@ -124,7 +124,7 @@ def candidates(kind: type[M], problem: GemmProblem, arch: Arch, **fields: Any) -
 def shortage(kind: type[M], problem: GemmProblem, arch: Arch, **fields: Any) -> str | None:
     """What threadblock residence lacks for these layers, for a report; None where there are
     candidates, or where there would be none for layers of any width."""
-    if arch.wgmma or not arch.supports(problem.dtype) or problem.dtype.bytes != 2:
+    if arch.has(Capability.WGMMA) or not arch.supports(problem.dtype) or problem.dtype.bytes != 2:
         return None
     if max(problem.widths) > COLUMNS[-1]:
         return f"a block has {COLUMNS[-1]} columns at most"
@@ -145,7 +145,7 @@ def _configs(
     """Of a tile, the deepest ring first."""
     first, *others = (_padded(width, _BLOCK * tile.across) for width in problem.widths)
     access_k = alignment(problem.k, problem.dtype)
-    two_stages = not arch.cp_async or needs_two_stages(access_k, problem.dtype)
+    two_stages = not arch.has(Capability.CP_ASYNC) or needs_two_stages(access_k, problem.dtype)
     for stages in range(2 if two_stages else max(_RING // tile.k, 3), 1, -1):
         yield kind(
             arch=arch.number,

@@ -137,12 +137,11 @@ def geometry(problem: ConvProblem, columns: int, rows: int, images: int) -> Geom
     return Geometry(columns, rows, images, row_pitch, image_rows, *pitches, zeros, tiles)
 
 
-def supports(problem: ConvProblem, arch: Arch) -> bool:
+def supports(problem: ConvProblem) -> bool:
     """True if the family can run `problem`; a filter of one position gains nothing from a
     border."""
     return (
-        arch.wgmma
-        and problem.dtype in (DType.F16, DType.BF16)
+        problem.dtype in (DType.F16, DType.BF16)
         and not problem.nchw
         and problem.dilations == (1, 1)
         and min(problem.pads) >= 0

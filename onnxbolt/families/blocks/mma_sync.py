@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from onnxbolt.archs import Arch, Shape
+from onnxbolt.archs import Arch, Capability, Shape
 from onnxbolt.dtypes import DType
 from onnxbolt.families.base import KernelConfig, access, positive, stage_count, tile_size
 from onnxbolt.families.blocks.tiled import (
@@ -151,7 +151,7 @@ _AMPERE = (
 
 def tiles(arch: Arch) -> tuple[Tile, ...]:
     """Those of `arch`: two stages before cp.async, deep pipelines since."""
-    return _AMPERE if arch.cp_async else _TURING
+    return _AMPERE if arch.has(Capability.CP_ASYNC) else _TURING
 
 
 def configs(
@@ -209,7 +209,7 @@ def is_feasible(config: MmaConfig, dtype: DType, arch: Arch) -> bool:
     """True if the kernel compiles without spills and its block fits an SM of `arch`."""
     return (
         arch.supports(dtype)
-        and (arch.cp_async or config.stages == 2)
+        and (arch.has(Capability.CP_ASYNC) or config.stages == 2)
         and shared_memory(config, dtype) <= arch.shared_memory_per_block
         and registers(config) <= arch.registers_per_thread
         and blocks_per_sm(config, dtype, arch) >= 1

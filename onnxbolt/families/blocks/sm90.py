@@ -209,7 +209,7 @@ _SWAPPED_COLUMNS, _SWAPPED_ROWS, _SWAPPED_ROUNDS = 128, (80, 96, 112), 2
 
 def supports(problem: Problem, arch: Arch) -> bool:
     """True if TMA can read and write the problem's rows of 16 bytes, within im2col's limits."""
-    if not arch.wgmma or not arch.supports(problem.dtype):
+    if not arch.supports(problem.dtype):
         return False
     if isinstance(problem, ConvProblem) and not _tile_columns(problem):
         return False

@@ -80,9 +80,7 @@ def is_served(stem: Stem) -> bool:
 def configurations(kind: type[F], problem: ConvProblem, arch: Arch, **fields: Any) -> list[F]:
     """All there are, feasible or not."""
     weight = (problem.k, problem.c, problem.r, problem.s)
-    if not arch.wgmma or not serves(
-        problem.dtype, weight, problem.strides, problem.dilations, problem.groups
-    ):
+    if not serves(problem.dtype, weight, problem.strides, problem.dilations, problem.groups):
         return []
     columns = min(COLUMNS, key=lambda n: (-(-problem.k // n) * n, -n))
     return [

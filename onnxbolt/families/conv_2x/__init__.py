@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN
 from onnxbolt.families.base import Family
@@ -31,6 +31,7 @@ class Conv2x(Family[Conv2xConfig]):
 
     number, name, config = 3, "conv_2x", Conv2xConfig
     problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d"})
+    needs = frozenset({Capability.MMA_SYNC})
     waits, compile_seconds, generation = False, 3.0, 0
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[Conv2xConfig, ...]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN
 from onnxbolt.families.base import Family
@@ -42,6 +42,7 @@ class ConvSm90(Family[ConvSm90Config]):
     most_mean_pixels = MAX_MEAN_PIXELS
     takes = ("element", "output", "epilogue", "stores")
     problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d"})
+    needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[ConvSm90Config, ...]:
         if problem.inner or problem.nchw:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.families.base import Family
 from onnxbolt.families.blocks import mma_sync
 from onnxbolt.families.blocks.access import alignment
@@ -22,6 +22,7 @@ class Gemm2x(Family[Gemm2xConfig]):
 
     number, name, config = 1, "gemm_2x", Gemm2xConfig
     problems, kinds = (GemmProblem,), frozenset({"gemm"})
+    needs = frozenset({Capability.MMA_SYNC})
     heuristics_target = "CUTLASS"
     waits, compile_seconds, generation = False, 3.0, 0
 

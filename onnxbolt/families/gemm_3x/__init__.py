@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch, Shape
+from onnxbolt.archs import Arch, Capability, Shape
 from onnxbolt.dtypes import DType
 from onnxbolt.families.base import (
     SCHEDULES,
@@ -84,13 +84,14 @@ class Gemm3x(Family[Gemm3xConfig]):
 
     number, name, config = 2, "gemm_3x", Gemm3xConfig
     problems, kinds = (GemmProblem,), frozenset({"gemm"})
+    needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
     heuristics_target = "CUTLASS3"
     waits, compile_seconds, generation = False, 10.0, 1
 
     def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[Gemm3xConfig, ...]:
         """TMA needs rows of 16 bytes: K for A and B, N for D and a residual."""
         wide = problem.dtype.alignment
-        served = arch.wgmma and not problem.inner and arch.supports(problem.dtype)
+        served = not problem.inner and arch.supports(problem.dtype)
         if not served or problem.k % wide or problem.n % wide:
             return ()
         found = (

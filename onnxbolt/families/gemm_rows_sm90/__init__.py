@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.families.base import Family
 from onnxbolt.families.blocks import b2b
@@ -28,9 +28,10 @@ class GemmRowsSm90(Family[GemmRowsSm90Config]):
 
     number, name, config = 22, "gemm_rows_sm90", GemmRowsSm90Config
     problems, kinds = (GemmProblem,), frozenset({"gemm"})
+    needs = frozenset({Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[GemmRowsSm90Config, ...]:
-        if problem.inner or not arch.wgmma or not arch.supports(problem.dtype):
+        if problem.inner or not arch.supports(problem.dtype):
             return ()
         if not serves(problem.dtype, problem.n) or problem.k % problem.dtype.alignment == 0:
             return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.families.base import Family
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
@@ -25,6 +25,7 @@ class GemmSm90(Family[GemmSm90Config]):
 
     number, name, config = 5, "gemm_sm90", GemmSm90Config
     problems, kinds = (GemmProblem,), frozenset({"gemm"})
+    needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[GemmSm90Config, ...]:
         return () if problem.inner else sm90.candidates(GemmSm90Config, problem, arch, _BAND)

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.epilogues import MEAN
 from onnxbolt.families.base import Family, Schedule, access, clusters
 from onnxbolt.families.blocks import halo
@@ -39,6 +39,7 @@ class HaloSm90(Family[HaloSm90Config]):
 
     number, name, config = 7, "halo_sm90", HaloSm90Config
     problems, kinds = (ConvProblem,), frozenset({"conv"})
+    needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[HaloSm90Config, ...]:
         """Those that load an SM least, the best first."""
@@ -56,7 +57,7 @@ class HaloSm90(Family[HaloSm90Config]):
 
 
 def _ranked(problem: ConvProblem, arch: Arch) -> tuple[HaloSm90Config, ...]:
-    if not halo.supports(problem, arch):
+    if not halo.supports(problem):
         return ()
     found = dict.fromkeys(_configs(problem, arch))
     ranked = sorted((halo.cycles(problem, config, arch), config) for config in found)

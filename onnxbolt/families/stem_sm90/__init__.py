@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Capability
 from onnxbolt.epilogues import MEAN
 from onnxbolt.families.base import Family, Stem
 from onnxbolt.families.blocks import stem
@@ -24,6 +24,7 @@ class StemSm90(Family[StemSm90Config]):
 
     number, name, config = 8, "stem_sm90", StemSm90Config
     problems, kinds = (ConvProblem,), frozenset({"conv"})
+    needs = frozenset({Capability.TMA, Capability.WGMMA})
     fixed = _FIXED
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[StemSm90Config, ...]:

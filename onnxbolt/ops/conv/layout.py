@@ -26,7 +26,7 @@ def forms(candidate: Candidate, around: Around) -> tuple[Form, Form]:
 def _reads(candidate: Candidate, around: Around) -> Form:
     """x as it lies, else padded on the way in."""
     anchor = candidate.anchor
-    if around.x == PLAIN and around.nchw_stems and _is_stem(candidate, around):
+    if around.x == PLAIN and _is_stem(candidate, around):
         return PLAIN
     if around.x.last:
         return around.x
@@ -57,4 +57,4 @@ def _is_stem(candidate: Candidate, around: Around) -> bool:
         anchor.groups,
         candidate.chain,
     )
-    return reads_nchw(stem)
+    return reads_nchw(stem, around.archs)

@@ -109,9 +109,7 @@ class Gemm(ProductOp):
 def _reads_any_length(candidate: Candidate, around: Around) -> bool:
     """True if a kernel reads rows of any length and nobody else may want them padded: kernels for
     several products do."""
-    alone = (
-        around.nchw_stems
-        and len(candidate.anchor.x.outputs) == 1
-        and reads_any_rows(candidate.anchor.dtype, candidate.widths[0])
+    alone = len(candidate.anchor.x.outputs) == 1 and reads_any_rows(
+        candidate.anchor.dtype, candidate.widths[0], around.archs
     )
     return len(candidate.widths) > 1 or alone
