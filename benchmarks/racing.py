@@ -27,13 +27,12 @@ from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
 from onnxbolt.inspection import describe
-from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Status
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import floor_us
-from onnxbolt.plan.problems import describe_problem
-from onnxbolt.problems import GemmProblem
+from onnxbolt.problems import GemmProblem, Problem
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import build
 from onnxbolt.tune.profiler import Profiler
@@ -117,7 +116,7 @@ class Tuned:
         choice = self.timings.choice(problem, self.arch.number)
         if choice is None:
             raise OnnxboltError(
-                f"no candidate ran right: {describe_problem(problem)}{self._first_failure(problem)}"
+                f"no candidate ran right: {problem.description}{self._first_failure(problem)}"
             )
         return Ours(problem, choice.config, self.profiler)
 
@@ -132,7 +131,7 @@ class Tuned:
 
     def notes(self, problem: Problem) -> dict[str, Any]:
         """What tuning did for the problem, for a row's values."""
-        task = next(row for row in self.tuning.tasks if row.name == describe_problem(problem))
+        task = next(row for row in self.tuning.tasks if row.name == problem.description)
         return {
             "candidates": task.tried,
             "failed": task.failed,

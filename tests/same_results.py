@@ -46,11 +46,12 @@ from onnxbolt.codegen.digest import EQUAL, kernel_sources_digest
 from onnxbolt.codegen.render import Instance, render_unit
 from onnxbolt.dtypes import DType
 from onnxbolt.families import config_from
-from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.plan.cost import ranked
 from onnxbolt.plan.regions import Region
+from onnxbolt.problems import Problem
 from onnxbolt.tune import stage
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.subject import Subject

@@ -13,9 +13,9 @@ from onnxbolt.cli import main
 from onnxbolt.dtypes import DType
 from onnxbolt.families import KernelConfig, config_from, named
 from onnxbolt.families.gemm_2x import Gemm2xConfig
-from onnxbolt.measurements.keys import Problem, canonical, kernel_key
+from onnxbolt.measurements.keys import canonical, kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
-from onnxbolt.problems import GemmProblem
+from onnxbolt.problems import GemmProblem, Problem
 from onnxbolt.tune.database import Database
 from tests.tune.fakes import CONV
 

@@ -23,6 +23,7 @@ from onnxbolt.epilogues.layers import (
     fits_several,
     has_inner_residual,
     layers,
+    tensor_operands,
 )
 from onnxbolt.epilogues.registry import (
     BIAS,
@@ -58,4 +59,5 @@ __all__ = [
     "layers",
     "registered",
     "steps_of",
+    "tensor_operands",
 ]

@@ -41,3 +41,8 @@ def fits_several(chain: tuple[str, ...]) -> bool:
         and STORE not in chain
         and sum(len(EPILOGUES[step].params) for step in chain) <= MAX_PARAMS
     )
+
+
+def tensor_operands(chain: tuple[str, ...]) -> int:
+    """How many steps read a tensor of the output's size."""
+    return sum(EPILOGUES[step].operand == "tensor" for step in chain)

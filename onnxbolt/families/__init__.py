@@ -7,7 +7,7 @@ configuration; they name none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from onnxbolt import checks
@@ -53,6 +53,10 @@ __all__ = [
 ]
 
 
+def _problem_types(solving: Iterable[Family[Any]]) -> dict[str, type[Problem]]:
+    return {kind.__name__: kind for family in solving for kind in family.problems}
+
+
 class _Families(Registry[int, Family[Any]]):
     """Kernel families by number; those of extensions begin at EXTENSIONS_FROM."""
 
@@ -62,6 +66,12 @@ class _Families(Registry[int, Family[Any]]):
             checks.integer(
                 f"number of kernel family {entry.name}", entry.number, EXTENSIONS_FROM, row.LARGEST
             )
+        for kind in entry.problems:
+            if _problem_types(self.values()).get(kind.__name__, kind) is not kind:
+                raise ValueError(
+                    f"its kernel family {entry.name} solves a {kind.__name__}, which is also the"
+                    " name of another class of problems: give the class another"
+                )
         super().add(entry, owner)
 
 
@@ -133,6 +143,11 @@ def only(kind: str, arch: int) -> KernelConfig:
 def kinds() -> frozenset[str]:
     """Every kind of op that some family computes."""
     return frozenset(kind for family in FAMILIES.values() for kind in family.kinds)
+
+
+def problem_types() -> dict[str, type[Problem]]:
+    """The classes of problems that some family solves, by name."""
+    return _problem_types(FAMILIES.values())
 
 
 def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:

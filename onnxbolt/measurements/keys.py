@@ -8,19 +8,15 @@ files hold these texts, so a change of one byte loses what was measured.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_type_hints
 
-from onnxbolt import checks
+from onnxbolt import checks, families
 from onnxbolt.dtypes import DType
 from onnxbolt.measurements.records import Machine
-from onnxbolt.problems import ConvProblem, GemmProblem, SqueezeExciteProblem
-
-Problem = ConvProblem | GemmProblem | SqueezeExciteProblem
-_PROBLEMS: dict[str, Callable[..., Problem]] = {
-    kind.__name__: kind for kind in (ConvProblem, GemmProblem, SqueezeExciteProblem)
-}
+from onnxbolt.problems import Problem
 
 
 def kernel_key(problem: Problem, machine: Machine) -> str:
@@ -49,11 +45,22 @@ def plain(value: object) -> object:
 def problem_from(kind: str, fields: Mapping[str, Any]) -> Problem:
     """The inverse of `plain` for a problem, `kind` its type's name. Raises KeyError, ValueError
     or TypeError for anything else."""
-    values = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
-    }
-    types = {name: DType(values[name]) for name in ("dtype", "out")}
-    return _PROBLEMS[kind](**{**values, **types})
+    problem = families.problem_types()[kind]
+    return problem(**{name: _held(value, problem, name) for name, value in fields.items()})
+
+
+def _held(value: Any, problem: type[Problem], name: str) -> Any:
+    """What a field of a problem holds for a value of JSON."""
+    if field_types(problem)[name] is DType:
+        return DType(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+@functools.cache
+def field_types(problem: type[Problem]) -> Mapping[str, Any]:
+    """The types of the fields of a class of problems, by name."""
+    types = get_type_hints(problem)
+    return {field.name: types[field.name] for field in dataclasses.fields(problem)}
 
 
 def kernel_of_key(key: str) -> tuple[Problem, int] | None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from onnxbolt.families import KernelConfig
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.records import Machine, wins
+from onnxbolt.problems import Problem
 
 
 @dataclass(frozen=True)

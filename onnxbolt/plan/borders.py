@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 import onnx_graphsurgeon as gs
@@ -17,11 +16,12 @@ from onnxbolt.forms import PLAIN, Form
 from onnxbolt.layout.assign import x_form
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.convert import appended
-from onnxbolt.plan.cost import elementwise_us, layout_us, predict, supports, transpose_us
-from onnxbolt.plan.problems import in_both_forms, problem_of
+from onnxbolt.onnxruntime_time import elementwise_us, transpose_us
+from onnxbolt.plan.cost import layout_us, predict, supports
+from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import Region
-from onnxbolt.problems import ConvProblem
+from onnxbolt.problems import Problem
 
 
 def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:
@@ -102,13 +102,11 @@ def _read_plain(result: gs.Tensor, assignment: Assignment) -> Iterator[gs.Tensor
 
 
 def _pays(candidate: Candidate, assignment: Assignment, archs: Sequence[int], at: Point) -> bool:
-    last = _alone(candidate, assignment, at)
-    if last is None:
-        return False
-    first = replace(last, k=candidate.widths[-1], y_nchw=True)
-    return _is_faster(
-        first,
-        last,
+    rows = problem_of(candidate, assignment, at)
+    nchw = rows.with_nchw_output(candidate.widths[-1])
+    return nchw is not None and _is_faster(
+        nchw,
+        rows,
         [
             conversion_us(candidate.output, PLAIN, Region(assignment, number, at))
             for number in archs
@@ -120,27 +118,18 @@ def _pays(candidate: Candidate, assignment: Assignment, archs: Sequence[int], at
 def _both_pay(
     candidate: Candidate, plain: gs.Tensor, assignment: Assignment, archs: Sequence[int], at: Point
 ) -> bool:
-    rows = _alone(candidate, assignment, at)
-    if rows is None or rows.p * rows.q == 1:  # one pixel per channel is only relabelled
+    rows, channels = problem_of(candidate, assignment, at), candidate.widths[-1]
+    out = DType.of(plain.dtype)
+    both = rows.with_both_outputs(channels, out) if out is not None else None
+    one_pixel = all(size == 1 for size in at.sizes(candidate.output)[2:])  # only relabelled
+    if both is None or one_pixel:
         return False
-    both = in_both_forms(rows, candidate, plain)
-    moved = rows.rows * (rows.k * rows.dtype.bytes + candidate.widths[-1] * both.out.bytes)
+    moved = rows.rows * (rows.columns * rows.dtype.bytes + channels * both.out.bytes)
     return _is_faster(both, rows, [layout_us(moved, ARCHS[number]) for number in archs], archs)
 
 
-def _alone(candidate: Candidate, assignment: Assignment, at: Point) -> ConvProblem | None:
-    """What a kernel for one convolution solves that reads x with its channels last; None where
-    it is another kernel's."""
-    problem = problem_of(candidate, assignment, at)
-    return (
-        problem
-        if isinstance(problem, ConvProblem) and not problem.inner and not problem.nchw
-        else None
-    )
-
-
 def _is_faster(
-    one: ConvProblem, other: ConvProblem, changes: Sequence[float], archs: Sequence[int]
+    one: Problem, other: Problem, changes: Sequence[float], archs: Sequence[int]
 ) -> bool:
     """True if all of `archs` have kernels for `one`, and these are predicted to be faster than
     those for the `other` and a change of layout, which takes `changes` microseconds, in the

@@ -23,15 +23,14 @@ from onnxbolt.layout.assign import assign
 from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.slices import slices
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.plan.borders import written_in_both_forms, written_plain
 from onnxbolt.plan.cost import fused_us, ort_us, ranked, supports
-from onnxbolt.plan.problems import describe_problem, problem_of
+from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
 from onnxbolt.plan.regions import Region
 from onnxbolt.plan.verdicts import Judge, Verdict, frozen, joint_regions
-from onnxbolt.problems import SqueezeExciteProblem
+from onnxbolt.problems import Problem
 
 _NO_COMMON_KERNEL = "no kernel computes its layers together in the layout of its input"
 _NO_KERNEL_FOR_MEAN = (
@@ -245,7 +244,7 @@ def choices(
 
 def _require_choices(timings: Timings, needed: Sequence[tuple[Problem, int]]) -> None:
     missing = {
-        f"sm_{arch} {describe_problem(problem)}"
+        f"sm_{arch} {problem.description}"
         for problem, arch in needed
         if (problem, arch) not in timings.choices
     }
@@ -291,9 +290,8 @@ def _unsupported(candidate: Candidate, archs: Sequence[int]) -> Refusal | None:
     """Why an architecture has no kernel for a candidate, nor for each of its layers; None where
     all have."""
     problem, node = problem_of(candidate, None), candidate.anchor.node
-    layers = (problem,) if isinstance(problem, SqueezeExciteProblem) else problem.layers
     for number in archs:
-        if supports(problem, number) or all(supports(layer, number) for layer in layers):
+        if supports(problem, number) or all(supports(layer, number) for layer in problem.layers):
             continue
         element = candidate.anchor.dtype.value
         reason = f"{ARCHS[number].name} has no tensor-core kernel for {element}"

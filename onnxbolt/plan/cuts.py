@@ -25,15 +25,15 @@ from onnxbolt.layout.assign import assign, x_form
 from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
 from onnxbolt.plan.borders import padding_us
 from onnxbolt.plan.cost import supports
 from onnxbolt.plan.elsewhere import used_elsewhere
 from onnxbolt.plan.kernel_times import KernelTimes
 from onnxbolt.plan.means import measurable, until, where_faster
-from onnxbolt.plan.problems import chain_key, describe_problem, problem_of
+from onnxbolt.plan.problems import chain_key, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
+from onnxbolt.problems import Problem
 
 _APART = "merging it with the previous layer {} to be slower"
 _APART_STORED = (
@@ -409,7 +409,7 @@ class _Chains:
             candidate = layer and self._behind(layer)
 
     def _describe(self, candidate: Candidate) -> str:
-        return describe_problem(self._problem(candidate))
+        return self._problem(candidate).description
 
 
 def _forms_apart(

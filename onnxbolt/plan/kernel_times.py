@@ -16,15 +16,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.plan.cost import predict, supports
-from onnxbolt.problems import GemmProblem
+from onnxbolt.problems import Problem
 
 _Kind = tuple[type, bool]
-# microseconds that predictions for one GEMM, fitted to wide products, lack for layers as narrow as
-# those that several GEMMs in one kernel have: from 24 of them on one H200
-_ALONE_US = 0.5
 
 
 class KernelTimes:
@@ -67,9 +63,8 @@ class KernelTimes:
         return choice.us if choice is not None and choice.measured else None
 
     def _predicted(self, problem: Problem) -> float:
-        narrow = isinstance(problem, GemmProblem) and not problem.inner
-        return predict(problem, self._arch)[1] + (_ALONE_US if narrow else 0.0)
+        return predict(problem, self._arch)[1] + (0.0 if problem.inner else problem.narrow_layer_us)
 
 
 def _kind(problem: Problem) -> _Kind:
-    return type(problem), bool(getattr(problem, "inner", ()))
+    return type(problem), bool(problem.inner)

@@ -21,12 +21,13 @@ from onnxbolt.errors import FrozenError
 from onnxbolt.families import most_mean_pixels
 from onnxbolt.graph.edit import is_mean, sole_use
 from onnxbolt.match.matcher import links_over
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Cut, Timings
-from onnxbolt.plan.cost import pool_us, supports
+from onnxbolt.onnxruntime_time import pool_us
+from onnxbolt.plan.cost import supports
 from onnxbolt.plan.kernel_times import KernelTimes
-from onnxbolt.plan.problems import chain_key, describe_problem, problem_of
+from onnxbolt.plan.problems import chain_key, problem_of
 from onnxbolt.plan.ranges import Point
+from onnxbolt.problems import Problem
 
 _APART = "not fused into the previous epilogue"
 _REMEDY = (
@@ -174,12 +175,12 @@ def _compared(
         taken = known.layers == _TOGETHER
     elif timings.frozen:
         raise FrozenError(
-            f"the lock file lacks whether one kernel computes {describe_problem(both)}. "
+            f"the lock file lacks whether one kernel computes {both.description}. "
             "Run once without freezing and commit the lock file"
         )
     else:
         taken = faster
-    cut = Cut(_TOGETHER if taken else 1, describe_problem(both))
+    cut = Cut(_TOGETHER if taken else 1, both.description)
     if taken:
         return key, cut, None
     measured = all(each.is_measured(problem) for each in times for problem in (both, alone))

@@ -14,9 +14,10 @@ from onnxbolt.candidates import Candidate
 from onnxbolt.forms import Form
 from onnxbolt.graph.edit import producer
 from onnxbolt.layout.assignment import Assignment
-from onnxbolt.measurements.keys import Problem, canonical, plain
-from onnxbolt.plan.problems import describe_problem, problem_of
+from onnxbolt.measurements.keys import canonical, plain
+from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
+from onnxbolt.problems import Problem
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Region:
     @property
     def words(self) -> str:
         """The description without the architecture."""
-        first, count = describe_problem(self.problems[0]), len(self.candidates)
+        first, count = self.problems[0].description, len(self.candidates)
         return first if count == 1 else f"{count} fused nodes from {first}"
 
 

@@ -12,9 +12,9 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
+from onnxbolt.onnxruntime_time import elementwise_us
 from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.plan.choose import Prediction
-from onnxbolt.plan.cost import elementwise_us
 from onnxbolt.plan.ranges import Point
 
 # no kernel, or of a few numbers

@@ -12,39 +12,27 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxbolt.epilogues import EPILOGUES, MEAN, layers
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import Problem, Reference
 from onnxbolt.verify.limits import FLOOR, TANH, TF32, Arithmetic, published, unit
 
 
-def limits_of(problem: GemmProblem | ConvProblem) -> list[float]:
+def limits_of(problem: Problem, reference: Reference) -> list[float]:
     """The numbers for `problem`, in the order of profiler.cu's Describe."""
     element = np.dtype(problem.dtype.numpy)
-    arithmetic = Arithmetic(element)
-    pixels = (
-        problem.p * problem.q if isinstance(problem, ConvProblem) and MEAN in problem.chain else 0
-    )
+    arithmetic, pixels = Arithmetic(element), reference.averaged_pixels
+    output = unit(np.dtype(problem.out.numpy))
+    output += unit(element) if reference.rounded_twice else 0.0
     found = [
         arithmetic.rounding(element),
         FLOOR,
         arithmetic.accumulation(pixels) if pixels else 0.0,
-        _output_unit(problem),
+        output,
         unit(element),
     ]
-    terms = (
-        problem.k if isinstance(problem, GemmProblem) else problem.r * problem.s * problem.depth,
-        *problem.inner,
-    )
-    for i, (count, chain) in enumerate(zip(terms, layers(problem.chain), strict=True)):
+    each = zip(reference.terms, layers(problem.chain), strict=True)
+    for i, (count, chain) in enumerate(each):
         found += _layer(count, tuple(step for step in chain if step != MEAN), element, behind=i > 0)
     return found
-
-
-def _output_unit(problem: GemmProblem | ConvProblem) -> float:
-    """u of the result. A kernel that writes it in both forms makes the one in NCHW of the other
-    one, which it has rounded to the element type."""
-    found = unit(np.dtype(problem.out.numpy))
-    twice = isinstance(problem, ConvProblem) and problem.both_forms and problem.out != problem.dtype
-    return found + unit(np.dtype(problem.dtype.numpy)) if twice else found
 
 
 def _layer(terms: int, chain: tuple[str, ...], element: np.dtype, behind: bool) -> Iterator[float]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from onnxbolt.measurements.keys import Problem
+from onnxbolt.problems import Problem
 
 
 class RefusalError(Exception):

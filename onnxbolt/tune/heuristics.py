@@ -12,11 +12,10 @@ import importlib
 from typing import Any
 
 from onnxbolt import families
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, Shape
 from onnxbolt.dtypes import DType
 from onnxbolt.families import KernelConfig
-from onnxbolt.measurements.keys import Problem
-from onnxbolt.problems import GemmProblem
+from onnxbolt.problems import Problem
 
 _COUNT = 8
 _PRECISIONS = {DType.F16: "HSH", DType.BF16: "TST"}  # A and B, accumulator, C and D
@@ -25,30 +24,28 @@ _PRECISIONS = {DType.F16: "HSH", DType.BF16: "TST"}  # A and B, accumulator, C a
 def seeds(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
     """Our candidates with a tile that the library proposes; none where it is absent or does not
     know the type or the GPU."""
-    if (
-        not isinstance(problem, GemmProblem)
-        or problem.dtype not in _PRECISIONS
-        or not arch.heuristics_gpu
-    ):
+    shape = problem.gemm_shape
+    if shape is None or problem.dtype not in _PRECISIONS or not arch.heuristics_gpu:
         return ()
     found = families.candidates(problem, arch)
     known = {c.family for c in found if c.family.heuristics_target}
     proposed = {
         (family, tile)
         for family in known
-        for tile in _tiles(problem, arch, family.heuristics_target)
+        for tile in _tiles(shape, problem.dtype, arch, family.heuristics_target)
     }
     return tuple(c for c in found if (c.family, getattr(c, "tile", None)) in proposed)
 
 
-def _tiles(problem: GemmProblem, arch: Arch, target: str) -> list[tuple[int, int, int]]:
+def _tiles(shape: Shape, dtype: DType, arch: Arch, target: str) -> list[Shape]:
+    """Tiles (m, n, k) that the library likes for a product m, n, k."""
     found = _library(arch.heuristics_gpu, target)
     if found is None:
         return []
     module, interface, backend = found
     layout = module.NvMatmulHeuristicsMatmulLayout.TN_ROW_MAJOR
-    asked = interface.makeNvMatmulHeuristicsProblem(problem.m, problem.n, problem.k, layout, 1)
-    answers = interface.getEx(asked, _COUNT, backend, precision=_PRECISIONS[problem.dtype])
+    asked = interface.makeNvMatmulHeuristicsProblem(*shape, layout, 1)
+    answers = interface.getEx(asked, _COUNT, backend, precision=_PRECISIONS[dtype])
     return [
         (k.cta_tile_m, k.cta_tile_n, k.cta_tile_k) for k in (answer["kernel"] for answer in answers)
     ]

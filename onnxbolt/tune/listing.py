@@ -18,7 +18,6 @@ from onnxbolt.inspection import describe
 from onnxbolt.measurements.keys import problem_from
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import cache_size
-from onnxbolt.plan.problems import describe_problem
 from onnxbolt.terminal import add_row, literal_console, width
 from onnxbolt.tune.database import Database
 
@@ -57,7 +56,7 @@ class Entry:
         """The task in words."""
         facts = self.facts
         if "kernel" in facts:
-            return describe_problem(problem_from(facts["kind"], facts["kernel"]))
+            return problem_from(facts["kind"], facts["kernel"]).description
         if "model" in facts:
             return f"model {str(facts['model'])[:_SHOWN]}, {facts['session']}"
         if "session" in facts:

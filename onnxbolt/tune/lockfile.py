@@ -25,13 +25,12 @@ from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.families import config_from
 from onnxbolt.files import read_whole, write_whole
 from onnxbolt.inspection import describe
-from onnxbolt.measurements.keys import Problem, plain, problem_from
+from onnxbolt.measurements.keys import plain, problem_from
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
 from onnxbolt.options import PRECISIONS, Options
-from onnxbolt.plan.problems import describe_problem
 from onnxbolt.precision.kernel_table import release
-from onnxbolt.problems import UNBOUNDED
+from onnxbolt.problems import UNBOUNDED, Problem
 from onnxbolt.spelling import option
 from onnxbolt.tune.soundness import check_choice
 from onnxbolt.tune.tasks import instance_of
@@ -277,7 +276,7 @@ def _choice_row(key: Key, choice: Choice) -> dict[str, object]:
         "arch": arch,
         "kind": type(problem).__name__,
         "problem": plain(problem),
-        "what": describe_problem(problem),
+        "what": problem.description,
         "config": choice.config.row(),
         "kernel": describe(choice.config),
         "measured": choice.measured,

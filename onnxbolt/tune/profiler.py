@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from onnxbolt.codegen.digest import present_sources_digest
-from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
-from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status, median_and_deviation
-from onnxbolt.problems import GemmProblem, SqueezeExciteProblem
+from onnxbolt.problems import Problem
 from onnxbolt.spelling import option
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune import worker
@@ -227,43 +226,21 @@ class Profiler:
 
 
 def _description(problem: Problem) -> dict[str, Any]:
-    """The request that makes `problem` the current one; extents in the order of
-    custom_ops/profiler/profiler.cu."""
-    if isinstance(problem, SqueezeExciteProblem):
-        raise ValueError(f"{problem} has one kernel, which nothing measures")
-    first, *others = problem.layers
-    if isinstance(first, GemmProblem):
-        extents = [first.m, first.n, first.k]
-    else:
-        extents = [
-            first.n,
-            first.h,
-            first.w,
-            first.c,
-            first.k,
-            first.r,
-            first.s,
-            first.p,
-            first.q,
-            *first.pads,
-            *first.strides,
-            *first.dilations,
-            first.groups,
-            DType.F32.onnx if first.nchw else 0,
-            int(first.y_nchw),
-            first.padding,
-        ]
+    """The request that makes `problem` the current one."""
+    reference = problem.reference
+    if reference is None:
+        raise ValueError(f"{problem.description}: the profiler cannot compute it")
     params = [param.typical for step in problem.chain for param in EPILOGUES[step].params]
     return {
         "do": "problem",
-        "is_gemm": isinstance(problem, GemmProblem),
+        "is_gemm": reference.is_gemm,
         "element": problem.dtype.onnx,
         "output": problem.out.onnx,
         "epilogue": ",".join(problem.chain),
-        "extents": extents,
-        "columns": [layer.n if isinstance(layer, GemmProblem) else layer.k for layer in others],
+        "extents": list(reference.extents),
+        "columns": list(reference.columns),
         "params": params,
-        "limits": limits_of(problem),
+        "limits": limits_of(problem, reference),
     }
 
 
@@ -337,8 +314,8 @@ class _Race:
     overlap: bool = True
 
     def request(self, do: str, entry: _Entry) -> dict[str, Any]:
-        layers = 1 if isinstance(self.problem, SqueezeExciteProblem) else len(self.problem.layers)
-        kernels = entry.apart or ((entry.config, entry.library, layers),)
+        together = (entry.config, entry.library, len(self.problem.layers))
+        kernels = entry.apart or (together,)
         return {
             "do": do,
             "kernels": [

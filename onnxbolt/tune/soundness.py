@@ -3,43 +3,30 @@ believed: numbers that no kernel has would end up in models."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import math
+from typing import Any, get_args
 
 from onnxbolt import checks
 from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MAX_STEPS, PRODUCT
 from onnxbolt.families import KernelConfig, config_from
-from onnxbolt.measurements.keys import Problem, kernel_of_key
+from onnxbolt.measurements.keys import field_types, kernel_of_key
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.plan.cost import fused_us
-
-_FROM_ZERO = ("pads", "padding")  # of a problem; all other numbers are at least 1
+from onnxbolt.problems import Problem
 
 
 def check_problem(problem: Problem, config: KernelConfig) -> None:
     """Raises ValueError for a problem that no model has, and for one that the configuration's
     family does not solve."""
-    for field in dataclasses.fields(problem):
-        value, least = getattr(problem, field.name), 0 if field.name in _FROM_ZERO else 1
-        numbers: Sequence[Any] = value if isinstance(value, tuple) else (value,)
-        if field.name == "chain":
-            sound = isinstance(value, tuple) and len(value) <= MAX_STEPS
-            sound = sound and all(isinstance(step, str) and step in EPILOGUES for step in value)
-        elif field.type == "bool":
-            sound = type(value) is bool
-        elif field.name in ("dtype", "out"):
-            continue
-        else:
-            pairs = {"pads": 4, "strides": 2, "dilations": 2}.get(field.name)
-            sound = isinstance(value, tuple) == (
-                field.name == "inner" or pairs is not None
-            ) and len(numbers) == (pairs or len(numbers))
-            sound = sound and all(type(n) is int and least <= n < 2**63 for n in numbers)
-        if not sound:
-            raise ValueError(f"problem: {field.name} is {value!r}")
-    if len(getattr(problem, "inner", ())) != problem.chain.count(PRODUCT):
+    for name, hint in field_types(type(problem)).items():
+        value = getattr(problem, name)
+        if not _is_sound(value, hint, 0 if name in problem.from_zero else 1):
+            raise ValueError(f"problem: {name} is {value!r}")
+    if len(problem.chain) > MAX_STEPS or not set(problem.chain) <= EPILOGUES.keys():
+        raise ValueError(f"problem: chain is {problem.chain!r}")
+    if len(problem.inner) != problem.chain.count(PRODUCT):
         raise ValueError(
             "problem: inner has not one width for each product of the chain but the first"
         )
@@ -54,6 +41,23 @@ def check_choice(problem: Problem, arch: int, config: KernelConfig) -> None:
         raise ValueError(f"a configuration of architecture {config.arch} for {arch}")
     check_problem(problem, config)
     fused_us(problem, config, get(config.arch))
+
+
+def _is_sound(value: object, hint: Any, least: int) -> bool:
+    """True if a field's value is of its type, and its integers are at least `least`."""
+    if hint is int:
+        return type(value) is int and least <= value < 2**63
+    if hint is float:
+        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    if hint in (bool, str, DType):
+        return type(value) is hint
+    first, *others = get_args(hint)  # of a tuple: tuple[int, int] or tuple[int, ...]
+    length = None if others == [...] else 1 + len(others)
+    return (
+        isinstance(value, tuple)
+        and length in (None, len(value))
+        and all(_is_sound(each, first, least) for each in value)
+    )
 
 
 def check_measurement(measurement: Measurement) -> None:

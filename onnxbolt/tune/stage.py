@@ -24,13 +24,14 @@ from onnxbolt import gpu
 from onnxbolt.archs import by_name, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import InputError, OnnxboltError
-from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Timings
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region, regions
 from onnxbolt.precision.kernel_table import installed, kernels_of
+from onnxbolt.problems import Problem
 from onnxbolt.spelling import option
 from onnxbolt.tune import library
 from onnxbolt.tune.baseline import Bench, compare

@@ -13,13 +13,13 @@ from onnxbolt import precision as precisions
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cuts import cover, segments
 from onnxbolt.plan.ranges import FIXED, Ranges, ranges_of
 from onnxbolt.precision.kernel_table import Kernels, kernels_of
+from onnxbolt.problems import Problem
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from onnxbolt.graph.order import in_order
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.skeleton import LEAST_IR
 from onnxbolt.library import Manifest, metadata_of
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.opspec import OpSpec
 from onnxbolt.plan.choose import Plan, plan
@@ -31,6 +30,7 @@ from onnxbolt.plan.cuts import cover_as
 from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.plan.regions import Region
 from onnxbolt.precision.widen import widen
+from onnxbolt.problems import Problem
 from onnxbolt.rewrite import Rewriter, rewrite
 
 

@@ -11,12 +11,10 @@ from typing import Any
 from onnxbolt.archs import Arch
 from onnxbolt.codegen.render import Instance
 from onnxbolt.families import Family, KernelConfig
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import candidates, floor_us, fused_us
-from onnxbolt.plan.problems import describe_problem
-from onnxbolt.problems import ConvProblem, SqueezeExciteProblem
+from onnxbolt.problems import Problem
 from onnxbolt.tune.heuristics import seeds
 
 _FEW = 3
@@ -42,16 +40,13 @@ class Task:
 
     @property
     def kind(self) -> str:
-        kind = "conv" if isinstance(self.problem, ConvProblem) else "gemm"
-        return (
-            f"{kind} chain"
-            if not isinstance(self.problem, SqueezeExciteProblem) and self.problem.inner
-            else kind
-        )
+        """Problems for which predictions are compared with measurements together."""
+        operation = self.problem.operation
+        return f"{operation} chain" if self.problem.inner else operation
 
     @property
     def name(self) -> str:
-        return describe_problem(self.problem)
+        return self.problem.description
 
 
 def tasks_of(
@@ -64,12 +59,10 @@ def tasks_of(
     model first.
 
     A task's candidates are the first `trials` by prediction, a few of each family among them, and
-    behind them those of `extra` that are feasible but were cut off. Squeeze-and-excitation has one
-    kernel, and no task.
+    behind them those of `extra` that are feasible but were cut off. A problem that the profiler has
+    no reference for is no task.
     """
-    counted = Counter(
-        problem for problem in problems if not isinstance(problem, SqueezeExciteProblem)
-    )
+    counted = Counter(problem for problem in problems if problem.reference is not None)
     tasks = [
         Task(problem, count, _ranked(problem, arch, trials, extra), floor_us(problem, arch))
         for problem, count in counted.items()

@@ -14,9 +14,10 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
-from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.timings import Choice, Timings
+from onnxbolt.problems import Problem
 from onnxbolt.tune.compiling import Build, Compiling
 from onnxbolt.tune.library import Uncompiled
 from onnxbolt.tune.progress import Progress, Silent, TaskLine, TotalLine

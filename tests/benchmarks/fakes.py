@@ -16,9 +16,8 @@ from benchmarks import peers, racing
 from onnxbolt.codegen.render import Instance
 from onnxbolt.epilogues import PRODUCT
 from onnxbolt.families import KernelConfig
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.records import Measurement, Status
-from onnxbolt.problems import GemmProblem
+from onnxbolt.problems import GemmProblem, Problem
 from onnxbolt.tune.library import Result
 from tests.tune import fakes
 
@@ -81,12 +80,12 @@ class Profiler(fakes.Profiler):
 
 def segment(problem: Problem, first: int, count: int) -> Problem:
     """Some of a problem's layers as a problem."""
-    begin, *behind = problem.layers[first : first + count]  # type: ignore[union-attr]
+    begin, *behind = problem.layers[first : first + count]
     if not behind:
         return begin
     chain = [*begin.chain, *(step for layer in behind for step in (PRODUCT, *layer.chain))]
-    columns = [layer.n if isinstance(layer, GemmProblem) else layer.k for layer in (begin, *behind)]
-    last = {"n" if isinstance(begin, GemmProblem) else "k": columns[-1]}
+    columns = [layer.columns for layer in (begin, *behind)]
+    last: dict[str, Any] = {"n" if isinstance(begin, GemmProblem) else "k": columns[-1]}
     return dataclasses.replace(
         begin, **last, out=behind[-1].out, chain=tuple(chain), inner=tuple(columns[:-1])
     )

@@ -82,8 +82,9 @@ def test_the_tuner_accepts_every_value_of_the_functors(
     for dtype, form in FORMS:
         if not steps.has(step, form):
             continue
+        problem = GemmProblem(8, 8, 8, dtype, dtype, (step,))
         rounding, floor, _, unit, _, _, relative, absolute, own = limits_of(
-            GemmProblem(8, 8, 8, dtype, dtype, (step,))
+            problem, problem.reference
         )
         limit = (
             steps.bounded(step, x, operand, np.zeros(len(x)), rounding, own)

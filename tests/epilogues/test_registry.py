@@ -44,7 +44,7 @@ ADDED = {"Gemm", "Store", "Mean", "CastF16", "CastBF16"}
 NAMED = {
     "graph/lift/rules.py": "operators as earlier opsets had them",
     "graph/symbols.py": "operators whose operands broadcast",
-    "plan/unfused.py": "sequences of steps that are one kernel of cuDNN",
+    "onnxruntime_time.py": "sequences of steps that are one kernel of cuDNN",
     "precision/decide.py": "bounds of a Clip that are known say that its result is within range",
     "verify/functions.py": "operators of several tensors",
     "verify/limits.py": "the operator that kernels have an instruction for",

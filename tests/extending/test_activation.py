@@ -145,7 +145,7 @@ def test_its_cost_is_predicted() -> None:
     relu = dataclasses.replace(problem, chain=("Bias", "Relu"))
     ours, cheaper = (ranked(each, get(80))[0][0] for each in (problem, relu))
     assert ours > cheaper
-    *_, own = limits_of(problem)
+    *_, own = limits_of(problem, problem.reference)
     assert own == QUICK_GELU.accuracy.own
 
 

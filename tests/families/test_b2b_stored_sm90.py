@@ -11,8 +11,7 @@ import pytest
 from onnxbolt.archs import ARCHS, Capability, get
 from onnxbolt.dtypes import DType
 from onnxbolt.families import candidates, named
-from onnxbolt.families.b2b_stored_sm90 import Problem
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem, Product
 
 FAMILY = named("b2b_stored_sm90")
 CHAIN = ("Bias", "Add", "Relu", "Store", "Gemm", "Bias", "Relu")
@@ -39,7 +38,7 @@ CONV = ConvProblem(
 
 
 @pytest.mark.parametrize("problem", [GEMM, CONV])
-def test_weights_stay_where_they_fit(problem: Problem) -> None:
+def test_weights_stay_where_they_fit(problem: Product) -> None:
     found = FAMILY.candidates(problem, get(90))
     assert [(config.rows, config.columns, config.depth) for config in found] == [
         (192, 256, 64),
@@ -57,7 +56,7 @@ def test_weights_stay_where_they_fit(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("problem", [GEMM, CONV])
-def test_no_other_family_stores_a_result(problem: Problem) -> None:
+def test_no_other_family_stores_a_result(problem: Product) -> None:
     assert {config.family for config in candidates(problem, get(90))} == {FAMILY}
     for number in ARCHS:
         stores = {config.family for config in candidates(problem, get(number))} == {FAMILY}
@@ -65,7 +64,7 @@ def test_no_other_family_stores_a_result(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("problem", [GEMM, CONV])
-def test_a_residual_between_layers_needs_no_other_kernel(problem: Problem) -> None:
+def test_a_residual_between_layers_needs_no_other_kernel(problem: Product) -> None:
     inner = dataclasses.replace(problem, chain=tuple(step for step in CHAIN if step != "Store"))
     assert candidates(inner, get(90)) == FAMILY.candidates(problem, get(90))
     assert all(FAMILY.runs_on(arch) == (arch.number == 90) for arch in ARCHS.values())

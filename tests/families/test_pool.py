@@ -14,5 +14,5 @@ def test_width_follows_channels() -> None:
         (64, DType.F32, 4),
         (5, DType.BF16, 1),
     ):
-        (config,) = candidates(PoolProblem(2, 8, 8, channels, 4, 4, dtype), get(80))
+        (config,) = candidates(PoolProblem(2, 8, 8, channels, 4, 4, dtype, dtype), get(80))
         assert config == PoolConfig(arch=80, access=width)

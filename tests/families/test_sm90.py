@@ -12,8 +12,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.families import Family, named
 from onnxbolt.families.base import Schedule
 from onnxbolt.families.blocks import sm90
-from onnxbolt.families.blocks.sm90 import Problem
-from onnxbolt.problems import UNBOUNDED, ConvProblem, GemmProblem
+from onnxbolt.problems import UNBOUNDED, ConvProblem, GemmProblem, Product
 
 HOPPER = get(90)
 GEMM = GemmProblem(1280, 768, 3072, DType.F16, DType.F16, ("Bias", "GeluErf"))
@@ -48,16 +47,16 @@ PROBLEMS = (
 )
 
 
-def family(problem: Problem) -> Family[Any]:
+def family(problem: Product) -> Family[Any]:
     return named("conv_sm90" if isinstance(problem, ConvProblem) else "gemm_sm90")
 
 
-def candidates(problem: Problem, arch: Arch = HOPPER) -> Sequence[Any]:
+def candidates(problem: Product, arch: Arch = HOPPER) -> Sequence[Any]:
     return family(problem).candidates(problem, arch)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: type(problem).__name__)
-def test_candidates_fit_are_distinct_and_serve_every_m(problem: Problem) -> None:
+def test_candidates_fit_are_distinct_and_serve_every_m(problem: Product) -> None:
     found = candidates(problem)
     assert found
     assert len(set(found)) == len(found)

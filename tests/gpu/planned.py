@@ -15,8 +15,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, STORE
 from onnxbolt.families import KernelConfig, candidates, named
 from onnxbolt.integers import round_up
-from onnxbolt.measurements.keys import Problem
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem, Problem
 
 FAMILIES = (
     named("gemm_sm90"),

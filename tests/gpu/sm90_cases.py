@@ -14,7 +14,7 @@ from onnxbolt.epilogues import MEAN
 from onnxbolt.families import named
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.sm90 import Sm90Config
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem, Product
 
 Form = tuple[DType, DType, tuple[str, ...]]  # element, output, chain
 
@@ -116,13 +116,13 @@ def _means(arch: int) -> Iterator[Instance]:
         yield from (_instance(problem, config) for config in configs)
 
 
-def _configs(problem: sm90.Problem, arch: int) -> list[Sm90Config]:
+def _configs(problem: Product, arch: int) -> list[Sm90Config]:
     family = named("gemm_sm90" if isinstance(problem, GemmProblem) else "conv_sm90")
     found = family.candidates(problem, get(arch))
     return list(dict.fromkeys(config.instance() for config in found))
 
 
-def _instance(problem: sm90.Problem, config: Sm90Config) -> Instance:
+def _instance(problem: Product, config: Sm90Config) -> Instance:
     return Instance(config, problem.dtype, problem.out, problem.chain)
 
 

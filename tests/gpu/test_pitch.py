@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from onnxbolt.families import KernelConfig
-from onnxbolt.plan.problems import describe_problem
 from onnxbolt.problems import ConvProblem
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu.cases import ARCH
@@ -23,7 +22,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("problem", "config"), CASES, ids=[f"{c.family.name}-{describe_problem(p)}" for p, c in CASES]
+    ("problem", "config"), CASES, ids=[f"{c.family.name}-{p.description}" for p, c in CASES]
 )
 def test_gaps_between_pixels_change_nothing(
     library: Library, problem: ConvProblem, config: KernelConfig

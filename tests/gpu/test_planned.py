@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from onnxbolt.families import KernelConfig
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.records import Status
-from onnxbolt.plan.problems import describe_problem
+from onnxbolt.problems import Problem
 from onnxbolt.tune.profiler import Profiler
 from tests.gpu.cases import ARCH
 from tests.gpu.device import Library
@@ -29,7 +28,7 @@ def profiler() -> Iterator[Profiler]:
 @pytest.mark.parametrize(
     ("problem", "config"),
     PLANNED,
-    ids=[f"{c.family.name}-{describe_problem(p)}" for p, c in PLANNED],
+    ids=[f"{c.family.name}-{p.description}" for p, c in PLANNED],
 )
 def test_planned_kernels_answer_in_time(
     library: Library, profiler: Profiler, problem: Problem, config: KernelConfig

@@ -22,7 +22,6 @@ from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.plan.cost import predict
-from onnxbolt.plan.problems import describe_problem
 from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune.library import build, host_units, link_library, profiling_toolchain
@@ -212,7 +211,7 @@ SEVERAL = (
 
 
 @pytest.mark.skipif(ARCH != 90, reason="chains of this width are for sm_90a")
-@pytest.mark.parametrize("several", SEVERAL, ids=describe_problem)
+@pytest.mark.parametrize("several", SEVERAL, ids=lambda several: several.description)
 def test_layers_in_one_kernel_and_one_after_the_other(
     profiler: Profiler, several: GemmProblem | ConvProblem
 ) -> None:

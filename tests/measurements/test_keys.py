@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 from onnxbolt.dtypes import DType
-from onnxbolt.measurements.keys import Problem, kernel_key, plain, problem_from
+from onnxbolt.measurements.keys import kernel_key, plain, problem_from
 from onnxbolt.measurements.records import Machine
-from onnxbolt.problems import ConvProblem, GemmProblem, SqueezeExciteProblem
+from onnxbolt.problems import ConvProblem, GemmProblem, Problem, SqueezeExciteProblem
 from onnxbolt.tune import baseline, whole
 
 MACHINE = Machine("NVIDIA H200", 90, 700, "13.0.88", "4.2.0", "digest")

@@ -475,8 +475,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/plan/test_cost.py",
         (
             "K is walked once for all filter positions",
-            "return problem.r * problem.s * ceil_divide(problem.c // problem.groups, tile_k)",
-            "return ceil_divide(problem.c // problem.groups, tile_k)",
+            "return problem.taps * ceil_divide(problem.depth, tile_k)",
+            "return ceil_divide(problem.depth, tile_k)",
         ),
     ),
     # rewriting, bodies and export

@@ -10,7 +10,6 @@ from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
 from onnxbolt.plan import borders
 from onnxbolt.plan.cost import layout_us, predict
-from onnxbolt.plan.problems import describe_problem
 from onnxbolt.problems import ConvProblem
 from tests.support import Net, fused, ops
 
@@ -126,9 +125,8 @@ def test_the_problem_says_so() -> None:
         ("Bias",),
         y_nchw=True,
     )
-    assert describe_problem(problem) == "conv 1x8x8x64 to 3, 1x1, to NCHW, f16 to f32, Bias"
+    assert problem.description == "conv 1x8x8x64 to 3, 1x1, to NCHW, f16 to f32, Bias"
     both = replace(problem, k=8, chain=("Bias", "Store"), padding=5)
     assert (
-        describe_problem(both)
-        == "conv 1x8x8x64 to 8, 1x1, to NHWC and NCHW of 3, f16 to f32, Bias+Store"
+        both.description == "conv 1x8x8x64 to 8, 1x1, to NHWC and NCHW of 3, f16 to f32, Bias+Store"
     )

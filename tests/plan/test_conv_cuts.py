@@ -13,7 +13,7 @@ from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.plan.choose import plan
 from onnxbolt.plan.cuts import cover
-from onnxbolt.plan.problems import describe_problem, problem_of
+from onnxbolt.plan.problems import problem_of
 from onnxbolt.problems import ConvProblem
 from tests.support import Net, assert_same, ops, prepare
 
@@ -126,7 +126,7 @@ def test_a_problem_knows_its_layers() -> None:
     assert isinstance(problem, ConvProblem)
     # inner channels are padded whatever reads the output
     assert (problem.inner, problem.k) == ((64,), 256)
-    assert describe_problem(problem).startswith("conv 32x56x56x64 to 64-256, 3x3")
+    assert problem.description.startswith("conv 32x56x56x64 to 64-256, 3x3")
     first, last = problem.layers
     assert (first.k, first.r, first.chain, last.c, last.k, last.r, last.chain) == (
         64,

@@ -10,19 +10,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.families import named
 from onnxbolt.families.gemm_2x import Gemm2xConfig
-from onnxbolt.plan.cost import (
-    candidates,
-    elementwise_us,
-    fused_us,
-    layout_us,
-    ort_us,
-    pool_us,
-    predict,
-    ranked,
-    supports,
-    transpose_us,
-)
-from onnxbolt.plan.onnxruntime_cost import library_us
+from onnxbolt.onnxruntime_time import elementwise_us, library_us, pool_us, transpose_us
+from onnxbolt.plan.cost import candidates, fused_us, layout_us, ort_us, predict, ranked, supports
 from onnxbolt.problems import ConvProblem, GemmProblem
 
 H200 = get(90)
@@ -264,6 +253,6 @@ def test_candidates_are_ranked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(ours) == sorted(
         (fused_us(problem, config, H200), config) for config in candidates(problem, H200)
     )
-    for name in ("cost.candidates", "cost.fused_us", "onnxruntime_cost.library_us"):
-        monkeypatch.setattr(f"onnxbolt.plan.{name}", lambda *_: pytest.fail("asked again"))
+    for name in ("plan.cost.candidates", "plan.cost.fused_us", "problems.product.library_us"):
+        monkeypatch.setattr(f"onnxbolt.{name}", lambda *_: pytest.fail("asked again"))
     assert (ranked(problem, H200), ort_us(problem, H200)) == (ours, theirs)

@@ -212,7 +212,7 @@ def test_the_cover_is_the_cheapest_one() -> None:
     net, y = mlp(16384, 256, 256, 256, 64, 16)
     found = cover(prepare(net.model(y), "fp16"), [90])[0]
     chosen = sum(predict(problem_of(candidate, None), 90)[1] for candidate in found)
-    alone = [layer for candidate in found for layer in problem_of(candidate, None).layers]  # type: ignore[union-attr]
+    alone = [layer for candidate in found for layer in problem_of(candidate, None).layers]
     assert sum(len(candidate.widths) for candidate in found) == 4
     assert chosen <= sum(predict(layer, 90)[1] for layer in alone)
 
@@ -256,8 +256,8 @@ def test_whatever_kernels_take_no_other_cover_is_cheaper(seed: int) -> None:
 def test_a_measured_time_is_compared_with_measured_ones_or_with_corrected_predictions() -> None:
     net, y = mlp(16384, 256, 64, 16)
     graph = prepare(net.model(y), "fp16")
-    both = next(problem for problem in segments(graph, [90]) if problem.inner)  # type: ignore[union-attr]
-    first, second = both.layers  # type: ignore[union-attr]
+    both = next(problem for problem in segments(graph, [90]) if problem.inner)
+    first, second = both.layers
 
     def kernels(**measured: float) -> int:
         problems = {"both": both, "first": first, "second": second}
@@ -278,7 +278,7 @@ def test_a_measured_time_is_compared_with_measured_ones_or_with_corrected_predic
 def test_a_kernel_that_does_not_run_right_is_in_no_cover() -> None:
     net, y = mlp(16384, 256, 64, 16)
     graph = prepare(net.model(y), "fp16")
-    both = next(problem for problem in segments(graph, [90]) if problem.inner)  # type: ignore[union-attr]
+    both = next(problem for problem in segments(graph, [90]) if problem.inner)
     assert len(cover(graph, [90], timings=Timings(failed=frozenset({(both, 90)}))).candidates) == 2
 
 

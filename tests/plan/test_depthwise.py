@@ -9,8 +9,8 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
+from onnxbolt.onnxruntime_time import library_us
 from onnxbolt.plan.cost import floor_us, fused_us, ort_us, predict, supports
-from onnxbolt.plan.onnxruntime_cost import library_us
 from onnxbolt.problems import ConvProblem, SqueezeExciteProblem
 
 H200 = get(90)

@@ -9,8 +9,8 @@ import pytest
 from onnxbolt import grouped
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
+from onnxbolt.onnxruntime_time import library_us
 from onnxbolt.plan.cost import ort_us, predict
-from onnxbolt.plan.onnxruntime_cost import library_us
 from onnxbolt.problems import ConvProblem
 
 # image, channels, groups, stride, of 3x3 convolutions at batch 32; microseconds of cuDNN alone (the

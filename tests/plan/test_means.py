@@ -13,7 +13,8 @@ from onnxbolt.candidates import Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError
 from onnxbolt.measurements.timings import Choice, Timings
-from onnxbolt.plan.cost import pool_us, predict
+from onnxbolt.onnxruntime_time import pool_us
+from onnxbolt.plan.cost import predict
 from onnxbolt.plan.cuts import cover, cover_as, segments
 from onnxbolt.problems import ConvProblem
 from tests.support import Net, assert_same, ops, prepare

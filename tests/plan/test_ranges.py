@@ -21,7 +21,6 @@ from onnxbolt.families.base import Schedule
 from onnxbolt.families.gemm_sm90 import GemmSm90Config
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options, shapes
@@ -29,7 +28,7 @@ from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cost import candidates
 from onnxbolt.plan.ranges import FIXED, ranges_of, table
 from onnxbolt.plan.regions import regions
-from onnxbolt.problems import UNBOUNDED, GemmProblem
+from onnxbolt.problems import UNBOUNDED, GemmProblem, Problem
 from onnxbolt.tune.lockfile import Lock
 from onnxbolt.tune.tasks import tasks_of
 from tests.support import Net, prepare
@@ -246,7 +245,7 @@ def test_a_region_is_about_the_opt_point() -> None:
 def test_all_sizes_are_tuned_the_opt_one_counts_most() -> None:
     tasks = tasks_of(planned(perceptron("batch")).workload, ARCHS[90], trials=1)
     assert sorted(
-        (task.problem.rows, task.occurrences) for task in tasks if task.problem.n == 256
+        (task.problem.rows, task.occurrences) for task in tasks if task.problem.columns == 256
     ) == [
         (1, 1),
         (2, 1),

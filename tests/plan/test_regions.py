@@ -8,7 +8,6 @@ import re
 from onnxbolt.layout.assign import assign
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
-from onnxbolt.plan.problems import describe_problem
 from onnxbolt.plan.regions import Region, regions
 from tests.support import Net, prepare
 
@@ -109,5 +108,5 @@ def test_what_crosses_a_cut_is_read_behind_it_and_written_before() -> None:
 
 def test_it_is_described_in_words() -> None:
     found = region()
-    assert found.description == f"sm_90 2 fused nodes from {describe_problem(found.problems[0])}"
-    assert describe_problem(found.problems[0]) == "conv 4x16x16x16 to 16, 3x3, f16, Bias"
+    assert found.description == f"sm_90 2 fused nodes from {found.problems[0].description}"
+    assert found.problems[0].description == "conv 4x16x16x16 to 16, 3x3, f16, Bias"

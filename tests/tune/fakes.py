@@ -13,10 +13,10 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.families import KernelConfig
-from onnxbolt.measurements.keys import Problem, kernel_key
+from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.plan.cost import fused_us
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem, Problem
 from onnxbolt.tune.library import Result, Uncompiled
 
 # a 3x3 convolution of ResNet's second stage

@@ -19,12 +19,11 @@ from onnxbolt.codegen.digest import kernel_sources_digest
 from onnxbolt.errors import AccuracyError, FrozenError
 from onnxbolt.families import KernelConfig
 from onnxbolt.library import generated_sources, manifest_of_model
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.measurements.timings import Choice, Cut, Timings
 from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options
 from onnxbolt.plan.cost import candidates, fused_us
-from onnxbolt.problems import GemmProblem
+from onnxbolt.problems import GemmProblem, Problem
 from onnxbolt.tune.lockfile import Lock
 from onnxbolt.tune.subject import Subject
 from tests.support import Net

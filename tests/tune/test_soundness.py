@@ -13,9 +13,8 @@ from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.families import FAMILIES, Family, config_from, named
 from onnxbolt.families.row import SLOTS
-from onnxbolt.measurements.keys import Problem
 from onnxbolt.plan.cost import candidates
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem, Problem
 from onnxbolt.tune.soundness import check_problem
 
 # what tests/same_results.py compares with

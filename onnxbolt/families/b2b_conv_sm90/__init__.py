@@ -81,7 +81,9 @@ class B2bConvSm90(Family[B2bConvSm90Config]):
             return ()
         if not fits_several(problem.chain):
             return ()
-        if not sm90.supports(problem, arch) or not sm90.supports(problem.layers[0], arch):
+        if not all(sm90.supports(each, arch) for each in (problem, problem.layers[0])):
+            return ()
+        if not sm90.im2col_reaches(problem):
             return ()
         first, *others = (next(n for n in COLUMNS if n >= width) for width in widths)
         # a k-block of 48 channels comes as three copies, one of 64 with zeros as one

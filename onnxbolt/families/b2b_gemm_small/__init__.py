@@ -10,8 +10,9 @@ from onnxbolt.epilogues import MAX_LAYERS, fits_several
 from onnxbolt.families.base import Family, Layers, access
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.b2b import LayersConfig, layer_flops, padded
-from onnxbolt.families.blocks.memory import US, memory_us, overlapped
+from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.row import at
+from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import GemmProblem
 
 _COLUMNS = (4, 8, 16)  # of one product

@@ -16,20 +16,16 @@ import itertools
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability
-from onnxbolt.epilogues import MAX_LAYERS, layers
+from onnxbolt.epilogues import MAX_LAYERS, layers, tensor_operands
 from onnxbolt.families.base import Family, Layers, stage_count, warpgroups
 from onnxbolt.families.blocks import b2b
 from onnxbolt.families.blocks.b2b import TMA_ROWS, LayersConfig, first_depth, padded
-from onnxbolt.families.blocks.memory import (
-    memory_us,
-    overlapped,
-    tensor_operands,
-    vector_operands,
-)
+from onnxbolt.families.blocks.memory import memory_us, vector_operands
 from onnxbolt.families.blocks.sm90 import CLOCKS_PER_US
 from onnxbolt.families.blocks.staging import staging_bytes
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
+from onnxbolt.kernel_time import overlapped
 from onnxbolt.problems import GemmProblem
 
 COLUMNS = (32, 64, 96, 128, 192, 256, 384, 512)  # of a layer, zeros included

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import MEAN, fits_several, layers
+from onnxbolt.epilogues import MEAN, fits_several, layers, tensor_operands
 from onnxbolt.families.base import Family, Layers, Schedule
 from onnxbolt.families.blocks import b2b, halo
 from onnxbolt.families.blocks.halo import HaloConfig
-from onnxbolt.families.blocks.memory import US, memory_us, overlapped, tensor_operands
+from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import LAUNCH_US
 from onnxbolt.families.row import at
+from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import ConvProblem
 
 _MOST_LAYERS = 3  # that a configuration has room for

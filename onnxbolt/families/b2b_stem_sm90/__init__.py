@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import MEAN, fits_several, layers
+from onnxbolt.epilogues import MEAN, fits_several, layers, tensor_operands
 from onnxbolt.families.base import Family, Stem, positive
 from onnxbolt.families.blocks import stem
-from onnxbolt.families.blocks.memory import tensor_operands, vector_operands
+from onnxbolt.families.blocks.memory import vector_operands
 from onnxbolt.families.blocks.stem import StemConfig, is_served
 from onnxbolt.families.row import at
 from onnxbolt.problems import ConvProblem

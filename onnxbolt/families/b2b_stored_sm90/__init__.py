@@ -22,9 +22,7 @@ from onnxbolt.epilogues import (
     EPILOGUES,
     MAX_PARAMS,
     MAX_TENSORS,
-    MEAN,
     STORE,
-    fits_several,
     has_inner_residual,
     layers,
 )
@@ -39,13 +37,12 @@ from onnxbolt.families.base import (
     warpgroups,
 )
 from onnxbolt.families.blocks.b2b import COLUMNS
-from onnxbolt.families.blocks.memory import US, memory_us, overlapped, vector_operands
+from onnxbolt.families.blocks.memory import memory_us, vector_operands
 from onnxbolt.families.blocks.staging import stored_columns
 from onnxbolt.families.row import at
 from onnxbolt.integers import round_up
-from onnxbolt.problems import ConvProblem, GemmProblem
-
-Problem = GemmProblem | ConvProblem
+from onnxbolt.kernel_time import US, overlapped
+from onnxbolt.problems import ConvProblem, GemmProblem, Product
 
 # columns of the first layer at a time, which are as many values along the second layer's k
 BLOCK = 64
@@ -95,17 +92,15 @@ class B2bStoredSm90(Family[B2bStoredSm90Config]):
     kinds = frozenset({"gemm", "gemm_chain", "conv", "conv1d", "conv_chain"})
     needs = frozenset({Capability.TMA, Capability.WGMMA})
 
-    def candidates(self, problem: Problem, arch: Arch) -> tuple[B2bStoredSm90Config, ...]:
+    def candidates(self, problem: Product, arch: Arch) -> tuple[B2bStoredSm90Config, ...]:
         if not problem.inner or not arch.supports(problem.dtype):
             return ()
-        if isinstance(problem, ConvProblem) and not _is_for(problem):
-            return ()
-        if not serves(problem.dtype, problem.widths, problem.chain):
+        if not problem.writes_rows or not serves(problem.dtype, problem.widths, problem.chain):
             return ()
         first, wide = problem.layers[0], problem.dtype.alignment
-        if not _is_product(first):
+        if not first.is_matrix or first.groups > 1 or first.nchw:
             return ()
-        k = first.c if isinstance(first, ConvProblem) else first.k
+        k = first.depth
         if k % wide or problem.columns * problem.out.bytes % 16:
             return ()
         inner = round_up(problem.inner[0], BLOCK)
@@ -130,7 +125,7 @@ class B2bStoredSm90(Family[B2bStoredSm90Config]):
             config for config in feasible if config.resident or config.consumers not in resident
         )
 
-    def predicted_us(self, problem: Problem, config: B2bStoredSm90Config, arch: Arch) -> float:
+    def predicted_us(self, problem: Product, config: B2bStoredSm90Config, arch: Arch) -> float:
         """A warpgroup takes one block of the stored result after the other."""
         tiles = -(-problem.rows // ROWS)
         thread_blocks = min(tiles, arch.sm_count)
@@ -159,14 +154,14 @@ def serves(dtype: DType, widths: tuple[int, ...], steps: tuple[str, ...]) -> boo
     return few and plain and widths[0] % dtype.alignment == 0 and widths[1] <= COLUMNS[-1]
 
 
-def is_feasible(config: B2bStoredSm90Config, problem: Problem, arch: Arch) -> bool:
+def is_feasible(config: B2bStoredSm90Config, problem: Product, arch: Arch) -> bool:
     """True if a block fits an SM, and no accumulator is spilled."""
     registers = _BASE_REGISTERS + config.last_columns // 2 + BLOCK // 2 + BLOCK // 4
     most = min(_REGISTERS[config.consumers], arch.registers_per_thread)
     return registers <= most and shared_memory(config, problem) <= arch.shared_memory_per_block
 
 
-def shared_memory(config: B2bStoredSm90Config, problem: Problem) -> int:
+def shared_memory(config: B2bStoredSm90Config, problem: Product) -> int:
     """The least bytes of a block; the kernel takes what is left for a second tile of rows, and more
     units of the first result."""
     size, depth, (inner, columns) = problem.dtype.bytes, config.depth, config.widths
@@ -177,18 +172,6 @@ def shared_memory(config: B2bStoredSm90Config, problem: Problem) -> int:
     rows = ROWS * (depth * size + _LEAST_UNITS * BLOCK * size + unit)
     group = rows + 4 * (first * inner + last * columns)
     return weights + config.rows // ROWS * group + _BARRIERS
-
-
-def _is_for(problem: ConvProblem) -> bool:
-    """True where no other family has the convolution's layers."""
-    return not (problem.y_nchw or MEAN in problem.chain or fits_several(problem.chain))
-
-
-def _is_product(layer: Problem) -> bool:
-    """True if a layer is a product of rows as they lie."""
-    if isinstance(layer, GemmProblem):
-        return True
-    return layer.is_matrix and layer.groups == 1 and not layer.nchw
 
 
 def _box(k: int) -> int:

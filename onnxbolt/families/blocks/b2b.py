@@ -29,10 +29,11 @@ from onnxbolt.families.base import (
     tile_size,
     warpgroups,
 )
-from onnxbolt.families.blocks.memory import US, overlapped, vector_operands
+from onnxbolt.families.blocks.memory import vector_operands
 from onnxbolt.families.blocks.staging import loads_residual, staging_bytes
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
+from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import GemmProblem
 
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product

@@ -20,22 +20,17 @@ from typing import Any, TypeVar
 
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import layers
+from onnxbolt.epilogues import layers, tensor_operands
 from onnxbolt.families.base import access, positive, stage_count
 from onnxbolt.families.blocks import b2b
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.b2b import LayersConfig, padded
-from onnxbolt.families.blocks.memory import (
-    US,
-    epilogue_cost,
-    overlapped,
-    tensor_operands,
-    vector_operands,
-)
+from onnxbolt.families.blocks.memory import epilogue_cost, vector_operands
 from onnxbolt.families.blocks.mma_sync import MAX_PREDICATES, needs_two_stages
-from onnxbolt.families.blocks.tiled import FP32_LANES, SHARED_BYTES_PER_CLOCK
+from onnxbolt.families.blocks.tiled import FP32_LANES
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide
+from onnxbolt.kernel_time import SHARED_BYTES_PER_CLOCK, US, overlapped
 from onnxbolt.problems import GemmProblem
 
 COLUMNS = (16, 32, 64, 128, 256)  # of one product; CUTLASS's epilogue has powers of two

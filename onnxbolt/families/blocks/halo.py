@@ -16,6 +16,7 @@ from typing import ClassVar, TypeVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import tensor_operands
 from onnxbolt.families.base import (
     FLAG,
     SCHEDULES,
@@ -26,7 +27,6 @@ from onnxbolt.families.base import (
     tile_size,
     warpgroups,
 )
-from onnxbolt.families.blocks.memory import tensor_operands
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide
 from onnxbolt.problems import ConvProblem

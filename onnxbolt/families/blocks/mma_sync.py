@@ -18,15 +18,10 @@ from typing import Any, TypeVar
 from onnxbolt.archs import Arch, Capability, Shape
 from onnxbolt.dtypes import DType
 from onnxbolt.families.base import KernelConfig, access, positive, stage_count, tile_size
-from onnxbolt.families.blocks.tiled import (
-    TENSOR_EFFICIENCY,
-    Step,
-    access_rate,
-    k_steps,
-    kernel_us,
-)
+from onnxbolt.families.blocks.tiled import Step, access_rate, k_steps, kernel_us
 from onnxbolt.families.row import at
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.kernel_time import TENSOR_EFFICIENCY
+from onnxbolt.problems import Product
 
 # of a thread beside accumulators and operand fragments: iterators, predicates, the epilogue's
 # operands
@@ -216,9 +211,7 @@ def is_feasible(config: MmaConfig, dtype: DType, arch: Arch) -> bool:
     )
 
 
-def predicted_us(
-    problem: GemmProblem | ConvProblem, config: MmaConfig, arch: Arch, packed: bool = False
-) -> float:
+def predicted_us(problem: Product, config: MmaConfig, arch: Arch, packed: bool = False) -> float:
     """Microseconds of one launch; `packed`: filter positions lie along k without gaps."""
     dtype = problem.dtype
     loaded = tile_bytes(config.tile, dtype)

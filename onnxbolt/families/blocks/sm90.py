@@ -24,6 +24,7 @@ from typing import ClassVar, TypeVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import tensor_operands
 from onnxbolt.families.base import (
     FLAG,
     SCHEDULES,
@@ -36,12 +37,7 @@ from onnxbolt.families.base import (
     tile_size,
     warpgroups,
 )
-from onnxbolt.families.blocks.memory import (
-    epilogue_cost,
-    overlapped,
-    tensor_operands,
-    vector_operands,
-)
+from onnxbolt.families.blocks.memory import epilogue_cost, vector_operands
 from onnxbolt.families.blocks.staging import (
     MOST_BUFFERS,
     SWIZZLED_ROWS,
@@ -53,9 +49,8 @@ from onnxbolt.families.blocks.staging import (
 )
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide
-from onnxbolt.problems import ConvProblem, GemmProblem
-
-Problem = GemmProblem | ConvProblem
+from onnxbolt.kernel_time import overlapped
+from onnxbolt.problems import ConvProblem, Product
 
 _C, _P = Schedule.COOPERATIVE, Schedule.PINGPONG
 # What wgmma multiplies by at once and custom_ops/sm90/wgmma.h has.
@@ -207,19 +202,20 @@ _SWAPPED_COLUMNS, _SWAPPED_ROWS, _SWAPPED_ROUNDS = 128, (80, 96, 112), 2
 # --- the problem ----------------------------------------------------------------------------------
 
 
-def supports(problem: Problem, arch: Arch) -> bool:
-    """True if TMA can read and write the problem's rows of 16 bytes, within im2col's limits."""
-    if not arch.supports(problem.dtype):
-        return False
-    if isinstance(problem, ConvProblem) and not _tile_columns(problem):
+def supports(problem: Product, arch: Arch) -> bool:
+    """True if TMA can read and write the problem's rows of 16 bytes; convolutions have to be within
+    im2col's limits as well."""
+    if not arch.supports(problem.dtype) or not _tile_columns(problem):
         return False
     wide_out = max(problem.dtype.alignment, _WIDE // problem.out.bytes)
-    if problem.depth % problem.dtype.alignment or problem.columns % wide_out:
-        return False
-    return not isinstance(problem, ConvProblem) or problem.is_matrix or _im2col_reaches(problem)
+    return not (problem.depth % problem.dtype.alignment or problem.columns % wide_out)
 
 
-def _im2col_reaches(problem: ConvProblem) -> bool:
+def im2col_reaches(problem: ConvProblem) -> bool:
+    """True if the filter's corners, its reach and the strides are within im2col's limits, or no
+    im2col is needed."""
+    if problem.is_matrix:
+        return True
     top, left, bottom, right = problem.pads
     reach = (
         (problem.r - 1) * problem.dilations[0],
@@ -230,10 +226,9 @@ def _im2col_reaches(problem: ConvProblem) -> bool:
     return within and max(reach) <= _MAX_REACH and max(problem.strides) <= _MAX_STRIDE
 
 
-def k_blocks(config: ProductConfig, problem: Problem) -> int:
+def k_blocks(config: ProductConfig, problem: Product) -> int:
     """Steps of a tile's main loop, all splits together."""
-    taps = problem.r * problem.s if isinstance(problem, ConvProblem) else 1
-    return taps * ceil_divide(problem.depth, config.k)
+    return problem.taps * ceil_divide(problem.depth, config.k)
 
 
 def boxes(k: int, dtype: DType) -> int:
@@ -252,7 +247,7 @@ def k_block(channels: int, dtype: DType) -> int:
 # --- candidates -----------------------------------------------------------------------------------
 
 
-def candidates(kind: type[S], problem: Problem, arch: Arch, swizzle: int) -> tuple[S, ...]:
+def candidates(kind: type[S], problem: Product, arch: Arch, swizzle: int) -> tuple[S, ...]:
     """Every configuration for `problem`, each for all m; empty where TMA cannot read or write its
     rows."""
     if not supports(problem, arch):
@@ -271,10 +266,10 @@ def candidates(kind: type[S], problem: Problem, arch: Arch, swizzle: int) -> tup
     )
 
 
-def _tile_columns(problem: Problem) -> list[int]:
+def _tile_columns(problem: Product) -> list[int]:
     """Of tiles: all of one group, where there are several, since TMA would not tell them apart."""
-    if isinstance(problem, ConvProblem) and problem.groups > 1:
-        widths = [width for width in _COLUMNS if problem.k // problem.groups % width == 0]
+    if problem.groups > 1:
+        widths = [width for width in _COLUMNS if problem.columns // problem.groups % width == 0]
         return [width for width in widths if 2 * width >= widths[-1]]
     count = problem.columns
     # the narrowest that takes all columns, and wide ones that divide them nearly
@@ -287,7 +282,7 @@ def _tile_columns(problem: Problem) -> list[int]:
 
 
 def _config(
-    kind: type[S], tile: Tile90, columns: int, k: int, problem: Problem, arch: Arch, swizzle: int
+    kind: type[S], tile: Tile90, columns: int, k: int, problem: Product, arch: Arch, swizzle: int
 ) -> S:
     wide, k = problem.dtype.alignment, k * (2 if tile.deep else 1)
     ring = min(_RING_BYTES // (tile.rows * k * problem.dtype.bytes), _MAX_STAGES)
@@ -307,7 +302,7 @@ def _config(
     )
 
 
-def _swapped(kind: type[S], k: int, problem: Problem, arch: Arch, swizzle: int) -> Iterator[S]:
+def _swapped(kind: type[S], k: int, problem: Product, arch: Arch, swizzle: int) -> Iterator[S]:
     """The swapped kernel that divides few tiles among the SMs best, where it does so better than
     tiles of 64 or 128 rows."""
     if tensor_operands(problem.chain) or problem.out.bytes != 2:
@@ -326,18 +321,17 @@ def _swapped(kind: type[S], k: int, problem: Problem, arch: Arch, swizzle: int) 
         yield replace(config, swapped=True)
 
 
-def _block_depths(problem: Problem) -> tuple[int, ...]:
+def _block_depths(problem: Product) -> tuple[int, ...]:
     """Elements of k-blocks worth trying: the number that wastes least, and the widest where that
     takes fewer copies by TMA. Not with groups: a wide block reads more of the next group than it
     has to, where infinities and weights of zero would make NaN."""
     dtype, depth = problem.dtype, problem.depth
     least, widest = k_block(depth, dtype), _K[0] * 2 // dtype.bytes
     copies, fewest = (ceil_divide(depth, k) * boxes(k, dtype) for k in (least, widest))
-    is_grouped = isinstance(problem, ConvProblem) and problem.groups > 1
-    return (least, widest) if fewest < copies and not is_grouped else (least,)
+    return (least, widest) if fewest < copies and problem.groups == 1 else (least,)
 
 
-def _splits(config: S, problem: Problem, arch: Arch) -> Iterator[S]:
+def _splits(config: S, problem: Product, arch: Arch) -> Iterator[S]:
     """The k-blocks of a tile shared by the blocks of a cluster, where tiles alone leave SMs
     idle."""
     for split in splits(config, problem, arch):
@@ -375,7 +369,7 @@ def splits(config: Sm90Config, kernel: Typed, arch: Arch) -> list[int]:
     ]
 
 
-def fits(config: Sm90Config, problem: Problem, arch: Arch) -> bool:
+def fits(config: Sm90Config, problem: Product, arch: Arch) -> bool:
     """True if the kernel compiles without spills and runs `problem`: registers, shared memory,
     columns of resident weights."""
     rows, columns, (m, n) = config.rows, config.columns, config.cluster
@@ -413,7 +407,7 @@ def _free_bytes(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
     return free - config.consumers * (staging + vectors)
 
 
-def tiles(config: ProductConfig, problem: Problem) -> int:
+def tiles(config: ProductConfig, problem: Product) -> int:
     """Tiles of the output; a cluster's blocks have one each, even where some of them are
     outside."""
     m, n = config.cluster
@@ -435,7 +429,7 @@ def units(config: ProductConfig, kernel: Typed) -> int:
 # --- times ----------------------------------------------------------------------------------------
 
 
-def predicted_us(problem: Problem, config: ProductConfig, arch: Arch, memory_us: float) -> float:
+def predicted_us(problem: Product, config: ProductConfig, arch: Arch, memory_us: float) -> float:
     """One launch; `memory_us` is what a copy of all operands takes."""
     launch = LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0.0)
     return launch + overlapped_us(_compute_us(problem, config, arch), memory_us)
@@ -446,7 +440,7 @@ def overlapped_us(compute: float, memory_us: float) -> float:
     return overlapped(compute, memory_us * _MEMORY, _LOSS)
 
 
-def _compute_us(problem: Problem, config: ProductConfig, arch: Arch) -> float:
+def _compute_us(problem: Product, config: ProductConfig, arch: Arch) -> float:
     """The most loaded SM's time, device memory aside."""
     rows, columns, split = config.rows, config.columns, config.split_k
     steps = ceil_divide(k_blocks(config, problem), split)
@@ -467,7 +461,7 @@ def planes_us(problem: ConvProblem, config: ProductConfig, arch: Arch) -> float:
     return stored * across * _PLANE_VALUE / CLOCKS_PER_US
 
 
-def _tiles_of_sm(problem: Problem, config: ProductConfig, arch: Arch) -> int:
+def _tiles_of_sm(problem: Product, config: ProductConfig, arch: Arch) -> int:
     """The most that one has, or shares."""
     blocks = config.cluster[0] * config.cluster[1]
     return ceil_divide(tiles(config, problem) * config.split_k, arch.sm_count // blocks * blocks)
@@ -481,7 +475,7 @@ def tiles_us(count: int, main: float, epilogue: float, config: ProductConfig) ->
     return count * (main + epilogue * (_OVERLAPPED if count > 1 else 1.0))
 
 
-def block_clocks(problem: Problem, config: ProductConfig, arch: Arch) -> float:
+def block_clocks(problem: Product, config: ProductConfig, arch: Arch) -> float:
     """One k-block of one tile. Multicast in clusters saved no time where it was measured."""
     rows, columns, k, dtype = config.rows, config.columns, config.k, problem.dtype
     size = dtype.bytes
@@ -503,7 +497,7 @@ def block_clocks(problem: Problem, config: ProductConfig, arch: Arch) -> float:
     return max(products, shared, load, latency) * deep
 
 
-def _weight_row(problem: Problem, config: ProductConfig, arch: Arch) -> float:
+def _weight_row(problem: Product, config: ProductConfig, arch: Arch) -> float:
     """The least clocks of a row of weights: the more SMs read it at once, the longer, if it begins
     within a sector."""
     if problem.depth * problem.dtype.bytes % _SECTOR == 0:
@@ -519,18 +513,16 @@ def _copy_clocks(rows: int, k: int, dtype: DType, bytes_a_clock: float, least: f
     return rows * pieces * max(k * dtype.bytes / pieces / bytes_a_clock, least)
 
 
-def _im2col_clocks(problem: Problem, rows: int, k: int) -> float:
+def _im2col_clocks(problem: Product, rows: int, k: int) -> float:
     """What TMA takes to gather the pixels of one k-block."""
     size = problem.dtype.bytes
     row = k * size // boxes(k, problem.dtype)
-    across = isinstance(problem, ConvProblem) and (
-        problem.c * size % row > 0 or problem.depth * size % row > 0
-    )
+    across = problem.depth * size % row > 0
     gather = _copy_clocks(rows, k, problem.dtype, _IM2COL_LOAD, _IM2COL_ROW)
     return _IM2COL_CLOCKS + gather * (_ACROSS if across else 1.0)
 
 
-def epilogue_us(problem: Problem, outputs: float) -> float:
+def epilogue_us(problem: Product, outputs: float) -> float:
     """Of `outputs` values of one tile."""
     tensors = tensor_operands(problem.chain)
     moved = outputs * (problem.out.bytes + tensors * problem.dtype.bytes) / _STORE

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, TypeVar
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.families.base import KernelConfig, Stem, positive, tile_size, warpgroups
-from onnxbolt.families.blocks.memory import US, memory_us, overlapped
+from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.staging import staging_bytes
-from onnxbolt.families.blocks.tiled import SHARED_BYTES_PER_CLOCK
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide
+from onnxbolt.kernel_time import SHARED_BYTES_PER_CLOCK, US, overlapped
 from onnxbolt.problems import ConvProblem
 
 # output channels of a product

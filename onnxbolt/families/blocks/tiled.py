@@ -13,23 +13,21 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.families.blocks.memory import (
-    US,
-    bandwidth,
-    epilogue_cost,
-    memory_us,
-    overlapped,
-    tensor_operands,
-)
+from onnxbolt.epilogues import tensor_operands
+from onnxbolt.families.blocks.memory import epilogue_cost, memory_us
 from onnxbolt.integers import ceil_divide
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.kernel_time import (
+    EPILOGUE_US,
+    PROLOGUE_US,
+    SHARED_BYTES_PER_CLOCK,
+    US,
+    TileTime,
+    bandwidth,
+    overlapped,
+    sm_us,
+)
+from onnxbolt.problems import Product
 
-Problem = GemmProblem | ConvProblem
-
-TENSOR_EFFICIENCY = 0.80  # of the data sheet's rate that long main loops sustain
-SHARED_BYTES_PER_CLOCK = 128  # one SM's shared memory, reads and writes together
-PROLOGUE_US = 0.8  # a tile's index arithmetic and first loads
-EPILOGUE_US = 0.5  # a tile's staging through shared memory and last store
 FP32_LANES = 128  # instructions a clock on one SM
 # what remains of the rate of loads where an access has fewer bytes than 16, so that a tile takes
 # more instructions
@@ -55,28 +53,13 @@ class Step:
         return max(products, shared, l2) * US
 
 
-@dataclass(frozen=True)
-class TileTime:
-    """Microseconds of one tile."""
-
-    mainloop: float
-    epilogue: float
-
-
 def access_rate(elements: int, dtype: DType) -> float:
     """Part of the rate of accesses of 16 bytes."""
     return _ACCESS_RATE[elements * dtype.bytes]
 
 
-def sm_us(tiles: int, resident: float, tile: TileTime) -> float:
-    """An SM that works through `tiles`: with several resident, one's epilogue hides behind
-    another's main loop."""
-    shorter, longer = sorted((tiles * tile.mainloop, tiles * tile.epilogue))
-    return longer + shorter / min(resident, tiles)
-
-
 def kernel_us(
-    problem: Problem,
+    problem: Product,
     tile: tuple[int, int, int],
     steps: int,
     step_us: float,
@@ -86,7 +69,7 @@ def kernel_us(
 ) -> float:
     """One launch of a kernel whose tiles have `steps` steps along K, and whose stores reach the
     part `store` of the rate of wide ones; `resident` tiles overlap on an SM."""
-    groups = problem.groups if isinstance(problem, ConvProblem) else 1
+    groups = problem.groups
     columns = ceil_divide(problem.columns // groups, tile[1])
     tiles = ceil_divide(problem.rows, tile[0]) * columns * groups
     time = TileTime(PROLOGUE_US + steps * step_us, _epilogue_us(problem, tile[:2], arch) / store)
@@ -94,17 +77,15 @@ def kernel_us(
     return arch.launch_us + overlapped(compute, memory_us(problem, arch))
 
 
-def k_steps(problem: Problem, tile_k: int, packed: bool = False) -> int:
+def k_steps(problem: Product, tile_k: int, packed: bool = False) -> int:
     """Steps of a main loop: an implicit GEMM walks the channels of one filter position after the
     other, unless they are packed."""
-    if not isinstance(problem, ConvProblem):
-        return ceil_divide(problem.k, tile_k)
     if packed:
-        return ceil_divide(problem.r * problem.s * problem.c, tile_k)
-    return problem.r * problem.s * ceil_divide(problem.c // problem.groups, tile_k)
+        return ceil_divide(problem.taps * problem.depth, tile_k)
+    return problem.taps * ceil_divide(problem.depth, tile_k)
 
 
-def _epilogue_us(problem: Problem, shape: tuple[int, ...], arch: Arch) -> float:
+def _epilogue_us(problem: Product, shape: tuple[int, ...], arch: Arch) -> float:
     """Writing one tile, reading its residuals, and the epilogue's instructions, at this SM's
     share of the GPU."""
     elements = min(shape[0], problem.rows) * min(shape[1], problem.columns)

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import MEAN
+from onnxbolt.epilogues import MEAN, tensor_operands
 from onnxbolt.families.base import Family
 from onnxbolt.families.blocks import sm90
-from onnxbolt.families.blocks.memory import memory_us, tensor_operands
+from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.nchw_output import in_rows
 from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.problems import ConvProblem
@@ -54,6 +54,8 @@ class ConvSm90(Family[ConvSm90Config]):
         return () if problem.depthwise else self._rows(problem, arch)
 
     def _rows(self, problem: ConvProblem, arch: Arch) -> tuple[ConvSm90Config, ...]:
+        if not sm90.im2col_reaches(problem):
+            return ()
         return sm90.candidates(ConvSm90Config, problem, arch, swizzle=1)
 
     def _averaging(self, problem: ConvProblem, arch: Arch) -> tuple[ConvSm90Config, ...]:

@@ -9,9 +9,10 @@ from onnxbolt.archs import Arch
 from onnxbolt.epilogues import MEAN
 from onnxbolt.families.base import Family, KernelConfig, access, tile_size
 from onnxbolt.families.blocks.access import alignment
-from onnxbolt.families.blocks.memory import US, epilogue_cost, memory_us, overlapped
+from onnxbolt.families.blocks.memory import epilogue_cost, memory_us
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide
+from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import ConvProblem
 
 _THREADS = (

@@ -19,8 +19,9 @@ from onnxbolt.families.base import (
     tile_size,
 )
 from onnxbolt.families.blocks.mma_sync import tile_bytes
-from onnxbolt.families.blocks.tiled import TENSOR_EFFICIENCY, Step, access_rate, k_steps, kernel_us
+from onnxbolt.families.blocks.tiled import Step, access_rate, k_steps, kernel_us
 from onnxbolt.families.row import at
+from onnxbolt.kernel_time import TENSOR_EFFICIENCY
 from onnxbolt.problems import GemmProblem
 
 # shared memory that an epilogue and its barriers take (measured with CUTLASS 4.2)

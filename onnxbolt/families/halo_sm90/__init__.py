@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from onnxbolt.archs import Arch, Capability
-from onnxbolt.epilogues import MEAN
+from onnxbolt.epilogues import MEAN, tensor_operands
 from onnxbolt.families.base import Family, Schedule, access, clusters
 from onnxbolt.families.blocks import halo
 from onnxbolt.families.blocks.halo import HaloConfig
-from onnxbolt.families.blocks.memory import US, memory_us, overlapped, tensor_operands
+from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.nchw_output import in_rows
 from onnxbolt.families.blocks.sm90 import LAUNCH_US
 from onnxbolt.families.row import at
+from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import ConvProblem
 
 _KINDS = ((Schedule.PINGPONG, 2), (Schedule.COOPERATIVE, 2), (Schedule.COOPERATIVE, 1))

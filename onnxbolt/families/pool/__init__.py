@@ -9,6 +9,7 @@ from onnxbolt.archs import Arch
 from onnxbolt.families.base import Family, KernelConfig, access, tile_size
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.row import at
+from onnxbolt.onnxruntime_time import pool_us
 from onnxbolt.problems import PoolProblem
 
 _THREADS = 256
@@ -34,3 +35,7 @@ class Pool(Family[PoolConfig]):
     def candidates(self, problem: PoolProblem, arch: Arch) -> tuple[PoolConfig, ...]:
         """The one configuration."""
         return (PoolConfig(arch=arch.number, access=alignment(problem.c, problem.dtype)),)
+
+    def predicted_us(self, problem: PoolProblem, config: PoolConfig, arch: Arch) -> float:
+        read, written = problem.x_elements, problem.rows * problem.columns
+        return pool_us(read, written, problem.dtype, arch)

@@ -44,5 +44,5 @@ class SqueezeExcite(Family[SqueezeExciteConfig]):
     ) -> float:
         """Tensors are small, so that most of it is waiting for one another."""
         weights = 2 * problem.s * problem.c * problem.dtype.bytes * problem.n / _IMAGES
-        image = problem.image_bytes / (_BANDWIDTH * arch.bandwidth)
+        image = problem.bytes_moved / (_BANDWIDTH * arch.bandwidth)
         return arch.launch_us + _FIXED_US + (image + weights / arch.l2_bandwidth) * _US

@@ -68,7 +68,7 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     if kind == "average_pool":
         attributes["count_include_pad"] = node.attrs.get("count_include_pad", 0)
     (n, h, w, c), (_, p, q, _) = _sizes(x, form), _sizes(y, form)
-    problem = PoolProblem(n, h, w, c, p, q, dtype)
+    problem = PoolProblem(n, h, w, c, p, q, dtype, dtype)
     configs = [candidates(problem, ARCHS[number])[0] for number in writer.archs]
     covered: tuple[gs.Node, ...] = (node,)
     steps: tuple[Step, ...] = ()

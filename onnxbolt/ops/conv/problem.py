@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, STORE
+from onnxbolt.epilogues import CASTS
 from onnxbolt.forms import PLAIN
 from onnxbolt.graph.edit import conv_attributes
 from onnxbolt.ops.base import Stored
@@ -31,8 +31,9 @@ def problem_of(candidate: Candidate, x: Sequence[int], stored: Stored | None) ->
         return problem
     out = DType.of(stored.both.dtype)
     assert out is not None  # the plan has looked
-    padding = k - candidate.widths[-1]
-    return replace(problem, chain=(*chain, STORE), out=out, y_nchw=True, padding=padding)
+    both = problem.with_both_outputs(candidate.widths[-1], out)
+    assert both is not None  # likewise
+    return both
 
 
 def _problem(

@@ -1,0 +1,179 @@
+"""Predicted times of the kernels that ONNX Runtime's CUDA provider runs, at their best.
+
+Products are cuDNN's and cuBLAS's: the best of the tiles that such libraries have. Each step of an
+epilogue that they do not fuse is an elementwise kernel. Constants were fitted to measurements on
+one H200 (tests/plan/test_cost.py, test_depthwise.py and test_grouped.py hold them).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Protocol
+
+from onnxbolt.archs import Arch, Capability
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import BIAS, EPILOGUES, MEAN
+from onnxbolt.integers import ceil_divide
+from onnxbolt.kernel_time import (
+    EPILOGUE_US,
+    PROLOGUE_US,
+    SHARED_BYTES_PER_CLOCK,
+    TENSOR_EFFICIENCY,
+    US,
+    TileTime,
+    bandwidth,
+    overlapped,
+    sm_us,
+)
+
+# Of a copy's bandwidth, what elementwise kernels (activation, residual, broadcast bias) reach. It
+# is fitted to whole CNNs: without cuDNN's fused bias ONNX Runtime takes 1.4 times as long for
+# ResNet-50, RepVGG, MobileNetV3.
+_ELEMENTWISE_EFFICIENCY = 0.7
+_TRANSPOSE_EFFICIENCY = 0.6
+_POOL_EFFICIENCY = 0.7
+
+_TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (64, 256), (128, 64), (64, 64))
+_SPLITS = (1, 2, 4)
+_K = 64  # elements of 2 bytes
+_FEW_CHANNELS = 16
+# of a Hopper kernel: tile loads that one read of L2 serves, on average over clusters of 2 and 4
+_MULTICAST = 1.7
+
+# Of cuDNN's depthwise convolutions: launches and set-up beyond one kernel's, part of the bandwidth,
+# part of the products' rate.
+_DEPTHWISE_US, _DEPTHWISE_BANDWIDTH, _DEPTHWISE_PRODUCTS = 3.5, 0.76, 0.30
+
+# How many times longer cuDNN takes for grouped convolutions than for the same tiles without groups,
+# where it has kernels for the channels of a group, and where not. The factors were fitted to 15
+# layers of ResNeXt-50, RegNetX and RegNetY at batch 32 on one H200, in the faster of both layouts
+# (tests/plan/test_grouped.py holds them).
+_OWN_GROUPED_KERNELS = (4, 8, 16, 32)
+_OWN, _OTHER = 1.6, 3.5
+
+
+@dataclass(frozen=True)
+class Library:
+    """Which steps behind a product the kernels of a library compute as well."""
+
+    bias: bool  # for every type
+    f32: tuple[tuple[str, ...], ...]  # for fp32, the longest first
+
+    def unfused(self, chain: tuple[str, ...], dtype: DType) -> tuple[str, ...]:
+        """The epilogue's steps that ONNX Runtime runs as kernels of their own, each as often as it
+        takes kernels."""
+        if dtype is DType.F32:
+            for fused in self.f32:
+                if chain[: len(fused)] == fused:
+                    return chain[len(fused) :]
+        kept = [
+            step
+            for step, after in itertools.zip_longest(chain, chain[1:])
+            if not (step == BIAS and (self.bias or (after and EPILOGUES[after].in_ort.with_bias)))
+        ]
+        return tuple(step for step in kept for _ in range(EPILOGUES[step].in_ort.kernels))
+
+
+# The provider's option fuse_conv_bias; in fp32 alone also FusedConv and cuBLASLt's bias are used.
+CUDNN = Library(bias=True, f32=(("Bias", "Add", "Relu"), ("Bias", "Relu"), ("Bias",)))
+CUBLAS = Library(bias=False, f32=(("Bias",),))
+
+
+class Product(Protocol):
+    """A matrix product, or a convolution as an implicit one: one layer of problems.Product."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def taps(self) -> int: ...
+    @property
+    def groups(self) -> int: ...
+    @property
+    def depthwise(self) -> bool: ...
+    @property
+    def flops(self) -> int: ...
+    @property
+    def x_elements(self) -> int: ...
+    @property
+    def input_elements(self) -> int: ...
+    @property
+    def dtype(self) -> DType: ...
+
+
+def elementwise_us(size: int, arch: Arch) -> float:
+    """An elementwise kernel that reads and writes `size` bytes in all."""
+    return arch.launch_us + size / (_ELEMENTWISE_EFFICIENCY * bandwidth(arch)) * US
+
+
+def tensors_moved(step: str) -> int:
+    """Tensors of the output's size that a step's kernel reads and writes."""
+    if step == MEAN:
+        return 1
+    return 3 if EPILOGUES[step].operand == "tensor" else 2
+
+
+def transpose_us(elements: int, dtype: DType, arch: Arch) -> float:
+    """A transpose of `elements` values, each read and written once."""
+    moved = 2 * elements * dtype.bytes
+    return arch.launch_us + moved / (_TRANSPOSE_EFFICIENCY * bandwidth(arch)) * US
+
+
+def pool_us(read: int, written: int, dtype: DType, arch: Arch) -> float:
+    """A pooling that reads `read` values (overlapping windows meet in the cache) and writes
+    `written`."""
+    moved = (read + written) * dtype.bytes
+    return arch.launch_us + moved / (_POOL_EFFICIENCY * bandwidth(arch)) * US
+
+
+def library_us(product: Product, arch: Arch) -> float:
+    """cuDNN's convolution or cuBLAS's GEMM alone: the best of their tiles, K split where that
+    helps."""
+    if product.depthwise:
+        return _depthwise_us(product, arch)
+    times = (_tile_us(product, m, n, split, arch) for m, n in _TILES for split in _SPLITS)
+    us = min(times)
+    if product.groups == 1:
+        return us
+    return us * (_OWN if product.depth in _OWN_GROUPED_KERNELS else _OTHER)
+
+
+def _depthwise_us(product: Product, arch: Arch) -> float:
+    """cuDNN's kernel in NHWC."""
+    values = product.x_elements + product.rows * product.columns
+    moved = values * product.dtype.bytes / (_DEPTHWISE_BANDWIDTH * arch.bandwidth)
+    products = product.flops / (_DEPTHWISE_PRODUCTS * arch.fp32_flops)
+    return arch.launch_us + _DEPTHWISE_US + (moved + products) * US
+
+
+def _tile_us(product: Product, m: int, n: int, split: int, arch: Arch) -> float:
+    """A kernel with tile m x n: the products at full tensor-core rate, loads from L2, and no
+    epilogue."""
+    rows, columns, size = product.rows, product.columns, product.dtype.bytes
+    k = _K * 2 // size
+    l2 = arch.l2_bandwidth / arch.sm_count
+    products = 2 * m * n * k / (arch.rate(product.dtype) * TENSOR_EFFICIENCY / arch.sm_count)
+    shared = (ceil_divide(m, 64) * (64 + n) + m + n) * k * size
+    read = shared / (SHARED_BYTES_PER_CLOCK * arch.clock)
+    loads = (m + n) * k * size / (l2 * (_MULTICAST if arch.has(Capability.CLUSTERS) else 1.0))
+    step = max(products, read, loads) * US
+    steps = ceil_divide(_steps(product, k), split)
+    partial = m * n * 8 * (split - 1) / split / l2 * US  # fp32, written and read again
+    store = EPILOGUE_US + m * n * size / (bandwidth(arch) / arch.sm_count) * US + partial
+    tiles = ceil_divide(rows, m) * ceil_divide(columns, n) * split
+    time = TileTime(PROLOGUE_US + steps * step, store)
+    compute = sm_us(ceil_divide(tiles, arch.sm_count), 2, time)
+    memory = (product.input_elements + rows * columns) * size / bandwidth(arch) * US
+    return arch.launch_us + overlapped(compute, memory)
+
+
+def _steps(product: Product, tile_k: int) -> int:
+    """Of a main loop: cuDNN pads a first layer's few channels to 16 and packs filter positions
+    along k."""
+    if product.depth < _FEW_CHANNELS:
+        return ceil_divide(product.taps * _FEW_CHANNELS, tile_k)
+    return product.taps * ceil_divide(product.depth, tile_k)

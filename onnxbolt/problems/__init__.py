@@ -1,0 +1,27 @@
+"""The problems that kernels solve: plain data, with the shapes as they are stored.
+
+Stages ask a problem through the interface in base.py and name no class. The names of these classes
+and of their fields stand in the keys of measurements and in lock files.
+"""
+
+from __future__ import annotations
+
+from onnxbolt.problems.base import Problem, Reference
+from onnxbolt.problems.conv import ConvProblem
+from onnxbolt.problems.gemm import GemmProblem
+from onnxbolt.problems.pool import PoolProblem
+from onnxbolt.problems.product import Product
+from onnxbolt.problems.squeeze_excite import SqueezeExciteProblem
+
+__all__ = [
+    "UNBOUNDED",
+    "ConvProblem",
+    "GemmProblem",
+    "PoolProblem",
+    "Problem",
+    "Product",
+    "Reference",
+    "SqueezeExciteProblem",
+]
+
+UNBOUNDED = 2**31 - 1  # rows: as many as there are

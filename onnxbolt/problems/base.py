@@ -1,0 +1,111 @@
+"""What stages require of a problem, whatever its class."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A problem as the profiler's reference computes it (custom_ops/profiler/profiler.cu)."""
+
+    is_gemm: bool  # a GEMM; otherwise a convolution
+    extents: tuple[int, ...]  # of the first layer, in the order of profiler.cu
+    columns: tuple[int, ...]  # of the layers behind the first
+    terms: tuple[int, ...]  # products that are summed up for one output of each layer
+    averaged_pixels: int = 0  # of the image that an output is the mean of; 0: outputs are no means
+    rounded_twice: bool = False  # y is rounded to the type of x, and then to its own
+
+
+class Problem(abc.ABC):
+    """What one kernel computes: a frozen dataclass of shapes, element types and an epilogue.
+
+    Fields are of the types int, bool, float and DType, or tuples of int or str; keys of
+    measurements and lock files hold them by name. A new class implements the abstract members, and
+    overrides others where its kernels can do more. It becomes known with the first kernel family
+    that lists it among its `problems`.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    operation: ClassVar[str]  # its name in reports: "gemm"
+    from_zero: ClassVar[frozenset[str]] = frozenset()  # fields of int that may be 0; others may not
+    # microseconds that predictions lack for a layer by itself that is as narrow as those that one
+    # kernel computes together
+    narrow_layer_us: ClassVar[float] = 0.0
+
+    dtype: DType  # of x
+    out: DType  # of y
+    chain: tuple[str, ...]  # names of the epilogue's steps (onnxbolt/epilogues/)
+    inner: tuple[int, ...] = ()  # columns of the layers before the last, where there are several
+
+    @property
+    @abc.abstractmethod
+    def rows(self) -> int:
+        """Rows of y as a matrix: what a configuration's range of m is about."""
+
+    @property
+    @abc.abstractmethod
+    def columns(self) -> int:
+        """Columns of y as a matrix, padding included."""
+
+    @property
+    @abc.abstractmethod
+    def flops(self) -> int:
+        """Additions and multiplications of matrix products, without the epilogue."""
+
+    @property
+    @abc.abstractmethod
+    def bytes_moved(self) -> int:
+        """Bytes that are read and written if each tensor moves once through device memory."""
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> str:
+        """The operation and its sizes in words: 'gemm 128x768x3072'."""
+
+    @abc.abstractmethod
+    def onnxruntime_us(self, arch: Arch) -> float:
+        """Predicted microseconds of ONNX Runtime's CUDA provider at its best for the same nodes:
+        in NHWC, in a CUDA graph, with what its libraries fuse (onnxbolt/onnxruntime_time.py)."""
+
+    @property
+    def description(self) -> str:
+        """The problem in one line: 'conv 32x56x56x64 to 64, 3x3, f16, Bias+Relu'."""
+        types = dict.fromkeys((self.dtype.value, self.out.value))
+        return ", ".join([self.shape, " to ".join(types), *filter(None, ["+".join(self.chain)])])
+
+    @property
+    def layers(self) -> tuple[Problem, ...]:
+        """Each layer with its epilogue as a problem of its own."""
+        return (self,)
+
+    @property
+    def on_tensor_cores(self) -> bool:
+        """True if tensor cores can compute `flops`."""
+        return True
+
+    @property
+    def gemm_shape(self) -> tuple[int, int, int] | None:
+        """m, n and k of a single GEMM; None for any other problem."""
+        return None
+
+    @property
+    def reference(self) -> Reference | None:
+        """How the profiler checks the problem's kernels; None where it cannot, so that the tuner
+        measures none of them and predictions decide."""
+        return None
+
+    def with_nchw_output(self, channels: int) -> Problem | None:
+        """The same with y as NCHW, of `channels` without padding; None if no kernel does that."""
+        return None
+
+    def with_both_outputs(self, channels: int, out: DType) -> Problem | None:
+        """The same with y in NHWC and, of `channels` without padding and of type `out`, in NCHW as
+        well; None if no kernel does that."""
+        return None
