@@ -194,12 +194,12 @@ def reads_any_rows(dtype: DType, columns: int, archs: Collection[Arch] | None = 
 
 
 def most_mean_pixels() -> int:
-    """Of an image that some family's epilogue can average."""
+    """The most pixels of an image that some family's epilogue can average."""
     return max(family.most_mean_pixels for family in FAMILIES.values())
 
 
 def shortage(problem: Problem, arch: Arch) -> str | None:
-    """What an SM lacks for several layers in one kernel, for a report; None where that is not
-    known."""
+    """The reason, for a report, why an SM has no room for several layers in one kernel; None if no
+    family names one."""
     texts = (family.shortage(problem, arch) for family in _solving(problem, arch))
     return next((text for text in texts if text), None)

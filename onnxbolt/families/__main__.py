@@ -36,7 +36,8 @@ def _first(place: Place) -> int:
 
 
 def _numbers(place: Place) -> str:
-    """'4 to 6', '18, 19' for one number in both, or '13'; a star where a launch decides."""
+    """The columns of a field: '4 to 6' for a tuple, '18, 19' for one number in both, or '13'; with
+    a star if a launch decides the field."""
     held = [str(SLOTS.index(slot)) for slot in place.slots]
     tuples = len(held) > 1 and not place.repeated
     return (f"{held[0]} to {held[-1]}" if tuples else ", ".join(held)) + "*" * place.at_launch

@@ -1,5 +1,4 @@
-"""What all kernel families have in common: the base of their configurations, and what stages ask a
-family for."""
+"""The base classes of kernel families and of their configurations."""
 
 from __future__ import annotations
 
@@ -23,12 +22,13 @@ _LARGEST_TILE = 1024  # rows or columns of a block's tile
 class Layers:
     """Back-to-back products that one kernel might compute, before their sizes are known."""
 
-    problem: type[Problem] | None  # the class of what a kernel for them solves
-    pointwise: bool  # the first one is a product of rows as they lie
+    problem: type[Problem] | None  # the problem class of a kernel for them
+    # the first product reads its rows as they are stored (a GEMM or a 1x1 convolution)
+    pointwise: bool
     dtype: DType
-    depth: int  # values that an output of the first one meets
+    depth: int  # inputs that an output of the first product sums
     widths: tuple[int, ...]  # columns of each layer
-    steps: tuple[str, ...]  # the epilogue, with the steps that are further products
+    steps: tuple[str, ...]  # the epilogue's steps; a step Gemm is a further product
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,23 @@ class Schedule(enum.IntEnum):
 
 
 SCHEDULES = {schedule: int(schedule) for schedule in Schedule}
-FLAG = {False: 0, True: 1}  # numbers of a flag
+FLAG = {False: 0, True: 1}  # how rows hold a flag
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelConfig:
-    """The configuration of one kernel: named fields, which `row` and `from_row` bring into the
-    numbers that files hold. Each family has a subclass. Sizes are in elements; m counts rows of the
-    (implicit) GEMM.
-    """
+    """The configuration of one kernel: named fields, which `row` and `Family.decode` convert to and
+    from the numbers that files hold. Each family has a subclass. Sizes are in elements; m counts
+    rows of the (implicit) GEMM."""
 
     family: ClassVar[Family[Any]]
 
     arch: int = at("arch")  # its number in onnxbolt/archs/: 90 for sm_90a
-    min_m: int = at("min_m", default=0, compiled=0)  # it serves min_m <= m <= max_m
+    min_m: int = at("min_m", default=0, compiled=0)  # the row serves min_m <= m <= max_m
     max_m: int = at("max_m", default=UNBOUNDED, compiled=UNBOUNDED)
 
     def __lt__(self, other: KernelConfig) -> bool:
-        """The order of rows, whatever the families."""
+        """Configurations are ordered by their rows, across families."""
         return self._numbers < other._numbers
 
     @cached_property
@@ -88,7 +87,7 @@ class KernelConfig:
         return dataclasses.replace(self, **compiled)
 
     def mismatched(self) -> list[str]:
-        """Fields, sound by themselves, that no kernel has together."""
+        """The names of fields whose values are valid each, but not together."""
         return ["range of m"] if self.min_m > self.max_m else []
 
     def named(self) -> dict[str, Any]:
@@ -103,22 +102,24 @@ C = TypeVar("C", bound=KernelConfig)
 
 
 class Family(Generic[C]):
-    """A kernel family: what stages ask for. Each family is one instance of a subclass, in the
-    registry (families/__init__.py)."""
+    """A kernel family, as planning, tuning and code generation use it. Each family is one instance
+    of a subclass, listed in the registry (families/__init__.py)."""
 
     number: int  # what rows carry; those of extensions begin at 1000
-    name: str  # also that of its folder in custom_ops/families/
+    name: str  # also its folder's name in custom_ops/families/
     config: type[C]
-    problems: tuple[type[Problem], ...] = ()  # types of problems that it solves
-    kinds: frozenset[str] = frozenset()  # of ops that its kernels compute
-    # slots that always hold another number than their default
+    problems: tuple[type[Problem], ...] = ()  # the problem classes that it solves
+    kinds: frozenset[str] = frozenset()  # the op kinds that its kernels compute
+    # slots without a field that hold another number than the default
     fixed: Mapping[str, int] = row.NOTHING
     needs: frozenset[Capability] = frozenset()  # capabilities of the SMs that its kernels run on
-    tensor_cores: bool = True  # False: products of fp32 are exact, and not in TF32
-    waits: bool = True  # kernels begin before the one before has ended (dependent launch)
-    compile_seconds: float = 1.0  # of one core for one kernel, about
-    most_mean_pixels: int = 0  # of an image that an epilogue can average
-    # what nvidia-matmul-heuristics calls kernels of such tiles (`config.tile`), if it knows any
+    tensor_cores: bool = True  # False: fp32 is multiplied exactly, not as TF32
+    # kernels may start before the previous one ends (programmatic dependent launch)
+    waits: bool = True
+    compile_seconds: float = 1.0  # about how long one core compiles one kernel
+    most_mean_pixels: int = 0  # the largest image that an epilogue can average
+    # the target of nvidia-matmul-heuristics for kernels with these tiles (`config.tile`); empty if
+    # it knows none
     heuristics_target: str = ""
     generation: int = 2  # the tuner tries few of a problem's families of earlier generations
 
@@ -143,7 +144,8 @@ class Family(Generic[C]):
         raise NotImplementedError(f"{self.name} is not chosen by its time")
 
     def launches(self, config: C) -> Sequence[Sequence[C]]:
-        """Variants by what a launch decides, one decision after the other, for the tuner."""
+        """The configurations that the tuner tries for each decision of a launch (swizzle, split of
+        k): one sequence per decision."""
         return ()
 
     def joins(self, layers: Layers) -> bool:
@@ -163,14 +165,15 @@ class Family(Generic[C]):
         return self.needs <= arch.capabilities
 
     def shortage(self, problem: Any, arch: Arch) -> str | None:
-        """What an SM lacks for several layers in one kernel, for a report; None where nothing is
-        lacking, or where that is not the reason."""
+        """The reason, for a report, why an SM has no room for several layers in one kernel; None if
+        it has room, or if room is not the reason."""
         return None
 
     # --- rows -----------------------------------------------------------------------------------
 
     def decode(self, numbers: Sequence[int]) -> C:
-        """The configuration of a row. Raises ValueError for a row that no kernel of it has."""
+        """The configuration of a row. Raises ValueError for a row that no kernel of this family
+        has."""
         held = dict(zip(row.SLOTS, numbers, strict=True))
         config = self.config(**{name: place.decode(held) for name, place in self.places.items()})
         unsound = [n for n, p in self.places.items() if not p.sound(getattr(config, n))]
@@ -186,10 +189,11 @@ class Family(Generic[C]):
 
     # --- generated sources ----------------------------------------------------------------------
 
-    takes: tuple[str, ...] = ("element", "output", "epilogue")  # arguments of the C++ template
+    # parts that are the C++ template's arguments (codegen/render.py)
+    takes: tuple[str, ...] = ("element", "output", "epilogue")
 
     def words(self, config: C) -> list[str]:
-        """What tells compiled instances apart, for their names in C++."""
+        """The words in an instance's C++ name that tell it from the family's other instances."""
         return [
             f"{name}_{_word(getattr(config, name))}"
             for name, place in self.places.items()
@@ -198,7 +202,7 @@ class Family(Generic[C]):
 
     @property
     def type_name(self) -> str:
-        """Of the C++ template in namespace onnxbolt, e.g. B2bGemmSm90."""
+        """The C++ template's name in namespace onnxbolt, e.g. B2bGemmSm90."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
@@ -209,7 +213,7 @@ def _word(value: Any) -> str:
 
 
 def tile_size(value: int) -> bool:
-    """A sound number of rows or columns of a tile."""
+    """True for a number of rows or columns that a tile can have."""
     return 0 < value <= _LARGEST_TILE
 
 
@@ -219,20 +223,20 @@ def positive(value: Any) -> bool:
 
 
 def access(value: int) -> bool:
-    """A sound number of elements in one access."""
+    """True for a number of elements that one access can have."""
     return value in (1, 2, 4, 8, 16)
 
 
 def warpgroups(value: int) -> bool:
-    """A sound number of consumer warpgroups of a block."""
+    """True for a number of consumer warpgroups that a block can have."""
     return 1 <= value <= 8
 
 
 def stage_count(value: int) -> bool:
-    """A sound depth of a ring; 0: as many as shared memory holds."""
+    """True for a number of stages that a ring can have; 0: as many as shared memory holds."""
     return value <= 32
 
 
 def clusters(value: int | tuple[int, int]) -> bool:
-    """A sound size of a cluster."""
+    """True for a number of blocks, along one or two axes, that a cluster can have."""
     return all(1 <= n <= 16 for n in (value if isinstance(value, tuple) else (value,)))

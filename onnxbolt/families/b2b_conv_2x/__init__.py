@@ -1,5 +1,5 @@
-"""A convolution and 1x1 convolutions behind it in one kernel with mma.sync, sm_75 and later:
-tiles and residence are those of back-to-back GEMMs, the first product is an implicit GEMM."""
+"""A convolution and 1x1 convolutions behind it in one kernel with mma.sync, sm_75 and later: the
+tiles of back-to-back GEMMs with an implicit GEMM as the first product."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxbolt.integers import ceil_divide
 from onnxbolt.problems import ConvProblem, GemmProblem
 
 _ACCESS = 16  # bytes
-_WALK_REGISTERS = 8  # more than a matrix's
+_WALK_REGISTERS = 8  # of a thread, beyond those of a GEMM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class B2bConv2x(Family[B2bConv2xConfig]):
         )
 
     def predicted_us(self, problem: ConvProblem, config: B2bConv2xConfig, arch: Arch) -> float:
-        """k-blocks are of one filter position each."""
+        """Each k-block belongs to one filter position."""
         k = problem.r * problem.s * ceil_divide(problem.c, config.depth) * config.depth
         moved = memory_us(problem, arch)
         return b2b_mma.predicted_us(as_gemm(problem, k), config, arch, moved)

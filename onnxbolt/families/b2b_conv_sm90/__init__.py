@@ -1,13 +1,13 @@
 """A convolution, by im2col or as a matrix, and 1x1 convolutions behind it in one kernel on sm_90a:
-the first one's tiles are those of implicit GEMM, with all of its channels; each further product's
-operand stays in registers. Weights stay in shared memory (`resident`), or pass through the ring,
-those of further layers behind a tile's k-blocks.
+The first convolution uses the tiles of implicit GEMM, each with all output channels, and the
+operand of each further product stays in registers. Weights stay in shared memory (`resident`) or
+pass through the ring, where those of further layers follow a tile's k-blocks.
 
 custom_ops/families/b2b_conv_sm90/shape.h has the same formulas.
 
-Times: the first convolution's formulas, with the output of the last one and the products between.
-Within 25% of 40 measurements on one H200 (Bolt's table 2, RepVGGAug, ResNet-50; batch 32) but for
-tiles whose registers are scarce.
+Times: the formulas of the first convolution, with the last one's output, and the further products.
+Within 25% of 40 measurements on one H200 (Bolt's table 2, RepVGGAug, ResNet-50; batch 32) except
+tiles that nearly run out of registers.
 """
 
 from __future__ import annotations
@@ -37,18 +37,17 @@ _TILES = (
     (128, Schedule.COOPERATIVE, 2),
     (64, Schedule.COOPERATIVE, 1),
 )
-_WIDE_BLOCK = 64  # channels: a swizzled row
+_WIDE_BLOCK = 64  # channels that fill a swizzled row
 _PART = 128  # columns of the last product at a time
-# of a consumer's thread; beside accumulators and operands
+# registers of a consumer's thread: the most, and those besides accumulators and operands
 _REGISTERS, _BASE_REGISTERS = {1: 255, 2: 224, 3: 144}, 56
 _BOXES = (64, 32, 16)  # elements of a swizzled row
 _MIN_STAGES, _MAX_STAGES, _FIXED_BYTES = 3, 16, 2048
 
 _RATE = 2800.0  # FLOP a clock of one SM's tensor cores, operand from registers
-# bytes of a line of the memory, and by how much longer it takes to gather pixels that lie across
-# two
+# bytes of a line of memory, and how much longer it takes to gather pixels that span two lines
 _LINE, _ACROSS = 128, 0.6
-_LATENCY_US = 0.15  # of a further product, which waits for the one before
+_LATENCY_US = 0.15  # of each further product, which waits for the one before it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ class B2bConvSm90(Family[B2bConvSm90Config]):
         if not sm90.im2col_reaches(problem):
             return ()
         first, *others = (next(n for n in COLUMNS if n >= width) for width in widths)
-        # a k-block of 48 channels comes as three copies, one of 64 with zeros as one
+        # 48 channels take three copies by TMA; 64 with zeros take one
         k_blocks = dict.fromkeys((sm90.k_block(problem.c, dtype), _WIDE_BLOCK))
         configs = (
             B2bConvSm90Config(
@@ -109,7 +108,7 @@ class B2bConvSm90(Family[B2bConvSm90Config]):
 
     def predicted_us(self, problem: ConvProblem, config: B2bConvSm90Config, arch: Arch) -> float:
         alone, rows, k = problem.layers[0], config.rows, config.k
-        aligned = replace(alone, c=ceil_divide(alone.c, k) * k)  # as many k-blocks
+        aligned = replace(alone, c=ceil_divide(alone.c, k) * k)  # the same number of k-blocks
         clocks = sm90.k_blocks(config, alone) * sm90.block_clocks(aligned, config, arch)
         main = clocks / sm90.CLOCKS_PER_US
         if not alone.is_matrix:
@@ -128,8 +127,8 @@ class B2bConvSm90(Family[B2bConvSm90Config]):
 def _with_stages(
     config: B2bConvSm90Config, problem: ConvProblem, arch: Arch
 ) -> B2bConvSm90Config | None:
-    """The configuration with as deep a ring as shared memory holds beside everything else; None
-    where it does not fit."""
+    """The configuration with the deepest ring that fits into shared memory; None if not even the
+    shallowest fits."""
     size = problem.dtype.bytes
     if registers(config) > _REGISTERS[config.consumers]:
         return None
@@ -144,10 +143,10 @@ def _with_stages(
 
 
 def registers(config: B2bConvSm90Config) -> int:
-    """Of a consumer's thread: a tile's accumulators, of which 64 rows at a time become the
-    operand of the next product."""
+    """Registers of a consumer's thread: a tile's accumulators, of which 64 rows at a time become
+    the operand of the next product."""
     blocks, widths = config.rows // config.tile_groups // 64, config.widths
-    # a layer's accumulators and the operand that they become
+    # the accumulators of a layer, and the operand made from them
     finishing = [n // 2 + n // 4 for n in widths[:-1]]
     sums = [*widths[1:-1], min(widths[-1], _PART)]
     multiplying = [before // 4 + after // 2 for before, after in zip(widths, sums, strict=False)]
@@ -172,8 +171,8 @@ def fixed_bytes(config: B2bConvSm90Config, problem: ConvProblem) -> int:
 
 
 def stages_behind(config: B2bConvSm90Config, size: int) -> int:
-    """How many stages of the ring the further layers' weights take behind a tile's k-blocks; 0
-    where they stay in shared memory."""
+    """The stages of the ring that weights of further layers take after a tile's k-blocks; 0 if
+    these weights stay in shared memory."""
     room, count = config.columns * config.k * size, 0
     for k, n in itertools.pairwise(config.widths):
         box = next(box for box in _BOXES if k % box == 0)
@@ -184,7 +183,8 @@ def stages_behind(config: B2bConvSm90Config, size: int) -> int:
 
 
 def _across(pixel: int, copies: int, block: int) -> float:
-    """The share of the rows of im2col's copies that lie across two lines; all in bytes."""
+    """The share of the rows that im2col copies which span two lines of memory; arguments in
+    bytes."""
     row = block // copies
     rows = [
         (i * pixel + at, min(row, pixel - at)) for i in range(_LINE) for at in range(0, pixel, row)
@@ -193,7 +193,7 @@ def _across(pixel: int, copies: int, block: int) -> float:
 
 
 def _behind_us(problem: ConvProblem, config: B2bConvSm90Config) -> float:
-    """A tile's inner epilogues and further products."""
+    """Microseconds of a tile's inner epilogues and further products."""
     rows, widths = config.rows, config.widths
     flops = sum(2 * rows * n * k / _RATE for k, n in itertools.pairwise(widths))
     products = flops / sm90.CLOCKS_PER_US

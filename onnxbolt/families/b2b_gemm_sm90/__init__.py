@@ -1,4 +1,4 @@
-"""Back-to-back GEMMs in one kernel on sm_90a, what lies between them in registers."""
+"""Back-to-back GEMMs in one kernel on sm_90a; intermediate results stay in registers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Back-to-back GEMMs that are too narrow for tensor cores in one kernel, on every architecture: a
-thread has rows of its own."""
+"""Back-to-back GEMMs that are too narrow for tensor cores, in one kernel, on every architecture:
+each thread computes whole rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import GemmProblem
 
 _COLUMNS = (4, 8, 16)  # of one product
-_DEPTHS = (4, 8, 16, 32, 64)  # of the first one
+_DEPTHS = (4, 8, 16, 32, 64)  # of the first product
 _THREADS = 128
 _PROLOGUE_US, _LOSS = 0.4, 0.3
-_FP32_EFFICIENCY = 0.4  # of CUDA cores, which also read weights and convert
+_FP32_EFFICIENCY = 0.4  # of the CUDA cores' rate, since they also read weights and convert values
 
 
 @dataclass(frozen=True, kw_only=True)
 class B2bGemmSmallConfig(LayersConfig):
-    """`rows` are threads. Elements in one access of x and of y."""
+    """`rows` are threads, one row each. `access_k` and `access_n`: elements in one access of x and
+    of y."""
 
     later: tuple[int, ...] = at("warp_m", "warp_n", "warp_k")  # type: ignore[misc]
     access_k: int = at("align_a", sound=access)
@@ -58,7 +59,7 @@ class B2bGemmSmall(Family[B2bGemmSmallConfig]):
         )
 
     def predicted_us(self, problem: GemmProblem, config: B2bGemmSmallConfig, arch: Arch) -> float:
-        """A row to a thread of the CUDA cores."""
+        """Each thread computes one row on the CUDA cores."""
         flops = problem.m * sum(layer_flops(config))
         compute = flops / (arch.fp32_flops * _FP32_EFFICIENCY) * US
         return arch.launch_us + _PROLOGUE_US + overlapped(compute, memory_us(problem, arch), _LOSS)

@@ -1,13 +1,14 @@
-"""Back-to-back GEMMs of up to 512 columns in one kernel on sm_90a, what lies between them in shared
-memory (Bolt, section 3.1.1; custom_ops/families/b2b_gemm_wide_sm90/shape.h has the same formulas).
+"""Back-to-back GEMMs of up to 512 columns in one kernel on sm_90a; intermediate results stay in
+shared memory (Bolt, section 3.1.1; custom_ops/families/b2b_gemm_wide_sm90/shape.h has the same
+formulas).
 
-Two consumer warpgroups share the columns of 64 rows, or have 64 rows each. All weights come through
-a ring.
+Two consumer warpgroups share the columns of 64 rows, or compute 64 rows each. All weights pass
+through a ring.
 
-Times: layers of one tile follow one another, each as fast as the slowest of tensor cores, shared
-memory and TMA lets its stages be. The constants were fitted to 36 measurements on one H200: two to
-four layers of 512, 256 and fewer columns, 1,024 to 65,536 rows of 13 to 512 values, tiles of 64 and
-of 128 rows (root mean square of the logarithm of the error 5.5%).
+Times: the layers of a tile run one after another; each stage is bound by tensor cores, shared
+memory or TMA. The constants were fitted to 36 measurements on one H200: two to four layers of 512,
+256 and fewer columns, 1,024 to 65,536 rows of 13 to 512 values, tiles of 64 and of 128 rows (root
+mean square of the logarithm of the error 5.5%).
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ from onnxbolt.kernel_time import overlapped
 from onnxbolt.problems import GemmProblem
 
 COLUMNS = (32, 64, 96, 128, 192, 256, 384, 512)  # of a layer, zeros included
-# columns up to which registers hold what b2b_gemm_sm90 keeps there without spoiling its other
-# choices
+# the most columns that b2b_gemm_sm90, which keeps intermediate results in registers, serves well
 _NARROW = 192
 _ROWS = (64, 128)  # of a tile
-_STAGES = (8, 7, 6, 5, 4, 3)  # the deepest ring that fits is the one
-_ROW_STAGES = 2  # of the rows' own ring, at least: it has what is left
+_STAGES = (8, 7, 6, 5, 4, 3)  # the deepest ring that fits is chosen
+_ROW_STAGES = 2  # the least stages of the ring of rows, which gets the remaining memory
 _GROUPS = 2  # consumer warpgroups
 _MAX_BLOCK = 256  # columns of one product
-# of weights, for tiles of 64 rows; half of that for 128, whose activations leave less room
+# bytes of a stage of weights for tiles of 64 rows; half for 128, whose activations leave less room
 _STAGE_BYTES = 32768
 _BOX_BYTES = 64 * 128  # 64 rows of 64 activations
-_REGISTERS, _BASE_REGISTERS = 224, 72  # of a consumer's thread; beside accumulators and operands
-_FINISHED = 64  # columns that go through an epilogue at a time, half a value each to a thread
-_BARRIERS = 256  # bytes, and what aligns them
+# registers of a consumer's thread: the most, and those besides accumulators and operands
+_REGISTERS, _BASE_REGISTERS = 224, 72
+_FINISHED = 64  # columns that an epilogue processes at a time: half a value per thread each
+_BARRIERS = 256  # bytes, with the padding for alignment
 
 _LAUNCH_US = 1.76  # the first loads and the last stores included
 _PRODUCTS = 3230.0  # FLOP a clock of one SM's tensor cores
 _SHARED = 128.0  # bytes a clock of shared memory, reads and writes
-_ROW = 0.54  # clocks of each row of a copy by TMA, however short
-# clocks of a value's epilogue and of its way into shared memory, while nothing is multiplied
+_ROW = 0.54  # the least clocks of each row that TMA copies
+# clocks of a value's epilogue and its store to shared memory, during which nothing is multiplied
 _ACTIVATION = 0.0138
-# clocks from a layer's last product to the next layer's first one, however small they are
+# the least clocks between a layer's last product and the next layer's first
 _BETWEEN = 430.0
 _GATHERED = 17.2  # bytes a clock of rows that TMA cannot read
-# clocks a byte of weights takes longer where all SMs load at the same time
+# additional clocks per byte of weights when all SMs load at the same time
 _CROWDED = 0.0066
-_MEMORY = 1.15  # of a copy's time over the same bytes
+_MEMORY = 1.15  # relative to a plain copy of the same bytes
 _LOSS = 0.24  # part of the shorter of (compute, memory) that is not hidden behind the longer
 
 
@@ -75,7 +76,7 @@ class B2bGemmWideSm90Config(LayersConfig):
         return self.consumers * 64 // self.rows
 
     def passes(self, layer: int) -> int:
-        """In how many parts a warpgroup computes its columns of a layer."""
+        """The number of parts in which a warpgroup computes its columns of a layer."""
         return 1 if self.widths[layer] <= self.sharing * _MAX_BLOCK else 2
 
 
@@ -126,15 +127,15 @@ class B2bGemmWideSm90(Family[B2bGemmWideSm90Config]):
 
 
 def is_feasible(config: B2bGemmWideSm90Config, problem: GemmProblem, arch: Arch) -> bool:
-    """True if a block fits an SM, no accumulator is spilled, and each layer but the first has one
-    pass."""
+    """True if a block fits an SM, no accumulator is spilled, and every layer after the first takes
+    one pass."""
     one_pass = all(n <= config.sharing * _MAX_BLOCK for n in config.widths[1:])
     fits = one_pass and shared_memory(config, problem) <= arch.shared_memory_per_block
     return fits and registers(config, problem) <= _REGISTERS
 
 
 def boxes(config: B2bGemmWideSm90Config, problem: GemmProblem) -> tuple[int, ...]:
-    """Of each layer the elements along k of a stage."""
+    """For each layer, the elements along k of a stage."""
     widths, limit = config.widths, _STAGE_BYTES // (config.rows // 64)
     depths = (config.depth, *widths)
     of_pass = [n // config.passes(layer) * problem.dtype.bytes for layer, n in enumerate(widths)]
@@ -145,9 +146,9 @@ def boxes(config: B2bGemmWideSm90Config, problem: GemmProblem) -> tuple[int, ...
 
 
 def registers(config: B2bGemmWideSm90Config, problem: GemmProblem) -> int:
-    """Of a consumer's thread: accumulators, beside two boxes of rows that TMA does not read, or
-    beside values that go through the last epilogue: residuals, and results of 4 bytes, which do
-    not take the place of their accumulators."""
+    """Registers of a consumer's thread: accumulators and, whichever is more, two boxes of rows that
+    TMA does not read or the values of the last epilogue (residuals, and results of 4 bytes, which
+    cannot reuse their accumulators' registers)."""
     accumulators = [
         n // config.passes(layer) // config.sharing // 2 for layer, n in enumerate(config.widths)
     ]
@@ -193,14 +194,14 @@ def _tile_clocks(problem: GemmProblem, config: B2bGemmWideSm90Config) -> float:
 
 
 def _weight_bytes(problem: GemmProblem, config: B2bGemmWideSm90Config) -> int:
-    """Of all layers, zeros included."""
+    """Bytes of the weights of all layers, zeros included."""
     widths = config.widths
     values = sum(n * k for n, k in zip(widths, (config.depth, *widths), strict=False))
     return values * problem.dtype.bytes
 
 
 def _stage_clocks(config: B2bGemmWideSm90Config, layer: int, width: int, depth: int) -> float:
-    """One stage of a pass of `width` columns; `depth` bytes along k."""
+    """Clocks of one stage in a pass of `width` columns; `depth` is in bytes along k."""
     rows = config.rows
     loaded = width + (rows if layer == 0 else 0)  # rows of the weights, and of A
     read = config.consumers * (64 + width // config.sharing)

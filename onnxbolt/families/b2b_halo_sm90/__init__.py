@@ -1,10 +1,10 @@
-"""A convolution from tiles with their border and 1x1 convolutions behind it in one kernel on sm_90a
-(Bolt, section 3.1.1; custom_ops/sm90/halo/block.h has the same formulas).
+"""A convolution by spatial tiles with their border, and 1x1 convolutions behind it, in one kernel
+on sm_90a (Bolt, section 3.1.1; custom_ops/sm90/halo/block.h has the same formulas).
 
-Threadblock residence here: a warpgroup has all channels of its positions, at most 64 (PINGPONG), or
-two warpgroups have 64 each (COOPERATIVE); the last layer's go through in blocks of 64. What lies
-between two layers passes through shared memory, where the weights of all layers behind the first
-stay.
+Threadblock residence here: a warpgroup computes all channels of its positions, at most 64
+(PINGPONG), or two warpgroups compute 64 each (COOPERATIVE); the last layer is computed in blocks of
+64 channels. Intermediate results pass through shared memory, where the weights of all layers but
+the first stay.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from onnxbolt.families.row import at
 from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import ConvProblem
 
-_MOST_LAYERS = 3  # that a configuration has room for
-_MOST_BLOCKS = 8  # of 64 channels of the last layer
-_SWIZZLE_BYTES = 1024  # what weights and tiles begin at a multiple of
+_MOST_LAYERS = 3  # the most layers that a row of a configuration can describe
+_MOST_BLOCKS = 8  # blocks of 64 channels in the last layer
+_SWIZZLE_BYTES = 1024  # alignment of weights and tiles
 _KEPT = 10
 _KINDS = (
     (Schedule.PINGPONG, 2),
@@ -35,10 +35,10 @@ _KINDS = (
     (Schedule.COOPERATIVE, 2),
     (Schedule.COOPERATIVE, 1),
 )
-_MOST_POSITIONS_OF_THREE = 128  # warpgroups, with the registers that each has
+_MOST_POSITIONS_OF_THREE = 128  # the most positions for three warpgroups, given their registers
 # Cycles of an SM, fitted to 44 measurements on one H200 (root mean square of the relative error
-# 10%, 6% without k-blocks of 32): what a tile adds to its main loop; an epilogue of 64 channels,
-# each of its positions, and each of its tensors' positions.
+# 10%, 6% without k-blocks of 32): a tile, beyond its main loop; an epilogue of 64 channels; each
+# position of an epilogue; and each position of its tensor operands.
 _TURN, _EPILOGUE, _POSITION, _TENSOR_POSITION = 250.0, 300.0, 8.0, 16.0
 _BLOCK_STEPS = 4  # wgmma instructions along 64 channels
 
@@ -62,7 +62,7 @@ class B2bHaloSm90(Family[B2bHaloSm90Config]):
     needs = frozenset({Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[B2bHaloSm90Config, ...]:
-        """Those that load an SM least, the best first."""
+        """The configurations with the least work for the busiest SM, best first."""
         if not problem.inner or problem.y_nchw or problem.nchw or MEAN in problem.chain:
             return ()
         first = problem.layers[0]
@@ -94,8 +94,8 @@ def serves(widths: Sequence[int], steps: tuple[str, ...]) -> bool:
 
 
 def cycles(problem: ConvProblem, config: B2bHaloSm90Config, arch: Arch) -> float:
-    """Of the most loaded SM, as halo.cycles. In turns, all tiles' products follow one another,
-    as do each warpgroup's tiles, products and epilogues."""
+    """Cycles of the busiest SM, as in halo.cycles. With PINGPONG, both the products of all tiles
+    and the tiles of each warpgroup (products and epilogue) run one after another."""
     positions, groups = config.positions, config.channels // halo.CHANNELS
     blocks = tuple(n // halo.CHANNELS for n in config.layers)
     pairs = sum(before * after for before, after in itertools.pairwise(blocks))
@@ -115,7 +115,8 @@ def cycles(problem: ConvProblem, config: B2bHaloSm90Config, arch: Arch) -> float
 
 def _configs(problem: ConvProblem, arch: Arch) -> Iterator[B2bHaloSm90Config]:
     first, inner = problem.layers[0], max(problem.inner)
-    # what the formulas of shared memory read: the first layer's stages, the last layer's staging
+    # the fields that the formulas for shared memory read: stages of the first layer, staging of the
+    # last
     operands = replace(first, chain=layers(problem.chain)[-1], out=problem.out)
     second, third = (*(_padded(n) for n in problem.widths[1:]), 0)[:2]
     for tile, (schedule, consumers) in itertools.product(halo.tiles(first), _KINDS):

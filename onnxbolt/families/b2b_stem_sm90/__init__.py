@@ -18,7 +18,7 @@ from onnxbolt.problems import ConvProblem
 
 COLUMNS = (16, 32, 48, 64, 80, 96, 112, 128)  # of either product
 _LAYERS = 2
-_ALIGNED = 1024 + 8  # bytes: weights begin at a multiple, and the barrier
+_ALIGNED = 1024 + 8  # bytes for the weights' alignment and the barrier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,8 @@ class B2bStemSm90(Family[B2bStemSm90Config]):
 
 
 def serves(widths: Sequence[int], steps: tuple[str, ...]) -> bool:
-    """True if layers of these channels, behind a stem convolution that has a kernel, have one
-    together."""
+    """True if there is one kernel for a stem convolution that this package serves and layers with
+    these channels behind it."""
     whole = all(n % DType.F16.alignment == 0 for n in widths)
     few = len(widths) == _LAYERS and max(widths) <= COLUMNS[-1]
     return few and whole and not tensor_operands(steps)
@@ -69,8 +69,8 @@ def _first(problem: ConvProblem, channels: int) -> ConvProblem:
 
 
 def _fits(config: B2bStemSm90Config, problem: ConvProblem, arch: Arch) -> bool:
-    """Beside the stem convolution's: an operand and the accumulators that it is multiplied into;
-    weights, inner vectors, a barrier."""
+    """True if registers and shared memory suffice. Beyond the stem convolution's own needs, these
+    are an operand and its product's accumulators, and weights, inner vectors and a barrier."""
     inner, columns = config.columns, config.later_columns
     vectors = vector_operands(layers(problem.chain)[0])
     own = inner * (columns * problem.dtype.bytes + vectors * 4) + _ALIGNED

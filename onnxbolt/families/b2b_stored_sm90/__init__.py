@@ -1,11 +1,11 @@
-"""Two GEMMs, or two 1x1 convolutions, in one kernel on sm_90a, the first one's result stored as
-well, since others read it, or with residuals, or both.
+"""Two GEMMs, or two 1x1 convolutions, in one kernel on sm_90a. The first one's result is stored as
+well, since other nodes read it, or its epilogue adds residuals, or both.
 
 custom_ops/families/b2b_stored_sm90/shape.h has the same formulas.
 
-The first result is finished 64 columns at a time, so that its layer may be wide; the second one has
-all columns in registers. Weights come in blocks of as many of the first layer's columns: all stay
-in shared memory (`resident`), or pass through a ring.
+The first result is finished 64 columns at a time, so that its layer may be wide; the second result
+has all columns in registers. A block of weights belongs to 64 columns of the first layer; all
+blocks stay in shared memory (`resident`) or pass through a ring.
 
 Times: the constants were fitted to 17 measurements of five problems on one H200 (root mean square
 of the logarithm of the error 5%).
@@ -44,22 +44,24 @@ from onnxbolt.integers import round_up
 from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import ConvProblem, GemmProblem, Product
 
-# columns of the first layer at a time, which are as many values along the second layer's k
+# columns of the first layer that are computed at a time; the second layer sums as many values along
+# k
 BLOCK = 64
 ROWS = 64  # of a warpgroup's tile
 _GROUPS = (3, 2, 1)  # consumer warpgroups
-_STAGES = (3, 2)  # of a ring of weights, where not all fit
-# of the first result: one is written, or its residual loaded, while the next is computed
+_STAGES = (3, 2)  # stages of the ring of weights, if not all weights fit
+# tiles of the first result in shared memory: one is stored, or its residual loaded, while the next
+# is computed
 _LEAST_UNITS = 2
-# of a consumer's thread, by the number of consumer warpgroups
+# registers of a consumer's thread, by the number of consumer warpgroups
 _REGISTERS = {1: 255, 2: 224, 3: 152}
-_BASE_REGISTERS = 40  # beside accumulators and operand
-_BARRIERS = 1024  # bytes, and what aligns them
+_BASE_REGISTERS = 40  # registers besides accumulators and operand
+_BARRIERS = 1024  # bytes, with the padding for alignment
 
 _LAUNCH_US = 2.5  # the first loads and the last stores included
-_MEMORY = 1.10  # of a copy's time over the same bytes
+_MEMORY = 1.10  # relative to a plain copy of the same bytes
 _LOSS = 0.41  # part of the shorter of (blocks, memory) that is not hidden behind the longer
-# of 64 rows of a block: one value along k of the first product, or one column of the second
+# for 64 rows of a block: each value along k of the first product, or each column of the second
 _VALUE_US = 0.00106
 _L2 = 1.9  # of the rate in arch.l2_bandwidth: thread blocks ask for the same weights
 
@@ -126,7 +128,7 @@ class B2bStoredSm90(Family[B2bStoredSm90Config]):
         )
 
     def predicted_us(self, problem: Product, config: B2bStoredSm90Config, arch: Arch) -> float:
-        """A warpgroup takes one block of the stored result after the other."""
+        """A warpgroup computes the blocks of the stored result one after another."""
         tiles = -(-problem.rows // ROWS)
         thread_blocks = min(tiles, arch.sm_count)
         rounds = -(-tiles // (thread_blocks * config.rows // ROWS))
@@ -142,8 +144,8 @@ class B2bStoredSm90(Family[B2bStoredSm90Config]):
 
 
 def serves(dtype: DType, widths: tuple[int, ...], steps: tuple[str, ...]) -> bool:
-    """True if there may be a kernel for layers with these columns and this epilogue, the first
-    of which is stored or has residuals: for other epilogues there are other families."""
+    """True if there may be a kernel for layers with these columns and this epilogue, the first of
+    which is stored or has residuals: other families serve other epilogues."""
     if dtype.bytes != 2 or len(widths) != 2 or not (STORE in steps or has_inner_residual(steps)):
         return False
     first, last = ([EPILOGUES[step] for step in layer] for layer in layers(steps))
@@ -162,8 +164,8 @@ def is_feasible(config: B2bStoredSm90Config, problem: Product, arch: Arch) -> bo
 
 
 def shared_memory(config: B2bStoredSm90Config, problem: Product) -> int:
-    """The least bytes of a block; the kernel takes what is left for a second tile of rows, and more
-    units of the first result."""
+    """The least bytes of a block. The kernel uses the remaining bytes for a second tile of rows and
+    for more units of the first result."""
     size, depth, (inner, columns) = problem.dtype.bytes, config.depth, config.widths
     blocks = inner // BLOCK if config.resident else config.stages
     weights = blocks * BLOCK * (depth + columns) * size
@@ -175,5 +177,5 @@ def shared_memory(config: B2bStoredSm90Config, problem: Product) -> int:
 
 
 def _box(k: int) -> int:
-    """Values along k of one copy."""
+    """Values along k in one copy by TMA."""
     return next((box for box in (16, 32) if k <= box), BLOCK)
