@@ -197,6 +197,12 @@ def commands() -> None:
     show_default=True,
     help="With --tune: kernels tried per problem.",
 )
+@click.option(
+    "--strategy",
+    default="",
+    metavar="NAME",
+    help="With --tune: an extension's strategy, which chooses what is measured.",
+)
 @sized
 @click.option(
     "--no-library",
@@ -287,6 +293,8 @@ def optimize(
         )
     if values["budget"] is not None and not values["tune"]:
         raise click.UsageError("--budget limits tuning: give it with --tune.")
+    if values["strategy"] and not values["tune"]:
+        raise click.UsageError("--strategy is a way of tuning: give it with --tune.")
     _check_results(source, None if dry_run else out, reports, values["lock"])
     options = Options(
         library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values

@@ -95,6 +95,12 @@ def sized(function: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="Kernels tried per problem.",
 )
+@click.option(
+    "--strategy",
+    default="",
+    metavar="NAME",
+    help="An extension's strategy, which chooses what is measured. Default: the tuner's own.",
+)
 @sized
 @custom_ops
 @click.option(
@@ -109,7 +115,7 @@ def tune(source: Path, quiet: bool, **values: Any) -> int:
 
     tuning = pipeline.tune(
         source,
-        options=Options(**values),
+        options=Options(tune=True, **values),
         progress=messages(quiet),
         watch=reporter(log_format(), quiet),
     )

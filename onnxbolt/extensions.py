@@ -20,6 +20,7 @@ from onnxbolt.codegen.resources import EXTENSIONS, Sources
 from onnxbolt.epilogues import EPILOGUES, EpilogueStep
 from onnxbolt.errors import InputError
 from onnxbolt.families import FAMILIES, Family
+from onnxbolt.measurements.strategy import STRATEGIES, Strategy
 from onnxbolt.ops import OPS, FusedOp
 from onnxbolt.registry import Registry
 
@@ -35,6 +36,7 @@ class Extension:
     epilogues     steps behind a product or convolution
     ops           fused ops, whose C++ parts are among the sources
     families      kernel families, their numbers from 1000 on
+    strategies    of the tuner, which say what is measured; `--strategy` names one
     include_dirs  folders of C++ headers, for the units of its kernels; a family's kernel is
                   families/<family>/kernel.h below one of them
     sources       C++ files (.cc) of the libraries that have its ops or kernels
@@ -45,6 +47,7 @@ class Extension:
     epilogues: tuple[EpilogueStep, ...] = ()
     ops: tuple[FusedOp, ...] = ()
     families: tuple[Family[Any], ...] = ()
+    strategies: tuple[Strategy, ...] = ()
     include_dirs: tuple[Path, ...] = ()
     sources: tuple[Path, ...] = ()
 
@@ -111,6 +114,7 @@ def _parts(extension: Extension) -> Iterator[tuple[Registry[Any, Any], Any]]:
         (EPILOGUES, extension.epilogues),
         (OPS, extension.ops),
         (FAMILIES, extension.families),
+        (STRATEGIES, extension.strategies),
     )
     for registry, entries in tables:
         for entry in entries:

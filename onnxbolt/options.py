@@ -48,6 +48,7 @@ class Choices(TypedDict, total=False):
     tune: bool
     budget: float | None
     trials: int
+    strategy: str
     min_shapes: Shapes | None
     opt_shapes: Shapes | None
     max_shapes: Shapes | None
@@ -86,6 +87,8 @@ class Options:
     tune        measure kernels and ONNX Runtime on the local GPU first
     budget      with tune: at most so many seconds, compiling included
     trials      with tune: candidates of each problem
+    strategy    with tune: an extension's strategy, by name, that chooses what is measured; default:
+                the tuner's own
     min_shapes, opt_shapes, max_shapes
                 sizes by the name of a graph input, for symbolic dimensions: the least and the
                 largest that kernels are chosen for, and the one that decides what is fused
@@ -118,6 +121,7 @@ class Options:
     tune: bool = False
     budget: float | None = None
     trials: int = TRIALS
+    strategy: str = ""
     min_shapes: Shapes | None = None
     opt_shapes: Shapes | None = None
     max_shapes: Shapes | None = None
@@ -169,6 +173,11 @@ class Options:
         if self.require_fused is not None and not 0 <= self.require_fused <= 100:
             raise InputError(
                 f"{option('require_fused', self.require_fused)}: give a share in percent, 0 to 100"
+            )
+        if self.strategy and not self.tune:
+            raise InputError(
+                f"{option('strategy', self.strategy)} chooses what is measured: it needs"
+                f" {option('tune', True)}"
             )
         if self.trials < 1:
             raise InputError(

@@ -348,7 +348,7 @@ def test_a_lock_file_names_its_extensions(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model.lock needs the extension activations"):
         Lock.read(lock)
     lock.write_text(lock.read_text().replace('["activations"]', '[["activations"]]'))
-    with pytest.raises(InputError, match="no lock file, or damaged"):
+    with pytest.raises(InputError, match="is not a lock file, or damaged"):
         Lock.read(lock)
 
 

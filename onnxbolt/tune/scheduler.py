@@ -36,7 +36,8 @@ from typing import Any
 from onnxbolt.codegen.render import Instance
 from onnxbolt.families import Family, KernelConfig
 from onnxbolt.measurements.records import LEAST_GAIN, Measurement, Status
-from onnxbolt.tune.tasks import Ranked, Task, instance_of
+from onnxbolt.measurements.strategy import Ranked, Task
+from onnxbolt.tune.tasks import instance_of
 
 # spread of log(measured / predicted) within a task, assumed at first; worth _PRIOR measurements
 _SPREAD = 0.25

@@ -37,6 +37,7 @@ from onnxbolt.tune import library
 from onnxbolt.tune.baseline import Bench, compare
 from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.database import Database, default_path
+from onnxbolt.tune.guided import Guided, strategy_named
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.progress import Progress, Silent
 from onnxbolt.tune.subject import Subject
@@ -99,6 +100,7 @@ def tuned(
             f" but {option('ort_version', subject.kernels.release)} names another: leave out"
             " one of the two"
         )
+    strategy_named(options.strategy)  # before anything is compiled
     start = time.monotonic()  # the profiler may have to be compiled, too
     with Profiler(_tunable(archs)) as profiler, Database() as database:
         measuring = _Measuring(
@@ -322,7 +324,9 @@ class _Measuring:
         known = set(self._problems)
         self._problems += [problem for problem in problems if problem not in known]
         machine = self._profiler.machine
-        tasks = tasks_of(self._problems, get(machine.arch), self._options.trials)
+        arch, trials = get(machine.arch), self._options.trials
+        tasks = tasks_of(self._problems, arch, trials)
+        strategy = strategy_named(self._options.strategy)
         budget = 0.0 if self._interrupted else self._left() * (_KERNELS_SHARE if compared else 1.0)
         with self._watch as progress:
             found, tuning = tune(
@@ -334,6 +338,7 @@ class _Measuring:
                 budget=budget,
                 progress=progress,
                 capacity=_QUEUED * len(os.sched_getaffinity(0)),
+                scheduler=Guided(tasks, strategy, arch, trials) if strategy else None,
             )
         self.tuning = tuning.after(self.tuning)
         return dataclasses.replace(

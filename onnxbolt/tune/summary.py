@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from onnxbolt.families import KernelConfig
 from onnxbolt.inspection import describe
 from onnxbolt.measurements.records import Measurement, Status
-from onnxbolt.tune.tasks import Task
+from onnxbolt.measurements.strategy import Task
 
 _RANKABLE = 3  # fewer points have no rank correlation worth a mean
 

@@ -5,48 +5,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from onnxbolt.archs import Arch
 from onnxbolt.codegen.render import Instance
 from onnxbolt.families import Family, KernelConfig
 from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.measurements.strategy import Ranked, Task
 from onnxbolt.options import TRIALS
 from onnxbolt.plan.cost import candidates, floor_us, fused_us
 from onnxbolt.problems import Problem
 from onnxbolt.tune.heuristics import seeds
 
 _FEW = 3
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A candidate with its predicted microseconds."""
-
-    config: KernelConfig
-    us: float
-
-
-@dataclass(frozen=True)
-class Task:
-    """A problem, how often the model has it, its candidates with the fastest predicted one
-    first, and a bound that no kernel beats."""
-
-    problem: Problem
-    occurrences: int
-    candidates: tuple[Ranked, ...]
-    floor_us: float
-
-    @property
-    def kind(self) -> str:
-        """Problems for which predictions are compared with measurements together."""
-        operation = self.problem.operation
-        return f"{operation} chain" if self.problem.inner else operation
-
-    @property
-    def name(self) -> str:
-        return self.problem.description
 
 
 def tasks_of(

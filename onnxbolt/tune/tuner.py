@@ -16,6 +16,7 @@ from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
+from onnxbolt.measurements.strategy import Task
 from onnxbolt.measurements.timings import Choice, Timings
 from onnxbolt.problems import Problem
 from onnxbolt.tune.compiling import Build, Compiling
@@ -23,7 +24,7 @@ from onnxbolt.tune.library import Uncompiled
 from onnxbolt.tune.progress import Progress, Silent, TaskLine, TotalLine
 from onnxbolt.tune.scheduler import Scheduler, Trial
 from onnxbolt.tune.summary import Tuning, quality, tuned_task
-from onnxbolt.tune.tasks import Task, instance_of, nothing_runs
+from onnxbolt.tune.tasks import instance_of, nothing_runs
 
 _PATIENCE = 1.0  # seconds to wait for the compiler before the progress is shown again
 
@@ -60,16 +61,19 @@ def tune(
     progress: Progress | None = None,
     capacity: int = 64,
     clock: Callable[[], float] = time.monotonic,
+    scheduler: Scheduler | None = None,
 ) -> tuple[Timings, Tuning]:
     """Measure candidates of `tasks` until none is expected to pay, or `budget` seconds are over, or
     Ctrl-C; the best so far is the answer.
 
     `capacity` kernels are in the compiler's queue at most: more than one wave for all cores would
-    be chosen too early. What `database` has for `machine` is not measured again, failures included:
-    a run goes on where the last one ended. Raises BuildError where compiling fails for a reason
-    that does not lie with a kernel.
+    be chosen too early. `scheduler` decides what is measured, by default the tuner's own. What
+    `database` has for `machine` is not measured again, failures included: a run goes on where the
+    last one ended. Raises BuildError where compiling fails for a reason that does not lie with a
+    kernel.
     """
-    run = _Run(tasks, database, profiler, machine, progress or Silent(), capacity, clock)
+    scheduler = scheduler or Scheduler(tasks)
+    run = _Run(scheduler, database, profiler, machine, progress or Silent(), capacity, clock)
     try:
         with Compiling(build) as compiling:
             ended_by = run.until(budget, compiling)
@@ -83,7 +87,7 @@ class _Run:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        scheduler: Scheduler,
         database: Records,
         profiler: Profiler,
         machine: Machine,
@@ -91,6 +95,7 @@ class _Run:
         capacity: int,
         clock: Callable[[], float],
     ) -> None:
+        tasks = scheduler.tasks
         self._tasks, self._database, self._profiler, self._machine, self._progress = (
             tasks,
             database,
@@ -100,7 +105,7 @@ class _Run:
         )
         self._capacity, self._clock, self._start = capacity, clock, clock()
         self._keys = [kernel_key(task.problem, machine) for task in tasks]
-        self._scheduler = Scheduler(tasks)
+        self._scheduler = scheduler
         for number, key in enumerate(self._keys):
             for measurement in database.measurements(key):
                 self._scheduler.record(number, measurement)

@@ -15,8 +15,9 @@ from onnxbolt.archs import get
 from onnxbolt.families import named
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.measurements.strategy import Ranked, Task
 from onnxbolt.tune.scheduler import Calibration, Outlook, Scheduler, Trial
-from onnxbolt.tune.tasks import Ranked, Task, tasks_of
+from onnxbolt.tune.tasks import tasks_of
 from tests.tune.fakes import MACHINE, MODEL, conv, gemm, true_us
 
 H200 = get(90)

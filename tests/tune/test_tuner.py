@@ -19,13 +19,14 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import BuildError, OnnxboltError
 from onnxbolt.measurements.records import Status
+from onnxbolt.measurements.strategy import Task
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.tune.compiling import Build
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import Result
 from onnxbolt.tune.progress import Silent, TaskLine, TotalLine
 from onnxbolt.tune.summary import Tuning, spearman
-from onnxbolt.tune.tasks import Task, instance_of, tasks_of
+from onnxbolt.tune.tasks import instance_of, tasks_of
 from onnxbolt.tune.tuner import tune
 from tests.tune.fakes import MACHINE, MODEL, Builder, Clock, Profiler, Records, conv, gemm, true_us
 

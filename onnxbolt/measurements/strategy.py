@@ -1,0 +1,64 @@
+"""What there is to measure, as tasks, and strategies, which say what to measure of them.
+
+Extensions add strategies; the tuner's own is tune/scheduler.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from onnxbolt.families import KernelConfig
+from onnxbolt.measurements.records import Measurement
+from onnxbolt.problems import Problem
+from onnxbolt.registry import Registry
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate with its predicted microseconds."""
+
+    config: KernelConfig
+    us: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem, how often the model has it, its candidates with the fastest predicted one
+    first, and a bound that no kernel beats."""
+
+    problem: Problem
+    occurrences: int
+    candidates: tuple[Ranked, ...]
+    floor_us: float
+
+    @property
+    def kind(self) -> str:
+        """Problems for which predictions are compared with measurements together."""
+        operation = self.problem.operation
+        return f"{operation} chain" if self.problem.inner else operation
+
+    @property
+    def name(self) -> str:
+        return self.problem.description
+
+
+class Strategy(Protocol):
+    """Chooses by `propose(task, measurements)` which configurations to measure next.
+
+    It is asked at first, with what is remembered of the task, and whenever all that it proposed is
+    measured; when it proposes nothing new, the task ends. All that it proposes is measured while
+    the budget and --trials last, the kernels of the most expensive tasks first.
+    """
+
+    @property
+    def name(self) -> str:
+        """By which --strategy names it."""
+
+    def propose(
+        self, task: Task, measurements: Sequence[Measurement]
+    ) -> Iterable[KernelConfig]: ...
+
+
+STRATEGIES: Registry[str, Strategy] = Registry("strategy", (), "name")

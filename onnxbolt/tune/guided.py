@@ -1,0 +1,95 @@
+"""Tuning by an extension's strategy: it proposes configurations, the scheduler orders them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Iterator, Mapping, Sequence
+
+from onnxbolt.archs import Arch
+from onnxbolt.codegen.render import Instance
+from onnxbolt.errors import InputError
+from onnxbolt.families import KernelConfig, config_from
+from onnxbolt.measurements.strategy import STRATEGIES, Ranked, Strategy, Task
+from onnxbolt.plan.cost import fused_us
+from onnxbolt.spelling import option
+from onnxbolt.tune.scheduler import Outlook, Scheduler, Trial
+from onnxbolt.tune.soundness import check_choice
+
+
+def strategy_named(name: str) -> Strategy | None:
+    """The strategy that `Options.strategy` names, None for the tuner's own. Raises InputError
+    where no extension has it."""
+    if not name:
+        return None
+    if name not in STRATEGIES:
+        known = ", ".join(STRATEGIES) or "none"
+        raise InputError(
+            f"{option('strategy', name)}: no extension that is installed has this strategy (they"
+            f" have: {known}); install the package that has it, or leave out the option"
+        )
+    return STRATEGIES[name]
+
+
+class Guided(Scheduler):
+    """Hands out what a strategy proposes, at most `trials` configurations for each task."""
+
+    def __init__(self, tasks: Sequence[Task], strategy: Strategy, arch: Arch, trials: int) -> None:
+        super().__init__(tasks)
+        self._strategy, self._arch, self._trials = strategy, arch, trials
+        self._open = set(range(len(tasks)))  # tasks for which more may be proposed
+        self._proposed = [0] * len(tasks)
+        for state in self._states:
+            state.left.clear()
+
+    def give_up(self, task: int) -> None:
+        super().give_up(task)
+        self._open.discard(task)
+
+    def next(
+        self, kernels: int, compiled: Container[Instance] = ()
+    ) -> list[tuple[Instance, list[Trial]]]:
+        """As the scheduler's own, after asking the strategy about tasks that have nothing left."""
+        for number in sorted(self._open):
+            state = self._states[number]
+            if not state.left and not state.under_way:
+                self._ask(number)
+        return super().next(kernels, compiled)
+
+    def _ask(self, number: int) -> None:
+        """Take in what is proposed next for a task."""
+        state, most = self._states[number], self._trials - self._proposed[number]
+        new = dict.fromkeys(itertools.islice(self._new(number), most))
+        for config in new:
+            us = fused_us(state.task.problem, config, self._arch)
+            state.left[config] = Ranked(config, us)
+            state.predicted[config] = us
+        self._proposed[number] += len(new)
+        if not new:
+            self._open.discard(number)
+
+    def _new(self, number: int) -> Iterator[KernelConfig]:
+        """Proposals that are not measured yet. Raises InputError for one that no kernel of the
+        task has, and for what the strategy raises."""
+        state, strategy = self._states[number], self._strategy
+        try:
+            for config in strategy.propose(state.task, tuple(state.measured.values())):
+                if not isinstance(config, KernelConfig):
+                    raise TypeError(f"{config!r} is no configuration of a kernel")
+                check_choice(state.task.problem, self._arch.number, config_from(config.row()))
+                if config not in state.measured:
+                    yield config
+        except Exception as error:  # code of others, which can raise anything
+            raise InputError(
+                f"the strategy {strategy.name} does not work for {state.task.name}:"
+                f" {type(error).__name__}: {error}. Mend it, or choose another by"
+                f" {option('strategy')}"
+            ) from error
+
+    def _paying(
+        self, number: int, candidates: Mapping[KernelConfig, Ranked]
+    ) -> list[tuple[KernelConfig, Outlook]]:
+        """All: what pays is the strategy's to say."""
+        return [
+            (config, self._calibration.outlook(number, candidate))
+            for config, candidate in candidates.items()
+        ]
